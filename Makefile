@@ -1,0 +1,64 @@
+# make            lists the recipes
+# make demo       the whole platform on this machine, with a simulated carrier; ARGS="--leads 200 --exit"
+# make test       the whole test suite; ARGS="-k name" passes arguments on to pytest
+# make check      formatting, lint, types, direction of imports
+# make bench      every benchmark as a table; ONLY=name runs one
+# make fmt        formats the code
+# make lock       pins dependencies anew (needs the network)
+# make clean      removes the environment, never a data folder
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= python3
+ARGS ?=
+ONLY ?=
+UV_COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
+UV_SYNC := $(BIN)/uv pip install -q --python $(BIN)/python --require-hashes
+# The project itself is linked, not copied; its build tools are pinned too, so nothing is fetched unhashed.
+LINK := $(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench fmt lock clean
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+$(BIN)/uv: requirements/uv.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	@touch $@
+
+$(VENV)/.runtime: $(BIN)/uv requirements/runtime.txt pyproject.toml
+	@$(UV_SYNC) -r requirements/runtime.txt
+	@$(LINK)
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime requirements/dev.txt
+	@$(UV_SYNC) -r requirements/dev.txt
+	@touch $@
+
+demo: $(VENV)/.runtime
+	@$(BIN)/trunkline demo $(ARGS)
+
+test: $(VENV)/.dev
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.dev
+	@$(BIN)/ruff format --check src tests bench
+	@$(BIN)/ruff check src tests bench
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: $(VENV)/.dev
+	@$(BIN)/python -m bench $(ONLY)
+
+fmt: $(VENV)/.dev
+	@$(BIN)/ruff format src tests bench
+	@$(BIN)/ruff check --fix-only src tests bench
+
+lock: $(BIN)/uv
+	@$(UV_COMPILE) --extra embedded --group build pyproject.toml -o requirements/runtime.txt
+	@$(UV_COMPILE) --all-extras --group build --group dev pyproject.toml -o requirements/dev.txt
+
+clean:
+	rm -rf $(VENV) .bench-venv .mypy_cache .ruff_cache .pytest_cache
