@@ -1,0 +1,111 @@
+"""The pool of Postgres connections, and what a part may do with it.
+
+Safe behind a transaction pooler: no session state, no session advisory locks, no LISTEN here. With
+`DATABASE_POOLER=transaction` statements are not prepared by name, and a single statement runs inside a transaction,
+because the pooler may hand its Parse and its Bind to two different servers.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import asyncpg
+import msgspec
+
+from trunkline.errors import StoreUnavailable
+
+Connection: TypeAlias = "asyncpg.pool.PoolConnectionProxy[asyncpg.Record] | asyncpg.Connection[asyncpg.Record]"
+
+# What a broken or restarting server looks like from here. A statement that failed this way may have committed.
+UNAVAILABLE: tuple[type[BaseException], ...] = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.InterfaceError,
+    asyncpg.TooManyConnectionsError,
+)
+
+# What can go wrong while connecting: all of that, a refused login, and a URL that is none.
+CANNOT_CONNECT: tuple[type[BaseException], ...] = (*UNAVAILABLE, asyncpg.PostgresError, ValueError)
+
+_encode_json = msgspec.json.Encoder().encode
+_decode_json = msgspec.json.Decoder().decode
+
+
+class Database:
+    """A pool with a limit on everything: connections, waiting for one, and the time of one command."""
+
+    def __init__(self, pool: "asyncpg.Pool[asyncpg.Record]", *, behind_pooler: bool, acquire_timeout_s: float):
+        self.pool = pool
+        self._behind_pooler = behind_pooler
+        self._acquire_timeout_s = acquire_timeout_s
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """A connection for single statements, each its own transaction."""
+        async with self.pool.acquire(timeout=self._acquire_timeout_s) as connection:
+            if self._behind_pooler:
+                async with connection.transaction():
+                    yield connection
+            else:
+                yield connection
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """One READ COMMITTED transaction."""
+        async with (
+            self.pool.acquire(timeout=self._acquire_timeout_s) as connection,
+            connection.transaction(),
+        ):
+            yield connection
+
+    async def close(self, timeout_s: float = 5.0) -> None:
+        try:
+            await asyncio.wait_for(self.pool.close(), timeout_s)
+        except TimeoutError:
+            self.pool.terminate()
+
+
+async def connect(
+    url: str,
+    *,
+    pool_size: int = 10,
+    behind_pooler: bool = False,
+    connect_timeout_s: float = 5.0,
+    command_timeout_s: float = 30.0,
+    application_name: str = "trunkline",
+) -> Database:
+    """Open the pool, or say in one line why not."""
+    try:
+        pool = await asyncpg.create_pool(
+            url,
+            min_size=1,
+            max_size=pool_size,
+            timeout=connect_timeout_s,
+            command_timeout=command_timeout_s,
+            statement_cache_size=0 if behind_pooler else 256,
+            server_settings={"application_name": application_name},
+            init=_prepare_connection,
+        )
+    except CANNOT_CONNECT as error:
+        raise StoreUnavailable(f"Postgres cannot be reached: {describe(error)}. Check DATABASE_URL.") from error
+    return Database(pool, behind_pooler=behind_pooler, acquire_timeout_s=connect_timeout_s)
+
+
+async def _prepare_connection(connection: Any) -> None:
+    """JSON both ways through msgspec. Client side only, so a pooler does not see it."""
+    for name in ("json", "jsonb"):
+        await connection.set_type_codec(
+            name,
+            schema="pg_catalog",
+            encoder=lambda value: _encode_json(value).decode(),
+            decoder=_decode_json,
+        )
+
+
+def describe(error: BaseException) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,77 @@
+-- Leads and their attempts. The partial unique indexes below are the promise: Valkey is a hint, these are the guard.
+
+CREATE TABLE leads (
+    id                     uuid PRIMARY KEY,
+    reseller_id            text NOT NULL REFERENCES resellers (id),
+    merchant_id            text NOT NULL REFERENCES merchants (id),
+    request_id             text NOT NULL CHECK (length(request_id) BETWEEN 1 AND 200),
+    request_hash           bytea NOT NULL CHECK (octet_length(request_hash) = 32),
+    phone                  text NOT NULL CHECK (phone ~ '^\+[1-9][0-9]{6,14}$'),
+    payload                jsonb NOT NULL DEFAULT '{}',
+    campaign_id            uuid,
+    pool_id                text NOT NULL REFERENCES pools (id),
+    priority               smallint NOT NULL DEFAULT 50 CHECK (priority BETWEEN 1 AND 99),
+    status                 text NOT NULL DEFAULT 'BACKLOG' CHECK (status IN ('BACKLOG', 'PROCESSING', 'FINISHED')),
+    outcome                text,
+    outcome_reason         text,
+    scheduled_at           timestamptz NOT NULL,
+    due_at                 timestamptz NOT NULL,
+    version                int NOT NULL DEFAULT 1,
+    attempt_count          smallint NOT NULL DEFAULT 0,
+    carrier_error_count    smallint NOT NULL DEFAULT 0,
+    max_attempts           smallint NOT NULL DEFAULT 1 CHECK (max_attempts BETWEEN 1 AND 20),
+    reporting_webhook_url  text,
+    created_at             timestamptz NOT NULL DEFAULT now(),
+    updated_at             timestamptz NOT NULL DEFAULT now(),
+    finished_at            timestamptz,
+    CHECK ((status = 'FINISHED') = (outcome IS NOT NULL)),
+    CHECK ((status = 'FINISHED') = (finished_at IS NOT NULL)),
+    CONSTRAINT leads_request_once UNIQUE (merchant_id, request_id)
+) WITH (fillfactor = 80);
+-- What the schedule is loaded from, in the order in which it is loaded.
+CREATE INDEX leads_backlog_by_due ON leads (due_at, id) WHERE status = 'BACKLOG';
+CREATE INDEX leads_by_merchant ON leads (merchant_id, created_at DESC, id DESC);
+CREATE INDEX leads_by_reseller ON leads (reseller_id, created_at DESC, id DESC);
+
+CREATE TABLE attempts (
+    id               uuid PRIMARY KEY,
+    direction        text NOT NULL DEFAULT 'outbound' CHECK (direction IN ('outbound', 'inbound')),
+    lead_id          uuid REFERENCES leads (id),
+    attempt_no       smallint NOT NULL,
+    reseller_id      text NOT NULL,
+    merchant_id      text NOT NULL,
+    number_id        uuid NOT NULL,
+    channel_no       int NOT NULL CHECK (channel_no >= 1),
+    carrier          text NOT NULL,
+    account          text NOT NULL,
+    to_phone         text NOT NULL,
+    from_phone       text NOT NULL,
+    state            text NOT NULL DEFAULT 'dialing' CHECK (state IN (
+                         'dialing', 'in_doubt', 'accepted', 'ringing', 'answered',
+                         'ended', 'rejected', 'absent', 'unknown')),
+    -- Apart from `state`: an attempt of unknown fate keeps its channel until no call can still be live on it.
+    holds_channel    boolean NOT NULL DEFAULT true,
+    carrier_call_id  text,
+    dialer           text NOT NULL,
+    lead_due_at      timestamptz,
+    intent_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    send_at          timestamptz NOT NULL DEFAULT clock_timestamp(),
+    accepted_at      timestamptz,
+    ringing_at       timestamptz,
+    answered_at      timestamptz,
+    ended_at         timestamptz,
+    end_reason       text,
+    duration_s       int,
+    pod              text,
+    CHECK (direction = 'inbound' OR lead_id IS NOT NULL)
+) WITH (fillfactor = 70);
+CREATE UNIQUE INDEX attempts_one_live_per_lead ON attempts (lead_id)
+    WHERE state IN ('dialing', 'in_doubt', 'accepted', 'ringing', 'answered');
+CREATE UNIQUE INDEX attempts_one_per_channel ON attempts (number_id, channel_no) WHERE holds_channel;
+CREATE UNIQUE INDEX attempts_one_live_per_pair ON attempts (to_phone, from_phone)
+    WHERE direction = 'outbound' AND state IN ('dialing', 'in_doubt', 'accepted', 'ringing', 'answered');
+CREATE UNIQUE INDEX attempts_one_per_carrier_call ON attempts (carrier, carrier_call_id)
+    WHERE carrier_call_id IS NOT NULL;
+CREATE INDEX attempts_by_lead ON attempts (lead_id, attempt_no);
+CREATE INDEX attempts_unsettled ON attempts (intent_at)
+    WHERE state IN ('dialing', 'in_doubt', 'accepted', 'ringing', 'answered');

@@ -1,0 +1,2 @@
+-- Every migration this database has.
+SELECT name FROM schema_migrations

@@ -1,0 +1,2 @@
+-- Has this database ever been migrated?
+SELECT to_regclass('schema_migrations') IS NOT NULL
