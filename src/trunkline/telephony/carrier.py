@@ -1,0 +1,239 @@
+"""The seam between Trunkline and a carrier: what we ask of one, and every answer it can give.
+
+Answers are values. A carrier that is slow, full or broken is an expected outcome and never raises; an
+exception that leaves a `Carrier` is a bug of ours. No carrier has an idempotent create, so the answer that
+matters most is `InDoubt`: it may have dialled, and nobody may dial again until that is known.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, Protocol
+from uuid import UUID
+
+CallbackKind = Literal["status", "answer", "inbound", "recording", "machine"]
+EventKind = Literal["initiated", "ringing", "answered", "ended", "machine", "recording"]
+EndReason = Literal["completed", "busy", "no_answer", "failed", "canceled"]
+CallState = Literal["queued", "ringing", "answered", "ended"]
+Direction = Literal["outbound", "inbound"]
+
+
+@dataclass(frozen=True, slots=True)
+class CallOrder:
+    """One dial of one attempt. The URLs carry the attempt id and its signature: see `callbacks`."""
+
+    attempt_id: UUID
+    to: str = field(repr=False)
+    from_: str = field(repr=False)
+    answer_url: str = field(repr=False)
+    status_url: str = field(repr=False)
+    ring_timeout_s: int
+    time_limit_s: int
+    # A CLOCK_BOOTTIME reading. The caller checks it before it asks; it is checked again when the connection
+    # is open and the first byte is about to leave, because connecting may have taken seconds.
+    send_by_boottime_s: float | None = None
+    # For carriers that can store our words beside the call (assistant variables, custom fields).
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The carrier has the call. `queued_ms` is what it says it will wait before it dials."""
+
+    call_id: str
+    queued_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Certainly not dialled. `retryable`: refused for the moment or the account, not for this destination."""
+
+    reason: Literal["refused", "not_connected", "not_sent_in_time"]
+    code: str
+    retryable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Throttled:
+    """Certainly not dialled, and the whole account should slow down."""
+
+    retry_after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class InDoubt:
+    """It may have dialled."""
+
+    reason: str
+
+
+PlaceResult = Accepted | Rejected | Throttled | InDoubt
+
+
+@dataclass(frozen=True, slots=True)
+class CallView:
+    """A call as the carrier itself shows it."""
+
+    call_id: str
+    to: str = field(repr=False)
+    from_: str = field(repr=False)
+    status: str
+    state: CallState
+    reason: EndReason | None = None
+    created_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    duration_s: int | None = None
+    # Only where the carrier's own record carries our tag.
+    attempt_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NoSuchCall:
+    """The carrier answered, and it does not know this call."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookUpUnavailable:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListUnavailable:
+    """The list could not be read to its end. An incomplete list proves nothing, so none is given."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HangUpAsked:
+    """The carrier took the request; its end webhook says when the call is over."""
+
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyOver:
+    """There was nothing left to hang up."""
+
+
+@dataclass(frozen=True, slots=True)
+class HangUpUnavailable:
+    """Not known whether it was hung up. Asking again is safe."""
+
+    reason: str
+
+
+LookUpResult = CallView | NoSuchCall | LookUpUnavailable
+ListResult = list[CallView] | ListUnavailable
+HangUpResult = HangUpAsked | AlreadyOver | NoSuchCall | HangUpUnavailable
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookRequest:
+    """A request as the public saw it: the URL with the public host and scheme, header names in lower case."""
+
+    method: str
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CallEvent:
+    """One fact about one call. `dedupe_key` is the same for every delivery of the same fact."""
+
+    call_id: str
+    kind: EventKind
+    callback: CallbackKind
+    dedupe_key: str
+    attempt_id: UUID | None = None
+    # Further names of the same call, where a carrier gives one at create and another in its webhooks.
+    alias_ids: tuple[str, ...] = ()
+    sequence: int | None = None
+    carrier_status: str = ""
+    reason: EndReason | None = None
+    duration_s: int | None = None
+    answered_by: str | None = None
+    direction: Direction = "outbound"
+    to: str = field(default="", repr=False)
+    from_: str = field(default="", repr=False)
+    at: datetime | None = None
+    # The carrier's own words without the personal ones: safe to store and to show.
+    raw: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Forged:
+    """Not from the carrier, not for us, or too old. Answer 403 and keep nothing of it."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Truly from the carrier, yet not understood. Keep it aside: the carrier may have learnt a new word."""
+
+    reason: str
+
+
+WebhookResult = CallEvent | Forged | Unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What the carrier executes when it asks what to do with a call."""
+
+    content_type: str
+    body: str
+    status: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """A carrier's own pace by default; an account may be allowed more."""
+
+    starts_per_s: float
+    # True: what is over the pace waits at the carrier and is dialled later, long after we gave up on it.
+    queues_excess: bool
+    # How long after a dial its call may be missing from the list. Part of the horizon of `absent`.
+    list_lag_s: float
+
+
+class Carrier(Protocol):
+    """One account at one carrier. Holds its HTTP session: close it with `aclose`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def limits(self) -> Limits: ...
+
+    @property
+    def terminal_statuses(self) -> frozenset[str]: ...
+
+    async def place(self, order: CallOrder) -> PlaceResult:
+        """Ask for one call, once. Never retried, never redirected. Cancelled in between, it is in doubt."""
+        ...
+
+    async def hang_up(self, call_id: str, *, only_unanswered: bool = False) -> HangUpResult: ...
+
+    async def look_up(self, call_id: str) -> LookUpResult: ...
+
+    async def list_calls(self, to: str, from_: str, since: datetime) -> ListResult:
+        """Every call of this pair since then, in every state: queued, live and ended."""
+        ...
+
+    def parse_webhook(self, request: WebhookRequest) -> WebhookResult:
+        """Verify, then read. Nothing of an unverified body is interpreted."""
+        ...
+
+    def answer_document(self, stream_url: str, parameters: Mapping[str, str]) -> Document: ...
+
+    def hold_document(self, wait_s: int, again_url: str) -> Document: ...
+
+    def busy_document(self, message: str) -> Document: ...
+
+    def hang_up_document(self) -> Document: ...
+
+    async def aclose(self) -> None: ...

@@ -1,0 +1,88 @@
+"""One HTTP exchange with a carrier, and the one table that says what it means for a dial.
+
+    2xx with the carrier's call id             accepted
+    429                                        throttled
+    4xx in the carrier's own words             rejected
+    failed before a byte of it was sent        rejected
+    everything else                            in doubt
+
+Everything else is: a time-out or a reset after sending, 5xx, a redirect, a 2xx without a call id, a 4xx that
+some proxy wrote.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Literal
+
+from trunkline.telephony.carrier import Accepted, InDoubt, PlaceResult, Rejected, Throttled
+
+# A 429 that names no time. One second is the pace of the slowest account.
+RETRY_AFTER_DEFAULT_S = 1.0
+RETRY_AFTER_MAX_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The carrier, or something in front of it, answered in full."""
+
+    status: int
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class NotSent:
+    """Failed while no byte of the request had left."""
+
+    reason: Literal["not_connected", "not_sent_in_time"]
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Failed after bytes were written: the carrier may have read them."""
+
+    reason: str
+
+
+Exchange = Reply | NotSent | Lost
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How one carrier says yes and no. None means: these are not its words."""
+
+    accepted: Callable[[Reply], Accepted | None]
+    refused: Callable[[Reply], Rejected | None]
+
+
+def classify(exchange: Exchange, dialect: Dialect) -> PlaceResult:
+    match exchange:
+        case NotSent(reason, detail):
+            return Rejected(reason, detail, retryable=True)
+        case Lost(reason):
+            return InDoubt(reason)
+        case Reply(status=429):
+            return Throttled(retry_after_s(exchange, datetime.now(UTC)))
+        case Reply(status=status) if 200 <= status < 300:
+            return dialect.accepted(exchange) or InDoubt(f"status {status} without a call id")
+        case Reply(status=status) if 400 <= status < 500:
+            return dialect.refused(exchange) or InDoubt(f"status {status}, not in the carrier's words")
+        case Reply(status=status):
+            return InDoubt(f"status {status}")
+
+
+def retry_after_s(reply: Reply, now: datetime) -> float:
+    """Retry-After is seconds or an HTTP date."""
+    text = reply.headers.get("retry-after", "").strip()
+    try:
+        seconds = float(text) if _is_number(text) else (parsedate_to_datetime(text) - now).total_seconds()
+    except (ValueError, TypeError):
+        return RETRY_AFTER_DEFAULT_S
+    return min(max(seconds, 0.0), RETRY_AFTER_MAX_S)
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).isdecimal()

@@ -1,0 +1,257 @@
+"""Twilio: calls placed, followed and ended over its REST API, webhooks verified, TwiML answered."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from trunkline.telephony import twiml
+from trunkline.telephony.callbacks import CallbackKeys, CallbackTag, verify_callback
+from trunkline.telephony.carrier import (
+    Accepted,
+    AlreadyOver,
+    CallOrder,
+    CallView,
+    Document,
+    Forged,
+    HangUpAsked,
+    HangUpResult,
+    HangUpUnavailable,
+    Limits,
+    ListResult,
+    ListUnavailable,
+    LookUpResult,
+    LookUpUnavailable,
+    NoSuchCall,
+    PlaceResult,
+    Rejected,
+    WebhookRequest,
+    WebhookResult,
+)
+from trunkline.telephony.exchange import Dialect, Exchange, Reply, classify
+from trunkline.telephony.session import CarrierSession
+from trunkline.telephony.twilio_signature import verified_fields
+from trunkline.telephony.twilio_webhooks import END_REASONS, moment, read_event, state_of, whole
+
+BASE_URL = "https://api.twilio.com"
+STATUS_EVENTS = ("initiated", "ringing", "answered", "completed")
+RING_TIMEOUT_MAX_S = 600
+LIST_PAGE_SIZE = 1000
+LIST_PAGES_MAX = 20
+
+# "Call already initiated": the one refusal that does not say that nothing was dialled.
+CODES_IN_DOUBT = frozenset({21204})
+# A full queue (22005) and a concurrency limit (10004) pass; any other 400 is about this call and stays.
+CODES_OF_THE_MOMENT = frozenset({10004, 22005})
+CODE_CALL_NOT_LIVE = 21220
+
+
+class Twilio:
+    """One Twilio account or subaccount."""
+
+    name = "twilio"
+    limits = Limits(starts_per_s=1.0, queues_excess=True, list_lag_s=60.0)
+    terminal_statuses = frozenset(END_REASONS)
+
+    def __init__(
+        self,
+        account_sid: str,
+        auth_token: str,
+        callback_keys: CallbackKeys,
+        *,
+        base_url: str = BASE_URL,
+        # Webhooks are signed with the primary token; the one before it is honoured while it is replaced.
+        previous_auth_tokens: Sequence[str] = (),
+        webhook_age_max_s: float = 86_400.0,
+        now_s: Callable[[], float] = time.time,
+        session: CarrierSession | None = None,
+    ) -> None:
+        self._account_sid = account_sid
+        self._auth_tokens = (auth_token, *previous_auth_tokens)
+        self._callback_keys = callback_keys
+        self._base_url = base_url.rstrip("/")
+        self._calls_url = f"{self._base_url}/2010-04-01/Accounts/{account_sid}/Calls"
+        self._webhook_age_max_s = webhook_age_max_s
+        self._now_s = now_s
+        self._session = session or CarrierSession(account_sid, auth_token)
+
+    async def place(self, order: CallOrder) -> PlaceResult:
+        exchange = await self._session.post(
+            f"{self._calls_url}.json", _create_form(order), order.send_by_boottime_s
+        )
+        return classify(exchange, DIALECT)
+
+    async def hang_up(self, call_id: str, *, only_unanswered: bool = False) -> HangUpResult:
+        status = "canceled" if only_unanswered else "completed"
+        exchange = await self._session.post(f"{self._calls_url}/{call_id}.json", [("Status", status)])
+        match exchange:
+            case Reply(status=200):
+                return HangUpAsked(str(_json_object(exchange).get("status", "")))
+            case Reply(status=404) if _error_code(exchange) is not None:
+                return NoSuchCall()
+            case Reply() if _error_code(exchange) == CODE_CALL_NOT_LIVE:
+                return AlreadyOver()
+            case _:
+                return HangUpUnavailable(_why(exchange))
+
+    async def look_up(self, call_id: str) -> LookUpResult:
+        exchange = await self._session.get(f"{self._calls_url}/{call_id}.json")
+        match exchange:
+            case Reply(status=200):
+                return _view(_json_object(exchange)) or LookUpUnavailable("not a call")
+            case Reply(status=404) if _error_code(exchange) is not None:
+                return NoSuchCall()
+            case _:
+                return LookUpUnavailable(_why(exchange))
+
+    async def list_calls(self, to: str, from_: str, since: datetime) -> ListResult:
+        """Two views: a queued call has no start time, so the filter by start time does not show it.
+
+        The queue is read first. A call only ever leaves it, and one that does so in between is in the second.
+        """
+        pair = {"To": to, "From": from_, "PageSize": str(LIST_PAGE_SIZE)}
+        queued = await self._pages(pair | {"Status": "queued"})
+        if isinstance(queued, ListUnavailable):
+            return queued
+        started = await self._pages(pair | {"StartTime>": f"{since.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"})
+        if isinstance(started, ListUnavailable):
+            return started
+        calls = {call.call_id: call for call in (*queued, *started)}
+        return [call for call in calls.values() if _is_since(call, since)]
+
+    def parse_webhook(self, request: WebhookRequest) -> WebhookResult:
+        fields = verified_fields(request, self._auth_tokens)
+        if fields is None:
+            return Forged("carrier signature wrong")
+        tag = verify_callback(request.url, self._callback_keys)
+        if isinstance(tag, Forged):
+            return tag
+        if tag.carrier != self.name or (tag.attempt_id is None and tag.kind != "inbound"):
+            return Forged("callback of another kind")
+        return self._read(dict(fields), request, tag)
+
+    def answer_document(self, stream_url: str, parameters: Mapping[str, str]) -> Document:
+        return twiml.stream(stream_url, parameters)
+
+    def hold_document(self, wait_s: int, again_url: str) -> Document:
+        return twiml.hold(wait_s, again_url)
+
+    def busy_document(self, message: str) -> Document:
+        return twiml.busy(message)
+
+    def hang_up_document(self) -> Document:
+        return twiml.hang_up()
+
+    async def aclose(self) -> None:
+        await self._session.aclose()
+
+    def _read(self, fields: Mapping[str, str], request: WebhookRequest, tag: CallbackTag) -> WebhookResult:
+        if "json" in request.headers.get("content-type", ""):
+            fields = {name: str(value) for name, value in _object(request.body).items()}
+        sent_at = moment(fields.get("Timestamp"))
+        if sent_at is not None and self._now_s() - sent_at.timestamp() > self._webhook_age_max_s:
+            return Forged("stale")
+        return read_event(fields, tag)
+
+    async def _pages(self, query: Mapping[str, str]) -> list[CallView] | ListUnavailable:
+        """Follow the list to its end. A page missing is a list missing."""
+        calls: list[CallView] = []
+        exchange = await self._session.get(f"{self._calls_url}.json", query)
+        for _ in range(LIST_PAGES_MAX):
+            page = _json_object(exchange) if isinstance(exchange, Reply) and exchange.status == 200 else {}
+            rows = page.get("calls")
+            if not isinstance(rows, list):
+                return ListUnavailable(_why(exchange))
+            views = [_view(row) for row in rows]
+            if None in views:
+                return ListUnavailable("a call that cannot be read")
+            calls += [view for view in views if view]
+            following = page.get("next_page_uri")
+            if not following:
+                return calls
+            exchange = await self._session.get(f"{self._base_url}/{str(following).lstrip('/')}")
+        return ListUnavailable(f"more than {LIST_PAGES_MAX} pages")
+
+
+def _create_form(order: CallOrder) -> list[tuple[str, str]]:
+    form = [
+        ("To", order.to),
+        ("From", order.from_),
+        ("Url", order.answer_url),
+        ("Method", "POST"),
+        ("StatusCallback", order.status_url),
+        ("StatusCallbackMethod", "POST"),
+        ("Timeout", str(min(order.ring_timeout_s, RING_TIMEOUT_MAX_S))),
+        ("TimeLimit", str(order.time_limit_s)),
+    ]
+    # One field per event. Joined by spaces Twilio takes it as one unknown event and sends nothing.
+    return form + [("StatusCallbackEvent", event) for event in STATUS_EVENTS]
+
+
+def _accepted(reply: Reply) -> Accepted | None:
+    call = _json_object(reply)
+    sid = call.get("sid")
+    if not isinstance(sid, str) or not sid:
+        return None
+    return Accepted(sid, whole(call.get("queue_time")) or 0)
+
+
+def _refused(reply: Reply) -> Rejected | None:
+    code = _error_code(reply)
+    if code is None or code in CODES_IN_DOUBT:
+        return None
+    return Rejected("refused", str(code), retryable=reply.status != 400 or code in CODES_OF_THE_MOMENT)
+
+
+DIALECT = Dialect(accepted=_accepted, refused=_refused)
+
+
+def _error_code(reply: Reply) -> int | None:
+    """Twilio's own error body has a number for a code and a message."""
+    body = _json_object(reply)
+    code = body.get("code")
+    return code if isinstance(code, int) and "message" in body else None
+
+
+def _view(call: object) -> CallView | None:
+    if not isinstance(call, dict) or not isinstance(call.get("sid"), str):
+        return None
+    status = str(call.get("status", ""))
+    state = state_of(status)
+    if state is None:
+        return None
+    return CallView(
+        call_id=call["sid"],
+        to=str(call.get("to", "")),
+        from_=str(call.get("from", "")),
+        status=status,
+        state=state,
+        reason=END_REASONS.get(status),
+        created_at=moment(call.get("date_created")),
+        started_at=moment(call.get("start_time")),
+        ended_at=moment(call.get("end_time")),
+        duration_s=whole(call.get("duration")),
+    )
+
+
+def _is_since(call: CallView, since: datetime) -> bool:
+    began = call.started_at or call.created_at
+    # Whole seconds: a call of 12:00:00.7 is written as 12:00:00.
+    return began is None or began >= since.replace(microsecond=0)
+
+
+def _json_object(reply: Reply) -> dict[str, Any]:
+    return _object(reply.body)
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(body)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _why(exchange: Exchange) -> str:
+    return f"status {exchange.status}" if isinstance(exchange, Reply) else exchange.reason

@@ -1,0 +1,114 @@
+"""A verified Twilio webhook, read as a carrier-neutral fact."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+
+from trunkline.telephony.callbacks import CallbackTag
+from trunkline.telephony.carrier import (
+    CallEvent,
+    CallState,
+    Direction,
+    EndReason,
+    EventKind,
+    Unreadable,
+    WebhookResult,
+)
+
+END_REASONS: Mapping[str, EndReason] = {
+    "completed": "completed",
+    "busy": "busy",
+    "no-answer": "no_answer",
+    "failed": "failed",
+    "canceled": "canceled",
+}
+_STATES: Mapping[str, CallState] = {
+    "queued": "queued",
+    "initiated": "queued",
+    "ringing": "ringing",
+    "in-progress": "answered",
+}
+_KINDS: Mapping[CallState, EventKind] = {
+    "queued": "initiated",
+    "ringing": "ringing",
+    "answered": "answered",
+    "ended": "ended",
+}
+
+# An allow-list: no phone number, no caller name, no place is in it.
+_SAFE_FIELDS = frozenset(
+    {
+        "CallSid", "CallStatus", "CallbackSource", "SequenceNumber", "Timestamp", "Direction", "ApiVersion",
+        "CallDuration", "Duration", "SipResponseCode", "ErrorCode", "QueueTime", "AnsweredBy",
+        "MachineDetectionDuration", "RecordingSid", "RecordingStatus", "RecordingDuration", "RecordingUrl",
+    }
+)  # fmt: skip
+
+
+def state_of(status: str) -> CallState | None:
+    return "ended" if status in END_REASONS else _STATES.get(status)
+
+
+def read_event(fields: Mapping[str, str], tag: CallbackTag) -> WebhookResult:
+    call_id = fields.get("CallSid", "")
+    if not call_id:
+        return Unreadable("no CallSid")
+    kind = _kind(fields, tag)
+    if kind is None:
+        return Unreadable("call status unknown")
+    status = fields.get("CallStatus", "")
+    return CallEvent(
+        call_id=call_id,
+        kind=kind,
+        callback=tag.kind,
+        dedupe_key=_dedupe_key(call_id, kind, fields, tag),
+        attempt_id=tag.attempt_id,
+        sequence=whole(fields.get("SequenceNumber")),
+        carrier_status=status,
+        reason=END_REASONS.get(status),
+        duration_s=whole(fields.get("CallDuration")),
+        answered_by=fields.get("AnsweredBy") or None,
+        direction=_direction(fields),
+        to=fields.get("To", ""),
+        from_=fields.get("From", ""),
+        at=moment(fields.get("Timestamp")),
+        raw={name: value for name, value in fields.items() if name in _SAFE_FIELDS},
+    )
+
+
+def moment(text: str | None) -> datetime | None:
+    """Twilio's dates are RFC 2822, in whole seconds."""
+    try:
+        return parsedate_to_datetime(text) if text else None
+    except ValueError:
+        return None
+
+
+def whole(text: object) -> int | None:
+    """Twilio writes its numbers as strings."""
+    return int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() else None
+
+
+def _kind(fields: Mapping[str, str], tag: CallbackTag) -> EventKind | None:
+    if tag.kind == "recording" or "RecordingStatus" in fields:
+        return "recording"
+    if tag.kind == "machine":
+        return "machine"
+    state = state_of(fields.get("CallStatus", ""))
+    return _KINDS[state] if state else None
+
+
+def _dedupe_key(call_id: str, kind: EventKind, fields: Mapping[str, str], tag: CallbackTag) -> str:
+    """The signature covers no time stamp of its own, so sameness is the call, the event and its number."""
+    match kind:
+        case "recording":
+            mark = f"{fields.get('RecordingSid', '')}:{fields.get('RecordingStatus', '')}"
+        case "machine":
+            mark = fields.get("AnsweredBy", "")
+        case _:
+            mark = f"{fields.get('CallStatus', '')}:{fields.get('SequenceNumber', '')}"
+    return f"{call_id}:{tag.kind}:{kind}:{mark}"
+
+
+def _direction(fields: Mapping[str, str]) -> Direction:
+    return "inbound" if fields.get("Direction") == "inbound" else "outbound"

@@ -1,0 +1,42 @@
+"""TwiML: the documents that tell Twilio what to do with a call."""
+
+from collections.abc import Mapping
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+from trunkline.telephony.carrier import Document
+
+CONTENT_TYPE = "application/xml"
+_DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>'
+
+
+def stream(url: str, parameters: Mapping[str, str]) -> Document:
+    """Connect the call to a socket, both ways. Twilio refuses a query string here (31920): use parameters."""
+    response = Element("Response")
+    element = SubElement(SubElement(response, "Connect"), "Stream", url=url)
+    for name, value in parameters.items():
+        SubElement(element, "Parameter", name=name, value=value)
+    return _document(response)
+
+
+def hold(wait_s: int, again_url: str) -> Document:
+    response = Element("Response")
+    SubElement(response, "Pause", length=str(wait_s))
+    SubElement(response, "Redirect", method="POST").text = again_url
+    return _document(response)
+
+
+def busy(message: str) -> Document:
+    response = Element("Response")
+    SubElement(response, "Say").text = message
+    SubElement(response, "Hangup")
+    return _document(response)
+
+
+def hang_up() -> Document:
+    response = Element("Response")
+    SubElement(response, "Hangup")
+    return _document(response)
+
+
+def _document(response: Element) -> Document:
+    return Document(CONTENT_TYPE, _DECLARATION + tostring(response, encoding="unicode"))
