@@ -30,8 +30,11 @@ CREATE TABLE leads (
 ) WITH (fillfactor = 80);
 -- What the schedule is loaded from, in the order in which it is loaded.
 CREATE INDEX leads_backlog_by_due ON leads (due_at, id) WHERE status = 'BACKLOG';
-CREATE INDEX leads_by_merchant ON leads (merchant_id, created_at DESC, id DESC);
-CREATE INDEX leads_by_reseller ON leads (reseller_id, created_at DESC, id DESC);
+-- Lists are newest first. Ids are UUIDv7, so the order of ids is the order of arrival.
+CREATE INDEX leads_by_merchant ON leads (merchant_id, id);
+CREATE INDEX leads_by_reseller ON leads (reseller_id, id);
+CREATE INDEX leads_by_phone ON leads (phone, id);
+CREATE INDEX leads_by_campaign ON leads (campaign_id, id) WHERE campaign_id IS NOT NULL;
 
 CREATE TABLE attempts (
     id               uuid PRIMARY KEY,

@@ -1,0 +1,206 @@
+"""Taking a lead in: from a request to a `NewLead`, or to every reason why not.
+
+Nothing here reads or writes: the caller looks up the merchant's `Admission` first and inserts afterwards.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic.config import JsonDict
+from uuid_utils.compat import uuid7
+
+from trunkline.leads import payloads, phones
+from trunkline.store.leads import Admission, NewLead
+
+PAYLOAD_BYTES_MAX = 64 * 1024
+PAYLOAD_PHONE = "customer_mobile_number"
+URL_MAX = 2048
+
+_EXAMPLE: JsonDict = {
+    "request_id": "order-4711-reminder",
+    "merchant_id": "acme-store",
+    "phone": "+14155550123",
+    "payload": {"customer_name": "Ada", "order": "4711"},
+    "scheduled_at": "2030-05-01T09:30:00+02:00",
+    "priority": 50,
+    "pool": "acme-main",
+    "max_attempts": 3,
+    "reporting_webhook_url": "https://acme.example/hooks/trunkline",
+}
+
+
+def _only_text(value: object) -> object:
+    """A bare number would pass as seconds since 1970, and a client's milliseconds as the year 50,000."""
+    if value is None or isinstance(value, str | datetime):
+        return value
+    raise ValueError("write a date and time as text, for example 2030-05-01T09:30:00+02:00")
+
+
+# Printable text that Postgres can store: no control characters, so no NUL.
+Text = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$")]
+ObjectId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
+Moment = Annotated[AwareDatetime, BeforeValidator(_only_text)]
+
+
+class LeadRequest(BaseModel):
+    """One person to call for one purpose."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [_EXAMPLE]})
+
+    request_id: Text = Field(
+        min_length=1,
+        max_length=200,
+        description="Your own id of this request, unique per merchant. Sent again with the same content it "
+        "answers with the same lead; with other content it is refused.",
+    )
+    merchant_id: ObjectId | None = Field(
+        None, description="Whose lead it is. A key that is bound to a merchant may leave it out."
+    )
+    phone: Text | None = Field(
+        None,
+        min_length=1,
+        max_length=phones.TEXT_MAX,
+        description="The phone to call, best as E.164. Without a country code the merchant's "
+        f"`default_region` counts. If it is left out, `payload.{PAYLOAD_PHONE}` is taken.",
+    )
+    payload: dict[str, Any] = Field(
+        default_factory=dict, description="What the agent should know. Any JSON object, up to 64 KiB."
+    )
+    scheduled_at: Moment | None = Field(
+        None, description="When to call, with an offset from UTC. Left out, or in the past: now."
+    )
+    priority: int = Field(
+        50, ge=1, le=99, strict=True, description="1 is called first, 99 last, within a merchant."
+    )
+    campaign_id: UUID | None = Field(None, description="The campaign it belongs to.")
+    pool: ObjectId | None = Field(
+        None, description="The number pool to dial from. Left out: the merchant's default pool."
+    )
+    max_attempts: int = Field(
+        1, ge=1, le=20, strict=True, description="How often to dial at most, all attempts counted."
+    )
+    reporting_webhook_url: Text | None = Field(
+        None,
+        min_length=1,
+        max_length=URL_MAX,
+        description="Where to report the result: an http or https URL.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FieldProblem:
+    field: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    problems: tuple[FieldProblem, ...]
+
+
+def prepare(
+    request: LeadRequest, admission: Admission, *, payload_bytes_max: int = PAYLOAD_BYTES_MAX
+) -> NewLead | Refused:
+    """Check what the shape alone cannot tell, and normalise."""
+    phone = _phone(request, admission)
+    problems = tuple(_problems(request, admission, payload_bytes_max))
+    if isinstance(phone, FieldProblem):
+        return Refused((phone, *problems))
+    if problems or admission.pool_id is None:
+        return Refused(problems)
+    scheduled_at = request.scheduled_at and request.scheduled_at.astimezone(UTC)
+    return NewLead(
+        id=uuid7(),
+        reseller_id=admission.reseller_id,
+        merchant_id=admission.merchant_id,
+        request_id=request.request_id,
+        request_hash=fingerprint(request, phone, scheduled_at),
+        phone=phone,
+        payload=request.payload,
+        campaign_id=request.campaign_id,
+        pool_id=admission.pool_id,
+        priority=request.priority,
+        max_attempts=request.max_attempts,
+        reporting_webhook_url=request.reporting_webhook_url,
+        scheduled_at=scheduled_at,
+    )
+
+
+def fingerprint(request: LeadRequest, phone: str, scheduled_at: datetime | None) -> bytes:
+    """Of what was asked for, normalised: another spelling of the phone or the moment is the same request.
+
+    The pool is taken as it was named, not as it was found: a repeated request stays the same after the
+    merchant's default has changed.
+    """
+    content = (
+        phone,
+        request.payload,
+        scheduled_at,
+        request.priority,
+        request.campaign_id,
+        request.pool,
+        request.max_attempts,
+        request.reporting_webhook_url,
+    )
+    return hashlib.sha256(payloads.encode(content)).digest()
+
+
+def _phone(request: LeadRequest, admission: Admission) -> str | FieldProblem:
+    field = "phone"
+    text: Any = request.phone
+    if text is None:
+        field = f"payload.{PAYLOAD_PHONE}"
+        text = request.payload.get(PAYLOAD_PHONE)
+    if text is None:
+        return FieldProblem("phone", f"Give the phone to call, here or as payload.{PAYLOAD_PHONE}.")
+    if not isinstance(text, str):
+        return FieldProblem(field, 'Write the phone as text, for example "+14155550123".')
+    parsed = phones.to_e164(text, admission.default_region)
+    return FieldProblem(field, parsed.error) if isinstance(parsed, phones.BadPhone) else parsed
+
+
+def _problems(request: LeadRequest, admission: Admission, payload_bytes_max: int) -> Iterator[FieldProblem]:
+    if admission.pool_id is None:
+        yield _no_pool(request)
+    if reason := payloads.problem(request.payload, bytes_max=payload_bytes_max):
+        yield FieldProblem("payload", reason)
+    if request.scheduled_at is not None and not _fits_utc(request.scheduled_at):
+        yield FieldProblem("scheduled_at", "This moment is outside the calendar.")
+    if request.reporting_webhook_url is not None and not _is_web_url(request.reporting_webhook_url):
+        yield FieldProblem(
+            "reporting_webhook_url", "Give an http or https URL with a host and without a user name."
+        )
+
+
+def _no_pool(request: LeadRequest) -> FieldProblem:
+    if request.pool is None:
+        return FieldProblem("pool", "Name a number pool, or set the merchant's default_pool.")
+    return FieldProblem("pool", f"This merchant has no pool {request.pool!r}.")
+
+
+def _fits_utc(moment: datetime) -> bool:
+    try:
+        moment.astimezone(UTC)
+    except OverflowError:
+        return False
+    return True
+
+
+def _is_web_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return False
+    return (
+        parts.scheme in ("http", "https")
+        and bool(parts.hostname)
+        and parts.username is None
+        and " " not in url
+    )

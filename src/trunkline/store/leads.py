@@ -1,0 +1,172 @@
+"""Leads as the API sees them: taking one in, and reading them."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from trunkline.store.database import Connection
+from trunkline.store.rows import pick, pick_or_none
+from trunkline.store.sql import query
+from trunkline.store.tenants import Tenant
+
+_ADMISSION = query("leads/admission")
+_INSERT = query("leads/insert")
+_BY_REQUEST = query("leads/by_request")
+_GET = query("leads/get")
+_ATTEMPTS = query("leads/attempts")
+_LIST_BY_PHONE = query("leads/list_by_phone")
+_LIST_BY_CAMPAIGN = query("leads/list_by_campaign")
+_LIST_BY_MERCHANT = query("leads/list_by_merchant")
+_LIST_BY_RESELLER = query("leads/list_by_reseller")
+_LIST_ALL = query("leads/list_all")
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What ingest must know of a merchant. No pool: none was found that this merchant may use."""
+
+    merchant_id: str
+    reseller_id: str
+    default_region: str | None
+    pool_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewLead:
+    """A lead that passed every check. `request_hash` tells a repeat from another request with its id."""
+
+    id: UUID
+    reseller_id: str
+    merchant_id: str
+    request_id: str
+    request_hash: bytes
+    phone: str
+    payload: dict[str, Any]
+    campaign_id: UUID | None
+    pool_id: str
+    priority: int
+    max_attempts: int
+    reporting_webhook_url: str | None
+    scheduled_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    id: UUID
+    reseller_id: str
+    merchant_id: str
+    request_id: str
+    request_hash: bytes
+    phone: str
+    payload: dict[str, Any]
+    campaign_id: UUID | None
+    pool_id: str
+    priority: int
+    status: str
+    outcome: str | None
+    outcome_reason: str | None
+    scheduled_at: datetime
+    due_at: datetime
+    version: int
+    attempt_count: int
+    max_attempts: int
+    reporting_webhook_url: str | None
+    created_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeadAttempt:
+    """One dial, as the owner of the lead may see it."""
+
+    id: UUID
+    attempt_no: int
+    state: str
+    carrier: str
+    carrier_call_id: str | None
+    from_phone: str
+    intent_at: datetime
+    accepted_at: datetime | None
+    ringing_at: datetime | None
+    answered_at: datetime | None
+    ended_at: datetime | None
+    end_reason: str | None
+    duration_s: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeadFilter:
+    merchant_id: str | None = None
+    campaign_id: UUID | None = None
+    phone: str | None = None
+    status: str | None = None
+
+
+async def admission(
+    tx: Connection, tenant: Tenant, merchant_id: str, pool_id: str | None
+) -> Admission | None:
+    row = await tx.fetchrow(_ADMISSION, tenant.reseller_id, tenant.merchant_id, merchant_id, pool_id)
+    return pick_or_none(Admission, row)
+
+
+async def insert(tx: Connection, new: NewLead) -> Lead | None:
+    row = await tx.fetchrow(
+        _INSERT,
+        new.id,
+        new.reseller_id,
+        new.merchant_id,
+        new.request_id,
+        new.request_hash,
+        new.phone,
+        new.payload,
+        new.campaign_id,
+        new.pool_id,
+        new.priority,
+        new.max_attempts,
+        new.reporting_webhook_url,
+        new.scheduled_at,
+    )
+    return pick_or_none(Lead, row)
+
+
+async def by_request(tx: Connection, merchant_id: str, request_id: str) -> Lead | None:
+    return pick_or_none(Lead, await tx.fetchrow(_BY_REQUEST, merchant_id, request_id))
+
+
+async def get(tx: Connection, tenant: Tenant, lead_id: UUID) -> Lead | None:
+    return pick_or_none(Lead, await tx.fetchrow(_GET, tenant.reseller_id, tenant.merchant_id, lead_id))
+
+
+async def attempts(tx: Connection, lead_id: UUID) -> list[LeadAttempt]:
+    return [pick(LeadAttempt, row) for row in await tx.fetch(_ATTEMPTS, lead_id)]
+
+
+async def list_leads(
+    tx: Connection, tenant: Tenant, wanted: LeadFilter, *, before: UUID, limit: int
+) -> list[Lead]:
+    """A page of leads, newest first, by the index that fits the narrowest filter."""
+    merchant_id = wanted.merchant_id or tenant.merchant_id
+    rows = await tx.fetch(
+        _list_query(tenant, wanted, merchant_id),
+        tenant.reseller_id,
+        tenant.merchant_id,
+        merchant_id,
+        wanted.campaign_id,
+        wanted.phone,
+        wanted.status,
+        before,
+        limit,
+    )
+    return [pick(Lead, row) for row in rows]
+
+
+def _list_query(tenant: Tenant, wanted: LeadFilter, merchant_id: str | None) -> str:
+    if wanted.phone is not None:
+        return _LIST_BY_PHONE
+    if wanted.campaign_id is not None:
+        return _LIST_BY_CAMPAIGN
+    if merchant_id is not None:
+        return _LIST_BY_MERCHANT
+    return _LIST_ALL if tenant.is_platform else _LIST_BY_RESELLER

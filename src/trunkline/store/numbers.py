@@ -1,0 +1,146 @@
+"""Number pools and the numbers in them."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from trunkline.store.database import Connection
+from trunkline.store.rows import pick, pick_or_none
+from trunkline.store.sql import query
+from trunkline.store.tenants import InUse, Tenant, delete
+
+_INSERT_POOL = query("numbers/insert_pool")
+_GET_POOL = query("numbers/get_pool")
+_LIST_POOLS = query("numbers/list_pools")
+_UPDATE_POOL = query("numbers/update_pool")
+_DELETE_POOL = query("numbers/delete_pool")
+_INSERT = query("numbers/insert")
+_GET = query("numbers/get")
+_LIST = query("numbers/list")
+_LOCK = query("numbers/lock")
+_HELD_CHANNELS = query("numbers/held_channels")
+_UPDATE = query("numbers/update")
+_DELETE = query("numbers/delete")
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    id: str
+    reseller_id: str | None
+    merchant_id: str | None
+    name: str
+    created_at: datetime
+
+    @property
+    def tenant(self) -> Tenant:
+        return Tenant(self.reseller_id, self.merchant_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    id: UUID
+    e164: str
+    pool_id: str
+    reseller_id: str | None
+    merchant_id: str | None
+    carrier: str
+    account: str
+    max_channels: int
+    status: str
+    version: int
+    created_at: datetime
+    updated_at: datetime
+
+    @property
+    def tenant(self) -> Tenant:
+        return Tenant(self.reseller_id, self.merchant_id)
+
+
+@dataclass(frozen=True, slots=True)
+class NewNumber:
+    id: UUID
+    e164: str
+    pool_id: str
+    carrier: str
+    account: str
+    max_channels: int
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class NumberChange:
+    """None means "as it is"."""
+
+    pool_id: str | None = None
+    carrier: str | None = None
+    account: str | None = None
+    max_channels: int | None = None
+    status: str | None = None
+
+
+async def insert_pool(tx: Connection, pool_id: str, *, tenant: Tenant, name: str) -> Pool | None:
+    row = await tx.fetchrow(_INSERT_POOL, pool_id, tenant.reseller_id, tenant.merchant_id, name)
+    return pick_or_none(Pool, row)
+
+
+async def get_pool(tx: Connection, tenant: Tenant, pool_id: str) -> Pool | None:
+    row = await tx.fetchrow(_GET_POOL, tenant.reseller_id, tenant.merchant_id, pool_id)
+    return pick_or_none(Pool, row)
+
+
+async def list_pools(tx: Connection, tenant: Tenant, *, after: str, limit: int) -> list[Pool]:
+    rows = await tx.fetch(_LIST_POOLS, tenant.reseller_id, tenant.merchant_id, after, limit)
+    return [pick(Pool, row) for row in rows]
+
+
+async def update_pool(tx: Connection, pool_id: str, name: str | None) -> Pool | None:
+    return pick_or_none(Pool, await tx.fetchrow(_UPDATE_POOL, pool_id, name))
+
+
+async def delete_pool(tx: Connection, pool_id: str) -> InUse | None:
+    return await delete(tx, _DELETE_POOL, pool_id)
+
+
+async def insert(tx: Connection, new: NewNumber) -> Number | None:
+    row = await tx.fetchrow(
+        _INSERT, new.id, new.e164, new.pool_id, new.carrier, new.account, new.max_channels, new.status
+    )
+    return pick_or_none(Number, row)
+
+
+async def get(tx: Connection, tenant: Tenant, number_id: UUID) -> Number | None:
+    return pick_or_none(Number, await tx.fetchrow(_GET, tenant.reseller_id, tenant.merchant_id, number_id))
+
+
+async def list_numbers(
+    tx: Connection, tenant: Tenant, *, pool_id: str | None, after: UUID, limit: int
+) -> list[Number]:
+    rows = await tx.fetch(_LIST, tenant.reseller_id, tenant.merchant_id, after, pool_id, limit)
+    return [pick(Number, row) for row in rows]
+
+
+async def lock_and_count_held(tx: Connection, number_id: UUID) -> int:
+    """Keep dialers off the number until the transaction ends, then count the channels that calls hold.
+
+    Two statements on purpose: the count needs a snapshot from after the lock, or it misses the intent
+    that it waited for.
+    """
+    await tx.execute(_LOCK, number_id)
+    return int(await tx.fetchval(_HELD_CHANNELS, number_id))
+
+
+async def update(tx: Connection, number_id: UUID, change: NumberChange) -> Number | None:
+    row = await tx.fetchrow(
+        _UPDATE,
+        number_id,
+        change.pool_id,
+        change.carrier,
+        change.account,
+        change.max_channels,
+        change.status,
+    )
+    return pick_or_none(Number, row)
+
+
+async def remove(tx: Connection, number_id: UUID) -> None:
+    await tx.execute(_DELETE, number_id)

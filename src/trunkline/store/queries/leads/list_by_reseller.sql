@@ -1,0 +1,11 @@
+-- Leads of one reseller, newest first.
+SELECT * FROM leads
+WHERE reseller_id = $1
+  AND id < $7::uuid
+  AND ($2::text IS NULL OR merchant_id = $2)
+  AND ($3::text IS NULL OR merchant_id = $3)
+  AND ($4::uuid IS NULL OR campaign_id = $4)
+  AND ($5::text IS NULL OR phone = $5)
+  AND ($6::text IS NULL OR status = $6)
+ORDER BY id DESC
+LIMIT $8

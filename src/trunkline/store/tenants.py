@@ -1,0 +1,165 @@
+"""Resellers and their merchants, and the bounds of what a tenant sees."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import asyncpg
+
+from trunkline.store.database import Connection
+from trunkline.store.rows import pick, pick_or_none
+from trunkline.store.sql import query
+
+_INSERT_RESELLER = query("tenants/insert_reseller")
+_GET_RESELLER = query("tenants/get_reseller")
+_LIST_RESELLERS = query("tenants/list_resellers")
+_UPDATE_RESELLER = query("tenants/update_reseller")
+_DELETE_RESELLER = query("tenants/delete_reseller")
+_INSERT_MERCHANT = query("tenants/insert_merchant")
+_GET_MERCHANT = query("tenants/get_merchant")
+_LIST_MERCHANTS = query("tenants/list_merchants")
+_UPDATE_MERCHANT = query("tenants/update_merchant")
+_DELETE_MERCHANT = query("tenants/delete_merchant")
+_FORGET_DEAD_KEYS = query("keys/forget_dead")
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Whose rows a query may see: everybody's (the platform), a reseller's, or one merchant's."""
+
+    reseller_id: str | None = None
+    merchant_id: str | None = None
+
+    @property
+    def is_platform(self) -> bool:
+        return self.reseller_id is None
+
+    def owns(self, other: "Tenant") -> bool:
+        """Whether `other` is this tenant or below it."""
+        return self.reseller_id in (None, other.reseller_id) and self.merchant_id in (None, other.merchant_id)
+
+
+PLATFORM = Tenant()
+
+
+@dataclass(frozen=True, slots=True)
+class Reseller:
+    id: str
+    name: str
+    created_at: datetime
+
+    @property
+    def tenant(self) -> Tenant:
+        return Tenant(self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Merchant:
+    id: str
+    reseller_id: str
+    name: str
+    default_region: str | None
+    default_pool_id: str | None
+    weight: int
+    created_at: datetime
+
+    @property
+    def tenant(self) -> Tenant:
+        return Tenant(self.reseller_id, self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class MerchantChange:
+    """None means "as it is", except where the flag says that None is the new value."""
+
+    name: str | None = None
+    weight: int | None = None
+    set_region: bool = False
+    default_region: str | None = None
+    set_pool: bool = False
+    default_pool_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InUse:
+    """Why something cannot be removed: rows of `table` name it."""
+
+    table: str
+
+
+async def insert_reseller(tx: Connection, reseller_id: str, name: str) -> Reseller | None:
+    return pick_or_none(Reseller, await tx.fetchrow(_INSERT_RESELLER, reseller_id, name))
+
+
+async def get_reseller(tx: Connection, tenant: Tenant, reseller_id: str) -> Reseller | None:
+    row = await tx.fetchrow(_GET_RESELLER, tenant.reseller_id, tenant.merchant_id, reseller_id)
+    return pick_or_none(Reseller, row)
+
+
+async def list_resellers(tx: Connection, tenant: Tenant, *, after: str, limit: int) -> list[Reseller]:
+    rows = await tx.fetch(_LIST_RESELLERS, tenant.reseller_id, tenant.merchant_id, after, limit)
+    return [pick(Reseller, row) for row in rows]
+
+
+async def update_reseller(tx: Connection, reseller_id: str, name: str | None) -> Reseller | None:
+    return pick_or_none(Reseller, await tx.fetchrow(_UPDATE_RESELLER, reseller_id, name))
+
+
+async def delete_reseller(tx: Connection, reseller_id: str) -> InUse | None:
+    await tx.execute(_FORGET_DEAD_KEYS, reseller_id, None)
+    return await delete(tx, _DELETE_RESELLER, reseller_id)
+
+
+async def insert_merchant(
+    tx: Connection,
+    merchant_id: str,
+    *,
+    reseller_id: str,
+    name: str,
+    default_region: str | None,
+    default_pool_id: str | None,
+    weight: int,
+) -> Merchant | None:
+    row = await tx.fetchrow(
+        _INSERT_MERCHANT, merchant_id, reseller_id, name, default_region, default_pool_id, weight
+    )
+    return pick_or_none(Merchant, row)
+
+
+async def get_merchant(tx: Connection, tenant: Tenant, merchant_id: str) -> Merchant | None:
+    row = await tx.fetchrow(_GET_MERCHANT, tenant.reseller_id, tenant.merchant_id, merchant_id)
+    return pick_or_none(Merchant, row)
+
+
+async def list_merchants(
+    tx: Connection, tenant: Tenant, *, reseller_id: str | None, after: str, limit: int
+) -> list[Merchant]:
+    rows = await tx.fetch(_LIST_MERCHANTS, tenant.reseller_id, tenant.merchant_id, after, reseller_id, limit)
+    return [pick(Merchant, row) for row in rows]
+
+
+async def update_merchant(tx: Connection, merchant_id: str, change: MerchantChange) -> Merchant | None:
+    row = await tx.fetchrow(
+        _UPDATE_MERCHANT,
+        merchant_id,
+        change.name,
+        change.weight,
+        change.set_region,
+        change.default_region,
+        change.set_pool,
+        change.default_pool_id,
+    )
+    return pick_or_none(Merchant, row)
+
+
+async def delete_merchant(tx: Connection, merchant_id: str) -> InUse | None:
+    await tx.execute(_FORGET_DEAD_KEYS, None, merchant_id)
+    return await delete(tx, _DELETE_MERCHANT, merchant_id)
+
+
+async def delete(tx: Connection, statement: str, key: object) -> InUse | None:
+    """Delete by a statement whose foreign keys decide. After `InUse` only a rollback is left."""
+    try:
+        await tx.execute(statement, key)
+    except asyncpg.ForeignKeyViolationError as error:
+        return InUse(error.table_name or "other objects")
+    return None
