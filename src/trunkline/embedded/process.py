@@ -1,0 +1,106 @@
+"""One child process: it writes to a log file, ignores the terminal's Ctrl-C and does not outlive us."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from signal import Signals
+
+from trunkline.embedded.account import Account
+
+LAUNCHER = Path(__file__).with_name("launch.py")
+# Servers see none of our environment: no PG… variable may bend them, no secret may show in /proc.
+ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C"}
+POLL_S = 0.01
+LOG_BYTES_MAX = 10_000_000
+
+
+@dataclass(frozen=True)
+class Step:
+    """A signal, and how long it may take to work before the next one follows."""
+
+    signal: Signals
+    wait_s: float
+
+
+class Child:
+    """A running program in its own session, so that we can drain before it stops."""
+
+    def __init__(self, popen: subprocess.Popen[bytes], log: Path, log_start: int) -> None:
+        self._popen = popen
+        self._log = log
+        self._log_start = log_start
+
+    @classmethod
+    def spawn(
+        cls,
+        command: Sequence[str | Path],
+        *,
+        cwd: Path,
+        account: Account,
+        log: Path,
+        stdin: bytes = b"",
+        death_signal: Signals = Signals.SIGTERM,
+    ) -> "Child":
+        """Start `command` in `cwd` as `account`; the kernel sends `death_signal` if we die first."""
+        words = [account.uid, account.gid, os.getpid(), int(death_signal), *command]
+        argv = [sys.executable, "-I", "-S", str(LAUNCHER), *map(str, words)]
+        with log.open("ab") as output, tempfile.TemporaryFile() as text:
+            text.write(stdin)
+            text.seek(0)
+            # The child may open /dev/stdin by name, which is checked against its own account.
+            account.own(text.fileno())
+            log_start = output.seek(0, os.SEEK_END)
+            popen = subprocess.Popen(  # noqa: S603 - our own programs
+                argv,
+                cwd=cwd,
+                stdin=text,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=ENVIRONMENT,
+                start_new_session=True,
+            )
+        return cls(popen, log, log_start)
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def exit_status(self) -> int | None:
+        """None while it runs."""
+        return self._popen.poll()
+
+    @property
+    def output(self) -> str:
+        """What it has written since it was started."""
+        with self._log.open("rb") as log:
+            log.seek(self._log_start)
+            return log.read().decode(errors="replace")
+
+    async def exited(self) -> int:
+        while True:
+            if (status := self.exit_status) is not None:
+                return status
+            await asyncio.sleep(POLL_S)
+
+    async def stop(self, steps: Sequence[Step]) -> None:
+        """Ask, then insist: each step only if the one before did not end it in time."""
+        for step in steps:
+            if self.exit_status is not None:
+                return
+            self._popen.send_signal(step.signal)
+            try:
+                await asyncio.wait_for(self.exited(), step.wait_s)
+            except TimeoutError:
+                continue
+
+
+def rotate(log: Path) -> None:
+    """Keep one older log. Servers write through an open file, so this is done between two runs."""
+    if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
+        log.replace(log.with_suffix(".log.1"))

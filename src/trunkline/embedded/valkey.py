@@ -1,0 +1,101 @@
+"""The embedded Valkey."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from signal import Signals
+from typing import ClassVar
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from trunkline.embedded.account import Account
+from trunkline.embedded.binaries import Binaries
+from trunkline.embedded.errors import EmbeddedError
+from trunkline.embedded.ports import LOOPBACK
+from trunkline.embedded.process import Child, Step
+from trunkline.embedded.server import Server
+
+CONNECT_LIMIT_S = 5
+
+# Every write reaches the kernel before its answer leaves: a killed server loses nothing, a dead machine at
+# most a second. Nothing may be evicted: a lost channel count would be a number over its limit.
+DURABLE = {"appendonly": "yes", "appendfsync": "everysec", "save": '""', "maxmemory-policy": "noeviction"}
+NOT_DURABLE = {**DURABLE, "appendfsync": "no"}
+
+
+class Valkey(Server):
+    title = "Valkey"
+    program = "valkey-server"
+    stop_steps: ClassVar = (Step(Signals.SIGTERM, 15), Step(Signals.SIGKILL, 5))
+
+    def __init__(
+        self,
+        folder: Path,
+        log_file: Path,
+        account: Account,
+        binaries: Binaries,
+        *,
+        password: str,
+        port: int | None = None,
+        settings: Mapping[str, str] = DURABLE,
+    ) -> None:
+        super().__init__(folder, log_file, account, port=port)
+        self._binaries = binaries
+        self._password = password
+        self._settings = settings
+
+    @property
+    def url(self) -> str:
+        return f"redis://:{self._password}@{LOOPBACK}:{self.port}/0"
+
+    def client(self) -> "Redis":
+        """A plain client for one errand: it does not try again by itself."""
+        return Redis.from_url(
+            self.url,
+            retry=Retry(NoBackoff(), 0),
+            socket_timeout=CONNECT_LIMIT_S,
+            socket_connect_timeout=CONNECT_LIMIT_S,
+        )
+
+    async def prepare(self) -> None:
+        if not self.folder.exists():
+            self.folder.mkdir(mode=0o700)
+            self.account.own(self.folder)
+        elif not self.folder.is_dir():
+            raise EmbeddedError(f"{self.folder} is not a folder: move it away")
+
+    def spawn(self, port: int) -> Child:
+        """Settings go in by stdin: a password among the arguments would be seen by every user."""
+        settings = {
+            "bind": LOOPBACK,
+            "port": str(port),
+            "requirepass": self._password,
+            "dir": ".",
+            **self._settings,
+        }
+        return Child.spawn(
+            [self._binaries.valkey_server, "-"],
+            cwd=self.folder,
+            account=self.account,
+            log=self.log_file,
+            stdin="".join(f"{name} {value}\n" for name, value in settings.items()).encode(),
+        )
+
+    async def answers(self) -> bool:
+        """Not while it reads its append-only file: it takes connections then, and refuses their commands."""
+        client = self.client()
+        try:
+            await client.ping()
+        except (RedisError, OSError):
+            return False
+        finally:
+            await client.aclose()
+        return True
+
+    def complaint(self, output: str) -> str | None:
+        """Lines that matter are marked «#»: the last is why it ended, but for advice on the kernel."""
+        found = re.findall(r"^\d+:[A-Z] .*? # (?!WARNING)(.+)$", output, re.MULTILINE)
+        return found[-1].rstrip(".") if found else None

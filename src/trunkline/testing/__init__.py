@@ -1,0 +1,1 @@
+"""Tools for tests: real servers with fresh databases, crash points, a faulty network.."""

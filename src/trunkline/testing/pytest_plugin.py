@@ -1,0 +1,95 @@
+"""Fixtures on real servers: one Postgres and one Valkey per session, a fresh database and prefix per test.
+
+With xdist each worker has servers of its own: they start in under a second, and share nothing.
+"""
+
+import itertools
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    # Only for types: this file is read before anything else of a session.
+    from trunkline.embedded import Engines
+    from trunkline.testing.servers import Background, Databases
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def _background() -> "Iterator[Background]":
+    from trunkline.testing.servers import Background
+
+    background = Background()
+    yield background
+    background.close()
+
+
+@pytest.fixture(scope="session")
+def _engines(_background: "Background", tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Engines]":
+    from trunkline.embedded import Engines
+
+    folder = tmp_path_factory.mktemp("engines")
+    with _background.opened(Engines(folder, durable=False)) as engines:
+        yield engines
+    shutil.rmtree(folder / "postgres")  # pytest keeps the folders of three sessions, and this one is large
+
+
+@pytest.fixture(scope="session")
+def _databases(_background: "Background", _engines: "Engines") -> "Iterator[Databases]":
+    from trunkline.testing.servers import Databases
+
+    databases = Databases(_background, _engines)
+    yield databases
+    databases.close()
+
+
+@pytest.fixture
+def database_url(_databases: "Databases") -> Iterator[str]:
+    """A database of this test alone, migrated."""
+    with _databases.fresh(migrated=True) as url:
+        yield url
+
+
+@pytest.fixture
+def empty_database_url(_databases: "Databases") -> Iterator[str]:
+    """A database of this test alone, with nothing in it."""
+    with _databases.fresh(migrated=False) as url:
+        yield url
+
+
+@pytest.fixture
+def redis_url(_engines: "Engines") -> str:
+    """The session's Valkey. Other tests have used it: put `key_prefix` before every key."""
+    return _engines.redis_url
+
+
+@pytest.fixture
+def key_prefix() -> str:
+    """A prefix that no other test of the session has."""
+    return f"test{next(_numbers)}"
+
+
+@pytest.fixture(scope="session")
+def valkey_cluster(
+    _background: "Background", tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[str]]:
+    """The URLs of a real cluster's three nodes. It takes two seconds to form, once, if a test asks for it."""
+    from trunkline.embedded import Cluster
+
+    with _background.opened(Cluster(tmp_path_factory.mktemp("cluster"))) as cluster:
+        yield cluster.urls
+
+
+@pytest.fixture
+async def private_engines(tmp_path: Path) -> "AsyncIterator[Engines]":
+    """Both servers for this test alone, which may stop and kill them."""
+    from trunkline.embedded import Engines
+
+    folder = tmp_path / "private-engines"
+    async with Engines(folder, durable=False) as engines:
+        yield engines
+    shutil.rmtree(folder / "postgres")
