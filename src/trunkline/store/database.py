@@ -15,7 +15,9 @@ import msgspec
 
 from trunkline.errors import StoreUnavailable
 
-Connection: TypeAlias = "asyncpg.pool.PoolConnectionProxy[asyncpg.Record] | asyncpg.Connection[asyncpg.Record]"
+Connection: TypeAlias = (
+    "asyncpg.pool.PoolConnectionProxy[asyncpg.Record] | asyncpg.Connection[asyncpg.Record]"
+)
 
 # What a broken or restarting server looks like from here. A statement that failed this way may have committed.
 UNAVAILABLE: tuple[type[BaseException], ...] = (
@@ -39,7 +41,9 @@ _decode_json = msgspec.json.Decoder().decode
 class Database:
     """A pool with a limit on everything: connections, waiting for one, and the time of one command."""
 
-    def __init__(self, pool: "asyncpg.Pool[asyncpg.Record]", *, behind_pooler: bool, acquire_timeout_s: float):
+    def __init__(
+        self, pool: "asyncpg.Pool[asyncpg.Record]", *, behind_pooler: bool, acquire_timeout_s: float
+    ):
         self.pool = pool
         self._behind_pooler = behind_pooler
         self._acquire_timeout_s = acquire_timeout_s
@@ -92,7 +96,9 @@ async def connect(
             init=_prepare_connection,
         )
     except CANNOT_CONNECT as error:
-        raise StoreUnavailable(f"Postgres cannot be reached: {describe(error)}. Check DATABASE_URL.") from error
+        raise StoreUnavailable(
+            f"Postgres cannot be reached: {describe(error)}. Check DATABASE_URL."
+        ) from error
     return Database(pool, behind_pooler=behind_pooler, acquire_timeout_s=connect_timeout_s)
 
 

@@ -29,7 +29,8 @@ class Migration:
 
 def known() -> list[Migration]:
     return [
-        Migration(entry.name.removesuffix(".sql"), entry.read_text(encoding="utf-8")) for entry in migrations()
+        Migration(entry.name.removesuffix(".sql"), entry.read_text(encoding="utf-8"))
+        for entry in migrations()
     ]
 
 
@@ -55,7 +56,9 @@ async def _connect(database_url: str) -> "asyncpg.Connection[asyncpg.Record]":
     try:
         return await asyncpg.connect(database_url, timeout=5.0, statement_cache_size=0)
     except CANNOT_CONNECT as error:
-        raise StoreUnavailable(f"Postgres cannot be reached: {describe(error)}. Check DATABASE_URL.") from error
+        raise StoreUnavailable(
+            f"Postgres cannot be reached: {describe(error)}. Check DATABASE_URL."
+        ) from error
 
 
 def _check_version(connection: "asyncpg.Connection[asyncpg.Record]") -> None:

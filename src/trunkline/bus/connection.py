@@ -1,0 +1,93 @@
+"""The connection to Valkey: one server, or a cluster.
+
+The client's own retries are off. A command that timed out may have run, and only its caller knows whether running it
+twice does harm. The one repetition here is after NOSCRIPT, which the server answers without having run anything.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from redis.asyncio import Redis, RedisCluster
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, RedisError
+
+from trunkline.bus.keys import Keys
+from trunkline.bus.scripts import Script
+from trunkline.errors import BusUnavailable
+from trunkline.telemetry import metrics
+
+Client = Redis | RedisCluster
+Value = str | bytes | int | float
+
+# Commands answer in well under a millisecond; a server that needs longer than this is in trouble.
+COMMAND_TIMEOUT_S = 2.0
+# A blocking read may wait this long at the server before its socket is considered dead.
+BLOCK_MAX_S = 5.0
+
+
+class Bus:
+    """Runs scripts and commands under the keys of one dispatch domain."""
+
+    def __init__(self, client: Client, blocking: Client, keys: Keys):
+        self.client = client
+        self.blocking = blocking
+        self.keys = keys
+
+    async def run(self, lua: Script, keys: Sequence[str], args: Sequence[Value] = ()) -> Any:
+        """Run a script once. Every failure to get its answer is `BusUnavailable`."""
+        started = time.perf_counter()
+        try:
+            return await self._evaluate(lua, keys, args)
+        except (RedisError, OSError) as error:
+            raise BusUnavailable(f"Valkey did not run {lua.name}: {_words(error)}") from error
+        finally:
+            metrics.BUS_SCRIPT_SECONDS.labels(script=lua.name).observe(time.perf_counter() - started)
+
+    async def _evaluate(self, lua: Script, keys: Sequence[str], args: Sequence[Value]) -> Any:
+        client: Any = self.client  # the client's own types do not know bytes and numbers among the arguments
+        try:
+            return await client.evalsha(lua.sha, len(keys), *keys, *args)
+        except NoScriptError:
+            return await client.eval(lua.source, len(keys), *keys, *args)
+
+    async def read(self, command: Any) -> Any:
+        """Await a plain command, with the same one exception for everything that can go wrong."""
+        try:
+            return await command
+        except (RedisError, OSError) as error:
+            raise BusUnavailable(f"Valkey did not answer: {_words(error)}") from error
+
+    async def close(self) -> None:
+        await self.client.aclose()
+        await self.blocking.aclose()
+
+
+def connect(url: str, keys: Keys, *, pool_size: int = 10, cluster: bool = False) -> Bus:
+    """Prepare the clients. They connect at their first command, so this never fails for a server that is away."""
+    try:
+        return Bus(
+            _client(url, cluster, pool_size, COMMAND_TIMEOUT_S),
+            _client(url, cluster, pool_size, BLOCK_MAX_S + COMMAND_TIMEOUT_S),
+            keys,
+        )
+    except ValueError as error:
+        raise BusUnavailable(f"REDIS_URL cannot be used: {error}") from error
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _client(url: str, cluster: bool, pool_size: int, socket_timeout_s: float) -> Client:
+    options: dict[str, Any] = {
+        "decode_responses": True,
+        "retry": Retry(NoBackoff(), 0),
+        "socket_timeout": socket_timeout_s,
+        "socket_connect_timeout": COMMAND_TIMEOUT_S,
+        "max_connections": pool_size,
+    }
+    if cluster:
+        return RedisCluster.from_url(url, **options)
+    return Redis.from_url(url, **options)

@@ -1,0 +1,1 @@
+"""Matching due leads with free channels, and dialling each at most once."""

@@ -1,0 +1,57 @@
+"""Settling: what follows for leads and channels from what became known of their attempts.
+
+Two ways lead here: the carrier's answer to our own request (`ResultWriter`), and the events it sends later
+(`CallFold`). Both lock the leads first, write facts and consequences in one transaction, and tell Valkey afterwards.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from trunkline.bus import channels, schedule
+from trunkline.bus.connection import Bus
+from trunkline.model import Decision, Entry, Finish, Retry
+from trunkline.states import LeadStatus
+from trunkline.store import attempts
+from trunkline.store.attempts import Attempt
+from trunkline.store.database import Connection
+from trunkline.telemetry import metrics
+
+
+@dataclass(slots=True)
+class Settlement:
+    """What Valkey has to be told after the commit."""
+
+    freed: list[UUID] = field(default_factory=list)
+    scheduled: list[Entry] = field(default_factory=list)
+
+    async def tell(self, bus: Bus) -> None:
+        """Channels first: the freed channel is what a waiting lead needs."""
+        await channels.release(bus, self.freed)
+        await schedule.add(bus, self.scheduled)
+
+
+async def settle(
+    tx: Connection, locked: Mapping[UUID, Attempt], decisions: Iterable[tuple[UUID, Decision]]
+) -> Settlement:
+    """Write what was decided about the leads of these attempts. The decided attempts no longer hold a channel."""
+    settlement, ends, retries = Settlement(), {}, {}
+    for attempt_id, decision in decisions:
+        attempt = locked[attempt_id]
+        settlement.freed.append(attempt_id)
+        if attempt.lead_id is None or not _may_decide(attempt):
+            continue
+        match decision:
+            case Finish():
+                ends[attempt.lead_id] = decision
+                metrics.CALLS_FINISHED.labels(attempt.carrier, decision.outcome.value).inc()
+            case Retry():
+                retries[attempt.lead_id] = decision
+    await attempts.finish_leads(tx, ends)
+    settlement.scheduled = await attempts.retry_leads(tx, retries)
+    return settlement
+
+
+def _may_decide(attempt: Attempt) -> bool:
+    """Only the newest attempt decides what becomes of its lead: a late fact of an older one changes nothing."""
+    return attempt.is_newest and attempt.lead_status is LeadStatus.PROCESSING

@@ -1,0 +1,87 @@
+"""A loop: one duty, done again and again until it is told to stop.
+
+It reports the first failure, stays quiet until it has recovered, and says how long it was down: an engine that is
+away for an hour must not write an hour of stack traces.
+"""
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from trunkline.telemetry import get_logger, metrics
+
+log = get_logger(__name__)
+
+# After failures in a row the wait grows to this, so that a broken engine is not hammered.
+BACKOFF_MAX_S = 5.0
+
+
+class Loop(ABC):
+    """Subclasses say what one run does; how often and what happens on failure is decided here."""
+
+    name: ClassVar[str]
+    interval_s: float
+
+    def __init__(self, interval_s: float):
+        self.interval_s = interval_s
+        self._stopping = asyncio.Event()
+        self._failures = 0
+        self._down_since: float | None = None
+
+    @abstractmethod
+    async def run_once(self) -> int:
+        """Do the duty once and return how much there was to do (0: nothing)."""
+
+    async def wait(self) -> None:
+        """Between two runs. A loop that is woken by a signal overrides this."""
+        await self.pause(self.interval_s)
+
+    async def run(self) -> None:
+        while not self._stopping.is_set():
+            if await self._attempt():
+                await self.wait()
+            else:
+                await self.pause(min(BACKOFF_MAX_S, 0.1 * 2**self._failures))
+
+    def stop(self) -> None:
+        """Ask the loop to end after its current run."""
+        self._stopping.set()
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep, but not past the moment in which the loop is told to stop."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            pass
+
+    async def _attempt(self) -> bool:
+        started = time.monotonic()
+        metrics.LOOP_RUNS.labels(self.name).inc()
+        try:
+            await self.run_once()
+        except Exception as error:
+            self._report_failure(error, started)
+            return False
+        finally:
+            metrics.LOOP_SECONDS.labels(self.name).observe(time.monotonic() - started)
+        self._report_recovery()
+        return True
+
+    def _report_failure(self, error: Exception, now: float) -> None:
+        self._failures = min(self._failures + 1, 10)
+        metrics.LOOP_FAILURES.labels(self.name).inc()
+        if self._down_since is None:
+            self._down_since = now
+            log.error("loop.failed", loop=self.name, error=str(error) or type(error).__name__, exc_info=error)
+
+    def _report_recovery(self) -> None:
+        if self._down_since is not None:
+            log.info("loop.recovered", loop=self.name, down_s=round(time.monotonic() - self._down_since, 1))
+            self._down_since = None
+        self._failures = 0

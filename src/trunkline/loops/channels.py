@@ -1,0 +1,73 @@
+"""Makes Valkey's channels what Postgres says they are: maxima of numbers, and who holds what.
+
+- Numbers and pools as they are configured now.
+- Holders that Postgres has and Valkey lacks are written: after memory was lost, before anything is granted over them.
+- Holders that Postgres lacks are grants of a dialer that died, once they are older than a grant may be. Their leads go
+  back to the schedule. Younger ones are left alone: their intent is being committed right now.
+
+The two are read in this order on purpose: Valkey first, Postgres second. A grant that becomes an attempt in between is
+then seen in both; the other way round it would look like a dead dialer's.
+"""
+
+from collections.abc import Sequence
+
+from trunkline.bus import channels, schedule
+from trunkline.bus.connection import Bus
+from trunkline.bus.schedule import GiveBack, due_ms
+from trunkline.loops.base import Loop
+from trunkline.model import Holder, NumberLimit
+from trunkline.store import dispatch
+from trunkline.store.database import Database
+from trunkline.telemetry import get_logger, metrics
+
+log = get_logger(__name__)
+
+
+class ChannelReconciler(Loop):
+    name = "channels"
+
+    def __init__(self, database: Database, bus: Bus, *, grant_ttl_s: float = 5.0, interval_s: float = 1.0):
+        super().__init__(interval_s)
+        self._database = database
+        self._bus = bus
+        self._grant_ttl_s = grant_ttl_s
+
+    async def run_once(self) -> int:
+        """How many maxima and holders had to be changed."""
+        believed = await channels.holders(self._bus)
+        async with self._database.connection() as conn:
+            limits = await dispatch.number_limits(conn)
+            truth = await dispatch.holders(conn)
+            now_ms = await dispatch.clock_s(conn) * 1000
+        written = await channels.hold(self._bus, truth)
+        changed = await channels.configure(self._bus, limits)
+        true_ids = {holder.attempt_id for holder in truth}
+        dead = [
+            h
+            for h in believed
+            if h.attempt_id not in true_ids and now_ms - h.granted_ms > self._grant_ttl_s * 1000
+        ]
+        given_back = await self._give_back(dead)
+        if written or given_back:
+            log.warning("channels.healed", written=written, given_back=given_back)
+        _report(limits, truth)
+        return written + given_back + changed
+
+    async def _give_back(self, dead: Sequence[Holder]) -> int:
+        """Leads of dead grants return to the schedule if Postgres still wants them called."""
+        if not dead:
+            return 0
+        async with self._database.connection() as conn:
+            wanted = await dispatch.backlog_places(conn, [h.lead_id for h in dead if h.lead_id])
+        due = {lead_id: due_ms(entry.due_at) for lead_id, entry in wanted.items()}
+        return await schedule.give_back(
+            self._bus, [GiveBack(h.attempt_id, due.get(h.lead_id) if h.lead_id else None) for h in dead]
+        )
+
+
+def _report(limits: Sequence[NumberLimit], truth: Sequence[Holder]) -> None:
+    in_use = {str(limit.number_id): 0.0 for limit in limits}
+    for holder in truth:
+        in_use[str(holder.number_id)] = in_use.get(str(holder.number_id), 0.0) + 1
+    metrics.set_exactly(metrics.CHANNELS_IN_USE, in_use)
+    metrics.set_exactly(metrics.CHANNELS_MAX, {str(limit.number_id): limit.max_channels for limit in limits})

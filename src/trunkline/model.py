@@ -1,0 +1,119 @@
+"""The values that travel between the parts. No behaviour beyond reading them, no I/O."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+from uuid_utils.compat import uuid7
+
+from trunkline.states import AttemptState
+
+
+def new_id() -> UUID:
+    """Ids grow with time, so that inserts stay at the right edge of their indexes."""
+    return uuid7()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A lead as the schedule needs it."""
+
+    lead_id: UUID
+    version: int
+    pool_id: str
+    due_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A lead paired with a free channel, held under the attempt's id."""
+
+    attempt_id: UUID
+    lead_id: UUID
+    version: int
+    number_id: UUID
+    channel_no: int
+    due_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class NumberLimit:
+    """What a number may carry. A maximum of 0 keeps it from dialling."""
+
+    number_id: UUID
+    pool_id: str
+    max_channels: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who has a channel."""
+
+    attempt_id: UUID
+    number_id: UUID
+    channel_no: int
+    lead_id: UUID | None
+    granted_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """An attempt that is committed and may be sent, once."""
+
+    attempt_id: UUID
+    lead_id: UUID
+    carrier: str
+    account: str
+    to_phone: str = field(repr=False)
+    from_phone: str = field(repr=False)
+    due_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class CallFacts:
+    """What is known of one attempt. Facts are only ever added."""
+
+    state: AttemptState
+    call_id: str | None = None
+    ringing_at: datetime | None = None
+    answered_at: datetime | None = None
+    ended_at: datetime | None = None
+    end_reason: str | None = None
+    duration_s: int | None = None
+
+
+class Outcome(StrEnum):
+    ANSWERED = "ANSWERED"
+    NO_ANSWER = "NO_ANSWER"
+    CARRIER_ERROR = "CARRIER_ERROR"
+    UNKNOWN = "UNKNOWN"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How often a lead was tried, this attempt included, and how often it may be."""
+
+    attempt_count: int
+    max_attempts: int
+    carrier_error_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The lead ends here."""
+
+    outcome: Outcome
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The lead is due again. An attempt that the carrier never took is not counted against the lead."""
+
+    delay_s: float
+    carrier_error: bool = False
+    counted: bool = True
+
+
+Decision = Finish | Retry

@@ -1,0 +1,8 @@
+-- The retry transaction: the only way back to BACKLOG. The new version makes every older grant and entry stale.
+UPDATE leads AS l
+SET status = 'BACKLOG', due_at = clock_timestamp() + make_interval(secs => r.delay_s), version = version + 1,
+    carrier_error_count = carrier_error_count + r.carrier_errors, attempt_count = attempt_count - r.uncounted,
+    updated_at = clock_timestamp()
+FROM unnest($1::uuid[], $2::float8[], $3::smallint[], $4::smallint[]) AS r (id, delay_s, carrier_errors, uncounted)
+WHERE l.id = r.id AND l.status = 'PROCESSING'
+RETURNING l.id, l.version, l.pool_id, l.due_at

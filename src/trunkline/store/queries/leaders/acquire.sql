@@ -1,0 +1,10 @@
+-- Take or renew a lease, in one compare-and-set. The term grows whenever the lease changes hands or had run out,
+-- so that a holder which slept through its lease comes back with a stale term.
+INSERT INTO leaders AS l (name, holder, term, expires_at)
+VALUES ($1, $2, 1, clock_timestamp() + make_interval(secs => $3))
+ON CONFLICT (name) DO UPDATE
+SET holder = excluded.holder,
+    term = l.term + CASE WHEN l.holder = excluded.holder AND l.expires_at > clock_timestamp() THEN 0 ELSE 1 END,
+    expires_at = excluded.expires_at
+WHERE l.holder = excluded.holder OR l.holder IS NULL OR l.expires_at <= clock_timestamp()
+RETURNING term
