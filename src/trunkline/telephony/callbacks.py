@@ -1,8 +1,7 @@
 """Callback URLs that prove themselves: `{base}/webhooks/{carrier}/{kind}?attempt=<uuid>&sig=<hmac>`.
 
-The signature binds the attempt to the kind of callback, so nobody can invent an attempt, and a status URL can
-not be used to answer a call. It is the only proof there is for a carrier that signs nothing, and a second one for
-the others.
+The signature binds the attempt to the kind of callback: nobody can invent an attempt, and a status URL does
+not answer a call. For a carrier that signs nothing it is the only proof; for the others, a second one.
 """
 
 import hmac

@@ -9,13 +9,13 @@
 """
 
 import socket
-import time
 from collections.abc import Mapping
 from types import SimpleNamespace
 
 import aiohttp
 from aiohttp.client_exceptions import ClientError
 
+from trunkline.clock import Clock, SystemClock
 from trunkline.telephony.exchange import Exchange, Lost, NotSent, Reply
 
 _SO_LINGER_DISCARD = b"\x01\x00\x00\x00\x00\x00\x00\x00"  # struct linger: on, 0 seconds
@@ -28,21 +28,17 @@ class _TooLateError(Exception):
 class _Gate:
     """Passed when the first byte is about to be written."""
 
-    __slots__ = ("passed", "send_by_boottime_s")
+    __slots__ = ("_clock", "_send_by_boottime_s", "passed")
 
-    def __init__(self, send_by_boottime_s: float | None) -> None:
+    def __init__(self, clock: Clock, send_by_boottime_s: float | None) -> None:
         self.passed = False
-        self.send_by_boottime_s = send_by_boottime_s
+        self._clock = clock
+        self._send_by_boottime_s = send_by_boottime_s
 
     def enter(self) -> None:
-        if self.send_by_boottime_s is not None and boottime_s() > self.send_by_boottime_s:
+        if self._send_by_boottime_s is not None and self._clock.boottime_s() > self._send_by_boottime_s:
             raise _TooLateError
         self.passed = True
-
-
-def boottime_s() -> float:
-    """Seconds since boot. Unlike the monotonic clock it also counts while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class CarrierSession:
@@ -59,6 +55,7 @@ class CarrierSession:
         # Below the 5 s after which common servers close an idle connection: never dial on a closing one.
         keepalive_s: float = 4.0,
         reply_bytes_max: int = 4 * 1024 * 1024,
+        clock: Clock | None = None,
     ) -> None:
         self._auth = aiohttp.BasicAuth(username, password)
         self._timeout = aiohttp.ClientTimeout(
@@ -67,6 +64,7 @@ class CarrierSession:
         self._user_timeout_ms = int(user_timeout_s * 1000)
         self._keepalive_s = keepalive_s
         self._reply_bytes_max = reply_bytes_max
+        self._clock = clock or SystemClock()
         self._session: aiohttp.ClientSession | None = None
 
     async def post(
@@ -91,7 +89,7 @@ class CarrierSession:
         query: Mapping[str, str] | None = None,
         send_by_boottime_s: float | None = None,
     ) -> Exchange:
-        gate = _Gate(send_by_boottime_s)
+        gate = _Gate(self._clock, send_by_boottime_s)
         try:
             async with self._opened().request(
                 method,
@@ -137,7 +135,8 @@ class CarrierSession:
     def _socket(self, address: aiohttp.connector.AddrInfoType) -> socket.socket:
         family, kind, protocol, _, _ = address
         sock = socket.socket(family, kind, protocol)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._user_timeout_ms)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; elsewhere the total time-out alone bounds it
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._user_timeout_ms)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _SO_LINGER_DISCARD)
         return sock
 

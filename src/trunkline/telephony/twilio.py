@@ -1,11 +1,11 @@
 """Twilio: calls placed, followed and ended over its REST API, webhooks verified, TwiML answered."""
 
 import json
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from trunkline.clock import Clock, SystemClock
 from trunkline.telephony import twiml
 from trunkline.telephony.callbacks import CallbackKeys, CallbackTag, verify_callback
 from trunkline.telephony.carrier import (
@@ -64,7 +64,7 @@ class Twilio:
         # Webhooks are signed with the primary token; the one before it is honoured while it is replaced.
         previous_auth_tokens: Sequence[str] = (),
         webhook_age_max_s: float = 86_400.0,
-        now_s: Callable[[], float] = time.time,
+        clock: Clock | None = None,
         session: CarrierSession | None = None,
     ) -> None:
         self._account_sid = account_sid
@@ -73,7 +73,7 @@ class Twilio:
         self._base_url = base_url.rstrip("/")
         self._calls_url = f"{self._base_url}/2010-04-01/Accounts/{account_sid}/Calls"
         self._webhook_age_max_s = webhook_age_max_s
-        self._now_s = now_s
+        self._clock = clock or SystemClock()
         self._session = session or CarrierSession(account_sid, auth_token)
 
     async def place(self, order: CallOrder) -> PlaceResult:
@@ -150,7 +150,7 @@ class Twilio:
         if "json" in request.headers.get("content-type", ""):
             fields = {name: str(value) for name, value in _object(request.body).items()}
         sent_at = moment(fields.get("Timestamp"))
-        if sent_at is not None and self._now_s() - sent_at.timestamp() > self._webhook_age_max_s:
+        if sent_at is not None and (self._clock.now() - sent_at).total_seconds() > self._webhook_age_max_s:
             return Forged("stale")
         return read_event(fields, tag)
 

@@ -1,7 +1,7 @@
 """A verified Twilio webhook, read as a carrier-neutral fact."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from trunkline.telephony.callbacks import CallbackTag
@@ -76,12 +76,13 @@ def read_event(fields: Mapping[str, str], tag: CallbackTag) -> WebhookResult:
     )
 
 
-def moment(text: str | None) -> datetime | None:
-    """Twilio's dates are RFC 2822, in whole seconds."""
+def moment(text: object) -> datetime | None:
+    """Twilio's dates are RFC 2822, in whole seconds, UTC."""
     try:
-        return parsedate_to_datetime(text) if text else None
+        date = parsedate_to_datetime(text) if isinstance(text, str) and text else None
     except ValueError:
         return None
+    return date.replace(tzinfo=UTC) if date and date.tzinfo is None else date
 
 
 def whole(text: object) -> int | None:

@@ -1,0 +1,11 @@
+"""A carrier on the wire, for demos and tests: REST API, signed webhooks, media streams, faults and a ledger.
+
+A call's life is in `calls`. What it truly dialled is in `ledger`, and nothing of ours can write there.
+"""
+
+from trunkline.telephony.simulator.behaviour import Behaviour
+from trunkline.telephony.simulator.config import SimulatedAccount, SimulatorConfig
+from trunkline.telephony.simulator.faults import Faults
+from trunkline.telephony.simulator.server import Simulator
+
+__all__ = ["Behaviour", "Faults", "SimulatedAccount", "Simulator", "SimulatorConfig"]

@@ -1,0 +1,39 @@
+"""How much is under way, so that a test can wait for the end of it instead of sleeping."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+
+class Activity:
+    """Calls and webhooks count themselves in and out; background tasks are kept alive and ended here."""
+
+    def __init__(self) -> None:
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self) -> None:
+        self._under_way += 1
+        self._idle.clear()
+
+    def end(self) -> None:
+        self._under_way -= 1
+        if not self._under_way:
+            self._idle.set()
+
+    async def idle(self) -> None:
+        await self._idle.wait()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def cancel_all(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,62 @@
+"""What the called person does: decided by the seed, the number and how often it was called before."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from trunkline.telephony.simulator.dice import between, roll
+
+Reaction = Literal["answer", "busy", "no_answer", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """Shares of reactions (weights, not necessarily summing to 1) and ranges of simulated seconds."""
+
+    answer: float = 0.7
+    busy: float = 0.1
+    no_answer: float = 0.15
+    failed: float = 0.05
+    # Of the answered calls, the share that a machine takes.
+    machine: float = 0.0
+    ring_s: tuple[float, float] = (2.0, 8.0)
+    talk_s: tuple[float, float] = (20.0, 80.0)
+
+    def __post_init__(self) -> None:
+        weights = (self.answer, self.busy, self.no_answer, self.failed)
+        if min(weights) < 0 or sum(weights) <= 0 or not 0 <= self.machine <= 1:
+            raise ValueError("shares are not negative, and one of them is above 0")
+        if not 0 <= self.ring_s[0] <= self.ring_s[1] or not 0 <= self.talk_s[0] <= self.talk_s[1]:
+            raise ValueError("ranges are (shortest, longest), in seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """How one call goes if nobody hangs it up."""
+
+    reaction: Reaction
+    ring_s: float
+    talk_s: float
+    machine: bool = False
+
+
+def fate(behaviour: Behaviour, seed: int, to: str, nth: int) -> Fate:
+    return Fate(
+        reaction=_reaction(behaviour, roll(seed, "reaction", to, nth)),
+        ring_s=between(behaviour.ring_s, roll(seed, "ring", to, nth)),
+        talk_s=between(behaviour.talk_s, roll(seed, "talk", to, nth)),
+        machine=roll(seed, "machine", to, nth) < behaviour.machine,
+    )
+
+
+def _reaction(behaviour: Behaviour, chance: float) -> Reaction:
+    left = chance * (behaviour.answer + behaviour.busy + behaviour.no_answer + behaviour.failed)
+    shares: tuple[tuple[Reaction, float], ...] = (
+        ("busy", behaviour.busy),
+        ("no_answer", behaviour.no_answer),
+        ("failed", behaviour.failed),
+    )
+    for reaction, share in shares:
+        if left < share:
+            return reaction
+        left -= share
+    return "answer"

@@ -1,0 +1,233 @@
+"""The life of a simulated call.
+
+    queued ─► initiated ─► ringing ─► answered ─► ended (completed)
+                 │            │           └ follows its document until either side hangs up
+                 │            └─► ended (busy, no_answer, canceled)
+                 └─► ended (failed)
+
+Timers move it from state to state; only an answered call has a task, while it follows its document.
+"""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from secrets import token_hex
+from typing import Literal
+
+from trunkline.telephony.carrier import EndReason
+from trunkline.telephony.simulator import faults as faulty
+from trunkline.telephony.simulator.activity import Activity
+from trunkline.telephony.simulator.answered import Answered
+from trunkline.telephony.simulator.behaviour import Fate, fate
+from trunkline.telephony.simulator.config import SimulatedAccount, SimulatorConfig
+from trunkline.telephony.simulator.faults import Faults, ReplyFault, WebhookFault
+from trunkline.telephony.simulator.ledger import Dial, Ledger
+from trunkline.telephony.simulator.magic import magic
+from trunkline.telephony.simulator.pace import PacedQueue
+from trunkline.telephony.simulator.webhooks import Lane, Webhooks
+from trunkline.telephony.simulator.wire import Event, Order, Wire
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One create request: its order, and how often this number was asked for before. Both decide its luck."""
+
+    account: SimulatedAccount
+    order: Order
+    wire: Wire
+    nth: int
+    fault: ReplyFault | None
+    slow_s: float
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    sid: str
+    account: SimulatedAccount
+    order: Order
+    wire: Wire
+    nth: int
+    fate: Fate
+    created_at: float
+    updated_at: float
+    queue_ms: int
+    state: Literal["queued"] | Event = "queued"
+    reason: EndReason | None = None
+    # The number of webhooks sent so far.
+    sequence: int = 0
+    dial: Dial | None = None
+    lane: Lane = field(default_factory=Lane)
+    timer: asyncio.TimerHandle | None = None
+    task: asyncio.Task[None] | None = None
+
+
+class QueueFullError(Exception):
+    """The account's queue takes no more calls."""
+
+
+class Calls:
+    """Every call of the simulator, by id and by the number called."""
+
+    def __init__(
+        self,
+        config: SimulatorConfig,
+        ledger: Ledger,
+        webhooks: Webhooks,
+        answered: Answered,
+        activity: Activity,
+    ) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._webhooks = webhooks
+        self._answered = answered
+        self._activity = activity
+        self._queues = {one.sid: PacedQueue(one.calls_per_s, self._dial) for one in config.accounts}
+        self._asked: Counter[str] = Counter()
+        self._by_to: dict[str, list[Call]] = defaultdict(list)
+        self.by_sid: dict[str, Call] = {}
+        self.faults: Faults = config.faults
+
+    # --- what a wire asks for
+
+    def request(self, account: SimulatedAccount, order: Order, wire: Wire) -> Request:
+        nth = self._asked[order.to]
+        self._asked[order.to] += 1
+        key = (self._config.seed, order.to, nth)
+        known = magic(order.to)
+        fault = known.reply if known else faulty.reply_fault(self.faults, *key)
+        return Request(account, order, wire, nth, fault, faulty.slow_reply_s(self.faults, *key))
+
+    def place(self, request: Request) -> Call:
+        queue = self._queues[request.account.sid]
+        if len(queue) >= self._config.queue_max:
+            raise QueueFullError
+        now = self._ledger.now()
+        call = Call(
+            sid=f"CA{token_hex(16)}",
+            account=request.account,
+            order=request.order,
+            wire=request.wire,
+            nth=request.nth,
+            fate=self._fate(request),
+            created_at=now,
+            updated_at=now,
+            queue_ms=int(queue.wait_s() * 1000),
+        )
+        if request.fault is ReplyFault.WEBHOOK_FIRST:
+            call.lane.first_delivered = asyncio.Event()
+        self.by_sid[call.sid] = call
+        self._by_to[request.order.to].append(call)
+        self._activity.begin()
+        queue.add(call)
+        return call
+
+    def hang_up(self, call: Call, *, only_unanswered: bool) -> None:
+        if call.state == "answered":
+            if not only_unanswered:
+                self._end(call, "completed")
+            return
+        if call.state == "queued":
+            self._queues[call.account.sid].remove(call)
+        self._end(call, "canceled")
+
+    def newest_first(self, to: str | None) -> list[Call]:
+        """What the list shows: with a lag, the newest calls are missing from it."""
+        visible_before = self._ledger.now() - self.faults.list_lag_s
+        calls = self._by_to.get(to, []) if to else self.by_sid.values()
+        return [call for call in reversed(list(calls)) if call.created_at <= visible_before]
+
+    def queued(self) -> int:
+        return sum(len(queue) for queue in self._queues.values())
+
+    def close(self) -> None:
+        for queue in self._queues.values():
+            queue.close()
+        for call in self.by_sid.values():
+            _stop_timer(call)
+
+    # --- the life of a call
+
+    def _dial(self, call: Call) -> None:
+        call.dial = self._ledger.open(
+            call_id=call.sid,
+            account=call.account.sid,
+            attempt=call.order.attempt,
+            to=call.order.to,
+            from_=call.order.from_,
+            requested_at=call.created_at,
+        )
+        self._move(call, "initiated")
+        self._after(call, self._config.setup_s, lambda: self._ring(call))
+
+    def _ring(self, call: Call) -> None:
+        if call.fate.reaction == "failed":
+            self._end(call, "failed")
+            return
+        self._move(call, "ringing")
+        patience_s = call.order.ring_timeout_s
+        if call.fate.reaction == "no_answer" or call.fate.ring_s >= patience_s:
+            self._after(call, patience_s, lambda: self._end(call, "no_answer"))
+        elif call.fate.reaction == "busy":
+            self._after(call, call.fate.ring_s, lambda: self._end(call, "busy"))
+        else:
+            self._after(call, call.fate.ring_s, lambda: self._answer(call))
+
+    def _answer(self, call: Call) -> None:
+        assert call.dial is not None
+        call.dial.answered_at = self._ledger.now()
+        self._move(call, "answered")
+        talk_s = min(call.fate.talk_s, call.order.time_limit_s)
+        self._after(call, talk_s, lambda: self._end(call, "completed"))
+        call.task = self._activity.spawn(self._follow(call))
+
+    async def _follow(self, call: Call) -> None:
+        await self._answered.follow(call)
+        call.task = None
+        self._end(call, "completed")
+
+    def _end(self, call: Call, reason: EndReason) -> None:
+        _stop_timer(call)
+        if call.task is not None:
+            call.task.cancel()
+        call.reason = reason
+        if call.dial is not None:
+            call.dial.ended_at = self._ledger.now()
+        self._move(call, "ended")
+        self._activity.end()
+
+    def _move(self, call: Call, event: Event) -> None:
+        call.state = event
+        call.updated_at = self._ledger.now()
+        if call.dial is not None:
+            call.dial.status = call.reason or event
+        if call.order.status_url and event in call.order.events:
+            fault, late_s = self._webhook_fault(call)
+            request = call.wire.status_request(call, event)
+            self._webhooks.send(call.lane, request, fault, late_s, last=event == "ended")
+            call.sequence += 1
+
+    # --- small parts
+
+    def _fate(self, request: Request) -> Fate:
+        known = magic(request.order.to)
+        if known:
+            return known.fate
+        return fate(self._config.behaviour, self._config.seed, request.order.to, request.nth)
+
+    def _webhook_fault(self, call: Call) -> tuple[WebhookFault | None, float]:
+        key = (self._config.seed, call.order.to, call.nth, call.sequence)
+        known = magic(call.order.to)
+        fault = known.webhook if known else faulty.webhook_fault(self.faults, *key)
+        return fault, faulty.webhook_late_s(self.faults, *key)
+
+    def _after(self, call: Call, simulated_s: float, then: Callable[[], None]) -> None:
+        _stop_timer(call)
+        real_s = simulated_s * self._config.time_scale
+        call.timer = asyncio.get_running_loop().call_later(real_s, then)
+
+
+def _stop_timer(call: Call) -> None:
+    if call.timer is not None:
+        call.timer.cancel()
+        call.timer = None

@@ -1,0 +1,35 @@
+"""How a simulator is set up. Everything has a default that suits a test."""
+
+from dataclasses import dataclass, field
+
+from trunkline.telephony.simulator.behaviour import Behaviour
+from trunkline.telephony.simulator.faults import Faults
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedAccount:
+    """An account at the simulated carrier. What is over `calls_per_s` waits in its queue."""
+
+    sid: str = "AC" + "0" * 31 + "1"
+    auth_token: str = field(default="simulated-auth-token", repr=False)
+    calls_per_s: float = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatorConfig:
+    host: str = "127.0.0.1"
+    port: int = 0
+    accounts: tuple[SimulatedAccount, ...] = (SimulatedAccount(),)
+    seed: int = 1
+    # Real seconds per simulated second: 0.02 makes a call of 50 s last one.
+    time_scale: float = 1.0
+    behaviour: Behaviour = field(default_factory=Behaviour)
+    faults: Faults = field(default_factory=Faults)
+    # Calls that an account may have waiting; the next one is refused (22005).
+    queue_max: int = 100_000
+    # Real seconds between media messages on a stream. A true carrier sends one every 0.02 s.
+    media_interval_s: float = 0.5
+    # Simulated seconds between dialling and ringing.
+    setup_s: float = 0.5
+    # Real seconds; a media stream that did not open by then is over.
+    stream_connect_timeout_s: float = 5.0

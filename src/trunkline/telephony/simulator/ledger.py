@@ -1,0 +1,127 @@
+"""What was truly dialled. Tests and the demo check their promises here, never in our own tables."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from trunkline.clock import Clock, SystemClock
+
+
+@dataclass(slots=True)
+class Dial:
+    """One call that left for the network, with its instants as seconds since 1970."""
+
+    no: int
+    call_id: str
+    account: str
+    attempt: str | None
+    to: str
+    from_: str
+    requested_at: float
+    started_at: float
+    answered_at: float | None = None
+    ended_at: float | None = None
+    status: str = "initiated"
+    stream_url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DoubleDial:
+    """`attempt`: one attempt was dialled twice. `pair`: one number rang one person twice at the same time."""
+
+    rule: Literal["attempt", "pair"]
+    key: str
+    call_ids: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class OverCapacity:
+    number: str
+    limit: int
+    peak: int
+    at: float
+
+
+class Ledger:
+    def __init__(self, clock: Clock | None = None) -> None:
+        clock = clock or SystemClock()
+        # Instants must never step back, so the wall clock is read once and the monotonic one from then on.
+        self._zero = clock.now().timestamp() - clock.monotonic_s()
+        self._clock = clock
+        self.dials: list[Dial] = []
+
+    def now(self) -> float:
+        return self._zero + self._clock.monotonic_s()
+
+    def open(
+        self, *, call_id: str, account: str, attempt: str | None, to: str, from_: str, requested_at: float
+    ) -> Dial:
+        dial = Dial(len(self.dials), call_id, account, attempt, to, from_, requested_at, self.now())
+        self.dials.append(dial)
+        return dial
+
+    def double_dials(self) -> list[DoubleDial]:
+        return double_dials(self.dials)
+
+    def over_capacity(self, limits: Mapping[str, int]) -> list[OverCapacity]:
+        return over_capacity(self.dials, limits)
+
+    def live(self) -> int:
+        return sum(dial.ended_at is None for dial in self.dials)
+
+
+@dataclass(slots=True)
+class _Seen:
+    attempts: dict[str, Dial] = field(default_factory=dict)
+    pairs: dict[tuple[str, str], Dial] = field(default_factory=dict)
+
+
+def double_dials(dials: Iterable[Dial]) -> list[DoubleDial]:
+    seen = _Seen()
+    found: list[DoubleDial] = []
+    for dial in sorted(dials, key=lambda dial: dial.started_at):
+        if dial.attempt:
+            earlier = seen.attempts.setdefault(dial.attempt, dial)
+            if earlier is not dial:
+                found.append(DoubleDial("attempt", dial.attempt, (earlier.call_id, dial.call_id)))
+        pair = (dial.to, dial.from_)
+        before = seen.pairs.get(pair)
+        if before and _end(before) > dial.started_at:
+            found.append(DoubleDial("pair", f"{dial.to} from {dial.from_}", (before.call_id, dial.call_id)))
+        if not before or _end(dial) > _end(before):
+            seen.pairs[pair] = dial
+    return found
+
+
+def over_capacity(dials: Iterable[Dial], limits: Mapping[str, int]) -> list[OverCapacity]:
+    """Numbers that at some instant had more calls than their limit. Numbers without a limit are not judged."""
+    return [
+        OverCapacity(number, limits[number], peak, at)
+        for number, (peak, at) in peaks(dials).items()
+        if number in limits and peak > limits[number]
+    ]
+
+
+def peaks(dials: Iterable[Dial]) -> dict[str, tuple[int, float]]:
+    """The most calls each number had at one instant, and when first. An end frees its line at once."""
+    changes: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    for dial in dials:
+        changes[dial.from_] += [(dial.started_at, 1), (_end(dial), -1)]
+    return {number: _peak(sorted(ordered)) for number, ordered in changes.items()}
+
+
+def _peak(changes: list[tuple[float, int]]) -> tuple[int, float]:
+    live, peak, at = 0, 0, 0.0
+    for instant, change in changes:  # at one instant -1 sorts before +1
+        live += change
+        if live > peak:
+            peak, at = live, instant
+    return peak, at
+
+
+def _end(dial: Dial) -> float:
+    if dial.ended_at is None:
+        return math.inf
+    return max(dial.ended_at, math.nextafter(dial.started_at, math.inf))  # no dial is shorter than an instant

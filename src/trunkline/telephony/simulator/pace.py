@@ -1,0 +1,52 @@
+"""Calls per second, as a carrier keeps them: what is over the pace waits in a queue and is dialled later."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class PacedQueue(Generic[T]):
+    """One timer for the whole queue, running only while something waits."""
+
+    def __init__(self, per_s: float, start: Callable[[T], None]) -> None:
+        self._interval_s = 1 / per_s
+        self._start = start
+        self._waiting: deque[T] = deque()
+        self._next_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def wait_s(self) -> float:
+        """How long a new arrival will wait."""
+        behind = len(self._waiting) * self._interval_s
+        return max(0.0, self._next_at + behind - asyncio.get_running_loop().time())
+
+    def add(self, item: T) -> None:
+        self._waiting.append(item)
+        self._run()
+
+    def remove(self, item: T) -> None:
+        self._waiting.remove(item)
+
+    def close(self) -> None:
+        self._waiting.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting and self._next_at <= loop.time():
+            # Time unused is not saved up: after a pause there is no burst.
+            self._next_at = max(self._next_at, loop.time()) + self._interval_s
+            self._start(self._waiting.popleft())
+        if self._waiting and self._timer is None:
+            self._timer = loop.call_at(self._next_at, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._run()

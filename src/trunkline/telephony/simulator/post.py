@@ -1,0 +1,169 @@
+"""A lean HTTP/1.1 client for webhooks: kept-alive connections, one request at a time on each.
+
+The simulator shares the machine with what it tests and sends five requests per call; a full-featured client would
+cost more processor time than the rest of the simulator together.
+"""
+
+import asyncio
+import ssl
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import SplitResult, urlsplit
+
+import httptools
+
+# Below the 5 s after which common servers close an idle connection.
+IDLE_MAX_S = 2.0
+CONNECTIONS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    method: str
+    url: str = field(repr=False)
+    headers: tuple[tuple[str, str], ...] = field(repr=False)
+    body: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    connect_s: float = 5.0
+    read_s: float = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    stage: Literal["connect", "read"]
+
+
+class _Connection(asyncio.Protocol):
+    """One socket. httptools calls the `on_…` methods."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[Answer | NoAnswer] | None = None
+        self._parser: httptools.HttpResponseParser
+        self._body = bytearray()
+        self.reusable = True
+        self.idle_since = 0.0
+
+    def exchange(self, request: bytes, read_s: float) -> "asyncio.Future[Answer | NoAnswer]":
+        waiter = self._waiter = self._loop.create_future()
+        self._parser = httptools.HttpResponseParser(self)
+        self._body.clear()
+        timer = self._loop.call_later(read_s, self.abandon)
+        waiter.add_done_callback(lambda _: timer.cancel())
+        if self._transport is None:
+            self._finish(NoAnswer("read"))
+        else:
+            self._transport.write(request)
+        return waiter
+
+    def abandon(self) -> None:
+        self.reusable = False
+        if self._transport is not None:
+            self._transport.abort()
+        self._finish(NoAnswer("read"))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if self._waiter is None or self._waiter.done():
+            self.abandon()  # nobody asked
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.abandon()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.reusable = False
+        self._transport = None
+        self._finish(NoAnswer("read"))
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        if not self._parser.should_keep_alive():
+            self.reusable = False
+        self._finish(Answer(self._parser.get_status_code(), bytes(self._body)))
+
+    def _finish(self, outcome: Answer | NoAnswer) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(outcome)
+
+
+class Poster:
+    """Sends requests over as few connections as they need."""
+
+    def __init__(self) -> None:
+        self._idle: dict[tuple[str, str], list[_Connection]] = defaultdict(list)
+        self._slots = asyncio.Semaphore(CONNECTIONS_MAX)
+        self._tls = ssl.create_default_context()
+
+    async def send(self, request: Outgoing, timeouts: Timeouts) -> Answer | NoAnswer:
+        parts = urlsplit(request.url)
+        async with self._slots:
+            connection = self._reused(parts) or await self._connected(parts, timeouts)
+            if connection is None:
+                return NoAnswer("connect")
+            try:
+                answer = await connection.exchange(_bytes_of(request, parts), timeouts.read_s)
+            except asyncio.CancelledError:
+                connection.abandon()
+                raise
+        self._keep(connection, parts)
+        return answer
+
+    def close(self) -> None:
+        for connections in self._idle.values():
+            for connection in connections:
+                connection.abandon()
+        self._idle.clear()
+
+    def _reused(self, parts: SplitResult) -> _Connection | None:
+        idle = self._idle[parts.scheme, parts.netloc]
+        oldest = asyncio.get_running_loop().time() - IDLE_MAX_S
+        while idle:
+            connection = idle.pop()
+            if connection.reusable and connection.idle_since >= oldest:
+                return connection
+            connection.abandon()
+        return None
+
+    async def _connected(self, parts: SplitResult, timeouts: Timeouts) -> _Connection | None:
+        tls = self._tls if parts.scheme == "https" else None
+        try:
+            async with asyncio.timeout(timeouts.connect_s):
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    _Connection, parts.hostname or "", parts.port or (443 if tls else 80), ssl=tls
+                )
+        except (OSError, TimeoutError, ValueError):
+            return None
+        return connection
+
+    def _keep(self, connection: _Connection, parts: SplitResult) -> None:
+        if connection.reusable:
+            connection.idle_since = asyncio.get_running_loop().time()
+            self._idle[parts.scheme, parts.netloc].append(connection)
+        else:
+            connection.abandon()
+
+
+def _bytes_of(request: Outgoing, parts: SplitResult) -> bytes:
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    head = [f"{request.method} {target} HTTP/1.1", f"Host: {parts.netloc.rpartition('@')[2]}"]
+    head += [f"{name}: {value}" for name, value in request.headers]
+    head += [f"Content-Length: {len(request.body)}", "", ""]
+    return "\r\n".join(head).encode() + request.body

@@ -1,0 +1,82 @@
+"""The simulator as a whole: its parts, wired, behind one port.
+
+async with Simulator(SimulatorConfig(time_scale=0.02)) as simulator:
+    simulator.base_url, simulator.ledger
+"""
+
+from types import TracebackType
+
+from aiohttp import web
+
+from trunkline.telephony.simulator.activity import Activity
+from trunkline.telephony.simulator.admin import Admin
+from trunkline.telephony.simulator.answered import Answered
+from trunkline.telephony.simulator.calls import Calls
+from trunkline.telephony.simulator.config import SimulatorConfig
+from trunkline.telephony.simulator.faults import Faults
+from trunkline.telephony.simulator.ledger import Ledger
+from trunkline.telephony.simulator.media import MediaStreams
+from trunkline.telephony.simulator.post import Poster
+from trunkline.telephony.simulator.twilio_wire import TwilioWire
+from trunkline.telephony.simulator.webhooks import Webhooks
+
+
+class Simulator:
+    def __init__(self, config: SimulatorConfig | None = None) -> None:
+        self.config = config or SimulatorConfig()
+        self.ledger = Ledger()
+        self._activity = Activity()
+        self._poster = Poster()
+        self._webhooks = Webhooks(self._poster, self._activity)
+        self._streams = MediaStreams(self.config.media_interval_s, self.config.stream_connect_timeout_s)
+        answered = Answered(self._webhooks, self._streams, self.config.time_scale)
+        self._calls = Calls(self.config, self.ledger, self._webhooks, answered, self._activity)
+        self._runner = web.AppRunner(
+            self._app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.1
+        )
+        self.port = 0
+
+    @property
+    def base_url(self) -> str:
+        return f"http://{self.config.host}:{self.port}"
+
+    @property
+    def faults(self) -> Faults:
+        return self._calls.faults
+
+    @faults.setter
+    def faults(self, faults: Faults) -> None:
+        self._calls.faults = faults
+
+    async def start(self) -> None:
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self.config.host, self.config.port)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        self._calls.close()
+        await self._runner.cleanup()
+        await self._activity.cancel_all()
+        self._poster.close()
+        await self._streams.aclose()
+
+    async def idle(self) -> None:
+        """Wait until every call is over and every webhook was delivered or given up."""
+        await self._activity.idle()
+
+    async def __aenter__(self) -> "Simulator":
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def _app(self) -> web.Application:
+        app = web.Application(client_max_size=64 * 1024)
+        twilio = TwilioWire(self._calls, self.config.accounts, self.config.time_scale)
+        admin = Admin(self.ledger, self._calls, self._webhooks, self._streams)
+        app.add_routes([*twilio.routes(), *admin.routes()])
+        return app

@@ -1,0 +1,76 @@
+"""A call as Twilio's REST API shows it, and which calls a list's filters show."""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import formatdate
+from typing import Any
+
+from trunkline.telephony.simulator.calls import Call
+from trunkline.telephony.simulator.twilio_language import duration_s, status_of
+
+
+def resource(call: Call, time_scale: float) -> dict[str, Any]:
+    dial = call.dial
+    talked_s = duration_s(call, time_scale)
+    uri = f"/2010-04-01/Accounts/{call.account.sid}/Calls/{call.sid}"
+    return {
+        "sid": call.sid,
+        "account_sid": call.account.sid,
+        "to": call.order.to,
+        "to_formatted": call.order.to,
+        "from": call.order.from_,
+        "from_formatted": call.order.from_,
+        "status": _shown(call),
+        "direction": "outbound-api",
+        "date_created": _rfc2822(call.created_at),
+        "date_updated": _rfc2822(call.updated_at),
+        "start_time": _rfc2822(dial.started_at) if dial else None,
+        "end_time": _rfc2822(dial.ended_at) if dial and dial.ended_at else None,
+        "duration": str(talked_s) if talked_s else None,
+        "queue_time": str(call.queue_ms),
+        "answered_by": None,
+        "api_version": "2010-04-01",
+        "price": None,
+        "price_unit": "USD",
+        "parent_call_sid": None,
+        "phone_number_sid": None,
+        "forwarded_from": None,
+        "group_sid": None,
+        "caller_name": None,
+        "trunk_sid": None,
+        "uri": f"{uri}.json",
+        "subresource_uris": {"recordings": f"{uri}/Recordings.json"},
+    }
+
+
+def call_filter(query: Mapping[str, str]) -> Callable[[Call], bool]:
+    from_, status = query.get("From"), query.get("Status")
+    after, before = _instant(query.get("StartTime>")), _instant(query.get("StartTime<"))
+
+    def wanted(call: Call) -> bool:
+        # A call that was not dialled yet has no start time, and no filter by start time finds it.
+        started = call.dial.started_at if call.dial else None
+        return (
+            (not from_ or call.order.from_ == from_)
+            and (not status or status == _shown(call))
+            and (after is None or (started is not None and int(started) >= after))
+            and (before is None or (started is not None and int(started) <= before))
+        )
+
+    return wanted
+
+
+def _instant(text: str | None) -> float | None:
+    if not text:
+        return None
+    moment = datetime.fromisoformat(text)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _shown(call: Call) -> str:
+    """REST knows no "initiated": until it rings, a dialled call is still shown as queued."""
+    return "queued" if call.state == "initiated" else status_of(call)
+
+
+def _rfc2822(instant: float) -> str:
+    return formatdate(instant).replace("-0000", "+0000")

@@ -1,0 +1,183 @@
+"""Twilio's REST API for calls: create, fetch, list, update."""
+
+import asyncio
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Mapping
+from hmac import compare_digest
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from aiohttp import web
+
+from trunkline.telephony.simulator.calls import Call, Calls, QueueFullError, Request
+from trunkline.telephony.simulator.config import SimulatedAccount
+from trunkline.telephony.simulator.faults import UNDIALLED, Faults, ReplyFault
+from trunkline.telephony.simulator.twilio_language import TwilioLanguage
+from trunkline.telephony.simulator.twilio_orders import read_order
+from trunkline.telephony.simulator.twilio_records import call_filter, resource
+
+_MESSAGES: Mapping[int, str] = {
+    20001: "A parameter cannot be read",
+    20003: "Authenticate",
+    20404: "The requested resource was not found",
+    20429: "Too Many Requests",
+    21201: "No 'To' number is specified",
+    21205: "Url is not a valid URL",
+    21211: "The 'To' number is not a valid phone number",
+    21212: "The 'From' number is not a valid phone number",
+    21213: "No 'From' number is specified",
+    21214: "The 'To' number cannot be reached",
+    21215: "Account not authorized to call the 'To' number",
+    21216: "Account not allowed to call the 'To' number",
+    21220: "Call is not in-progress. Cannot redirect.",
+    22005: "The call queue is full",
+}
+_PAGE_SIZE_DEFAULT, _PAGE_SIZE_MAX = 50, 1000
+
+Handler = Callable[[web.Request, SimulatedAccount], Awaitable[web.StreamResponse]]
+
+
+class TwilioWire:
+    def __init__(self, calls: Calls, accounts: tuple[SimulatedAccount, ...], time_scale: float) -> None:
+        self._calls = calls
+        self._language = TwilioLanguage(time_scale)
+        self._time_scale = time_scale
+        self._accounts = {account.sid: (account, _basic(account)) for account in accounts}
+
+    def routes(self) -> list[web.RouteDef]:
+        root = "/2010-04-01/Accounts/{account}/Calls"
+        return [
+            web.post(f"{root}.json", self._authenticated(self._create)),
+            web.get(f"{root}.json", self._authenticated(self._list)),
+            web.get(f"{root}/{{call}}.json", self._authenticated(self._fetch)),
+            web.post(f"{root}/{{call}}.json", self._authenticated(self._update)),
+        ]
+
+    async def _create(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
+        order = read_order(parse_qsl(await request.text(), keep_blank_values=True))
+        if isinstance(order, int):
+            return _refusal(400, order)
+        asked = self._calls.request(account, order, self._language)
+        if asked.fault in UNDIALLED:
+            return _undialled(asked.fault, request, self._calls.faults)
+        try:
+            call = self._calls.place(asked)
+        except QueueFullError:
+            return _refusal(400, 22005)
+        return await self._reply(request, asked, call)
+
+    async def _reply(self, request: web.Request, asked: Request, call: Call) -> web.StreamResponse:
+        """The call is dialled. What the caller gets to know of it is another matter."""
+        match asked.fault:
+            case ReplyFault.SLOW:
+                await asyncio.sleep(asked.slow_s)
+            case ReplyFault.WEBHOOK_FIRST if call.lane.first_delivered is not None:
+                await call.lane.first_delivered.wait()
+            case ReplyFault.ERROR_AFTER_DIAL:
+                return web.json_response({"code": 20500, "message": "Internal Server Error"}, status=500)
+            case ReplyFault.GARBAGE_AFTER_DIAL:
+                return web.Response(status=201, text="<html>It works!</html>", content_type="text/html")
+            case ReplyFault.REPLY_LOST:
+                await asyncio.sleep(self._calls.faults.reply_lost_s)
+                return _reset(request)
+            case ReplyFault.RESET_AFTER_DIAL:
+                return _reset(request)
+        return web.json_response(resource(call, self._time_scale), status=201)
+
+    async def _fetch(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
+        call = self._call(request, account)
+        return web.json_response(resource(call, self._time_scale)) if call else _refusal(404, 20404)
+
+    async def _update(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
+        call = self._call(request, account)
+        status = dict(parse_qsl(await request.text())).get("Status")
+        if call is None:
+            return _refusal(404, 20404)
+        if status not in ("canceled", "completed"):
+            return _refusal(400, 20001)
+        if call.state == "ended":
+            return _refusal(400, 21220)
+        self._calls.hang_up(call, only_unanswered=status == "canceled")
+        return web.json_response(resource(call, self._time_scale))
+
+    async def _list(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
+        if self._calls.faults.list_down:
+            return web.Response(status=503, text="Service Unavailable")
+        query = request.query
+        try:
+            wanted = call_filter(query)
+            size = min(int(query.get("PageSize", _PAGE_SIZE_DEFAULT)), _PAGE_SIZE_MAX)
+        except ValueError:
+            return _refusal(400, 20001)
+        calls = self._calls.newest_first(query.get("To"))
+        matching = [call for call in calls if call.account is account and wanted(call)]
+        return web.json_response(self._page(request, matching, size))
+
+    def _page(self, request: web.Request, calls: list[Call], size: int) -> dict[str, Any]:
+        """Pages go on from the last call shown, so calls that arrive in between push none out of sight."""
+        token = request.query.get("PageToken", "")
+        first = next((i + 1 for i, call in enumerate(calls) if call.sid == token), 0)
+        shown = calls[first : first + size]
+        number = int(request.query.get("Page", "0"))
+        following = None
+        if first + size < len(calls):
+            query = dict(request.query) | {"Page": str(number + 1), "PageToken": shown[-1].sid}
+            following = f"{request.path}?{urlencode(query)}"
+        return {
+            "calls": [resource(call, self._time_scale) for call in shown],
+            "page": number,
+            "page_size": size,
+            "start": first,
+            "end": first + len(shown) - 1 if shown else 0,
+            "uri": request.path_qs,
+            "first_page_uri": request.path_qs,
+            "previous_page_uri": None,
+            "next_page_uri": following,
+        }
+
+    def _call(self, request: web.Request, account: SimulatedAccount) -> Call | None:
+        call = self._calls.by_sid.get(request.match_info["call"])
+        return call if call and call.account is account else None
+
+    def _authenticated(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            account, expected = self._accounts.get(request.match_info["account"], (None, ""))
+            given = request.headers.get("Authorization", "")
+            if account is None or not compare_digest(given.encode(), expected.encode()):
+                return _refusal(401, 20003)
+            return await handler(request, account)
+
+        return handle
+
+
+def _undialled(fault: ReplyFault | None, request: web.Request, faults: Faults) -> web.StreamResponse:
+    match fault:
+        case ReplyFault.THROTTLED:
+            return _refusal(429, 20429, headers={"Retry-After": str(faults.retry_after_s)})
+        case ReplyFault.ERROR_UNDIALLED:
+            return web.json_response({"code": 20500, "message": "Internal Server Error"}, status=500)
+        case ReplyFault.REDIRECT_UNDIALLED:
+            return web.Response(status=307, headers={"Location": request.path_qs})
+        case _:
+            return _reset(request)
+
+
+def _reset(request: web.Request) -> web.StreamResponse:
+    """Cut the connection without a reply."""
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response()
+
+
+def _refusal(status: int, code: int, headers: Mapping[str, str] | None = None) -> web.Response:
+    body = {
+        "code": code,
+        "message": _MESSAGES[code],
+        "more_info": f"https://www.twilio.com/docs/errors/{code}",
+        "status": status,
+    }
+    return web.json_response(body, status=status, headers=headers)
+
+
+def _basic(account: SimulatedAccount) -> str:
+    return "Basic " + b64encode(f"{account.sid}:{account.auth_token}".encode()).decode()
