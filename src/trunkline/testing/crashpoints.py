@@ -11,7 +11,14 @@ import trunkline
 from trunkline.crashpoint import CRASH_AT, EXIT_STATUS, TESTING
 
 # Every name that product code passes to `crash_point`. A test compares both, so that a sweep misses none.
-CRASH_POINTS: frozenset[str] = frozenset()
+CRASH_POINTS: frozenset[str] = frozenset(
+    {
+        "dialer.after_match",
+        "dialer.after_intent",
+        "dialer.after_send",
+        "results.before_write",
+    }
+)
 
 SOURCE = Path(trunkline.__file__).parent
 

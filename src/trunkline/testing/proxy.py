@@ -73,11 +73,13 @@ class TcpProxy:
         """Everything arrives this much after it was sent."""
         self._forget()
         self.to_server.delay_s, self.to_client.delay_s = to_server_s, to_client_s
+        self._forward_all()
 
     def black_hole(self, *, to_server: bool = True, to_client: bool = True) -> None:
         """Connections are accepted, and nothing passes in these directions."""
         self._forget()
         self.to_server.is_open, self.to_client.is_open = not to_server, not to_client
+        self._forward_all()
 
     def swallow_reply(self, *, after: bytes = b"") -> None:
         """Pass the next request that holds `after`, drop the server's next bytes to it, and cut with RST.
@@ -110,8 +112,6 @@ class TcpProxy:
         self.delay()
         self.black_hole(to_server=False, to_client=False)
         self._swallow_after = None
-        for end in list(self.ends):
-            end.forward()
         await self.accept()
 
     # Signals: each tells of what happened since the last fault was set
@@ -145,6 +145,10 @@ class TcpProxy:
             return False
         self._swallow_after = None
         return True
+
+    def _forward_all(self) -> None:
+        for end in list(self.ends):
+            end.forward()
 
     def _forget(self) -> None:
         for event in (self._connected, self._swallowed, self.to_server.seen, self.to_client.seen):
@@ -209,7 +213,8 @@ class End(asyncio.Protocol):
         """Pass on what is due. Called again when more is due, or the way is open again."""
         loop = asyncio.get_running_loop()
         while self._queue and self._way.is_open and self._other is not None:
-            due_at, data = self._queue[0]
+            came_at, data = self._queue[0]
+            due_at = came_at + self._way.delay_s
             if due_at > loop.time():
                 loop.call_at(due_at, self.forward)
                 return
@@ -262,5 +267,5 @@ class End(asyncio.Protocol):
 
     def _enqueue(self, data: bytes) -> None:
         if not self._is_cut:
-            self._queue.append((asyncio.get_running_loop().time() + self._way.delay_s, data))
+            self._queue.append((asyncio.get_running_loop().time(), data))
             self.forward()

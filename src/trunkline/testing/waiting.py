@@ -3,16 +3,26 @@
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 
 POLL_S = 0.02
 
 
+@overload
 async def eventually(
-    condition: Callable[[], T | Awaitable[T]], *, timeout_s: float = 10, what: str | None = None
-) -> T:
+    condition: Callable[[], Awaitable[T | None]], *, timeout_s: float = ..., what: str | None = ...
+) -> T: ...
+
+
+@overload
+async def eventually(
+    condition: Callable[[], T | None], *, timeout_s: float = ..., what: str | None = ...
+) -> T: ...
+
+
+async def eventually(condition: Callable[[], Any], *, timeout_s: float = 10, what: str | None = None) -> Any:
     """The first true value of `condition`. An `AssertionError` says what was waited for and seen last."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
