@@ -1,0 +1,275 @@
+"""Every setting of the platform. To add one, add a field here; `python -m trunkline.settings.document` documents it.
+
+A field says everything about its variable: the name in the environment, the default, the meaning, and by its type what
+is allowed. Attributes carry their unit (`read_timeout_s`); the variable keeps the name that operators know.
+"""
+
+import os
+import socket
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
+
+from trunkline.settings.values import (
+    Allowed,
+    Folder,
+    HttpUrl,
+    LongSecret,
+    Name,
+    Port,
+    PostgresUrl,
+    RedisUrl,
+    Seconds,
+    Secret,
+    SecretKeys,
+    SocketUrl,
+    Switch,
+    Text,
+    lower,
+    split_list,
+)
+from trunkline.settings.variables import variables_of
+
+Source = Literal["default", "environment", "argument"]
+Role = Literal["api", "dispatcher", "mailbox", "jobs", "router", "control"]
+ROLES: tuple[Role, ...] = ("api", "dispatcher", "mailbox", "jobs", "router", "control")
+
+
+def env(name: str, default: object, meaning: str, **limits: Any) -> Any:
+    """A field that is read from the variable `name`. Its default is written as an operator would write it."""
+    value: dict[str, Any] = {"default_factory" if callable(default) else "default": default}
+    return Field(validation_alias=name, description=meaning, **value, **limits)
+
+
+def host_and_process() -> str:
+    """`<host>-<process id>`"""
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+class Group(BaseModel):
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        validate_by_alias=True,
+        validate_by_name=True,
+    )
+
+
+class Database(Group):
+    """Postgres, the truth."""
+
+    url: PostgresUrl | None = env(
+        "DATABASE_URL",
+        None,
+        "Postgres to use. Unset, an embedded one is started in the data folder.",
+        repr=False,
+    )
+    direct_url: PostgresUrl | None = env(
+        "DATABASE_DIRECT_URL",
+        None,
+        "The same database past any pooler, for LISTEN and for migrations. Unset, DATABASE_URL is used.",
+        repr=False,
+    )
+    pool_size: int = env(
+        "DATABASE_POOL_SIZE", 10, "Connections that one process opens at most.", ge=1, le=1000
+    )
+    pooler: Literal["none", "transaction"] = env(
+        "DATABASE_POOLER",
+        "none",
+        "Whether DATABASE_URL leads to a pooler that hands out connections by transaction.",
+    )
+
+    @property
+    def session_url(self) -> str | None:
+        """Where a connection keeps its session: LISTEN, migrations."""
+        return self.direct_url or self.url
+
+
+class Redis(Group):
+    """Valkey or Redis, which makes it fast and may be lost."""
+
+    url: RedisUrl | None = env(
+        "REDIS_URL",
+        None,
+        "Valkey or Redis to use. Unset, an embedded one is started in the data folder.",
+        repr=False,
+    )
+    cluster: Switch = env("REDIS_CLUSTER", "false", "Whether REDIS_URL is a node of a cluster.")
+    pool_size: int = env("REDIS_POOL_SIZE", 10, "Connections that one process opens at most.", ge=1, le=1000)
+
+
+class Http(Group):
+    """The API and the metrics page."""
+
+    host: Text = env("HTTP_HOST", "127.0.0.1", "Address to listen on. `0.0.0.0` opens it to the network.")
+    port: Port = env("HTTP_PORT", 8080, "Port of the API.")
+    metrics_port: Port = env("METRICS_PORT", 9090, "Port of `/metrics` alone. The API's port serves it too.")
+    public_base_url: HttpUrl | None = env(
+        "PUBLIC_BASE_URL",
+        None,
+        "Where carriers reach the API; every callback URL begins with it. Unset, the address listened on.",
+    )
+    read_timeout_s: Seconds = env("HTTP_READ_TIMEOUT", "5s", "How long a request may take to arrive.")
+    write_timeout_s: Seconds = env("HTTP_WRITE_TIMEOUT", "10s", "How long an answer may take.")
+    shutdown_timeout_s: Seconds = env(
+        "HTTP_SHUTDOWN_TIMEOUT",
+        "30s",
+        "How long a stopping process waits for open requests and for its own work.",
+    )
+    max_body_bytes: int = env(
+        "HTTP_MAX_BODY_BYTES",
+        1_048_576,
+        "The largest request body, uploads aside.",
+        ge=1024,
+        le=1_073_741_824,
+    )
+
+
+class Log(Group):
+    level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lower)] = env(
+        "LOG_LEVEL", "info", "Lines below this level are dropped."
+    )
+    format: Annotated[Literal["auto", "json", "console"], BeforeValidator(lower)] = env(
+        "LOG_FORMAT", "auto", "How lines look. `auto` is `console` in a terminal and `json` elsewhere."
+    )
+
+
+class Leader(Group):
+    """The lease under which one process of many does what only one may do."""
+
+    enabled: Switch = env(
+        "LEADER_ELECTION_ENABLED", "true", "Without election this process leads. Only for a single process."
+    )
+    duration_s: Seconds = env("LEADER_ELECTION_DURATION", "15s", "How long a lease holds without renewal.")
+    renew_deadline_s: Seconds = env(
+        "LEADER_ELECTION_RENEW_DEADLINE", "10s", "A leader that could not renew for this long stops leading."
+    )
+    retry_period_s: Seconds = env(
+        "LEADER_ELECTION_RETRY_PERIOD", "2s", "Time between two tries to take or renew."
+    )
+
+
+class Dispatch(Group):
+    """Pairing due leads with free channels."""
+
+    grant_ttl_s: Seconds = env(
+        "GRANT_TTL", "5s", "A grant that no attempt followed within this time goes back to the queue."
+    )
+    idle_wait_s: Seconds = env("DIALER_IDLE_WAIT", "1s", "The longest a dialer sleeps before it asks again.")
+    batch_max: int = env(
+        "DIALER_BATCH_SIZE", 16, "Grants that a dialer takes at most in one go.", ge=1, le=1000
+    )
+
+
+class Carrier(Group):
+    """What holds for the calls of every carrier."""
+
+    request_timeout_s: Seconds = env(
+        "CARRIER_REQUEST_TIMEOUT",
+        "5s",
+        "How long a carrier may take to answer. Past it the attempt is in doubt.",
+    )
+    ring_timeout_s: Seconds = env("RING_TIMEOUT", "30s", "How long a phone may ring. At most 10m.")
+    time_limit_s: Seconds = env("CALL_TIME_LIMIT", "1h", "The longest call. The carrier ends it then.")
+
+
+class Twilio(Group):
+    base_url: HttpUrl = env("TWILIO_BASE_URL", "https://api.twilio.com", "Where Twilio's API is.")
+    account_sid: Text | None = env("TWILIO_ACCOUNT_SID", None, "The account. Unset, Twilio is not used.")
+    auth_token: Secret | None = env(
+        "TWILIO_AUTH_TOKEN", None, "The account's token, which also signs webhooks."
+    )
+
+
+class Router(Group):
+    """Handing calls to pods."""
+
+    key_prefix: Text = env(
+        "ROUTER_KEY_PREFIX",
+        "voice",
+        "First part of the router's keys. On a cluster it becomes the hash tag `{voice}`.",
+    )
+    agent_base_url: SocketUrl = env(
+        "VOICE_AGENT_BASE_URL", "wss://localhost:8081", "Base of the pods' WebSocket URLs."
+    )
+    heartbeat_ttl_s: Seconds = env(
+        "VOICE_AGENT_HEARTBEAT_TTL", "90s", "A pod that was not heard of for this long counts as gone."
+    )
+
+
+class Spans(Group):
+    endpoint: HttpUrl | None = env(
+        "OTEL_EXPORTER_OTLP_ENDPOINT", None, "Where spans are sent by OTLP over HTTP. Unset, there are none."
+    )
+
+
+class Row(NamedTuple):
+    """A setting as `trunkline config` shows it."""
+
+    name: str
+    value: str
+    default: str
+    meaning: str
+    source: Source
+
+
+class Settings(Group):
+    """All settings. `load_settings` makes one, at the start of a process."""
+
+    roles: Annotated[
+        tuple[Role, ...],
+        BeforeValidator(lambda value: ROLES if value == "all" else split_list(value)),
+        Field(min_length=1),
+        Allowed(f"`all`, or some of {', '.join(f'`{role}`' for role in ROLES)}, with commas between"),
+    ] = env("TRUNKLINE_ROLES", "all", "What this process does.")
+    data_dir: Folder = env(
+        "TRUNKLINE_DATA_DIR", ".trunkline", "Folder of the embedded engines and generated keys."
+    )
+    domain: Name = env(
+        "TRUNKLINE_DOMAIN", "main", "Dispatch domain: what shares numbers and limits shares a domain."
+    )
+    identity: Text = env(
+        "POD_NAME", host_and_process, "Name of this process among its peers, and of the leader."
+    )
+    secret_keys: SecretKeys = env(
+        "TRUNKLINE_SECRET_KEY",
+        "",
+        "Encrypts credentials and signs URLs, the same in every process. Unset, one is kept in the data folder.",
+    )
+    admin_key: LongSecret | None = env(
+        "TRUNKLINE_ADMIN_KEY",
+        None,
+        "The first API key, with the scope `admin`. Unset, one is kept in the data folder.",
+    )
+    database: Database = Database()
+    redis: Redis = Redis()
+    http: Http = Http()
+    log: Log = Log()
+    leader: Leader = Leader()
+    dispatch: Dispatch = Dispatch()
+    carrier: Carrier = Carrier()
+    twilio: Twilio = Twilio()
+    router: Router = Router()
+    spans: Spans = Spans()
+
+    _given: dict[str, tuple[Source, str]] = PrivateAttr(default_factory=dict)
+    _warnings: tuple[str, ...] = PrivateAttr(default=())
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What was read and looks like a mistake, to be logged once there is a log."""
+        return self._warnings
+
+    def describe(self) -> Iterator[Row]:
+        """Every setting with its value, secrets masked."""
+        for variable in variables_of(type(self)).values():
+            source, text = self._given.get(variable.name, ("default", variable.default))
+            yield Row(variable.name, variable.masked(text), variable.default, variable.meaning, source)
+
+    @property
+    def router_key_prefix(self) -> str:
+        """A script on a cluster may only touch keys of one slot, and the braces put them there."""
+        prefix = self.router.key_prefix
+        return f"{{{prefix}}}" if self.redis.cluster and "{" not in prefix else prefix

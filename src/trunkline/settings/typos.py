@@ -1,0 +1,43 @@
+"""Variables that look like ours and are not: a misspelt setting would otherwise be ignored in silence."""
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+
+# Read by the crash points of `trunkline.crashpoint`, in tests only.
+_READ_ELSEWHERE = frozenset({"TRUNKLINE_TESTING", "TRUNKLINE_CRASH_AT"})
+# Kubernetes adds these for a Service that is called trunkline.
+_SERVICE_LINK = re.compile(r"TRUNKLINE_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT\w*|PORT(?:_\d+_\w+)?)")
+
+
+def warnings_about(names: Iterable[str], known: Collection[str]) -> Iterator[str]:
+    """A line for each name that is probably a mistake."""
+    for name in sorted(set(names) - set(known) - _READ_ELSEWHERE):
+        near = nearest(name, known)
+        if near:
+            yield f"{name} is not a setting of Trunkline; did you mean {near}?"
+        elif name.startswith("TRUNKLINE_") and not _SERVICE_LINK.fullmatch(name):
+            yield f"{name} is not a setting of Trunkline and is ignored"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name within one or two edits; one for short names, which are near to each other anyway."""
+    return next((other for other in known if _alike(name, other)), None)
+
+
+def _alike(name: str, other: str) -> bool:
+    """The first two tests are cheap and settle nearly every pair."""
+    return (
+        abs(len(name) - len(other)) <= 2
+        and len(set(name) ^ set(other)) <= 4
+        and distance(name, other) <= (1 if len(other) < 9 else 2)
+    )
+
+
+def distance(left: str, right: str) -> int:
+    """Insertions, deletions and replacements that turn one word into the other (Levenshtein)."""
+    row = list(range(len(right) + 1))
+    for i, a in enumerate(left, 1):
+        previous, row[0] = row[0], i
+        for j, b in enumerate(right, 1):
+            previous, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, previous + (a != b))
+    return row[-1]

@@ -1,0 +1,85 @@
+"""The variables that the model declares, as rows: for reading, for messages, for documentation."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, get_args, get_origin
+
+from annotated_types import Ge, Le
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+
+from trunkline.settings.values import Allowed
+
+MASK = "***"
+_PASSWORD = re.compile(r"((?<=://)[^/:@]*:|(?<=password=))[^/&\s]+?(?=@|&|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    name: str
+    group: str | None
+    meaning: str
+    default: str
+    allowed: str
+    secret: bool
+
+    def masked(self, value: object) -> str:
+        """The value as it may be shown: secrets not at all, URLs without their password."""
+        text = str(value)
+        return MASK if self.secret and text else _PASSWORD.sub(rf"\1{MASK}", text)
+
+
+@cache
+def variables_of(model: type[BaseModel]) -> dict[str, Variable]:
+    """Every variable of a model and of its groups, in their order."""
+    found = (_variable(None, field) for field in model.model_fields.values() if field.validation_alias)
+    return {variable.name: variable for variable in (*found, *_grouped(model))}
+
+
+def _grouped(model: type[BaseModel]) -> Iterator[Variable]:
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from (_variable(name, inner) for inner in field.annotation.model_fields.values())
+
+
+def _variable(group: str | None, field: FieldInfo) -> Variable:
+    marks = list(_marks(field.annotation, field.metadata))
+    return Variable(
+        name=str(field.validation_alias),
+        group=group,
+        meaning=field.description or "",
+        default=_default(field),
+        allowed=_allowed(marks),
+        secret=SecretStr in marks,
+    )
+
+
+def _default(field: FieldInfo) -> str:
+    if field.default_factory is not None:
+        return (field.default_factory.__doc__ or "").strip("`")
+    return "" if field.default is None else str(field.default)
+
+
+def _marks(annotation: Any, metadata: list[Any]) -> Iterator[Any]:
+    """Everything a type says: itself, its limits and markers, and those of its parts."""
+    yield annotation
+    yield from metadata
+    for part in get_args(annotation) if get_origin(annotation) is not Literal else ():
+        if isinstance(part, FieldInfo):
+            yield from part.metadata
+        elif part is not Ellipsis:
+            yield from _marks(part, [])
+
+
+def _allowed(marks: list[Any]) -> str:
+    for mark in marks:
+        if isinstance(mark, Allowed):
+            return mark.text
+        if get_origin(mark) is Literal:
+            *others, last = (f"`{choice}`" for choice in get_args(mark))
+            return f"{', '.join(others)} or {last}"
+    low = next(mark.ge for mark in marks if isinstance(mark, Ge))
+    high = next(mark.le for mark in marks if isinstance(mark, Le))
+    return f"a whole number from {low} to {high}"

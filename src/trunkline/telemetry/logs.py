@@ -1,0 +1,158 @@
+"""One pipeline for every log line: ours through structlog, and those of uvicorn, asyncpg and others through logging.
+
+    log = get_logger(__name__)
+    with bind(lead_id=lead.id, attempt_id=attempt.id):
+        log.info("call.placed", carrier="twilio", lateness_ms=4)
+
+The context joins, an exception becomes text, then comes redaction, and only then is the line rendered. So nothing that
+a library or a traceback brings in gets past it, and a test may search the bytes that come out.
+"""
+
+import json
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import cache
+from types import TracebackType
+from typing import TextIO, cast
+
+import msgspec
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+
+from trunkline.settings import Settings
+from trunkline.telemetry.redaction import mask_value, pseudonyms
+
+
+def get_logger(name: str) -> FilteringBoundLogger:
+    """A logger for a module. Events are named in the past tense: `call.placed`, `leader.lost`."""
+    return cast("FilteringBoundLogger", structlog.get_logger(name))
+
+
+@contextmanager
+def bind(**ids: object) -> Iterator[None]:
+    """Put ids on every line logged inside, also by tasks started there. What is None is left out."""
+    known = {name: str(value) for name, value in ids.items() if value is not None}
+    with structlog.contextvars.bound_contextvars(**known):
+        yield
+
+
+def configure_logging(settings: Settings, stream: TextIO | None = None) -> None:
+    """Send every log line to `stream` (standard error, so that standard output stays the commands' own)."""
+    stream = stream or sys.stderr
+    if settings.secret_keys:
+        pseudonyms.use_key(settings.secret_keys[0].get_secret_value().encode())
+    level = logging.getLevelNamesMapping()[settings.log.level.upper()]
+    _configure(level, settings.log.format, stream)
+    _take_over_logging(level)
+    _log_crashes()
+
+
+def _configure(level: int, form: str, stream: TextIO) -> None:
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.StackInfoRenderer(),
+            structlog.processors.format_exc_info,
+            _redact,
+            _renderer(form, stream),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=lambda name="trunkline": _Sink(stream, name),
+    )
+
+
+def _redact(logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    masked = {key: mask_value(value, key) for key, value in event.items()}
+    now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return {
+        "timestamp": now,
+        "level": masked.pop("level"),
+        "event": masked.pop("event"),
+        "logger": logger.name,
+    } | masked
+
+
+def _renderer(form: str, stream: TextIO) -> Processor:
+    if form == "console" or (form == "auto" and stream.isatty()):
+        return structlog.dev.ConsoleRenderer(
+            colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
+    return _render_json
+
+
+def _render_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
+    try:
+        return msgspec.json.encode(event).decode()
+    except (UnicodeEncodeError, OverflowError):  # a lone surrogate, an integer beyond 64 bits
+        return json.dumps(event)
+
+
+class _Sink:
+    """Writes whole lines. A log that cannot be written is no reason to fail the work it tells of."""
+
+    _lock = threading.Lock()
+
+    def __init__(self, stream: TextIO, name: str):
+        self._stream = stream
+        self.name = name
+
+    def _write(self, line: str) -> None:
+        try:
+            with self._lock:
+                self._stream.write(line + "\n")
+                self._stream.flush()
+        except (OSError, ValueError):
+            pass
+
+    debug = info = warning = error = critical = _write
+
+
+class _FromLogging(logging.Handler):
+    """Passes the records of libraries on, so that they get the same ids and the same redaction."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            message = record.getMessage()
+        except Exception:
+            message = f"{record.msg} {record.args}"
+        level = min(max(record.levelno // 10 * 10, logging.DEBUG), logging.CRITICAL)
+        get_logger(record.name).log(level, message, exc_info=record.exc_info)
+
+
+def _take_over_logging(level: int) -> None:
+    logging.basicConfig(handlers=[_FromLogging()], level=level, force=True)
+    logging.captureWarnings(True)
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+
+
+@cache
+def _log_crashes() -> None:
+    """What nobody caught would be printed raw. It is logged instead, in the main thread and in others."""
+    log = get_logger("trunkline")
+    hook_of_threads = threading.excepthook
+
+    def crashed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            sys.__excepthook__(kind, error, trace)
+        else:
+            log.critical("process.crashed", exc_info=(kind, error, trace))
+
+    def thread_crashed(args: threading.ExceptHookArgs) -> None:
+        log.critical("thread.crashed", exc_info=(args.exc_type, args.exc_value, args.exc_traceback))
+        if hook_of_threads is not threading.__excepthook__:
+            hook_of_threads(args)
+
+    sys.excepthook = crashed
+    threading.excepthook = thread_crashed
+
+
+# Until `configure_logging` is called, lines go to standard error, and are masked all the same.
+_configure(logging.INFO, "auto", sys.stderr)

@@ -1,0 +1,116 @@
+"""Every metric of the platform, declared once. `docs/metrics.md` lists them, and a test compares the two.
+
+Parts import this module and use its names: `metrics.CALLS_PLACED.labels(carrier="twilio", outcome="accepted").inc()`.
+Labels are bounded sets: route templates, names of loops, ids of our numbers. Never a person's phone, never a lead's id.
+"""
+
+import platform
+from collections.abc import Mapping, Sequence
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
+from prometheus_client.exposition import choose_encoder
+
+from trunkline import __version__
+
+# A `_created` series beside each counter doubles the page and nobody graphs it.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+REGISTRY = CollectorRegistry(auto_describe=True)
+ProcessCollector(registry=REGISTRY)
+
+# From the cost of one script (100 µs) to the command time-out of the bus (2 s).
+SCRIPT_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2)
+# From a health check (1 ms) to HTTP_WRITE_TIMEOUT (10 s).
+REQUEST_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+# Healthy lateness is 5-20 ms; a backlog makes it minutes. Both have to be readable.
+LATENESS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60, 300, 1800)
+
+
+def _counter(name: str, meaning: str, *labels: str) -> Counter:
+    return Counter(f"trunkline_{name}", meaning, labels, registry=REGISTRY)
+
+
+def _gauge(name: str, meaning: str, *labels: str) -> Gauge:
+    return Gauge(f"trunkline_{name}", meaning, labels, registry=REGISTRY)
+
+
+def _histogram(name: str, meaning: str, *labels: str, buckets: Sequence[float]) -> Histogram:
+    return Histogram(f"trunkline_{name}", meaning, labels, buckets=buckets, registry=REGISTRY)
+
+
+# The process
+BUILD_INFO = _gauge("build_info", "Always 1; the version of the platform and of Python.", "version", "python")
+BUILD_INFO.labels(__version__, platform.python_version()).set(1)
+LOOP_RUNS = _counter("loop_runs_total", "Runs of a loop, failed ones included.", "loop")
+LOOP_FAILURES = _counter("loop_failures_total", "Runs of a loop that ended in an error.", "loop")
+LOOP_SECONDS = _histogram("loop_duration_seconds", "Time of one run of a loop.", "loop", buckets=REQUEST_S)
+LEADER = _gauge("leader", "1 while this process leads under that name, else 0.", "name")
+
+# HTTP
+HTTP_REQUESTS = _counter(
+    "http_requests_total", "Answered requests by route template and status code.", "method", "route", "status"
+)
+HTTP_SECONDS = _histogram(
+    "http_request_duration_seconds",
+    "From the request's head to the end of its answer, by route template.",
+    "method",
+    "route",
+    buckets=REQUEST_S,
+)
+
+# The life of a call
+LEADS = _gauge("leads", "Leads by status, as Postgres counts them.", "status")
+DISPATCH_LATENESS_SECONDS = _histogram(
+    "dispatch_lateness_seconds",
+    "From a lead's due moment to its request at the carrier.",
+    buckets=LATENESS_S,
+)
+CALLS_PLACED = _counter(
+    "calls_placed_total",
+    "Requests to dial by the carrier's answer: accepted, rejected, throttled, in_doubt.",
+    "carrier",
+    "outcome",
+)
+CALLS_FINISHED = _counter("calls_finished_total", "Ended calls by outcome.", "carrier", "outcome")
+CHANNELS_IN_USE = _gauge("channels_in_use", "Channels held, by the number's id.", "number_id")
+CHANNELS_MAX = _gauge("channels_max", "Channels that may be held, by the number's id.", "number_id")
+
+# Webhooks and mailboxes
+WEBHOOKS_RECEIVED = _counter("webhooks_received_total", "Webhooks that a carrier sent.", "carrier")
+WEBHOOKS_REJECTED = _counter(
+    "webhooks_rejected_total",
+    "Webhooks refused by reason, such as a signature that does not fit.",
+    "carrier",
+    "reason",
+)
+MAILBOX_APPENDED = _counter(
+    "mailbox_appended_total", "Events appended; a repeated one is not counted.", "kind"
+)
+MAILBOX_PROCESSED = _counter("mailbox_processed_total", "Events that a handler has processed.", "kind")
+MAILBOX_FAILED = _counter("mailbox_failed_total", "Batches whose handler failed.", "kind")
+
+# The engines
+DB_POOL = _gauge("db_pool_connections", "Connections to Postgres by state: idle, in_use, max.", "state")
+BUS_SCRIPT_SECONDS = _histogram(
+    "bus_script_duration_seconds", "One script in Valkey, as its caller saw it.", "script", buckets=SCRIPT_S
+)
+
+
+def set_exactly(gauge: Gauge, values: Mapping[str, float]) -> None:
+    """Give a gauge of one label exactly these values: a status or number that is gone stops being reported."""
+    gauge.clear()
+    for label, value in values.items():
+        gauge.labels(label).set(value)
+
+
+def render(accept: str = "") -> tuple[bytes, str]:
+    """Body and content type of `/metrics`, in the format that the scraper's Accept header asks for."""
+    encode, content_type = choose_encoder(accept)
+    return encode(REGISTRY), content_type

@@ -1,0 +1,105 @@
+"""Spans: how long a step took and what came of it.
+
+    with span("dispatch.intent", grants=len(grants)) as step:
+        ...
+        step.add(sent=len(attempts))
+
+Without an endpoint a span is one shared object that does nothing. With the `otel` extra installed and
+`OTEL_EXPORTER_OTLP_ENDPOINT` set, the same lines become OpenTelemetry spans (`otel.py`). Names are declared once, here,
+and the type checker knows them. Keys that stand for a person are refused whether or not tracing is on, so tests find
+them.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Protocol, Self
+
+from trunkline.telemetry.logs import get_logger
+from trunkline.telemetry.patterns import names_a_person
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+SpanName = Literal[
+    "http.request",
+    "leads.ingest",
+    "dispatch.match",
+    "dispatch.intent",
+    "dispatch.send",
+    "dispatch.result",
+    "webhook.receive",
+    "mailbox.fold",
+    "loop.run",
+]
+
+log = get_logger(__name__)
+
+
+class Span(Protocol):
+    def add(self, **attributes: object) -> None:
+        """Add what came of the step."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class Tracing(Protocol):
+    def start(self, name: str, attributes: dict[str, object]) -> Span: ...
+
+    def stop(self) -> None:
+        """Send what is still waiting, within the exporter's own time limit."""
+
+
+class _NoSpan:
+    def add(self, **attributes: object) -> None:
+        refuse_personal(attributes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+_NO_SPAN = _NoSpan()
+_tracing: Tracing | None = None
+
+
+def span(name: SpanName, /, **attributes: object) -> Span:
+    """A step to be timed, for a `with` statement."""
+    refuse_personal(attributes)
+    return _NO_SPAN if _tracing is None else _tracing.start(name, attributes)
+
+
+def configure_spans(endpoint: str | None, exporter: "SpanExporter | None" = None) -> Callable[[], None]:
+    """Turn tracing on if there is somewhere to send spans to. Returns what turns it off and sends the rest."""
+    global _tracing
+    if endpoint or exporter:
+        try:
+            from trunkline.telemetry.otel import OpenTelemetry
+        except ImportError:
+            log.warning("spans.unavailable", fix="install trunkline[otel]")
+        else:
+            _tracing = OpenTelemetry(endpoint, exporter)
+    return _stop
+
+
+def _stop() -> None:
+    global _tracing
+    if _tracing is not None:
+        _tracing.stop()
+    _tracing = None
+
+
+_names_a_person = lru_cache(maxsize=256)(names_a_person)
+
+
+def refuse_personal(keys: Iterable[str]) -> None:
+    """Spans leave the installation: what stands for a person or a secret is an error in the code that adds it."""
+    for key in keys:
+        if _names_a_person(key):
+            raise ValueError(f"a span must not carry {key!r}: use an id")
