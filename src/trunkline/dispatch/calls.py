@@ -4,12 +4,12 @@ When a call has ended, what becomes of its lead is decided in the same transacti
 Valkey after the commit: released earlier, the next grant of that channel would be refused by Postgres.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from uuid import UUID
 
 from trunkline.bus.connection import Bus
-from trunkline.dispatch.settlement import settle
+from trunkline.dispatch.settlement import Settlement, settle
 from trunkline.leads import policy
 from trunkline.leads.fold import fold
 from trunkline.mailbox.worker import AfterCommit, Batch, Write
@@ -24,14 +24,18 @@ log = get_logger(__name__)
 
 KIND = "call"
 
+# Told the carrier's ids of calls that are over, after the commit.
+OnEnded = Callable[[list[str]], Awaitable[None]]
+
 
 class CallFold:
     """The handler of kind `call`. The key of a mailbox is the attempt id."""
 
     kind = KIND
 
-    def __init__(self, bus: Bus):
+    def __init__(self, bus: Bus, on_ended: OnEnded):
         self._bus = bus
+        self._on_ended = on_ended
 
     async def handle(self, batch: Batch) -> Write:
         return partial(self._write, batch)
@@ -45,7 +49,12 @@ class CallFold:
         }
         await attempts.apply_facts(tx, changed)
         settlement = await settle(tx, locked, _decisions(locked, changed))
-        return partial(settlement.tell, self._bus)
+        ended = [facts.call_id for facts in changed.values() if facts.state is AttemptState.ENDED and facts.call_id]
+        return partial(self._follow_up, settlement, ended)
+
+    async def _follow_up(self, settlement: Settlement, ended: list[str]) -> None:
+        await settlement.tell(self._bus)
+        await self._on_ended(ended)
 
 
 def _facts(attempt: Attempt, batch: Batch) -> CallFacts:

@@ -18,6 +18,7 @@ _APPLY_FACTS = query("attempts/apply_facts")
 _FINISH_LEADS = query("attempts/finish_leads")
 _RETRY_LEADS = query("attempts/retry_leads")
 _CURRENT = query("attempts/current")
+_OVERDUE = query("attempts/overdue")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +151,9 @@ async def current(conn: Connection, attempt_id: UUID) -> Current | None:
         is_newest=row["lead_id"] is None or bool(row["newest"]),
         is_over=row["state"] in ("ended", "rejected"),
     )
+
+
+async def doubt_overdue(conn: Connection, *, age_s: float, limit: int) -> list[UUID]:
+    """Move attempts whose request should long have been answered to `in_doubt`."""
+    rows = await conn.fetch(_OVERDUE, age_s, limit)
+    return [row["id"] for row in rows]

@@ -1,0 +1,280 @@
+"""The whole system: every part of one Trunkline process, wired in the order of a call's life.
+
+    async with Platform.open(settings) as platform:
+        await platform.run(until=stop)
+
+A process does what its roles say. Starting: engines answer, ports are bound, loops run. Stopping is the other way
+round: nothing new is begun, what was begun is finished within a limit, then connections close.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+from fastapi import FastAPI
+
+from trunkline.api.admin_key import ensure_admin_key
+from trunkline.api.application import create_api
+from trunkline.api.deps import ApiDeps, ApiLimits, Probe
+from trunkline.api.server import HttpServer, bind
+from trunkline.api.status import create_status
+from trunkline.api.webhooks import Stream, WebhookDeps, Webhooks
+from trunkline.bus import connection as bus_connection
+from trunkline.bus import schedule
+from trunkline.bus.connection import Bus
+from trunkline.bus.keys import Keys
+from trunkline.bus.probe import server_time_s
+from trunkline.bus.router_keys import RouterKeys
+from trunkline.clock import Clock, SystemClock
+from trunkline.dispatch.calls import CallFold
+from trunkline.dispatch.dialer import Callbacks, Dialer, DialerLimits
+from trunkline.dispatch.results import ResultWriter
+from trunkline.errors import BusUnavailable
+from trunkline.loops.base import Loop
+from trunkline.loops.channels import ChannelReconciler
+from trunkline.loops.leader import Leadership, LeaseTimes
+from trunkline.loops.loader import Loader
+from trunkline.loops.overdue import Overdue
+from trunkline.loops.pods import PodExpiry
+from trunkline.mailbox.inbox import Inbox
+from trunkline.mailbox.worker import MailboxWorker, WorkerLimits
+from trunkline.model import Entry
+from trunkline.router.allocator import Allocated, Allocator, NoneFree
+from trunkline.router.config import RouterConfig
+from trunkline.router.pods import Pods
+from trunkline.router.streams import StreamKeys
+from trunkline.settings import Settings
+from trunkline.store import database as store_database
+from trunkline.store import dispatch as store_dispatch
+from trunkline.store.database import Database
+from trunkline.store.leads import Lead
+from trunkline.telemetry import get_logger, metrics
+from trunkline.telephony.callbacks import CallbackKeys
+from trunkline.telephony.carriers import CarrierAccount
+from trunkline.telephony.directory import DEFAULT_ACCOUNT, CarrierDirectory
+
+log = get_logger(__name__)
+
+
+class Platform:
+    """One process. Everything it can do is built here; its roles decide what of it runs."""
+
+    def __init__(self, settings: Settings, database: Database, bus: Bus):
+        secrets = [key.get_secret_value() for key in settings.secret_keys]
+        clock: Clock = SystemClock()
+        self.settings = settings
+        self.database = database
+        self.bus = bus
+        self._listeners = {
+            "HTTP_PORT": bind(settings.http.host, settings.http.port, "HTTP_PORT"),
+            "METRICS_PORT": bind(settings.http.host, settings.http.metrics_port, "METRICS_PORT"),
+        }
+
+        # The way in: the API takes leads, and webhooks tell what became of calls.
+        callback_keys = CallbackKeys.from_secrets(secrets)
+        self.carriers = CarrierDirectory(_accounts(settings, callback_keys))
+        self.inbox = Inbox(database, bus)
+
+        # Calls get pods.
+        config = RouterConfig(
+            voice_agent_base_url=settings.router.agent_base_url, heartbeat_ttl_s=settings.router.heartbeat_ttl_s
+        )
+        router_keys = RouterKeys(settings.router_key_prefix)
+        stream_keys = StreamKeys.from_secrets(secrets)
+        self.allocator = Allocator(bus, router_keys, stream_keys, config)
+        self.pods = Pods(bus, router_keys, stream_keys, config)
+
+        # Due leads meet free channels and are dialled.
+        self.results = ResultWriter(database, bus)
+        self.dialer = Dialer(
+            database,
+            bus,
+            clock,
+            self.carriers,
+            Callbacks(self.public_base_url, callback_keys),
+            self.results,
+            settings.identity,
+            DialerLimits(
+                batch_max=settings.dispatch.batch_max,
+                wait_max_s=settings.dispatch.idle_wait_s,
+                ring_timeout_s=int(settings.carrier.ring_timeout_s),
+                time_limit_s=int(settings.carrier.time_limit_s),
+            ),
+        )
+
+        # What the carrier reports is folded into facts, and what follows is settled.
+        self.call_worker = MailboxWorker(
+            database, bus, CallFold(bus, self._release_pods), settings.identity, WorkerLimits()
+        )
+
+        # What is lost or late is found again.
+        self.leadership = Leadership(
+            database,
+            clock,
+            "control",
+            settings.identity,
+            LeaseTimes(
+                settings.leader.duration_s, settings.leader.renew_deadline_s, settings.leader.retry_period_s
+            ),
+        )
+        self._loops: dict[str, list[Loop]] = {
+            "api": [],
+            "dispatcher": [self.dialer],
+            "mailbox": [self.call_worker],
+            "jobs": [],
+            "router": [PodExpiry(self.pods, config.expire_interval_s)],
+            "control": [
+                self.leadership,
+                Loader(database, bus),
+                ChannelReconciler(database, bus, grant_ttl_s=settings.dispatch.grant_ttl_s),
+                Overdue(database, settings.carrier.request_timeout_s),
+            ],
+        }
+        self._servers = [
+            HttpServer(self._api(clock), self._listeners["HTTP_PORT"], shutdown_timeout_s=5.0),
+            HttpServer(create_status(self._probes()), self._listeners["METRICS_PORT"], shutdown_timeout_s=1.0),
+        ]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, settings: Settings) -> "AsyncIterator[Platform]":
+        """Connect, start, and stop in order at the end."""
+        assert settings.database.url, "given, or filled in by the embedded engines"
+        assert settings.redis.url, "likewise"
+        database = await store_database.connect(
+            settings.database.url,
+            pool_size=settings.database.pool_size,
+            behind_pooler=settings.database.pooler == "transaction",
+            application_name=f"trunkline {settings.identity}",
+        )
+        bus = bus_connection.connect(
+            settings.redis.url,
+            Keys(settings.domain),
+            pool_size=settings.redis.pool_size,
+            cluster=settings.redis.cluster,
+        )
+        try:
+            if settings.admin_key is not None:
+                await ensure_admin_key(database, settings.admin_key.get_secret_value())
+            platform = cls(settings, database, bus)
+            platform.start()
+            try:
+                yield platform
+            finally:
+                await platform.stop()
+        finally:
+            await bus.close()
+            await database.close()
+
+    @property
+    def port(self) -> int:
+        return int(self._listeners["HTTP_PORT"].getsockname()[1])
+
+    @property
+    def base_url(self) -> str:
+        return f"http://{self.settings.http.host}:{self.port}"
+
+    @property
+    def public_base_url(self) -> str:
+        return self.settings.http.public_base_url or self.base_url
+
+    def start(self) -> None:
+        for server in self._servers:
+            server.start()
+        for loop in self._running():
+            self._tasks.append(asyncio.create_task(loop.run(), name=loop.name))
+        log.info("platform.started", roles=",".join(self.settings.roles), url=self.base_url)
+
+    async def stop(self) -> None:
+        """Begin nothing new, finish what was begun, within the limit."""
+        log.info("platform.stopping")
+        for loop in self._running():
+            loop.stop()
+        try:
+            async with asyncio.timeout(self.settings.http.shutdown_timeout_s):
+                await self.dialer.drain()
+                await asyncio.gather(*self._tasks)
+                await self.leadership.resign()
+        except TimeoutError:
+            log.warning("platform.drain_limit_reached")
+        except Exception as error:
+            log.warning("platform.stop_failed", error=str(error))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*(server.stop() for server in self._servers))
+        await self.carriers.aclose()
+        log.info("platform.stopped")
+
+    def _running(self) -> list[Loop]:
+        return [loop for role in self.settings.roles for loop in self._loops[role]]
+
+    def _api(self, clock: Clock) -> FastAPI:
+        app = create_api(
+            ApiDeps(
+                database=self.database,
+                clock=clock,
+                on_lead_accepted=self._schedule,
+                probes=self._probes(),
+                render_metrics=metrics.render,
+                limits=ApiLimits(),
+                carriers=frozenset(name for name, _ in self.carriers.names) or None,
+            )
+        )
+        webhooks = Webhooks(
+            WebhookDeps(
+                self.database, self.inbox, self.carriers, clock, self.public_base_url, find_stream=self._find_stream
+            )
+        )
+        app.router.routes.extend(webhooks.routes())
+        return app
+
+    def _probes(self) -> dict[str, Probe]:
+        """By role: the API cannot work without Postgres, the router not without Valkey; the rest is reported."""
+        roles = self.settings.roles
+        return {
+            "postgres": Probe(self._probe_postgres, required="api" in roles),
+            "valkey": Probe(self._probe_valkey, required="router" in roles),
+        }
+
+    async def _probe_postgres(self) -> float:
+        async with self.database.connection() as conn:
+            return await store_dispatch.clock_s(conn)
+
+    async def _probe_valkey(self) -> float:
+        return await server_time_s(self.bus)
+
+    async def _schedule(self, lead: Lead) -> None:
+        await schedule.add(self.bus, [Entry(lead.id, lead.version, lead.pool_id, lead.due_at)])
+
+    async def _find_stream(self, call_id: str, attempt_id: UUID, merchant_id: str) -> Stream | str:
+        match await self.allocator.allocate(call_id, merchant_id):
+            case Allocated() as pod:
+                return Stream(pod.ws_url, {"attempt": str(attempt_id), "call_sid": call_id, "token": pod.token})
+            case NoneFree():
+                return "busy"
+            case _:
+                return "ended"
+
+    async def _release_pods(self, call_ids: list[str]) -> None:
+        """The carrier says that these calls are over: the fourth of the ways in which a pod is released."""
+        for call_id in call_ids:
+            try:
+                await self.allocator.release(call_id)
+            except BusUnavailable:
+                log.warning("router.release_lost", call_id=call_id)
+
+
+def _accounts(settings: Settings, keys: CallbackKeys) -> dict[tuple[str, str], CarrierAccount]:
+    twilio = settings.twilio
+    if not (twilio.account_sid and twilio.auth_token):
+        return {}
+    return {
+        ("twilio", DEFAULT_ACCOUNT): CarrierAccount(
+            {"account_sid": twilio.account_sid, "auth_token": twilio.auth_token.get_secret_value()},
+            keys,
+            base_url=twilio.base_url,
+            request_timeout_s=settings.carrier.request_timeout_s,
+        )
+    }

@@ -1,0 +1,139 @@
+"""The commands. Each says in one line what went wrong and ends with a status that scripts can rely on."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from trunkline import __version__
+from trunkline.errors import TrunklineError
+from trunkline.settings import Settings, load_settings
+
+app = typer.Typer(
+    name="trunkline",
+    help="Places and routes the calls of voice agents.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=True,
+)
+out = Console()
+
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder of the embedded engines and generated keys.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table for people.")]
+
+
+@app.command()
+def up(data_dir: DataDir = None) -> None:
+    """Run the whole platform here, with embedded engines unless DATABASE_URL and REDIS_URL name others."""
+    from trunkline.cli.running import embedded_platform, prepare, run
+
+    settings = _settings(data_dir)
+    prepare(settings)
+
+    async def work(stop: asyncio.Event) -> None:
+        async with embedded_platform(settings) as (platform, _):
+            key_place = "TRUNKLINE_ADMIN_KEY" if settings.admin_key else str(settings.data_dir / "admin.key")
+            out.print(f"Trunkline runs at {platform.base_url}  (admin key: {key_place}, API: {platform.base_url}/docs)")
+            await stop.wait()
+
+    run(work)
+
+
+@app.command()
+def serve(
+    roles: Annotated[str | None, typer.Option(help="What this process does, with commas between.")] = None,
+) -> None:
+    """Run some roles against DATABASE_URL and REDIS_URL. This is how an installation of many processes runs."""
+    from trunkline.cli.running import prepare, run, serve_platform
+
+    settings = load_settings(TRUNKLINE_ROLES=roles)
+    prepare(settings)
+    run(lambda stop: serve_platform(settings, stop))
+
+
+@app.command()
+def migrate(data_dir: DataDir = None) -> None:
+    """Bring the schema of the database forward. Safe to run twice, and safe when two run at once."""
+    from trunkline.cli.database import migrate_database
+
+    applied = asyncio.run(migrate_database(_settings(data_dir)))
+    for name in applied:
+        out.print(f"applied {name}")
+    out.print("The schema is up to date.")
+
+
+@app.command()
+def config(as_json: AsJson = False) -> None:
+    """Print every setting with its value, default and meaning. Secrets are masked."""
+    rows = list(load_settings().describe())
+    if as_json:
+        print(json.dumps([row._asdict() for row in rows], indent=2))
+        return
+    table = Table("variable", "value", "from", "meaning")
+    for row in rows:
+        table.add_row(row.name, row.value, row.source, row.meaning)
+    out.print(table)
+
+
+@app.command()
+def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Check Postgres, Valkey, clocks, migrations and carriers, and say what to fix."""
+    from trunkline.cli.doctor import examine
+
+    findings = asyncio.run(examine(_settings(data_dir)))
+    if as_json:
+        print(json.dumps([finding._asdict() for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            mark = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "problem": "[red]problem[/]"}[finding.state]
+            out.print(f"{mark:<20} {finding.what}: {finding.detail}")
+    if any(finding.state == "problem" for finding in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def demo(
+    leads: Annotated[int, typer.Option(min=1, max=100_000, help="How many leads are called.")] = 200,
+    exit_when_done: Annotated[bool, typer.Option("--exit", help="End when all leads are finished.")] = False,
+    seed: Annotated[int, typer.Option(help="Decides how each simulated call goes.")] = 1,
+    data_dir: DataDir = None,
+) -> None:
+    """Run the platform with a simulated carrier and simulated pods, and watch it call."""
+    from trunkline.cli.demo import DemoPlan, run_demo
+    from trunkline.cli.running import run
+
+    settings = _settings(data_dir)
+    succeeded = True
+
+    async def work(stop: asyncio.Event) -> None:
+        nonlocal succeeded
+        succeeded = await run_demo(settings, DemoPlan(leads=leads, seed=seed, keep_running=not exit_when_done), stop)
+
+    run(work)
+    if not succeeded:
+        raise typer.Exit(1)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    out.print(__version__)
+
+
+def _settings(data_dir: Path | None) -> Settings:
+    return load_settings(TRUNKLINE_DATA_DIR=str(data_dir) if data_dir else None)
+
+
+def main() -> None:
+    try:
+        app()
+    except TrunklineError as error:
+        print(f"trunkline: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,118 @@
+"""Running a process: engines if none are given, the schema, the platform, and the way out on a signal."""
+
+import asyncio
+import os
+import secrets
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import uvloop
+
+from trunkline.api.admin_key import read_or_make_admin_key
+from trunkline.app import Platform
+from trunkline.embedded import Engines
+from trunkline.errors import TrunklineError
+from trunkline.settings import Settings, load_settings
+from trunkline.store.migrate import migrate
+from trunkline.telemetry import configure_logging, configure_spans, get_logger
+
+log = get_logger(__name__)
+
+
+def run(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    """Run until the work is done or a signal asks to stop. A second signal ends the process at once."""
+    uvloop.run(_with_signals(work))
+
+
+async def _with_signals(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    stop = asyncio.Event()
+
+    def ask_to_stop() -> None:
+        if stop.is_set():
+            os._exit(130)
+        stop.set()
+
+    for name in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(name, ask_to_stop)
+    await work(stop)
+
+
+@asynccontextmanager
+async def embedded_platform(settings: Settings, **overrides: object) -> AsyncIterator[tuple[Platform, str]]:
+    """The platform on engines of its own, or on those that the settings name; and its admin key."""
+    engines = Engines(
+        settings.data_dir, database_url=settings.database.url, redis_url=settings.redis.url
+    )
+    async with engines:
+        await migrate(settings.database.session_url or engines.database_url)
+        admin_key = _admin_key(settings)
+        complete = load_settings(
+            **{
+                "DATABASE_URL": engines.database_url,
+                "REDIS_URL": engines.redis_url,
+                "TRUNKLINE_DATA_DIR": str(settings.data_dir),
+                "TRUNKLINE_ADMIN_KEY": admin_key,
+                "TRUNKLINE_SECRET_KEY": _secret_key(settings),
+                **overrides,
+            }
+        )
+        async with Platform.open(complete) as platform:
+            watch = asyncio.create_task(_watch(engines), name="engines")
+            try:
+                yield platform, admin_key
+            finally:
+                watch.cancel()
+
+
+async def _watch(engines: Engines) -> None:
+    """Without its engines the platform is of no use: say so and leave, rather than fail at every request."""
+    name = await engines.failed()
+    log.critical("engine.ended", engine=name)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+async def serve_platform(settings: Settings, stop: asyncio.Event) -> None:
+    """Some roles, on engines that others run, under secrets that all processes share."""
+    missing = [
+        name
+        for name, given in (
+            ("DATABASE_URL", settings.database.url),
+            ("REDIS_URL", settings.redis.url),
+            ("TRUNKLINE_SECRET_KEY", settings.secret_keys),
+        )
+        if not given
+    ]
+    if missing:
+        raise TrunklineError(f"`trunkline serve` needs {', '.join(missing)}. `trunkline up` brings its own engines.")
+    async with Platform.open(settings):
+        await stop.wait()
+
+
+def prepare(settings: Settings) -> None:
+    """Logs and spans, before anything else speaks."""
+    configure_logging(settings)
+    configure_spans(settings)
+    for warning in settings.warnings:
+        log.warning("settings.suspicious", hint=warning)
+
+
+def _admin_key(settings: Settings) -> str:
+    if settings.admin_key is not None:
+        return settings.admin_key.get_secret_value()
+    return read_or_make_admin_key(settings.data_dir / "admin.key")
+
+
+def _secret_key(settings: Settings) -> str:
+    if settings.secret_keys:
+        return ",".join(key.get_secret_value() for key in settings.secret_keys)
+    return _read_or_make_secret(settings.data_dir / "secret.key")
+
+
+def _read_or_make_secret(path: Path) -> str:
+    if not path.exists():
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(secrets.token_urlsafe(48))
+    return path.read_text(encoding="utf-8").strip()
