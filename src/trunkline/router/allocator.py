@@ -1,0 +1,92 @@
+"""Gives calls their pods and takes them back."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from trunkline.bus import router as bus_router
+from trunkline.bus.router import Allocation, Runner
+from trunkline.bus.router_keys import RouterKeys
+from trunkline.router.config import RouterConfig
+from trunkline.router.streams import StreamKeys, stream_url
+
+
+@dataclass(frozen=True, slots=True)
+class Allocated:
+    """The call's pod. The carrier connects to `ws_url` and hands over `token` as a parameter of the stream."""
+
+    pod: str
+    ws_url: str
+    token: str = field(repr=False)
+    source_pool: str
+    allocated_at: datetime
+    was_existing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NoneFree:
+    """No pod is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The call is over: hang up. A duplicate of its answer webhook came late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    pod: str
+    source_pool: str
+    was_draining: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NotAllocated:
+    """This call has no pod: it was released already, or never had one."""
+
+
+class Allocator:
+    def __init__(self, bus: Runner, keys: RouterKeys, stream_keys: StreamKeys, config: RouterConfig):
+        self._bus = bus
+        self._keys = keys
+        self._stream_keys = stream_keys
+        self._config = config
+
+    async def allocate(self, call_sid: str, merchant_id: str = "") -> Allocated | NoneFree | Ended:
+        """Idempotent: every request for one call gets the same pod and the same token."""
+        result = await bus_router.allocate(
+            self._bus,
+            self._keys,
+            call_sid,
+            merchant_id=merchant_id,
+            allocation_id=uuid4().hex,
+            lease_ttl_s=self._config.lease_ttl_s,
+            tiers=self._config.tiers,
+        )
+        match result:
+            case Allocation():
+                return self._allocated(call_sid, result)
+            case "ended":
+                return Ended()
+            case "none":
+                return NoneFree()
+
+    async def release(self, call_sid: str, by_pod: str = "") -> Released | NotAllocated:
+        """Idempotent. `by_pod` names the pod if it is the pod itself that lets go of the call."""
+        result = await bus_router.release(
+            self._bus, self._keys, call_sid, by_pod=by_pod, ended_ttl_s=self._config.ended_ttl_s
+        )
+        if result is None:
+            return NotAllocated()
+        return Released(result.pod, result.source_pool, result.was_draining)
+
+    def _allocated(self, call_sid: str, allocation: Allocation) -> Allocated:
+        base_url = allocation.base_url or self._config.voice_agent_base_url
+        return Allocated(
+            pod=allocation.pod,
+            ws_url=stream_url(base_url, allocation.pod, call_sid),
+            token=self._stream_keys.sign(allocation.pod, call_sid, allocation.allocation_id),
+            source_pool=allocation.source_pool,
+            allocated_at=datetime.fromtimestamp(allocation.allocated_at_s, UTC),
+            was_existing=allocation.was_existing,
+        )

@@ -1,0 +1,108 @@
+"""The bodies that the router is sent, and what is allowed in them."""
+
+import re
+import time
+from typing import TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from trunkline.router.pods import Heartbeat
+
+# As Kubernetes names pods. `metadata` is taken by a key of its own.
+_POD_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_RESERVED = frozenset({"metadata"})
+# A carrier's id of a call: 34 characters at Twilio, 36 elsewhere. Spaces separate ids in Valkey.
+_CALL_SID = re.compile(r"[!-~]{1,128}")
+_TEXT_MAX = 256
+CALLS_MAX = 1000
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+
+class BadRequest(Exception):
+    """The message is for the one who asked; `field` names what is wrong, if it is one field."""
+
+    def __init__(self, message: str, field: str = ""):
+        super().__init__(message)
+        self.message = message
+        self.field = field
+
+
+class AllocateBody(msgspec.Struct):
+    call_sid: str = ""
+    merchant_id: str | None = None
+
+
+class ReleaseBody(msgspec.Struct):
+    call_sid: str = ""
+    # Only a pod that lets go itself names itself.
+    pod_name: str | None = None
+
+
+class HeartbeatBody(msgspec.Struct):
+    ip: str = ""
+    port: int = 0
+    version: str = ""
+    calls: list[str] = []
+    boot_id: str = ""
+    sequence: int | UnsetType = UNSET
+    draining: bool = False
+    base_url: str = ""
+
+
+def decode(body: bytes, shape: type[Body]) -> Body:
+    try:
+        return msgspec.json.decode(body, type=shape)
+    except msgspec.ValidationError as error:
+        raise BadRequest(str(error)) from error
+    except msgspec.DecodeError as error:
+        raise BadRequest("the body is not JSON") from error
+
+
+def call_sid(text: str) -> str:
+    if not text:
+        raise BadRequest("call_sid is required", "call_sid")
+    if not _CALL_SID.fullmatch(text):
+        raise BadRequest("call_sid must be 1 to 128 printable characters without spaces", "call_sid")
+    return text
+
+
+def merchant_id(text: str | None) -> str:
+    return _short(text or "", "merchant_id")
+
+
+def pod_name(text: str) -> str:
+    if not _POD_NAME.fullmatch(text) or text in _RESERVED:
+        raise BadRequest("pod_name must be lower-case letters, digits, '-' and '.'", "pod_name")
+    return text
+
+
+def heartbeat(pod: str, body: HeartbeatBody) -> Heartbeat:
+    if len(body.calls) > CALLS_MAX:
+        raise BadRequest(f"calls must be at most {CALLS_MAX}", "calls")
+    if body.base_url and not body.base_url.startswith(("ws://", "wss://")):
+        raise BadRequest("base_url must begin with ws:// or wss://", "base_url")
+    if not 0 <= body.port <= 65535:
+        raise BadRequest("port must be 0 to 65535", "port")
+    # A pod that counts nothing is taken in the order in which it is heard.
+    sequence = time.time_ns() // 1_000_000 if body.sequence is UNSET else body.sequence
+    if not 0 <= sequence < 2**53:
+        raise BadRequest("sequence must be 0 or more, and less than 2^53", "sequence")
+    return Heartbeat(
+        pod=pod_name(pod),
+        boot_id=_short(body.boot_id, "boot_id"),
+        sequence=sequence,
+        ip=_short(body.ip, "ip"),
+        port=body.port,
+        version=_short(body.version, "version"),
+        base_url=_short(body.base_url, "base_url"),
+        calls=tuple(call_sid(call) for call in body.calls),
+        draining=body.draining,
+    )
+
+
+def _short(text: str, field: str) -> str:
+    if len(text) > _TEXT_MAX:
+        raise BadRequest(f"{field} must be at most {_TEXT_MAX} characters", field)
+    return text

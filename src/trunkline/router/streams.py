@@ -1,0 +1,38 @@
+"""The secrets of pods and the tokens that open their streams.
+
+A pod's secret is derived from the platform's key and the pod's name. The pod gets it in the answer to its
+heartbeat, so a pod holds its own secret and nothing that would open another's streams.
+"""
+
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+from trunkline.agent import token
+
+# The secret also encrypts and signs elsewhere: each use has its own derived key.
+_PURPOSE = b"trunkline stream token 1"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamKeys:
+    """The first key signs; pods get the secrets of all, so a rotation breaks no call in flight."""
+
+    keys: tuple[bytes, ...] = field(repr=False)
+
+    @classmethod
+    def from_secrets(cls, secrets: Sequence[str]) -> "StreamKeys":
+        if not secrets or not all(secrets):
+            raise ValueError("at least one secret, and none of them empty")
+        return cls(tuple(hmac.digest(secret.encode(), _PURPOSE, "sha256") for secret in secrets))
+
+    def pod_secrets(self, pod: str) -> list[bytes]:
+        return [hmac.digest(key, f"pod:{pod}".encode(), "sha256") for key in self.keys]
+
+    def sign(self, pod: str, call_sid: str, allocation_id: str) -> str:
+        return token.sign(self.pod_secrets(pod)[0], call_sid, allocation_id)
+
+
+def stream_url(base_url: str, pod: str, call_sid: str) -> str:
+    return f"{base_url.rstrip('/')}/ws/pod/{quote(pod, safe='')}/{quote(call_sid, safe='')}"

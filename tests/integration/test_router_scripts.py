@@ -1,0 +1,467 @@
+"""The router's scripts, each on one server and on a real cluster."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from trunkline.bus import router
+from trunkline.bus.connection import Bus, connect
+from trunkline.bus.keys import Keys
+from trunkline.bus.router import Allocation, Beat, PodView, PoolCount, Registration, Release
+from trunkline.bus.router_keys import RouterKeys
+
+LEASE_TTL_S = 86_400
+ENDED_TTL_S = 600
+
+
+class Router:
+    """The scripts under the keys of one test, with a pod's sequence numbers counted for it."""
+
+    def __init__(self, bus: Bus, keys: RouterKeys):
+        self.bus = bus
+        self.keys = keys
+        self.client: Any = bus.client
+        self._sequence = 0
+
+    async def beat(
+        self,
+        pod: str,
+        calls: Sequence[str] = (),
+        *,
+        boot_id: str = "boot-1",
+        sequence: int | None = None,
+        leaving: bool = False,
+    ) -> Registration:
+        self._sequence += 1
+        sequence = self._sequence if sequence is None else sequence
+        beat = Beat(pod, boot_id, sequence, calls, leaving, {"ip": "10.0.0.1", "base_url": f"ws://{pod}"})
+        return await router.heartbeat(
+            self.bus,
+            self.keys,
+            beat,
+            new_tier="standard",
+            lease_ttl_s=LEASE_TTL_S,
+            ended_ttl_s=ENDED_TTL_S,
+        )
+
+    async def allocate(self, call: str, allocation_id: str = "") -> Allocation | str:
+        return await router.allocate(
+            self.bus,
+            self.keys,
+            call,
+            merchant_id="acme",
+            allocation_id=allocation_id or f"allocation-of-{call}",
+            lease_ttl_s=LEASE_TTL_S,
+            tiers=["standard"],
+        )
+
+    async def release(self, call: str, by_pod: str = "") -> Release | None:
+        return await router.release(self.bus, self.keys, call, by_pod=by_pod, ended_ttl_s=ENDED_TTL_S)
+
+    async def expire(self, ttl_s: float = 90) -> list[str]:
+        return await router.expire(self.bus, self.keys, ttl_s=ttl_s, gap_max_s=15)
+
+    async def pod_of(self, call: str) -> str:
+        allocation = await self.allocate(call)
+        assert isinstance(allocation, Allocation)
+        return allocation.pod
+
+    async def available(self) -> set[str]:
+        return set(await self.client.smembers(self.keys.available("standard")))
+
+    async def status_of(self, pod: str) -> str | None:
+        view = await router.pod_view(self.bus, self.keys, pod)
+        return view.status if view else None
+
+    async def fall_silent(self, *pods: str) -> None:
+        """As if these had not been heard for an hour in which we listened."""
+        for pod in pods:
+            await self.client.zadd(self.keys.heartbeats, {pod: 1})
+        await self.expire()
+        await self.client.hset(self.keys.hearing, "since", "1")
+
+
+@pytest.fixture(params=["one server", "cluster"])
+async def routing(request: pytest.FixtureRequest, key_prefix: str, redis_url: str) -> AsyncIterator[Router]:
+    if request.param == "cluster":
+        urls: list[str] = request.getfixturevalue("valkey_cluster")
+        bus = connect(urls[0], Keys(prefix=key_prefix), pool_size=200, cluster=True)
+        keys = RouterKeys(f"{{{key_prefix}}}")
+    else:
+        bus = connect(redis_url, Keys(prefix=key_prefix), pool_size=200)
+        keys = RouterKeys(key_prefix)
+    yield Router(bus, keys)
+    await bus.close()
+
+
+async def test_a_new_pod_is_registered_and_free(routing: Router) -> None:
+    answer = await routing.beat("agent-0")
+
+    assert answer == Registration(news=True, tier="standard", draining=False, call_sid="")
+    assert await routing.available() == {"agent-0"}
+    assert await routing.client.smembers(routing.keys.assigned("standard")) == {"agent-0"}
+    assert await routing.client.get(routing.keys.pod_tier("agent-0")) == "standard"
+    metadata = await routing.client.hget(routing.keys.metadata, "agent-0")
+    assert metadata == '{"tier":"standard","name":"agent-0"}'
+
+
+async def test_an_allocation_leaves_the_documented_keys(routing: Router) -> None:
+    await routing.beat("agent-0")
+
+    allocation = await routing.allocate("call-1")
+
+    assert isinstance(allocation, Allocation)
+    client, keys, at = routing.client, routing.keys, str(allocation.allocated_at_s)
+    assert allocation == Allocation(
+        "agent-0", "pool:standard", int(at), "allocation-of-call-1", "ws://agent-0", was_existing=False
+    )
+    assert await client.hgetall(keys.call("call-1")) == {
+        "pod_name": "agent-0",
+        "source_pool": "pool:standard",
+        "merchant_id": "acme",
+        "allocated_at": at,
+        "allocation_id": "allocation-of-call-1",
+    }
+    pod = await client.hgetall(keys.pod("agent-0"))
+    assert pod["status"] == "allocated"
+    assert pod["allocated_call_sid"] == "call-1"
+    assert pod["allocated_at"] == at
+    assert pod["source_pool"] == "pool:standard"
+    assert await client.get(keys.lease("agent-0")) == "call-1"
+    assert LEASE_TTL_S - 60 < await client.ttl(keys.lease("agent-0")) <= LEASE_TTL_S
+    assert LEASE_TTL_S - 60 < await client.ttl(keys.call("call-1")) <= LEASE_TTL_S
+    assert await routing.available() == set()
+
+
+async def test_a_release_leaves_the_documented_keys_and_a_tombstone(routing: Router) -> None:
+    await routing.beat("agent-0")
+    await routing.allocate("call-1")
+
+    released = await routing.release("call-1")
+
+    assert released == Release("agent-0", "pool:standard", was_draining=False, pod_status="available")
+    client, keys = routing.client, routing.keys
+    assert await client.exists(keys.call("call-1")) == 0
+    assert await client.exists(keys.lease("agent-0")) == 0
+    pod = await client.hgetall(keys.pod("agent-0"))
+    assert pod["status"] == "available"
+    assert "released_at" in pod
+    assert "allocated_call_sid" not in pod
+    assert ENDED_TTL_S - 60 < await client.ttl(keys.ended("call-1")) <= ENDED_TTL_S
+    assert await routing.available() == {"agent-0"}
+
+
+async def test_the_same_call_gets_the_same_pod_and_the_same_allocation(routing: Router) -> None:
+    await routing.beat("agent-0")
+    await routing.beat("agent-1")
+
+    first = await routing.allocate("call-1", "one")
+    again = await routing.allocate("call-1", "two")
+
+    assert isinstance(first, Allocation)
+    assert isinstance(again, Allocation)
+    assert (again.pod, again.allocation_id, again.was_existing) == (first.pod, "one", True)
+    assert len(await routing.available()) == 1
+
+
+async def test_without_a_free_pod_there_is_none(routing: Router) -> None:
+    await routing.beat("agent-0")
+    await routing.allocate("call-1")
+
+    assert await routing.allocate("call-2") == "none"
+    assert await routing.client.exists(routing.keys.call("call-2")) == 0
+
+
+async def test_a_call_that_has_ended_gets_no_pod(routing: Router) -> None:
+    await routing.beat("agent-0")
+    await routing.allocate("call-1")
+    await routing.release("call-1")
+
+    assert await routing.allocate("call-1") == "ended"
+    assert await routing.available() == {"agent-0"}
+
+
+async def test_a_release_that_comes_before_the_allocation_wins(routing: Router) -> None:
+    await routing.beat("agent-0")
+
+    assert await routing.release("call-1") is None
+    assert await routing.allocate("call-1") == "ended"
+
+
+async def test_release_twice_frees_one_pod_once(routing: Router) -> None:
+    await routing.beat("agent-0")
+    await routing.allocate("call-1")
+    await routing.release("call-1")
+    assert await routing.pod_of("call-2") == "agent-0"
+
+    assert await routing.release("call-1") is None
+
+    assert await routing.available() == set()
+    assert await routing.client.get(routing.keys.lease("agent-0")) == "call-2"
+
+
+async def test_two_hundred_requests_for_a_hundred_calls_share_fifty_pods(routing: Router) -> None:
+    for number in range(50):
+        await routing.beat(f"agent-{number}")
+
+    calls = [f"call-{number}" for number in range(100)] * 2
+    random.Random(7).shuffle(calls)
+    answers = await asyncio.gather(*(routing.allocate(call) for call in calls))
+
+    pods: dict[str, set[str]] = {}
+    for call, answer in zip(calls, answers, strict=True):
+        pods.setdefault(call, set()).add(answer.pod if isinstance(answer, Allocation) else answer)
+    served = [next(iter(pod)) for pod in pods.values() if pod != {"none"}]
+    assert all(len(pod) == 1 for pod in pods.values())
+    assert len(served) == len(set(served)) == 50
+    assert sum(answer == "none" for answer in answers) == 100
+
+
+async def test_the_pod_that_was_free_longest_is_taken(routing: Router) -> None:
+    order = routing.keys.order("standard")
+    for pod in ("agent-0", "agent-1", "agent-2"):
+        await routing.beat(pod)
+    await routing.client.zadd(order, {"agent-0": 30, "agent-1": 10, "agent-2": 20})
+
+    assert [await routing.pod_of(f"call-{n}") for n in range(3)] == ["agent-1", "agent-2", "agent-0"]
+
+
+async def test_a_pod_that_was_put_into_the_set_by_hand_is_found(routing: Router) -> None:
+    await routing.beat("agent-0")
+    await routing.client.delete(routing.keys.order("standard"))
+    assert await routing.pod_of("call-1") == "agent-0"
+
+
+async def test_a_pod_that_was_taken_out_of_the_set_by_hand_is_not_taken(routing: Router) -> None:
+    await routing.beat("agent-0")
+    await routing.client.srem(routing.keys.available("standard"), "agent-0")
+    assert await routing.allocate("call-1") == "none"
+
+
+async def test_a_leased_pod_in_the_set_is_never_handed_out(routing: Router) -> None:
+    await routing.beat("agent-0")
+    await routing.allocate("call-1")
+    await routing.client.sadd(routing.keys.available("standard"), "agent-0")
+
+    assert await routing.allocate("call-2") == "none"
+    assert await routing.available() == set()
+
+
+async def test_a_draining_pod_is_skipped_and_keeps_its_place(routing: Router) -> None:
+    await routing.beat("agent-0")
+    await routing.client.set(routing.keys.draining("agent-0"), "true", ex=360)
+
+    assert await routing.allocate("call-1") == "none"
+
+    await routing.client.delete(routing.keys.draining("agent-0"))
+    assert await routing.pod_of("call-1") == "agent-0"
+
+
+async def test_a_draining_pod_is_not_free_after_its_release(routing: Router) -> None:
+    await routing.beat("agent-0")
+    await routing.allocate("call-1")
+    await routing.client.set(routing.keys.draining("agent-0"), "true", ex=360)
+
+    released = await routing.release("call-1")
+
+    assert released == Release("agent-0", "pool:standard", was_draining=True, pod_status="draining")
+    assert await routing.available() == set()
+
+
+async def test_a_leaving_pod_is_not_free_and_its_next_boot_is(routing: Router) -> None:
+    await routing.beat("agent-0")
+    answer = await routing.beat("agent-0", leaving=True)
+
+    assert answer.draining
+    assert await routing.allocate("call-1") == "none"
+
+    await routing.beat("agent-0", boot_id="boot-2", sequence=1)
+    assert await routing.pod_of("call-1") == "agent-0"
+
+
+async def test_a_pod_that_still_names_a_released_call_is_not_handed_out_until_a_heartbeat_omits_it(
+    routing: Router,
+) -> None:
+    await routing.beat("agent-0")
+    await routing.allocate("call-1")
+    await routing.beat("agent-0", ["call-1"])
+
+    released = await routing.release("call-1")
+
+    assert released is not None
+    assert released.pod_status == "ending"
+    assert await routing.allocate("call-2") == "none"
+    await routing.beat("agent-0", ["call-1"])
+    assert await routing.allocate("call-2") == "none"
+    await routing.beat("agent-0")
+    assert await routing.pod_of("call-2") == "agent-0"
+
+
+async def test_a_pod_that_lets_go_after_the_platform_did_is_free(routing: Router) -> None:
+    await routing.beat("agent-0")
+    await routing.allocate("call-1")
+    await routing.beat("agent-0", ["call-1"])
+    await routing.release("call-1")
+
+    assert await routing.release("call-1", by_pod="agent-0") is None
+
+    assert await routing.status_of("agent-0") == "available"
+    assert await routing.pod_of("call-2") == "agent-0"
+
+
+async def test_a_pod_that_lets_go_first_is_free_at_once(routing: Router) -> None:
+    await routing.beat("agent-0")
+    await routing.allocate("call-1")
+    await routing.beat("agent-0", ["call-1"])
+
+    released = await routing.release("call-1", by_pod="agent-0")
+
+    assert released is not None
+    assert released.pod_status == "available"
+
+
+async def test_a_pod_cannot_release_a_call_that_has_moved_to_another_pod(routing: Router) -> None:
+    await routing.beat("agent-0")
+    await routing.allocate("call-1")
+    await routing.beat("agent-0", ["call-1"])
+    await routing.fall_silent("agent-0")
+    assert await routing.expire() == ["agent-0"]
+    await routing.beat("agent-1")
+    assert await routing.pod_of("call-1") == "agent-1"
+
+    assert await routing.release("call-1", by_pod="agent-0") is None
+
+    assert await routing.pod_of("call-1") == "agent-1"
+
+
+async def test_a_heartbeat_without_a_call_that_it_named_before_ends_the_call(routing: Router) -> None:
+    await routing.beat("agent-0")
+    await routing.allocate("call-1")
+    await routing.beat("agent-0", ["call-1"])
+
+    await routing.beat("agent-0")
+
+    assert await routing.allocate("call-1") == "ended"
+    assert await routing.available() == {"agent-0"}
+
+
+async def test_a_heartbeat_that_began_before_the_allocation_does_not_free_the_pod(routing: Router) -> None:
+    await routing.beat("agent-0")
+    await routing.allocate("call-1")
+
+    answer = await routing.beat("agent-0")
+
+    assert answer.call_sid == "call-1"
+    assert await routing.available() == set()
+
+
+async def test_an_overtaken_heartbeat_is_ignored(routing: Router) -> None:
+    await routing.beat("agent-0", sequence=1)
+    await routing.allocate("call-1")
+    await routing.beat("agent-0", ["call-1"], sequence=3)
+
+    answer = await routing.beat("agent-0", sequence=2)
+
+    assert not answer.news
+    assert await routing.pod_of("call-1") == "agent-0"
+
+
+async def test_another_boot_ends_the_allocation_but_not_the_call(routing: Router) -> None:
+    await routing.beat("agent-0")
+    await routing.allocate("call-1")
+    await routing.beat("agent-0", ["call-1"])
+
+    await routing.beat("agent-0", boot_id="boot-2", sequence=1)
+
+    again = await routing.allocate("call-1", "second allocation")
+    assert isinstance(again, Allocation)
+    assert (again.allocation_id, again.was_existing) == ("second allocation", False)
+
+
+async def test_a_busy_pod_comes_back_busy_after_the_memory_was_lost(routing: Router) -> None:
+    await routing.beat("agent-0")
+    await routing.allocate("call-1")
+    keys = await routing.client.keys(f"{routing.keys.prefix}:*")
+    await routing.client.delete(*keys)
+
+    await routing.beat("agent-0", ["call-1"])
+
+    assert await routing.allocate("call-2") == "none"
+    assert await routing.pod_of("call-1") == "agent-0"
+    assert await routing.release("call-1") is not None
+
+
+async def test_a_force_reset_frees_the_pod_with_its_next_heartbeat(routing: Router) -> None:
+    await routing.beat("agent-0")
+    await routing.allocate("call-1")
+    client, keys = routing.client, routing.keys
+    await client.delete(keys.lease("agent-0"))
+    await client.delete(keys.call("call-1"))
+    await client.hset(keys.pod("agent-0"), "status", "available")
+    await client.hdel(keys.pod("agent-0"), "allocated_call_sid", "allocated_at")
+
+    await routing.beat("agent-0")
+    await routing.expire()
+
+    assert await routing.available() == {"agent-0"}
+    assert await router.status(routing.bus, keys, ["standard"]) == (0, [PoolCount("standard", 1, 1)])
+
+
+async def test_a_silent_pod_is_forgotten_and_its_call_may_have_another(routing: Router) -> None:
+    await routing.beat("agent-0")
+    await routing.allocate("call-1")
+    await routing.beat("agent-1")
+    await routing.fall_silent("agent-0")
+
+    assert await routing.expire() == ["agent-0"]
+
+    assert await router.pod_view(routing.bus, routing.keys, "agent-0") is None
+    assert await routing.pod_of("call-1") == "agent-1"
+    assert await router.status(routing.bus, routing.keys, ["standard"]) == (1, [PoolCount("standard", 0, 1)])
+
+
+async def test_a_silent_pod_that_speaks_again_is_registered_with_its_call(routing: Router) -> None:
+    await routing.beat("agent-0")
+    await routing.allocate("call-1")
+    await routing.fall_silent("agent-0")
+    await routing.expire()
+
+    await routing.beat("agent-0", ["call-1"])
+
+    assert await routing.pod_of("call-1") == "agent-0"
+    assert await routing.status_of("agent-0") == "allocated"
+
+
+async def test_silence_does_not_count_while_nobody_listened(routing: Router) -> None:
+    await routing.beat("agent-0")
+    await routing.fall_silent("agent-0")
+    long_ago = await routing.client.hget(routing.keys.hearing, "since")
+    await routing.client.hset(routing.keys.hearing, "ran", long_ago)
+
+    assert await routing.expire() == []
+    assert await routing.expire() == []
+    assert await routing.available() == {"agent-0"}
+
+
+async def test_a_release_of_a_forgotten_pod_does_not_bring_it_back(routing: Router) -> None:
+    await routing.beat("agent-0")
+    await routing.allocate("call-1")
+    await routing.client.srem(routing.keys.assigned("standard"), "agent-0")
+
+    released = await routing.release("call-1")
+
+    assert released is not None
+    assert released.pod_status == "gone"
+    assert await routing.available() == set()
+
+
+async def test_a_pod_is_shown_with_its_call(routing: Router) -> None:
+    await routing.beat("agent-0")
+    await routing.allocate("call-1")
+
+    view = await router.pod_view(routing.bus, routing.keys, "agent-0")
+
+    assert view == PodView("standard", draining=False, call_sid="call-1", status="allocated")
