@@ -1,0 +1,82 @@
+"""Tells the router that the pod lives and which calls it holds: at the interval, and at once when that changes."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+from trunkline.agent.router_api import Heard, RouterApi, RouterUnavailable
+
+log = logging.getLogger(__name__)
+
+# After a failure it is tried again soon, then less often, never less than at the interval.
+RETRY_FIRST_S = 0.5
+
+
+class Heartbeats:
+    """`describe` says what the pod is and holds at this moment; `hear` is given each answer."""
+
+    def __init__(
+        self,
+        router: RouterApi,
+        pod: str,
+        interval_s: float,
+        describe: Callable[[], dict[str, Any]],
+        hear: Callable[[Heard], None],
+    ):
+        self._router = router
+        self._pod = pod
+        self._interval_s = interval_s
+        self._describe = describe
+        self._hear = hear
+        # Another boot id tells the router that the process before this one died with its calls.
+        self._boot_id = uuid4().hex
+        self._sequence = 0
+        self._failures = 0
+        self._wanted = asyncio.Event()
+        # One at a time, so that they leave in the order of their sequence numbers.
+        self._turn = asyncio.Lock()
+
+    def soon(self) -> None:
+        """Something changed."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        while True:
+            self._wanted.clear()
+            await self.beat()
+            await self._pause()
+
+    async def beat(self) -> Heard | None:
+        """One heartbeat; None if the router did not take it."""
+        async with self._turn:
+            self._sequence += 1
+            body = self._describe() | {"boot_id": self._boot_id, "sequence": self._sequence}
+            try:
+                heard = await self._router.heartbeat(self._pod, body)
+            except RouterUnavailable as error:
+                self._report(error)
+                return None
+            if self._failures:
+                log.info("pod %s: the router hears us again", self._pod)
+            self._failures = 0
+            self._hear(heard)
+            return heard
+
+    def _report(self, error: RouterUnavailable) -> None:
+        self._failures += 1
+        if self._failures == 1:
+            log.warning("pod %s: the router does not hear us: %s", self._pod, error)
+
+    async def _pause(self) -> None:
+        wait_s = self._interval_s
+        if self._failures:
+            # Full jitter: a thousand pods must not come back in one moment.
+            wait_s = random.uniform(0, min(wait_s, RETRY_FIRST_S * 2 ** min(self._failures, 10)))  # noqa: S311
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._wanted.wait()
+        except TimeoutError:
+            pass

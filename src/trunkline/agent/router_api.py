@@ -1,0 +1,64 @@
+"""What an agent asks of the router over HTTP."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from aiohttp import ClientError, ClientSession, ClientTimeout
+
+
+class RouterUnavailable(Exception):
+    """The router did not take the request. What was asked may or may not have happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The router's answer to a heartbeat. `call_sid` is the call that has this pod; '' if there is none."""
+
+    tier: str
+    draining: bool
+    call_sid: str
+    secrets: Sequence[bytes] = field(repr=False)
+
+
+class RouterApi:
+    def __init__(self, url: str, api_key: str, timeout_s: float):
+        self._url = url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._timeout = ClientTimeout(total=timeout_s)
+        self._session: ClientSession | None = None
+
+    async def heartbeat(self, pod: str, body: dict[str, Any]) -> Heard:
+        status, answer = await self._post(f"/api/v1/pods/{quote(pod, safe='')}/heartbeat", body)
+        if status != 200:
+            raise RouterUnavailable(f"heartbeat answered with {status}: {_reason(answer)}")
+        try:
+            secrets = tuple(bytes.fromhex(secret) for secret in answer["stream_secrets"])
+            return Heard(answer["tier"], answer["draining"], answer["call_sid"], secrets)
+        except (KeyError, TypeError, ValueError) as error:
+            raise RouterUnavailable("heartbeat answered with something unreadable") from error
+
+    async def release(self, call_sid: str, pod: str) -> None:
+        """Idempotent: a call that is not known any more counts as released."""
+        status, answer = await self._post("/api/v1/release", {"call_sid": call_sid, "pod_name": pod})
+        if status not in (200, 404):
+            raise RouterUnavailable(f"release answered with {status}: {_reason(answer)}")
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def _post(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        if self._session is None:
+            self._session = ClientSession(timeout=self._timeout, headers=self._headers)
+        try:
+            # A redirect would carry the key to another host.
+            async with self._session.post(self._url + path, json=body, allow_redirects=False) as response:
+                return response.status, await response.json(content_type=None)
+        except (ClientError, OSError, ValueError) as error:
+            raise RouterUnavailable(f"{self._url}: {str(error) or type(error).__name__}") from error
+
+
+def _reason(answer: Any) -> str:
+    return str(answer.get("error", "")) if isinstance(answer, dict) else ""

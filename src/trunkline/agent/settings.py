@@ -1,0 +1,77 @@
+"""What an agent is told by its environment. These variables are the agent's own; it reads no others."""
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_ROUTER_URL = "http://smart-router:8080"
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class AgentSettingsError(Exception):
+    """Some variables are wrong; the message has one line for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    router_url: str = _ROUTER_URL
+    api_key: str = field(default="", repr=False)
+    router_timeout_s: float = 3.0
+    pod_name: str = field(default_factory=socket.gethostname)
+    # Announced to the router and bound to.
+    pod_ip: str = "127.0.0.1"
+    # Where carriers reach this pod (`wss://…`); empty: the router's own VOICE_AGENT_BASE_URL.
+    base_url: str = ""
+    heartbeat_interval_s: float = 30.0
+    shutdown_timeout_s: float = 300.0
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] = os.environ) -> "AgentSettings":
+        reader = _Reader(environ)
+        settings = cls(
+            router_url=reader.text("SMART_ROUTER_BASE_URL", _ROUTER_URL),
+            api_key=reader.text("SMART_ROUTER_API_KEY", ""),
+            router_timeout_s=reader.duration_s("SMART_ROUTER_TIMEOUT_MS", 3.0, unit="ms"),
+            pod_name=reader.text("POD_NAME", socket.gethostname()),
+            pod_ip=reader.text("POD_IP", "127.0.0.1"),
+            base_url=reader.text("VOICE_AGENT_BASE_URL", ""),
+            heartbeat_interval_s=reader.duration_s("VOICE_AGENT_HEARTBEAT_INTERVAL", 30.0),
+            shutdown_timeout_s=reader.duration_s("VOICE_AGENT_SHUTDOWN_TIMEOUT", 300.0),
+        )
+        if not settings.router_url.startswith(("http://", "https://")):
+            reader.problems.append("SMART_ROUTER_BASE_URL: must begin with http:// or https://")
+        if settings.base_url and not settings.base_url.startswith(("ws://", "wss://")):
+            reader.problems.append("VOICE_AGENT_BASE_URL: must begin with ws:// or wss://")
+        if reader.problems:
+            raise AgentSettingsError("\n".join(reader.problems))
+        return settings
+
+
+class _Reader:
+    """Collects every problem, so that one run shows them all."""
+
+    def __init__(self, environ: Mapping[str, str]):
+        self._environ = environ
+        self.problems: list[str] = []
+
+    def text(self, name: str, default: str) -> str:
+        return self._environ.get(name, "").strip() or default
+
+    def duration_s(self, name: str, default_s: float, unit: str = "s") -> float:
+        text = self.text(name, "")
+        if not text:
+            return default_s
+        try:
+            seconds = _seconds(text, unit)
+        except (ValueError, KeyError):
+            self.problems.append(f"{name}: {text!r} is not a duration such as 30, 5s or 2m")
+            return default_s
+        if not 0 < seconds < 86_400:
+            self.problems.append(f"{name}: must be more than 0 and less than a day")
+        return seconds
+
+
+def _seconds(text: str, default_unit: str) -> float:
+    number = text.rstrip("mhs")
+    return float(number) * _UNITS_S[text[len(number) :] or default_unit]
