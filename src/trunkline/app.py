@@ -14,8 +14,10 @@ from uuid import UUID
 
 from fastapi import FastAPI
 
+from trunkline.api import router_face
 from trunkline.api.admin_key import ensure_admin_key
 from trunkline.api.application import create_api
+from trunkline.api.body_guard import BodyRule
 from trunkline.api.deps import ApiDeps, ApiLimits, Probe
 from trunkline.api.server import HttpServer, bind
 from trunkline.api.status import create_status
@@ -78,7 +80,8 @@ class Platform:
 
         # Calls get pods.
         config = RouterConfig(
-            voice_agent_base_url=settings.router.agent_base_url, heartbeat_ttl_s=settings.router.heartbeat_ttl_s
+            voice_agent_base_url=settings.router.agent_base_url,
+            heartbeat_ttl_s=settings.router.heartbeat_ttl_s,
         )
         router_keys = RouterKeys(settings.router_key_prefix)
         stream_keys = StreamKeys.from_secrets(secrets)
@@ -131,9 +134,12 @@ class Platform:
                 Overdue(database, settings.carrier.request_timeout_s),
             ],
         }
+        self.api = self._api(clock)
         self._servers = [
-            HttpServer(self._api(clock), self._listeners["HTTP_PORT"], shutdown_timeout_s=5.0),
-            HttpServer(create_status(self._probes()), self._listeners["METRICS_PORT"], shutdown_timeout_s=1.0),
+            HttpServer(self.api, self._listeners["HTTP_PORT"], shutdown_timeout_s=5.0),
+            HttpServer(
+                create_status(self.api.state.api), self._listeners["METRICS_PORT"], shutdown_timeout_s=1.0
+            ),
         ]
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -211,24 +217,30 @@ class Platform:
         return [loop for role in self.settings.roles for loop in self._loops[role]]
 
     def _api(self, clock: Clock) -> FastAPI:
-        app = create_api(
+        webhooks = Webhooks(
+            WebhookDeps(
+                self.database,
+                self.inbox,
+                self.carriers,
+                clock,
+                self.public_base_url,
+                find_stream=self._find_stream,
+            )
+        )
+        return create_api(
             ApiDeps(
                 database=self.database,
                 clock=clock,
                 on_lead_accepted=self._schedule,
                 probes=self._probes(),
                 render_metrics=metrics.render,
-                limits=ApiLimits(),
+                limits=ApiLimits(
+                    body=BodyRule(self.settings.http.max_body_bytes, self.settings.http.read_timeout_s),
+                ),
                 carriers=frozenset(name for name, _ in self.carriers.names) or None,
-            )
+            ),
+            [*webhooks.hot_routes(), *router_face.hot_routes(self.allocator, self.pods)],
         )
-        webhooks = Webhooks(
-            WebhookDeps(
-                self.database, self.inbox, self.carriers, clock, self.public_base_url, find_stream=self._find_stream
-            )
-        )
-        app.router.routes.extend(webhooks.routes())
-        return app
 
     def _probes(self) -> dict[str, Probe]:
         """By role: the API cannot work without Postgres, the router not without Valkey; the rest is reported."""
@@ -251,7 +263,9 @@ class Platform:
     async def _find_stream(self, call_id: str, attempt_id: UUID, merchant_id: str) -> Stream | str:
         match await self.allocator.allocate(call_id, merchant_id):
             case Allocated() as pod:
-                return Stream(pod.ws_url, {"attempt": str(attempt_id), "call_sid": call_id, "token": pod.token})
+                return Stream(
+                    pod.ws_url, {"attempt": str(attempt_id), "call_sid": call_id, "token": pod.token}
+                )
             case NoneFree():
                 return "busy"
             case _:

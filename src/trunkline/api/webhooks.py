@@ -6,12 +6,13 @@ checked; a forged request leaves no trace but a metric.
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
+from trunkline.api.hot_routes import HotRoute
 from trunkline.clock import Clock
 from trunkline.dispatch.calls import KIND
 from trunkline.mailbox.inbox import Inbox
@@ -54,10 +55,18 @@ class Webhooks:
     def __init__(self, deps: WebhookDeps):
         self._deps = deps
 
-    def routes(self) -> list[Route]:
+    def hot_routes(self) -> list[HotRoute]:
         return [
-            Route("/webhooks/{carrier}/status", self.status, methods=["POST"]),
-            Route("/webhooks/{carrier}/answer", self.answer, methods=["POST"]),
+            HotRoute(
+                "POST",
+                "/webhooks/{carrier}/status",
+                self.status,
+                None,
+                _operation("A call changed its state"),
+            ),
+            HotRoute(
+                "POST", "/webhooks/{carrier}/answer", self.answer, None, _operation("A call was answered")
+            ),
         ]
 
     async def status(self, request: Request) -> Response:
@@ -153,6 +162,20 @@ class Webhooks:
         except UNAVAILABLE as error:
             log.error("answer.store_unavailable", error=str(error))
             return None
+
+
+def _operation(summary: str) -> dict[str, Any]:
+    return {
+        "tags": ["webhooks"],
+        "summary": summary,
+        "description": "For carriers. Signed by the carrier; the attempt is named in the URL we gave it.",
+        "parameters": [{"name": "carrier", "in": "path", "required": True, "schema": {"type": "string"}}],
+        "responses": {
+            "200": {"description": "What the carrier shall do with the call, in its own language."},
+            "204": {"description": "Kept."},
+            "403": {"description": "The signature does not fit."},
+        },
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,12 @@ app = typer.Typer(
 )
 out = Console()
 
-DataDir = Annotated[Path | None, typer.Option("--data-dir", help="Folder of the embedded engines and generated keys.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table for people.")]
+DataDir = Annotated[
+    Path | None, typer.Option("--data-dir", help="Folder of the embedded engines and generated keys.")
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print JSON for programs instead of a table for people.")
+]
 
 
 @app.command()
@@ -38,7 +42,9 @@ def up(data_dir: DataDir = None) -> None:
     async def work(stop: asyncio.Event) -> None:
         async with embedded_platform(settings) as (platform, _):
             key_place = "TRUNKLINE_ADMIN_KEY" if settings.admin_key else str(settings.data_dir / "admin.key")
-            out.print(f"Trunkline runs at {platform.base_url}  (admin key: {key_place}, API: {platform.base_url}/docs)")
+            out.print(
+                f"Trunkline runs at {platform.base_url}  (admin key: {key_place}, API: {platform.base_url}/docs)"
+            )
             await stop.wait()
 
     run(work)
@@ -90,7 +96,9 @@ def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         print(json.dumps([finding._asdict() for finding in findings], indent=2))
     else:
         for finding in findings:
-            mark = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "problem": "[red]problem[/]"}[finding.state]
+            mark = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "problem": "[red]problem[/]"}[
+                finding.state
+            ]
             out.print(f"{mark:<20} {finding.what}: {finding.detail}")
     if any(finding.state == "problem" for finding in findings):
         raise typer.Exit(1)
@@ -112,7 +120,9 @@ def demo(
 
     async def work(stop: asyncio.Event) -> None:
         nonlocal succeeded
-        succeeded = await run_demo(settings, DemoPlan(leads=leads, seed=seed, keep_running=not exit_when_done), stop)
+        succeeded = await run_demo(
+            settings, DemoPlan(leads=leads, seed=seed, keep_running=not exit_when_done), stop
+        )
 
     run(work)
     if not succeeded:

@@ -42,22 +42,18 @@ async def _with_signals(work: Callable[[asyncio.Event], Awaitable[None]]) -> Non
 @asynccontextmanager
 async def embedded_platform(settings: Settings, **overrides: object) -> AsyncIterator[tuple[Platform, str]]:
     """The platform on engines of its own, or on those that the settings name; and its admin key."""
-    engines = Engines(
-        settings.data_dir, database_url=settings.database.url, redis_url=settings.redis.url
-    )
+    engines = Engines(settings.data_dir, database_url=settings.database.url, redis_url=settings.redis.url)
     async with engines:
         await migrate(settings.database.session_url or engines.database_url)
         admin_key = _admin_key(settings)
-        complete = load_settings(
-            **{
-                "DATABASE_URL": engines.database_url,
-                "REDIS_URL": engines.redis_url,
-                "TRUNKLINE_DATA_DIR": str(settings.data_dir),
-                "TRUNKLINE_ADMIN_KEY": admin_key,
-                "TRUNKLINE_SECRET_KEY": _secret_key(settings),
-                **overrides,
-            }
-        )
+        given: dict[str, object] = {
+            "DATABASE_URL": engines.database_url,
+            "REDIS_URL": engines.redis_url,
+            "TRUNKLINE_DATA_DIR": str(settings.data_dir),
+            "TRUNKLINE_ADMIN_KEY": admin_key,
+            "TRUNKLINE_SECRET_KEY": _secret_key(settings),
+        }
+        complete = load_settings(None, **(given | overrides))
         async with Platform.open(complete) as platform:
             watch = asyncio.create_task(_watch(engines), name="engines")
             try:
@@ -85,7 +81,9 @@ async def serve_platform(settings: Settings, stop: asyncio.Event) -> None:
         if not given
     ]
     if missing:
-        raise TrunklineError(f"`trunkline serve` needs {', '.join(missing)}. `trunkline up` brings its own engines.")
+        raise TrunklineError(
+            f"`trunkline serve` needs {', '.join(missing)}. `trunkline up` brings its own engines."
+        )
     async with Platform.open(settings):
         await stop.wait()
 
@@ -93,7 +91,7 @@ async def serve_platform(settings: Settings, stop: asyncio.Event) -> None:
 def prepare(settings: Settings) -> None:
     """Logs and spans, before anything else speaks."""
     configure_logging(settings)
-    configure_spans(settings)
+    configure_spans(settings.spans.endpoint)
     for warning in settings.warnings:
         log.warning("settings.suspicious", hint=warning)
 

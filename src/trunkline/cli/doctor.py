@@ -1,0 +1,153 @@
+"""The doctor: looks at everything the platform stands on, and says what to fix."""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import asyncpg
+
+from trunkline.bus import connection as bus_connection
+from trunkline.bus.keys import Keys
+from trunkline.bus.probe import server_time_s
+from trunkline.errors import BusUnavailable
+from trunkline.settings import Settings
+from trunkline.store import dispatch, migrate
+from trunkline.store.database import CANNOT_CONNECT, describe
+
+# A lead is dialled when Postgres' clock says so; logs and certificates go by this machine's.
+CLOCK_DIFFERENCE_MAX_S = 1.0
+TIMEOUT_S = 5.0
+
+
+class Finding(NamedTuple):
+    what: str
+    state: Literal["ok", "warning", "problem"]
+    detail: str
+
+
+async def examine(settings: Settings) -> list[Finding]:
+    """Every check, also after one has failed."""
+    database_url, redis_url = _addresses(settings)
+    findings = [_settings(settings), _secret_key(settings)]
+    findings += await _postgres(database_url) if database_url else [_no_engine("Postgres", "DATABASE_URL")]
+    findings += [await _valkey(settings, redis_url) if redis_url else _no_engine("Valkey", "REDIS_URL")]
+    findings += await _carriers(settings)
+    return findings
+
+
+def _addresses(settings: Settings) -> tuple[str | None, str | None]:
+    """The engines that are configured, or the embedded ones if they run."""
+    announced: dict[str, str] = {}
+    announcement = Path(settings.data_dir) / "engines.json"
+    if announcement.exists():
+        announced = json.loads(announcement.read_text(encoding="utf-8"))
+    return (
+        settings.database.session_url or announced.get("database_url"),
+        settings.redis.url or announced.get("redis_url"),
+    )
+
+
+def _no_engine(name: str, variable: str) -> Finding:
+    return Finding(
+        name, "problem", f"{variable} is unset and no embedded engine runs: set it, or run `trunkline up`"
+    )
+
+
+def _settings(settings: Settings) -> Finding:
+    if settings.warnings:
+        return Finding("settings", "warning", "; ".join(settings.warnings))
+    return Finding("settings", "ok", "every variable is understood")
+
+
+def _secret_key(settings: Settings) -> Finding:
+    if settings.secret_keys or not settings.database.url:
+        return Finding("secret key", "ok", "set" if settings.secret_keys else "kept in the data folder")
+    return Finding(
+        "secret key", "warning", "TRUNKLINE_SECRET_KEY is unset: processes would not trust each other's URLs"
+    )
+
+
+async def _postgres(url: str) -> list[Finding]:
+    try:
+        connection = await asyncpg.connect(url, timeout=TIMEOUT_S)
+    except CANNOT_CONNECT as error:
+        return [Finding("Postgres", "problem", f"cannot be reached: {describe(error)}. Check DATABASE_URL")]
+    try:
+        version = connection.get_server_version()
+        found = [Finding("Postgres", "ok", f"version {version.major}.{version.minor}")]
+        if version.major < migrate.POSTGRES_MAJOR_MIN:
+            found = [
+                Finding(
+                    "Postgres", "problem", f"version {version.major}: {migrate.POSTGRES_MAJOR_MIN} is needed"
+                )
+            ]
+        return [*found, await _clock(connection), await _migrations(connection)]
+    finally:
+        await connection.close()
+
+
+async def _clock(connection: "asyncpg.Connection[asyncpg.Record]") -> Finding:
+    before = time.time()
+    theirs = await dispatch.clock_s(connection)
+    difference_s = theirs - (before + time.time()) / 2
+    if abs(difference_s) > CLOCK_DIFFERENCE_MAX_S:
+        return Finding(
+            "clock", "warning", f"Postgres is {difference_s:+.1f} s off this machine's clock: set both by NTP"
+        )
+    return Finding("clock", "ok", f"{difference_s * 1000:+.0f} ms between Postgres and this machine")
+
+
+async def _migrations(connection: "asyncpg.Connection[asyncpg.Record]") -> Finding:
+    missing = await migrate.pending(connection)
+    if missing:
+        return Finding(
+            "migrations", "problem", f"{len(missing)} missing ({missing[0]} …): run `trunkline migrate`"
+        )
+    return Finding("migrations", "ok", "the schema is up to date")
+
+
+async def _valkey(settings: Settings, url: str) -> Finding:
+    bus = bus_connection.connect(url, Keys(settings.domain), cluster=settings.redis.cluster)
+    try:
+        await server_time_s(bus)
+        policy = await bus.client.config_get("maxmemory-policy")
+    except BusUnavailable as error:
+        return Finding("Valkey", "problem", f"{error}. Check REDIS_URL")
+    except Exception as error:
+        return Finding("Valkey", "warning", f"scripts run, but its configuration cannot be read: {error}")
+    finally:
+        await bus.close()
+    if policy.get("maxmemory-policy") != "noeviction":
+        return Finding("Valkey", "problem", "it may evict keys: set maxmemory-policy noeviction")
+    return Finding("Valkey", "ok", "scripts run, nothing is evicted")
+
+
+async def _carriers(settings: Settings) -> list[Finding]:
+    if not (settings.twilio.account_sid and settings.twilio.auth_token):
+        return [
+            Finding(
+                "carriers",
+                "warning",
+                "none is configured: set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN to dial",
+            )
+        ]
+    return [await _reachable("twilio", settings.twilio.base_url)]
+
+
+async def _reachable(name: str, base_url: str) -> Finding:
+    """Only the way there: asking with our credentials would count against the account's limits."""
+    from yarl import URL
+
+    url = URL(base_url)
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(url.host, url.port), TIMEOUT_S)
+        writer.close()
+    except (OSError, TimeoutError) as error:
+        return Finding(
+            name,
+            "problem",
+            f"{url.host} cannot be reached: {describe(error)}. Check the network and base URL",
+        )
+    return Finding(name, "ok", f"{url.host} can be reached")
