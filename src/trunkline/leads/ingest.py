@@ -13,9 +13,9 @@ from uuid import UUID
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 from pydantic.config import JsonDict
-from uuid_utils.compat import uuid7
 
 from trunkline.leads import payloads, phones
+from trunkline.model import new_id
 from trunkline.store.leads import Admission, NewLead
 
 PAYLOAD_BYTES_MAX = 64 * 1024
@@ -116,7 +116,7 @@ def prepare(
         return Refused(problems)
     scheduled_at = request.scheduled_at and request.scheduled_at.astimezone(UTC)
     return NewLead(
-        id=uuid7(),
+        id=new_id(),
         reseller_id=admission.reseller_id,
         merchant_id=admission.merchant_id,
         request_id=request.request_id,

@@ -1,0 +1,96 @@
+"""The first key, from which all others are made: given by the operator, or made for an embedded installation."""
+
+import os
+from enum import StrEnum
+from pathlib import Path
+
+from trunkline.api import key_format
+from trunkline.errors import TrunklineError
+from trunkline.model import new_id
+from trunkline.store import audit, keys
+from trunkline.store.database import Database
+from trunkline.store.keys import ApiKey, NewKey
+from trunkline.store.tenants import PLATFORM
+
+NAME = "TRUNKLINE_ADMIN_KEY"
+ACTOR = "operator"
+
+
+class AdminKeyError(TrunklineError):
+    """The operator's key cannot be used."""
+
+
+class AdminKeyState(StrEnum):
+    CREATED = "created"
+    KNOWN = "known"
+    # It was revoked or has expired, and stays so: the environment does not overrule the audit log.
+    UNUSABLE = "unusable"
+
+
+async def ensure_admin_key(database: Database, key: str) -> AdminKeyState:
+    """Make this key an administrator's. Safe to repeat, and safe when many processes start at once."""
+    if not key_format.is_well_formed(key):
+        raise AdminKeyError(_MALFORMED)
+    async with database.transaction() as tx:
+        created = await keys.insert(tx, _new(key))
+        if created is not None:
+            await audit.record(
+                tx, actor=ACTOR, action="key.created", subject=str(created.id), tenant=PLATFORM
+            )
+            return AdminKeyState.CREATED
+        return _state(await keys.by_hash(tx, key_format.digest(key)))
+
+
+def read_or_make_admin_key(path: Path) -> str:
+    """The key in this file; a new one, for its owner's eyes only, if there is no such file."""
+    if not path.exists():
+        _write_private(path, key_format.mint())
+    path.chmod(0o600)
+    key = path.read_text(encoding="utf-8").strip()
+    if not key_format.is_well_formed(key):
+        raise AdminKeyError(
+            f"{path} holds no valid key. Remove the file, and a new key is made at the next start."
+        )
+    return key
+
+
+def _write_private(path: Path, key: str) -> None:
+    """Whole or not at all: a crash must not leave an empty file behind. The first of two writers wins."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(f"{key}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        pass
+    finally:
+        draft.unlink()
+
+
+def _new(key: str) -> NewKey:
+    return NewKey(
+        id=new_id(),
+        key_hash=key_format.digest(key),
+        hint=key_format.hint(key),
+        name=NAME,
+        scopes=["admin"],
+        tenant=PLATFORM,
+        created_by=ACTOR,
+    )
+
+
+def _state(known: ApiKey | None) -> AdminKeyState:
+    if known is not None and ("admin" not in known.scopes or not known.tenant.is_platform):
+        raise AdminKeyError(f"{NAME} is a key that exists already, with fewer rights. Choose another one.")
+    is_usable = known is not None and known.revoked_at is None and known.expires_at is None
+    return AdminKeyState.KNOWN if is_usable else AdminKeyState.UNUSABLE
+
+
+_MALFORMED = (
+    f"{NAME} must have {key_format.LENGTH_MIN} to {key_format.LENGTH_MAX} visible ASCII characters. "
+    f"If it starts with {key_format.PREFIX}, it must be a key that Trunkline made."
+)

@@ -1,0 +1,80 @@
+"""Authentication of everything under /api/v1, before a body is read; and the scopes that routes ask for."""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+from fastapi import Depends
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from trunkline.api import principal
+from trunkline.api.errors import ApiError, forbidden
+from trunkline.api.key_verifier import KeyVerifier
+from trunkline.api.principal import Principal
+from trunkline.telemetry import bind
+
+API_ROOT = "/api/v1"
+
+
+class Authentication:
+    """`self_authenticated` are prefixes of paths that check a signature or a token of their own."""
+
+    def __init__(self, app: ASGIApp, verifier: KeyVerifier, self_authenticated: tuple[str, ...] = ()):
+        self.app = app
+        self._verifier = verifier
+        self._self_authenticated = self_authenticated
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not self._guards(scope["path"]):
+            await self.app(scope, receive, send)
+            return
+        who = await self._verifier.verify(_token(scope))
+        if who is None:
+            raise _unauthorized("The API key is unknown, revoked or expired. Use another one.")
+        scope["state"]["principal"] = who
+        with bind(key_id=who.key_id):
+            await self.app(scope, receive, send)
+
+    def _guards(self, path: str) -> bool:
+        is_ours = path == API_ROOT or path.startswith(f"{API_ROOT}/")
+        return is_ours and not path.startswith(self._self_authenticated)
+
+
+def _token(scope: Scope) -> str:
+    scheme, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise _unauthorized("Send an API key in the header: Authorization: Bearer tl_…")
+    return token.strip()
+
+
+def _unauthorized(message: str) -> ApiError:
+    return ApiError(401, "unauthorized", message, headers={"WWW-Authenticate": 'Bearer realm="trunkline"'})
+
+
+def require_scope(who: Principal, scopes: tuple[principal.Scope, ...]) -> None:
+    if not who.may(scopes):
+        raise forbidden("scope_missing", f"This key lacks the scope {' or '.join(scopes)}.")
+
+
+def needs(*scopes: principal.Scope) -> Callable[[Request], Awaitable[Principal]]:
+    """A dependency: the principal, if it has one of these scopes. With none named, any key will do."""
+
+    async def check(request: Request) -> Principal:
+        who: Principal = request.state.principal
+        if scopes:
+            require_scope(who, scopes)
+        return who
+
+    return check
+
+
+def require_platform(who: Principal, what: str) -> None:
+    if not who.tenant.is_platform:
+        raise forbidden("platform_only", f"Only a key of the platform may {what}.")
+
+
+AnyKey = Annotated[Principal, Depends(needs())]
+AdminKey = Annotated[Principal, Depends(needs("admin"))]
+ReadKey = Annotated[Principal, Depends(needs("read", "leads"))]
+LeadsKey = Annotated[Principal, Depends(needs("leads"))]

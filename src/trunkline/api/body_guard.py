@@ -1,0 +1,81 @@
+"""Bounds on what a client may send: how much, and for how long. Both hold for chunked bodies too."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from trunkline.api.errors import ApiError
+
+# The rest of a refused body is not waited for: the connection ends with the answer.
+_CLOSE = {"Connection": "close"}
+
+
+@dataclass(frozen=True, slots=True)
+class BodyRule:
+    bytes_max: int
+    timeout_s: float
+
+
+class BodyGuard:
+    """One rule for all paths, and others for those that start with a named prefix."""
+
+    def __init__(self, app: ASGIApp, rule: BodyRule, exceptions: Mapping[str, BodyRule]):
+        self.app = app
+        self._rule = rule
+        self._exceptions = sorted(exceptions.items(), key=lambda item: len(item[0]), reverse=True)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        rule = self._rule_for(scope["path"])
+        announced = Headers(scope=scope).get("content-length", "")
+        if announced.isdecimal() and int(announced) > rule.bytes_max:
+            raise _too_large(rule)
+        await self.app(scope, _Body(receive, rule), send)
+
+    def _rule_for(self, path: str) -> BodyRule:
+        return next((rule for prefix, rule in self._exceptions if path.startswith(prefix)), self._rule)
+
+
+class _Body:
+    """The body as it arrives. Its clock starts when somebody begins to read, and stops with its last byte."""
+
+    def __init__(self, receive: Receive, rule: BodyRule):
+        self._receive = receive
+        self._rule = rule
+        self._size = 0
+        self._deadline_s: float | None = None
+        self._is_whole = False
+
+    async def __call__(self) -> Message:
+        if self._is_whole:
+            return await self._receive()
+        if self._deadline_s is None:
+            self._deadline_s = asyncio.get_running_loop().time() + self._rule.timeout_s
+        try:
+            async with asyncio.timeout_at(self._deadline_s):
+                message = await self._receive()
+        except TimeoutError:
+            raise _too_slow(self._rule) from None
+        self._count(message)
+        return message
+
+    def _count(self, message: Message) -> None:
+        self._size += len(message.get("body", b""))
+        self._is_whole = not message.get("more_body", False)
+        if self._size > self._rule.bytes_max:
+            raise _too_large(self._rule)
+
+
+def _too_large(rule: BodyRule) -> ApiError:
+    message = f"The body is too large. At most {rule.bytes_max} bytes are taken here."
+    return ApiError(413, "body_too_large", message, headers=_CLOSE)
+
+
+def _too_slow(rule: BodyRule) -> ApiError:
+    message = f"The body did not arrive within {rule.timeout_s:g} s. Send it again."
+    return ApiError(408, "body_too_slow", message, headers=_CLOSE)

@@ -1,0 +1,165 @@
+"""One shape for every error: a sentence that says what to do, a code for programs, the id of the request."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from fastapi import HTTPException
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import iter_route_contexts
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trunkline.errors import StoreUnavailable
+from trunkline.leads.ingest import FieldProblem
+
+STORE_RETRY_AFTER_S = 2
+FIELD_NAME_MAX = 100
+
+# Said of errors that the framework raises by itself.
+_BY_STATUS: Mapping[int, tuple[str, str]] = {
+    400: ("bad_body", "The body cannot be read as JSON in UTF-8. Check its encoding and its nesting."),
+    404: ("not_found", "There is nothing at this address. GET /docs shows what there is."),
+    405: (
+        "method_not_allowed",
+        "This address does not take this method. The Allow header names those it takes.",
+    ),
+}
+
+
+class ApiError(HTTPException):
+    """An answer that is not 2xx. Of FastAPI's own class, because its reading of a body passes only that on."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        fields: Iterable[FieldProblem] = (),
+        headers: Mapping[str, str] | None = None,
+    ):
+        super().__init__(status, message, dict(headers or {}))
+        self.code = code
+        self.message = message
+        self.fields = tuple(fields)
+
+
+def not_found(thing: str) -> ApiError:
+    """Also for what is another tenant's: whether it exists is nobody else's business."""
+    return ApiError(404, "not_found", f"There is no such {thing}.")
+
+
+def unknown(field: str, thing: str) -> ApiError:
+    """The body acts for somebody whom this key cannot see."""
+    error = f"There is no such {thing}."
+    return ApiError(404, f"unknown_{thing}", error, fields=[FieldProblem(field, error)])
+
+
+def forbidden(code: str, message: str) -> ApiError:
+    return ApiError(403, code, message)
+
+
+def conflict(code: str, message: str) -> ApiError:
+    return ApiError(409, code, message)
+
+
+def invalid(*problems: FieldProblem) -> ApiError:
+    return ApiError(422, "invalid_request", "The request is not valid. See fields.", fields=problems)
+
+
+def respond(error: Exception, request_id: str) -> Response:
+    """The answer to any exception. What is not meant for the outside is said to be our fault, and nothing more."""
+    match error:
+        case ApiError():
+            problem = error
+        case RequestValidationError():
+            problem = _from_validation(error)
+        case StarletteHTTPException():
+            problem = _from_framework(error)
+        case StoreUnavailable():
+            problem = _STORE_UNAVAILABLE
+        case _:
+            problem = _OUR_FAULT
+    return _render(problem, request_id)
+
+
+async def handle(request: Request, error: Exception) -> Response:
+    """For the framework's table of handlers."""
+    if isinstance(error, RequestValidationError) and _is_not_json(request, error):
+        error = _NOT_JSON
+    elif isinstance(error, StarletteHTTPException) and error.status_code == 405:
+        error.headers = {"Allow": ", ".join(_allowed_methods(request))}
+    return respond(error, request.state.request_id)
+
+
+def body_of(problem: ApiError, request_id: str, **more: Any) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "success": False,
+        "error": problem.message,
+        "code": problem.code,
+        "request_id": request_id,
+    }
+    if problem.fields:
+        body["fields"] = [{"field": each.field, "error": each.error} for each in problem.fields]
+    return body | more
+
+
+def _render(problem: ApiError, request_id: str) -> Response:
+    return Response(
+        msgspec.json.encode(body_of(problem, request_id)),
+        problem.status_code,
+        headers=problem.headers,
+        media_type="application/json",
+    )
+
+
+def _from_framework(error: StarletteHTTPException) -> ApiError:
+    code, message = _BY_STATUS.get(error.status_code, ("refused", str(error.detail)))
+    return ApiError(error.status_code, code, message, headers=error.headers)
+
+
+def _from_validation(error: RequestValidationError) -> ApiError:
+    details = error.errors()
+    if any(detail["type"] == "json_invalid" for detail in details):
+        position = details[0]["loc"][-1]
+        return ApiError(400, "bad_json", f"The body is not valid JSON: see character {position}.")
+    if all(detail["loc"][0] == "path" for detail in details):
+        # An id of the wrong form names nothing.
+        return not_found("object")
+    return invalid(*(FieldProblem(_name(detail["loc"]), detail["msg"]) for detail in details))
+
+
+def _name(loc: Sequence[str | int]) -> str:
+    """`("body", "payload", "a")` is `payload.a`. A name may be the client's own text, so it is cut and cleaned."""
+    name = ".".join(str(part) for part in loc[1:]) or str(loc[0])
+    return name[:FIELD_NAME_MAX].encode("utf-8", "replace").decode()
+
+
+def _is_not_json(request: Request, error: RequestValidationError) -> bool:
+    """A body that was not even parsed, because its type was not said to be JSON."""
+    return isinstance(error.body, bytes) and "json" not in request.headers.get("content-type", "")
+
+
+def _allowed_methods(request: Request) -> list[str]:
+    """Of all routes at this path. The framework names those of the first one alone."""
+    routes = (route for route in iter_route_contexts(request.app.routes) if route.path is not None)
+    matching = (route.methods or () for route in routes if route.path_regex.match(request.scope["path"]))
+    return sorted(set().union(*matching))
+
+
+_NOT_JSON = ApiError(
+    415, "unsupported_media_type", "Send the body as JSON, with the header Content-Type: application/json."
+)
+_STORE_UNAVAILABLE = ApiError(
+    503,
+    "store_unavailable",
+    "The database cannot be reached right now. Send the same request again in a moment.",
+    headers={"Retry-After": str(STORE_RETRY_AFTER_S)},
+)
+_OUR_FAULT = ApiError(
+    500,
+    "internal_error",
+    "Something went wrong on our side. If it happens again, report the request_id.",
+)

@@ -1,0 +1,53 @@
+"""What a key looks like: `tl_<32 letters and digits>_<6 of a checksum>`.
+
+The middle has 190 random bits. The checksum lets a scanner recognise a leaked key, and lets us refuse a mistyped one
+without asking the database. Keys are stored as SHA-256: of so much randomness a slow hash would protect nothing more.
+"""
+
+import hashlib
+import re
+import secrets
+import string
+import zlib
+
+PREFIX = "tl_"
+RANDOM_LENGTH = 32
+CHECKSUM_LENGTH = 6
+LENGTH_MIN = 16
+LENGTH_MAX = 200
+
+_ALPHABET = string.digits + string.ascii_letters
+_VISIBLE = re.compile(r"[\x21-\x7e]+")
+
+
+def mint() -> str:
+    body = PREFIX + "".join(secrets.choice(_ALPHABET) for _ in range(RANDOM_LENGTH))
+    return f"{body}_{_checksum(body)}"
+
+
+def is_well_formed(key: str) -> bool:
+    """Whether this can be a key. One that an operator chose has no prefix and no checksum."""
+    if not LENGTH_MIN <= len(key) <= LENGTH_MAX or not _VISIBLE.fullmatch(key):
+        return False
+    if not key.startswith(PREFIX):
+        return True
+    body, _, checksum = key.rpartition("_")
+    return len(body) == len(PREFIX) + RANDOM_LENGTH and checksum == _checksum(body)
+
+
+def digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
+
+
+def hint(key: str) -> str:
+    """Enough to tell keys apart, too little to guess one. Of an operator's own key nothing is shown."""
+    return f"{key[:7]}…" if key.startswith(PREFIX) else "set by the operator"
+
+
+def _checksum(body: str) -> str:
+    number = zlib.crc32(body.encode())
+    digits = []
+    for _ in range(CHECKSUM_LENGTH):
+        number, rest = divmod(number, len(_ALPHABET))
+        digits.append(_ALPHABET[rest])
+    return "".join(reversed(digits))

@@ -1,0 +1,124 @@
+"""Whose key is this? Answered from memory, so that a request costs no query for its key.
+
+An answer is believed for `fresh_s`: within that time a revocation takes effect everywhere (in the process that revoked
+it, at once). When Postgres is away, a key that was good before stays good for `stale_s`: a revocation could not have
+been written meanwhile, and calls must still be routed. Expiry is judged at every use.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+from uuid import UUID
+
+from trunkline.api import key_format
+from trunkline.api.principal import Principal
+from trunkline.clock import Clock
+from trunkline.errors import StoreUnavailable
+from trunkline.store.keys import ApiKey
+
+KNOWN_MAX = 10_000
+# Apart from the known ones: whoever sends made-up keys pushes out only other made-up keys.
+UNKNOWN_MAX = 1_000
+# A key that was good before does not wait longer than this for a slow database.
+REFRESH_WAIT_S = 0.5
+RETRY_S = 1.0
+
+V = TypeVar("V")
+Lookup = Callable[[bytes], Awaitable[ApiKey | None]]
+
+
+@dataclass(slots=True)
+class _Answer:
+    key: ApiKey
+    checked_at_s: float
+    retry_at_s: float = 0.0
+
+
+class KeyVerifier:
+    def __init__(self, lookup: Lookup, clock: Clock, *, fresh_s: float, stale_s: float):
+        self._lookup = lookup
+        self._clock = clock
+        self._fresh_s = fresh_s
+        self._stale_s = stale_s
+        self._known: OrderedDict[bytes, _Answer] = OrderedDict()
+        self._unknown: OrderedDict[bytes, float] = OrderedDict()
+        self._asking: dict[bytes, asyncio.Task[ApiKey | None]] = {}
+
+    async def verify(self, token: str) -> Principal | None:
+        """None for a key that is unknown, revoked or expired."""
+        if not key_format.is_well_formed(token):
+            return None
+        key = await self._find(key_format.digest(token))
+        return Principal.of(key) if key is not None and self._is_usable(key) else None
+
+    def forget(self, key_id: UUID) -> None:
+        """After a revocation: ask again at the next use."""
+        self._known = OrderedDict((d, a) for d, a in self._known.items() if a.key.id != key_id)
+
+    def _is_usable(self, key: ApiKey) -> bool:
+        expired = key.expires_at is not None and key.expires_at <= self._clock.now()
+        return key.revoked_at is None and not expired
+
+    async def _find(self, digest: bytes) -> ApiKey | None:
+        now_s = self._clock.monotonic_s()
+        answer = self._known.get(digest)
+        if answer is None:
+            return None if self._is_known_bad(digest, now_s) else await self._ask(digest)
+        self._known.move_to_end(digest)
+        age_s = now_s - answer.checked_at_s
+        if age_s < self._fresh_s or (age_s < self._stale_s and now_s < answer.retry_at_s):
+            return answer.key
+        if age_s >= self._stale_s:
+            return await self._ask(digest)
+        return await self._refresh(digest, answer)
+
+    def _is_known_bad(self, digest: bytes, now_s: float) -> bool:
+        checked_at_s = self._unknown.get(digest)
+        return checked_at_s is not None and now_s - checked_at_s < self._fresh_s
+
+    async def _refresh(self, digest: bytes, answer: _Answer) -> ApiKey | None:
+        """Ask, but go on with the last answer if the database does not reply."""
+        task = self._asked(digest)
+        await asyncio.wait({task}, timeout=REFRESH_WAIT_S)
+        if task.done() and not task.cancelled() and not isinstance(task.exception(), StoreUnavailable):
+            return task.result()
+        answer.retry_at_s = self._clock.monotonic_s() + RETRY_S
+        return answer.key
+
+    async def _ask(self, digest: bytes) -> ApiKey | None:
+        # Shielded: one client that leaves must not take the answer from the others who wait for it.
+        return await asyncio.shield(self._asked(digest))
+
+    def _asked(self, digest: bytes) -> "asyncio.Task[ApiKey | None]":
+        """The one question that is under way for this key."""
+        task = self._asking.get(digest)
+        if task is None:
+            task = asyncio.create_task(self._question(digest))
+            self._asking[digest] = task
+            task.add_done_callback(lambda done: self._answered(digest, done))
+        return task
+
+    async def _question(self, digest: bytes) -> ApiKey | None:
+        key = await self._lookup(digest)
+        now_s = self._clock.monotonic_s()
+        if key is None:
+            self._known.pop(digest, None)
+            _remember(self._unknown, digest, now_s, UNKNOWN_MAX)
+        else:
+            self._unknown.pop(digest, None)
+            _remember(self._known, digest, _Answer(key, now_s), KNOWN_MAX)
+        return key
+
+    def _answered(self, digest: bytes, task: "asyncio.Task[ApiKey | None]") -> None:
+        self._asking.pop(digest, None)
+        if not task.cancelled():
+            task.exception()  # looked at, so that a question nobody waits for any more fails quietly
+
+
+def _remember(memory: OrderedDict[bytes, V], digest: bytes, value: V, size_max: int) -> None:
+    memory[digest] = value
+    memory.move_to_end(digest)
+    while len(memory) > size_max:
+        memory.popitem(last=False)

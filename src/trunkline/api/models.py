@@ -1,0 +1,95 @@
+"""What the bodies of several routes have in common."""
+
+from datetime import datetime
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from trunkline.api.errors import conflict, not_found
+from trunkline.store.tenants import InUse
+
+T = TypeVar("T")
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Region = Annotated[str, StringConstraints(pattern=r"^[A-Z]{2}$")]
+
+RESELLER = Field(None, description="The reseller it belongs to. Left out: the key's own, or the platform.")
+MERCHANT = Field(None, description="The merchant it belongs to. Left out: the key's own, or all of them.")
+
+
+class Body(BaseModel):
+    """A body that we take. An unknown field is a mistake that should be seen."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Out(BaseModel):
+    """A body that we give, read from a value of the store. It lists its fields, so nothing slips out."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+
+class Owned(Out):
+    reseller_id: str | None = Field(description="null: the platform's.")
+    merchant_id: str | None = Field(description="null: of the whole reseller, or the platform's.")
+    created_at: datetime
+
+
+class FieldErrorOut(BaseModel):
+    field: str
+    error: str
+
+
+class ErrorOut(BaseModel):
+    """Every error of this API."""
+
+    success: bool = Field(examples=[False])
+    error: str = Field(description="A sentence for people. It says what to do.")
+    code: str = Field(description="A word for programs.")
+    request_id: str = Field(description="Also in the header X-Request-ID, and in our logs.")
+    fields: list[FieldErrorOut] | None = None
+
+
+_DESCRIPTIONS = {
+    400: "The body is not JSON, or the cursor is of another list.",
+    401: "No API key, or one that is unknown, revoked or expired.",
+    403: "The key lacks the scope, or may see this but not change it.",
+    404: "There is no such thing, or it is another tenant's.",
+    408: "The body came too slowly.",
+    409: "It is taken, in use, or was sent before with other content.",
+    413: "The body is too large.",
+    415: "The body is not said to be JSON.",
+    422: "A field is wrong: see `fields`.",
+    503: "The database cannot be reached. Send the same request again.",
+}
+_READ = (400, 401, 403, 404, 422, 503)
+
+Responses = dict[int | str, dict[str, Any]]
+
+
+def documented(*statuses: int) -> Responses:
+    return {status: {"model": ErrorOut, "description": _DESCRIPTIONS[status]} for status in statuses}
+
+
+READ_ERRORS = documented(*_READ)
+DELETE_ERRORS = documented(*_READ, 409)
+WRITE_ERRORS = documented(*_READ, 408, 409, 413, 415)
+
+
+def found(value: T | None, thing: str) -> T:
+    if value is None:
+        raise not_found(thing)
+    return value
+
+
+def created(value: T | None, thing: str, key: str) -> T:
+    """What was inserted, unless somebody had it before."""
+    if value is None:
+        raise conflict("already_exists", f"{thing} {key!r} exists already. Choose another one.")
+    return value
+
+
+def refuse_in_use(use: InUse | None, thing: str) -> None:
+    if use is not None:
+        used_by = use.table.replace("_", " ")
+        raise conflict("in_use", f"This {thing} cannot be removed while {used_by} name it.")

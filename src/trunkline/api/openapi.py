@@ -1,0 +1,43 @@
+"""The OpenAPI document: FastAPI's, with the hot routes and the API keys added."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from trunkline.api.auth import API_ROOT
+from trunkline.api.hot_routes import HotRoute
+
+DESCRIPTION = """Trunkline places and routes the calls of voice agents.
+
+Send an API key with every request under `/api/v1`: `Authorization: Bearer tl_…`. A key belongs to the platform, to a
+reseller or to a merchant, and sees what is theirs; what is another tenant's answers 404.
+
+Every error has one shape: `error` is a sentence for people, `code` a word for programs, `request_id` the id under which
+our logs know the request. Lists come in pages: pass `next_cursor` back as `cursor`.
+"""
+TAGS = [
+    {"name": "leads", "description": "People to call."},
+    {"name": "tenants", "description": "Resellers and their merchants."},
+    {"name": "numbers", "description": "Outbound numbers and the pools they are in."},
+    {"name": "keys", "description": "API keys."},
+    {"name": "operation", "description": "For load balancers, schedulers and monitoring. No key is needed."},
+]
+SCHEME = "apiKey"
+
+
+def build(app: FastAPI, hot_routes: Sequence[HotRoute]) -> dict[str, Any]:
+    document = get_openapi(
+        title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes, tags=TAGS
+    )
+    for hot in hot_routes:
+        document["paths"].setdefault(hot.path, {})[hot.method.lower()] = dict(hot.operation)
+    schemes = document.setdefault("components", {}).setdefault("securitySchemes", {})
+    schemes[SCHEME] = {"type": "http", "scheme": "bearer", "bearerFormat": "tl_…"}
+    open_paths = {hot.path for hot in hot_routes if hot.scopes is None}
+    for path, operations in document["paths"].items():
+        if path.startswith(API_ROOT) and path not in open_paths:
+            for operation in operations.values():
+                operation["security"] = [{SCHEME: []}]
+    return document

@@ -1,0 +1,34 @@
+"""Who is asking, and what they may do."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, get_args
+from uuid import UUID
+
+from trunkline.store.keys import ApiKey
+from trunkline.store.tenants import Tenant
+
+Scope = Literal["admin", "leads", "router", "read"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    key_id: UUID
+    name: str
+    scopes: frozenset[str]
+    tenant: Tenant
+    expires_at: datetime | None
+
+    @classmethod
+    def of(cls, key: ApiKey) -> "Principal":
+        return cls(key.id, key.name, frozenset(key.scopes), key.tenant, key.expires_at)
+
+    @property
+    def actor(self) -> str:
+        """How the audit log names this key."""
+        return f"key:{self.key_id}"
+
+    def may(self, scopes: tuple[Scope, ...]) -> bool:
+        """Any of these is enough, and `admin` is enough for everything."""
+        return not self.scopes.isdisjoint(scopes) or "admin" in self.scopes

@@ -1,0 +1,90 @@
+"""The outermost layer: every request has an id, every error its shape, every answer its line in the metrics."""
+
+import re
+import time
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from trunkline.api import errors
+from trunkline.errors import StoreUnavailable
+from trunkline.model import new_id
+from trunkline.telemetry import bind, get_logger, metrics
+
+log = get_logger(__name__)
+
+# A client's id goes into our logs and headers, so it must be harmless in both.
+_SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+class RequestContext:
+    def __init__(self, app: ASGIApp):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        scope.setdefault("state", {})["request_id"] = request_id
+        answer = _Answer(send, request_id)
+        started_s = time.perf_counter()
+        with bind(request_id=request_id):
+            try:
+                await self._answer(scope, receive, answer)
+            finally:
+                _measure(scope, answer.status, time.perf_counter() - started_s)
+
+    async def _answer(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
+        try:
+            await self.app(scope, receive, answer)
+        except ClientDisconnect:
+            log.debug("request.abandoned", path=scope["path"])
+        except Exception as error:
+            _report(scope, error)
+            if answer.status is not None:
+                # Half an answer is out. Only a broken connection can still say that it is not whole.
+                raise
+            await errors.respond(error, answer.request_id)(scope, receive, answer)
+
+
+class _Answer:
+    """Sends on what the application sends, with the id of the request in its head."""
+
+    def __init__(self, send: Send, request_id: str):
+        self._send = send
+        self.request_id = request_id
+        self.status: int | None = None
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            headers["X-Request-ID"] = self.request_id
+            headers["X-Content-Type-Options"] = "nosniff"
+        await self._send(message)
+
+
+def _request_id(scope: Scope) -> str:
+    given = Headers(scope=scope).get("x-request-id", "")
+    return given if _SANE_ID.fullmatch(given) else str(new_id())
+
+
+def _report(scope: Scope, error: Exception) -> None:
+    match error:
+        case errors.ApiError():
+            pass
+        case StoreUnavailable():
+            log.warning("store.unavailable", path=scope["path"], reason=str(error))
+        case _:
+            log.error("request.failed", path=scope["path"], exc_info=error)
+
+
+def _measure(scope: Scope, status: int | None, duration_s: float) -> None:
+    method = scope["method"] if scope["method"] in _METHODS else "OTHER"
+    # The template, never the path: a path holds ids, and anybody can make up new ones.
+    route = getattr(scope.get("route"), "path", "unmatched")
+    metrics.HTTP_REQUESTS.labels(method, route, str(status or "abandoned")).inc()
+    metrics.HTTP_SECONDS.labels(method, route).observe(duration_s)

@@ -1,0 +1,182 @@
+"""Leads: taking them in, and finding them again."""
+
+import asyncio
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, BackgroundTasks, Query, Response
+from pydantic import AliasChoices, Field
+
+from trunkline.api.auth import API_ROOT, LeadsKey, ReadKey
+from trunkline.api.deps import Api, Deps
+from trunkline.api.errors import conflict, invalid, unknown
+from trunkline.api.models import READ_ERRORS, WRITE_ERRORS, Out, found
+from trunkline.api.paging import LAST_ID, Cursors, Page, PageOut, PageQuery
+from trunkline.api.principal import Principal
+from trunkline.errors import StoreUnavailable
+from trunkline.leads import ingest, phones
+from trunkline.leads.ingest import FieldProblem, LeadRequest, ObjectId, Refused, Text
+from trunkline.states import AttemptState, LeadStatus
+from trunkline.store import leads
+from trunkline.store.database import Connection
+from trunkline.store.leads import Lead, LeadFilter, NewLead
+from trunkline.telemetry import bind, get_logger
+
+log = get_logger(__name__)
+router = APIRouter(prefix=f"{API_ROOT}/leads", tags=["leads"])
+
+
+class AttemptOut(Out):
+    id: UUID
+    attempt_no: int
+    state: AttemptState
+    carrier: str
+    carrier_call_id: str | None
+    from_phone: str
+    intent_at: datetime
+    accepted_at: datetime | None
+    ringing_at: datetime | None
+    answered_at: datetime | None
+    ended_at: datetime | None
+    end_reason: str | None
+    duration_s: int | None
+
+
+class LeadOut(Out):
+    id: UUID
+    request_id: str
+    reseller_id: str
+    merchant_id: str
+    phone: str = Field(description="As E.164.")
+    payload: dict[str, Any]
+    campaign_id: UUID | None
+    pool: str = Field(validation_alias=AliasChoices("pool_id", "pool"))
+    priority: int
+    status: LeadStatus
+    outcome: str | None = Field(description="Set when the status is FINISHED.")
+    outcome_reason: str | None
+    scheduled_at: datetime = Field(description="When it was to be called at the earliest.")
+    due_at: datetime = Field(description="When it is to be called next.")
+    attempt_count: int
+    max_attempts: int
+    reporting_webhook_url: str | None
+    version: int
+    created_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None
+
+
+class LeadWithAttemptsOut(LeadOut):
+    attempts: list[AttemptOut] = Field(description="Every dial, in order.")
+
+
+class LeadQuery(PageQuery):
+    status: LeadStatus | None = None
+    merchant_id: ObjectId | None = None
+    campaign_id: UUID | None = None
+    phone: Text | None = Field(
+        None,
+        min_length=1,
+        max_length=phones.TEXT_MAX,
+        description="With its country code; a missing + is added.",
+    )
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=LeadOut,
+    responses=WRITE_ERRORS | {200: {"model": LeadOut, "description": "This request was sent before."}},
+    summary="Take in a lead",
+)
+async def create_lead(
+    body: LeadRequest, who: LeadsKey, api: Deps, response: Response, afterwards: BackgroundTasks
+) -> Lead:
+    """Safe to repeat: the same `request_id` answers with the same lead, and calls nobody twice.
+
+    201 for a new lead, 200 for one that this request made before, 409 if that one had other content.
+    """
+    merchant_id = body.merchant_id or who.tenant.merchant_id
+    if merchant_id is None:
+        raise invalid(FieldProblem("merchant_id", "Name the merchant: this key is not bound to one."))
+    async with api.store.reading() as connection:
+        new = await _prepared(connection, who, body, merchant_id, api.deps.limits.payload_bytes_max)
+        lead, is_new = await _insert_once(connection, new)
+    if lead.request_hash != new.request_hash:
+        raise conflict(
+            "request_id_reused", "This request_id was used before with other content. Choose another one."
+        )
+    if is_new:
+        afterwards.add_task(_schedule, api, lead)
+    else:
+        response.status_code = 200
+    return lead
+
+
+@router.get("", response_model=PageOut[LeadOut], responses=READ_ERRORS, summary="List leads")
+async def list_leads(query: Annotated[LeadQuery, Query()], who: ReadKey, api: Deps) -> Page[Lead]:
+    """Newest first. Filters are joined by "and"."""
+    cursors = Cursors("leads", who, query)
+    before = cursors.start_id(LAST_ID)
+    wanted = LeadFilter(query.merchant_id, query.campaign_id, _e164(query.phone), query.status)
+    async with api.store.reading() as connection:
+        rows = await leads.list_leads(
+            connection, who.tenant, wanted, before=before, limit=cursors.fetch_limit
+        )
+    return cursors.page(rows, lambda lead: lead.id)
+
+
+@router.get("/{lead_id}", response_model=LeadWithAttemptsOut, responses=READ_ERRORS, summary="Get a lead")
+async def get_lead(lead_id: UUID, who: ReadKey, api: Deps) -> LeadWithAttemptsOut:
+    """With every attempt to call it."""
+    async with api.store.reading() as connection:
+        lead = found(await leads.get(connection, who.tenant, lead_id), "lead")
+        attempts = await leads.attempts(connection, lead_id)
+    return LeadWithAttemptsOut(
+        attempts=[AttemptOut.model_validate(attempt) for attempt in attempts],
+        **LeadOut.model_validate(lead).model_dump(),
+    )
+
+
+async def _prepared(
+    connection: Connection, who: Principal, body: LeadRequest, merchant_id: str, payload_bytes_max: int
+) -> NewLead:
+    admission = await leads.admission(connection, who.tenant, merchant_id, body.pool)
+    if admission is None:
+        raise unknown("merchant_id", "merchant")
+    match ingest.prepare(body, admission, payload_bytes_max=payload_bytes_max):
+        case Refused(problems):
+            raise invalid(*problems)
+        case NewLead() as new:
+            return new
+
+
+async def _insert_once(connection: Connection, new: NewLead) -> tuple[Lead, bool]:
+    """Insert, or read what an earlier request inserted. Twice, because retention may remove it in between."""
+    for _ in range(2):
+        if lead := await leads.insert(connection, new):
+            return lead, True
+        if lead := await leads.by_request(connection, new.merchant_id, new.request_id):
+            return lead, False
+    raise StoreUnavailable("the lead of this request_id was removed while it was read")
+
+
+async def _schedule(api: Api, lead: Lead) -> None:
+    """Best effort, after the answer: what fails here is brought by the loader from Postgres."""
+    with bind(lead_id=lead.id):
+        try:
+            async with asyncio.timeout(api.deps.limits.schedule_timeout_s):
+                await api.deps.on_lead_accepted(lead)
+        except Exception as error:
+            log.warning("lead.not_scheduled", reason=f"{type(error).__name__}: {error}")
+
+
+def _e164(text: str | None) -> str | None:
+    """The + of a query string arrives as a space when a client does not escape it."""
+    if text is None:
+        return None
+    phone = phones.to_e164(f"+{text.strip().removeprefix('+')}", None)
+    if isinstance(phone, phones.BadPhone):
+        raise invalid(FieldProblem("phone", phone.error))
+    return phone

@@ -1,0 +1,192 @@
+"""Outbound numbers and their channels.
+
+Only a key of the platform writes them: a number spends from a carrier account, and accounts have no owner among the
+tenants. Tenants see the numbers that their leads may be dialled from.
+"""
+
+from datetime import datetime
+from typing import Annotated, Literal
+from uuid import UUID
+
+from fastapi import APIRouter, Query
+from pydantic import AliasChoices, ConfigDict, Field, StringConstraints
+
+from trunkline.api.auth import API_ROOT, AdminKey, ReadKey, require_platform
+from trunkline.api.deps import Api, Deps
+from trunkline.api.errors import conflict, invalid
+from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, Body, Owned, created, found
+from trunkline.api.ownership import record
+from trunkline.api.paging import FIRST_ID, Cursors, Page, PageOut, PageQuery
+from trunkline.leads import phones
+from trunkline.leads.ingest import FieldProblem, ObjectId, Text
+from trunkline.model import new_id
+from trunkline.store import numbers
+from trunkline.store.database import Connection
+from trunkline.store.numbers import NewNumber, Number, NumberChange
+from trunkline.store.tenants import PLATFORM
+
+router = APIRouter(prefix=f"{API_ROOT}/numbers", tags=["numbers"])
+
+Carrier = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
+Account = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+Status = Literal["active", "draining", "disabled"]
+
+CHANNELS_MAX = 10_000
+_CHANNELS = "How many calls it may carry at once. A lower number takes effect as calls end."
+_STATUS = "A draining number finishes its calls and starts none; a disabled one is out of use."
+
+
+class NumberIn(Body):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"e164": "+14155550100", "pool": "acme-main", "carrier": "twilio", "max_channels": 20}
+            ]
+        }
+    )
+
+    e164: Text = Field(min_length=1, max_length=phones.TEXT_MAX, description="The number itself, as E.164.")
+    pool: ObjectId = Field(description="It belongs to whom its pool belongs.")
+    carrier: Carrier
+    account: Account = Field("default", description="The carrier's account that it is dialled with.")
+    max_channels: int = Field(ge=0, le=CHANNELS_MAX, strict=True, description=_CHANNELS)
+    status: Status = Field("active", description=_STATUS)
+
+
+class NumberPatch(Body):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"max_channels": 10}]})
+
+    pool: ObjectId | None = Field(None, description="Only while no call is on it.")
+    carrier: Carrier | None = Field(None, description="Only while no call is on it.")
+    account: Account | None = Field(None, description="Only while no call is on it.")
+    max_channels: int | None = Field(None, ge=0, le=CHANNELS_MAX, strict=True, description=_CHANNELS)
+    status: Status | None = Field(None, description=_STATUS)
+
+    @property
+    def needs_idle(self) -> bool:
+        return not self.model_fields_set.isdisjoint({"pool", "carrier", "account"})
+
+
+class NumberOut(Owned):
+    id: UUID
+    e164: str
+    pool: str = Field(validation_alias=AliasChoices("pool_id", "pool"))
+    carrier: str
+    account: str
+    max_channels: int
+    status: str
+    version: int
+    updated_at: datetime
+
+
+class NumberQuery(PageQuery):
+    pool: ObjectId | None = Field(None, description="Only the numbers of this pool.")
+
+
+@router.post("", status_code=201, response_model=NumberOut, responses=WRITE_ERRORS, summary="Add a number")
+async def create_number(body: NumberIn, who: AdminKey, api: Deps) -> Number:
+    """Needs a key of the platform with the scope `admin`."""
+    require_platform(who, "add numbers")
+    _check_carrier(api, body.carrier)
+    new = _new(body)
+    async with api.store.writing() as tx:
+        await _check_pool(tx, body.pool)
+        number = created(await numbers.insert(tx, new), "The number", new.e164)
+        await record(tx, who, "number.created", number.id, number.tenant, **_audited(body))
+    return number
+
+
+@router.get("", response_model=PageOut[NumberOut], responses=READ_ERRORS, summary="List numbers")
+async def list_numbers(query: Annotated[NumberQuery, Query()], who: ReadKey, api: Deps) -> Page[Number]:
+    """Oldest first: your own, your reseller's and the platform's."""
+    cursors = Cursors("numbers", who, query)
+    after = cursors.start_id(FIRST_ID)
+    async with api.store.reading() as connection:
+        rows = await numbers.list_numbers(
+            connection, who.tenant, pool_id=query.pool, after=after, limit=cursors.fetch_limit
+        )
+    return cursors.page(rows, lambda number: number.id)
+
+
+@router.get("/{number_id}", response_model=NumberOut, responses=READ_ERRORS, summary="Get a number")
+async def get_number(number_id: UUID, who: ReadKey, api: Deps) -> Number:
+    async with api.store.reading() as connection:
+        return found(await numbers.get(connection, who.tenant, number_id), "number")
+
+
+@router.patch("/{number_id}", response_model=NumberOut, responses=WRITE_ERRORS, summary="Change a number")
+async def update_number(number_id: UUID, body: NumberPatch, who: AdminKey, api: Deps) -> Number:
+    """What is left out stays as it is. Needs a key of the platform with the scope `admin`."""
+    async with api.store.writing() as tx:
+        found(await numbers.get(tx, who.tenant, number_id), "number")
+        require_platform(who, "change numbers")
+        _check_carrier(api, body.carrier)
+        if body.pool is not None:
+            await _check_pool(tx, body.pool)
+        if body.needs_idle:
+            await _require_idle(tx, number_id)
+        number = found(await numbers.update(tx, number_id, _change(body)), "number")
+        await record(tx, who, "number.changed", number.id, number.tenant, **_audited(body))
+    return number
+
+
+@router.delete("/{number_id}", status_code=204, responses=DELETE_ERRORS, summary="Remove a number")
+async def delete_number(number_id: UUID, who: AdminKey, api: Deps) -> None:
+    """Refused while a call is on it: set it to draining first. Needs a key of the platform."""
+    async with api.store.writing() as tx:
+        number = found(await numbers.get(tx, who.tenant, number_id), "number")
+        require_platform(who, "remove numbers")
+        await _require_idle(tx, number_id)
+        await numbers.remove(tx, number_id)
+        await record(tx, who, "number.removed", number.id, number.tenant)
+
+
+def _new(body: NumberIn) -> NewNumber:
+    e164 = phones.to_e164(body.e164, None)
+    if isinstance(e164, phones.BadPhone):
+        raise invalid(FieldProblem("e164", e164.error))
+    return NewNumber(
+        id=new_id(),
+        e164=e164,
+        pool_id=body.pool,
+        carrier=body.carrier,
+        account=body.account,
+        max_channels=body.max_channels,
+        status=body.status,
+    )
+
+
+def _change(body: NumberPatch) -> NumberChange:
+    return NumberChange(
+        pool_id=body.pool,
+        carrier=body.carrier,
+        account=body.account,
+        max_channels=body.max_channels,
+        status=body.status,
+    )
+
+
+def _audited(body: Body) -> dict[str, object]:
+    return body.model_dump(mode="json", exclude_unset=True, exclude={"e164"})
+
+
+def _check_carrier(api: Api, carrier: str | None) -> None:
+    known = api.deps.carriers
+    if carrier is not None and known is not None and carrier not in known:
+        raise invalid(
+            FieldProblem("carrier", f"There is no such carrier. Known are: {', '.join(sorted(known))}.")
+        )
+
+
+async def _check_pool(tx: Connection, pool_id: str) -> None:
+    if await numbers.get_pool(tx, PLATFORM, pool_id) is None:
+        raise invalid(FieldProblem("pool", f"There is no pool {pool_id!r}."))
+
+
+async def _require_idle(tx: Connection, number_id: UUID) -> None:
+    held = await numbers.lock_and_count_held(tx, number_id)
+    if held:
+        raise conflict(
+            "calls_live",
+            f"Calls hold {held} of its channels. Set status to draining and wait until they end.",
+        )

@@ -1,0 +1,95 @@
+"""For those who watch the process: is it alive, is it ready, what does it measure?"""
+
+import asyncio
+from typing import Literal
+
+import msgspec
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trunkline import __version__
+from trunkline.api.deps import Deps, Probe
+from trunkline.api.errors import ApiError, body_of
+from trunkline.api.models import ErrorOut
+from trunkline.telemetry import get_logger
+
+log = get_logger(__name__)
+router = APIRouter(tags=["operation"])
+
+
+class HealthOut(BaseModel):
+    status: Literal["ok"]
+    version: str
+
+
+class CheckOut(BaseModel):
+    ok: bool
+    required: bool = Field(description="Whether this process is ready without it.")
+    error: str | None = None
+
+
+class ReadyOut(BaseModel):
+    status: Literal["ready", "degraded"]
+    checks: dict[str, CheckOut]
+
+
+class NotReadyOut(ErrorOut):
+    checks: dict[str, CheckOut]
+
+
+@router.get("/health", summary="Is the process alive?")
+async def get_health() -> HealthOut:
+    """Touches nothing but the process itself: restarting it would not bring an engine back."""
+    return HealthOut(status="ok", version=__version__)
+
+
+@router.get(
+    "/ready",
+    response_model=ReadyOut,
+    responses={503: {"model": NotReadyOut, "description": "Something is away that this process needs."}},
+    summary="Can the process do its work?",
+)
+async def get_ready(request: Request, api: Deps) -> ReadyOut | Response:
+    """Every dependency, each asked anew. `degraded`: one is away that is not required."""
+    probes = api.deps.probes
+    timeout_s = api.deps.limits.probe_timeout_s
+    results = await asyncio.gather(*(_ask(name, probe, timeout_s) for name, probe in probes.items()))
+    checks = dict(zip(probes, results, strict=True))
+    if all(check.ok for check in results):
+        return ReadyOut(status="ready", checks=checks)
+    if all(check.ok for check in results if check.required):
+        return ReadyOut(status="degraded", checks=checks)
+    return _not_ready(checks, request.state.request_id)
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {}}, "description": "In Prometheus' text format."}},
+    summary="What the process measures",
+)
+async def get_metrics(request: Request, api: Deps) -> Response:
+    body, content_type = api.deps.render_metrics(request.headers.get("accept", ""))
+    return Response(body, headers={"Content-Type": content_type})
+
+
+async def _ask(name: str, probe: Probe, timeout_s: float) -> CheckOut:
+    """The reason goes to the log: this page is open, and the reason may name hosts."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await probe.check()
+    except TimeoutError:
+        return CheckOut(ok=False, required=probe.required, error=f"no answer within {timeout_s:g} s")
+    except Exception as error:
+        log.warning("probe.failed", probe=name, reason=f"{type(error).__name__}: {error}")
+        return CheckOut(ok=False, required=probe.required, error="unavailable")
+    return CheckOut(ok=True, required=probe.required)
+
+
+def _not_ready(checks: dict[str, CheckOut], request_id: str) -> Response:
+    away = ", ".join(name for name, check in checks.items() if check.required and not check.ok)
+    problem = ApiError(503, "not_ready", f"Not ready: {away} cannot be used. See checks.")
+    body = body_of(problem, request_id, checks={name: check.model_dump() for name, check in checks.items()})
+    return Response(msgspec.json.encode(body), 503, media_type="application/json")

@@ -1,0 +1,49 @@
+"""The database as a route uses it: in bounded time, and with one word for every way of being away."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import asyncpg
+
+from trunkline.errors import StoreUnavailable
+from trunkline.store.database import UNAVAILABLE, Connection, Database, describe
+
+# Beside a server that cannot be reached: one that cannot serve this now. Sent again, the same request may pass.
+_PASSING: tuple[type[BaseException], ...] = (
+    asyncpg.InsufficientResourcesError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.TransactionRollbackError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.ReadOnlySQLTransactionError,
+)
+
+
+class Store:
+    def __init__(self, database: Database, *, timeout_s: float):
+        self._database = database
+        self._timeout_s = timeout_s
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[Connection]:
+        """For single statements, each its own transaction."""
+        with _translated():
+            async with asyncio.timeout(self._timeout_s), self._database.connection() as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[Connection]:
+        """For one transaction. An exception inside undoes it."""
+        with _translated():
+            async with asyncio.timeout(self._timeout_s), self._database.transaction() as tx:
+                yield tx
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except asyncpg.DataError:
+        raise  # a value that Postgres cannot take: our mistake, whoever asks how often
+    except (*UNAVAILABLE, *_PASSING) as error:
+        raise StoreUnavailable(f"Postgres cannot serve this now: {describe(error)}") from error
