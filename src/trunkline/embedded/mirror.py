@@ -28,11 +28,12 @@ POSTGRES_PROGRAMS = ("postgres", "initdb")
 
 
 async def reachable_binaries(
-    binaries: Binaries, account: Account, places: Sequence[Path] = PLACES
+    binaries: Binaries, account: Account, places: Sequence[Path] | None = None
 ) -> Binaries:
     """`binaries` themselves if the account can run them, else a copy that it can."""
     if not account.is_another or await _can_run(binaries, account):
         return binaries
+    places = PLACES if places is None else places
     for place in places:
         copy = _copy_in(place, binaries)
         if copy is not None and await _can_run(copy, account):

@@ -149,10 +149,10 @@ class Postgres(Server):
             raise EmbeddedError(f"Postgres cannot make its folder {self.folder}: {said[0]}")
 
     def _check_version(self) -> None:
-        ours = (self._binaries.postgres_home / "share" / "postgres.bki").open().readline().split()[-1]
+        ours = _major_version(self._binaries)
         try:
             theirs = (self.folder / "PG_VERSION").read_text().strip()
-        except FileNotFoundError:
+        except OSError:
             theirs = ""
         if theirs == ours:
             return
@@ -174,6 +174,12 @@ class Postgres(Server):
                 "restore the file from a backup, or move the data folder away to begin anew"
             ) from None
         await connection.close()
+
+
+def _major_version(binaries: Binaries) -> str:
+    """The first line of the catalogue, «# PostgreSQL 18», which initdb itself goes by."""
+    with (binaries.postgres_home / "share" / "postgres.bki").open() as catalogue:
+        return catalogue.readline().split()[-1]
 
 
 def _as_seen_from_inside(folder: Path) -> str:

@@ -13,8 +13,8 @@ from signal import Signals
 from trunkline.embedded.account import Account
 
 LAUNCHER = Path(__file__).with_name("launch.py")
-# Servers see none of our environment: no PG… variable may bend them, no secret may show in /proc.
-ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C"}
+# Servers see nothing else of our environment: no PG… variable may bend them, no secret may show in /proc.
+KEPT_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 POLL_S = 0.01
 LOG_BYTES_MAX = 10_000_000
 
@@ -61,7 +61,7 @@ class Child:
                 stdin=text,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=ENVIRONMENT,
+                env=_environment(),
                 start_new_session=True,
             )
         return cls(popen, log, log_start)
@@ -98,6 +98,11 @@ class Child:
                 await asyncio.wait_for(self.exited(), step.wait_s)
             except TimeoutError:
                 continue
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+    return {"PATH": os.defpath, "LC_ALL": "C", **kept}
 
 
 def rotate(log: Path) -> None:

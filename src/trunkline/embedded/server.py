@@ -44,6 +44,11 @@ class Server(ABC):
     def is_running(self) -> bool:
         return self._child is not None and self._child.exit_status is None
 
+    @property
+    def output(self) -> str:
+        """What it has written to its log since its start."""
+        return self._running().output
+
     async def start(self) -> None:
         """Serve on a free port, the last one if possible. Everything of an earlier run is ended before."""
         await end_leftovers(self.folder, self.program, self.stop_steps)
@@ -98,8 +103,8 @@ class Server(ABC):
             return False
         reason = self.complaint(output) or f"exit status {child.exit_status}"
         raise EmbeddedError(
-            f"{self.title} cannot start on {self.folder}: {reason}. Nothing was changed: restore the folder "
-            f"from a backup, or move it away to begin anew (log: {self.log_file})"
+            f"{self.title} cannot start on {self.folder}: {reason}. Nothing was changed; if the folder is "
+            f"damaged, restore it from a backup or move it away to begin anew (log: {self.log_file})"
         )
 
     def _running(self) -> Child:

@@ -85,7 +85,9 @@ class Valkey(Server):
         )
 
     async def answers(self) -> bool:
-        """Not while it reads its append-only file: it takes connections then, and refuses their commands."""
+        """Ask only once it says so itself: until then the port, and our password with it, may be another's."""
+        if "Ready to accept connections" not in self.output:
+            return False
         client = self.client()
         try:
             await client.ping()
