@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from trunkline.errors import TrunklineError
 from trunkline.telephony.callbacks import CallbackKeys
 from trunkline.telephony.carrier import Carrier
-from trunkline.telephony.session import CarrierSession
+from trunkline.telephony.session import CarrierSession, basic
 from trunkline.telephony.twilio import BASE_URL as TWILIO_BASE_URL
 from trunkline.telephony.twilio import Twilio
 
@@ -40,7 +40,7 @@ def _twilio(account: CarrierAccount) -> Carrier:
         account.callback_keys,
         base_url=account.base_url or TWILIO_BASE_URL,
         previous_auth_tokens=(previous,) if previous else (),
-        session=CarrierSession(account_sid, auth_token, total_timeout_s=account.request_timeout_s),
+        session=CarrierSession(basic(account_sid, auth_token), total_timeout_s=account.request_timeout_s),
     )
 
 

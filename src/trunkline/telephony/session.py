@@ -9,6 +9,8 @@
 """
 
 import socket
+import struct
+from base64 import b64encode
 from collections.abc import Mapping
 from types import SimpleNamespace
 
@@ -18,7 +20,7 @@ from aiohttp.client_exceptions import ClientError
 from trunkline.clock import Clock, SystemClock
 from trunkline.telephony.exchange import Exchange, Lost, NotSent, Reply
 
-_SO_LINGER_DISCARD = b"\x01\x00\x00\x00\x00\x00\x00\x00"  # struct linger: on, 0 seconds
+_LINGER_0_S = struct.pack("ii", 1, 0)
 
 
 class _TooLateError(Exception):
@@ -41,13 +43,17 @@ class _Gate:
         self.passed = True
 
 
+def basic(username: str, password: str) -> str:
+    """The value of an Authorization header."""
+    return "Basic " + b64encode(f"{username}:{password}".encode()).decode()
+
+
 class CarrierSession:
     """Opened at first use, inside the running loop; shared by everything that talks to one account."""
 
     def __init__(
         self,
-        username: str,
-        password: str,
+        authorization: str,
         *,
         connect_timeout_s: float = 3.0,
         total_timeout_s: float = 10.0,
@@ -57,7 +63,7 @@ class CarrierSession:
         reply_bytes_max: int = 4 * 1024 * 1024,
         clock: Clock | None = None,
     ) -> None:
-        self._auth = aiohttp.BasicAuth(username, password)
+        self._headers = {"Authorization": authorization}
         self._timeout = aiohttp.ClientTimeout(
             total=total_timeout_s, connect=connect_timeout_s, sock_connect=connect_timeout_s
         )
@@ -68,12 +74,13 @@ class CarrierSession:
         self._session: aiohttp.ClientSession | None = None
 
     async def post(
-        self, url: str, form: list[tuple[str, str]], send_by_boottime_s: float | None = None
+        self, url: str, content_type: str, body: bytes, send_by_boottime_s: float | None = None
     ) -> Exchange:
-        return await self._exchange("POST", url, form=form, send_by_boottime_s=send_by_boottime_s)
+        headers = {"Content-Type": content_type}
+        return await self._exchange("POST", url, headers, body=body, send_by_boottime_s=send_by_boottime_s)
 
     async def get(self, url: str, query: Mapping[str, str] | None = None) -> Exchange:
-        return await self._exchange("GET", url, query=query)
+        return await self._exchange("GET", url, {}, query=query)
 
     async def aclose(self) -> None:
         if self._session is not None:
@@ -84,8 +91,9 @@ class CarrierSession:
         self,
         method: str,
         url: str,
+        headers: Mapping[str, str],
         *,
-        form: list[tuple[str, str]] | None = None,
+        body: bytes | None = None,
         query: Mapping[str, str] | None = None,
         send_by_boottime_s: float | None = None,
     ) -> Exchange:
@@ -94,8 +102,9 @@ class CarrierSession:
             async with self._opened().request(
                 method,
                 url,
-                data=aiohttp.FormData(form) if form is not None else None,
+                data=body,
                 params=query,
+                headers=headers,
                 allow_redirects=False,
                 trace_request_ctx=gate,
             ) as response:
@@ -124,7 +133,7 @@ class CarrierSession:
                 limit=0, keepalive_timeout=self._keepalive_s, socket_factory=self._socket
             )
             self._session = aiohttp.ClientSession(
-                auth=self._auth,
+                headers=self._headers,
                 connector=connector,
                 timeout=self._timeout,
                 trace_configs=[trace],
@@ -137,7 +146,7 @@ class CarrierSession:
         sock = socket.socket(family, kind, protocol)
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; elsewhere the total time-out alone bounds it
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._user_timeout_ms)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _SO_LINGER_DISCARD)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_0_S)
         return sock
 
 

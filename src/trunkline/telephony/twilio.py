@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from trunkline.clock import Clock, SystemClock
 from trunkline.telephony import twiml
@@ -30,8 +31,8 @@ from trunkline.telephony.carrier import (
     WebhookResult,
 )
 from trunkline.telephony.exchange import Dialect, Exchange, Reply, classify
-from trunkline.telephony.session import CarrierSession
-from trunkline.telephony.twilio_signature import verified_fields
+from trunkline.telephony.session import CarrierSession, basic
+from trunkline.telephony.twilio_signature import FORM, verified_fields
 from trunkline.telephony.twilio_webhooks import END_REASONS, moment, read_event, state_of, whole
 
 BASE_URL = "https://api.twilio.com"
@@ -74,17 +75,17 @@ class Twilio:
         self._calls_url = f"{self._base_url}/2010-04-01/Accounts/{account_sid}/Calls"
         self._webhook_age_max_s = webhook_age_max_s
         self._clock = clock or SystemClock()
-        self._session = session or CarrierSession(account_sid, auth_token)
+        self._session = session or CarrierSession(basic(account_sid, auth_token))
 
     async def place(self, order: CallOrder) -> PlaceResult:
         exchange = await self._session.post(
-            f"{self._calls_url}.json", _create_form(order), order.send_by_boottime_s
+            f"{self._calls_url}.json", FORM, _create_form(order), order.send_by_boottime_s
         )
         return classify(exchange, DIALECT)
 
     async def hang_up(self, call_id: str, *, only_unanswered: bool = False) -> HangUpResult:
         status = "canceled" if only_unanswered else "completed"
-        exchange = await self._session.post(f"{self._calls_url}/{call_id}.json", [("Status", status)])
+        exchange = await self._session.post(self._call_url(call_id), FORM, f"Status={status}".encode())
         match exchange:
             case Reply(status=200):
                 return HangUpAsked(str(_json_object(exchange).get("status", "")))
@@ -96,7 +97,7 @@ class Twilio:
                 return HangUpUnavailable(_why(exchange))
 
     async def look_up(self, call_id: str) -> LookUpResult:
-        exchange = await self._session.get(f"{self._calls_url}/{call_id}.json")
+        exchange = await self._session.get(self._call_url(call_id))
         match exchange:
             case Reply(status=200):
                 return _view(_json_object(exchange)) or LookUpUnavailable("not a call")
@@ -154,6 +155,9 @@ class Twilio:
             return Forged("stale")
         return read_event(fields, tag)
 
+    def _call_url(self, call_id: str) -> str:
+        return f"{self._calls_url}/{quote(call_id, safe='')}.json"
+
     async def _pages(self, query: Mapping[str, str]) -> list[CallView] | ListUnavailable:
         """Follow the list to its end. A page missing is a list missing."""
         calls: list[CallView] = []
@@ -174,7 +178,7 @@ class Twilio:
         return ListUnavailable(f"more than {LIST_PAGES_MAX} pages")
 
 
-def _create_form(order: CallOrder) -> list[tuple[str, str]]:
+def _create_form(order: CallOrder) -> bytes:
     form = [
         ("To", order.to),
         ("From", order.from_),
@@ -186,7 +190,8 @@ def _create_form(order: CallOrder) -> list[tuple[str, str]]:
         ("TimeLimit", str(order.time_limit_s)),
     ]
     # One field per event. Joined by spaces Twilio takes it as one unknown event and sends nothing.
-    return form + [("StatusCallbackEvent", event) for event in STATUS_EVENTS]
+    form += [("StatusCallbackEvent", event) for event in STATUS_EVENTS]
+    return urlencode(form).encode()
 
 
 def _accepted(reply: Reply) -> Accepted | None:

@@ -7,6 +7,8 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+CATCH_UP_S = 0.05
+
 
 class PacedQueue(Generic[T]):
     """One timer for the whole queue, running only while something waits."""
@@ -41,8 +43,8 @@ class PacedQueue(Generic[T]):
     def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while self._waiting and self._next_at <= loop.time():
-            # Time unused is not saved up: after a pause there is no burst.
-            self._next_at = max(self._next_at, loop.time()) + self._interval_s
+            # A late timer is caught up with; time that nobody used is not saved for a burst.
+            self._next_at = max(self._next_at, loop.time() - CATCH_UP_S) + self._interval_s
             self._start(self._waiting.popleft())
         if self._waiting and self._timer is None:
             self._timer = loop.call_at(self._next_at, self._tick)

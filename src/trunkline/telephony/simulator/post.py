@@ -8,7 +8,7 @@ import asyncio
 import ssl
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast
 from urllib.parse import SplitResult, urlsplit
 
 import httptools
@@ -74,8 +74,7 @@ class _Connection(asyncio.Protocol):
         self._finish(NoAnswer("read"))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own class is none by inheritance
 
     def data_received(self, data: bytes) -> None:
         if self._waiter is None or self._waiter.done():

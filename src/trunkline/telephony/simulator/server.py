@@ -20,6 +20,9 @@ from trunkline.telephony.simulator.post import Poster
 from trunkline.telephony.simulator.twilio_wire import TwilioWire
 from trunkline.telephony.simulator.webhooks import Webhooks
 
+# A burst of dials opens a burst of connections; one that overflows is a dial in doubt.
+BACKLOG = 1024
+
 
 class Simulator:
     def __init__(self, config: SimulatorConfig | None = None) -> None:
@@ -50,7 +53,7 @@ class Simulator:
 
     async def start(self) -> None:
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self.config.host, self.config.port)
+        site = web.TCPSite(self._runner, self.config.host, self.config.port, backlog=BACKLOG)
         await site.start()
         self.port = self._runner.addresses[0][1]
 

@@ -46,6 +46,10 @@ def duration_s(call: Call, time_scale: float) -> int:
     return max(1, round((dial.ended_at - dial.answered_at) / time_scale))
 
 
+def rfc2822(instant: float) -> str:
+    return formatdate(instant).replace("-0000", "+0000")
+
+
 class TwilioLanguage:
     """The `Wire` of calls that were ordered from Twilio."""
 
@@ -56,7 +60,7 @@ class TwilioLanguage:
         fields = _about(call) | {
             "CallbackSource": "call-progress-events",
             "SequenceNumber": str(call.sequence),
-            "Timestamp": formatdate(call.updated_at),
+            "Timestamp": rfc2822(call.updated_at),
         }
         if event == "ended" and call.reason:
             talked_s = duration_s(call, self._time_scale)

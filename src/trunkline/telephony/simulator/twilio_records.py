@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from email.utils import formatdate
 from typing import Any
 
 from trunkline.telephony.simulator.calls import Call
-from trunkline.telephony.simulator.twilio_language import duration_s, status_of
+from trunkline.telephony.simulator.twilio_language import duration_s, rfc2822, status_of
 
 
 def resource(call: Call, time_scale: float) -> dict[str, Any]:
@@ -22,10 +21,10 @@ def resource(call: Call, time_scale: float) -> dict[str, Any]:
         "from_formatted": call.order.from_,
         "status": _shown(call),
         "direction": "outbound-api",
-        "date_created": _rfc2822(call.created_at),
-        "date_updated": _rfc2822(call.updated_at),
-        "start_time": _rfc2822(dial.started_at) if dial else None,
-        "end_time": _rfc2822(dial.ended_at) if dial and dial.ended_at else None,
+        "date_created": rfc2822(call.created_at),
+        "date_updated": rfc2822(call.updated_at),
+        "start_time": rfc2822(dial.started_at) if dial else None,
+        "end_time": rfc2822(dial.ended_at) if dial and dial.ended_at else None,
         "duration": str(talked_s) if talked_s else None,
         "queue_time": str(call.queue_ms),
         "answered_by": None,
@@ -70,7 +69,3 @@ def _instant(text: str | None) -> float | None:
 def _shown(call: Call) -> str:
     """REST knows no "initiated": until it rings, a dialled call is still shown as queued."""
     return "queued" if call.state == "initiated" else status_of(call)
-
-
-def _rfc2822(instant: float) -> str:
-    return formatdate(instant).replace("-0000", "+0000")

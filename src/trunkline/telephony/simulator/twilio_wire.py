@@ -1,6 +1,8 @@
 """Twilio's REST API for calls: create, fetch, list, update."""
 
 import asyncio
+import socket
+import struct
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
 from hmac import compare_digest
@@ -163,8 +165,10 @@ def _undialled(fault: ReplyFault | None, request: web.Request, faults: Faults) -
 
 
 def _reset(request: web.Request) -> web.StreamResponse:
-    """Cut the connection without a reply."""
+    """Cut the connection without a reply, with RST."""
     if request.transport is not None:
+        connection: socket.socket = request.transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         request.transport.abort()
     return web.Response()
 

@@ -1,0 +1,95 @@
+"""The other end of a carrier, for trying one without the platform: takes webhooks, answers calls, hears streams."""
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from aiohttp import WSMsgType, web
+
+from trunkline.telephony import twiml
+from trunkline.telephony.carrier import Document, WebhookRequest
+
+
+class Receiver:
+    """Keeps what it was sent, in the order of arrival, with the URL as the carrier was given it."""
+
+    def __init__(self) -> None:
+        self.requests: list[WebhookRequest] = []
+        self.stream_messages: list[dict[str, Any]] = []
+        self.stream_headers: dict[str, str] = {}
+        # What an answered call is told to do. By default it talks to our own stream until somebody hangs up.
+        self.document: Callable[[WebhookRequest], Document] = lambda _: twiml.stream(self.stream_url, {})
+        self.status = 204
+        # The agent hangs up when it has heard this many messages.
+        self.hang_up_after: int | None = None
+        self._changed = asyncio.Condition()
+        self._app = web.Application()
+        self._app.add_routes(
+            [
+                web.route("*", "/webhooks/{carrier}/answer", self._answer),
+                web.route("*", "/webhooks/{carrier}/{kind}", self._status),
+                web.get("/stream", self._stream),
+            ]
+        )
+        self._runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=0.1)
+        self.port = 0
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def stream_url(self) -> str:
+        return f"ws://127.0.0.1:{self.port}/stream"
+
+    async def until(self, seen: Callable[["Receiver"], bool], timeout_s: float = 10.0) -> None:
+        """Wait for a condition, looked at again whenever something arrives."""
+        async with asyncio.timeout(timeout_s), self._changed:
+            await self._changed.wait_for(lambda: seen(self))
+
+    async def __aenter__(self) -> "Receiver":
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+        self.port = self._runner.addresses[0][1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._runner.cleanup()
+
+    async def _status(self, request: web.Request) -> web.Response:
+        await self._keep(request)
+        return web.Response(status=self.status)
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        document = self.document(await self._keep(request))
+        return web.Response(text=document.body, content_type=document.content_type, status=document.status)
+
+    async def _keep(self, request: web.Request) -> WebhookRequest:
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        url = f"{self.base_url}{request.path_qs}"
+        kept = WebhookRequest(request.method, url, headers, await request.read())
+        self.requests.append(kept)
+        await self._notify()
+        return kept
+
+    async def _stream(self, request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        self.stream_headers = {name.lower(): value for name, value in request.headers.items()}
+        heard = 0
+        async for message in socket:
+            if message.type is WSMsgType.TEXT:
+                self.stream_messages.append(message.json())
+                heard += 1
+                await self._notify()
+            if heard == self.hang_up_after:
+                break
+        await socket.close()
+        return socket
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()

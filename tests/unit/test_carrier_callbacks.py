@@ -1,0 +1,76 @@
+from urllib.parse import parse_qs, urlsplit
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trunkline.telephony.callbacks import CallbackKeys, CallbackTag, attempt_in, callback_url, verify_callback
+from trunkline.telephony.carrier import CallbackKind, Forged
+
+KEYS = CallbackKeys.from_secrets(["first secret"])
+BASE = "https://calls.example.com/base/"
+kinds = st.sampled_from(["status", "answer", "inbound", "recording", "machine"])
+
+
+@given(kinds, st.uuids())
+def test_a_url_we_built_says_what_it_was_built_from(kind: CallbackKind, attempt: UUID) -> None:
+    url = callback_url(BASE, "twilio", kind, attempt, KEYS)
+    assert url.startswith(f"https://calls.example.com/base/webhooks/twilio/{kind}?attempt={attempt}&sig=")
+    assert verify_callback(url, KEYS) == CallbackTag("twilio", kind, attempt)
+    assert attempt_in(url) == str(attempt)
+
+
+def test_a_url_without_attempt_proves_itself_too() -> None:
+    url = callback_url(BASE, "exotel", "inbound", None, KEYS)
+    assert verify_callback(url, KEYS) == CallbackTag("exotel", "inbound", None)
+    assert attempt_in(url) is None
+
+
+def test_an_old_url_is_honoured_until_its_secret_is_gone() -> None:
+    url = callback_url(BASE, "twilio", "status", uuid4(), CallbackKeys.from_secrets(["old"]))
+    assert isinstance(verify_callback(url, CallbackKeys.from_secrets(["new", "old"])), CallbackTag)
+    assert isinstance(verify_callback(url, CallbackKeys.from_secrets(["new"])), Forged)
+
+
+def test_new_urls_are_signed_with_the_first_secret() -> None:
+    url = callback_url(BASE, "twilio", "status", uuid4(), CallbackKeys.from_secrets(["new", "old"]))
+    assert isinstance(verify_callback(url, CallbackKeys.from_secrets(["new"])), CallbackTag)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda url: url.replace("/status", "/answer"),
+        lambda url: url.replace("/status", "/other"),
+        lambda url: url.replace("attempt=", "attempt=f"),
+        lambda url: url.split("&sig=")[0],
+        lambda url: url + "x",
+        lambda url: url + "&sig=again",
+        lambda url: url + f"&attempt={uuid4()}",
+        lambda url: url.replace("webhooks", "hooks"),
+        lambda url: f"https://calls.example.com/status?{urlsplit(url).query}",
+    ],
+)
+def test_a_changed_url_is_forged(change: "type[str]") -> None:
+    url = callback_url(BASE, "twilio", "status", uuid4(), KEYS)
+    assert isinstance(verify_callback(change(url), KEYS), Forged)
+
+
+def test_the_signature_of_one_attempt_does_not_fit_another() -> None:
+    one, other = (callback_url(BASE, "twilio", "status", uuid4(), KEYS) for _ in range(2))
+    borrowed = parse_qs(urlsplit(one).query)["sig"][0]
+    own = parse_qs(urlsplit(other).query)["sig"][0]
+    assert isinstance(verify_callback(other.replace(own, borrowed), KEYS), Forged)
+
+
+def test_the_secret_itself_is_not_the_key_and_is_not_shown() -> None:
+    assert b"first secret" not in KEYS.keys[0]
+    assert "first secret" not in repr(KEYS)
+    assert KEYS.keys[0].hex() not in repr(KEYS)
+
+
+@pytest.mark.parametrize("secrets", [[], [""], ["good", ""]])
+def test_no_secret_is_no_key(secrets: list[str]) -> None:
+    with pytest.raises(ValueError, match="secret"):
+        CallbackKeys.from_secrets(secrets)

@@ -1,0 +1,26 @@
+import pytest
+
+from trunkline.errors import TrunklineError
+from trunkline.telephony.callbacks import CallbackKeys
+from trunkline.telephony.carriers import CarrierAccount, CarrierConfigError, carrier_for
+
+KEYS = CallbackKeys.from_secrets(["secret"])
+CREDENTIALS = {"account_sid": "AC1", "auth_token": "do not show"}
+
+
+def test_a_carrier_is_found_by_its_name() -> None:
+    assert carrier_for("twilio", CarrierAccount(CREDENTIALS, KEYS)).name == "twilio"
+
+
+def test_an_unknown_carrier_is_named_with_the_known_ones() -> None:
+    with pytest.raises(CarrierConfigError, match=r"'pigeon'.*twilio"):
+        carrier_for("pigeon", CarrierAccount(CREDENTIALS, KEYS))
+
+
+def test_every_missing_credential_is_named_at_once() -> None:
+    with pytest.raises(TrunklineError, match="account_sid, auth_token"):
+        carrier_for("twilio", CarrierAccount({"auth_token": ""}, KEYS))
+
+
+def test_an_account_does_not_show_its_credentials() -> None:
+    assert "do not show" not in repr(CarrierAccount(CREDENTIALS, KEYS))

@@ -1,0 +1,257 @@
+"""The session against a server that misbehaves on purpose. What counts is how often it saw each request."""
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+import uvloop
+
+from trunkline.clock import ManualClock
+from trunkline.telephony.exchange import Exchange, Lost, NotSent, Reply
+from trunkline.telephony.session import CarrierSession, basic
+
+OK = b'HTTP/1.1 201 Created\r\nContent-Length: 13\r\n\r\n{"sid":"CA1"}'
+Answer = Callable[["Server", asyncio.StreamWriter, int], Awaitable[None]]
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+class Server:
+    """Reads whole requests and lets the test answer each, told which one it is on its connection."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self.connections = 0
+        self.bytes_read = 0
+        self.bodies: Counter[str] = Counter()
+        self.done = asyncio.Event()
+        self.url = ""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        number = 0
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                length = next((int(v) for n, v in _headers(head) if n == "content-length"), 0)
+                body = await reader.readexactly(length)
+                self.bytes_read += len(head) + length
+                self.bodies[body.decode() or head.split(b" ")[0].decode()] += 1
+                number += 1
+                await self._answer(self, writer, number)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+
+def _headers(head: bytes) -> list[tuple[str, str]]:
+    lines = [line.partition(":") for line in head.decode().split("\r\n")[1:] if ":" in line]
+    return [(name.strip().lower(), value.strip()) for name, _, value in lines]
+
+
+async def answer_ok(_server: Server, writer: asyncio.StreamWriter, _number: int) -> None:
+    writer.write(OK)
+
+
+async def never_answer(server: Server, _writer: asyncio.StreamWriter, _number: int) -> None:
+    await server.done.wait()
+
+
+async def close_at_second(_server: Server, writer: asyncio.StreamWriter, number: int) -> None:
+    if number == 1:
+        writer.write(OK)
+    else:
+        writer.close()
+
+
+async def answer_and_close(_server: Server, writer: asyncio.StreamWriter, _number: int) -> None:
+    """As a server does whose keep-alive time is over the moment it has answered."""
+    writer.write(OK)
+    writer.close()
+
+
+def saying(reply: bytes) -> Answer:
+    async def answer(_server: Server, writer: asyncio.StreamWriter, _number: int) -> None:
+        writer.write(reply)
+        writer.close()
+
+    return answer
+
+
+async def reset(_server: Server, writer: asyncio.StreamWriter, _number: int) -> None:
+    connection = writer.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+    writer.transport.abort()
+
+
+@asynccontextmanager
+async def against(answer: Answer, **options: Any) -> AsyncIterator[tuple[Server, CarrierSession]]:
+    server = Server(answer)
+    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/calls"
+    session = CarrierSession(basic("user", "password"), **options)
+    try:
+        yield server, session
+    finally:
+        await session.aclose()
+        server.done.set()
+        listener.close()
+
+
+async def send(session: CarrierSession, url: str, body: str = "a=1", **options: Any) -> Exchange:
+    return await session.post(url, "application/x-www-form-urlencoded", body.encode(), **options)
+
+
+async def test_a_reply_is_read_whole() -> None:
+    async with against(answer_ok) as (server, session):
+        reply = await send(session, server.url)
+    assert isinstance(reply, Reply)
+    assert (reply.status, reply.body, reply.headers["content-length"]) == (201, b'{"sid":"CA1"}', "13")
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_a_post_on_a_kept_alive_connection_that_closes_is_sent_once(run: Run) -> None:
+    async def scenario() -> None:
+        async with against(close_at_second) as (server, session):
+            assert isinstance(await send(session, server.url, "first"), Reply)
+            assert isinstance(await send(session, server.url, "second"), Lost)
+            assert server.connections == 1  # it was the kept-alive one, and no other was tried
+            assert server.bodies == {"first": 1, "second": 1}
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_posts_to_a_server_that_drops_idle_connections_are_sent_at_most_once(run: Run) -> None:
+    async def scenario() -> None:
+        async with against(answer_and_close) as (server, session):
+            results = [await send(session, server.url, f"order-{n}") for n in range(50)]
+            assert max(server.bodies.values()) == 1
+            answered = [n for n, result in enumerate(results) if isinstance(result, Reply)]
+            assert all(server.bodies[f"order-{n}"] == 1 for n in answered)
+
+    run(scenario())
+
+
+async def test_only_a_get_is_sent_again_by_the_http_client() -> None:
+    """What the two tests above would see if aiohttp ever treated POST the same."""
+    async with against(close_at_second) as (server, session):
+        assert isinstance(await session.get(server.url), Reply)
+        assert isinstance(await session.get(server.url), Reply)
+        assert server.bodies == {"GET": 3}
+
+
+async def test_no_reply_in_time_is_lost() -> None:
+    async with against(never_answer, total_timeout_s=0.2) as (server, session):
+        assert isinstance(await send(session, server.url), Lost)
+        assert server.bodies == {"a=1": 1}
+
+
+async def test_a_reset_after_sending_is_lost() -> None:
+    async with against(reset) as (server, session):
+        assert isinstance(await send(session, server.url), Lost)
+        assert server.bodies == {"a=1": 1}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"",
+        b"HTTP/1.1 201 Cre",
+        b"HTTP/1.1 201 Created\r\nContent-Length: 99\r\n\r\n{",
+        b"not HTTP at all\r\n\r\n",
+        b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
+    ],
+)
+async def test_a_broken_reply_is_lost(reply: bytes) -> None:
+    async with against(saying(reply)) as (server, session):
+        assert isinstance(await send(session, server.url), Lost)
+        assert server.bodies == {"a=1": 1}
+
+
+async def test_a_reply_without_end_is_lost() -> None:
+    endless = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 5000
+    async with against(saying(endless), reply_bytes_max=1000) as (server, session):
+        assert isinstance(await send(session, server.url), Lost)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_is_not_followed(status: int) -> None:
+    redirect = f"HTTP/1.1 {status} X\r\nLocation: /calls\r\nContent-Length: 0\r\n\r\n".encode()
+    async with against(saying(redirect)) as (server, session):
+        reply = await send(session, server.url)
+        assert isinstance(reply, Reply)
+        assert reply.status == status
+        assert server.bodies == {"a=1": 1}
+
+
+async def test_a_refused_connection_is_not_sent() -> None:
+    async with against(answer_ok) as (_, session):
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            result = await send(session, f"http://127.0.0.1:{unused.getsockname()[1]}/")
+    assert isinstance(result, NotSent)
+    assert result.reason == "not_connected"
+
+
+async def test_a_host_without_address_is_not_sent() -> None:
+    async with against(answer_ok) as (_, session):
+        assert isinstance(await send(session, "http://no-such-host.invalid/"), NotSent)
+
+
+async def test_a_handshake_that_never_ends_is_not_sent() -> None:
+    async with against(never_answer, connect_timeout_s=0.2) as (server, session):
+        result = await send(session, server.url.replace("http:", "https:"))
+        assert isinstance(result, NotSent)
+        assert not server.bodies
+
+
+async def test_a_handshake_that_fails_is_not_sent() -> None:
+    listener = await asyncio.start_server(lambda _, writer: writer.write(OK), "127.0.0.1", 0)
+    session = CarrierSession(basic("user", "password"))
+    result = await send(session, f"https://127.0.0.1:{listener.sockets[0].getsockname()[1]}/")
+    await session.aclose()
+    listener.close()
+    assert isinstance(result, NotSent)
+
+
+async def test_what_connects_after_its_deadline_is_not_sent() -> None:
+    clock = ManualClock()
+    clock.suspend(10)  # the machine slept: only the boot time clock knows
+    async with against(answer_ok, clock=clock) as (server, session):
+        result = await send(session, server.url, send_by_boottime_s=5.0)
+        assert result == NotSent("not_sent_in_time", "connected after the deadline")
+        assert (server.connections, server.bytes_read) == (1, 0)
+        assert isinstance(await send(session, server.url, send_by_boottime_s=10.0), Reply)
+
+
+async def test_a_reason_never_quotes_the_url() -> None:
+    async with against(never_answer, total_timeout_s=0.2) as (server, session):
+        result = await send(session, f"{server.url}?attempt=secret")
+    assert "secret" not in repr(result)
+
+
+class Watched(CarrierSession):
+    """Keeps the sockets it makes."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.sockets: list[socket.socket] = []
+
+    def _socket(self, address: aiohttp.connector.AddrInfoType) -> socket.socket:
+        self.sockets.append(super()._socket(address))
+        return self.sockets[-1]
+
+
+async def test_connections_give_up_on_silence_and_forget_unsent_bytes() -> None:
+    async with against(answer_ok) as (server, _):
+        session = Watched(basic("user", "password"), user_timeout_s=5.0)
+        assert isinstance(await send(session, server.url), Reply)
+        (used,) = session.sockets
+        assert used.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5000
+        assert used.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8) == b"\x01\0\0\0\0\0\0\0"
+        await session.aclose()
