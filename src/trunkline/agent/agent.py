@@ -121,8 +121,7 @@ class Agent:
         """Take no new calls, and wait for the live ones until the limit; then end them."""
         self._draining = True
         heard = await self._heartbeats.beat()
-        given = {heard.call_sid} if heard and heard.call_sid else set()
-        self._guard.leave(expected=given)
+        self._guard.leave([heard.call_sid] if heard and heard.call_sid else [])
         await self._until(lambda: not self._guard.expected, CONNECT_TIMEOUT_S)
         if not await self._until(lambda: not self._running, self.settings.shutdown_timeout_s):
             log.warning("pod %s: %d calls outlast the shutdown limit", self.name, len(self._running))
@@ -143,6 +142,7 @@ class Agent:
         call = await self._admitted(socket, request.match_info["call_sid"])
         if call is not None:
             await self._serve(call)
+            await socket.close()
         return socket
 
     async def _admitted(self, socket: web.WebSocketResponse, call_sid: str) -> Call | None:
@@ -201,7 +201,8 @@ class Agent:
                 await asyncio.wait([handler], timeout=FINISH_TIMEOUT_S)
         finally:
             handler.cancel()
-            await call.hang_up()
+            if not call.over:
+                await call.hang_up()
             listener.cancel()
             await asyncio.wait([handler, listener])
             if not handler.cancelled() and (error := handler.exception()) is not None:

@@ -35,14 +35,15 @@ class Guard:
             raise ValueError("max_concurrent must be at least 1")
         self._max_concurrent = max_concurrent
         self._secrets: Sequence[bytes] = ()
-        self._live: dict[str, str] = {}
-        self._used: OrderedDict[str, None] = OrderedDict()
+        self._live: set[str] = set()
+        # Allocation -> call, of all that were let in.
+        self._used: OrderedDict[str, str] = OrderedDict()
         # While leaving, only these calls are let in: the router had given them this pod before it knew.
         self._expected: set[str] | None = None
 
     @property
     def live(self) -> list[str]:
-        return list(self._live)
+        return sorted(self._live)
 
     @property
     def leaving(self) -> bool:
@@ -51,14 +52,15 @@ class Guard:
     @property
     def expected(self) -> frozenset[str]:
         """Calls that may still come although the pod is leaving."""
-        return frozenset(self._expected or ()) - self._live.keys()
+        return frozenset(self._expected or ())
 
     def trust(self, secrets: Sequence[bytes]) -> None:
         """Tokens made with these are good. There are two while the platform's key is rotated."""
         self._secrets = secrets
 
-    def leave(self, expected: Iterable[str] = ()) -> None:
-        self._expected = set(expected)
+    def leave(self, given: Iterable[str] = ()) -> None:
+        """Take nobody any more but the calls that were given this pod and have not come yet."""
+        self._expected = set(given) - set(self._used.values())
 
     def admit(self, call_sid: str, token: str) -> Admitted | Refused:
         allocation_id = tokens.verify(self._secrets, call_sid, token)
@@ -70,13 +72,13 @@ class Guard:
             return Refused("the pod is leaving", BUSY)
         if len(self._live) >= self._max_concurrent:
             return Refused("the pod has its maximum of calls", BUSY)
-        self._live[call_sid] = allocation_id
-        self._used[allocation_id] = None
+        self._live.add(call_sid)
+        self._used[allocation_id] = call_sid
         if len(self._used) > USED_MAX:
             self._used.popitem(last=False)
+        if self._expected is not None:
+            self._expected.discard(call_sid)
         return Admitted(allocation_id)
 
     def let_go(self, call_sid: str) -> None:
-        del self._live[call_sid]
-        if self._expected is not None:
-            self._expected.discard(call_sid)
+        self._live.remove(call_sid)

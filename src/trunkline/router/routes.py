@@ -73,8 +73,7 @@ class _Face:
             try:
                 return await handler(request)
             except BadRequest as error:
-                fields = {error.field: error.message} if error.field else {}
-                return _error(request, 400, "invalid_request", error.message, fields)
+                return _error(request, 400, "invalid_request", error.message, error.field)
             except BusUnavailable as error:
                 log.error("router.unavailable", error=str(error))
                 return _error(request, 503, "unavailable", "the router cannot reach its store")
@@ -180,12 +179,10 @@ def _json(status: int, content: dict[str, Any]) -> Response:
     return Response(msgspec.json.encode(content), status, media_type="application/json")
 
 
-def _error(
-    request: Request, status: int, code: str, message: str, fields: dict[str, str] | None = None
-) -> Response:
+def _error(request: Request, status: int, code: str, message: str, field: str = "") -> Response:
     """The documented fields are `success` and `error`; the platform's error shape adds the others."""
     content: dict[str, Any] = {"success": False, "error": message, "code": code}
     content["request_id"] = getattr(request.state, "request_id", "")
-    if fields:
-        content["fields"] = fields
+    if field:
+        content["fields"] = [{"field": field, "error": message}]
     return _json(status, content)

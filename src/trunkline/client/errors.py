@@ -1,0 +1,42 @@
+"""What can go wrong between a client and the API.
+
+ApiError      the API refused, and says why
+Unreachable   there is no answer: the request may or may not have been carried out
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    field: str
+    error: str
+
+
+class ApiError(Exception):
+    """`code` is for programs, `message` for people; `request_id` is what support wants to know."""
+
+    def __init__(self, status: int, code: str, message: str, fields: tuple[FieldError, ...], request_id: str):
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.fields = fields
+        self.request_id = request_id
+
+    def __str__(self) -> str:
+        fields = "".join(f"; {each.field}: {each.error}" for each in self.fields)
+        return f"{self.message}{fields} ({self.status} {self.code}, request {self.request_id or 'unknown'})"
+
+
+class Unreachable(Exception):
+    """The API cannot be reached, or did not answer in time, or something else answered in its place."""
+
+
+def api_error(status: int, body: Any, request_id: str) -> ApiError:
+    """From the API's error shape; a proxy in between has none."""
+    if not isinstance(body, dict) or "code" not in body:
+        return ApiError(status, f"http_{status}", f"answered with status {status}", (), request_id)
+    fields = tuple(FieldError(each["field"], each["error"]) for each in body.get("fields") or ())
+    return ApiError(status, body["code"], body["error"], fields, body.get("request_id") or request_id)

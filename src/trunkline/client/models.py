@@ -1,0 +1,156 @@
+"""What the API answers, as values. A field that a newer server adds is passed over."""
+
+import types
+from collections.abc import Hashable
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from functools import cache
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from uuid import UUID
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """One person to call. `status` is BACKLOG, PROCESSING or FINISHED; `outcome` is set with the last."""
+
+    id: UUID
+    request_id: str
+    reseller_id: str
+    merchant_id: str
+    phone: str = field(repr=False)
+    payload: dict[str, Any] = field(repr=False)
+    campaign_id: UUID | None
+    pool: str
+    priority: int
+    status: str
+    outcome: str | None
+    outcome_reason: str | None
+    scheduled_at: datetime
+    due_at: datetime
+    attempt_count: int
+    max_attempts: int
+    reporting_webhook_url: str | None
+    version: int
+    created_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One dial of a lead."""
+
+    id: UUID
+    attempt_no: int
+    state: str
+    carrier: str
+    carrier_call_id: str | None
+    from_phone: str = field(repr=False)
+    intent_at: datetime
+    accepted_at: datetime | None
+    ringing_at: datetime | None
+    answered_at: datetime | None
+    ended_at: datetime | None
+    end_reason: str | None
+    duration_s: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeadWithAttempts(Lead):
+    attempts: list[Attempt]
+
+
+@dataclass(frozen=True, slots=True)
+class Reseller:
+    id: str
+    name: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Merchant:
+    id: str
+    reseller_id: str
+    name: str
+    default_region: str | None
+    default_pool: str | None
+    weight: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    id: str
+    name: str
+    reseller_id: str | None
+    merchant_id: str | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    id: UUID
+    e164: str
+    pool: str
+    carrier: str
+    account: str
+    max_channels: int
+    status: str
+    version: int
+    reseller_id: str | None
+    merchant_id: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Me:
+    """The key that asks: what it may do, and for whom."""
+
+    key_id: UUID
+    name: str
+    scopes: list[str]
+    reseller_id: str | None
+    merchant_id: str | None
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    status: str
+    version: str
+
+
+def decode(shape: type[T], data: Any) -> T:
+    """Build a dataclass from JSON. A missing or misshapen field raises `ValueError` with its name."""
+    values = {}
+    for name, hint in _hints(cast(Hashable, shape)).items():
+        try:
+            values[name] = _value(hint, data[name])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{shape.__name__}.{name}: {error!r}") from error
+    return shape(**values)
+
+
+@cache
+def _hints(shape: Any) -> dict[str, Any]:
+    hints = get_type_hints(shape)
+    return {each.name: hints[each.name] for each in fields(shape)}
+
+
+def _value(hint: Any, data: Any) -> Any:
+    if get_origin(hint) in (Union, types.UnionType):
+        return None if data is None else _value(get_args(hint)[0], data)
+    if get_origin(hint) is list:
+        return [_value(get_args(hint)[0], each) for each in data]
+    if hint is UUID:
+        return UUID(data)
+    if hint is datetime:
+        return datetime.fromisoformat(data)
+    if hasattr(hint, "__dataclass_fields__"):
+        return decode(hint, data)
+    if not isinstance(data, get_origin(hint) or hint):
+        raise TypeError(f"expected {hint}, got {data!r}")
+    return data

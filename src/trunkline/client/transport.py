@@ -1,0 +1,65 @@
+"""Requests to the API: one key, one time limit, and errors that say what happened."""
+
+import json
+from typing import Any
+
+from aiohttp import ClientError, ClientSession, ClientTimeout
+
+from trunkline import __version__
+from trunkline.client.errors import ApiError, Unreachable, api_error
+
+# Statuses of something that stands before the API or is in trouble: the request may not have been carried out.
+TRANSIENT = frozenset({502, 503, 504})
+
+
+class Transport:
+    def __init__(self, base_url: str, api_key: str, timeout_s: float):
+        if not base_url.startswith(("http://", "https://")):
+            raise ValueError("base_url must begin with http:// or https://")
+        self._base_url = base_url.rstrip("/")
+        self._headers = {
+            "Authorization": f"Bearer {api_key}",
+            "User-Agent": f"trunkline-client/{__version__}",
+        }
+        self._timeout = ClientTimeout(total=timeout_s)
+        self._session: ClientSession | None = None
+
+    async def get(self, path: str, params: dict[str, str | int] | None = None) -> Any:
+        return await self._ask("GET", path, params=params)
+
+    async def post(self, path: str, body: dict[str, Any]) -> Any:
+        return await self._ask("POST", path, json=body)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def _ask(self, method: str, path: str, **options: Any) -> Any:
+        """Once: whether a request may be repeated is its caller's knowledge."""
+        if self._session is None or self._session.closed:
+            self._session = ClientSession(headers=self._headers, timeout=self._timeout)
+        url = self._base_url + path
+        try:
+            # A redirect would carry the key to another host, and turn a POST into a GET.
+            async with self._session.request(method, url, allow_redirects=False, **options) as response:
+                status, text = response.status, await response.text(errors="replace")
+                request_id = response.headers.get("X-Request-ID", "")
+        except (ClientError, OSError) as error:
+            raise Unreachable(f"{method} {url}: {str(error) or type(error).__name__}") from error
+        return _read(status, text, request_id)
+
+
+def _read(status: int, text: str, request_id: str) -> Any:
+    try:
+        body = json.loads(text)
+    except ValueError:
+        body = None
+    if not 200 <= status < 300:
+        raise api_error(status, body, request_id)
+    if body is None:
+        raise Unreachable(f"answered with status {status} and something that is not JSON")
+    return body
+
+
+def is_transient(error: ApiError | Unreachable) -> bool:
+    return isinstance(error, Unreachable) or error.status in TRANSIENT

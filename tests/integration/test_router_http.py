@@ -1,0 +1,309 @@
+"""The router over HTTP: documented bodies and status codes, and pods that talk to it for real."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trunkline.agent.simulated import SimulatedPods
+from trunkline.api.server import HttpServer, bind
+from trunkline.bus.connection import Bus, connect
+from trunkline.bus.keys import Keys
+from trunkline.bus.router_keys import RouterKeys
+from trunkline.router.allocator import Allocator
+from trunkline.router.config import RouterConfig
+from trunkline.router.pods import Pods
+from trunkline.router.routes import Principal, RouterDeps, routes
+from trunkline.router.streams import StreamKeys
+from trunkline.testing.waiting import eventually
+
+KEY = "tl_router_key"
+
+
+@dataclass(frozen=True)
+class Who:
+    reseller_id: str | None
+
+
+async def authorize(request: Request, scope: str) -> Principal | Response:
+    assert scope == "router"
+    match request.headers.get("authorization"):
+        case "Bearer tl_router_key":
+            return Who(None)
+        case "Bearer tl_tenant_key":
+            return Who("acme")
+    return Response(status_code=401)
+
+
+@dataclass
+class Face:
+    """The router as a client sees it."""
+
+    url: str
+    bus: Bus
+    keys: RouterKeys
+    session: aiohttp.ClientSession
+
+    async def post(self, path: str, body: Any, key: str = KEY) -> tuple[int, dict[str, Any]]:
+        data = body if isinstance(body, bytes) else json.dumps(body)
+        headers = {"Authorization": f"Bearer {key}"}
+        async with self.session.post(f"{self.url}/api/v1{path}", data=data, headers=headers) as response:
+            text = await response.text()
+            return response.status, json.loads(text) if text else {}
+
+    async def get(self, path: str) -> tuple[int, dict[str, Any]]:
+        headers = {"Authorization": f"Bearer {KEY}"}
+        async with self.session.get(f"{self.url}/api/v1{path}", headers=headers) as response:
+            return response.status, await response.json()
+
+    async def heartbeat(self, pod: str, calls: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
+        body = {"ip": "10.0.0.7", "port": 8080, "version": "1.2.3", "calls": calls, **more}
+        status, answer = await self.post(f"/pods/{pod}/heartbeat", body)
+        assert status == 200, answer
+        return answer
+
+
+@asynccontextmanager
+async def served(bus: Bus, prefix: str) -> AsyncIterator[Face]:
+    keys, stream_keys = RouterKeys(prefix), StreamKeys.from_secrets(["a platform secret"])
+    config = RouterConfig(voice_agent_base_url="wss://voice.example.com")
+    deps = RouterDeps(
+        Allocator(bus, keys, stream_keys, config), Pods(bus, keys, stream_keys, config), authorize
+    )
+    server = HttpServer(
+        Starlette(routes=routes(deps)), bind("127.0.0.1", 0, "HTTP_PORT"), shutdown_timeout_s=1
+    )
+    server.start()
+    async with aiohttp.ClientSession() as session:
+        yield Face(f"http://127.0.0.1:{server.port}", bus, keys, session)
+    await server.stop()
+
+
+@pytest.fixture
+async def face(redis_url: str, key_prefix: str) -> AsyncIterator[Face]:
+    bus = connect(redis_url, Keys(prefix=key_prefix))
+    async with served(bus, key_prefix) as face:
+        yield face
+    await bus.close()
+
+
+async def test_allocate_answers_as_documented(face: Face) -> None:
+    await face.heartbeat("voice-agent-0")
+
+    status, answer = await face.post("/allocate", {"call_sid": "call-abc123", "merchant_id": "acme-corp"})
+
+    assert status == 200
+    allocation = answer["allocation"]
+    token, allocated_at = allocation.pop("token"), allocation.pop("allocated_at")
+    assert answer == {
+        "success": True,
+        "allocation": {
+            "pod_name": "voice-agent-0",
+            "ws_url": "wss://voice.example.com/ws/pod/voice-agent-0/call-abc123",
+            "source_pool": "pool:standard",
+            "was_existing": False,
+        },
+    }
+    assert len(allocated_at) == len("2026-02-08T10:00:00Z")
+    assert allocated_at.endswith("Z")
+    again = (await face.post("/allocate", {"call_sid": "call-abc123"}))[1]["allocation"]
+    assert (again["was_existing"], again["token"]) == (True, token)
+
+
+async def test_without_a_free_pod_the_answer_is_503(face: Face) -> None:
+    status, answer = await face.post("/allocate", {"call_sid": "call-abc123"})
+    assert (status, answer["success"], answer["error"]) == (503, False, "no pods available")
+    assert answer["code"] == "no_pods_available"
+
+
+async def test_a_call_that_has_ended_is_answered_with_410(face: Face) -> None:
+    await face.heartbeat("voice-agent-0")
+    await face.post("/release", {"call_sid": "call-abc123"})
+    status, answer = await face.post("/allocate", {"call_sid": "call-abc123"})
+    assert (status, answer["code"]) == (410, "call_ended")
+
+
+async def test_release_answers_as_documented(face: Face) -> None:
+    await face.heartbeat("voice-agent-0")
+    await face.post("/allocate", {"call_sid": "call-abc123"})
+
+    assert await face.post("/release", {"call_sid": "call-abc123"}) == (
+        200,
+        {
+            "success": True,
+            "pod_name": "voice-agent-0",
+            "released_to_pool": "pool:standard",
+            "was_draining": False,
+        },
+    )
+    status, answer = await face.post("/release", {"call_sid": "call-abc123"})
+    assert (status, answer["success"], answer["error"]) == (404, False, "call not found")
+
+
+async def test_status_and_pod_answer_as_documented(face: Face) -> None:
+    await face.heartbeat("voice-agent-0")
+    await face.heartbeat("voice-agent-1")
+    call_pod = (await face.post("/allocate", {"call_sid": "call-1"}))[1]["allocation"]["pod_name"]
+
+    assert await face.get("/status") == (
+        200,
+        {
+            "pools": {"standard:available": 1, "standard:assigned": 2},
+            "active_calls": 1,
+            "is_leader": False,
+            "status": "up",
+        },
+    )
+    assert await face.get(f"/pod/{call_pod}") == (
+        200,
+        {
+            "pod_name": call_pod,
+            "tier": "standard",
+            "is_draining": False,
+            "has_active_lease": True,
+            "lease_call_sid": "call-1",
+            "status": "allocated",
+        },
+    )
+    assert (await face.get("/pod/voice-agent-9"))[0] == 404
+
+
+async def test_a_heartbeat_is_answered_with_tier_draining_flag_and_the_pods_secret(face: Face) -> None:
+    mine, others = await face.heartbeat("voice-agent-0"), await face.heartbeat("voice-agent-1")
+
+    assert (mine["tier"], mine["draining"], mine["call_sid"]) == ("standard", False, "")
+    assert len(mine["stream_secrets"]) == 1
+    assert mine["stream_secrets"] != others["stream_secrets"]
+
+    await face.bus.client.set(face.keys.draining("voice-agent-0"), "true", ex=360)
+    assert (await face.heartbeat("voice-agent-0"))["draining"] is True
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "error"),
+    [
+        ("/allocate", {}, "call_sid is required"),
+        ("/allocate", {"call_sid": ""}, "call_sid is required"),
+        ("/allocate", {"call_sid": "x" * 10_000}, "call_sid must be 1 to 128"),
+        ("/allocate", {"call_sid": "two words"}, "call_sid must be 1 to 128"),
+        ("/allocate", {"call_sid": 7}, "Expected `str`"),
+        ("/allocate", {"call_sid": "c", "merchant_id": "m" * 300}, "merchant_id must be at most"),
+        ("/allocate", b"{", "the body is not JSON"),
+        ("/allocate", b"[]", "Expected `object`"),
+        ("/allocate", b'"' + b"x" * 300_000 + b'"', "the body must be at most"),
+        ("/release", {}, "call_sid is required"),
+        ("/release", {"call_sid": "c", "pod_name": "Not A Pod"}, "pod_name must be"),
+        ("/pods/metadata/heartbeat", {}, "pod_name must be"),
+        ("/pods/voice-agent-0/heartbeat", {"calls": ["a b"]}, "call_sid must be"),
+        ("/pods/voice-agent-0/heartbeat", {"port": 70_000}, "port must be"),
+        ("/pods/voice-agent-0/heartbeat", {"sequence": -1}, "sequence must be"),
+        ("/pods/voice-agent-0/heartbeat", {"base_url": "http://x"}, "base_url must begin"),
+    ],
+)
+async def test_bad_input_is_refused_with_a_reason_and_changes_nothing(
+    face: Face, path: str, body: Any, error: str
+) -> None:
+    status, answer = await face.post(path, body)
+
+    assert (status, answer["success"], answer["code"]) == (400, False, "invalid_request")
+    assert answer["error"].startswith(error)
+    assert await face.bus.client.keys(f"{face.keys.prefix}:*") == []
+
+
+async def test_a_key_is_needed_and_a_tenants_key_is_not_enough(face: Face) -> None:
+    assert (await face.post("/allocate", {"call_sid": "c"}, key="nobody"))[0] == 401
+    status, answer = await face.post("/allocate", {"call_sid": "c"}, key="tl_tenant_key")
+    assert (status, answer["code"]) == (403, "forbidden")
+
+
+async def test_without_valkey_the_answer_is_503_and_says_so(key_prefix: str) -> None:
+    bus = connect("redis://127.0.0.1:1", Keys(prefix=key_prefix))
+    async with served(bus, key_prefix) as face:
+        status, answer = await face.post("/allocate", {"call_sid": "c"})
+    await bus.close()
+    assert (status, answer["code"]) == (503, "unavailable")
+
+
+async def hold_a_call(face: Face, call_sid: str, talk: asyncio.Event) -> str:
+    """What a carrier does: ask for a pod, stream to it until the person hangs up. The name of the pod, or ''."""
+    status, answer = await face.post("/allocate", {"call_sid": call_sid})
+    if status == 503:
+        return ""
+    allocation = answer["allocation"]
+    parameters = {"token": allocation["token"]}
+    start = {"streamSid": f"MZ{call_sid}", "callSid": call_sid, "customParameters": parameters}
+    media = {"event": "media", "media": {"payload": "fn5+", "track": "inbound", "timestamp": "20"}}
+    async with face.session.ws_connect(allocation["ws_url"]) as socket:
+        await socket.send_json({"event": "connected", "protocol": "Call", "version": "1.0.0"})
+        await socket.send_json({"event": "start", "start": start})
+        await socket.send_json(media)
+        echo = await socket.receive_json()
+        assert echo["media"]["payload"] == "fn5+"
+        await talk.wait()
+        await socket.send_json({"event": "stop"})
+        await socket.receive()
+    return str(allocation["pod_name"])
+
+
+async def test_simulated_pods_take_calls_one_at_a_time_and_are_free_afterwards(face: Face) -> None:
+    async with SimulatedPods(3, face.url, KEY) as pods:
+        talk = asyncio.Event()
+        talk.set()
+        served: list[str] = []
+        for wave in range(4):
+            calls = [hold_a_call(face, f"call-{wave}-{number}", talk) for number in range(3)]
+            served += await asyncio.gather(*calls)
+            await _all_free(face, 3)
+
+        records = pods.records()
+        assert sorted(set(served)) == pods.names
+        assert len(records.calls) == 12
+        assert records.overlaps == []
+
+
+async def test_a_release_by_the_platform_keeps_a_talking_pod_out_of_the_pool(face: Face) -> None:
+    async with SimulatedPods(1, face.url, KEY) as pods:
+        talk = asyncio.Event()
+        first = asyncio.create_task(hold_a_call(face, "call-1", talk))
+        await _named(face, "voice-agent-0", "call-1")
+
+        assert (await face.post("/release", {"call_sid": "call-1"}))[0] == 200
+        assert await hold_a_call(face, "call-2", talk) == ""
+
+        talk.set()
+        assert await first == "voice-agent-0"
+        await _all_free(face, 1)
+        assert await hold_a_call(face, "call-3", talk) == "voice-agent-0"
+        assert pods.records().overlaps == []
+
+
+async def test_pods_that_stopped_are_not_handed_out(face: Face) -> None:
+    async with SimulatedPods(2, face.url, KEY):
+        await _all_free(face, 2)
+    assert (await face.post("/allocate", {"call_sid": "call-1"}))[0] == 503
+
+
+async def _all_free(face: Face, count: int) -> None:
+    async def free() -> bool:
+        status = (await face.get("/status"))[1]
+        return bool(status["pools"]["standard:available"] == count)
+
+    await eventually(free)
+
+
+async def _named(face: Face, pod: str, call_sid: str) -> None:
+    """Until the router has heard from the pod that it holds the call."""
+    client: Any = face.bus.client
+
+    async def named() -> bool:
+        return bool(await client.hget(face.keys.pod(pod), "calls") == call_sid)
+
+    await eventually(named)

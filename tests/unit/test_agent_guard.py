@@ -1,0 +1,116 @@
+import pytest
+
+from trunkline.agent import guard, token
+from trunkline.agent.guard import BUSY, FORBIDDEN, Admitted, Guard, Refused
+
+SECRET = b"the secret of this pod"
+
+
+def token_of(call_sid: str, allocation_id: str = "", secret: bytes = SECRET) -> str:
+    return token.sign(secret, call_sid, allocation_id or f"allocation-of-{call_sid}")
+
+
+@pytest.fixture
+def one() -> Guard:
+    one = Guard(max_concurrent=1)
+    one.trust([SECRET])
+    return one
+
+
+def test_a_stream_with_its_token_is_let_in(one: Guard) -> None:
+    assert one.admit("call-1", token_of("call-1")) == Admitted("allocation-of-call-1")
+    assert one.live == ["call-1"]
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        "",
+        "no dot",
+        "allocation-of-call-1.",
+        token_of("call-2"),
+        token_of("call-1", secret=b"the secret of another pod"),
+        "another-allocation." + token_of("call-1").rpartition(".")[2],
+        token_of("call-1") + "0",
+        "ü." + token_of("call-1"),
+    ],
+)
+def test_a_stream_without_a_token_for_this_pod_call_and_allocation_is_refused(
+    one: Guard, forged: str
+) -> None:
+    assert one.admit("call-1", forged) == Refused("no valid token for this pod", FORBIDDEN)
+    assert one.live == []
+
+
+def test_before_the_router_was_heard_nobody_is_let_in() -> None:
+    verdict = Guard(max_concurrent=1).admit("call-1", token.sign(b"", "call-1", "a"))
+    assert isinstance(verdict, Refused)
+
+
+def test_a_pod_at_its_maximum_refuses_the_next(one: Guard) -> None:
+    one.admit("call-1", token_of("call-1"))
+
+    assert one.admit("call-2", token_of("call-2")) == Refused("the pod has its maximum of calls", BUSY)
+
+    one.let_go("call-1")
+    assert one.admit("call-2", token_of("call-2")) == Admitted("allocation-of-call-2")
+
+
+def test_a_shared_pod_takes_as_many_as_it_may() -> None:
+    shared = Guard(max_concurrent=3)
+    shared.trust([SECRET])
+    verdicts = [shared.admit(f"call-{n}", token_of(f"call-{n}")) for n in range(4)]
+    assert [isinstance(verdict, Admitted) for verdict in verdicts] == [True, True, True, False]
+
+
+def test_an_allocation_is_used_once(one: Guard) -> None:
+    one.admit("call-1", token_of("call-1"))
+    one.let_go("call-1")
+
+    again = one.admit("call-1", token_of("call-1"))
+
+    assert again == Refused("this allocation has been used", FORBIDDEN)
+    assert one.admit("call-1", token_of("call-1", "a new one")) == Admitted("a new one")
+
+
+def test_one_call_has_one_stream_even_at_a_shared_pod() -> None:
+    shared = Guard(max_concurrent=3)
+    shared.trust([SECRET])
+    shared.admit("call-1", token_of("call-1"))
+    assert isinstance(shared.admit("call-1", token_of("call-1", "a new one")), Refused)
+
+
+def test_both_secrets_open_while_the_key_is_rotated(one: Guard) -> None:
+    one.trust([b"new", SECRET])
+    assert isinstance(one.admit("call-1", token_of("call-1", secret=SECRET)), Admitted)
+    one.let_go("call-1")
+    assert isinstance(one.admit("call-2", token_of("call-2", secret=b"new")), Admitted)
+
+
+def test_a_leaving_pod_takes_only_the_call_that_it_was_given_before(one: Guard) -> None:
+    one.leave(["call-1"])
+
+    assert one.admit("call-2", token_of("call-2")) == Refused("the pod is leaving", BUSY)
+    assert one.expected == {"call-1"}
+    assert isinstance(one.admit("call-1", token_of("call-1")), Admitted)
+    assert one.expected == frozenset()
+
+
+def test_a_leaving_pod_does_not_wait_for_a_call_that_it_has_had(one: Guard) -> None:
+    one.admit("call-1", token_of("call-1"))
+    one.let_go("call-1")
+    one.leave(["call-1"])
+    assert one.expected == frozenset()
+
+
+def test_what_was_used_is_remembered_within_a_bound(one: Guard) -> None:
+    for number in range(guard.USED_MAX + 1):
+        one.admit(f"call-{number}", token_of(f"call-{number}"))
+        one.let_go(f"call-{number}")
+    assert isinstance(one.admit("call-0", token_of("call-0")), Admitted)
+    assert isinstance(one.admit("call-2", token_of("call-2")), Refused)
+
+
+def test_a_maximum_of_zero_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        Guard(max_concurrent=0)

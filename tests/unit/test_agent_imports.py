@@ -1,0 +1,32 @@
+"""The base install has aiohttp and nothing of the platform."""
+
+import subprocess
+import sys
+
+import pytest
+
+PROBE = """
+import sys
+before = set(sys.modules)
+import {module}
+names = {{name.partition(".")[0] for name in set(sys.modules) - before}}
+ours = {{".".join(name.split(".")[:2]) for name in sys.modules if name.startswith("trunkline.")}}
+print(*sorted(ours))
+print(*sorted(names & {{"redis", "asyncpg", "starlette", "fastapi", "msgspec", "pydantic", "structlog"}}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "ours"),
+    [
+        ("trunkline.agent.simulated", ["trunkline.agent"]),
+        ("trunkline.client", ["trunkline.client"]),
+    ],
+)
+def test_a_light_library_loads_nothing_of_the_platform(module: str, ours: list[str]) -> None:
+    probe = [sys.executable, "-c", PROBE.format(module=module)]
+    loaded, foreign, *_ = subprocess.run(
+        probe, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert loaded.split() == ours
+    assert foreign == ""
