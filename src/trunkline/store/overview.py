@@ -1,0 +1,49 @@
+"""Numbers for people who watch: how far a run has come, who uses which channel."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from trunkline.store.database import Connection
+from trunkline.store.sql import query
+
+_RUN_PROGRESS = query("overview/run_progress")
+_RUN_DUE = query("overview/run_due")
+_CHANNELS = query("overview/channels")
+
+
+@dataclass(frozen=True, slots=True)
+class RunProgress:
+    backlog: int
+    processing: int
+    finished: int
+    placed: int
+    outcomes: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        return self.backlog + self.processing + self.finished
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelUse:
+    e164: str
+    max_channels: int
+    held: int
+
+
+async def run_progress(conn: Connection, merchant_ids: Sequence[str], prefix: str) -> RunProgress:
+    row = await conn.fetchrow(_RUN_PROGRESS, merchant_ids, prefix)
+    assert row is not None, "an aggregate has one row"
+    return RunProgress(
+        row["backlog"], row["processing"], row["finished"], row["placed"], dict(row["outcomes"] or {})
+    )
+
+
+async def run_due(conn: Connection, merchant_ids: Sequence[str], prefix: str) -> dict[UUID, datetime]:
+    return {row["id"]: row["lead_due_at"] for row in await conn.fetch(_RUN_DUE, merchant_ids, prefix)}
+
+
+async def channels(conn: Connection) -> list[ChannelUse]:
+    return [ChannelUse(**row) for row in await conn.fetch(_CHANNELS)]

@@ -1,0 +1,11 @@
+-- How far the leads of one run have come, and how late their calls left. A run is named by the prefix of its request ids.
+SELECT count(*) FILTER (WHERE l.status = 'BACKLOG')::int AS backlog,
+       count(*) FILTER (WHERE l.status = 'PROCESSING')::int AS processing,
+       count(*) FILTER (WHERE l.status = 'FINISHED')::int AS finished,
+       (SELECT jsonb_object_agg(outcome, n) FROM (
+            SELECT outcome, count(*) AS n FROM leads
+            WHERE merchant_id = ANY($1) AND starts_with(request_id, $2) AND outcome IS NOT NULL
+            GROUP BY outcome) AS outcomes) AS outcomes,
+       coalesce(sum(l.attempt_count), 0)::int AS placed
+FROM leads AS l
+WHERE l.merchant_id = ANY($1) AND starts_with(l.request_id, $2)
