@@ -171,8 +171,10 @@ class Carrier(Group):
         "5s",
         "How long a carrier may take to answer. Past it the attempt is in doubt.",
     )
-    ring_timeout_s: Seconds = env("RING_TIMEOUT", "30s", "How long a phone may ring. At most 10m.")
-    time_limit_s: Seconds = env("CALL_TIME_LIMIT", "1h", "The longest call. The carrier ends it then.")
+    ring_timeout_s: Seconds = env("RING_TIMEOUT", "30s", "How long a phone may ring, `1s` to `10m`.")
+    time_limit_s: Seconds = env(
+        "CALL_TIME_LIMIT", "1h", "The longest call, `1s` to `24h`. The carrier ends it then."
+    )
 
 
 class Twilio(Group):

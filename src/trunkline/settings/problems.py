@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trunkline.errors import TrunklineError
-from trunkline.settings.model import Settings
+from trunkline.settings.model import Leader, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,39 +35,45 @@ class Clash:
 
 
 def clashes(settings: Settings) -> Iterator[Clash]:
-    """What does not fit together."""
-    database, redis, http, leader, twilio = (
-        settings.database,
-        settings.redis,
-        settings.http,
-        settings.leader,
-        settings.twilio,
-    )
-    if http.port == http.metrics_port != 0:
+    """What does not fit together, or not with the carriers."""
+    yield from _of_engines(settings)
+    yield from _of_leadership(settings.leader)
+    yield from _of_carriers(settings)
+    if settings.http.port == settings.http.metrics_port != 0:
         yield Clash(("METRICS_PORT", "HTTP_PORT"), "a port other than HTTP_PORT, or 0")
-    if leader.renew_deadline_s >= leader.duration_s:
-        yield Clash(
-            ("LEADER_ELECTION_RENEW_DEADLINE", "LEADER_ELECTION_DURATION"),
-            "less than LEADER_ELECTION_DURATION",
-        )
-    if leader.retry_period_s >= leader.renew_deadline_s:
-        yield Clash(
-            ("LEADER_ELECTION_RETRY_PERIOD", "LEADER_ELECTION_RENEW_DEADLINE"),
-            "less than LEADER_ELECTION_RENEW_DEADLINE",
-        )
+
+
+def _of_engines(settings: Settings) -> Iterator[Clash]:
+    database, redis = settings.database, settings.redis
     if database.direct_url and not database.url:
         yield Clash(("DATABASE_URL", "DATABASE_DIRECT_URL"), "a URL, since DATABASE_DIRECT_URL is set")
     if database.pooler == "transaction" and not database.direct_url:
-        yield Clash(
-            ("DATABASE_DIRECT_URL", "DATABASE_POOLER"),
-            "a URL past the pooler, since DATABASE_POOLER is `transaction`",
-        )
+        names = ("DATABASE_DIRECT_URL", "DATABASE_POOLER")
+        yield Clash(names, "a URL past the pooler, since DATABASE_POOLER is `transaction`")
     if redis.cluster and not (redis.url or "").startswith(("redis://", "rediss://")):
-        yield Clash(
-            ("REDIS_URL", "REDIS_CLUSTER"), "a `redis://` or `rediss://` URL, since REDIS_CLUSTER is `true`"
-        )
+        names = ("REDIS_URL", "REDIS_CLUSTER")
+        yield Clash(names, "a `redis://` or `rediss://` URL, since REDIS_CLUSTER is `true`")
+
+
+def _of_leadership(leader: Leader) -> Iterator[Clash]:
+    """A leader has to stop before its lease ends, and to have tried more than once before it stops."""
+    if leader.renew_deadline_s >= leader.duration_s:
+        names = ("LEADER_ELECTION_RENEW_DEADLINE", "LEADER_ELECTION_DURATION")
+        yield Clash(names, "less than LEADER_ELECTION_DURATION")
+    if leader.retry_period_s >= leader.renew_deadline_s:
+        names = ("LEADER_ELECTION_RETRY_PERIOD", "LEADER_ELECTION_RENEW_DEADLINE")
+        yield Clash(names, "less than LEADER_ELECTION_RENEW_DEADLINE")
+
+
+def _of_carriers(settings: Settings) -> Iterator[Clash]:
+    carrier, twilio = settings.carrier, settings.twilio
     if (twilio.account_sid is None) != (twilio.auth_token is None):
-        missing = "TWILIO_ACCOUNT_SID" if twilio.account_sid is None else "TWILIO_AUTH_TOKEN"
-        yield Clash((missing,), "set both TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN, or neither")
-    if settings.carrier.ring_timeout_s > 600:
-        yield Clash(("RING_TIMEOUT",), "at most 10m, the longest that carriers accept")
+        names = ("TWILIO_ACCOUNT_SID", "TWILIO_AUTH_TOKEN")
+        yield Clash(
+            names if twilio.account_sid is None else names[::-1],
+            "both of the account and its token, or neither",
+        )
+    if not 1 <= carrier.ring_timeout_s <= 600:
+        yield Clash(("RING_TIMEOUT",), "`1s` to `10m`, which is what carriers accept")
+    if not 1 <= carrier.time_limit_s <= 86_400:
+        yield Clash(("CALL_TIME_LIMIT",), "`1s` to `24h`, which is what carriers accept")

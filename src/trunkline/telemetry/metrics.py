@@ -6,6 +6,7 @@ Labels are bounded sets: route templates, names of loops, ids of our numbers. Ne
 
 import platform
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from prometheus_client import (
     CollectorRegistry,
@@ -33,16 +34,34 @@ REQUEST_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5,
 LATENESS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60, 300, 1800)
 
 
+class Declared(NamedTuple):
+    """A metric as the documentation lists it."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    meaning: str
+
+
+DECLARED: list[Declared] = []
+
+
+def _declare(kind: str, name: str, meaning: str, labels: tuple[str, ...]) -> str:
+    DECLARED.append(Declared(f"trunkline_{name}", kind, labels, meaning))
+    return f"trunkline_{name}"
+
+
 def _counter(name: str, meaning: str, *labels: str) -> Counter:
-    return Counter(f"trunkline_{name}", meaning, labels, registry=REGISTRY)
+    return Counter(_declare("counter", name, meaning, labels), meaning, labels, registry=REGISTRY)
 
 
 def _gauge(name: str, meaning: str, *labels: str) -> Gauge:
-    return Gauge(f"trunkline_{name}", meaning, labels, registry=REGISTRY)
+    return Gauge(_declare("gauge", name, meaning, labels), meaning, labels, registry=REGISTRY)
 
 
 def _histogram(name: str, meaning: str, *labels: str, buckets: Sequence[float]) -> Histogram:
-    return Histogram(f"trunkline_{name}", meaning, labels, buckets=buckets, registry=REGISTRY)
+    full_name = _declare("histogram", name, meaning, labels)
+    return Histogram(full_name, meaning, labels, buckets=buckets, registry=REGISTRY)
 
 
 # The process

@@ -33,20 +33,23 @@ _KEY_KINDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
 )
 _PERSON_KEY = re.compile(rf"(?:^|_)(?:{_PERSON})$")
 
-# Between the digits of one number. A form-encoded space is a plus, but only before a short group: a long one is the
-# next number.
-_GAP = r"(?:[ .()/\-\u00a0\u2010-\u2014]|%20|%28|%29){1,3}|\+(?=\d{2,5}(?!\d| \d))"
+# Between a key and its value, in queries, headers, JSON (also inside JSON) and the messages of Postgres.
+_LINK = r"""(?:[\\"')\]]{0,3}(?:\s?[:=]\s?|%3A|%3D)[\\"'(\[]{0,3})"""
+# Between the digits of one number. A form-encoded space is a plus, but only before a short group: before a long one,
+# or after a real space, a plus begins the next number.
+_GAP = r"(?:[ .()/\-\u00a0\u2010-\u2014]|%20|%28|%29|(?<! )\+(?=(?:%28)?\d{1,5}(?!\d| \d))){1,3}"
 _DIGITS = rf"\d(?:(?:{_GAP})?\d){{6,}}"
 _SEVEN_DIGITS = re.compile(_DIGITS)
 _NO_DIGIT = re.compile(r"\D+")
 
 # One fast pass over the text finds what might hold a number, and takes out of the way what certainly does not:
 # UUIDs, other ids of 32 hex digits, dates, IP addresses. Only a candidate's surroundings meet the slow patterns below.
+# It never goes back (`{6,}+`), so a query of ten thousand plus signs costs no more than any other.
 _HEX = "[0-9a-fA-F]"
 _CANDIDATE = re.compile(
     rf"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}|{_HEX}{{32,}}"
-    r"|(?:19|20)\d\d-[01]\d-[0-3]\d(?!\d)|\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}(?![\d.])"
-    r"|(?P<candidate>[+(\d][-+\d .()/%\u00a0\u2010-\u2014]{5,}\d)"
+    r"|(?:19|20)\d\d-[01]\d-[0-3]\d(?!\d)|(?<!%2[Bb])\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}(?![\d.])"
+    r"|(?P<candidate>[+(\d](?:[-+\d .()/\u00a0\u2010-\u2014]|%2[089]){6,}+)"
 )
 # A word that announces a number, and what links them, fit into this many characters before it.
 _REACH = 40
@@ -54,12 +57,13 @@ _REACH = 40
 # Ten digits in a row are a whole number: what follows after a gap is something else. A country code never begins
 # with 0, which tells a number from the offset of a timestamp.
 _PLUS = re.compile(
-    rf"(?:(?<!\d)\+|\+(?=\d{{7}})|＋|%2B|%252B|\\u002B|&#43;)(?:{_GAP})?([1-9](?:\d{{9,}}|(?:(?:{_GAP})?\d){{6,}}))",
+    rf"(?:(?<!\d)\+|\+(?=\d{{7}}|\d+[ .()\-])|＋|%2B|%252B|\\u002B|&#43;)"
+    rf"(?:{_GAP})?([1-9](?:\d{{9,}}|(?:(?:{_GAP})?\d){{6,}}))",
     re.IGNORECASE,
 )
 _ANNOUNCED = re.compile(
-    rf"(?:(?P<phone>(?:{_PHONE})|\bnumber(?=\s))|(?:\b|_|(?<=[a-z])(?=[A-Z]))(?:{_MAYBE_PHONE}))"
-    rf"""(?:[\\"')\]]{{0,3}}(?:\s?[:=]\s?|%3A|%3D)|(?(phone)\s|(?!)))[\\"'(\[]{{0,3}}(?P<digits>{_DIGITS})(?![\w-])""",
+    rf"(?:(?P<phone>(?:{_PHONE})|\bnumber(?=\s))|(?:\b|_|(?-i:(?<=[a-z])(?=[A-Z])))(?:{_MAYBE_PHONE}))"
+    rf"""(?:{_LINK}|(?(phone)\s["']?|(?!)))(?P<digits>\(?{_DIGITS})(?![\w-])""",
     re.IGNORECASE,
 )
 _NATIONAL = re.compile(
@@ -75,7 +79,7 @@ _NATIONAL = re.compile(
 
 _URL_PASSWORD = re.compile(r"(?<=://)([^\s/:@]*):[^\s/]+@")
 _SECRET_VALUE = re.compile(
-    rf"""((?:\b|_)(?:{_HIDDEN})[\\"')\]]{{0,3}}(?:\s?[:=]\s?|%3A|%3D)[\\"'(\[]{{0,3}}(?:(?:bearer|basic)\s+)?)"""
+    rf"""((?:\b|_|(?<=%[0-9A-F]{{2}}))(?:{_HIDDEN}){_LINK}(?:(?:bearer|basic)\s+)?)"""
     r"""[^\s&"',;<>(){}\[\]\\]+""",
     re.IGNORECASE,
 )
@@ -104,13 +108,14 @@ def replace_phones(text: str, replacement: Callable[[str], str], kind: Kind | No
     if kind == "maybe_phone":
         return replace_phones("to=" + text, replacement).removeprefix("to=")
     pieces: list[str] = []
-    done = seen = 0
+    done = known = 0
     for found in _CANDIDATE.finditer(text):
-        if found["candidate"] and len(_NO_DIGIT.sub("", found[0])) >= 7:
-            start, end = max(seen, found.start() - _REACH), found.end()
+        if not found["candidate"]:
+            known = found.end()
+        elif len(_NO_DIGIT.sub("", found[0])) >= 7:
+            start, end = max(done, known, found.start() - _REACH), found.end()
             pieces += text[done:start], _replace_near(text[start:end], text[end : end + 2], replacement, kind)
             done = end
-        seen = found.end()
     return "".join(pieces) + text[done:] if pieces else text
 
 

@@ -1,0 +1,41 @@
+"""Clocks: what is aware, what moves, what does not."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from trunkline.clock import Clock, ManualClock, SystemClock
+
+
+@pytest.mark.parametrize("clock", [SystemClock(), ManualClock()])
+def test_now_is_aware_and_in_utc(clock: Clock) -> None:
+    assert clock.now().utcoffset() == timedelta(0)
+
+
+def test_system_clocks_do_not_go_back() -> None:
+    clock = SystemClock()
+    before = clock.monotonic_s(), clock.boottime_s()
+    after = clock.monotonic_s(), clock.boottime_s()
+    assert before <= after
+
+
+def test_time_passes_on_all_three_clocks() -> None:
+    clock = ManualClock(datetime(2025, 3, 30, tzinfo=UTC))
+    clock.advance(90)
+    assert clock.now() == datetime(2025, 3, 30, 0, 1, 30, tzinfo=UTC)
+    assert (clock.monotonic_s(), clock.boottime_s()) == (90, 90)
+
+
+def test_a_sleeping_machine_loses_only_monotonic_time() -> None:
+    clock = ManualClock()
+    start = clock.now()
+    clock.suspend(3600)
+    assert clock.now() - start == timedelta(hours=1)
+    assert (clock.monotonic_s(), clock.boottime_s()) == (0, 3600)
+
+
+def test_a_wall_clock_that_jumps_moves_no_deadline() -> None:
+    clock = ManualClock()
+    clock.set_wall(datetime(2020, 1, 1, tzinfo=UTC))
+    assert clock.now().year == 2020
+    assert (clock.monotonic_s(), clock.boottime_s()) == (0, 0)
