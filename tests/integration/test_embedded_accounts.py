@@ -117,7 +117,7 @@ async def test_wheels_in_a_closed_folder_are_copied_to_an_open_place(
     async with Engines(tmp_path / "data", durable=False) as running:
         await assert_both_serve(running)
         assert running.postgres is not None
-        assert psutil.Process(running.postgres.pid).exe().startswith(str(open_folder))
+        assert psutil.Process(running.postgres.pid).cmdline()[0].startswith(str(open_folder))
     assert modes_above(closed_binaries.postgres) == before
 
 

@@ -1,12 +1,12 @@
 """Servers that an earlier run left behind.
 
-A pid file may name a process that has nothing to do with us. So a server of ours is known by what it cannot
-fake: its program's name, and that it works inside our folder, which both servers make their current one. The
-caller holds the data folder's lock, so whatever is found belongs to nobody.
+A pid file may name a process that has nothing to do with us. So each server carries a mark of its folder in its
+title, which every user may read: where a process works can only be seen with rights that root lacks in most
+containers. The caller holds the data folder's lock, so whatever bears its mark belongs to nobody.
 """
 
 import asyncio
-import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -41,18 +41,27 @@ async def end_leftovers(folder: Path, program: str, steps: Sequence[Step]) -> No
 
 
 def processes_in(folder: Path, program: str) -> list[psutil.Process]:
+    if not folder.exists():
+        return []
+    mark = folder_mark(folder)
     return [
         process
         for process in psutil.process_iter(["name"])
-        if process.info["name"] == program and _works_in(process, folder)
+        if process.info["name"] == program and _bears(process, mark)
     ]
 
 
-def _works_in(process: psutil.Process, folder: Path) -> bool:
-    """False for a zombie, which works nowhere, and for other users' processes, which are not ours."""
+def folder_mark(folder: Path) -> str:
+    """The folder itself and not its path, which may be long, odd, or another one tomorrow."""
+    stat = folder.stat()
+    return f"trunkline-{stat.st_dev:x}-{stat.st_ino:x}"
+
+
+def _bears(process: psutil.Process, mark: str) -> bool:
+    """Never true of a zombie, whose title is empty."""
     try:
-        return os.path.samefile(process.cwd(), folder)
-    except (psutil.Error, OSError):
+        return re.search(rf"\b{mark}\b", " ".join(process.cmdline())) is not None
+    except psutil.Error:
         return False
 
 

@@ -64,7 +64,9 @@ def _copy_in(place: Path, binaries: Binaries) -> Binaries | None:
     files = dict(_files(binaries))
     copy = place / f"trunkline-engines-{_fingerprint(files)}"
     try:
-        place.mkdir(mode=0o755, exist_ok=True)
+        if not place.exists():
+            place.mkdir()
+            place.chmod(0o755)  # whatever our umask says
         if not _is_whole(copy, files):
             _make(copy, files)
     except OSError as error:

@@ -13,6 +13,7 @@ import asyncpg
 from trunkline.embedded.account import Account, require_name
 from trunkline.embedded.binaries import Binaries
 from trunkline.embedded.errors import EmbeddedError
+from trunkline.embedded.leftovers import folder_mark
 from trunkline.embedded.ports import LOOPBACK
 from trunkline.embedded.process import Child, Step
 from trunkline.embedded.server import Server
@@ -92,6 +93,7 @@ class Postgres(Server):
             "listen_addresses": LOOPBACK,
             "port": str(port),
             "unix_socket_directories": "",
+            "cluster_name": folder_mark(self.folder),
             **({} if self._durable else NOT_DURABLE),
         }
         return Child.spawn(

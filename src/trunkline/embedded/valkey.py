@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 from trunkline.embedded.account import Account
 from trunkline.embedded.binaries import Binaries
 from trunkline.embedded.errors import EmbeddedError
+from trunkline.embedded.leftovers import folder_mark
 from trunkline.embedded.ports import LOOPBACK
 from trunkline.embedded.process import Child, Step
 from trunkline.embedded.server import Server
@@ -76,8 +77,9 @@ class Valkey(Server):
             "dir": ".",
             **self._settings,
         }
+        title = f"{{title}} {{listen-addr}} {folder_mark(self.folder)}"
         return Child.spawn(
-            [self._binaries.valkey_server, "-"],
+            [self._binaries.valkey_server, "-", "--proc-title-template", title],
             cwd=self.folder,
             account=self.account,
             log=self.log_file,
