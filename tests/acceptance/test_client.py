@@ -1,0 +1,131 @@
+"""The client against the real API, over HTTP."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+
+from trunkline import __version__
+from trunkline.api.server import HttpServer, bind
+from trunkline.client import ApiError, Health, TrunklineClient
+from trunkline.testing.api_world import ADMIN_KEY, open_api
+
+PHONE = "+14155550123"
+
+
+@pytest.fixture
+async def api_url(database_url: str) -> AsyncIterator[str]:
+    async with open_api(database_url, populate=False) as world:
+        server = HttpServer(world.app, bind("127.0.0.1", 0, "HTTP_PORT"), shutdown_timeout_s=1)
+        server.start()
+        yield f"http://127.0.0.1:{server.port}"
+        await server.stop()
+
+
+@pytest.fixture
+async def client(api_url: str) -> AsyncIterator[TrunklineClient]:
+    async with TrunklineClient(api_url, ADMIN_KEY) as client:
+        yield client
+
+
+@pytest.fixture
+async def shop(client: TrunklineClient) -> TrunklineClient:
+    """A client whose platform has one merchant with one number."""
+    await client.create_reseller("acme", "Acme Inc.")
+    await client.create_pool("main", "Main numbers", reseller_id="acme")
+    await client.create_merchant(
+        "acme-store", "Acme Store", reseller_id="acme", default_region="US", default_pool="main"
+    )
+    await client.create_number("+14155550100", pool="main", carrier="twilio", max_channels=2)
+    return client
+
+
+async def test_everything_that_a_first_call_needs_can_be_made(client: TrunklineClient) -> None:
+    reseller = await client.create_reseller("acme", "Acme Inc.")
+    pool = await client.create_pool("main", "Main numbers", reseller_id="acme")
+    merchant = await client.create_merchant(
+        "acme-store",
+        "Acme Store",
+        reseller_id="acme",
+        default_region="US",
+        default_pool="main",
+        weight=3,
+    )
+    number = await client.create_number(
+        "+1 415 555 0100", pool="main", carrier="twilio", max_channels=2, account="second", status="draining"
+    )
+
+    assert (reseller.id, reseller.name) == ("acme", "Acme Inc.")
+    assert (pool.reseller_id, pool.merchant_id) == ("acme", None)
+    assert (merchant.default_pool, merchant.default_region, merchant.weight) == ("main", "US", 3)
+    assert (number.e164, number.reseller_id, number.account) == ("+14155550100", "acme", "second")
+    assert (number.max_channels, number.status) == (2, "draining")
+
+
+async def test_a_lead_is_taken_in_and_read_again(shop: TrunklineClient) -> None:
+    due = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
+
+    lead = await shop.create_lead(
+        phone="(415) 555-0123",
+        merchant_id="acme-store",
+        request_id="order-1",
+        payload={"name": "Ada"},
+        scheduled_at=due,
+        priority=7,
+        max_attempts=3,
+        reporting_webhook_url="https://acme.example/hook",
+    )
+
+    assert (lead.phone, lead.status, lead.pool, lead.due_at) == (PHONE, "BACKLOG", "main", due)
+    assert (lead.priority, lead.max_attempts, lead.payload) == (7, 3, {"name": "Ada"})
+    read = await shop.get_lead(lead.id)
+    assert (read.id, read.request_id, read.attempts) == (lead.id, "order-1", [])
+
+
+async def test_the_same_request_is_the_same_lead(shop: TrunklineClient) -> None:
+    first = await shop.create_lead(phone=PHONE, merchant_id="acme-store", request_id="order-1")
+    again = await shop.create_lead(phone=PHONE, merchant_id="acme-store", request_id="order-1")
+    assert first == again
+
+    with pytest.raises(ApiError) as caught:
+        await shop.create_lead(phone="+14155550199", merchant_id="acme-store", request_id="order-1")
+    assert (caught.value.status, caught.value.code) == (409, "request_id_reused")
+
+
+async def test_leads_are_listed_over_pages_with_filters(shop: TrunklineClient) -> None:
+    for number in range(5):
+        await shop.create_lead(phone=PHONE, merchant_id="acme-store", request_id=f"order-{number}")
+    await shop.create_lead(phone="+14155550199", merchant_id="acme-store", request_id="another")
+
+    found = [lead.request_id async for lead in shop.list_leads(phone=PHONE, status="BACKLOG", page_size=2)]
+
+    assert found == [f"order-{number}" for number in reversed(range(5))]
+    assert [lead async for lead in shop.list_leads(campaign_id=uuid4())] == []
+    assert len([lead async for lead in shop.list_leads(merchant_id="acme-store")]) == 6
+
+
+async def test_a_refusal_names_its_fields_and_its_request(shop: TrunklineClient) -> None:
+    with pytest.raises(ApiError) as caught:
+        await shop.create_lead(phone="not a phone", merchant_id="acme-store", priority=0)
+    error = caught.value
+    assert (error.status, error.code) == (422, "invalid_request")
+    assert [each.field for each in error.fields] == ["priority"]
+    assert error.request_id
+
+    with pytest.raises(ApiError) as caught:
+        await shop.get_lead(uuid4())
+    assert (caught.value.status, caught.value.code) == (404, "not_found")
+    with pytest.raises(ApiError) as caught:
+        await shop.create_reseller("acme", "Again")
+    assert (caught.value.status, caught.value.code) == (409, "already_exists")
+
+
+async def test_a_key_knows_who_it_is_and_a_wrong_one_is_told(client: TrunklineClient, api_url: str) -> None:
+    me = await client.me()
+    assert (me.scopes, me.reseller_id, me.merchant_id) == (["admin"], None, None)
+    async with TrunklineClient(api_url, "tl_wrong") as stranger:
+        assert await stranger.health() == Health("ok", __version__)
+        with pytest.raises(ApiError) as caught:
+            await stranger.me()
+    assert (caught.value.status, caught.value.code) == (401, "unauthorized")
