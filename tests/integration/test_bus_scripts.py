@@ -1,5 +1,6 @@
 """Every dispatch script, on one server and on a real cluster: a foreign key works silently on one node only."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
@@ -29,7 +30,9 @@ async def bus(request: pytest.FixtureRequest, key_prefix: str) -> AsyncIterator[
     await bus.close()
 
 
-def entry(*, version: int = 1, pool: str = "p", due_at: datetime = PAST, lead_id: UUID | None = None) -> Entry:
+def entry(
+    *, version: int = 1, pool: str = "p", due_at: datetime = PAST, lead_id: UUID | None = None
+) -> Entry:
     return Entry(lead_id or uuid4(), version, pool, due_at)
 
 
@@ -198,3 +201,17 @@ async def test_the_bell_rings_for_new_work(bus: Bus) -> None:
     await schedule.add(bus, [entry()])
     assert await doorbell.wait(bus, 1.0) is True
     assert await doorbell.wait(bus, 0.01) is False
+
+
+async def test_a_burst_of_callers_shares_the_way(bus: Bus) -> None:
+    times = await asyncio.gather(*(server_time_s(bus) for _ in range(500)))
+    assert len(times) == 500
+
+
+async def test_one_failing_script_takes_no_other_with_it(bus: Bus) -> None:
+    await bus.client.set(bus.keys.leads, "not a hash")
+    ok, broken = await asyncio.gather(
+        server_time_s(bus), schedule.add(bus, [entry()]), return_exceptions=True
+    )
+    assert isinstance(ok, float)
+    assert isinstance(broken, BusUnavailable)

@@ -1,7 +1,7 @@
 """The connection to Valkey: one server, or a cluster.
 
 The client's own retries are off. A command that timed out may have run, and only its caller knows whether running it
-twice does harm. The one repetition here is after NOSCRIPT, which the server answers without having run anything.
+twice does harm. The one repetition is after NOSCRIPT (`pipe.py`), which the server answers without having run anything.
 """
 
 import time
@@ -11,15 +11,13 @@ from typing import Any
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import RedisError
 
 from trunkline.bus.keys import Keys
+from trunkline.bus.pipe import Client, Pipe, Value
 from trunkline.bus.scripts import Script
 from trunkline.errors import BusUnavailable
 from trunkline.telemetry import metrics
-
-Client = Redis | RedisCluster
-Value = str | bytes | int | float
 
 # Commands answer in well under a millisecond; a server that needs longer than this is in trouble.
 COMMAND_TIMEOUT_S = 2.0
@@ -34,23 +32,17 @@ class Bus:
         self.client = client
         self.blocking = blocking
         self.keys = keys
+        self._pipe = Pipe(client)
 
     async def run(self, lua: Script, keys: Sequence[str], args: Sequence[Value] = ()) -> Any:
         """Run a script once. Every failure to get its answer is `BusUnavailable`."""
         started = time.perf_counter()
         try:
-            return await self._evaluate(lua, keys, args)
+            return await self._pipe.run(lua, keys, args)
         except (RedisError, OSError) as error:
             raise BusUnavailable(f"Valkey did not run {lua.name}: {_words(error)}") from error
         finally:
             metrics.BUS_SCRIPT_SECONDS.labels(script=lua.name).observe(time.perf_counter() - started)
-
-    async def _evaluate(self, lua: Script, keys: Sequence[str], args: Sequence[Value]) -> Any:
-        client: Any = self.client  # the client's own types do not know bytes and numbers among the arguments
-        try:
-            return await client.evalsha(lua.sha, len(keys), *keys, *args)
-        except NoScriptError:
-            return await client.eval(lua.source, len(keys), *keys, *args)
 
     async def read(self, command: Any) -> Any:
         """Await a plain command, with the same one exception for everything that can go wrong."""

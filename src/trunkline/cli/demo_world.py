@@ -37,11 +37,7 @@ async def prepare(client: TrunklineClient) -> None:
             )
         )
     for e164, max_channels in NUMBERS.items():
-        await _once(
-            client.create_number(
-                e164, pool=POOL, carrier="twilio", max_channels=max_channels, reseller_id=RESELLER
-            )
-        )
+        await _once(client.create_number(e164, pool=POOL, carrier="twilio", max_channels=max_channels))
 
 
 async def _once(creation: Awaitable[object]) -> None:
