@@ -60,7 +60,7 @@ local function take(tier, pod)
   redis.call('ZADD', calls, string.format('%.0f', now_ms), sid)
 end
 
-
+if redis.call('EXISTS', ended) == 1 then return {'ended'} end
 
 local holder = redis.call('HGET', call, 'pod_name')
 if holder then
