@@ -18,6 +18,7 @@ from redis.exceptions import AuthenticationError
 from trunkline.embedded import EmbeddedError, Engines, server
 from trunkline.embedded.leftovers import processes_in
 from trunkline.embedded.ports import free_port
+from trunkline.testing.waiting import eventually
 
 
 async def remember(engines: Engines, word: str) -> None:
@@ -147,6 +148,18 @@ async def test_an_abandoned_initdb_is_swept_away(tmp_path: Path) -> None:
     async with Engines(tmp_path, durable=False) as engines:
         await remember(engines, "fresh")
     assert not abandoned.exists()
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:
+    start = asyncio.create_task(Engines(tmp_path, durable=False).__aenter__())
+    await eventually(lambda: any(name.startswith("postgres.new.") for name in os.listdir(tmp_path)))
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    assert not any(name.startswith("postgres") for name in os.listdir(tmp_path))
+    assert not processes_in(tmp_path / "valkey", "valkey-server")
+    async with Engines(tmp_path, durable=False) as engines:
+        await remember(engines, "second try")
 
 
 async def test_open_clients_do_not_hold_up_a_stop(tmp_path: Path) -> None:

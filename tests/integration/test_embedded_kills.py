@@ -13,6 +13,7 @@ import pytest
 from redis.asyncio import Redis
 
 from trunkline.embedded import Engines
+from trunkline.embedded.account import choose_account
 from trunkline.embedded.leftovers import processes_in
 from trunkline.embedded.postgres import Postgres
 from trunkline.embedded.valkey import Valkey
@@ -173,7 +174,14 @@ async def test_our_own_death_leaves_no_process_behind(tmp_path: Path) -> None:
 
 @pytest.fixture
 def bystander() -> Iterator["subprocess.Popen[bytes]"]:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+    """Of the servers' own account: Postgres takes a live process of its user for itself."""
+    account = choose_account()
+    command = ["cat"]
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, user=account.uid, group=account.gid, extra_groups=[])
+        if account.is_another
+        else subprocess.Popen(command, stdin=subprocess.PIPE)
+    ) as process:
         yield process
         process.kill()
 
