@@ -17,6 +17,7 @@ CRASH_POINTS: frozenset[str] = frozenset(
         "dialer.after_intent",
         "dialer.after_send",
         "results.before_write",
+        "inbox.after_commit",
     }
 )
 
