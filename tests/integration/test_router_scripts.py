@@ -88,10 +88,10 @@ class Router:
 async def routing(request: pytest.FixtureRequest, key_prefix: str, redis_url: str) -> AsyncIterator[Router]:
     if request.param == "cluster":
         urls: list[str] = request.getfixturevalue("valkey_cluster")
-        bus = connect(urls[0], Keys(prefix=key_prefix), pool_size=200, cluster=True)
+        bus = connect(urls[0], Keys(prefix=key_prefix), cluster=True)
         keys = RouterKeys(f"{{{key_prefix}}}")
     else:
-        bus = connect(redis_url, Keys(prefix=key_prefix), pool_size=200)
+        bus = connect(redis_url, Keys(prefix=key_prefix))
         keys = RouterKeys(key_prefix)
     yield Router(bus, keys)
     await bus.close()

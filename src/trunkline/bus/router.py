@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from trunkline.bus.connection import Value
+from trunkline.bus.pipe import Value
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.bus.scripts import Script, script
 
