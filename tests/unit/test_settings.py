@@ -4,11 +4,15 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from trunkline.settings import ROLES, Settings, load_settings
 from trunkline.settings.values import parse_duration_s
+
+# A loaded machine is slow; that is not what is tested.
+unhurried = hypothesis_settings(deadline=None)
 
 KEY = "k" * 32
 
@@ -91,6 +95,7 @@ def test_durations_have_units_or_are_seconds(text: str, seconds: float) -> None:
     assert load_settings({"HTTP_READ_TIMEOUT": text}).http.read_timeout_s == pytest.approx(seconds)
 
 
+@unhurried
 @given(st.integers(1, 10**6), st.sampled_from([("ms", 0.001), ("s", 1), ("m", 60), ("h", 3600)]))
 def test_every_whole_amount_of_every_unit_is_a_duration(amount: int, unit: tuple[str, float]) -> None:
     assert parse_duration_s(f"{amount}{unit[0]}") == pytest.approx(amount * unit[1])

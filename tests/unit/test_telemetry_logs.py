@@ -15,11 +15,15 @@ from uuid import UUID
 import pytest
 import structlog
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from trunkline.settings import load_settings
 from trunkline.telemetry import bind, configure_logging, get_logger
 from trunkline.telemetry.redaction import pseudonyms
+
+# A loaded machine is slow; that is not what is tested.
+unhurried = hypothesis_settings(deadline=None)
 
 NUMBER = "+14155550123"
 DIGITS = "4155550123"
@@ -235,6 +239,7 @@ def test_no_planted_number_is_in_the_bytes(
     assert "555%200123" not in emitted
 
 
+@unhurried
 @given(st.from_regex(r"\+[1-9][0-9]{6,14}", fullmatch=True), st.text(max_size=20), st.booleans())
 def test_no_number_survives_in_a_rendered_line(number: str, key: str, terminal: bool) -> None:
     output = configured(Terminal() if terminal else Output())
