@@ -14,25 +14,33 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from trunkline.api import key_format
 from trunkline.api.admin_key import ensure_admin_key
 from trunkline.api.application import create_api
 from trunkline.api.deps import ApiDeps, ApiLimits, Probe
 from trunkline.api.hot_routes import HotRoute
+from trunkline.api.principal import SCOPES
 from trunkline.clock import ManualClock, SystemClock
-from trunkline.store.database import Database, connect
+from trunkline.model import new_id
+from trunkline.store import keys, numbers, tenants
+from trunkline.store.database import Connection, Database, connect
+from trunkline.store.keys import NewKey
 from trunkline.store.leads import Lead
+from trunkline.store.numbers import NewNumber
+from trunkline.store.tenants import PLATFORM, MerchantChange, Tenant
 from trunkline.telemetry import metrics
 from trunkline.testing.asgi import Answer, AsgiClient
 
 ADMIN_KEY = "admin-key-of-the-tests"
+RESELLERS = ("a", "b")
 MERCHANTS = {"a1": "a", "a2": "a", "b1": "b"}
-POOLS: Mapping[str, Mapping[str, str]] = {
-    "shared": {},
-    "a-pool": {"reseller_id": "a"},
-    "b-pool": {"reseller_id": "b"},
-    "a1-pool": {"merchant_id": "a1"},
-    "a2-pool": {"merchant_id": "a2"},
-    "b1-pool": {"merchant_id": "b1"},
+_TENANTS: Mapping[str, Tenant] = {
+    **{reseller_id: Tenant(reseller_id) for reseller_id in RESELLERS},
+    **{merchant_id: Tenant(reseller_id, merchant_id) for merchant_id, reseller_id in MERCHANTS.items()},
+}
+POOLS: Mapping[str, Tenant] = {
+    "shared": PLATFORM,
+    **{f"{tenant_id}-pool": tenant for tenant_id, tenant in _TENANTS.items()},
 }
 
 
@@ -66,29 +74,48 @@ class ApiWorld:
         return expect(await self.admin.post("/api/v1/leads", body), 201)
 
     async def populate(self) -> None:
-        for reseller_id in ("a", "b"):
-            await self._make("resellers", id=reseller_id, name=f"Reseller {reseller_id}")
-            for scope in ("admin", "read"):
-                self.keys[reseller_id, scope] = await self.make_key(scope, reseller_id=reseller_id)
-        for merchant_id, reseller_id in MERCHANTS.items():
-            await self._make("merchants", id=merchant_id, reseller_id=reseller_id, name=merchant_id)
-            for scope in ("admin", "leads", "router", "read"):
-                self.keys[merchant_id, scope] = await self.make_key(scope, merchant_id=merchant_id)
-        await self._make_numbers()
-        for merchant_id in MERCHANTS:
-            change = {"default_pool": f"{merchant_id}-pool"}
-            expect(await self.admin.patch(f"/api/v1/merchants/{merchant_id}", change), 200)
+        """In one transaction, past the API: some forty rows for every test that asks for them."""
+        async with self.database.transaction() as tx:
+            for reseller_id in RESELLERS:
+                await tenants.insert_reseller(tx, reseller_id, f"Reseller {reseller_id}")
+            for merchant_id, reseller_id in MERCHANTS.items():
+                await _insert_merchant(tx, merchant_id, reseller_id)
+            for index, (pool_id, owner) in enumerate(POOLS.items()):
+                await numbers.insert_pool(tx, pool_id, tenant=owner, name=pool_id)
+                self.numbers[pool_id] = await _insert_number(tx, pool_id, f"+1415555010{index}")
+            for merchant_id in MERCHANTS:
+                change = MerchantChange(set_pool=True, default_pool_id=f"{merchant_id}-pool")
+                await tenants.update_merchant(tx, merchant_id, change)
+            for tenant_id, tenant in _TENANTS.items():
+                for scope in SCOPES:
+                    self.keys[tenant_id, scope] = await _insert_key(tx, tenant, scope)
 
-    async def _make_numbers(self) -> None:
-        for index, (pool_id, owner) in enumerate(POOLS.items()):
-            await self._make("pools", id=pool_id, name=pool_id, **owner)
-            number = await self._make(
-                "numbers", e164=f"+1415555010{index}", pool=pool_id, carrier="twilio", max_channels=5
-            )
-            self.numbers[pool_id] = number["id"]
 
-    async def _make(self, kind: str, **body: object) -> dict[str, Any]:
-        return expect(await self.admin.post(f"/api/v1/{kind}", body), 201)
+async def _insert_merchant(tx: Connection, merchant_id: str, reseller_id: str) -> None:
+    await tenants.insert_merchant(
+        tx,
+        merchant_id,
+        reseller_id=reseller_id,
+        name=merchant_id,
+        default_region=None,
+        default_pool_id=None,
+        weight=1,
+    )
+
+
+async def _insert_number(tx: Connection, pool_id: str, e164: str) -> str:
+    number = await numbers.insert(tx, NewNumber(new_id(), e164, pool_id, "twilio", "default", 5, "active"))
+    assert number is not None
+    return str(number.id)
+
+
+async def _insert_key(tx: Connection, tenant: Tenant, scope: str) -> str:
+    secret = key_format.mint()
+    await keys.insert(
+        tx,
+        NewKey(new_id(), key_format.digest(secret), key_format.hint(secret), "test", [scope], tenant, "test"),
+    )
+    return secret
 
 
 def expect(answer: Answer, status: int) -> dict[str, Any]:
