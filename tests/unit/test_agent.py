@@ -86,7 +86,7 @@ class Carrier:
         url = f"ws://127.0.0.1:{self.agent.port}/ws/pod/agent-0/{path_sid or call_sid}"
         socket = await self.session.ws_connect(url)
         signed = token.sign(SECRET, call_sid, allocation_id or f"allocation-of-{call_sid}")
-        parameters = {"token": signed, "attempt_id": "attempt-1"}
+        parameters = {"token": signed, "attempt": "attempt-1"}
         start = {"streamSid": "MZ1", "callSid": call_sid, "customParameters": parameters}
         await socket.send_json({"event": "connected", "protocol": "Call", "version": "1.0.0"})
         await socket.send_json({"event": "start", "start": start, "streamSid": "MZ1"})
@@ -159,7 +159,7 @@ async def test_a_call_is_heard_and_answered(serve: Serve) -> None:
 
     assert answer == {"event": "media", "streamSid": "MZ1", "media": {"payload": "fn5+"}}
     assert seen[0].call_sid == "call-1"
-    assert seen[0].parameters == {"attempt_id": "attempt-1"}, "the token is nobody's business"
+    assert seen[0].parameters == {"attempt": "attempt-1"}, "the token is nobody's business"
     await socket.close()
 
 

@@ -17,7 +17,7 @@ def test_a_start_frame_says_whose_call_it_is_and_what_it_was_given_along() -> No
                 "callSid": "CA1",
                 "tracks": ["inbound"],
                 "mediaFormat": {"encoding": "audio/x-mulaw", "sampleRate": 8000, "channels": 1},
-                "customParameters": {"token": "t", "attempt_id": "a"},
+                "customParameters": {"token": "t", "attempt": "a"},
             },
             "streamSid": "MZ1",
         }
@@ -26,7 +26,7 @@ def test_a_start_frame_says_whose_call_it_is_and_what_it_was_given_along() -> No
     assert frames.parse(text) == Start(
         "MZ1",
         "CA1",
-        {"token": "t", "attempt_id": "a"},
+        {"token": "t", "attempt": "a"},
         {"encoding": "audio/x-mulaw", "sampleRate": 8000, "channels": 1},
     )
 

@@ -61,3 +61,16 @@ def test_every_wrong_variable_is_named_at_once() -> None:
         "VOICE_AGENT_HEARTBEAT_INTERVAL",
         "VOICE_AGENT_SHUTDOWN_TIMEOUT",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30", 30), ("1.5", 1.5), ("200ms", 0.2), ("5s", 5), ("1m30s", 90), ("2h", 7200)]
+)
+def test_durations_are_written_with_or_without_a_unit(text: str, seconds: float) -> None:
+    assert AgentSettings.from_env({"VOICE_AGENT_SHUTDOWN_TIMEOUT": text}).shutdown_timeout_s == seconds
+
+
+@pytest.mark.parametrize("text", ["s", "5 s", "5x", "5s!", "1m30", "nan", "inf", "0", "-5s", "25h"])
+def test_what_is_not_a_duration_is_refused(text: str) -> None:
+    with pytest.raises(AgentSettingsError, match="VOICE_AGENT_HEARTBEAT_INTERVAL"):
+        AgentSettings.from_env({"VOICE_AGENT_HEARTBEAT_INTERVAL": text})

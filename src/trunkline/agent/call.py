@@ -24,7 +24,7 @@ class Call:
         self.call_sid = start.call_sid
         self.stream_sid = start.stream_sid
         self.media_format = start.media_format
-        # What the platform gave the call along: `attempt_id` and whatever the answer document named.
+        # What the platform gave the call along: `attempt` and whatever the answer document named.
         self.parameters = parameters
         self.dropped = 0
         self._socket = socket

@@ -1,11 +1,13 @@
 """What an agent is told by its environment. These variables are the agent's own; it reads no others."""
 
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 _ROUTER_URL = "http://smart-router:8080"
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -64,7 +66,7 @@ class _Reader:
             return default_s
         try:
             seconds = _seconds(text, unit)
-        except (ValueError, KeyError):
+        except ValueError:
             self.problems.append(f"{name}: {text!r} is not a duration such as 30, 5s or 2m")
             return default_s
         if not 0 < seconds < 86_400:
@@ -72,6 +74,9 @@ class _Reader:
         return seconds
 
 
-def _seconds(text: str, default_unit: str) -> float:
-    number = text.rstrip("mhs")
-    return float(number) * _UNITS_S[text[len(number) :] or default_unit]
+def _seconds(text: str, plain_unit: str) -> float:
+    """`5s`, `200ms`, `1m30s`; a plain number is in the unit that the variable always had."""
+    parts = _PART.findall(text)
+    if parts and "".join(number + unit for number, unit in parts) == text:
+        return sum(float(number) * _UNITS_S[unit] for number, unit in parts)
+    return float(text) * _UNITS_S[plain_unit]
