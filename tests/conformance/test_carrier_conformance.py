@@ -138,7 +138,8 @@ async def test_a_call_is_placed_followed_listed_and_looked_up(line: Line) -> Non
     ("to", "reason"), [("+15005551101", "busy"), ("+15005551201", "no_answer"), ("+15005551301", "failed")]
 )
 async def test_a_call_that_nobody_answers_ends_for_its_reason(line: Line, to: str, reason: str) -> None:
-    call_id = await line.accepted(to)
+    placed = await line.carrier.place(replace(line.order(to), ring_timeout_s=30))
+    assert isinstance(placed, Accepted)
     await line.simulator.idle()
     end = line.events()[-1]
     assert (end.kind, end.reason, end.carrier_status in line.carrier.terminal_statuses) == (
@@ -146,7 +147,7 @@ async def test_a_call_that_nobody_answers_ends_for_its_reason(line: Line, to: st
         reason,
         True,
     )
-    seen = await line.carrier.look_up(call_id)
+    seen = await line.carrier.look_up(placed.call_id)
     assert isinstance(seen, CallView)
     assert (seen.state, seen.reason) == ("ended", reason)
     assert not line.events("answer")

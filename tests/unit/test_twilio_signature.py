@@ -3,7 +3,7 @@
 import json
 from hashlib import sha256
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import pytest
 from hypothesis import given
@@ -60,6 +60,18 @@ def test_what_we_sign_the_official_validator_accepts(url: str, form: list[tuple[
 def test_what_the_official_validator_signs_we_accept(url: str, form: list[tuple[str, str]]) -> None:
     proof = JUDGE.compute_signature(url, MultiDict(form))
     assert verified_fields(post(url, form, proof), [TOKEN]) is not None
+
+
+@given(st.text(st.sampled_from("ab&=+%2F9é"), max_size=30))
+def test_a_form_is_read_as_the_standard_library_reads_it(form: str) -> None:
+    body = form.encode()
+    try:
+        expected = parse_qsl(form, keep_blank_values=True, errors="strict")
+    except ValueError:
+        expected = None
+    proof = signature(TOKEN, URL, expected or ())
+    request = WebhookRequest("POST", URL, {"content-type": FORM, HEADER: proof}, body)
+    assert verified_fields(request, [TOKEN]) == (expected if body else ())
 
 
 @given(urls, fields, st.data())

@@ -12,6 +12,7 @@ from trunkline.telephony.callbacks import CallbackKeys, CallbackTag, verify_call
 from trunkline.telephony.carrier import (
     Accepted,
     AlreadyOver,
+    CallEvent,
     CallOrder,
     CallView,
     Document,
@@ -150,10 +151,11 @@ class Twilio:
     def _read(self, fields: Mapping[str, str], request: WebhookRequest, tag: CallbackTag) -> WebhookResult:
         if "json" in request.headers.get("content-type", ""):
             fields = {name: str(value) for name, value in _object(request.body).items()}
-        sent_at = moment(fields.get("Timestamp"))
+        event = read_event(fields, tag)
+        sent_at = event.at if isinstance(event, CallEvent) else None
         if sent_at is not None and (self._clock.now() - sent_at).total_seconds() > self._webhook_age_max_s:
             return Forged("stale")
-        return read_event(fields, tag)
+        return event
 
     def _call_url(self, call_id: str) -> str:
         return f"{self._calls_url}/{quote(call_id, safe='')}.json"

@@ -5,22 +5,22 @@ A JSON body is covered by its SHA-256 in the signed query instead (`bodySHA256`)
 
 import hmac
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
-from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote_plus, urlsplit, urlunsplit
 
 from trunkline.telephony.carrier import WebhookRequest
 
 HEADER = "x-twilio-signature"
 FORM = "application/x-www-form-urlencoded"
 
+FIELDS_MAX = 200
+
 Fields = Sequence[tuple[str, str]]
 
 
 def signature(auth_token: str, url: str, fields: Iterable[tuple[str, str]] = ()) -> str:
-    # A set of pairs, sorted: names in order, each name's values without repeats and in order.
-    signed = url + "".join(name + value for name, value in sorted(set(fields)))
-    return b64encode(hmac.digest(auth_token.encode(), signed.encode(), "sha1")).decode()
+    return _proof(auth_token, url + _joined(fields))
 
 
 def verified_fields(request: WebhookRequest, auth_tokens: Sequence[str]) -> Fields | None:
@@ -29,12 +29,21 @@ def verified_fields(request: WebhookRequest, auth_tokens: Sequence[str]) -> Fiel
     fields = _post_fields(request)
     if not given or fields is None:
         return None
-    urls = _with_and_without_port(request.url)
-    expected = [signature(token, url, fields).encode() for token in auth_tokens for url in urls]
-    matches = [hmac.compare_digest(one, given) for one in expected]  # all of them, found or not
-    if not any(matches):
-        return None
-    return fields if request.method == "POST" else _query(request.url)
+    signed = _joined(fields)
+    for url in _with_and_without_port(request.url):
+        for token in auth_tokens:
+            if hmac.compare_digest(_proof(token, url + signed).encode(), given):
+                return fields if request.method == "POST" else _query(request.url)
+    return None
+
+
+def _joined(fields: Iterable[tuple[str, str]]) -> str:
+    """A set of pairs, sorted: names in order, each name's values without repeats and in order."""
+    return "".join([name + value for name, value in sorted(set(fields))])
+
+
+def _proof(auth_token: str, signed: str) -> str:
+    return b64encode(hmac.digest(auth_token.encode(), signed.encode(), "sha1")).decode()
 
 
 def _post_fields(request: WebhookRequest) -> Fields | None:
@@ -49,27 +58,32 @@ def _post_fields(request: WebhookRequest) -> Fields | None:
 
 
 def _form(body: bytes) -> Fields | None:
+    """As `parse_qsl`, in half the time: most of the thirty values have nothing to unquote."""
+    parts = body.split(b"&")
     try:
-        return parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=200)
+        pairs = [part.decode().partition("=") for part in parts if part]
+        fields = [(_unquoted(name), _unquoted(value)) for name, _, value in pairs]
     except ValueError:
         return None
+    return fields if len(fields) <= FIELDS_MAX else None
+
+
+def _unquoted(text: str) -> str:
+    return unquote_plus(text, errors="strict") if "%" in text or "+" in text else text
 
 
 def _query(url: str) -> Fields:
     return parse_qsl(urlsplit(url).query, keep_blank_values=True)
 
 
-def _with_and_without_port(url: str) -> tuple[str, str]:
-    """Twilio is not consistent about the port, so both forms are tried."""
+def _with_and_without_port(url: str) -> Iterator[str]:
+    """Twilio is not consistent about the port, so both forms are tried, the usual one first."""
+    yield url
     parts = urlsplit(url)
     try:
         port = parts.port
     except ValueError:
-        return url, url
-    bare = parts.netloc.removesuffix(f":{port}") if port else parts.netloc
+        return
     default = 443 if parts.scheme in ("https", "wss") else 80
-    return _at(parts, bare), _at(parts, f"{bare}:{port or default}")
-
-
-def _at(parts: SplitResult, netloc: str) -> str:
-    return urlunsplit(parts._replace(netloc=netloc))
+    netloc = parts.netloc.removesuffix(f":{port}") if port else f"{parts.netloc}:{default}"
+    yield urlunsplit(parts._replace(netloc=netloc))

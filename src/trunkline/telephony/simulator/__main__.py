@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import signal
 import sys
 
@@ -58,7 +59,7 @@ def main() -> int:
     try:
         uvloop.run(serve(config))
     except OSError as error:
-        sys.stderr.write(f"cannot listen on {config.host}:{config.port}: {error.strerror}\n")
+        sys.stderr.write(f"cannot listen on {config.host}:{config.port}: {os.strerror(error.errno or 0)}\n")
         return 1
     return 0
 

@@ -1,0 +1,12 @@
+import subprocess
+import sys
+
+import pytest
+
+PURE = ("carrier", "callbacks", "exchange", "twiml", "twilio_signature", "twilio_webhooks")
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_a_pure_part_needs_no_http_library(module: str) -> None:
+    code = f"import sys, trunkline.telephony.{module}; sys.exit('aiohttp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
