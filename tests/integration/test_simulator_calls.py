@@ -162,6 +162,12 @@ async def test_a_full_queue_refuses() -> None:
         assert len(r.simulator.ledger.dials) == 1
 
 
+@pytest.mark.parametrize("query", ["PageSize=x", "Page=x", "StartTime%3E=soon"])
+async def test_a_list_query_that_cannot_be_read_is_refused(query: str) -> None:
+    async with rig() as r, r.http.get(f"{r.path()}?{query}") as refused:
+        assert (refused.status, (await refused.json())["code"]) == (400, 20001)
+
+
 @pytest.mark.parametrize(
     ("form", "code"),
     [
@@ -268,6 +274,20 @@ async def test_a_refused_webhook_is_sent_again_as_its_url_asks(fragment: str, tr
         await r.create("+15005551301", fragment)
         await r.simulator.idle()
         assert [hook["CallStatus"] for hook in r.webhooks()].count("failed") == tries
+
+
+async def test_a_late_webhook_dies_with_the_simulator() -> None:
+    faults = Faults(webhook_late_s=(3600, 3600))
+    async with rig(replace(QUICK, faults=faults)) as r:
+        await r.create("+15005554301")
+        await r.simulator.stop()
+        assert r.webhooks() == []
+
+
+async def test_a_webhook_that_should_come_first_but_is_lost_does_not_hold_the_reply_for_ever() -> None:
+    faults = Faults(webhook_first=1.0, webhook_lost=1.0, reply_lost_s=0.01)
+    async with rig(replace(QUICK, faults=faults)) as r:
+        assert (await r.create("+12025550100"))["sid"]
 
 
 async def test_webhooks_to_nobody_do_not_hold_up_the_call() -> None:

@@ -52,8 +52,14 @@ def test_it_listens_on_loopback_unless_told_otherwise() -> None:
     assert config_from(["--host", "0.0.0.0"]).host == "0.0.0.0"
 
 
-def test_shares_that_make_no_sense_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("option", "word"),
+    [("--answer", "shares"), ("--time-scale", "time_scale"), ("--calls-per-s", "calls_per_s")],
+)
+def test_settings_that_make_no_sense_are_refused(
+    option: str, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as stopped:
-        config_from(["--answer", "-1"])
+        config_from([option, "-1"])
     assert stopped.value.code == 2
-    assert "shares" in capsys.readouterr().err
+    assert word in capsys.readouterr().err

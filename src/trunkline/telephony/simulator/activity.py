@@ -1,7 +1,7 @@
 """How much is under way, so that a test can wait for the end of it instead of sleeping."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 
@@ -13,6 +13,7 @@ class Activity:
         self._idle = asyncio.Event()
         self._idle.set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: set[asyncio.TimerHandle] = set()
 
     def begin(self) -> None:
         self._under_way += 1
@@ -32,7 +33,17 @@ class Activity:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    def spawn_later(self, delay_s: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        def start() -> None:
+            self._timers.discard(timer)
+            self.spawn(work())
+
+        timer = asyncio.get_running_loop().call_later(delay_s, start)
+        self._timers.add(timer)
+
     async def cancel_all(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -14,6 +14,10 @@ class SimulatedAccount:
     auth_token: str = field(default="simulated-auth-token", repr=False)
     calls_per_s: float = 1000.0
 
+    def __post_init__(self) -> None:
+        if self.calls_per_s <= 0:
+            raise ValueError("calls_per_s is above 0")
+
 
 @dataclass(frozen=True, slots=True)
 class SimulatorConfig:
@@ -33,3 +37,7 @@ class SimulatorConfig:
     setup_s: float = 0.5
     # Real seconds; a media stream that did not open by then is over.
     stream_connect_timeout_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.time_scale <= 0 or self.media_interval_s <= 0:
+            raise ValueError("time_scale and media_interval_s are above 0")

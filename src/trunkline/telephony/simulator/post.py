@@ -52,6 +52,7 @@ class _Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[Answer | NoAnswer] | None = None
         self._parser: httptools.HttpResponseParser
         self._body = bytearray()
+        self._has_headers = False
         self.reusable = True
         self.idle_since = 0.0
 
@@ -59,6 +60,7 @@ class _Connection(asyncio.Protocol):
         waiter = self._waiter = self._loop.create_future()
         self._parser = httptools.HttpResponseParser(self)
         self._body.clear()
+        self._has_headers = False
         timer = self._loop.call_later(read_s, self.abandon)
         waiter.add_done_callback(lambda _: timer.cancel())
         if self._transport is None:
@@ -88,7 +90,11 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.reusable = False
         self._transport = None
-        self._finish(NoAnswer("read"))
+        # Without a length, the end of the connection is the end of the body.
+        self._finish(self._answer() if self._has_headers and exc is None else NoAnswer("read"))
+
+    def on_headers_complete(self) -> None:
+        self._has_headers = True
 
     def on_body(self, body: bytes) -> None:
         self._body += body
@@ -96,7 +102,10 @@ class _Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if not self._parser.should_keep_alive():
             self.reusable = False
-        self._finish(Answer(self._parser.get_status_code(), bytes(self._body)))
+        self._finish(self._answer())
+
+    def _answer(self) -> Answer:
+        return Answer(self._parser.get_status_code(), bytes(self._body))
 
     def _finish(self, outcome: Answer | NoAnswer) -> None:
         if self._waiter is not None and not self._waiter.done():

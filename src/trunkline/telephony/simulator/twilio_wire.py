@@ -5,6 +5,7 @@ import socket
 import struct
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from hmac import compare_digest
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -74,7 +75,9 @@ class TwilioWire:
             case ReplyFault.SLOW:
                 await asyncio.sleep(asked.slow_s)
             case ReplyFault.WEBHOOK_FIRST if call.lane.first_delivered is not None:
-                await call.lane.first_delivered.wait()
+                with suppress(TimeoutError):  # a webhook that is lost as well is never delivered
+                    async with asyncio.timeout(self._calls.faults.reply_lost_s):
+                        await call.lane.first_delivered.wait()
             case ReplyFault.ERROR_AFTER_DIAL:
                 return web.json_response({"code": 20500, "message": "Internal Server Error"}, status=500)
             case ReplyFault.GARBAGE_AFTER_DIAL:
@@ -108,19 +111,19 @@ class TwilioWire:
         query = request.query
         try:
             wanted = call_filter(query)
-            size = min(int(query.get("PageSize", _PAGE_SIZE_DEFAULT)), _PAGE_SIZE_MAX)
+            size = min(max(int(query.get("PageSize", _PAGE_SIZE_DEFAULT)), 1), _PAGE_SIZE_MAX)
+            number = int(query.get("Page", "0"))
         except ValueError:
             return _refusal(400, 20001)
         calls = self._calls.newest_first(query.get("To"))
         matching = [call for call in calls if call.account is account and wanted(call)]
-        return web.json_response(self._page(request, matching, size))
+        return web.json_response(self._page(request, matching, number, size))
 
-    def _page(self, request: web.Request, calls: list[Call], size: int) -> dict[str, Any]:
+    def _page(self, request: web.Request, calls: list[Call], number: int, size: int) -> dict[str, Any]:
         """Pages go on from the last call shown, so calls that arrive in between push none out of sight."""
         token = request.query.get("PageToken", "")
         first = next((i + 1 for i, call in enumerate(calls) if call.sid == token), 0)
         shown = calls[first : first + size]
-        number = int(request.query.get("Page", "0"))
         following = None
         if first + size < len(calls):
             query = dict(request.query) | {"Page": str(number + 1), "PageToken": shown[-1].sid}

@@ -95,8 +95,7 @@ class Webhooks:
             return
         self._activity.begin()
         if delay_s:
-            loop = asyncio.get_running_loop()
-            loop.call_later(delay_s, lambda: self._activity.spawn(self._deliver(lane, batch)))
+            self._activity.spawn_later(delay_s, lambda: self._deliver(lane, batch))
         else:
             self._activity.spawn(self._deliver(lane, batch))
 
