@@ -73,6 +73,19 @@ class ApiWorld:
         body = {"request_id": request_id, "merchant_id": merchant_id, "phone": "+14155550123", **more}
         return expect(await self.admin.post("/api/v1/leads", body), 201)
 
+    async def objects_of(self, merchant_id: str) -> dict[str, str]:
+        """One object of each kind that belongs to this merchant: path parameter to id."""
+        lead = await self.make_lead(merchant_id, f"of-{merchant_id}")
+        me = expect(await self.tenant(merchant_id).get("/api/v1/me"), 200)
+        return {
+            "reseller_id": MERCHANTS[merchant_id],
+            "merchant_id": merchant_id,
+            "pool_id": f"{merchant_id}-pool",
+            "number_id": self.numbers[f"{merchant_id}-pool"],
+            "key_id": me["key_id"],
+            "lead_id": lead["id"],
+        }
+
     async def populate(self) -> None:
         """In one transaction, past the API: some forty rows for every test that asks for them."""
         async with self.database.transaction() as tx:
