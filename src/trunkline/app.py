@@ -30,14 +30,15 @@ from trunkline.bus.probe import server_time_s
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.clock import Clock, SystemClock
 from trunkline.dispatch.calls import CallFold
+from trunkline.dispatch.checks import CheckLimits
 from trunkline.dispatch.dialer import Callbacks, Dialer, DialerLimits
 from trunkline.dispatch.results import ResultWriter
 from trunkline.errors import BusUnavailable
 from trunkline.loops.base import Loop
 from trunkline.loops.channels import ChannelReconciler
+from trunkline.loops.checker import Checker
 from trunkline.loops.leader import Leadership, LeaseTimes
 from trunkline.loops.loader import Loader
-from trunkline.loops.overdue import Overdue
 from trunkline.loops.pods import PodExpiry
 from trunkline.mailbox.inbox import Inbox
 from trunkline.mailbox.worker import MailboxWorker, WorkerLimits
@@ -112,6 +113,9 @@ class Platform:
         )
 
         # What is lost or late is found again.
+        check_limits = CheckLimits(
+            settings.carrier.request_timeout_s, settings.carrier.ring_timeout_s, settings.carrier.time_limit_s
+        )
         self.leadership = Leadership(
             database,
             clock,
@@ -131,7 +135,7 @@ class Platform:
                 self.leadership,
                 Loader(database, bus),
                 ChannelReconciler(database, bus, grant_ttl_s=settings.dispatch.grant_ttl_s),
-                Overdue(database, settings.carrier.request_timeout_s),
+                Checker(database, bus, clock, self.carriers, self.inbox, check_limits),
             ],
         }
         self.api = self._api(clock)

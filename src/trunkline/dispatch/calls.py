@@ -49,7 +49,9 @@ class CallFold:
         }
         await attempts.apply_facts(tx, changed)
         settlement = await settle(tx, locked, _decisions(locked, changed))
-        ended = [facts.call_id for facts in changed.values() if facts.state is AttemptState.ENDED and facts.call_id]
+        ended = [
+            facts.call_id for facts in changed.values() if facts.state is AttemptState.ENDED and facts.call_id
+        ]
         return partial(self._follow_up, settlement, ended)
 
     async def _follow_up(self, settlement: Settlement, ended: list[str]) -> None:

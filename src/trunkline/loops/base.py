@@ -26,6 +26,7 @@ class Loop(ABC):
     def __init__(self, interval_s: float):
         self.interval_s = interval_s
         self._stopping = asyncio.Event()
+        self._waiting: asyncio.Task[object] | None = None
         self._failures = 0
         self._down_since: float | None = None
 
@@ -40,13 +41,25 @@ class Loop(ABC):
     async def run(self) -> None:
         while not self._stopping.is_set():
             if await self._attempt():
-                await self.wait()
+                await self._wait()
             else:
                 await self.pause(min(BACKOFF_MAX_S, 0.1 * 2**self._failures))
 
     def stop(self) -> None:
-        """Ask the loop to end after its current run."""
+        """Ask the loop to end: at once if it waits, else after its current run."""
         self._stopping.set()
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    async def _wait(self) -> None:
+        self._waiting = asyncio.current_task()
+        try:
+            await self.wait()
+        except asyncio.CancelledError:
+            if not self._stopping.is_set():
+                raise
+        finally:
+            self._waiting = None
 
     @property
     def stopping(self) -> bool:

@@ -1,7 +1,8 @@
 """What is known of attempts, and what becomes of their leads. Lock order everywhere: leads, then attempts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +19,12 @@ _APPLY_FACTS = query("attempts/apply_facts")
 _FINISH_LEADS = query("attempts/finish_leads")
 _RETRY_LEADS = query("attempts/retry_leads")
 _CURRENT = query("attempts/current")
-_OVERDUE = query("attempts/overdue")
+_CLAIM_CHECKS = query("attempts/claim_checks")
+_CHECK_LATER = query("attempts/check_later")
+_DOUBT = query("attempts/doubt")
+_GIVE_UP = query("attempts/give_up")
+_FREE_CHANNEL = query("attempts/free_channel")
+_KNOWN_CALL_IDS = query("attempts/known_call_ids")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,23 @@ class Result:
     state: AttemptState
     call_id: str | None = None
     reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """An attempt that has not been heard of for a while."""
+
+    id: UUID
+    lead_id: UUID | None
+    state: AttemptState
+    carrier: str
+    account: str
+    carrier_call_id: str | None
+    to_phone: str = field(repr=False)
+    from_phone: str = field(repr=False)
+    intent_at: datetime
+    doubt_checks: int
+    age_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +176,34 @@ async def current(conn: Connection, attempt_id: UUID) -> Current | None:
     )
 
 
-async def doubt_overdue(conn: Connection, *, age_s: float, limit: int) -> list[UUID]:
-    """Move attempts whose request should long have been answered to `in_doubt`."""
-    rows = await conn.fetch(_OVERDUE, age_s, limit)
+async def claim_checks(conn: Connection, *, limit: int, lease_s: float) -> list[Check]:
+    """Attempts that somebody should look at now; others leave them alone for `lease_s`."""
+    rows = await conn.fetch(_CLAIM_CHECKS, limit, lease_s)
+    return [Check(**{**row, "state": AttemptState(row["state"])}) for row in rows]
+
+
+async def check_later(conn: Connection, waits: Mapping[UUID, float], *, doubted: bool) -> None:
+    """Look again after so many seconds. `doubted` counts a question to the carrier that led nowhere."""
+    if waits:
+        await conn.execute(_CHECK_LATER, list(waits), list(waits.values()), [int(doubted)] * len(waits))
+
+
+async def doubt(conn: Connection, attempt_ids: Sequence[UUID]) -> list[UUID]:
+    """Move attempts whose request was never answered to `in_doubt`."""
+    rows = await conn.fetch(_DOUBT, attempt_ids)
     return [row["id"] for row in rows]
+
+
+async def give_up(tx: Connection, attempt_id: UUID, state: AttemptState, reason: str, held_s: float) -> bool:
+    """End a doubt without a call. False if a webhook came first."""
+    return await tx.fetchval(_GIVE_UP, attempt_id, state.value, reason, held_s) is not None
+
+
+async def free_channel(tx: Connection, attempt_id: UUID) -> bool:
+    return await tx.fetchval(_FREE_CHANNEL, attempt_id) is not None
+
+
+async def known_call_ids(conn: Connection, carrier: str, call_ids: Sequence[str]) -> set[str]:
+    """Those of the calls that belong to an attempt already."""
+    rows = await conn.fetch(_KNOWN_CALL_IDS, carrier, call_ids)
+    return {row["carrier_call_id"] for row in rows}

@@ -32,6 +32,8 @@ SCRIPT_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5
 REQUEST_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 # Healthy lateness is 5-20 ms; a backlog makes it minutes. Both have to be readable.
 LATENESS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60, 300, 1800)
+# Most batches are one event; a mailbox that comes back from the dead may have a thousand.
+EVENTS = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
 class Declared(NamedTuple):
@@ -98,6 +100,9 @@ CALLS_PLACED = _counter(
     "outcome",
 )
 CALLS_FINISHED = _counter("calls_finished_total", "Ended calls by outcome.", "carrier", "outcome")
+ATTEMPTS_GIVEN_UP = _counter(
+    "attempts_given_up_total", "Attempts in doubt that ended as absent or unknown.", "carrier", "state"
+)
 CHANNELS_IN_USE = _gauge("channels_in_use", "Channels held, by the number's id.", "number_id")
 CHANNELS_MAX = _gauge("channels_max", "Channels that may be held, by the number's id.", "number_id")
 
@@ -114,6 +119,28 @@ MAILBOX_APPENDED = _counter(
 )
 MAILBOX_PROCESSED = _counter("mailbox_processed_total", "Events that a handler has processed.", "kind")
 MAILBOX_FAILED = _counter("mailbox_failed_total", "Batches whose handler failed.", "kind")
+MAILBOX_QUEUED = _counter("mailbox_queued_total", "Mailboxes that became queued by an append.", "kind")
+MAILBOX_COMPLETED = _counter("mailbox_completed_total", "Mailboxes whose events were processed.", "kind")
+MAILBOX_SECONDS = _histogram(
+    "mailbox_processing_duration_seconds",
+    "From the claim of a mailbox to its completion.",
+    "kind",
+    buckets=LATENESS_S,
+)
+MAILBOX_BATCH_EVENTS = _histogram(
+    "mailbox_batch_events", "Events of one mailbox that were processed together.", "kind", buckets=EVENTS
+)
+MAILBOX_DIED = _counter("mailbox_died_total", "Mailboxes that failed too often and are dead.", "kind")
+MAILBOX_PARKED = _counter("mailbox_parked_total", "Events that could not be read and were set aside.", "kind")
+MAILBOX_APPENDED_TO_DEAD = _counter(
+    "mailbox_appended_to_dead_total",
+    "Appends to a dead mailbox: nobody processes them until it is replayed.",
+    "kind",
+)
+MAILBOX_PENDING_NUDGES = _gauge(
+    "mailbox_pending_nudges", "Nudges that were read and not yet acknowledged.", "kind"
+)
+MAILBOXES = _gauge("mailboxes", "Mailboxes that are not idle, as Postgres counts them.", "kind", "status")
 
 # The engines
 DB_POOL = _gauge("db_pool_connections", "Connections to Postgres by state: idle, in_use, max.", "state")

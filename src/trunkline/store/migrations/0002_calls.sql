@@ -66,6 +66,10 @@ CREATE TABLE attempts (
     end_reason       text,
     duration_s       int,
     pod              text,
+    -- When somebody looks at it next. Every attempt that is live or holds a channel has such a moment: none is stuck.
+    next_check_at    timestamptz DEFAULT clock_timestamp() + interval '15 seconds',
+    doubt_checks     smallint NOT NULL DEFAULT 0,
+    CONSTRAINT attempts_never_forgotten CHECK (next_check_at IS NOT NULL OR NOT holds_channel),
     CHECK (direction = 'inbound' OR lead_id IS NOT NULL)
 ) WITH (fillfactor = 70);
 CREATE UNIQUE INDEX attempts_one_live_per_lead ON attempts (lead_id)
@@ -76,5 +80,4 @@ CREATE UNIQUE INDEX attempts_one_live_per_pair ON attempts (to_phone, from_phone
 CREATE UNIQUE INDEX attempts_one_per_carrier_call ON attempts (carrier, carrier_call_id)
     WHERE carrier_call_id IS NOT NULL;
 CREATE INDEX attempts_by_lead ON attempts (lead_id, attempt_no);
-CREATE INDEX attempts_unsettled ON attempts (intent_at)
-    WHERE state IN ('dialing', 'in_doubt', 'accepted', 'ringing', 'answered');
+CREATE INDEX attempts_to_check ON attempts (next_check_at) WHERE holds_channel;

@@ -8,6 +8,7 @@ SET state = CASE WHEN a.state = ANY(string_to_array(r.sources, ',')) THEN r.stat
                     THEN clock_timestamp() ELSE a.ended_at END,
     end_reason = CASE WHEN r.state IN ('rejected', 'in_doubt') AND a.state = ANY(string_to_array(r.sources, ','))
                       THEN r.reason ELSE a.end_reason END,
+    next_check_at = CASE WHEN r.state = 'in_doubt' THEN clock_timestamp() + interval '5 seconds' ELSE a.next_check_at END,
     holds_channel = a.holds_channel AND NOT (r.state = 'rejected' AND a.state = ANY(string_to_array(r.sources, ',')))
 FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[]) AS r (id, state, sources, call_id, reason)
 WHERE a.id = r.id

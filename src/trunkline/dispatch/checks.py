@@ -1,0 +1,89 @@
+"""Pure: what to do about an attempt that has not been heard of for a while.
+
+Every attempt that holds a channel is looked at now and then, whatever became of the process that made it. Nothing is
+closed by time alone: the carrier is asked first. Doubt is resolved by the carrier's call list, asked at 5 s, 30 s, 2 min
+and 10 min; only a list that was read to its end and lacks the call past the horizon makes it `absent`.
+"""
+
+from dataclasses import dataclass
+
+from trunkline.states import AttemptState
+
+# Seconds after the send at which the call list is asked. The last is the horizon: it must be later than the request's
+# deadline, the ring time and the list's own lag together.
+DOUBT_STEPS_S = (5.0, 30.0, 120.0, 600.0)
+# A call of which nothing was heard since it was answered is asked after this often.
+ANSWERED_EVERY_S = 300.0
+# Room for the carrier's own delays beyond the ring time-out.
+RING_GRACE_S = 30.0
+RETRY_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLimits:
+    request_timeout_s: float
+    ring_timeout_s: float
+    time_limit_s: float
+
+    @property
+    def reply_deadline_s(self) -> float:
+        """Past this no dialer is waiting for the reply any more, and none has it still to write down."""
+        return self.request_timeout_s + 10.0
+
+    @property
+    def call_max_s(self) -> float:
+        """No call lasts longer than this after its request."""
+        return self.ring_timeout_s + self.time_limit_s + RING_GRACE_S
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """The reply never came."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskList:
+    """Was it dialled? `final`: this is the last time we ask."""
+
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AskCall:
+    """Is it still going on?"""
+
+
+@dataclass(frozen=True, slots=True)
+class FreeChannel:
+    """Nothing can be live on this channel any more."""
+
+
+Step = Wait | Doubt | AskList | AskCall | FreeChannel
+
+
+def next_step(state: AttemptState, age_s: float, doubt_checks: int, limits: CheckLimits) -> Step:
+    match state:
+        case AttemptState.DIALING:
+            left_s = limits.reply_deadline_s - age_s
+            return Wait(left_s) if left_s > 0 else Doubt()
+        case AttemptState.IN_DOUBT:
+            return _doubt_step(age_s, doubt_checks, limits)
+        case AttemptState.ACCEPTED | AttemptState.RINGING:
+            left_s = limits.ring_timeout_s + RING_GRACE_S - age_s
+            return Wait(left_s) if left_s > 0 else AskCall()
+        case AttemptState.ANSWERED:
+            return AskCall() if age_s >= ANSWERED_EVERY_S else Wait(ANSWERED_EVERY_S - age_s)
+        case _:
+            return FreeChannel()
+
+
+def _doubt_step(age_s: float, doubt_checks: int, limits: CheckLimits) -> Step:
+    step = min(doubt_checks, len(DOUBT_STEPS_S) - 1)
+    final = step == len(DOUBT_STEPS_S) - 1
+    due_s = max(DOUBT_STEPS_S[step], limits.reply_deadline_s + limits.ring_timeout_s if final else 0.0)
+    return AskList(final) if age_s >= due_s else Wait(due_s - age_s)

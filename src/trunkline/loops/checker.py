@@ -1,0 +1,193 @@
+"""The checker: looks at attempts of which nothing was heard, and asks the carrier what became of them.
+
+What it learns goes into the mailbox of the call, as if the carrier had sent it: there is one way in which facts are
+folded. `absent` and `unknown` are our own conclusions, and are settled here.
+"""
+
+from datetime import datetime, timedelta
+
+from trunkline.bus.connection import Bus
+from trunkline.clock import Clock
+from trunkline.dispatch.calls import KIND
+from trunkline.dispatch.checks import (
+    RETRY_S,
+    AskCall,
+    AskList,
+    CheckLimits,
+    Doubt,
+    FreeChannel,
+    Wait,
+    next_step,
+)
+from trunkline.dispatch.settlement import Settlement, settle
+from trunkline.leads import policy
+from trunkline.loops.base import Loop
+from trunkline.mailbox.inbox import Inbox
+from trunkline.model import Decision, Finish, Outcome
+from trunkline.states import AttemptState
+from trunkline.store import attempts
+from trunkline.store.attempts import Check
+from trunkline.store.database import Database
+from trunkline.store.mailboxes import NewEvent
+from trunkline.telemetry import bind, get_logger, metrics
+from trunkline.telephony.carrier import CallView, ListUnavailable, NoSuchCall
+from trunkline.telephony.carriers import CarrierConfigError
+from trunkline.telephony.directory import CarrierDirectory
+
+log = get_logger(__name__)
+
+BATCH = 100
+LEASE_S = 60.0
+# The carrier's clock and ours differ, and its dates are whole seconds.
+CLOCK_SLACK = timedelta(seconds=60)
+_KINDS = {"queued": "initiated", "ringing": "ringing", "answered": "answered", "ended": "ended"}
+
+
+class Checker(Loop):
+    name = "checker"
+
+    def __init__(
+        self,
+        database: Database,
+        bus: Bus,
+        clock: Clock,
+        carriers: CarrierDirectory,
+        inbox: Inbox,
+        limits: CheckLimits,
+        interval_s: float = 1.0,
+    ):
+        super().__init__(interval_s)
+        self._database = database
+        self._bus = bus
+        self._clock = clock
+        self._carriers = carriers
+        self._inbox = inbox
+        self._limits = limits
+
+    async def run_once(self) -> int:
+        """Look at what is due; how many attempts that was."""
+        async with self._database.connection() as conn:
+            due = await attempts.claim_checks(conn, limit=BATCH, lease_s=LEASE_S)
+        for check in due:
+            with bind(attempt_id=check.id, lead_id=check.lead_id):
+                await self._look_at(check)
+        return len(due)
+
+    async def _look_at(self, check: Check) -> None:
+        match next_step(check.state, check.age_s, check.doubt_checks, self._limits):
+            case Wait(seconds=seconds):
+                await self._later(check, seconds)
+            case Doubt():
+                await self._doubt(check)
+            case AskList(final=final):
+                await self._ask_list(check, final)
+            case AskCall():
+                await self._ask_call(check)
+            case FreeChannel():
+                await self._free_channel(check)
+
+    async def _later(self, check: Check, seconds: float, *, doubted: bool = False) -> None:
+        async with self._database.connection() as conn:
+            await attempts.check_later(conn, {check.id: seconds}, doubted=doubted)
+
+    async def _doubt(self, check: Check) -> None:
+        async with self._database.connection() as conn:
+            if await attempts.doubt(conn, [check.id]):
+                log.error("attempt.in_doubt", reason="no_reply")
+
+    async def _ask_list(self, check: Check, final: bool) -> None:
+        found = await self._candidates(check)
+        match found:
+            case [call]:
+                log.warning("attempt.found", call_id=call.call_id)
+                await self._tell(check, call)
+            case [] if final:
+                await self._give_up(check, AttemptState.ABSENT, "not_in_call_list")
+            case _ if final:
+                reason = "call_list_unavailable" if found is None else "two_candidates"
+                await self._give_up(check, AttemptState.UNKNOWN, reason)
+            case _:
+                await self._later(check, 0.0, doubted=True)
+
+    async def _candidates(self, check: Check) -> list[CallView] | None:
+        """Calls of this pair that nobody has claimed; None if the list could not be read to its end."""
+        try:
+            carrier = self._carriers.get(check.carrier, check.account)
+        except CarrierConfigError:
+            return None
+        listed = await carrier.list_calls(check.to_phone, check.from_phone, check.intent_at - CLOCK_SLACK)
+        if isinstance(listed, ListUnavailable):
+            log.warning("attempt.list_unavailable", reason=listed.reason)
+            return None
+        async with self._database.connection() as conn:
+            known = await attempts.known_call_ids(conn, check.carrier, [call.call_id for call in listed])
+        return [call for call in listed if call.call_id not in known]
+
+    async def _ask_call(self, check: Check) -> None:
+        """A call without an end webhook is closed only after asking the carrier."""
+        if check.carrier_call_id is None:
+            await self._ask_list(check, final=False)
+            return
+        try:
+            view = await self._carriers.get(check.carrier, check.account).look_up(check.carrier_call_id)
+        except CarrierConfigError:
+            view = None
+        match view:
+            case CallView():
+                await self._tell(check, view)
+                await self._later(check, RETRY_S if view.state == "ended" else self._limits.ring_timeout_s)
+            case NoSuchCall():
+                gone = CallView(
+                    check.carrier_call_id, check.to_phone, check.from_phone, "", "ended", reason="failed"
+                )
+                await self._tell(check, gone)
+                await self._later(check, RETRY_S)
+            case _:
+                await self._later(check, RETRY_S)
+
+    async def _tell(self, check: Check, call: CallView) -> None:
+        """Put what the carrier says into the call's mailbox, as one more event."""
+        await self._inbox.append(
+            NewEvent(
+                kind=KIND,
+                key=str(check.id),
+                dedupe_key=f"asked:{call.call_id}:{call.state}",
+                type=_KINDS[call.state],
+                payload={
+                    "kind": _KINDS[call.state],
+                    "call_id": call.call_id,
+                    "at": self._moment(call).isoformat(),
+                    "reason": call.reason,
+                    "duration_s": call.duration_s,
+                    "raw": {"status": call.status, "asked": "true"},
+                },
+            )
+        )
+
+    def _moment(self, call: CallView) -> datetime:
+        return call.ended_at or call.started_at or self._clock.now()
+
+    async def _give_up(self, check: Check, state: AttemptState, reason: str) -> None:
+        log.error("attempt.given_up", state=state.value, reason=reason)
+        async with self._database.transaction() as tx:
+            locked = await attempts.lock(tx, [check.id])
+            if not await attempts.give_up(tx, check.id, state, reason, self._limits.call_max_s):
+                return
+            settlement = await settle(
+                tx, locked, [(check.id, self._decision(state, locked[check.id], reason))]
+            )
+        metrics.ATTEMPTS_GIVEN_UP.labels(check.carrier, state.value).inc()
+        if state is AttemptState.UNKNOWN:
+            settlement.freed.clear()  # its channel is held until no call can be live on it
+        await settlement.tell(self._bus)
+
+    def _decision(self, state: AttemptState, attempt: attempts.Attempt, reason: str) -> Decision:
+        if state is AttemptState.UNKNOWN:
+            return Finish(Outcome.UNKNOWN, reason)
+        return policy.after_refusal(reason, attempt.budget)
+
+    async def _free_channel(self, check: Check) -> None:
+        async with self._database.transaction() as tx:
+            freed = await attempts.free_channel(tx, check.id)
+        if freed:
+            await Settlement(freed=[check.id]).tell(self._bus)

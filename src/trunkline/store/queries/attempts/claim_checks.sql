@@ -1,0 +1,11 @@
+-- Attempts that somebody should look at now. Taking one pushes its moment on, which is the lease: if the looker dies,
+-- the next one comes by after $2 seconds.
+UPDATE attempts AS a
+SET next_check_at = clock_timestamp() + make_interval(secs => $2)
+FROM (SELECT id FROM attempts
+      WHERE holds_channel AND next_check_at <= clock_timestamp()
+      ORDER BY next_check_at LIMIT $1
+      FOR NO KEY UPDATE SKIP LOCKED) AS due
+WHERE a.id = due.id
+RETURNING a.id, a.lead_id, a.state, a.carrier, a.account, a.carrier_call_id, a.to_phone, a.from_phone, a.intent_at,
+          a.doubt_checks, extract(epoch FROM clock_timestamp() - a.send_at)::float8 AS age_s

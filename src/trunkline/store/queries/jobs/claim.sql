@@ -1,0 +1,30 @@
+-- Claim due jobs, lane by lane in the given order, each from its floor on: below it lie only the remains of jobs that
+-- were claimed before, and stepping over those is what makes a queue slow. statement_timestamp() and not
+-- clock_timestamp(): a volatile bound is no index condition, and every future job would be read.
+-- Rows come back in no order.
+WITH lanes AS (
+    SELECT l.job_type, l.priority, l.floor_at, l.floor_id
+    FROM unnest($1::text[], $2::smallint[], $3::timestamptz[], $4::uuid[])
+         WITH ORDINALITY AS l (job_type, priority, floor_at, floor_id, place)
+    WHERE NOT EXISTS (SELECT FROM job_pauses AS p WHERE p.job_type = l.job_type)
+    ORDER BY l.place
+), due AS (
+    SELECT j.place
+    FROM lanes AS l CROSS JOIN LATERAL (
+        SELECT o.ctid AS place FROM job_outbox AS o
+        WHERE o.status = 'PENDING' AND o.concurrency_key IS NULL AND o.job_type = l.job_type
+          AND o.priority = l.priority AND (o.run_at, o.id) >= (l.floor_at, l.floor_id)
+          AND o.run_at <= statement_timestamp()
+        ORDER BY o.run_at, o.id
+        LIMIT $5
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS j
+    LIMIT $5
+)
+UPDATE job_outbox
+SET status = 'IN_PROGRESS', fence = (SELECT nextval('job_fences')), attempt_count = attempt_count + 1,
+    locked_by = $6, locked_at = statement_timestamp(),
+    lease_expires_at = clock_timestamp() + make_interval(secs => $7)
+WHERE ctid = ANY (ARRAY(SELECT place FROM due))
+RETURNING id, fence, job_type, priority, run_at, created_at, attempt_count, max_attempts, concurrency_key,
+          reseller_id, merchant_id, payload

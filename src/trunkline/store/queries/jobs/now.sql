@@ -1,0 +1,2 @@
+-- The moment from which jobs of this transaction are due.
+SELECT now()

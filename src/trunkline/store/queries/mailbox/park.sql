@@ -1,0 +1,5 @@
+-- Keep the reason beside events that could not be read. They were marked by the completion in the same transaction.
+UPDATE mailbox_events AS e
+SET error = p.error, processed_at = COALESCE(e.processed_at, clock_timestamp())
+FROM unnest($2::text[], $3::bigint[], $4::text[]) AS p (key, seq, error)
+WHERE e.kind = $1 AND e.key = p.key AND e.seq = p.seq

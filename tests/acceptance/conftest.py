@@ -1,0 +1,11 @@
+from collections.abc import AsyncIterator
+
+import pytest
+
+from trunkline.testing.world import World, open_world
+
+
+@pytest.fixture
+async def world(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[World]:
+    async with open_world(database_url, redis_url, key_prefix) as world:
+        yield world

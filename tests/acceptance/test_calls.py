@@ -1,0 +1,107 @@
+"""A lead is taken in, dialled at the simulated carrier over HTTP, followed by its webhooks, and finished."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from trunkline.client import LeadWithAttempts
+from trunkline.testing.waiting import eventually
+from trunkline.testing.world import World
+
+ANSWERS, BUSY, NO_ANSWER, FAILS, REFUSED = (
+    "+15005551000",
+    "+15005551100",
+    "+15005551200",
+    "+15005551300",
+    "+15005550001",
+)
+
+
+@pytest.fixture(autouse=True)
+async def numbers(world: World) -> None:
+    await world.client.create_number("+14155550100", pool="p", carrier="twilio", max_channels=3)
+
+
+async def call(world: World, phone: str, scheduled_at: datetime | None = None) -> LeadWithAttempts:
+    """Take in a lead, wait for its end."""
+    lead = await world.client.create_lead(merchant_id="m", phone=phone, scheduled_at=scheduled_at)
+    return await world.finished(lead.id)
+
+
+async def test_an_answered_call_reaches_a_pod_and_frees_its_channel(world: World) -> None:
+    lead = await call(world, ANSWERS)
+    assert lead.outcome == "ANSWERED"
+    assert [attempt.state for attempt in lead.attempts] == ["ended"]
+    await world.channels_are_free()
+    assert len(world.pods.records().calls) == 1
+    assert world.carrier.ledger.double_dials() == []
+
+
+@pytest.mark.parametrize(
+    ("phone", "outcome", "reason"),
+    [(BUSY, "NO_ANSWER", "BUSY"), (NO_ANSWER, "NO_ANSWER", "NO_ANSWER"), (FAILS, "NO_ANSWER", "FAILED")],
+)
+async def test_a_call_that_nobody_takes_says_why(world: World, phone: str, outcome: str, reason: str) -> None:
+    lead = await call(world, phone)
+    assert (lead.outcome, lead.outcome_reason) == (outcome, reason)
+
+
+@pytest.mark.parametrize("fault", ["20", "21", "22", "23", "24", "25", "41", "42", "43"])
+async def test_a_carrier_that_misbehaves_changes_no_outcome(world: World, fault: str) -> None:
+    """Slow, 500 after dialling, reply lost, reset, garbage, webhook first; doubled, reordered, late webhooks."""
+    lead = await call(world, f"+1500555{fault}00")
+    assert lead.outcome == "ANSWERED"
+    assert len(lead.attempts) == 1
+    assert len(world.carrier.ledger.dials) == 1
+
+
+async def test_the_same_request_twice_is_one_call(world: World) -> None:
+    first = await world.client.create_lead(merchant_id="m", phone=ANSWERS, request_id="once")
+    second = await world.client.create_lead(merchant_id="m", phone=ANSWERS, request_id="once")
+    assert first.id == second.id
+    await world.finished(first.id)
+    assert len(world.carrier.ledger.dials) == 1
+
+
+async def test_a_lead_is_not_dialled_before_its_time(world: World) -> None:
+    due = datetime.now(UTC) + timedelta(seconds=1.5)
+    await call(world, ANSWERS, scheduled_at=due)
+    (dial,) = world.carrier.ledger.dials
+    assert dial.requested_at >= due.timestamp()
+
+
+async def test_more_leads_than_channels_wait_their_turn(world: World) -> None:
+    leads = [await world.client.create_lead(merchant_id="m", phone=f"+150055510{n:02d}") for n in range(12)]
+    for lead in leads:
+        await world.finished(lead.id)
+    ledger = world.carrier.ledger
+    assert len(ledger.dials) == 12
+    assert ledger.double_dials() == []
+    assert ledger.over_capacity({"+14155550100": 3}) == []
+    assert world.pods.records().overlaps == []
+
+
+async def test_a_refused_number_ends_after_its_carrier_errors(world: World) -> None:
+    lead = await world.client.create_lead(merchant_id="m", phone=REFUSED)
+
+    async def refused_once() -> bool:
+        found = await world.client.get_lead(str(lead.id))
+        return [attempt.state for attempt in found.attempts] == ["rejected"]
+
+    await eventually(refused_once, timeout_s=10)
+    assert world.carrier.ledger.dials == []
+    await world.channels_are_free()
+
+
+async def test_losing_valkeys_memory_costs_time_and_nothing_else(world: World) -> None:
+    leads = [await world.client.create_lead(merchant_id="m", phone=f"+150055510{n:02d}") for n in range(10)]
+    await eventually(lambda: len(world.carrier.ledger.dials) >= 3, timeout_s=10)
+    client = world.platform.bus.client
+    async for key in client.scan_iter(match=f"{world.platform.bus.keys.base}*"):
+        await client.delete(key)
+    for lead in leads:
+        await world.finished(lead.id)
+    ledger = world.carrier.ledger
+    assert len(ledger.dials) == 10
+    assert ledger.double_dials() == []
+    assert ledger.over_capacity({"+14155550100": 3}) == []

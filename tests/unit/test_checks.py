@@ -1,0 +1,48 @@
+"""What is done about an attempt of which nothing was heard."""
+
+import pytest
+
+from trunkline.dispatch.checks import (
+    DOUBT_STEPS_S,
+    AskCall,
+    AskList,
+    CheckLimits,
+    Doubt,
+    FreeChannel,
+    Step,
+    Wait,
+    next_step,
+)
+from trunkline.states import AttemptState
+
+LIMITS = CheckLimits(request_timeout_s=5.0, ring_timeout_s=30.0, time_limit_s=3600.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "age_s", "checks", "step"),
+    [
+        (AttemptState.DIALING, 3.0, 0, Wait(12.0)),
+        (AttemptState.DIALING, 15.0, 0, Doubt()),
+        (AttemptState.IN_DOUBT, 1.0, 0, Wait(4.0)),
+        (AttemptState.IN_DOUBT, 6.0, 0, AskList(final=False)),
+        (AttemptState.IN_DOUBT, 6.0, 1, Wait(24.0)),
+        (AttemptState.IN_DOUBT, 130.0, 2, AskList(final=False)),
+        (AttemptState.IN_DOUBT, 130.0, 3, Wait(470.0)),
+        (AttemptState.IN_DOUBT, 601.0, 3, AskList(final=True)),
+        (AttemptState.IN_DOUBT, 9000.0, 9, AskList(final=True)),
+        (AttemptState.ACCEPTED, 20.0, 0, Wait(40.0)),
+        (AttemptState.RINGING, 61.0, 0, AskCall()),
+        (AttemptState.ANSWERED, 100.0, 0, Wait(200.0)),
+        (AttemptState.ANSWERED, 301.0, 0, AskCall()),
+        (AttemptState.UNKNOWN, 5000.0, 0, FreeChannel()),
+    ],
+)
+def test_every_state_has_its_next_step(state: AttemptState, age_s: float, checks: int, step: Step) -> None:
+    assert next_step(state, age_s, checks, LIMITS) == step
+
+
+def test_absence_is_concluded_only_past_deadline_and_ring_time() -> None:
+    slow = CheckLimits(request_timeout_s=300.0, ring_timeout_s=600.0, time_limit_s=3600.0)
+    last = len(DOUBT_STEPS_S) - 1
+    assert isinstance(next_step(AttemptState.IN_DOUBT, 700.0, last, slow), Wait)
+    assert next_step(AttemptState.IN_DOUBT, 911.0, last, slow) == AskList(final=True)
