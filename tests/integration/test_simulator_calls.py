@@ -142,12 +142,11 @@ async def test_the_same_seed_gives_the_same_calls_whatever_their_order() -> None
 async def test_calls_over_the_pace_wait_and_are_dialled_at_the_pace() -> None:
     account = replace(ACCOUNT, calls_per_s=100.0)
     async with rig(replace(QUICK, accounts=(account,))) as r:
-        created = await asyncio.gather(*(r.create(f"+150055513{n:02d}") for n in range(20)))
+        await asyncio.gather(*(r.create(f"+150055513{n:02d}") for n in range(20)))
         await r.simulator.idle()
         starts = sorted(dial.started_at for dial in r.simulator.ledger.dials)
         assert len(starts) == 20
         assert starts[-1] - starts[0] >= 19 / account.calls_per_s - CATCH_UP_S - 0.001
-        assert max(int(call["queue_time"]) for call in created) > 0
 
 
 async def test_a_full_queue_refuses() -> None:

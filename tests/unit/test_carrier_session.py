@@ -146,7 +146,7 @@ async def test_only_a_get_is_sent_again_by_the_http_client() -> None:
 
 
 async def test_no_reply_in_time_is_lost() -> None:
-    async with against(never_answer, total_timeout_s=0.2) as (server, session):
+    async with against(never_answer, total_timeout_s=0.5) as (server, session):
         assert isinstance(await send(session, server.url), Lost)
         assert server.bodies == {"a=1": 1}
 
@@ -230,7 +230,7 @@ async def test_what_connects_after_its_deadline_is_not_sent() -> None:
 
 
 async def test_a_reason_never_quotes_the_url() -> None:
-    async with against(never_answer, total_timeout_s=0.2) as (server, session):
+    async with against(never_answer, total_timeout_s=0.5) as (server, session):
         result = await send(session, f"{server.url}?attempt=secret")
     assert "secret" not in repr(result)
 
