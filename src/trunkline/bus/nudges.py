@@ -1,58 +1,99 @@
 """Nudges: "this mailbox has something new". Hints on a stream; a lost one costs a second, until the sweep.
 
-A nudge is acknowledged as soon as it is read. Recovery does not hang on it: the mailbox's lease in Postgres does.
+A nudge that was read stays on the group's pending list until its mailbox is claimed, then it is acknowledged and
+removed in one script. Recovery does not hang on it: a mailbox whose nudge was lost, trimmed or acknowledged by the
+wrong hands is still `queued` in Postgres, and one whose worker died has a lease there.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from redis.exceptions import ResponseError
 
-from trunkline.bus.connection import Bus
+from trunkline.bus.connection import BLOCK_MAX_S, Bus
+from trunkline.bus.scripts import script
 from trunkline.errors import BusUnavailable
 
 GROUP = "workers"
 # A nudge is worthless once the sweep has passed; this is far more than one second's worth.
 STREAM_LENGTH_MAX = 100_000
+# Arguments of one script; Lua unpacks at most some 8,000.
+SCRIPT_KEYS_MAX = 1_000
+
+_SEND = script("nudges_send")
+_DONE = script("nudges_done")
+_TIDY = script("nudges_tidy")
 
 
-async def send(bus: Bus, kind: str, keys: Iterable[str]) -> None:
+@dataclass(frozen=True, slots=True)
+class Nudges:
+    """What was read: entries to acknowledge, and the mailboxes they name, each once."""
+
+    ids: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+
+
+async def send(bus: Bus, kind: str, keys: Sequence[str]) -> None:
     """Tell the workers of a kind which mailboxes to look into."""
-    pipeline: Any = bus.client.pipeline()
-    for key in keys:
-        pipeline.xadd(bus.keys.nudges(kind), {"key": key}, maxlen=STREAM_LENGTH_MAX, approximate=True)
-    await bus.read(pipeline.execute())
+    for some in _slices(keys):
+        await bus.run(_SEND, [bus.keys.nudges(kind)], [STREAM_LENGTH_MAX, *some])
 
 
-async def receive(bus: Bus, kind: str, worker: str, *, count: int, timeout_s: float) -> list[str]:
-    """Wait for nudges; the keys of the mailboxes, each once."""
-    stream = bus.keys.nudges(kind)
+async def receive(bus: Bus, kind: str, worker: str, *, count: int, timeout_s: float) -> Nudges:
+    """Wait for nudges, at most `count`; with no time to wait, those that are there."""
     try:
-        reply = await _read(bus, stream, worker, count, timeout_s)
+        reply = await bus.read(_read(bus, kind, worker, count, timeout_s))
     except BusUnavailable as error:
-        if not _group_is_missing(error):
+        if not _says(error, "NOGROUP"):
             raise
         # The first worker ever, or the stream went with Valkey's memory.
-        await _create_group(bus, stream)
-        return []
-    return list(dict.fromkeys(fields["key"] for _, entries in reply or [] for _, fields in entries))
+        await _create_group(bus, kind)
+        return Nudges()
+    entries = [entry for _, stream in _streams(reply) for entry in stream]
+    keys = dict.fromkeys(fields["key"] for _, fields in entries if fields)
+    return Nudges(tuple(entry_id for entry_id, _ in entries), tuple(keys))
 
 
-async def _read(bus: Bus, stream: str, worker: str, count: int, timeout_s: float) -> Any:
-    return await bus.read(
-        bus.blocking.xreadgroup(
-            GROUP, worker, {stream: ">"}, count=count, block=max(1, int(timeout_s * 1000)), noack=True
-        )
+async def done(bus: Bus, kind: str, nudges: Nudges) -> None:
+    """Acknowledge and remove: the mailboxes are claimed, or had nothing to claim."""
+    for some in _slices(nudges.ids):
+        await bus.run(_DONE, [bus.keys.nudges(kind)], [GROUP, *some])
+
+
+async def tidy(bus: Bus, kind: str, *, gone_after_s: float) -> int:
+    """Clear up after workers that are gone; the number of nudges that are read and not yet acknowledged."""
+    return int(await bus.run(_TIDY, [bus.keys.nudges(kind)], [GROUP, int(gone_after_s * 1000)]))
+
+
+async def _read(bus: Bus, kind: str, worker: str, count: int, timeout_s: float) -> Any:
+    block_ms = int(min(timeout_s, BLOCK_MAX_S) * 1000)
+    # 0 would be for ever.
+    return await bus.blocking.xreadgroup(
+        GROUP, worker, {bus.keys.nudges(kind): ">"}, count=count, block=block_ms or None
     )
 
 
-async def _create_group(bus: Bus, stream: str) -> None:
+def _streams(reply: Any) -> Iterator[tuple[str, list[tuple[str, dict[str, str]]]]]:
+    """By stream: a list of pairs in the older protocol, a mapping to lists of lists in the newer."""
+    if isinstance(reply, dict):
+        yield from ((name, [entry for part in parts for entry in part]) for name, parts in reply.items())
+    else:
+        yield from reply or ()
+
+
+async def _create_group(bus: Bus, kind: str) -> None:
     try:
-        await bus.client.xgroup_create(stream, GROUP, id="0", mkstream=True)
-    except ResponseError as error:
-        if "BUSYGROUP" not in str(error):
+        await bus.read(bus.client.xgroup_create(bus.keys.nudges(kind), GROUP, id="0", mkstream=True))
+    except BusUnavailable as error:
+        if not _says(error, "BUSYGROUP"):
             raise
 
 
-def _group_is_missing(error: BusUnavailable) -> bool:
-    return "NOGROUP" in str(error.__cause__)
+def _says(error: BusUnavailable, word: str) -> bool:
+    return isinstance(error.__cause__, ResponseError) and word in str(error.__cause__)
+
+
+def _slices(values: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(values), SCRIPT_KEYS_MAX):
+        yield values[start : start + SCRIPT_KEYS_MAX]

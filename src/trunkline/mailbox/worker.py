@@ -1,55 +1,50 @@
-"""The way out of mailboxes: claim, handle, complete; three short steps and no transaction open in between.
+"""The way out of mailboxes: hear of work, claim it, see to it.
 
-A handler gets many mailboxes of its kind at once, each with all its pending events in order, works on them for as long
-as its lease lasts, and returns a function that writes what follows. It runs in the transaction that completes the
-mailboxes, so effects and completion are one. If the lease was lost meanwhile, nothing is written.
+Work is heard of in two ways. A nudge on the stream comes milliseconds after an append. The sweep asks Postgres every
+second; it is also the scan at start, and what finds mailboxes whose nudge was lost or whose worker died. As many
+batches are in hand at once as the limits say, so one slow mailbox delays no other.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 
 from trunkline.bus import nudges
 from trunkline.bus.connection import Bus
-from trunkline.errors import BusUnavailable, TrunklineError
+from trunkline.bus.nudges import Nudges
+from trunkline.crashpoint import crash_point
+from trunkline.errors import BusUnavailable
 from trunkline.loops.base import Loop
-from trunkline.states import MailboxStatus
+from trunkline.mailbox import measures
+from trunkline.mailbox.handler import AfterCommit, Batch, Done, Handler, Write
+from trunkline.mailbox.leases import Leases
+from trunkline.mailbox.nudger import Nudger
+from trunkline.mailbox.processing import FailureRule, Piece, Processor
 from trunkline.store import mailboxes
-from trunkline.store.database import Connection, Database
-from trunkline.store.mailboxes import Claim, Event
+from trunkline.store.database import Connection, Database, describe
+from trunkline.store.mailboxes import Claim
 from trunkline.telemetry import get_logger, metrics
 
+__all__ = ["AfterCommit", "Batch", "Done", "FailureRule", "Handler", "MailboxWorker", "WorkerLimits", "Write"]
+
 log = get_logger(__name__)
-
-Batch = Mapping[str, Sequence[Event]]
-AfterCommit = Callable[[], Awaitable[None]]
-Write = Callable[[Connection], Awaitable[AfterCommit | None]]
-
-
-class Handler(Protocol):
-    """Handles mailboxes of one kind."""
-
-    @property
-    def kind(self) -> str: ...
-
-    async def handle(self, batch: Batch) -> Write:
-        """Work out what the events mean. No transaction is open. The answer writes it down inside the transaction that
-        completes the mailboxes, and may return what is to be awaited after the commit."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
+    # Mailboxes that a handler gets in one call, and calls that are under way at once.
     batch_max: int = 100
+    concurrency: int = 4
+    # Events of one mailbox that are read at once; the others follow in its next turn.
+    events_max: int = 1_000
     lease_s: float = 15.0
     sweep_s: float = 1.0
-    failures_max: int = 10
-    backoff_first_s: float = 1.0
-    backoff_max_s: float = 300.0
-
-
-class LeaseLost(TrunklineError):
-    """Another worker owns one of these mailboxes now; nothing of this batch may be written."""
+    # How long a nudge waits for company, where handling many at once is cheaper than handling one at once.
+    linger_s: float = 0.0
+    # How long a stopping worker waits for what is in hand. The rest is given back.
+    stop_s: float = 20.0
+    tidy_s: float = 60.0
+    failure: FailureRule = field(default_factory=FailureRule)
 
 
 class MailboxWorker(Loop):
@@ -61,88 +56,195 @@ class MailboxWorker(Loop):
         super().__init__(limits.sweep_s)
         self._database = database
         self._bus = bus
-        self._handler = handler
+        self._kind = handler.kind
         self._worker = worker
         self._limits = limits
-        self._nudged: list[str] | None = None
+        self._nudger = Nudger(bus)
+        leases = Leases(database, handler.kind, limits.lease_s)
+        self._processor = Processor(database, handler, leases, self._nudger, limits.failure)
+        self._in_hand: dict[asyncio.Task[None], Sequence[Claim]] = {}
+        self._nudges = Nudges()
+        self._has_more = False
+        self._sweep_at_s = self._tidy_at_s = float("-inf")
+
+    async def run(self) -> None:
+        try:
+            await super().run()
+        finally:
+            await self._finish()
 
     async def wait(self) -> None:
-        """A nudge, or a second. After a full batch there may be more: look again at once."""
-        try:
-            keys = await nudges.receive(
-                self._bus, self._handler.kind, self._worker,
-                count=self._limits.batch_max, timeout_s=self.interval_s,
-            )  # fmt: skip
-        except BusUnavailable:
-            keys = []
-            await self.pause(self.interval_s)
-        self._nudged = keys or None
+        """Until there is a hand free and something to do: a nudge, the next sweep, or the rest of a full one."""
+        if not self._room:
+            await self._hand_freed()
+        elif not self._has_more:
+            self._nudges = await self._listen()
 
     async def run_once(self) -> int:
-        """Claim and handle until nothing is due; the number of mailboxes handled."""
-        handled = 0
-        keys, self._nudged = self._nudged, None
-        while not self.stopping:
-            claims = await self._claim(keys)
-            if claims:
-                await self._process(claims)
-                handled += len(claims)
-            if keys is None and len(claims) < self._limits.batch_max:
-                break
-            keys = None
-        return handled
+        """Claim what is due, as much as there is room for, and begin on it; how many mailboxes were claimed."""
+        claimed = await self._take_nudged()
+        if self._room and (self._has_more or self._now_s() >= self._sweep_at_s):
+            claimed += await self._sweep()
+        if self._now_s() >= self._tidy_at_s:
+            await self._tidy()
+        return claimed
 
-    async def _claim(self, keys: list[str] | None) -> list[Claim]:
-        async with self._database.connection() as conn:
-            return await mailboxes.claim(
-                conn,
-                self._handler.kind,
-                keys,
-                limit=self._limits.batch_max,
-                worker=self._worker,
-                lease_s=self._limits.lease_s,
+    async def drain(self) -> int:
+        """See to everything that is due now; how many mailboxes that were. For tests, and commands that run once."""
+        total = 0
+        while True:
+            self._sweep_at_s = float("-inf")
+            claimed = await self.run_once()
+            while self._in_hand:
+                await asyncio.wait(self._in_hand)
+            await self._nudger.flush()
+            if not claimed:
+                return total
+            total += claimed
+
+    @property
+    def _room(self) -> int:
+        """How many more mailboxes could be begun on at once."""
+        return max(0, self._limits.concurrency - len(self._in_hand)) * self._limits.batch_max
+
+    async def _take_nudged(self) -> int:
+        heard, self._nudges = self._nudges, Nudges()
+        if not heard.keys:
+            return 0
+        claims = await self._claim(
+            lambda conn: mailboxes.claim_nudged(
+                conn, self._kind, heard.keys, worker=self._worker, lease_s=self._limits.lease_s
             )
+        )
+        await self._acknowledge(heard)
+        return len(claims)
 
-    async def _process(self, claims: list[Claim]) -> None:
+    async def _sweep(self) -> int:
+        self._sweep_at_s = self._now_s() + self._limits.sweep_s
+        limit = self._room
+        claims = await self._claim(
+            lambda conn: mailboxes.claim_due(
+                conn, self._kind, limit=limit, worker=self._worker, lease_s=self._limits.lease_s
+            )
+        )
+        self._has_more = len(claims) == limit
+        return len(claims)
+
+    async def _claim(self, claim: Callable[[Connection], Awaitable[list[Claim]]]) -> list[Claim]:
+        """Claim, read the events in a later statement, and begin."""
+        async with self._database.connection() as conn:
+            claims = await claim(conn)
+        crash_point("mailbox.after_claim")
+        if not claims:
+            return claims
         try:
-            await self._handle(claims)
+            for batch in self._batches(await self._pieces(claims)):
+                self._begin(batch)
+        except Exception:
+            await self._give_back(claims)
+            raise
+        return claims
+
+    async def _pieces(self, claims: Sequence[Claim]) -> list[Piece]:
+        most = self._limits.events_max
+        async with self._database.connection() as conn:
+            alive = [claim for claim in claims if not await self._buried(conn, claim)]
+            events = await mailboxes.events(conn, alive, limit=most) if alive else {}
+        return [Piece(claim, events[claim.key], len(events[claim.key]) < most) for claim in alive]
+
+    async def _buried(self, conn: Connection, claim: Claim) -> bool:
+        """A mailbox that took too many workers with it ends like one whose handler failed too often."""
+        if claim.failures < self._limits.failure.failures_max:
+            return False
+        error = await mailboxes.bury(conn, claim)
+        metrics.MAILBOX_DIED.labels(self._kind).inc()
+        log.error("mailbox.died", kind=self._kind, key=claim.key, failures=claim.failures, error=error)
+        return True
+
+    def _batches(self, pieces: Sequence[Piece]) -> list[list[Piece]]:
+        """What failed before travels alone, so that it costs its neighbours nothing again."""
+        sound = [piece for piece in pieces if not piece.claim.failures]
+        size = self._limits.batch_max
+        return [
+            *([piece] for piece in pieces if piece.claim.failures),
+            *(sound[start : start + size] for start in range(0, len(sound), size)),
+        ]
+
+    def _begin(self, batch: list[Piece]) -> None:
+        task = asyncio.create_task(self._see_to(batch), name=f"mailbox {self._kind}")
+        self._in_hand[task] = [piece.claim for piece in batch]
+        task.add_done_callback(self._in_hand.pop)
+
+    async def _see_to(self, batch: list[Piece]) -> None:
+        try:
+            await self._processor.process(batch)
         except Exception as error:
-            metrics.MAILBOX_FAILED.labels(self._handler.kind).inc()
-            if len(claims) == 1:
-                await self._fail(claims[0], error)
-            else:
-                # One poisonous mailbox must not condemn its neighbours.
-                for claim in claims:
-                    await self._process([claim])
+            # Not even the failure could be written. The lease runs out, and somebody claims it again.
+            log.warning("mailbox.abandoned", kind=self._kind, count=len(batch), error=describe(error))
 
-    async def _handle(self, claims: list[Claim]) -> None:
-        async with self._database.connection() as conn:
-            batch = await mailboxes.events(conn, claims)
-        write = await self._handler.handle(batch)
-        async with self._database.transaction() as tx:
-            after = await write(tx)
-            completed = await mailboxes.complete(tx, claims)
-            if len(completed) != len(claims):
-                raise LeaseLost(f"{len(claims) - len(completed)} mailboxes of kind {self._handler.kind}")
-        metrics.MAILBOX_PROCESSED.labels(self._handler.kind).inc(sum(map(len, batch.values())))
-        if after is not None:
-            await self._follow_up(after)
-
-    async def _follow_up(self, after: AfterCommit) -> None:
-        """What is committed stays done; what could not be said to Valkey is healed by its reconciler."""
+    async def _listen(self) -> Nudges:
+        wait_s = self._sweep_at_s - self._now_s()
         try:
-            await after()
+            heard = await self._receive(wait_s)
+            if heard.keys and self._limits.linger_s:
+                await self.pause(self._limits.linger_s)
+                late = await self._receive(0)
+                heard = Nudges(heard.ids + late.ids, tuple(dict.fromkeys(heard.keys + late.keys)))
+            return heard
         except BusUnavailable as error:
-            log.warning("mailbox.follow_up_failed", kind=self._handler.kind, error=str(error))
+            log.debug("mailbox.deaf", kind=self._kind, error=str(error))
+            await self.pause(wait_s)
+            return Nudges()
 
-    async def _fail(self, claim: Claim, error: Exception) -> None:
-        if isinstance(error, LeaseLost):
-            return
-        delay_s = min(self._limits.backoff_max_s, self._limits.backoff_first_s * 2**claim.failures)
-        async with self._database.connection() as conn:
-            status = await mailboxes.fail(
-                conn, claim, f"{type(error).__name__}: {error}",
-                failures_max=self._limits.failures_max, delay_s=delay_s,
-            )  # fmt: skip
-        level = log.error if status is MailboxStatus.DEAD else log.warning
-        level("mailbox.failed", kind=claim.kind, key=claim.key, status=status, exc_info=error)
+    async def _receive(self, timeout_s: float) -> Nudges:
+        return await nudges.receive(
+            self._bus, self._kind, self._worker, count=self._room, timeout_s=max(0.0, timeout_s)
+        )
+
+    async def _acknowledge(self, heard: Nudges) -> None:
+        try:
+            await nudges.done(self._bus, self._kind, heard)
+        except BusUnavailable as error:
+            log.debug("mailbox.nudges_not_acknowledged", kind=self._kind, error=str(error))
+
+    async def _tidy(self) -> None:
+        self._tidy_at_s = self._now_s() + self._limits.tidy_s
+        try:
+            pending = await nudges.tidy(self._bus, self._kind, gone_after_s=self._limits.tidy_s)
+        except BusUnavailable as error:
+            log.debug("mailbox.not_tidied", kind=self._kind, error=str(error))
+        else:
+            measures.pending_nudges(self._kind, pending)
+
+    async def _hand_freed(self) -> None:
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait([*self._in_hand, stopping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+
+    async def _finish(self) -> None:
+        """See what is in hand to its end; what takes too long is given back, for another worker to begin at once."""
+        task = asyncio.current_task()
+        hurried = task is not None and task.cancelling() > 0
+        if self._in_hand and not hurried:
+            await asyncio.wait(self._in_hand, timeout=self._limits.stop_s)
+        left = dict(self._in_hand)
+        for unfinished in left:
+            unfinished.cancel()
+        if left:
+            await asyncio.wait(left)
+            await self._give_back([claim for claims in left.values() for claim in claims])
+        await self._nudger.flush()
+
+    async def _give_back(self, claims: Sequence[Claim]) -> None:
+        try:
+            async with self._database.connection() as conn:
+                keys = await mailboxes.release(conn, self._kind, claims)
+        except Exception as error:
+            log.warning("mailbox.not_given_back", kind=self._kind, count=len(claims), error=describe(error))
+        else:
+            self._nudger.wake(self._kind, keys)
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()

@@ -18,6 +18,10 @@ CRASH_POINTS: frozenset[str] = frozenset(
         "dialer.after_send",
         "results.before_write",
         "inbox.after_commit",
+        "mailbox.after_claim",
+        "mailbox.before_write",
+        "mailbox.before_commit",
+        "mailbox.after_commit",
     }
 )
 

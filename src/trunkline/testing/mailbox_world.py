@@ -1,7 +1,7 @@
 """Mailboxes on real engines, for tests: a world to append to and look into, and a handler that can be held."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +20,9 @@ from trunkline.store.mailboxes import Claim, Handled, NewEvent, Receipt
 KIND = "thing"
 
 
-def event(key: str = "a", name: str = "1", *, kind: str = KIND, type_: str = "happened", **more: Any) -> NewEvent:
+def event(
+    key: str = "a", name: str = "1", *, kind: str = KIND, type_: str = "happened", **more: Any
+) -> NewEvent:
     """An event whose name is its dedupe key and its payload."""
     return NewEvent(kind, key, name, type_, {"name": name}, **more)
 
@@ -52,10 +54,16 @@ class MailboxWorld:
         return {key: completed.status.value for key, completed in done.items()}
 
     async def status(self, key: str = "a", kind: str = KIND) -> str:
-        return str(await self.value("SELECT processing_status FROM mailboxes WHERE kind = $1 AND key = $2", kind, key))
+        return str(
+            await self.value(
+                "SELECT processing_status FROM mailboxes WHERE kind = $1 AND key = $2", kind, key
+            )
+        )
 
     async def unprocessed(self) -> list[str]:
-        rows = await self.rows("SELECT dedupe_key FROM mailbox_events WHERE processed_at IS NULL ORDER BY kind, key, seq")
+        rows = await self.rows(
+            "SELECT dedupe_key FROM mailbox_events WHERE processed_at IS NULL ORDER BY kind, key, seq"
+        )
         return [row["dedupe_key"] for row in rows]
 
     async def expire_leases(self) -> None:
@@ -110,6 +118,28 @@ async def running(*workers: MailboxWorker) -> AsyncIterator[None]:
         for worker in workers:
             worker.stop()
         await asyncio.gather(*tasks)
+
+
+class Interrupted:
+    """A session that is stopped before one of its statements, once, for something else to happen."""
+
+    def __init__(self, session: Connection, before: str, act: Callable[[], Awaitable[object]]):
+        self._session = session
+        self._before = before
+        self._act: Callable[[], Awaitable[object]] | None = act
+
+    async def execute(self, statement: str, *args: object) -> Any:
+        await self._stop(statement)
+        return await self._session.execute(statement, *args)
+
+    async def fetch(self, statement: str, *args: object) -> Any:
+        await self._stop(statement)
+        return await self._session.fetch(statement, *args)
+
+    async def _stop(self, statement: str) -> None:
+        if statement == self._before and self._act is not None:
+            act, self._act = self._act, None
+            await act()
 
 
 @dataclass(slots=True)

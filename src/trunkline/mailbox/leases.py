@@ -1,0 +1,88 @@
+"""Keeps the leases of what is being handled, for as long as it takes.
+
+All leases of a worker are renewed by one statement, three times in a lease. Work whose lease is lost all the same
+(this process stood still, or Postgres was away) is cancelled: somebody else is at it, and its effects would be refused.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from trunkline.store import mailboxes
+from trunkline.store.database import Database, describe
+from trunkline.store.mailboxes import Claim
+from trunkline.telemetry import get_logger
+
+log = get_logger(__name__)
+
+BEATS_PER_LEASE = 3
+
+
+class LeaseLost(Exception):
+    """Another worker owns these mailboxes now; nothing of this work may be written."""
+
+
+class Leases:
+    def __init__(self, database: Database, kind: str, lease_s: float):
+        self._database = database
+        self._kind = kind
+        self._lease_s = lease_s
+        self._held: dict[int, Claim] = {}
+        self._cancellable: dict[int, asyncio.Task[object]] = {}
+        self._heart: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def kept(self, claims: Sequence[Claim]) -> Iterator[None]:
+        """Renew these leases until the end of the block."""
+        self._held.update((claim.fence, claim) for claim in claims)
+        if self._heart is None or self._heart.done():
+            self._heart = asyncio.create_task(self._beat(), name="leases")
+        try:
+            yield
+        finally:
+            for claim in claims:
+                self._held.pop(claim.fence, None)
+
+    @contextmanager
+    def cancelled_if_lost(self, claims: Sequence[Claim]) -> Iterator[None]:
+        """Leave the block with `LeaseLost` once none of these is ours. Never around a commit: what is written must
+        not be told as lost."""
+        task = asyncio.current_task()
+        assert task is not None
+        fences = [claim.fence for claim in claims]
+        self._cancellable.update(dict.fromkeys(fences, task))
+        try:
+            yield
+        except asyncio.CancelledError:
+            if any(fence in self._held for fence in fences) or task.uncancel() > 0:
+                raise
+            raise LeaseLost(f"{len(claims)} mailboxes of kind {self._kind}") from None
+        finally:
+            for fence in fences:
+                self._cancellable.pop(fence, None)
+
+    async def _beat(self) -> None:
+        while self._held:
+            await asyncio.sleep(self._lease_s / BEATS_PER_LEASE)
+            if self._held:
+                await self._renew()
+
+    async def _renew(self) -> None:
+        try:
+            async with self._database.connection() as conn:
+                lost = await mailboxes.renew(
+                    conn, self._kind, list(self._held.values()), lease_s=self._lease_s
+                )
+        except Exception as error:  # without a beat every lease would be lost: there is always a next one
+            log.warning(
+                "mailbox.leases_not_renewed", kind=self._kind, count=len(self._held), error=describe(error)
+            )
+            return
+        for fence in lost:
+            self._drop(fence)
+
+    def _drop(self, fence: int) -> None:
+        self._held.pop(fence, None)
+        task = self._cancellable.pop(fence, None)
+        if task is not None and task not in self._cancellable.values():
+            task.cancel()
