@@ -16,25 +16,12 @@ async def world(database_url: str) -> AsyncIterator[ApiWorld]:
         yield world
 
 
-def operations(world: ApiWorld) -> set[tuple[str, str]]:
-    paths = world.app.openapi()["paths"]
-    return {(method.upper(), path) for path, methods in paths.items() for method in methods}
-
-
-async def test_the_page_documents_every_route_and_no_other(world: ApiWorld) -> None:
-    documented = HEADING.findall(DOCS.read_text(encoding="utf-8"))
-    assert len(documented) == len(set(documented))
-    assert set(documented) == operations(world)
-
-
 async def test_every_documented_route_has_an_example() -> None:
     sections = HEADING.split(DOCS.read_text(encoding="utf-8"))[1:]
     for method, path, text in zip(*[iter(sections)] * 3, strict=True):
         own_text = text.split("\n## ")[0]
         assert "```" in own_text, f"{method} {path}"
-        assert re.search(rf"{method} {path.split('{')[0]}", own_text), (
-            f"{method} {path} is not in its example"
-        )
+        assert f"{method} {path.split('{')[0]}" in own_text, f"{method} {path} is not in its example"
 
 
 async def test_every_error_code_is_explained(world: ApiWorld) -> None:

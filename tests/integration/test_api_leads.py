@@ -147,6 +147,16 @@ async def test_no_key_whatever_can_put_a_lead_into_another_tenants_pool(
             assert await count_leads(world) == 0
 
 
+async def test_a_pool_that_is_removed_at_the_same_moment_is_a_clear_error(world: ApiWorld) -> None:
+    expect(await world.admin.post("/api/v1/pools", {"id": "p", "name": "P"}), 201)
+    async with world.database.transaction() as removal:
+        await removal.execute("DELETE FROM pools WHERE id = 'p'")
+        request = asyncio.create_task(world.admin.post(LEADS, LEAD | {"pool": "p"}))
+        await world.somebody_waits_for_a_lock()
+    assert expect(await request, 409)["code"] == "changed_meanwhile"
+    assert await count_leads(world) == 0
+
+
 async def test_a_merchant_without_a_default_pool_must_name_one(world: ApiWorld) -> None:
     expect(await world.admin.patch("/api/v1/merchants/a1", {"default_pool": None}), 200)
     refused = expect(await world.admin.post(LEADS, LEAD), 422)

@@ -51,7 +51,7 @@ async def test_without_what_it_needs_a_process_is_not_ready(database_url: str) -
     async with open_api(database_url, populate=False, probes=probes, limits=limits) as world:
         answer = await world.anybody.get("/ready")
     refused = expect(answer, 503)
-    assert (refused["success"], refused["code"]) == (False, "not_ready")
+    assert (refused["success"], refused["code"], refused["status"]) == (False, "not_ready", "not ready")
     assert refused["request_id"] == answer.headers["x-request-id"]
     assert "postgres" in refused["error"]
     assert refused["checks"]["postgres"]["error"] == "no answer within 0.01 s"

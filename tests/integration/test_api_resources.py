@@ -232,7 +232,7 @@ async def test_removing_a_number_waits_for_a_dial_that_is_being_committed(world:
     async with world.database.transaction() as intent:
         await intent.execute("SELECT 1 FROM numbers WHERE id = $1 FOR SHARE", number_id)
         removal = asyncio.create_task(world.admin.delete(f"/api/v1/numbers/{number_id}"))
-        await until_somebody_waits_for_a_lock(world)
+        await world.somebody_waits_for_a_lock()
         await intent.execute(
             """INSERT INTO attempts (id, lead_id, attempt_no, reseller_id, merchant_id, number_id, channel_no,
                                      carrier, account, to_phone, from_phone, dialer)
@@ -242,21 +242,6 @@ async def test_removing_a_number_waits_for_a_dial_that_is_being_committed(world:
             number_id,
         )
     assert expect(await removal, 409)["code"] == "calls_live"
-
-
-async def until_somebody_waits_for_a_lock(world: ApiWorld) -> None:
-    from trunkline.testing.waiting import eventually
-
-    async def waits() -> bool:
-        async with world.database.connection() as connection:
-            return bool(
-                await connection.fetchval(
-                    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
-                    "AND wait_event_type = 'Lock'"
-                )
-            )
-
-    await eventually(waits)
 
 
 async def test_a_default_pool_must_be_one_that_the_merchant_may_use(

@@ -1,5 +1,6 @@
 """The OpenAPI document: FastAPI's, with the hot routes and the API keys added."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,9 +23,16 @@ TAGS = [
     {"name": "tenants", "description": "Resellers and their merchants."},
     {"name": "numbers", "description": "Outbound numbers and the pools they are in."},
     {"name": "keys", "description": "API keys."},
+    {"name": "router", "description": "Pods for calls. Needs a key of the platform."},
+    {"name": "webhooks", "description": "For carriers, which sign them."},
     {"name": "operation", "description": "For load balancers, schedulers and monitoring. No key is needed."},
 ]
 SCHEME = "apiKey"
+_ERROR = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorOut"}}}
+_REFUSALS = {
+    "401": {"description": "No API key, or one that is unknown, revoked or expired.", "content": _ERROR},
+    "403": {"description": "The key lacks the scope.", "content": _ERROR},
+}
 
 
 def build(app: FastAPI, hot_routes: Sequence[HotRoute]) -> dict[str, Any]:
@@ -32,7 +40,7 @@ def build(app: FastAPI, hot_routes: Sequence[HotRoute]) -> dict[str, Any]:
         title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes, tags=TAGS
     )
     for hot in hot_routes:
-        document["paths"].setdefault(hot.path, {})[hot.method.lower()] = dict(hot.operation)
+        document["paths"].setdefault(hot.path, {})[hot.method.lower()] = _operation(hot)
     schemes = document.setdefault("components", {}).setdefault("securitySchemes", {})
     schemes[SCHEME] = {"type": "http", "scheme": "bearer", "bearerFormat": "tl_…"}
     open_paths = {hot.path for hot in hot_routes if hot.scopes is None}
@@ -41,3 +49,18 @@ def build(app: FastAPI, hot_routes: Sequence[HotRoute]) -> dict[str, Any]:
             for operation in operations.values():
                 operation["security"] = [{SCHEME: []}]
     return document
+
+
+def _operation(hot: HotRoute) -> dict[str, Any]:
+    """As its owner wrote it, with what is the same for all."""
+    operation = dict(hot.operation)
+    named = {parameter["name"] for parameter in operation.get("parameters", ())}
+    missing = [name for name in re.findall(r"{(\w+)}", hot.path) if name not in named]
+    operation["parameters"] = [*operation.get("parameters", ()), *map(_path_parameter, missing)]
+    if hot.scopes is not None:
+        operation["responses"] = {**_REFUSALS, **operation["responses"]}
+    return operation
+
+
+def _path_parameter(name: str) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}

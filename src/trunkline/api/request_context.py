@@ -86,5 +86,8 @@ def _measure(scope: Scope, status: int | None, duration_s: float) -> None:
     method = scope["method"] if scope["method"] in _METHODS else "OTHER"
     # The template, never the path: a path holds ids, and anybody can make up new ones.
     route = getattr(scope.get("route"), "path", "unmatched")
+    log.debug(
+        "request.answered", method=method, route=route, status=status, duration_ms=round(duration_s * 1000, 1)
+    )
     metrics.HTTP_REQUESTS.labels(method, route, str(status or "abandoned")).inc()
     metrics.HTTP_SECONDS.labels(method, route).observe(duration_s)

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import asyncpg
 
+from trunkline.api.errors import conflict
 from trunkline.errors import StoreUnavailable
 from trunkline.store.database import UNAVAILABLE, Connection, Database, describe
 
@@ -45,5 +46,10 @@ def _translated() -> Iterator[None]:
         yield
     except asyncpg.DataError:
         raise  # a value that Postgres cannot take: our mistake, whoever asks how often
+    except asyncpg.ForeignKeyViolationError as error:
+        raise conflict(
+            "changed_meanwhile",
+            "Something that this request names was removed at the same moment. Send it again.",
+        ) from error
     except (*UNAVAILABLE, *_PASSING) as error:
         raise StoreUnavailable(f"Postgres cannot serve this now: {describe(error)}") from error

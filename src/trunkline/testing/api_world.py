@@ -30,6 +30,7 @@ from trunkline.store.numbers import NewNumber
 from trunkline.store.tenants import PLATFORM, MerchantChange, Tenant
 from trunkline.telemetry import metrics
 from trunkline.testing.asgi import Answer, AsgiClient
+from trunkline.testing.waiting import eventually
 
 ADMIN_KEY = "admin-key-of-the-tests"
 RESELLERS = ("a", "b")
@@ -42,6 +43,9 @@ POOLS: Mapping[str, Tenant] = {
     "shared": PLATFORM,
     **{f"{tenant_id}-pool": tenant for tenant_id, tenant in _TENANTS.items()},
 }
+_LOCK_WAITS = """
+SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""
 
 
 @dataclass
@@ -85,6 +89,15 @@ class ApiWorld:
             "key_id": me["key_id"],
             "lead_id": lead["id"],
         }
+
+    async def somebody_waits_for_a_lock(self) -> None:
+        """Wait until a statement of this database waits for another transaction."""
+
+        async def waits() -> bool:
+            async with self.database.connection() as connection:
+                return bool(await connection.fetchval(_LOCK_WAITS))
+
+        await eventually(waits, what="somebody waits for a lock")
 
     async def populate(self) -> None:
         """In one transaction, past the API: some forty rows for every test that asks for them."""

@@ -36,6 +36,7 @@ class ReadyOut(BaseModel):
 
 
 class NotReadyOut(ErrorOut):
+    status: Literal["not ready"]
     checks: dict[str, CheckOut]
 
 
@@ -91,5 +92,6 @@ async def _ask(name: str, probe: Probe, timeout_s: float) -> CheckOut:
 def _not_ready(checks: dict[str, CheckOut], request_id: str) -> Response:
     away = ", ".join(name for name, check in checks.items() if check.required and not check.ok)
     problem = ApiError(503, "not_ready", f"Not ready: {away} cannot be used. See checks.")
-    body = body_of(problem, request_id, checks={name: check.model_dump() for name, check in checks.items()})
+    details = {name: check.model_dump() for name, check in checks.items()}
+    body = body_of(problem, request_id, status="not ready", checks=details)
     return Response(msgspec.json.encode(body), 503, media_type="application/json")

@@ -1,0 +1,57 @@
+"""The route table of the whole platform, as it is wired: documented, and closed to those who may not."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from trunkline.testing.asgi import AsgiClient
+from trunkline.testing.world import ADMIN_KEY, World
+
+DOCS = Path(__file__).parents[2] / "docs" / "api.md"
+HEADING = re.compile(r"^### `([A-Z]+) (/\S*)`$", re.MULTILINE)
+OPEN = {"/health", "/ready", "/metrics"}
+
+
+def operations(world: World) -> set[tuple[str, str]]:
+    paths = world.platform.api.openapi()["paths"]
+    return {(method.upper(), path) for path, methods in paths.items() for method in methods}
+
+
+def client(world: World, key: str | None) -> AsgiClient:
+    return AsgiClient(world.platform.api, key)
+
+
+async def test_the_page_documents_every_route_of_the_platform_and_no_other(world: World) -> None:
+    documented = HEADING.findall(DOCS.read_text(encoding="utf-8"))
+    assert len(documented) == len(set(documented))
+    assert set(documented) == operations(world)
+
+
+async def test_no_route_of_the_platform_is_open_but_those_for_watchers(
+    world: World, subtests: pytest.Subtests
+) -> None:
+    for method, path in sorted(operations(world)):
+        with subtests.test(method=method, path=path):
+            answer = await client(world, None).request(method, path.replace("{carrier}", "twilio"), json={})
+            if path in OPEN:
+                assert answer.status == 200
+            elif path.startswith("/webhooks/"):
+                assert answer.status == 403, "unsigned"
+            else:
+                assert (answer.status, answer.json()["code"]) == (401, "unauthorized")
+
+
+async def test_the_router_is_the_platforms_and_no_tenants(world: World, subtests: pytest.Subtests) -> None:
+    body = {"name": "k", "scopes": ["router"], "merchant_id": "m"}
+    tenant = (await client(world, ADMIN_KEY).post("/api/v1/keys", body)).json()["key"]
+    body = {"name": "k", "scopes": ["read"]}
+    reader = (await client(world, ADMIN_KEY).post("/api/v1/keys", body)).json()["key"]
+    document = world.platform.api.openapi()["paths"]
+    of_router = [(m.upper(), p) for p, ms in document.items() for m, o in ms.items() if "router" in o["tags"]]
+    assert len(of_router) >= 5
+    for method, path in of_router:
+        for key in (tenant, reader):
+            with subtests.test(method=method, path=path, key=key[:6]):
+                answer = await client(world, key).request(method, path, json={})
+                assert answer.status == 403
