@@ -6,7 +6,7 @@ because the pooler may hand its Parse and its Bind to two different servers.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
@@ -82,8 +82,9 @@ async def connect(
     connect_timeout_s: float = 5.0,
     command_timeout_s: float = 30.0,
     application_name: str = "trunkline",
+    session_settings: Mapping[str, str] | None = None,
 ) -> Database:
-    """Open the pool, or say in one line why not."""
+    """Open the pool, or say in one line why not. A pooler has sessions of its own, so it gets no settings for them."""
     try:
         pool = await asyncpg.create_pool(
             url,
@@ -92,7 +93,10 @@ async def connect(
             timeout=connect_timeout_s,
             command_timeout=command_timeout_s,
             statement_cache_size=0 if behind_pooler else 256,
-            server_settings={"application_name": application_name},
+            server_settings={
+                "application_name": application_name,
+                **({} if behind_pooler else session_settings or {}),
+            },
             init=_prepare_connection,
         )
     except CANNOT_CONNECT as error:

@@ -84,6 +84,13 @@ class Inserted(msgspec.Struct, frozen=True):
     is_new: bool = True
 
 
+class Claimant(msgspec.Struct, frozen=True):
+    """Who claims, and for how long it may go without a word."""
+
+    worker: str
+    lease_s: float = 15.0
+
+
 class Claimed(msgspec.Struct, frozen=True, gc=False):
     """A job in our hands until its lease ends."""
 
@@ -95,6 +102,7 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     created_at: datetime
     attempt: int
     max_attempts: int
+    unique_key: str | None
     concurrency_key: str | None
     reseller_id: str | None
     merchant_id: str | None
@@ -196,14 +204,16 @@ async def insert(tx: Connection, jobs: Sequence[NewJob]) -> list[Inserted]:
     )
     ours = {j.id: j for j in jobs}
     twins = {(j.job_type, j.unique_key): j.id for j in jobs if j.unique_key is not None}
-    found = {twins.get((r["job_type"], r["unique_key"]), r["id"]): _inserted(r, r["id"] in ours) for r in rows}
+    found = {
+        twins.get((r["job_type"], r["unique_key"]), r["id"]): _inserted(r, r["id"] in ours) for r in rows
+    }
     return [found[j.id] for j in jobs]
 
 
 async def copy(tx: Connection, jobs: Sequence[NewJob]) -> list[Inserted]:
     """Enqueue many jobs at once. None of them may have a unique key: COPY knows no conflict."""
-    now = await tx.fetchval(_NOW)
-    places = [now if j.run_at is None or j.run_at < now else j.run_at for j in jobs]
+    moment = await now(tx)
+    places = [moment if j.run_at is None or j.run_at < moment else j.run_at for j in jobs]
     await tx.copy_records_to_table(
         "job_outbox",
         columns=COPY_COLUMNS,
@@ -216,22 +226,25 @@ async def copy(tx: Connection, jobs: Sequence[NewJob]) -> list[Inserted]:
     return [Inserted(j.id, j.lane, run_at) for j, run_at in zip(jobs, places, strict=True)]
 
 
+async def now(tx: Connection) -> datetime:
+    moment: datetime = await tx.fetchval(_NOW)
+    return moment
+
+
 async def claim(
-    conn: Connection, lanes: Mapping[Lane, Place], *, limit: int, worker: str, lease_s: float
+    conn: Connection, lanes: Mapping[Lane, Place], limit: int, claimant: Claimant
 ) -> list[Claimed]:
     """Claim due jobs without concurrency keys, in the order of the lanes."""
-    rows = await conn.fetch(_CLAIM, *_columns(lanes), limit, worker, lease_s)
+    rows = await conn.fetch(_CLAIM, *_columns(lanes), limit, claimant.worker, claimant.lease_s)
     return [Claimed(*row) for row in rows]
 
 
 async def claim_keyed(
     tx: Connection,
     lanes: Mapping[Lane, Place],
-    running_max: Mapping[str, int],
-    *,
     limit: int,
-    worker: str,
-    lease_s: float,
+    claimant: Claimant,
+    running_max: Mapping[str, int],
 ) -> list[Claimed]:
     """Claim due jobs under their concurrency keys. `running_max` says how many of a type may run under one key."""
     candidates = await tx.fetch(_KEYED_CANDIDATES, *_columns(lanes), limit)
@@ -245,8 +258,8 @@ async def claim_keyed(
         [row["job_type"] for row in locked],
         [row["key"] for row in locked],
         [running_max[row["job_type"]] for row in locked],
-        worker,
-        lease_s,
+        claimant.worker,
+        claimant.lease_s,
     )
     return [Claimed(*row) for row in rows]
 
@@ -264,11 +277,10 @@ async def next_due(conn: Connection, lanes: Iterable[Lane]) -> list[NextDue]:
     return [NextDue(_lane(r), r["seen_at"], r["due_in_s"]) for r in rows]
 
 
-async def renew(
-    conn: Connection, held: Mapping[UUID, int], *, worker: str, lease_s: float
-) -> dict[UUID, bool]:
+async def renew(conn: Connection, held: Mapping[UUID, int], claimant: Claimant) -> dict[UUID, bool]:
     """Prolong the leases of jobs by their fences. Says of each that is still ours whether it is to be cancelled."""
-    rows = await conn.fetch(_RENEW, list(held), list(set(held.values())), worker, lease_s)
+    fences = list(set(held.values()))
+    rows = await conn.fetch(_RENEW, list(held), fences, claimant.worker, claimant.lease_s)
     return {row["id"]: row["cancel_requested"] for row in rows}
 
 

@@ -49,8 +49,10 @@ DECLARED: list[Declared] = []
 
 
 def _declare(kind: str, name: str, meaning: str, labels: tuple[str, ...]) -> str:
-    DECLARED.append(Declared(f"trunkline_{name}", kind, labels, meaning))
-    return f"trunkline_{name}"
+    # Metrics of jobs keep the names that their operators know.
+    full_name = name if name.startswith("job_") else f"trunkline_{name}"
+    DECLARED.append(Declared(full_name, kind, labels, meaning))
+    return full_name
 
 
 def _counter(name: str, meaning: str, *labels: str) -> Counter:
@@ -141,6 +143,27 @@ MAILBOX_PENDING_NUDGES = _gauge(
     "mailbox_pending_nudges", "Nudges that were read and not yet acknowledged.", "kind"
 )
 MAILBOXES = _gauge("mailboxes", "Mailboxes that are not idle, as Postgres counts them.", "kind", "status")
+
+# Jobs
+JOB_QUEUE_DEPTH = _gauge(
+    "job_queue_depth", "Pending jobs, as Postgres counts them; beyond 10,000 of a type it stops.", "job_type"
+)
+JOBS_CLAIMED = _counter("job_claimed_total", "Jobs that a worker took to run.", "job_type", "worker_id")
+JOBS_COMPLETED = _counter(
+    "job_completed_total",
+    "Runs that ended: success, failed (will be tried again), dead, cancelled, superseded, returned, lease_lost.",
+    "job_type",
+    "status",
+)
+JOB_SECONDS = _histogram(
+    "job_processing_seconds", "Time in a job's handler.", "job_type", buckets=(*SCRIPT_S, 10, 60, 600)
+)
+JOB_NOTIFICATIONS_RECEIVED = _counter(
+    "job_notification_received_total", "Pokes that this process heard.", "channel"
+)
+JOBS_FOUND_BY_POLL = _counter(
+    "job_poll_scanned_total", "Jobs that were claimed after a look at everything instead of a poke."
+)
 
 # The engines
 DB_POOL = _gauge("db_pool_connections", "Connections to Postgres by state: idle, in_use, max.", "state")

@@ -22,6 +22,10 @@ CRASH_POINTS: frozenset[str] = frozenset(
         "mailbox.before_write",
         "mailbox.before_commit",
         "mailbox.after_commit",
+        "jobs.after_claim",
+        "jobs.after_run",
+        "jobs.before_finish",
+        "jobs.reaper_locked",
     }
 )
 

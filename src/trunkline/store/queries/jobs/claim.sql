@@ -26,5 +26,5 @@ SET status = 'IN_PROGRESS', fence = (SELECT nextval('job_fences')), attempt_coun
     locked_by = $6, locked_at = statement_timestamp(),
     lease_expires_at = clock_timestamp() + make_interval(secs => $7)
 WHERE ctid = ANY (ARRAY(SELECT place FROM due))
-RETURNING id, fence, job_type, priority, run_at, created_at, attempt_count, max_attempts, concurrency_key,
-          reseller_id, merchant_id, payload
+RETURNING id, fence, job_type, priority, run_at, created_at, attempt_count, max_attempts, unique_key,
+          concurrency_key, reseller_id, merchant_id, payload

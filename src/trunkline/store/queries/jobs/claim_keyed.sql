@@ -21,8 +21,8 @@ WITH keys AS (
         locked_by = $5, locked_at = statement_timestamp(),
         lease_expires_at = clock_timestamp() + make_interval(secs => $6)
     WHERE id = ANY (ARRAY(SELECT id FROM ranked WHERE place <= room))
-    RETURNING id, fence, job_type, priority, run_at, created_at, attempt_count, max_attempts, concurrency_key,
-              reseller_id, merchant_id, payload
+    RETURNING id, fence, job_type, priority, run_at, created_at, attempt_count, max_attempts, unique_key,
+              concurrency_key, reseller_id, merchant_id, payload
 ), counted AS (
     UPDATE job_keys AS k SET running = k.running + c.n
     FROM (SELECT job_type, concurrency_key, count(*) AS n FROM claimed GROUP BY 1, 2) AS c

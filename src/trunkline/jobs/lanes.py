@@ -1,0 +1,79 @@
+"""What a worker remembers of the lanes it serves: which may have work, from where on to look, and when next.
+
+Why there is a floor: claimed jobs leave dead entries at the front of the index, and while anybody holds an old
+snapshot nothing can remove them. A claim that starts at the front steps over all of them: 2 ms become 200. So each lane
+has a floor, and claims look from there. What ends up below a floor (a transaction that committed late, a row that was
+locked in passing) is named by its poke, and found by the next survey in any case.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+
+from trunkline.jobs import pokes
+from trunkline.store.jobs import Claimed, Lane, NextDue, Place, Survey
+
+# How far below the moment of an empty look the floor stays: the usual length of a transaction that enqueues.
+MARGIN = timedelta(seconds=0.5)
+
+
+class LaneBook:
+    """All times in it are of the worker's own clock, but for places, which are Postgres'."""
+
+    def __init__(self) -> None:
+        self._floors: dict[Lane, Place] = {}
+        self._hot: set[Lane] = set()
+        self._due_s: dict[Lane, float] = {}
+        self._poked: pokes.Places = {}
+        self._turn = 0
+
+    def poked(self, places: Mapping[Lane, datetime]) -> None:
+        pokes.merge(self._poked, places.items())
+
+    def surveyed(self, found: Iterable[Survey], now_s: float) -> None:
+        """A look at everything. Lanes without a waiting job are forgotten, unless a poke came meanwhile."""
+        self._floors = {survey.lane: survey.first for survey in found}
+        self._due_s = {survey.lane: now_s + survey.due_in_s for survey in found if survey.due_in_s > 0}
+        self._hot = {survey.lane for survey in found if survey.due_in_s <= 0}
+
+    def hot(self, now_s: float, *, keyed: bool) -> dict[Lane, Place]:
+        """Lanes that may have due jobs, urgent ones first. Among equals the first one changes from look to look."""
+        self._take_pokes()
+        self._hot |= {lane for lane, due_s in self._due_s.items() if due_s <= now_s}
+        lanes = sorted(lane for lane in self._hot if lane.keyed == keyed)
+        if len(lanes) > 1:
+            self._turn = (self._turn + 1) % len(lanes)
+            lanes = sorted(lanes[self._turn :] + lanes[: self._turn], key=lambda lane: lane.priority)
+        return {lane: self._floors[lane] for lane in lanes}
+
+    @property
+    def is_hot(self) -> bool:
+        return bool(self._hot or self._poked)
+
+    def claimed(self, jobs: Iterable[Claimed]) -> None:
+        """There may be more: look on from the last one."""
+        for job in jobs:
+            lane = Lane(job.job_type, job.priority, job.concurrency_key is not None)
+            place = Place(job.run_at, job.id)
+            if place > self._floors.get(lane, place):
+                self._floors[lane] = place
+
+    def emptied(self, lanes: Iterable[NextDue], looked_s: float, now_s: float) -> None:
+        """Nothing was left in these lanes at `looked_s`; what comes next in them was asked afterwards."""
+        for next_due in lanes:
+            lane = next_due.lane
+            looked_at = next_due.seen_at - timedelta(seconds=now_s - looked_s)
+            self._floors[lane] = Place(looked_at - MARGIN)
+            self._hot.discard(lane)
+            self._due_s.pop(lane, None)
+            if next_due.due_in_s is not None:
+                self._due_s[lane] = now_s + next_due.due_in_s
+
+    @property
+    def next_due_s(self) -> float:
+        return min(self._due_s.values(), default=float("inf"))
+
+    def _take_pokes(self) -> None:
+        for lane, run_at in self._poked.items():
+            self._floors[lane] = min(Place(run_at), self._floors.get(lane, Place(run_at)))
+            self._hot.add(lane)
+        self._poked.clear()

@@ -1,0 +1,146 @@
+"""What a handler may say of its run, and what follows. Pure: no clock, no database.
+
+return Done({"rows": 812})        finished, with a result
+return Snooze(60)                 not yet; does not count as a run
+return Cancel("lead was deleted") no longer wanted
+return Failed("http_503", "…")    an expected failure; an exception is one too
+"""
+
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import msgspec
+
+from trunkline.store.jobs import Claimed, Death, End, Return
+
+# The source's table: how long to wait after the first, second and third failure. After the fourth it is over.
+BACKOFF_S: tuple[float, ...] = (0.0, 30.0, 300.0)
+
+RESULT_BYTES_MAX = 256 * 1024
+CODE_MAX = 50
+MESSAGE_MAX = 2000
+
+_jitter = Random()  # noqa: S311, spreads retries
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snooze:
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """`retry_in_s` overrules the table; `final` makes it a dead letter at once."""
+
+    code: str
+    message: str = ""
+    retry_in_s: float | None = None
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBack:
+    """Not begun, or stopped by us: it waits again. Said by the worker, never by a handler."""
+
+    counted: bool
+    reason: str | None = None
+
+
+Outcome = Done | Snooze | Cancel | Failed
+Verdict = End | Return | Death
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How jobs of a type are run, and how they are tried again."""
+
+    backoff_s: tuple[float, ...] = BACKOFF_S
+    # All runs counted. By default as many as the table has waits, and one more.
+    max_attempts: int | None = None
+    priority: int = 50
+    # How many jobs may run at a time under one concurrency key.
+    per_key: int = 1
+    timeout_s: float = 600.0
+    # A share of each wait that is added at random, so that what failed together does not return together.
+    jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        assert self.backoff_s, "at least one wait"
+        assert all(wait_s >= 0 for wait_s in self.backoff_s)
+        assert 1 <= self.attempts <= 1000
+        assert 1 <= self.priority <= 99
+        assert self.per_key >= 1
+        assert self.timeout_s > 0
+
+    @property
+    def attempts(self) -> int:
+        return self.max_attempts or len(self.backoff_s) + 1
+
+    def wait_s(self, attempt: int) -> float:
+        """The wait after this run failed. A table that is too short repeats its last entry."""
+        wait_s = self.backoff_s[min(attempt, len(self.backoff_s)) - 1]
+        return wait_s * (1 + self.jitter * _jitter.random())
+
+
+def verdict(job: Claimed, policy: Policy, outcome: Outcome | GivenBack) -> Verdict:
+    """What to write of a run."""
+    match outcome:
+        case Done(result=None):
+            return End(job.id, job.fence)
+        case Done(result=result):
+            return _with_result(job, policy, result)
+        case Snooze(delay_s=delay_s):
+            return Return(job.id, job.fence, max(0.0, delay_s), counted=False)
+        case Cancel(reason=reason):
+            return End(job.id, job.fence, "cancelled", None, "cancelled", clean(reason, MESSAGE_MAX))
+        case GivenBack(counted=counted, reason=reason):
+            return Return(job.id, job.fence, None, counted, reason, reason)
+        case Failed():
+            return failure(job.id, job.fence, job.attempt, job.max_attempts, policy, outcome)
+
+
+def failure(
+    job_id: Any, fence: int, attempt: int, max_attempts: int, policy: Policy, failed: Failed
+) -> Return | Death:
+    """Again after a while, or never again."""
+    code, message = clean(failed.code, CODE_MAX), clean(failed.message, MESSAGE_MAX)
+    if failed.final or attempt >= max_attempts:
+        return Death(job_id, fence, code, message)
+    wait_s = policy.wait_s(attempt) if failed.retry_in_s is None else max(0.0, failed.retry_in_s)
+    return Return(job_id, fence, wait_s, True, code, message)
+
+
+def from_exception(error: BaseException) -> Failed:
+    """An error may bring its own code; else it is known by its class."""
+    code = getattr(error, "code", None)
+    return Failed(code if isinstance(code, str) and code else type(error).__name__, str(error))
+
+
+def clean(text: str, length_max: int) -> str:
+    """As Postgres takes it: without NUL and lone surrogates, and bounded."""
+    return text[:length_max].replace("\x00", "�").encode("utf-8", "replace").decode()
+
+
+def _with_result(job: Claimed, policy: Policy, result: Any) -> Verdict:
+    try:
+        encoded = msgspec.json.encode(result)
+    except (TypeError, ValueError, OverflowError) as error:
+        failed = Failed("bad_result", f"The result cannot be written as JSON: {error}", final=True)
+        return verdict(job, policy, failed)
+    if len(encoded) > RESULT_BYTES_MAX:
+        failed = Failed(
+            "bad_result", f"The result has {len(encoded)} bytes, allowed: {RESULT_BYTES_MAX}", final=True
+        )
+        return verdict(job, policy, failed)
+    return End(job.id, job.fence, "succeeded", encoded.decode())

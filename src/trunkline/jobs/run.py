@@ -1,0 +1,74 @@
+"""What a handler is given beside its payload."""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from trunkline.errors import TrunklineError
+from trunkline.jobs.held import Held
+from trunkline.store import jobs
+from trunkline.store.database import Connection
+from trunkline.store.jobs import End
+from trunkline.store.tenants import Tenant
+
+
+class LeaseLost(TrunklineError):
+    """Another worker owns this job now: nothing that this run did may be committed."""
+
+
+class Run:
+    """One run of one job. It may happen more than once: what a handler does must be safe to repeat."""
+
+    __slots__ = ("_held", "_running_max", "_worker", "is_finished")
+
+    def __init__(self, held: Held, worker: str, running_max: dict[str, int]):
+        self._held = held
+        self._worker = worker
+        self._running_max = running_max
+        self.is_finished = False
+
+    @property
+    def job_id(self) -> UUID:
+        return self._held.job.id
+
+    @property
+    def attempt(self) -> int:
+        return self._held.job.attempt
+
+    @property
+    def is_last_attempt(self) -> bool:
+        return self._held.job.attempt >= self._held.job.max_attempts
+
+    @property
+    def fence(self) -> int:
+        """Grows from claim to claim, for systems that refuse an older one."""
+        return self._held.job.fence
+
+    @property
+    def enqueued_at(self) -> datetime:
+        return self._held.job.created_at
+
+    @property
+    def tenant(self) -> Tenant:
+        return Tenant(self._held.job.reseller_id, self._held.job.merchant_id)
+
+    def progress(self, fraction: float, note: str | None = None) -> None:
+        """Say how far it is, from 0 to 1. Costs nothing: what was said last is written once a second."""
+        self._held.fraction = min(1.0, max(0.0, fraction))
+        self._held.note = note
+        self._held.reported = False
+
+    async def finish(self, tx: Connection, result: Any = None) -> None:
+        """Finish the job in the handler's own transaction: its effects and its end are one.
+
+        `LeaseLost` undoes both. What the handler returns afterwards is of no account.
+        """
+        encoded = None if result is None else msgspec.json.encode(result).decode()
+        end = End(self.job_id, self.fence, result=encoded, fraction=self._held.fraction, note=self._held.note)
+        ended = await jobs.finish(tx, [end], self._worker)
+        if not ended:
+            raise LeaseLost(f"Job {self.job_id} belongs to another worker now")
+        await jobs.free_keys(tx, ended, self._running_max)
+        self.is_finished = True

@@ -1,0 +1,159 @@
+"""All that a process with the role `jobs` runs. `__init__` shows the parts, `start` and `stop` their order.
+
+async with JobService.open(config, registry, database_url) as service:
+    …
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from trunkline.clock import Clock, SystemClock
+from trunkline.jobs.crew import Crew, CrewLimits
+from trunkline.jobs.finisher import Finisher
+from trunkline.jobs.held import Hold, Stop
+from trunkline.jobs.keeper import LeaseKeeper
+from trunkline.jobs.listener import Listener
+from trunkline.jobs.poker import Poker
+from trunkline.jobs.reaper import Reaper
+from trunkline.jobs.registry import Registry
+from trunkline.jobs.worker import ClaimLimits, JobWorker
+from trunkline.loops.base import Loop
+from trunkline.store import database as store
+from trunkline.store.database import Database
+from trunkline.store.jobs import PLANNER, Claimant
+from trunkline.telemetry import get_logger
+
+log = get_logger(__name__)
+
+# One that claims, one that finishes, one that renews, and one for the duties in the background.
+CONNECTIONS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class JobConfig:
+    identity: str = "jobs"
+    claims: ClaimLimits = field(default_factory=ClaimLimits)
+    crew: CrewLimits = field(default_factory=CrewLimits)
+    lease_s: float = 15.0
+    renew_s: float = 5.0
+    # Without notifications jobs are found by surveys and timers alone.
+    notify: bool = True
+    drain_s: float = 25.0
+
+
+class JobService:
+    def __init__(
+        self,
+        config: JobConfig,
+        registry: Registry,
+        database: Database,
+        poker: Poker,
+        direct_url: str | None,
+        clock: Clock | None = None,
+    ):
+        now_s = (clock or SystemClock()).boottime_s
+        # A restarted process is another worker, also under the same pod name.
+        claimant = Claimant(f"{config.identity}/{uuid4().hex[:8]}", config.lease_s)
+        self.worker_id = claimant.worker
+        self._config = config
+        self._poker = poker
+        self.hold = Hold()
+        self.finisher = Finisher(
+            database, self.hold, poker, self.worker_id, registry.running_max,
+            now_s=now_s, on_room=lambda: self.worker.room_again(),
+        )  # fmt: skip
+        self.crew = Crew(
+            registry, self.hold, self.worker_id, config.crew,
+            now_s=now_s, on_verdict=self.finisher.add, on_room=lambda: self.worker.room_again(),
+        )  # fmt: skip
+        self.worker = JobWorker(
+            database, registry, self.hold, self.crew, claimant, config.claims, now_s=now_s
+        )
+        self.keeper = LeaseKeeper(
+            database, registry, self.hold, self.crew, claimant, renew_s=config.renew_s, now_s=now_s
+        )
+        self.reaper = Reaper(database, registry, poker)
+        self.listener = (
+            Listener(
+                direct_url,
+                on_poke=self.worker.wake,
+                on_cancel=self._check_cancelled,
+                own_pid=lambda: poker.pid,
+            )
+            if direct_url is not None and config.notify
+            else None
+        )
+        poker.tell(self.worker.wake)
+        self._tasks: dict[Loop, asyncio.Task[None]] = {}
+        self._checks: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        config: JobConfig,
+        registry: Registry,
+        database_url: str,
+        *,
+        direct_url: str | None = None,
+        behind_pooler: bool = False,
+        clock: Clock | None = None,
+    ) -> "AsyncIterator[JobService]":
+        """Connect, start, and give everything back at the end."""
+        direct_url = direct_url or (None if behind_pooler else database_url)
+        database = await store.connect(
+            database_url,
+            pool_size=CONNECTIONS,
+            behind_pooler=behind_pooler,
+            application_name=f"trunkline jobs {config.identity}",
+            session_settings=PLANNER,
+        )
+        poker = Poker(direct_url if config.notify else None)
+        service = cls(config, registry, database, poker, direct_url, clock)
+        try:
+            service.start()
+            try:
+                yield service
+            finally:
+                await service.stop()
+        finally:
+            await poker.close()
+            await database.close()
+
+    def start(self) -> None:
+        for loop in self._loops():
+            self._tasks[loop] = asyncio.create_task(loop.run(), name=loop.name)
+        log.info("jobs_started", worker_id=self.worker_id)
+
+    async def stop(self) -> None:
+        """Claim nothing more, give back what was not begun, let what runs finish within the limit."""
+        await self._end(self.worker)
+        given_back = self.crew.give_back()
+        try:
+            async with asyncio.timeout(self._config.drain_s):
+                await self.crew.idle()
+        except TimeoutError:
+            stopped = self.crew.stop_running(Stop.SHUTDOWN)
+            log.warning("job_drain_limit_reached", stopped=stopped)
+            await self.crew.idle()
+        await self.finisher.flushed()
+        for loop in self._loops():
+            await self._end(loop)
+        log.info("jobs_stopped", worker_id=self.worker_id, given_back=given_back)
+
+    async def _end(self, loop: Loop) -> None:
+        loop.stop()
+        if (task := self._tasks.pop(loop, None)) is not None:
+            await asyncio.wait([task])
+
+    def _loops(self) -> list[Loop]:
+        loops: list[Loop | None] = [self.worker, self.keeper, self.reaper, self.listener]
+        return [loop for loop in loops if loop is not None]
+
+    def _check_cancelled(self) -> None:
+        check = asyncio.create_task(self.keeper.check_cancelled(), name="job_cancellations")
+        self._checks.add(check)
+        check.add_done_callback(self._checks.discard)
