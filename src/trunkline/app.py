@@ -23,7 +23,7 @@ from trunkline.api.server import HttpServer, bind
 from trunkline.api.status import create_status
 from trunkline.api.webhooks import Stream, WebhookDeps, Webhooks
 from trunkline.bus import connection as bus_connection
-from trunkline.bus import schedule
+from trunkline.bus import epoch, schedule
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
 from trunkline.bus.probe import server_time_s
@@ -38,18 +38,18 @@ from trunkline.loops.base import Loop
 from trunkline.loops.channels import ChannelReconciler
 from trunkline.loops.checker import Checker
 from trunkline.loops.leader import Leadership, LeaseTimes
-from trunkline.loops.loader import Loader
+from trunkline.loops.loader import Loader, Refiller
 from trunkline.loops.pods import PodExpiry
+from trunkline.loops.rebuilder import Rebuilder
 from trunkline.mailbox.inbox import Inbox
 from trunkline.mailbox.worker import MailboxWorker, WorkerLimits
-from trunkline.model import Entry
 from trunkline.router.allocator import Allocated, Allocator, NoneFree
 from trunkline.router.config import RouterConfig
 from trunkline.router.pods import Pods
 from trunkline.router.streams import StreamKeys
 from trunkline.settings import Settings
 from trunkline.store import database as store_database
-from trunkline.store import dispatch as store_dispatch
+from trunkline.store import schedule as store_schedule
 from trunkline.store.database import Database
 from trunkline.store.leads import Lead
 from trunkline.telemetry import get_logger, metrics
@@ -133,7 +133,9 @@ class Platform:
             "router": [PodExpiry(self.pods, config.expire_interval_s)],
             "control": [
                 self.leadership,
+                Rebuilder(database, bus),
                 Loader(database, bus),
+                Refiller(database, bus),
                 ChannelReconciler(database, bus, grant_ttl_s=settings.dispatch.grant_ttl_s),
                 Checker(database, bus, clock, self.carriers, self.inbox, check_limits),
             ],
@@ -256,13 +258,17 @@ class Platform:
 
     async def _probe_postgres(self) -> float:
         async with self.database.connection() as conn:
-            return await store_dispatch.clock_s(conn)
+            return await store_schedule.clock_s(conn)
 
     async def _probe_valkey(self) -> float:
         return await server_time_s(self.bus)
 
     async def _schedule(self, lead: Lead) -> None:
-        await schedule.add(self.bus, [Entry(lead.id, lead.version, lead.pool_id, lead.due_at)])
+        """A courtesy: the lead is safe in Postgres, and the loader would bring it within seconds."""
+        await epoch.ensure(self.bus)
+        async with self.database.connection() as conn:
+            places = await store_schedule.places(conn, [lead.id])
+        await schedule.add(self.bus, places.values())
 
     async def _find_stream(self, call_id: str, attempt_id: UUID, merchant_id: str) -> Stream | str:
         match await self.allocator.allocate(call_id, merchant_id):

@@ -6,6 +6,7 @@
     ├── StoreUnavailable    Postgres cannot be reached              (store)
     ├── MigrationError      the schema is not what the code expects (store)
     └── BusUnavailable      Valkey cannot be reached                (bus)
+        └── MemoryLost      it can, but what it knew is gone
 
 Expected outcomes are values, not exceptions: see `telephony.carrier.PlaceResult` for the shape we follow.
 """
@@ -25,3 +26,7 @@ class MigrationError(TrunklineError):
 
 class BusUnavailable(TrunklineError):
     """Valkey cannot be reached or did not answer in time. A write may or may not have happened."""
+
+
+class MemoryLost(BusUnavailable):
+    """Valkey answers, but its memory is not the one we know. Nothing was written; a rebuild follows."""

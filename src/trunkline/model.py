@@ -16,13 +16,37 @@ def new_id() -> UUID:
 
 
 @dataclass(frozen=True, slots=True)
+class Flow:
+    """The leads of one merchant and campaign in a pool: the unit of fairness."""
+
+    pool_id: str
+    reseller_id: str
+    merchant_id: str
+    campaign_id: UUID | None = None
+
+    def __str__(self) -> str:
+        return f"{self.pool_id}/{self.reseller_id}/{self.merchant_id}/{self.campaign_id or ''}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Flow":
+        pool_id, reseller_id, merchant_id, campaign = text.split("/")
+        return cls(pool_id, reseller_id, merchant_id, UUID(campaign) if campaign else None)
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A lead as the schedule needs it."""
 
     lead_id: UUID
     version: int
-    pool_id: str
+    flow: Flow
     due_at: datetime
+    priority: int = 50
+    # The end of its calling window, after which it must not be granted.
+    closes_at: datetime | None = None
+    # Where it may go when its own pool had no channel for it until then.
+    next_pool_id: str | None = None
+    moves_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +72,13 @@ class NumberLimit:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who has a channel."""
+    """Who has a channel. An inbound call has no lead and no flow."""
 
     attempt_id: UUID
     number_id: UUID
     channel_no: int
-    lead_id: UUID | None
+    lead_id: UUID | None = None
+    flow: Flow | None = None
     granted_ms: int = 0
 
 

@@ -97,7 +97,8 @@ async def test_losing_valkeys_memory_costs_time_and_nothing_else(world: World) -
     leads = [await world.client.create_lead(merchant_id="m", phone=f"+150055510{n:02d}") for n in range(10)]
     await eventually(lambda: len(world.carrier.ledger.dials) >= 3, timeout_s=10)
     client = world.platform.bus.client
-    async for key in client.scan_iter(match=f"{world.platform.bus.keys.base}*"):
+    keys = world.platform.bus.keys
+    async for key in client.scan_iter(match=f"{keys.prefix}:{{{keys.domain}}}:*"):
         await client.delete(key)
     for lead in leads:
         await world.finished(lead.id)

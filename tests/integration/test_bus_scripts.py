@@ -3,17 +3,19 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
-from trunkline.bus import channels, connection, doorbell, schedule
+from trunkline.bus import channels, connection, doorbell, epoch, schedule
+from trunkline.bus.channels import Configuration
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
 from trunkline.bus.probe import server_time_s
-from trunkline.bus.schedule import GiveBack
-from trunkline.errors import BusUnavailable
-from trunkline.model import Entry, Grant, Holder, NumberLimit
+from trunkline.bus.schedule import GiveBack, Return
+from trunkline.errors import BusUnavailable, MemoryLost
+from trunkline.model import Entry, Flow, Grant, Holder, NumberLimit
 
 NUMBER = uuid4()
 PAST = datetime.now(UTC) - timedelta(minutes=1)
@@ -26,14 +28,26 @@ async def bus(request: pytest.FixtureRequest, key_prefix: str) -> AsyncIterator[
     else:
         url = request.getfixturevalue("valkey_cluster")[0]
         bus = connection.connect(url, Keys(prefix=key_prefix), cluster=True)
+    assert await epoch.begin(bus, 1) is not None
+    assert await epoch.publish(bus, 1)
     yield bus
     await bus.close()
 
 
 def entry(
-    *, version: int = 1, pool: str = "p", due_at: datetime = PAST, lead_id: UUID | None = None
+    *,
+    version: int = 1,
+    pool: str = "p",
+    merchant: str = "m",
+    due_at: datetime = PAST,
+    lead_id: UUID | None = None,
+    priority: int = 50,
+    closes_at: datetime | None = None,
+    next_pool: str | None = None,
+    moves_at: datetime | None = None,
 ) -> Entry:
-    return Entry(lead_id or uuid4(), version, pool, due_at)
+    flow = Flow(pool, "r", merchant)
+    return Entry(lead_id or uuid4(), version, flow, due_at, priority, closes_at, next_pool, moves_at)
 
 
 async def match(bus: Bus, most: int = 10) -> tuple[Grant, ...]:
@@ -41,8 +55,13 @@ async def match(bus: Bus, most: int = 10) -> tuple[Grant, ...]:
     return found.grants
 
 
-async def numbers(bus: Bus, *limits: tuple[UUID, str, int]) -> int:
-    return await channels.configure(bus, [NumberLimit(*limit) for limit in limits])
+async def numbers(bus: Bus, *limits: tuple[UUID, str, int], **more: Any) -> int:
+    limits_ = tuple(NumberLimit(*limit) for limit in limits)
+    return await channels.configure(bus, Configuration(numbers=limits_, **more))
+
+
+def again(grant: Grant) -> GiveBack:
+    return GiveBack(grant.attempt_id, Return.AGAIN)
 
 
 async def test_the_probe_runs_a_script_and_tells_the_time(bus: Bus) -> None:
@@ -81,8 +100,8 @@ async def test_a_lead_that_is_not_due_waits_and_the_match_says_how_long(bus: Bus
     await schedule.add(bus, [entry(due_at=datetime.now(UTC) + timedelta(minutes=5))])
     found = await schedule.match(bus, [uuid4()], clock_offset_ms=0)
     assert found.grants == ()
-    assert found.next_due_s is not None
-    assert 200 < found.next_due_s < 301
+    assert found.next_in_s is not None
+    assert 200 < found.next_in_s < 301
 
 
 async def test_postgres_clock_decides_what_is_due(bus: Bus) -> None:
@@ -132,10 +151,10 @@ async def test_a_grant_that_was_given_back_can_be_granted_again(bus: Bus) -> Non
     await numbers(bus, (NUMBER, "p", 1))
     await schedule.add(bus, [entry()])
     (grant,) = await match(bus)
-    assert await schedule.give_back(bus, [GiveBack(grant.attempt_id, grant.due_ms)]) == 1
-    assert await schedule.give_back(bus, [GiveBack(grant.attempt_id, grant.due_ms)]) == 0
-    (again,) = await match(bus)
-    assert again.lead_id == grant.lead_id
+    assert await schedule.give_back(bus, [again(grant)]) == 1
+    assert await schedule.give_back(bus, [again(grant)]) == 0
+    (second,) = await match(bus)
+    assert second.lead_id == grant.lead_id
 
 
 async def test_giving_back_a_stale_grant_leaves_the_newer_version_alone(bus: Bus) -> None:
@@ -145,7 +164,7 @@ async def test_giving_back_a_stale_grant_leaves_the_newer_version_alone(bus: Bus
     (stale,) = await match(bus)
     later = datetime.now(UTC) + timedelta(hours=1)
     await schedule.add(bus, [entry(lead_id=lead.lead_id, version=2, due_at=later)])
-    await schedule.give_back(bus, [GiveBack(stale.attempt_id, stale.due_ms)])
+    await schedule.give_back(bus, [again(stale)])
     assert await match(bus) == ()
 
 
@@ -154,7 +173,7 @@ async def test_a_grant_given_back_without_a_time_is_forgotten(bus: Bus) -> None:
     lead = entry()
     await schedule.add(bus, [lead])
     (grant,) = await match(bus)
-    await schedule.give_back(bus, [GiveBack(grant.attempt_id, None)])
+    await schedule.give_back(bus, [GiveBack(grant.attempt_id, Return.FORGET)])
     assert await match(bus) == ()
     assert await schedule.add(bus, [lead]) == 1
 
@@ -198,6 +217,7 @@ async def test_the_least_loaded_number_is_chosen(bus: Bus) -> None:
 
 
 async def test_the_bell_rings_for_new_work(bus: Bus) -> None:
+    assert await doorbell.wait(bus, 1.0) is True, "the new epoch"
     await schedule.add(bus, [entry()])
     assert await doorbell.wait(bus, 1.0) is True
     assert await doorbell.wait(bus, 0.01) is False
@@ -209,9 +229,181 @@ async def test_a_burst_of_callers_shares_the_way(bus: Bus) -> None:
 
 
 async def test_one_failing_script_takes_no_other_with_it(bus: Bus) -> None:
-    await bus.client.set(bus.keys.leads, "not a hash")
+    await bus.client.set(f"{bus.memory}leads", "not a hash")
     ok, broken = await asyncio.gather(
         server_time_s(bus), schedule.add(bus, [entry()]), return_exceptions=True
     )
     assert isinstance(ok, float)
     assert isinstance(broken, BusUnavailable)
+
+
+async def test_a_lower_priority_number_goes_first_and_then_the_older_lead(bus: Bus) -> None:
+    await numbers(bus, (NUMBER, "p", 10))
+    late_urgent = entry(priority=1, due_at=PAST + timedelta(seconds=30))
+    old, older = entry(due_at=PAST + timedelta(seconds=2)), entry(due_at=PAST)
+    await schedule.add(bus, [old, late_urgent, older])
+    assert [g.lead_id for g in await match(bus)] == [late_urgent.lead_id, older.lead_id, old.lead_id]
+
+
+async def test_a_flow_of_many_does_not_starve_a_flow_of_few(bus: Bus) -> None:
+    await numbers(bus, (NUMBER, "p", 10))
+    await schedule.add(bus, [entry(merchant="big") for _ in range(100)])
+    few = [entry(merchant="small", due_at=PAST + timedelta(seconds=30)) for _ in range(5)]
+    await schedule.add(bus, few)
+    granted = {grant.lead_id for grant in await match(bus)}
+    assert granted >= {lead.lead_id for lead in few}
+
+
+async def test_weights_share_the_channels(bus: Bus) -> None:
+    await numbers(bus, (NUMBER, "p", 12), weights={"heavy": 3})
+    heavy = [entry(merchant="heavy") for _ in range(20)]
+    await schedule.add(bus, [*heavy, *(entry(merchant="light") for _ in range(20))])
+    granted = {grant.lead_id for grant in await match(bus, most=12)}
+    assert len(granted & {lead.lead_id for lead in heavy}) == 9
+
+
+async def test_a_flow_that_is_refilled_one_by_one_gets_no_more_than_its_share(bus: Bus) -> None:
+    """Forgetting the finish of an emptied flow would let it begin anew each time and take every grant."""
+    await numbers(bus, (NUMBER, "p", 1))
+    await schedule.add(bus, [entry(merchant="steady") for _ in range(40)])
+    dripped, outstanding = 0, None
+    for _ in range(20):
+        if outstanding is None:
+            outstanding = entry(merchant="drip")
+            await schedule.add(bus, [outstanding])
+        (grant,) = await match(bus, most=1)
+        if grant.lead_id == outstanding.lead_id:
+            dripped, outstanding = dripped + 1, None
+        await channels.release(bus, [grant.attempt_id])
+    assert 9 <= dripped <= 11
+
+
+async def test_a_grant_given_back_costs_its_flow_nothing(bus: Bus) -> None:
+    await numbers(bus, (NUMBER, "p", 1))
+    await schedule.add(bus, [entry(merchant="a") for _ in range(5)])
+    await schedule.add(bus, [entry(merchant="b") for _ in range(5)])
+    (first,) = await match(bus, most=1)
+    for _ in range(6):
+        await schedule.give_back(bus, [again(first)])
+        (first,) = await match(bus, most=1)
+    flows = {str(h.flow) for h in await channels.holders(bus)}
+    await schedule.give_back(bus, [again(first)])
+    (grant,) = await match(bus, most=1)
+    assert {str(h.flow) for h in await channels.holders(bus)} == flows
+    assert grant.lead_id == first.lead_id
+
+
+async def test_a_hard_limit_holds_and_is_woken_by_a_release(bus: Bus) -> None:
+    await numbers(bus, (NUMBER, "p", 10), caps={"m/m": 2})
+    await schedule.add(bus, [entry() for _ in range(5)])
+    held = await match(bus)
+    assert len(held) == 2
+    assert await match(bus) == ()
+    await channels.release(bus, [held[0].attempt_id])
+    assert len(await match(bus)) == 1
+
+
+async def test_a_stopped_merchant_is_not_matched_and_others_are(bus: Bus) -> None:
+    await numbers(bus, (NUMBER, "p", 10), stops={"m/m": "asked for it"})
+    other = entry(merchant="other")
+    await schedule.add(bus, [entry(), other])
+    assert [grant.lead_id for grant in await match(bus)] == [other.lead_id]
+
+
+async def test_the_kill_switch_stops_every_grant(bus: Bus) -> None:
+    await numbers(bus, (NUMBER, "p", 10), stops={"all": "stop"})
+    await schedule.add(bus, [entry()])
+    assert await match(bus) == ()
+    await numbers(bus, (NUMBER, "p", 10))
+    assert len(await match(bus)) == 1
+
+
+async def test_a_lead_whose_window_has_closed_is_set_aside(bus: Bus) -> None:
+    await numbers(bus, (NUMBER, "p", 10))
+    closed, open_ = entry(closes_at=PAST + timedelta(seconds=1)), entry(due_at=PAST + timedelta(seconds=2))
+    await schedule.add(bus, [closed, open_])
+    found = await schedule.match(bus, [uuid4() for _ in range(5)], clock_offset_ms=0)
+    assert found.closed == ((closed.lead_id, 1),)
+    assert [grant.lead_id for grant in found.grants] == [open_.lead_id]
+
+
+async def test_a_lead_moves_to_the_next_pool_after_its_wait(bus: Bus) -> None:
+    own, shared = uuid4(), uuid4()
+    await numbers(bus, (own, "own", 1), (shared, "shared", 1))
+    stays = entry(pool="own", next_pool="shared", moves_at=datetime.now(UTC) + timedelta(hours=1))
+    moves = entry(pool="own", next_pool="shared", moves_at=PAST, due_at=PAST + timedelta(seconds=1))
+    await schedule.add(bus, [stays, moves])
+    grants = {grant.lead_id: grant.number_id for grant in await match(bus)}
+    assert grants == {stays.lead_id: own, moves.lead_id: shared}
+
+
+async def test_a_person_who_is_being_called_makes_a_lead_wait_for_that_call(bus: Bus) -> None:
+    await numbers(bus, (NUMBER, "p", 10))
+    await schedule.add(bus, [entry()])
+    (talking,) = await match(bus)
+    waiting = entry()
+    await schedule.add(bus, [waiting])
+    (refused,) = await match(bus)
+    later_ms = schedule.to_ms(datetime.now(UTC) + timedelta(hours=1))
+    back = GiveBack(refused.attempt_id, Return.BEHIND, later_ms, behind=talking.attempt_id)
+    await schedule.give_back(bus, [back])
+    assert await match(bus) == ()
+    await channels.release(bus, [talking.attempt_id])
+    assert [grant.lead_id for grant in await match(bus)] == [waiting.lead_id]
+
+
+async def test_a_paced_number_rests_until_its_time(bus: Bus) -> None:
+    await numbers(bus, (NUMBER, "p", 10))
+    await schedule.add(bus, [entry(), entry()])
+    (grant,) = await match(bus, most=1)
+    soon_ms = schedule.to_ms(datetime.now(UTC) + timedelta(hours=1))
+    await schedule.give_back(bus, [GiveBack(grant.attempt_id, Return.REST, soon_ms)])
+    assert await match(bus) == ()
+    found = await schedule.match(bus, [uuid4()], clock_offset_ms=3_700_000)
+    assert len(found.grants) == 1
+
+
+async def test_a_full_flow_keeps_what_comes_first_and_is_marked_for_a_refill(bus: Bus) -> None:
+    await numbers(bus, (NUMBER, "p", 10))
+    later = [entry(due_at=datetime.now(UTC) + timedelta(minutes=n + 1)) for n in range(3)]
+    await schedule.add(bus, later, cap=3)
+    assert await schedule.add(bus, [entry(due_at=datetime.now(UTC) + timedelta(minutes=9))], cap=3) == 0
+    urgent = entry(priority=1)
+    assert await schedule.add(bus, [urgent], cap=3) == 1
+    assert await schedule.sizes(bus, [urgent.flow]) == [3]
+    assert await schedule.partial_flows(bus) == {urgent.flow}
+    assert [grant.lead_id for grant in await match(bus)] == [urgent.lead_id]
+
+
+async def test_memory_of_another_life_is_refused(bus: Bus) -> None:
+    await schedule.add(bus, [entry()])
+    await bus.client.hset(bus.keys.epoch, "run_id", "another")
+    with pytest.raises(MemoryLost):
+        await match(bus)
+    assert await epoch.read(bus) == 0
+
+
+async def test_of_two_rebuilds_the_newer_wins(bus: Bus) -> None:
+    await bus.client.delete(bus.keys.epoch)
+    older = await epoch.begin(bus, 7)
+    newer = await epoch.begin(bus, 8)
+    assert older is not None
+    assert newer is not None
+    with pytest.raises(MemoryLost):
+        await schedule.add(older, [entry()])
+    assert await schedule.add(newer, [entry()]) == 1
+    assert await epoch.publish(bus, 7) is False
+    assert await epoch.publish(bus, 8) is True
+    assert await epoch.begin(bus, 8) is None
+
+
+async def test_keys_of_older_epochs_are_swept(bus: Bus) -> None:
+    await schedule.add(bus, [entry()])
+    old = bus.memory
+    building = await epoch.begin(bus, 2)
+    assert building is not None
+    await schedule.add(building, [entry()])
+    await epoch.publish(bus, 2)
+    assert await epoch.sweep(bus) > 0
+    assert [key async for key in bus.client.scan_iter(match=f"{old}*")] == []
+    assert await schedule.sizes(bus, [Flow("p", "r", "m")]) == [1]

@@ -1,51 +1,77 @@
-"""Channels of numbers and their named holders."""
+"""Channels of numbers and their named holders, and what limits the match."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from uuid import UUID
+
+import msgspec
 
 from trunkline.bus.connection import Bus
 from trunkline.bus.scripts import script
-from trunkline.model import Holder, NumberLimit
+from trunkline.model import Flow, Holder, NumberLimit
 
 _CONFIGURE = script("configure")
 _HOLD = script("hold")
 _RELEASE = script("release")
 
+# The subject under which a stop holds for everything.
+ALL = "all"
 
-async def configure(bus: Bus, limits: Iterable[NumberLimit]) -> int:
-    """Make pools and maxima what Postgres says; returns how many changed."""
-    args: list[str | int] = [bus.keys.base]
-    for limit in limits:
-        args += (str(limit.number_id), limit.pool_id, limit.max_channels)
-    return int(await bus.run(_CONFIGURE, [bus.keys.pools, bus.keys.numbers, bus.keys.bell], args))
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What the match obeys. Subjects are `r/<reseller>`, `m/<merchant>`, `c/<campaign>`; a stop has its reason."""
+
+    numbers: tuple[NumberLimit, ...] = ()
+    weights: Mapping[str, int] = field(default_factory=dict)
+    caps: Mapping[str, int] = field(default_factory=dict)
+    stops: Mapping[str, str] = field(default_factory=dict)
+
+
+async def configure(bus: Bus, wanted: Configuration) -> int:
+    """Make numbers, weights, limits and stops what Postgres says; returns how many values changed."""
+    body = {
+        "numbers": {str(n.number_id): f"{n.pool_id}|{n.max_channels}" for n in wanted.numbers},
+        "weights": {merchant: str(weight) for merchant, weight in wanted.weights.items()},
+        "caps": {subject: str(cap) for subject, cap in wanted.caps.items()},
+        "stops": dict(wanted.stops),
+    }
+    args: list[str | int | bytes] = [bus.memory, bus.epoch, msgspec.json.encode(body)]
+    return int(await bus.run(_CONFIGURE, [bus.keys.epoch, bus.keys.bell], args))
 
 
 async def hold(bus: Bus, holders: Iterable[Holder]) -> int:
     """Write the true holders of channels; returns how many were wrong or missing."""
-    args: list[str | int] = [bus.keys.base]
+    args: list[str | int] = [bus.memory, bus.epoch]
     for holder in holders:
-        args += (str(holder.attempt_id), str(holder.number_id), holder.channel_no, str(holder.lead_id or ""))
-    if len(args) == 1:
+        args += (str(holder.attempt_id), str(holder.number_id), holder.channel_no)
+        args += (str(holder.lead_id or ""), str(holder.flow or ""), 0)
+    if len(args) == 2:
         return 0
-    return int(await bus.run(_HOLD, [bus.keys.holders], args))
+    return int(await bus.run(_HOLD, [bus.keys.epoch], args))
 
 
 async def release(bus: Bus, attempt_ids: Iterable[UUID]) -> int:
     """Free the channels of these attempts; twice frees once."""
-    args = [bus.keys.base, *map(str, attempt_ids)]
-    if len(args) == 1:
+    args: list[str | int] = [bus.memory, bus.epoch, *map(str, attempt_ids)]
+    if len(args) == 2:
         return 0
-    return int(await bus.run(_RELEASE, [bus.keys.holders, bus.keys.leads, bus.keys.bell], args))
+    return int(await bus.run(_RELEASE, [bus.keys.epoch, bus.keys.bell], args))
 
 
 async def holders(bus: Bus) -> list[Holder]:
     """Everybody who holds a channel, as Valkey has it."""
-    held: dict[str, str] = await bus.read(bus.client.hgetall(bus.keys.holders))
+    held: dict[str, str] = await bus.read(bus.client.hgetall(f"{bus.memory}holders"))
     return [_holder(attempt, value) for attempt, value in held.items()]
 
 
 def _holder(attempt: str, value: str) -> Holder:
-    number, channel, lead, *_, granted_ms = value.split("|")
+    number, channel, lead, flow, _version, _due, granted_ms, *_ = value.split("|")
     return Holder(
-        UUID(attempt), UUID(number), int(channel), UUID(lead) if lead else None, int(float(granted_ms))
+        UUID(attempt),
+        UUID(number),
+        int(channel),
+        UUID(lead) if lead else None,
+        Flow.parse(flow) if flow else None,
+        int(granted_ms),
     )

@@ -6,17 +6,18 @@ twice does harm. The one repetition is after NOSCRIPT (`pipe.py`), which the ser
 
 import time
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from trunkline.bus.keys import Keys
 from trunkline.bus.pipe import Client, Pipe, Value
 from trunkline.bus.scripts import Script
-from trunkline.errors import BusUnavailable
+from trunkline.errors import BusUnavailable, MemoryLost
 from trunkline.telemetry import metrics
 
 # Commands answer in well under a millisecond; a server that needs longer than this is in trouble.
@@ -32,13 +33,30 @@ class Bus:
         self.client = client
         self.blocking = blocking
         self.keys = keys
+        # The epoch of the memory that this process knows; 0 until it was read. See `epoch.py`.
+        self.epoch = 0
         self._pipe = Pipe(client)
+
+    def at_epoch(self, epoch: int) -> "Bus":
+        """The same connection, writing another epoch's memory."""
+        other = copy(self)
+        other.epoch = epoch
+        return other
+
+    @property
+    def memory(self) -> str:
+        return self.keys.memory(self.epoch)
 
     async def run(self, lua: Script, keys: Sequence[str], args: Sequence[Value] = ()) -> Any:
         """Run a script once. Every failure to get its answer is `BusUnavailable`."""
         started = time.perf_counter()
         try:
             return await self._pipe.run(lua, keys, args)
+        except ResponseError as error:
+            if str(error).startswith("EPOCH"):
+                self.epoch = 0
+                raise MemoryLost("Valkey has lost its memory, or it is being rebuilt") from error
+            raise BusUnavailable(f"Valkey did not run {lua.name}: {error}") from error
         except (RedisError, OSError) as error:
             raise BusUnavailable(f"Valkey did not run {lua.name}: {_words(error)}") from error
         finally:

@@ -17,45 +17,23 @@ class Keys:
         return ":".join((f"{self.prefix}:{{{self.domain}}}", *parts))
 
     @property
-    def base(self) -> str:
-        """What scripts put before the keys they compose themselves."""
-        return self._key("")
-
-    @property
     def probe(self) -> str:
         return self._key("probe")
 
     @property
-    def pools(self) -> str:
-        """SET of the pools that have numbers."""
-        return self._key("pools")
+    def epoch(self) -> str:
+        """HASH `run_id`, `number`, `building`: in which life of the server, and under which number, memory counts."""
+        return self._key("epoch")
+
+    def memory(self, epoch: int) -> str:
+        """What scripts put before the keys of dispatch. Every epoch has keys of its own, so that a rebuild touches
+        nothing that is live. `bus/lua/includes/` says what they are."""
+        return self._key(f"e{epoch}", "")
 
     @property
-    def numbers(self) -> str:
-        """HASH number id -> max_channels."""
-        return self._key("numbers")
-
-    def pool_numbers(self, pool_id: str) -> str:
-        """SET of the number ids of a pool."""
-        return self._key("pool", pool_id, "numbers")
-
-    def schedule(self, pool_id: str) -> str:
-        """ZSET lead id -> due time in ms."""
-        return self._key("pool", pool_id, "schedule")
-
-    @property
-    def leads(self) -> str:
-        """HASH lead id -> `version|pool|place`, for the leads that Valkey knows."""
-        return self._key("leads")
-
-    def channels(self, number_id: str) -> str:
-        """HASH channel number -> attempt id."""
-        return self._key("channels", number_id)
-
-    @property
-    def holders(self) -> str:
-        """HASH attempt id -> `number|channel|lead|pool|version|due_ms|granted_ms`."""
-        return self._key("holders")
+    def any_memory(self) -> str:
+        """A pattern for the keys of all epochs."""
+        return self._key("e[0-9]*")
 
     @property
     def bell(self) -> str:

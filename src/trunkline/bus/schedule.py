@@ -4,69 +4,120 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from uuid import UUID
 
 from trunkline.bus.connection import Bus
 from trunkline.bus.scripts import script
-from trunkline.model import Entry, Grant
+from trunkline.model import Entry, Flow, Grant
 
 _SCHEDULE = script("schedule")
 _MATCH = script("match")
 _GIVE_BACK = script("give_back")
 
+# A million overdue leads are all inside the horizon; this many of a flow are here, the rest stay in Postgres.
+FLOW_CAP = 1000
+# A match blocks Valkey for its time: 0.1 ms for a grant, under 1 ms for sixteen with as many becoming due.
+BECOME_DUE_MAX = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Match:
     grants: tuple[Grant, ...]
-    next_due_s: float | None
+    # Leads whose window closed before their turn came, with their versions: Postgres gives them a new due time.
+    closed: tuple[tuple[UUID, int], ...]
+    # Until something happens by itself: 0 for more work now, None for nothing at all.
+    next_in_s: float | None
+
+
+class Return(StrEnum):
+    """What becomes of a grant that came to nothing. `give_back.lua` says what each means."""
+
+    AGAIN = "again"
+    FORGET = "forget"
+    BEHIND = "behind"
+    PARK = "park"
+    REST = "rest"
 
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """A grant that was not used. Without a due time the lead is forgotten until Postgres brings it again."""
-
     attempt_id: UUID
-    due_ms: int | None
+    how: Return
+    until_ms: int = 0
+    # The attempt that the person is being called with, for BEHIND.
+    behind: UUID | None = None
 
 
-def due_ms(due_at: datetime) -> int:
+def to_ms(moment: datetime) -> int:
     """Rounded up: a lead matched a fraction of a millisecond early would be refused by Postgres."""
-    return math.ceil(due_at.timestamp() * 1000)
+    return math.ceil(moment.timestamp() * 1000)
 
 
-async def add(bus: Bus, entries: Iterable[Entry]) -> int:
+async def add(bus: Bus, entries: Iterable[Entry], *, clock_offset_ms: int = 0, cap: int = FLOW_CAP) -> int:
     """Schedule leads; returns how many were new to Valkey or moved."""
-    args: list[str | int] = [bus.keys.base]
+    args: list[str | int] = [bus.memory, bus.epoch, clock_offset_ms, cap]
+    head = len(args)
     for entry in entries:
-        args += (str(entry.lead_id), entry.version, entry.pool_id, due_ms(entry.due_at))
-    if len(args) == 1:
+        args += _record(entry)
+    if len(args) == head:
         return 0
-    return int(await bus.run(_SCHEDULE, [bus.keys.leads, bus.keys.bell], args))
+    return int(await bus.run(_SCHEDULE, [bus.keys.epoch, bus.keys.bell], args))
+
+
+def _record(entry: Entry) -> tuple[str | int, ...]:
+    return (
+        str(entry.lead_id),
+        entry.version,
+        str(entry.flow),
+        entry.priority,
+        to_ms(entry.due_at),
+        to_ms(entry.closes_at) if entry.closes_at else 0,
+        entry.next_pool_id or "",
+        to_ms(entry.moves_at) if entry.moves_at and entry.next_pool_id else 0,
+    )
 
 
 async def match(bus: Bus, attempt_ids: Sequence[UUID], *, clock_offset_ms: int) -> Match:
     """Pair due leads with free channels, one attempt id for each."""
-    keys = bus.keys
-    reply = await bus.run(
-        _MATCH,
-        [keys.pools, keys.numbers, keys.leads, keys.holders],
-        [keys.base, clock_offset_ms, *map(str, attempt_ids)],
+    args: list[str | int] = [bus.memory, bus.epoch, clock_offset_ms, BECOME_DUE_MAX, *map(str, attempt_ids)]
+    next_ms, grants, closed = await bus.run(_MATCH, [bus.keys.epoch], args)
+    return Match(
+        tuple(_grant(grants[i : i + 6]) for i in range(0, len(grants), 6)),
+        tuple((UUID(closed[i]), int(closed[i + 1])) for i in range(0, len(closed), 2)),
+        None if float(next_ms) < 0 else float(next_ms) / 1000,
     )
-    next_due, flat = float(reply[0]), reply[1]
-    grants = tuple(_grant(flat[i : i + 6]) for i in range(0, len(flat), 6))
-    return Match(grants, None if next_due < 0 else next_due / 1000)
 
 
 def _grant(fields: Sequence[str]) -> Grant:
     attempt, lead, version, number, channel, due = fields
-    return Grant(UUID(attempt), UUID(lead), int(version), UUID(number), int(channel), int(float(due)))
+    return Grant(UUID(attempt), UUID(lead), int(version), UUID(number), int(channel), int(due))
 
 
-async def give_back(bus: Bus, unused: Iterable[GiveBack]) -> int:
-    """Free the channels of unused grants and put their leads back."""
-    args: list[str | int] = [bus.keys.base]
+async def give_back(bus: Bus, unused: Iterable[GiveBack], *, clock_offset_ms: int = 0) -> int:
+    """Free the channels of unused grants and do with their leads what each says."""
+    args: list[str | int] = [bus.memory, bus.epoch, clock_offset_ms]
+    head = len(args)
     for grant in unused:
-        args += (str(grant.attempt_id), "" if grant.due_ms is None else grant.due_ms)
-    if len(args) == 1:
+        args += (str(grant.attempt_id), grant.how.value, grant.until_ms, str(grant.behind or ""))
+    if len(args) == head:
         return 0
-    return int(await bus.run(_GIVE_BACK, [bus.keys.holders, bus.keys.leads, bus.keys.bell], args))
+    return int(await bus.run(_GIVE_BACK, [bus.keys.epoch, bus.keys.bell], args))
+
+
+async def partial_flows(bus: Bus) -> set[Flow]:
+    """Flows that have more leads in Postgres than here."""
+    names: set[str] = await bus.read(bus.client.smembers(f"{bus.memory}partial"))
+    return {Flow.parse(name) for name in names}
+
+
+async def sizes(bus: Bus, flows: Sequence[Flow]) -> list[int]:
+    """How many leads of each flow are here, scheduled and waiting."""
+    if not flows:
+        return []
+    pipeline = bus.client.pipeline(transaction=False)
+    for flow in flows:
+        pipeline.zcard(f"{bus.memory}flow:{flow}:s")
+        pipeline.zcard(f"{bus.memory}flow:{flow}:w")
+    counts = await bus.read(pipeline.execute())
+    return [counts[i] + counts[i + 1] for i in range(0, len(counts), 2)]

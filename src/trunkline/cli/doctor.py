@@ -13,7 +13,7 @@ from trunkline.bus.keys import Keys
 from trunkline.bus.probe import server_time_s
 from trunkline.errors import BusUnavailable
 from trunkline.settings import Settings
-from trunkline.store import dispatch, migrate
+from trunkline.store import migrate, schedule
 from trunkline.store.database import CANNOT_CONNECT, describe
 
 # A lead is dialled when Postgres' clock says so; logs and certificates go by this machine's.
@@ -90,7 +90,7 @@ async def _postgres(url: str) -> list[Finding]:
 
 async def _clock(connection: "asyncpg.Connection[asyncpg.Record]") -> Finding:
     before = time.time()
-    theirs = await dispatch.clock_s(connection)
+    theirs = await schedule.clock_s(connection)
     difference_s = theirs - (before + time.time()) / 2
     if abs(difference_s) > CLOCK_DIFFERENCE_MAX_S:
         return Finding(

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from trunkline.bus import doorbell, schedule
+from trunkline.bus import channels, doorbell, epoch, schedule
 from trunkline.bus.connection import Bus
-from trunkline.bus.schedule import GiveBack
+from trunkline.bus.schedule import GiveBack, Match, Return
 from trunkline.clock import Clock
 from trunkline.crashpoint import crash_point
 from trunkline.dispatch.intent import intend
@@ -24,7 +24,7 @@ from trunkline.dispatch.results import Answer, ResultWriter
 from trunkline.errors import BusUnavailable
 from trunkline.loops.base import Loop
 from trunkline.model import Entry, Grant, Intent, new_id
-from trunkline.store import dispatch
+from trunkline.store import schedule as store_schedule
 from trunkline.store.database import Database
 from trunkline.telemetry import bind, get_logger, metrics, span
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
@@ -82,12 +82,12 @@ class Dialer(Loop):
         self._limits = limits
         self._offset = ClockOffset(database, bus)
         self._sending: set[asyncio.Task[None]] = set()
-        self._next_due_s: float | None = None
-        self._more = False
+        self._next_in_s: float | None = None
 
     async def run_once(self) -> int:
         """One match and what follows from it; the number of calls that were sent on their way."""
-        grants = await self._match()
+        match = await self._match()
+        grants = match.grants
         if not grants:
             return 0
         crash_point("dialer.after_match")
@@ -103,10 +103,10 @@ class Dialer(Loop):
         return len(intents.committed)
 
     async def wait(self) -> None:
-        """Until the bell rings or the next lead is due. A full batch means that there is more to do now."""
-        if self._more:
+        """Until the bell rings or the match said that something happens: a lead due, a flow or a number awake."""
+        timeout_s = self.interval_s if self._next_in_s is None else min(self.interval_s, self._next_in_s)
+        if timeout_s <= 0:
             return
-        timeout_s = self.interval_s if self._next_due_s is None else min(self.interval_s, self._next_due_s)
         try:
             await doorbell.wait(self._bus, timeout_s)
         except BusUnavailable:
@@ -118,15 +118,15 @@ class Dialer(Loop):
             await asyncio.wait(self._sending)
         await self._results.flush()
 
-    async def _match(self) -> Sequence[Grant]:
+    async def _match(self) -> Match:
         while len(self._sending) >= self._limits.in_flight_max:
             await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
         room = min(self._limits.batch_max, self._limits.in_flight_max - len(self._sending))
         ids = [new_id() for _ in range(room)]
+        await epoch.ensure(self._bus)
         match = await schedule.match(self._bus, ids, clock_offset_ms=await self._offset.ms())
-        self._next_due_s = match.next_due_s
-        self._more = len(match.grants) == room
-        return match.grants
+        self._next_in_s = match.next_in_s
+        return match
 
     def _send_soon(self, intent: Intent, send_by_boottime_s: float) -> None:
         task = asyncio.create_task(self._send(intent, send_by_boottime_s), name=f"dial {intent.attempt_id}")
@@ -174,15 +174,19 @@ class Dialer(Loop):
     async def _give_back(self, refused: Sequence[Grant]) -> None:
         """Return refused grants: to the schedule if Postgres still wants the lead called so, else to oblivion."""
         async with self._database.connection() as conn:
-            wanted = await dispatch.backlog_places(conn, [grant.lead_id for grant in refused])
-            now_ms = round(await dispatch.clock_s(conn) * 1000)
+            wanted = await store_schedule.places(conn, [grant.lead_id for grant in refused])
+            now_ms = round(await store_schedule.clock_s(conn) * 1000)
+            holders = await store_schedule.holders(conn)
         again_ms = now_ms + round(self._limits.refused_pause_s * 1000)
         unused = [
-            GiveBack(grant.attempt_id, max(again_ms, grant.due_ms) if _is_current(grant, wanted) else None)
+            GiveBack(grant.attempt_id, Return.AGAIN, max(again_ms, grant.due_ms))
+            if _is_current(grant, wanted)
+            else GiveBack(grant.attempt_id, Return.FORGET)
             for grant in refused
         ]
         log.info("dialer.refused", count=len(refused))
-        await schedule.give_back(self._bus, unused)
+        await schedule.give_back(self._bus, unused, clock_offset_ms=await self._offset.ms())
+        await channels.hold(self._bus, holders)
 
 
 def _is_current(grant: Grant, wanted: Mapping[UUID, Entry]) -> bool:

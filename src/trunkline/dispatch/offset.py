@@ -4,7 +4,7 @@ import time
 
 from trunkline.bus.connection import Bus
 from trunkline.bus.probe import server_time_s
-from trunkline.store import dispatch
+from trunkline.store import schedule
 from trunkline.store.database import Database
 
 # Clocks of servers drift by milliseconds an hour; a step by an operator is noticed within this time.
@@ -29,7 +29,7 @@ class ClockOffset:
         """Both clocks are read within one short moment, and each is taken at the middle of its round trip."""
         async with self._database.connection() as conn:
             before = time.monotonic()
-            postgres_s = await dispatch.clock_s(conn)
+            postgres_s = await schedule.clock_s(conn)
             between = time.monotonic()
             valkey_s = await server_time_s(self._bus)
             after = time.monotonic()

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from trunkline.bus import channels, schedule
+from trunkline.bus import channels, epoch, schedule
 from trunkline.bus.connection import Bus
+from trunkline.errors import MemoryLost
 from trunkline.model import Decision, Entry, Finish, Retry
 from trunkline.states import LeadStatus
 from trunkline.store import attempts
@@ -26,9 +27,14 @@ class Settlement:
     scheduled: list[Entry] = field(default_factory=list)
 
     async def tell(self, bus: Bus) -> None:
-        """Channels first: the freed channel is what a waiting lead needs."""
-        await channels.release(bus, self.freed)
-        await schedule.add(bus, self.scheduled)
+        """Channels first: the freed channel is what a waiting lead needs. Memory that was lost meanwhile is rebuilt
+        from Postgres, which knows all this already."""
+        try:
+            await epoch.ensure(bus)
+            await channels.release(bus, self.freed)
+            await schedule.add(bus, self.scheduled)
+        except MemoryLost:
+            return
 
 
 async def settle(

@@ -11,12 +11,13 @@ then seen in both; the other way round it would look like a dead dialer's.
 
 from collections.abc import Sequence
 
-from trunkline.bus import channels, schedule
+from trunkline.bus import channels, epoch, schedule
 from trunkline.bus.connection import Bus
-from trunkline.bus.schedule import GiveBack, due_ms
+from trunkline.bus.schedule import GiveBack, Return, to_ms
+from trunkline.dispatch import configuration
 from trunkline.loops.base import Loop
 from trunkline.model import Holder, NumberLimit
-from trunkline.store import dispatch
+from trunkline.store import schedule as store_schedule
 from trunkline.store.database import Database
 from trunkline.telemetry import get_logger, metrics
 
@@ -33,24 +34,23 @@ class ChannelReconciler(Loop):
         self._grant_ttl_s = grant_ttl_s
 
     async def run_once(self) -> int:
-        """How many maxima and holders had to be changed."""
+        """How many limits and holders had to be changed."""
+        await epoch.ensure(self._bus)
         believed = await channels.holders(self._bus)
         async with self._database.connection() as conn:
-            limits = await dispatch.number_limits(conn)
-            truth = await dispatch.holders(conn)
-            now_ms = await dispatch.clock_s(conn) * 1000
+            wanted = await configuration.read(conn)
+            truth = await store_schedule.holders(conn)
+            now_ms = await store_schedule.clock_s(conn) * 1000
+        changed = await channels.configure(self._bus, wanted)
         written = await channels.hold(self._bus, truth)
-        changed = await channels.configure(self._bus, limits)
         true_ids = {holder.attempt_id for holder in truth}
-        dead = [
-            h
-            for h in believed
-            if h.attempt_id not in true_ids and now_ms - h.granted_ms > self._grant_ttl_s * 1000
-        ]
-        given_back = await self._give_back(dead)
+        oldest_ms = now_ms - self._grant_ttl_s * 1000
+        given_back = await self._give_back(
+            [h for h in believed if h.attempt_id not in true_ids and h.granted_ms < oldest_ms]
+        )
         if written or given_back:
             log.warning("channels.healed", written=written, given_back=given_back)
-        _report(limits, truth)
+        _report(wanted.numbers, truth)
         return written + given_back + changed
 
     async def _give_back(self, dead: Sequence[Holder]) -> int:
@@ -58,10 +58,16 @@ class ChannelReconciler(Loop):
         if not dead:
             return 0
         async with self._database.connection() as conn:
-            wanted = await dispatch.backlog_places(conn, [h.lead_id for h in dead if h.lead_id])
-        due = {lead_id: due_ms(entry.due_at) for lead_id, entry in wanted.items()}
+            wanted = await store_schedule.places(conn, [h.lead_id for h in dead if h.lead_id])
+        due = {lead_id: to_ms(entry.due_at) for lead_id, entry in wanted.items()}
         return await schedule.give_back(
-            self._bus, [GiveBack(h.attempt_id, due.get(h.lead_id) if h.lead_id else None) for h in dead]
+            self._bus,
+            [
+                GiveBack(h.attempt_id, Return.AGAIN, due[h.lead_id])
+                if h.lead_id in due
+                else GiveBack(h.attempt_id, Return.FORGET)
+                for h in dead
+            ],
         )
 
 

@@ -9,6 +9,7 @@ from uuid import UUID
 from trunkline.model import Budget, CallFacts, Entry, Finish, Retry
 from trunkline.states import AttemptState, LeadStatus, sources
 from trunkline.store.database import Connection
+from trunkline.store.schedule import entry_of
 from trunkline.store.sql import query
 
 _LOCK_LEADS = query("attempts/lock_leads")
@@ -39,10 +40,7 @@ class Attempt:
     facts: CallFacts
     lead_status: LeadStatus | None
     budget: Budget
-
-    @property
-    def is_newest(self) -> bool:
-        return self.attempt_no == self.budget.attempt_count
+    is_newest: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +106,7 @@ def _attempt(row: Any) -> Attempt:
         ),
         lead_status=LeadStatus(row["lead_status"]) if row["lead_status"] else None,
         budget=Budget(row["attempt_count"] or 1, row["max_attempts"] or 1, row["carrier_error_count"] or 0),
+        is_newest=row["is_newest"],
     )
 
 
@@ -161,7 +160,7 @@ async def retry_leads(tx: Connection, retries: Mapping[UUID, Retry]) -> list[Ent
         [int(r.carrier_error) for r in wanted],
         [int(not r.counted) for r in wanted],
     )
-    return [Entry(row["id"], row["version"], row["pool_id"], row["due_at"]) for row in rows]
+    return [entry_of(row) for row in rows]
 
 
 async def current(conn: Connection, attempt_id: UUID) -> Current | None:

@@ -20,6 +20,7 @@ Connection: TypeAlias = (
 )
 
 # What a broken or restarting server looks like from here. A statement that failed this way may have committed.
+# InterfaceError is also the base of DataError, a value that Postgres cannot take: look for that one first.
 UNAVAILABLE: tuple[type[BaseException], ...] = (
     OSError,
     TimeoutError,

@@ -1,11 +1,10 @@
-"""What dispatch reads and writes: the intent before the effect, and what the schedule is loaded from."""
+"""What the intent reads and writes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from trunkline.model import Entry, Holder, NumberLimit
 from trunkline.store.database import Connection
 from trunkline.store.sql import query
 
@@ -13,11 +12,6 @@ _LOCK_LEADS = query("dispatch/lock_leads")
 _LOCK_NUMBERS = query("dispatch/lock_numbers")
 _INSERT_ATTEMPTS = query("dispatch/insert_attempts")
 _START_LEADS = query("dispatch/start_leads")
-_DUE_SOON = query("dispatch/due_soon")
-_NUMBER_LIMITS = query("dispatch/number_limits")
-_HOLDERS = query("dispatch/holders")
-_BACKLOG_PLACES = query("dispatch/backlog_places")
-_CLOCK = query("dispatch/clock")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,32 +77,3 @@ async def insert_attempts(tx: Connection, attempts: Sequence[NewAttempt], dialer
 
 async def start_leads(tx: Connection, lead_ids: Sequence[UUID]) -> None:
     await tx.execute(_START_LEADS, lead_ids)
-
-
-async def due_soon(
-    conn: Connection, *, horizon_s: float, after: tuple[datetime, UUID], limit: int
-) -> list[Entry]:
-    """A page of the leads that the schedule should know, after the last one of the page before."""
-    rows = await conn.fetch(_DUE_SOON, horizon_s, *after, limit)
-    return [Entry(row["id"], row["version"], row["pool_id"], row["due_at"]) for row in rows]
-
-
-async def backlog_places(conn: Connection, lead_ids: Sequence[UUID]) -> dict[UUID, Entry]:
-    """Those of the leads that still want to be called."""
-    rows = await conn.fetch(_BACKLOG_PLACES, lead_ids)
-    return {row["id"]: Entry(row["id"], row["version"], row["pool_id"], row["due_at"]) for row in rows}
-
-
-async def number_limits(conn: Connection) -> list[NumberLimit]:
-    rows = await conn.fetch(_NUMBER_LIMITS)
-    return [NumberLimit(row["id"], row["pool_id"], row["max_channels"]) for row in rows]
-
-
-async def holders(conn: Connection) -> list[Holder]:
-    rows = await conn.fetch(_HOLDERS)
-    return [Holder(row["id"], row["number_id"], row["channel_no"], row["lead_id"]) for row in rows]
-
-
-async def clock_s(conn: Connection) -> float:
-    """Postgres' time, in seconds since the epoch."""
-    return float(await conn.fetchval(_CLOCK))

@@ -1,44 +1,47 @@
 #!lua
--- Makes the numbers of the domain what Postgres says they are. Channels that are held stay held.
+-- Makes numbers, weights, limits and stops what Postgres says they are. Channels that are held stay held: a lowered
+-- maximum takes effect as calls end. What is stopped is not popped and put back; it is not matched.
 --
--- KEYS[1] pools  KEYS[2] numbers  KEYS[3] bell
--- ARGV[1] key prefix of the domain
--- ARGV[2..] triples: number id, pool, max_channels (0 for a number that may not dial)
--- -> the number of numbers whose pool or maximum changed
-local pools, numbers, bell, base = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
-local wanted, members, changed = {}, {}, 0
+-- KEYS[1] epoch  KEYS[2] bell
+-- ARGV[1] key prefix  ARGV[2] epoch number
+-- ARGV[3] JSON: {"numbers": {id: "pool|max"}, "weights": {merchant: "n"}, "caps": {"m/…" or "c/…": "n"},
+--               "stops": {"all", "r/…", "m/…", "c/…": "reason"}}
+-- -> the number of values that changed
+local base = ARGV[1]
+-- @include epoch
+-- @include leads
+-- @include flows
+-- @include channels
+if not is_current(KEYS[1], ARGV[2]) then return LOST end
+local wanted, changed = cjson.decode(ARGV[3]), 0
 
-for i = 2, #ARGV, 3 do
-  local number, pool, max = ARGV[i], ARGV[i + 1], ARGV[i + 2]
-  wanted[number] = max
-  members[pool] = members[pool] or {}
-  members[pool][number] = true
-end
-
-for _, pool in ipairs(redis.call('SMEMBERS', pools)) do
-  local key = base .. 'pool:' .. pool .. ':numbers'
-  for _, number in ipairs(redis.call('SMEMBERS', key)) do
-    if not (members[pool] and members[pool][number]) then changed = changed + redis.call('SREM', key, number) end
+-- Makes one HASH equal to a table; calls `note` for every field that changed, with the value before.
+local function sync(name, fields, note)
+  local before = redis.call('HGETALL', base .. name)
+  for i = 1, #before, 2 do
+    if fields[before[i]] == nil then
+      redis.call('HDEL', base .. name, before[i])
+      changed = changed + 1
+      if note then note(before[i], before[i + 1]) end
+    end
   end
-  if not members[pool] then redis.call('SREM', pools, pool) end
-end
-for pool, set in pairs(members) do
-  redis.call('SADD', pools, pool)
-  for number in pairs(set) do changed = changed + redis.call('SADD', base .. 'pool:' .. pool .. ':numbers', number) end
-end
-
-for _, number in ipairs(redis.call('HKEYS', numbers)) do
-  if not wanted[number] then redis.call('HDEL', numbers, number) changed = changed + 1 end
-end
-for number, max in pairs(wanted) do
-  if redis.call('HGET', numbers, number) ~= max then
-    redis.call('HSET', numbers, number, max)
-    changed = changed + 1
+  for field, value in pairs(fields) do
+    local old = redis.call('HGET', base .. name, field)
+    if old ~= value then
+      redis.call('HSET', base .. name, field, value)
+      changed = changed + 1
+      if note then note(field, old) end
+    end
   end
 end
 
-if changed > 0 then
-  redis.call('LPUSH', bell, '1')
-  redis.call('LTRIM', bell, 0, 15)
-end
+sync('numbers', wanted.numbers, function(number, old)
+  local pool = old and string.match(old, '^([^|]*)|')
+  if pool then redis.call('ZREM', base .. 'free:' .. pool, number) end
+  note_free(number)
+end)
+sync('weights', wanted.weights)
+sync('caps', wanted.caps, function(subject) unblock(subject) end)
+sync('stops', wanted.stops)
+if changed > 0 then ring(KEYS[2]) end
 return changed

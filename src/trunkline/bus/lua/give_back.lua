@@ -1,38 +1,63 @@
 #!lua
--- Gives grants back: the channels are free again, and each lead returns to the schedule or is forgotten.
--- A grant that is no longer held (somebody gave it back already) changes nothing.
+-- Gives grants back that came to nothing. The channel is free again, the flow gets back what the grant cost and keeps
+-- its place, and the reason blocks what it refused, so that nothing loops:
+--   again    the lead is due at the given time (now: it keeps its place)
+--   forget   Postgres no longer wants this version called; it brings the lead again if it ever does
+--   behind   the person is being called: the lead waits until that attempt ends, or until the given time
+--   park     a limit of its merchant or campaign: the whole flow waits until the given time
+--   rest     a pace of its number or account: the number waits until the given time
+-- A grant that is no longer held changes nothing: somebody gave it back already.
 --
--- KEYS[1] holders  KEYS[2] leads  KEYS[3] bell
--- ARGV[1] key prefix of the domain
--- ARGV[2..] pairs: attempt id, due in ms ('' forgets the lead: Postgres no longer wants it called at this version)
+-- KEYS[1] epoch  KEYS[2] bell
+-- ARGV[1] key prefix  ARGV[2] epoch number  ARGV[3] offset of Postgres' clock in ms
+-- ARGV[4..] records of four: attempt, what, until in ms (0: now), subject (the attempt it is behind, or '')
 -- -> the number of grants that were given back
-local holders, leads, bell, base = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
+local base = ARGV[1]
+-- @include epoch
+-- @include leads
+-- @include flows
+-- @include channels
+if not is_current(KEYS[1], ARGV[2]) then return LOST end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[3])
 local given = 0
 
-for i = 2, #ARGV, 2 do
-  local attempt, due = ARGV[i], ARGV[i + 1]
-  local held = redis.call('HGET', holders, attempt)
-  if held then
-    local number, channel, lead, pool, version = held:match('^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|')
-    if redis.call('HGET', base .. 'channels:' .. number, channel) == attempt then
-      redis.call('HDEL', base .. 'channels:' .. number, channel)
-    end
-    redis.call('HDEL', holders, attempt)
-    -- A newer version of the lead may have been scheduled meanwhile; only our own grant is ours to move.
-    if redis.call('HGET', leads, lead) == version .. '|' .. pool .. '|granted' then
-      if due == '' then
-        redis.call('HDEL', leads, lead)
-      else
-        redis.call('HSET', leads, lead, version .. '|' .. pool .. '|scheduled')
-        redis.call('ZADD', base .. 'pool:' .. pool .. ':schedule', due, lead)
-      end
-    end
-    given = given + 1
-  end
+local function refund(held)
+  local pool = parts_of(held.flow).pool
+  local active = redis.call('ZSCORE', base .. 'active:' .. pool, held.flow)
+  if active then redis.call('ZINCRBY', base .. 'active:' .. pool, -tonumber(held.cost), held.flow)
+  else activate(held.flow, tonumber(held.start)) end
 end
 
-if given > 0 then
-  redis.call('LPUSH', bell, '1')
-  redis.call('LTRIM', bell, 0, 15)
+local function put_back(lead, held, what, till, subject)
+  if what == 'forget' then
+    forget(lead)
+    return
+  end
+  if (what == 'again' or what == 'behind') and till > lead.due then lead.due = till end
+  if what == 'behind' and redis.call('HEXISTS', base .. 'holders', subject) == 1 then
+    redis.call('SADD', base .. 'behind:' .. subject, lead.id)
+  end
+  place(lead, now)
+  refund(held)
+  if what == 'park' then park(held.flow, till) end
 end
+
+for i = 4, #ARGV, 4 do
+  local what, till, subject = ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]
+  local held = release(ARGV[i])
+  if held then
+    given = given + 1
+    if what == 'rest' then
+      redis.call('ZADD', base .. 'resting', till, held.number)
+      note_free(held.number)
+    end
+    -- A newer version may have been scheduled meanwhile; only our own grant is ours to move.
+    local lead = held.lead ~= '' and read_lead(held.lead)
+    if lead and lead.place == 'g' and lead.version == tonumber(held.version) then
+      put_back(lead, held, what, till, subject)
+    end
+  end
+end
+if given > 0 then ring(KEYS[2]) end
 return given

@@ -1,22 +1,30 @@
 #!lua
 -- Writes down who holds a channel, as Postgres has it: after memory was lost, and after a dial was refused because
--- another attempt held its channel. A holder that is already right stays as it is.
+-- another attempt held its channel. A holder that is already right stays as it is; a wrong one is given up, and its
+-- lead with it: its own intent will be refused, or Postgres knows it already.
 --
--- KEYS[1] holders
--- ARGV[1] key prefix of the domain
--- ARGV[2..] quadruples: attempt id, number, channel, lead id ('' for an inbound call)
+-- KEYS[1] epoch
+-- ARGV[1] key prefix  ARGV[2] epoch number
+-- ARGV[3..] records of six: attempt, number, channel, lead ('' for an inbound call), flow (''), version
 -- -> the number of holders that were written
-local holders, base = KEYS[1], ARGV[1]
+local base = ARGV[1]
+-- @include epoch
+-- @include leads
+-- @include flows
+-- @include channels
+if not is_current(KEYS[1], ARGV[2]) then return LOST end
 local written = 0
 
-for i = 2, #ARGV, 4 do
-  local attempt, number, channel, lead = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
-  local channels = base .. 'channels:' .. number
-  local before = redis.call('HGET', channels, channel)
+for i = 3, #ARGV, 6 do
+  local attempt, number, channel, lead_id, flow, version = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5]
+  local before = redis.call('HGET', base .. 'channels:' .. number, channel)
   if before ~= attempt then
-    if before then redis.call('HDEL', holders, before) end
-    redis.call('HSET', channels, channel, attempt)
-    redis.call('HSET', holders, attempt, table.concat({number, channel, lead, '', 0, 0, 0}, '|'))
+    if before then release(before) end
+    if redis.call('HEXISTS', base .. 'holders', attempt) == 1 then release(attempt) end
+    redis.call('HSET', base .. 'channels:' .. number, channel, attempt)
+    redis.call('HSET', base .. 'holders', attempt, table.concat({number, channel, lead_id, flow, version, 0, 0, 0, 0}, '|'))
+    note_free(number)
+    count_live(flow, 1)
     written = written + 1
   end
 end

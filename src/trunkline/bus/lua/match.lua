@@ -1,64 +1,164 @@
 #!lua
--- Pairs due leads with free channels, in one step: nothing happens to a lead until a channel is free for it.
--- A channel is held by name (the attempt id), so a holder whose dialer died can be found and given back.
+-- Pairs due leads with free channels, in one step: nothing happens to a lead until a channel is free for it, so a
+-- backlog of a million costs nothing. Fair between flows; every part of the work is bounded.
 --
--- KEYS[1] pools  KEYS[2] numbers  KEYS[3] leads  KEYS[4] holders
--- ARGV[1] key prefix of the domain
--- ARGV[2] how far Postgres' clock is ahead of this server's, in ms: Postgres decides what is due
--- ARGV[3..] attempt ids, minted by the dialer; their count is the most that is granted
--- -> {next due in ms from now or -1, grants: attempt, lead, version, number, channel, due ms, …}
-local pools, numbers, leads, holders = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+-- KEYS[1] epoch
+-- ARGV[1] key prefix  ARGV[2] epoch number  ARGV[3] offset of Postgres' clock in ms: Postgres decides what is due
+-- ARGV[4] the most leads that become due in this run  ARGV[5..] attempt ids; their count is the most that is granted
+-- -> {ms until something happens by itself (-1: nothing will; 0: ask again at once),
+--     grants: attempt, lead, version, number, channel, due, …; leads whose window has closed: lead, version, …}
 local base = ARGV[1]
+-- @include epoch
+-- @include leads
+-- @include flows
+-- @include channels
+if not is_current(KEYS[1], ARGV[2]) then return LOST end
+
 local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[2])
-local next_attempt, grants, next_due = 3, {}, -1
+local now = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[3])
+local text_now = string.format('%.0f', now)
+local moves_left, next_id = tonumber(ARGV[4]), 5
+local grants, closed = {}, {}
 
--- The number of the pool with the most free channels, or nil.
-local function freest(pool)
-  local best, best_free, best_max = nil, 0, 0
-  for _, number in ipairs(redis.call('SMEMBERS', base .. 'pool:' .. pool .. ':numbers')) do
-    local max = tonumber(redis.call('HGET', numbers, number) or '0')
-    local free = max - redis.call('HLEN', base .. 'channels:' .. number)
-    if free > best_free then best, best_free, best_max = number, free, max end
-  end
-  return best, best_max
+local function due_before_now(set, limit)
+  return redis.call('ZRANGE', base .. set, '-inf', text_now, 'BYSCORE', 'LIMIT', 0, limit)
 end
 
-local function lowest_free(channels, max)
-  for channel = 1, max do
-    if redis.call('HEXISTS', channels, channel) == 0 then return channel end
+-- What was set aside until a time comes back: parked flows, resting numbers, leads that may use another pool now.
+local function wake()
+  for _, flow in ipairs(due_before_now('parked', 16)) do unpark(flow) end
+  for _, number in ipairs(due_before_now('resting', 16)) do
+    redis.call('ZREM', base .. 'resting', number)
+    note_free(number)
+  end
+  for _, id in ipairs(due_before_now('moves', 16)) do
+    local lead = read_lead(id)
+    redis.call('ZREM', base .. 'moves', id)
+    if lead and lead.place ~= 'g' then
+      unplace(lead)
+      local parts = parts_of(lead.flow)
+      lead.flow = table.concat({lead.next_pool, parts.reseller, parts.merchant, parts.campaign}, '/')
+      lead.next_pool, lead.move_at = '', 0
+      place(lead, now)
+    end
   end
 end
 
--- Grants one lead; false when the pool has no free channel.
-local function grant(pool, lead, due)
-  local number, max = freest(pool)
+-- Leads whose time has come wait in their flow. Flows take turns by their earliest due.
+local function become_due()
+  while moves_left > 0 do
+    local flow = due_before_now('due', 1)[1]
+    if not flow then return end
+    local ids = redis.call('ZRANGE', key_of(flow, 's'), '-inf', text_now, 'BYSCORE', 'LIMIT', 0, math.min(moves_left, 16))
+    for _, id in ipairs(ids) do
+      local lead = read_lead(id)
+      redis.call('ZREM', key_of(flow, 's'), id)
+      if lead then
+        lead.place = 'w'
+        redis.call('ZADD', key_of(flow, 'w'), rank(lead), id)
+        write_lead(lead)
+      end
+    end
+    moves_left = moves_left - math.max(#ids, 1)
+    note_due(flow)
+    activate(flow)
+  end
+end
+
+local function stopped(parts)
+  local found = redis.call('HMGET', base .. 'stops', 'r/' .. parts.reseller, 'm/' .. parts.merchant, 'c/' .. parts.campaign)
+  return found[1] or found[2] or found[3]
+end
+
+-- The hard limit that a flow has reached, or nil. A limit is never lent.
+local function reached(parts)
+  for _, subject in ipairs({'m/' .. parts.merchant, 'c/' .. parts.campaign}) do
+    local cap = redis.call('HGET', base .. 'caps', subject)
+    if cap and tonumber(redis.call('HGET', base .. 'live', subject) or '0') >= tonumber(cap) then return subject end
+  end
+end
+
+local function grant(flow, start, lead, number, channel)
+  local parts, attempt = parts_of(flow), ARGV[next_id]
+  local cost = cost_of(parts)
+  unplace(lead)
+  lead.place = 'g'
+  write_lead(lead)
+  redis.call('HSET', base .. 'channels:' .. number, channel, attempt)
+  redis.call('HSET', base .. 'holders', attempt,
+    table.concat({number, channel, lead.id, flow, lead.version, string.format('%.0f', lead.due), text_now, start, cost}, '|'))
+  note_free(number)
+  count_live(flow, 1)
+  redis.call('HSET', base .. 'virtual', parts.pool, start)
+  local finish = start + cost
+  if redis.call('ZADD', base .. 'active:' .. parts.pool, 'XX', 'CH', finish, flow) == 0 then
+    redis.call('ZADD', base .. 'finish:' .. parts.pool, finish, flow)
+  end
+  redis.call('ZREMRANGEBYSCORE', base .. 'finish:' .. parts.pool, '-inf', start)
+  for _, value in ipairs({attempt, lead.id, lead.version, number, channel, string.format('%.0f', lead.due)}) do
+    grants[#grants + 1] = tostring(value)
+  end
+  next_id = next_id + 1
+end
+
+-- One step in one pool. True while there may be more to do there.
+local function serve(pool)
+  local head = redis.call('ZRANGE', base .. 'active:' .. pool, 0, 0, 'WITHSCORES')
+  local flow, start = head[1], tonumber(head[2])
+  if not flow then
+    redis.call('ZREM', base .. 'pools', pool)
+    return false
+  end
+  local number = redis.call('ZRANGE', base .. 'free:' .. pool, 0, 0, 'REV')[1]
   if not number then return false end
-  local channels = base .. 'channels:' .. number
-  local channel = lowest_free(channels, max)
-  if not channel then return false end
-  redis.call('ZREM', base .. 'pool:' .. pool .. ':schedule', lead)
-  local known = redis.call('HGET', leads, lead)
-  if not known then return true end  -- an entry that lost its place is dropped; the loader brings the lead again
-  local attempt, version = ARGV[next_attempt], known:match('^(%d+)|')
-  redis.call('HSET', leads, lead, version .. '|' .. pool .. '|granted')
-  redis.call('HSET', channels, channel, attempt)
-  redis.call('HSET', holders, attempt, table.concat({number, channel, lead, pool, version, due, now}, '|'))
-  for _, value in ipairs({attempt, lead, version, number, channel, due}) do grants[#grants + 1] = tostring(value) end
-  next_attempt = next_attempt + 1
+  local parts = parts_of(flow)
+  if stopped(parts) then park(flow, now + 1000) return true end
+  local limit = reached(parts)
+  if limit then park(flow, now + 1000, limit) return true end
+  local lead = read_lead(redis.call('ZRANGE', key_of(flow, 'w'), 0, 0)[1])
+  if lead.closes > 0 and lead.closes <= now then
+    forget(lead)
+    closed[#closed + 1] = lead.id
+    closed[#closed + 1] = tostring(lead.version)
+    return true
+  end
+  local _, max = read_number(number)
+  local channel = lowest_free(number, max)
+  if not channel then
+    redis.call('ZREM', base .. 'free:' .. pool, number)
+    return true
+  end
+  grant(flow, start, lead, number, channel)
   return true
 end
 
-for _, pool in ipairs(redis.call('SMEMBERS', pools)) do
-  local schedule = base .. 'pool:' .. pool .. ':schedule'
-  local due = redis.call('ZRANGE', schedule, '-inf', string.format('%.0f', now), 'BYSCORE', 'LIMIT', 0, #ARGV, 'WITHSCORES')
-  for i = 1, #due, 2 do
-    if next_attempt > #ARGV or not grant(pool, due[i], due[i + 1]) then break end
+-- Pools take turns too: the one that was served longest ago comes first.
+local function serve_all()
+  local steps, more = 64, false
+  for _, pool in ipairs(redis.call('ZRANGE', base .. 'pools', 0, -1)) do
+    while next_id <= #ARGV and steps > 0 and serve(pool) do steps = steps - 1 end
+    if next_id > #ARGV or steps == 0 then
+      redis.call('ZADD', base .. 'pools', 'XX', now, pool)
+      return true
+    end
   end
-  local upcoming = redis.call('ZRANGE', schedule, string.format('(%.0f', now), '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
-  if upcoming[2] then
-    local wait = tonumber(upcoming[2]) - now
-    if next_due < 0 or wait < next_due then next_due = wait end
-  end
+  return more
 end
-return {next_due, grants}
+
+local function next_moment()
+  local soonest = -1
+  for _, set in ipairs({'due', 'parked', 'resting', 'moves'}) do
+    local first = redis.call('ZRANGE', base .. set, 0, 0, 'WITHSCORES')
+    if first[2] then
+      local wait = math.max(0, tonumber(first[2]) - now)
+      if soonest < 0 or wait < soonest then soonest = wait end
+    end
+  end
+  return soonest
+end
+
+if redis.call('HEXISTS', base .. 'stops', 'all') == 1 then return {1000, grants, closed} end
+wake()
+become_due()
+local full = serve_all()
+return {full and 0 or next_moment(), grants, closed}

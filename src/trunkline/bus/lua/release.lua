@@ -1,31 +1,34 @@
 #!lua
--- Frees channels by attempt id: twice frees once, and never somebody else's channel.
--- The lead is forgotten, so that its next version can be scheduled again.
+-- Frees channels by attempt id: twice frees once, and never somebody else's channel. Leads are forgotten, so that their
+-- next version can be scheduled again; leads that waited behind this call are due now.
 --
--- KEYS[1] holders  KEYS[2] leads  KEYS[3] bell
--- ARGV[1] key prefix of the domain
--- ARGV[2..] attempt ids
+-- KEYS[1] epoch  KEYS[2] bell
+-- ARGV[1] key prefix  ARGV[2] epoch number  ARGV[3..] attempt ids
 -- -> the number of channels that were freed
-local holders, leads, bell, base = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
+local base = ARGV[1]
+-- @include epoch
+-- @include leads
+-- @include flows
+-- @include channels
+if not is_current(KEYS[1], ARGV[2]) then return LOST end
 local freed = 0
 
-for i = 2, #ARGV do
-  local attempt = ARGV[i]
-  local held = redis.call('HGET', holders, attempt)
-  if held then
-    local number, channel, lead = held:match('^([^|]*)|([^|]*)|([^|]*)|')
-    if redis.call('HGET', base .. 'channels:' .. number, channel) == attempt then
-      redis.call('HDEL', base .. 'channels:' .. number, channel)
-      freed = freed + 1
-    end
-    local place = redis.call('HGET', leads, lead)
-    if place and place:match('|granted$') then redis.call('HDEL', leads, lead) end
-    redis.call('HDEL', holders, attempt)
+local function come_forward(attempt)
+  for _, id in ipairs(redis.call('SMEMBERS', base .. 'behind:' .. attempt)) do
+    local lead = read_lead(id)
+    if lead and lead.place == 's' then redis.call('ZADD', key_of(lead.flow, 's'), 'XX', 'LT', 0, id) note_due(lead.flow) end
   end
+  redis.call('DEL', base .. 'behind:' .. attempt)
 end
 
-if freed > 0 then
-  redis.call('LPUSH', bell, '1')
-  redis.call('LTRIM', bell, 0, 15)
+for i = 3, #ARGV do
+  local held = release(ARGV[i])
+  if held then
+    freed = freed + 1
+    local lead = held.lead ~= '' and read_lead(held.lead)
+    if lead and lead.place == 'g' and lead.version == tonumber(held.version) then forget(lead) end
+  end
+  come_forward(ARGV[i])
 end
+if freed > 0 then ring(KEYS[2]) end
 return freed

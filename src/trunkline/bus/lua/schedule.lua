@@ -1,29 +1,50 @@
 #!lua
 -- Puts leads into the schedule. Adding is idempotent: a lead that is known at this version or a newer one stays where
--- it is, also while it is granted; a newer version moves it.
+-- it is, also while it is granted; a newer version moves it. A flow has at most `cap` leads here: an arrival that
+-- sorts before the last one takes its place, any other stays in Postgres, and the flow is marked for a refill.
 --
--- KEYS[1] leads  KEYS[2] bell
--- ARGV[1] key prefix of the domain
--- ARGV[2..] quadruples: lead id, version, pool, due in ms
+-- KEYS[1] epoch  KEYS[2] bell
+-- ARGV[1] key prefix  ARGV[2] epoch number  ARGV[3] offset of Postgres' clock in ms  ARGV[4] cap
+-- ARGV[5..] records of eight: lead, version, flow, priority, due, closes (0: never), next pool (''), move at (0)
 -- -> the number of leads that were added or moved
-local leads, bell, base = KEYS[1], KEYS[2], ARGV[1]
-local added = 0
+local base = ARGV[1]
+-- @include epoch
+-- @include leads
+-- @include flows
+-- @include channels
+if not is_current(KEYS[1], ARGV[2]) then return LOST end
 
-for i = 2, #ARGV, 4 do
-  local id, version, pool, due = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2], ARGV[i + 3]
-  local known = redis.call('HGET', leads, id)
-  local known_version, known_pool, place
-  if known then known_version, known_pool, place = known:match('^(%d+)|([^|]*)|(.*)$') end
-  if not known or tonumber(known_version) < version then
-    if place == 'scheduled' then redis.call('ZREM', base .. 'pool:' .. known_pool .. ':schedule', id) end
-    redis.call('HSET', leads, id, version .. '|' .. pool .. '|scheduled')
-    redis.call('ZADD', base .. 'pool:' .. pool .. ':schedule', due, id)
-    added = added + 1
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[3])
+local cap, added = tonumber(ARGV[4]), 0
+
+-- Makes room for a lead in a full flow; false if it sorts last itself.
+local function make_room(lead)
+  redis.call('SADD', base .. 'partial', lead.flow)
+  local last = redis.call('ZRANGE', key_of(lead.flow, 's'), -1, -1)[1]
+  if last then
+    local worst = read_lead(last)
+    if lead.due > now and lead.due >= worst.due then return false end
+    forget(worst)
+    return true
+  end
+  local worst = read_lead(redis.call('ZRANGE', key_of(lead.flow, 'w'), -1, -1)[1])
+  if lead.due > now or rank(lead) >= rank(worst) then return false end
+  forget(worst)
+  return true
+end
+
+for i = 5, #ARGV, 8 do
+  local lead = {id = ARGV[i], version = tonumber(ARGV[i + 1]), flow = ARGV[i + 2], priority = tonumber(ARGV[i + 3]),
+    due = tonumber(ARGV[i + 4]), closes = tonumber(ARGV[i + 5]), next_pool = ARGV[i + 6], move_at = tonumber(ARGV[i + 7])}
+  local known = read_lead(lead.id)
+  if not known or known.version < lead.version then
+    if known then forget(known) end
+    if size_of(lead.flow) < cap or make_room(lead) then
+      place(lead, now)
+      added = added + 1
+    end
   end
 end
-
-if added > 0 then
-  redis.call('LPUSH', bell, '1')
-  redis.call('LTRIM', bell, 0, 15)
-end
+if added > 0 then ring(KEYS[2]) end
 return added

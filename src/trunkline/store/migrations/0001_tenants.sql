@@ -14,6 +14,8 @@ CREATE TABLE merchants (
     default_region  text CHECK (default_region ~ '^[A-Z]{2}$'),
     default_pool_id text,
     weight          int NOT NULL DEFAULT 1 CHECK (weight BETWEEN 1 AND 1000),
+    -- The most calls at once, over all its leads; no row lends another its share.
+    max_concurrent  int CHECK (max_concurrent >= 0),
     created_at      timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX merchants_by_reseller ON merchants (reseller_id);
@@ -40,8 +42,12 @@ CREATE TABLE pools (
     reseller_id  text REFERENCES resellers (id),
     merchant_id  text REFERENCES merchants (id),
     name         text NOT NULL,
+    -- Leads that found no channel here for so long may use another pool's numbers.
+    overflow_pool_id  text REFERENCES pools (id) CHECK (overflow_pool_id <> id),
+    overflow_after_s  float8 CHECK (overflow_after_s >= 0),
     created_at   timestamptz NOT NULL DEFAULT now(),
-    CHECK (merchant_id IS NULL OR reseller_id IS NOT NULL)
+    CHECK (merchant_id IS NULL OR reseller_id IS NOT NULL),
+    CHECK ((overflow_pool_id IS NULL) = (overflow_after_s IS NULL))
 );
 ALTER TABLE merchants ADD FOREIGN KEY (default_pool_id) REFERENCES pools (id);
 

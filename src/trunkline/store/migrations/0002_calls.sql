@@ -16,6 +16,8 @@ CREATE TABLE leads (
     outcome_reason         text,
     scheduled_at           timestamptz NOT NULL,
     due_at                 timestamptz NOT NULL,
+    -- The end of the calling window in which `due_at` lies, where there is one.
+    closes_at              timestamptz,
     version                int NOT NULL DEFAULT 1,
     attempt_count          smallint NOT NULL DEFAULT 0,
     carrier_error_count    smallint NOT NULL DEFAULT 0,
@@ -28,8 +30,13 @@ CREATE TABLE leads (
     CHECK ((status = 'FINISHED') = (finished_at IS NOT NULL)),
     CONSTRAINT leads_request_once UNIQUE (merchant_id, request_id)
 ) WITH (fillfactor = 80);
--- What the schedule is loaded from, in the order in which it is loaded.
-CREATE INDEX leads_backlog_by_due ON leads (due_at, id) WHERE status = 'BACKLOG';
+-- What the schedule is loaded from: flow by flow, overdue leads by priority, upcoming ones by due.
+CREATE INDEX leads_backlog_by_priority ON leads
+    (pool_id, merchant_id, coalesce(campaign_id, '00000000-0000-0000-0000-000000000000'), priority, due_at, id)
+    INCLUDE (reseller_id) WHERE status = 'BACKLOG';
+CREATE INDEX leads_backlog_by_due ON leads
+    (pool_id, merchant_id, coalesce(campaign_id, '00000000-0000-0000-0000-000000000000'), due_at, id)
+    WHERE status = 'BACKLOG';
 -- Lists are newest first. Ids are UUIDv7, so the order of ids is the order of arrival.
 CREATE INDEX leads_by_merchant ON leads (merchant_id, id);
 CREATE INDEX leads_by_reseller ON leads (reseller_id, id);

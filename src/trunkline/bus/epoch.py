@@ -1,0 +1,61 @@
+"""The epoch: whether Valkey's memory is the one we know, and how a lost one is replaced.
+
+A process reads the number before its first script, and every script checks it. Another run id, a missing epoch, a
+promoted replica: memory is lost, scripts refuse, and a rebuild writes a new one under a number from Postgres. Numbers
+only grow, so of two rebuilds the newer wins.
+"""
+
+from trunkline.bus.connection import Bus
+from trunkline.bus.scripts import script
+from trunkline.errors import MemoryLost
+
+_BEGIN = script("epoch_begin")
+_PUBLISH = script("epoch_publish")
+_READ = script("epoch_read")
+
+# Keys of an old epoch are removed so many at a time.
+SWEEP_BATCH = 500
+
+
+async def read(bus: Bus) -> int:
+    """Learn the epoch that is published; 0 if memory was lost."""
+    bus.epoch = int(await bus.run(_READ, [bus.keys.epoch]))
+    return bus.epoch
+
+
+async def ensure(bus: Bus) -> None:
+    """Know the epoch, or say that memory is lost."""
+    if bus.epoch == 0 and await read(bus) == 0:
+        raise MemoryLost("Valkey has lost its memory, or it is being rebuilt")
+
+
+async def begin(bus: Bus, number: int) -> Bus | None:
+    """The bus to rebuild through, or None if somebody is ahead of us."""
+    return bus.at_epoch(number) if await bus.run(_BEGIN, [bus.keys.epoch], [number]) else None
+
+
+async def publish(bus: Bus, number: int) -> bool:
+    """Let the rebuilt memory count. False if a newer rebuild has begun."""
+    published = bool(await bus.run(_PUBLISH, [bus.keys.epoch, bus.keys.bell], [number]))
+    if published:
+        bus.epoch = number
+    return published
+
+
+async def sweep(bus: Bus) -> int:
+    """Remove the keys of older epochs: nobody reads them any more."""
+    removed, batch = 0, []
+    async for key in bus.client.scan_iter(match=bus.keys.any_memory, count=1000):
+        if _epoch_of(bus, key) < bus.epoch:
+            batch.append(key)
+        if len(batch) >= SWEEP_BATCH:
+            removed += int(await bus.read(bus.client.unlink(*batch)))
+            batch = []
+    if batch:
+        removed += int(await bus.read(bus.client.unlink(*batch)))
+    return removed
+
+
+def _epoch_of(bus: Bus, key: str) -> int:
+    start = len(bus.keys.memory(0)) - len("0:")
+    return int(key[start:].split(":", 1)[0])

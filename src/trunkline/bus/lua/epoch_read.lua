@@ -1,0 +1,9 @@
+#!lua flags=no-writes
+-- The epoch of this server's memory, if it is of this life.
+--
+-- KEYS[1] epoch
+-- -> the number, or 0 if memory was lost
+local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
+local known = redis.call('HMGET', KEYS[1], 'run_id', 'number')
+if known[1] ~= run_id then return 0 end
+return tonumber(known[2] or '0')

@@ -1,0 +1,65 @@
+-- Channels are held by name. `numbers` HASH number -> pool|max; `channels:<number>` HASH channel -> attempt;
+-- `free:<pool>` ZSET number -> how many channels are free, without those that rest until a time (`resting`).
+-- A holder: number|channel|lead|flow|version|due|granted at|start tag|cost. Lead and flow are '' for a call that was
+-- not granted here: an inbound one, or one that Postgres knows and this server had forgotten.
+local function read_number(number)
+  local text = redis.call('HGET', base .. 'numbers', number)
+  if not text then return nil, 0 end
+  local pool, max = string.match(text, '^([^|]*)|(%d+)$')
+  return pool, tonumber(max)
+end
+
+local function note_free(number)
+  local pool, max = read_number(number)
+  if not pool then return end
+  local free = max - redis.call('HLEN', base .. 'channels:' .. number)
+  if free > 0 and not redis.call('ZSCORE', base .. 'resting', number) then
+    redis.call('ZADD', base .. 'free:' .. pool, free, number)
+  else
+    redis.call('ZREM', base .. 'free:' .. pool, number)
+  end
+end
+
+local function lowest_free(number, max)
+  local held = {}
+  for _, channel in ipairs(redis.call('HKEYS', base .. 'channels:' .. number)) do held[channel] = true end
+  for channel = 1, max do
+    if not held[tostring(channel)] then return channel end
+  end
+end
+
+local function read_holder(attempt)
+  local text = redis.call('HGET', base .. 'holders', attempt)
+  if not text then return nil end
+  local held = {attempt = attempt}
+  held.number, held.channel, held.lead, held.flow, held.version, held.due, held.at, held.start, held.cost = string.match(
+    text, '^([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)|([^|]*)$')
+  return held
+end
+
+-- How many calls a merchant and a campaign have, for their hard limits.
+local function count_live(flow, by)
+  if flow == '' then return end
+  local parts = parts_of(flow)
+  for _, subject in ipairs({'m/' .. parts.merchant, 'c/' .. parts.campaign}) do
+    if redis.call('HINCRBY', base .. 'live', subject, by) <= 0 then redis.call('HDEL', base .. 'live', subject) end
+    if by < 0 then unblock(subject) end
+  end
+end
+
+-- Frees what an attempt holds. Twice frees once, and never somebody else's channel.
+local function release(attempt)
+  local held = read_holder(attempt)
+  if not held then return nil end
+  local channels = base .. 'channels:' .. held.number
+  if redis.call('HGET', channels, held.channel) == attempt then redis.call('HDEL', channels, held.channel) end
+  redis.call('HDEL', base .. 'holders', attempt)
+  note_free(held.number)
+  count_live(held.flow, -1)
+  return held
+end
+
+local function ring(bell)
+  redis.call('LPUSH', bell, '1')
+  redis.call('LTRIM', bell, 0, 15)
+end

@@ -1,0 +1,94 @@
+-- Flows: the leads of one merchant and campaign in a pool, the unit of fairness. Start-time fair queuing: a flow with
+-- waiting leads is active with a start tag; the lowest is served, and each grant moves its tag on by what it costs.
+--   active:<pool>   ZSET flow -> start tag        finish:<pool>  ZSET of idle flows -> their last finish
+--   virtual         HASH pool -> virtual time     peers:<pool>   HASH merchant -> its active flows there
+--   parked          ZSET flow -> wake time in ms  blocked:<what> SET of flows that wait for <what> to be released
+local function key_of(flow, set) return base .. 'flow:' .. flow .. ':' .. set end
+
+local function cost_of(parts)
+  local weight = tonumber(redis.call('HGET', base .. 'weights', parts.merchant) or '1')
+  local peers = tonumber(redis.call('HGET', base .. 'peers:' .. parts.pool, parts.merchant) or '1')
+  return math.max(peers, 1) / weight
+end
+
+local function activate(flow, start)
+  local parts = parts_of(flow)
+  if redis.call('ZSCORE', base .. 'parked', flow) then return end
+  if redis.call('ZSCORE', base .. 'active:' .. parts.pool, flow) then return end
+  if redis.call('ZCARD', key_of(flow, 'w')) == 0 then return end
+  local virtual = tonumber(redis.call('HGET', base .. 'virtual', parts.pool) or '0')
+  -- Its own last finish is kept until virtual time has passed it. Forgotten earlier, a flow that is refilled one lead
+  -- at a time would begin anew each time and take every grant.
+  local finish = tonumber(redis.call('ZSCORE', base .. 'finish:' .. parts.pool, flow) or '0')
+  redis.call('ZREM', base .. 'finish:' .. parts.pool, flow)
+  redis.call('ZADD', base .. 'active:' .. parts.pool, start or math.max(virtual, finish), flow)
+  redis.call('HINCRBY', base .. 'peers:' .. parts.pool, parts.merchant, 1)
+  redis.call('ZADD', base .. 'pools', 'NX', 0, parts.pool)
+end
+
+local function deactivate(flow)
+  local parts = parts_of(flow)
+  local start = redis.call('ZSCORE', base .. 'active:' .. parts.pool, flow)
+  if not start then return end
+  redis.call('ZREM', base .. 'active:' .. parts.pool, flow)
+  redis.call('ZADD', base .. 'finish:' .. parts.pool, start, flow)
+  if redis.call('HINCRBY', base .. 'peers:' .. parts.pool, parts.merchant, -1) <= 0 then
+    redis.call('HDEL', base .. 'peers:' .. parts.pool, parts.merchant)
+  end
+end
+
+-- A blocked flow leaves the scanned set, so that a run's work stays bounded. It always has a wake time.
+local function park(flow, wake, subject)
+  deactivate(flow)
+  redis.call('ZADD', base .. 'parked', wake, flow)
+  if subject then redis.call('SADD', base .. 'blocked:' .. subject, flow) end
+end
+
+local function unpark(flow)
+  if redis.call('ZREM', base .. 'parked', flow) == 1 then activate(flow) end
+end
+
+local function unblock(subject)
+  local flows = redis.call('SMEMBERS', base .. 'blocked:' .. subject)
+  for _, flow in ipairs(flows) do unpark(flow) end
+  if #flows > 0 then redis.call('DEL', base .. 'blocked:' .. subject) end
+end
+
+local function size_of(flow) return redis.call('ZCARD', key_of(flow, 's')) + redis.call('ZCARD', key_of(flow, 'w')) end
+
+-- `due` orders flows by their earliest scheduled lead, so one flow's hundred thousand never stand before another's one.
+local function note_due(flow)
+  local first = redis.call('ZRANGE', key_of(flow, 's'), 0, 0, 'WITHSCORES')
+  if first[2] then redis.call('ZADD', base .. 'due', first[2], flow) else redis.call('ZREM', base .. 'due', flow) end
+end
+
+local function place(lead, now)
+  if lead.due > now then
+    lead.place = 's'
+    redis.call('ZADD', key_of(lead.flow, 's'), lead.due, lead.id)
+    note_due(lead.flow)
+  else
+    lead.place = 'w'
+    redis.call('ZADD', key_of(lead.flow, 'w'), rank(lead), lead.id)
+    activate(lead.flow)
+  end
+  if lead.move_at > 0 then redis.call('ZADD', base .. 'moves', lead.move_at, lead.id) end
+  write_lead(lead)
+end
+
+-- Takes a lead out of its set; its record stays, and the caller decides what becomes of it.
+local function unplace(lead)
+  if lead.place == 's' then
+    redis.call('ZREM', key_of(lead.flow, 's'), lead.id)
+    note_due(lead.flow)
+  elseif lead.place == 'w' then
+    redis.call('ZREM', key_of(lead.flow, 'w'), lead.id)
+    if redis.call('ZCARD', key_of(lead.flow, 'w')) == 0 then deactivate(lead.flow) end
+  end
+  if lead.move_at > 0 then redis.call('ZREM', base .. 'moves', lead.id) end
+end
+
+local function forget(lead)
+  unplace(lead)
+  redis.call('HDEL', base .. 'leads', lead.id)
+end

@@ -1,0 +1,54 @@
+"""Rebuilds Valkey's memory after it was lost: channels from live attempts, the schedule from the backlog.
+
+Until a new epoch is published every script refuses, so nothing is granted over a half-built memory. The rebuild
+writes under keys of its own number, and whoever comes late with an older number is refused.
+"""
+
+from trunkline.bus import channels, epoch
+from trunkline.bus.connection import Bus
+from trunkline.dispatch import configuration
+from trunkline.loops.base import Loop
+from trunkline.loops.loader import load
+from trunkline.store import schedule as store_schedule
+from trunkline.store.database import Connection, Database
+from trunkline.store.schedule import BEFORE_ALL
+from trunkline.telemetry import get_logger
+
+log = get_logger(__name__)
+
+FLOWS_PER_PAGE = 200
+
+
+class Rebuilder(Loop):
+    name = "rebuilder"
+
+    def __init__(self, database: Database, bus: Bus, interval_s: float = 0.5):
+        super().__init__(interval_s)
+        self._database = database
+        self._bus = bus
+
+    async def run_once(self) -> int:
+        """1 if memory had been lost and was rebuilt."""
+        if await epoch.read(self._bus):
+            return 0
+        async with self._database.connection() as conn:
+            number = await store_schedule.next_epoch(conn)
+            building = await epoch.begin(self._bus, number)
+            if building is None:
+                return 0
+            log.warning("memory.rebuilding", epoch=number)
+            loaded = await self._rebuild(conn, building)
+        if not await epoch.publish(self._bus, number):
+            return 0
+        removed = await epoch.sweep(self._bus)
+        log.warning("memory.rebuilt", epoch=number, leads=loaded, old_keys_removed=removed)
+        return 1
+
+    async def _rebuild(self, conn: Connection, building: Bus) -> int:
+        await channels.configure(building, await configuration.read(conn))
+        await channels.hold(building, await store_schedule.holders(conn))
+        loaded, after = 0, BEFORE_ALL
+        while flows := await store_schedule.flows(conn, after=after, limit=FLOWS_PER_PAGE):
+            loaded += await load(conn, building, flows)
+            after = flows[-1]
+        return loaded

@@ -1,0 +1,2 @@
+-- A number that no rebuild has had before.
+SELECT nextval('bus_epochs')

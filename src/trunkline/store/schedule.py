@@ -1,0 +1,108 @@
+"""What Valkey's memory is made of: flows and their next leads, numbers, limits, and who holds a channel."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from trunkline.model import Entry, Flow, Holder, NumberLimit
+from trunkline.store.database import Connection
+from trunkline.store.sql import query
+
+_FLOWS = query("schedule/flows")
+_HEADS = query("schedule/heads")
+_PLACES = query("schedule/places")
+_NUMBERS = query("schedule/numbers")
+_WEIGHTS = query("schedule/weights")
+_CAPS = query("schedule/caps")
+_HOLDERS = query("schedule/holders")
+_NEXT_EPOCH = query("schedule/next_epoch")
+_CLOCK = query("schedule/clock")
+
+# How the index writes "no campaign".
+_NO_CAMPAIGN = UUID(int=0)
+BEFORE_ALL = Flow("", "", "", None)
+
+
+async def flows(conn: Connection, *, after: Flow, limit: int) -> list[Flow]:
+    """A page of the flows that have leads to call, in their own order."""
+    start = (after.pool_id, after.merchant_id, after.campaign_id or _NO_CAMPAIGN)
+    rows = await conn.fetch(_FLOWS, *start, limit)
+    return [
+        Flow(row["pool_id"], row["reseller_id"], row["merchant_id"], _campaign(row["campaign"]))
+        for row in rows
+    ]
+
+
+async def heads(conn: Connection, flow: Flow, *, horizon_s: float, limit: int) -> list[Entry]:
+    """The next leads of a flow, in the order in which they are called."""
+    key = (flow.pool_id, flow.merchant_id, flow.campaign_id or _NO_CAMPAIGN)
+    return [_entry(row, flow) for row in await conn.fetch(_HEADS, *key, horizon_s, limit)]
+
+
+async def places(conn: Connection, lead_ids: Sequence[UUID]) -> dict[UUID, Entry]:
+    """Those of the leads that still want to be called."""
+    rows = await conn.fetch(_PLACES, lead_ids)
+    return {row["id"]: entry_of(row) for row in rows}
+
+
+def entry_of(row: Any) -> Entry:
+    """A row that names its own flow."""
+    return _entry(row, Flow(row["pool_id"], row["reseller_id"], row["merchant_id"], row["campaign_id"]))
+
+
+def _entry(row: Any, flow: Flow) -> Entry:
+    return Entry(
+        row["id"],
+        row["version"],
+        flow,
+        row["due_at"],
+        priority=row["priority"],
+        closes_at=row["closes_at"],
+        next_pool_id=row["overflow_pool_id"],
+        moves_at=_moves_at(row["due_at"], row["overflow_after_s"]),
+    )
+
+
+def _moves_at(due_at: datetime, after_s: float | None) -> datetime | None:
+    return None if after_s is None else due_at + timedelta(seconds=after_s)
+
+
+def _campaign(value: UUID) -> UUID | None:
+    return None if value == _NO_CAMPAIGN else value
+
+
+async def numbers(conn: Connection) -> list[tuple[NumberLimit, str]]:
+    """Every number's limit, and its carrier."""
+    rows = await conn.fetch(_NUMBERS)
+    return [(NumberLimit(row["id"], row["pool_id"], row["max_channels"]), row["carrier"]) for row in rows]
+
+
+async def weights(conn: Connection) -> dict[str, int]:
+    return {row["id"]: row["weight"] for row in await conn.fetch(_WEIGHTS)}
+
+
+async def merchant_caps(conn: Connection) -> dict[str, int]:
+    return {row["id"]: row["max_concurrent"] for row in await conn.fetch(_CAPS)}
+
+
+async def holders(conn: Connection) -> list[Holder]:
+    rows = await conn.fetch(_HOLDERS)
+    return [
+        Holder(row["id"], row["number_id"], row["channel_no"], row["lead_id"], _flow(row)) for row in rows
+    ]
+
+
+def _flow(row: Any) -> Flow | None:
+    if row["lead_id"] is None:
+        return None
+    return Flow(row["pool_id"], row["reseller_id"], row["merchant_id"], row["campaign_id"])
+
+
+async def next_epoch(conn: Connection) -> int:
+    return int(await conn.fetchval(_NEXT_EPOCH))
+
+
+async def clock_s(conn: Connection) -> float:
+    """Postgres' time, in seconds since the epoch."""
+    return float(await conn.fetchval(_CLOCK))
