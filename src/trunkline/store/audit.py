@@ -1,13 +1,41 @@
 """Who changed what. Written in the transaction of the change itself, so neither exists without the other."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from trunkline.store.database import Connection
+from trunkline.store.rows import pick
 from trunkline.store.sql import query
 from trunkline.store.tenants import Tenant
 
 _INSERT = query("audit/insert")
+_LIST = query("audit/list")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditLine:
+    id: int
+    at: datetime
+    actor: str
+    action: str
+    subject: str
+    reason: str | None
+    details: Mapping[str, Any]
+    reseller_id: str | None
+    merchant_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """`action` is a whole action (`key.revoked`) or the first part of several (`key`)."""
+
+    actor: str | None = None
+    action: str | None = None
+    subject: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
 
 
 async def record(
@@ -24,3 +52,22 @@ async def record(
     await tx.execute(
         _INSERT, actor, action, subject, reason, dict(details or {}), tenant.reseller_id, tenant.merchant_id
     )
+
+
+async def list_lines(
+    conn: Connection, tenant: Tenant, wanted: AuditFilter, *, before: int, limit: int
+) -> list[AuditLine]:
+    """Newest first: the lines of the tenant and of everybody below it."""
+    rows = await conn.fetch(
+        _LIST,
+        tenant.reseller_id,
+        tenant.merchant_id,
+        before,
+        wanted.actor,
+        wanted.action,
+        wanted.subject,
+        wanted.since,
+        wanted.until,
+        limit,
+    )
+    return [pick(AuditLine, row) for row in rows]

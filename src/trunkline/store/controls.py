@@ -1,0 +1,166 @@
+"""What is stopped, by whom, why and until when. Every change raises a number that all processes look at."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Literal
+from uuid import UUID
+
+import asyncpg
+
+from trunkline.store.database import Connection
+from trunkline.store.sql import query
+from trunkline.store.tenants import Tenant
+
+_POLL = query("controls/poll")
+_RAISE_VERSION = query("controls/raise_version")
+_IN_FORCE = query("controls/in_force")
+_GET = query("controls/get")
+_LIST = query("controls/list")
+_STOP = query("controls/stop")
+_RESUME = query("controls/resume")
+_FORGET_OVER = query("controls/forget_over")
+_MAY_START = query("controls/may_start")
+_CAMPAIGN_OWNER = query("controls/campaign_owner")
+
+
+class Scope(StrEnum):
+    KILL_SWITCH = "kill_switch"
+    PROMOTER = "promoter"
+    RESELLER = "reseller"
+    MERCHANT = "merchant"
+    CAMPAIGN = "campaign"
+    NUMBER = "number"
+    CARRIER = "carrier"
+
+
+Phase = Literal["stopped", "ramping", "over"]
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A stop and the way back from it: stopped until `ends_at`, then growing to the full pace within `ramp_s`."""
+
+    scope: Scope
+    subject: str
+    reason: str
+    changed_by: str
+    changed_at: datetime
+    stopped_at: datetime
+    ends_at: datetime | None
+    ramp_s: int
+    reseller_id: str | None
+    merchant_id: str | None
+    # Postgres' clock when this was read.
+    seen_at: datetime
+
+    @property
+    def tenant(self) -> Tenant:
+        return Tenant(self.reseller_id, self.merchant_id)
+
+    @property
+    def ramp_until(self) -> datetime | None:
+        return self.ends_at and self.ends_at + timedelta(seconds=self.ramp_s)
+
+    def share(self, now: datetime) -> float:
+        """The part of its usual starts that it may make: 0 while stopped, 1 when all is as before."""
+        if self.ends_at is None or now < self.ends_at:
+            return 0.0
+        since_s = (now - self.ends_at).total_seconds()
+        return 1.0 if since_s >= self.ramp_s else since_s / self.ramp_s
+
+    def phase(self, now: datetime) -> Phase:
+        if self.ends_at is None or now < self.ends_at:
+            return "stopped"
+        return "ramping" if self.share(now) < 1.0 else "over"
+
+
+@dataclass(frozen=True, slots=True)
+class NewStop:
+    """`ends_at` is a moment, `ends_in_s` a time from now by Postgres' clock; neither: until somebody lifts it."""
+
+    scope: Scope
+    subject: str
+    reason: str
+    by: str
+    tenant: Tenant
+    ramp_s: int
+    ends_at: datetime | None = None
+    ends_in_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    controls_version: int
+    flags_version: int
+    installation: UUID | None
+    beat: int
+    beat_at: datetime
+    now: datetime
+
+
+async def poll(conn: Connection) -> Poll:
+    row = await conn.fetchrow(_POLL)
+    assert row is not None, "the migration makes both rows"
+    return Poll(**row)
+
+
+async def in_force(conn: Connection) -> list[Control]:
+    return [_control(row) for row in await conn.fetch(_IN_FORCE)]
+
+
+async def get(conn: Connection, scope: Scope, subject: str) -> Control | None:
+    row = await conn.fetchrow(_GET, scope, subject)
+    return None if row is None else _control(row)
+
+
+async def list_controls(
+    conn: Connection, tenant: Tenant, *, scope: Scope | None, after: str, limit: int
+) -> Sequence[Control]:
+    rows = await conn.fetch(_LIST, tenant.reseller_id, tenant.merchant_id, after, scope, limit)
+    return [_control(row) for row in rows]
+
+
+async def stop(tx: Connection, new: NewStop) -> Control:
+    """Must be a transaction: the number it raises is the one under which others find the change."""
+    await tx.execute(_RAISE_VERSION)
+    await tx.execute(_FORGET_OVER)
+    row = await tx.fetchrow(
+        _STOP,
+        new.scope,
+        new.subject,
+        new.reason,
+        new.by,
+        new.ends_at,
+        new.ends_in_s,
+        new.ramp_s,
+        new.tenant.reseller_id,
+        new.tenant.merchant_id,
+    )
+    assert row is not None, "an upsert has one row"
+    return _control(row)
+
+
+async def resume(
+    tx: Connection, scope: Scope, subject: str, *, reason: str, by: str, ramp_s: int
+) -> Control | None:
+    """None if it was not stopped."""
+    await tx.execute(_RAISE_VERSION)
+    row = await tx.fetchrow(_RESUME, scope, subject, reason, by, ramp_s)
+    return None if row is None else _control(row)
+
+
+async def may_start(tx: Connection, installation: UUID, beat: int) -> bool:
+    """Inside an intent: no kill switch, no promoter pause, and still the database that the caller knows."""
+    return bool(await tx.fetchval(_MAY_START, installation, beat))
+
+
+async def campaign_owner(conn: Connection, tenant: Tenant, campaign_id: UUID) -> Tenant | None:
+    row = await conn.fetchrow(_CAMPAIGN_OWNER, tenant.reseller_id, tenant.merchant_id, campaign_id)
+    return None if row is None else Tenant(row["reseller_id"], row["merchant_id"])
+
+
+def _control(row: asyncpg.Record) -> Control:
+    values: dict[str, Any] = dict(row)
+    return Control(**values | {"scope": Scope(row["scope"])})

@@ -1,0 +1,12 @@
+-- Newest first: what a tenant may read. Filters are joined by "and".
+SELECT * FROM audit_log
+WHERE id < $3
+  AND ($1::text IS NULL OR reseller_id = $1)
+  AND ($2::text IS NULL OR merchant_id = $2)
+  AND ($4::text IS NULL OR actor = $4)
+  AND ($5::text IS NULL OR action = $5 OR starts_with(action, $5 || '.'))
+  AND ($6::text IS NULL OR subject = $6)
+  AND ($7::timestamptz IS NULL OR at >= $7)
+  AND ($8::timestamptz IS NULL OR at < $8)
+ORDER BY id DESC
+LIMIT $9

@@ -1,0 +1,2 @@
+-- Every flag that somebody has set.
+SELECT * FROM flags ORDER BY name

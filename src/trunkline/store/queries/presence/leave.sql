@@ -1,0 +1,2 @@
+-- This process stops on purpose.
+DELETE FROM processes WHERE id = $1
