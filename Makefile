@@ -7,6 +7,8 @@
 # make lock       pins dependencies anew (needs the network)
 # make clean      removes the environment, never a data folder
 
+# Compiled modules are kept whatever the shell says: without them every start compiles the world anew.
+export PYTHONDONTWRITEBYTECODE :=
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
