@@ -36,6 +36,11 @@ class Keys:
         return self._key("e[0-9]*")
 
     @property
+    def witness(self) -> str:
+        """STRING `installation beat`: how far Postgres had come when it was last heard of."""
+        return self._key("witness")
+
+    @property
     def bell(self) -> str:
         """LIST that dialers wait on."""
         return self._key("bell")

@@ -21,6 +21,7 @@ _TITLES = {
     "carrier": "Calls",
     "twilio": "Twilio",
     "router": "Router",
+    "control": "Controls, flags and alarms",
     "spans": "Spans",
 }
 

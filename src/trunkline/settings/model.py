@@ -23,6 +23,7 @@ from trunkline.settings.values import (
     Seconds,
     Secret,
     SecretKeys,
+    SecretUrl,
     SocketUrl,
     Switch,
     Text,
@@ -201,6 +202,24 @@ class Router(Group):
     )
 
 
+class Control(Group):
+    """What steers the platform while it runs."""
+
+    restore_guard: Literal["strict", "witness"] = env(
+        "RESTORE_GUARD",
+        "strict",
+        "When nobody remembers how far Postgres had come: `strict` starts with the kill switch on, `witness` goes on.",
+    )
+    flag_provider: Text | None = env(
+        "FEATURE_FLAG_PROVIDER",
+        None,
+        "`package.module:factory` of an OpenFeature provider. Unset, flags are those of the API.",
+    )
+    alarm_webhook_url: SecretUrl | None = env(
+        "ALARM_WEBHOOK_URL", None, "Where to tell that an alarm was raised or cleared. Unset, nowhere."
+    )
+
+
 class Spans(Group):
     endpoint: HttpUrl | None = env(
         "OTEL_EXPORTER_OTLP_ENDPOINT", None, "Where spans are sent by OTLP over HTTP. Unset, there are none."
@@ -254,6 +273,7 @@ class Settings(Group):
     carrier: Carrier = Carrier()
     twilio: Twilio = Twilio()
     router: Router = Router()
+    control: Control = Control()
     spans: Spans = Spans()
 
     _given: dict[str, tuple[Source, str]] = PrivateAttr(default_factory=dict)

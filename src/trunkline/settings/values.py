@@ -61,6 +61,13 @@ def _base_url(*schemes: str) -> Callable[[str], str]:
     return check
 
 
+def _secret_url(secret: SecretStr) -> SecretStr:
+    """A URL whose path or query is as good as a password."""
+    if not urlsplit(_url("http", "https")(secret.get_secret_value())).hostname:
+        raise ValueError("no such URL")
+    return secret
+
+
 Seconds = Annotated[
     float,
     BeforeValidator(parse_duration_s),
@@ -96,5 +103,10 @@ RedisUrl = Annotated[
 ]
 HttpUrl = Annotated[
     str, AfterValidator(_base_url("http", "https")), Allowed("an `http://…` or `https://…` URL")
+]
+SecretUrl = Annotated[
+    SecretStr,
+    AfterValidator(_secret_url),
+    Allowed("an `http://…` or `https://…` URL"),
 ]
 SocketUrl = Annotated[str, AfterValidator(_base_url("ws", "wss")), Allowed("a `ws://…` or `wss://…` URL")]

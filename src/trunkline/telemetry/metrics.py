@@ -165,6 +165,23 @@ JOBS_FOUND_BY_POLL = _counter(
     "job_poll_scanned_total", "Jobs that were claimed after a look at everything instead of a poke."
 )
 
+# Steering: controls and alarms
+CONTROLS = _gauge("controls", "Stops in force, or growing back from one, by scope.", "scope")
+CONTROLS_AGE_SECONDS = _gauge(
+    "controls_age_seconds", "Since this process last heard from Postgres what is stopped. Usually under 1."
+)
+ALARM = _gauge("alarm", "Open alarms of that name. Every alarm there is has a series.", "name")
+PROCESSES = _gauge("processes_alive", "Processes that were heard of lately, by role.", "role")
+SCHEDULE_ADDS = _counter(
+    "schedule_adds_total", "New leads that were to be scheduled at once, by outcome: ok, failed.", "outcome"
+)
+RECONCILER_FIXES = _counter(
+    "reconciler_fixes_total", "What a reconciler found wrong and put right.", "reconciler"
+)
+CHANNEL_DRIFT = _gauge(
+    "channel_drift", "Channels on which Valkey and Postgres did not agree at the reconciler's last look."
+)
+
 # The engines
 DB_POOL = _gauge("db_pool_connections", "Connections to Postgres by state: idle, in_use, max.", "state")
 BUS_SCRIPT_SECONDS = _histogram(

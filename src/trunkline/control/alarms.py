@@ -1,0 +1,178 @@
+"""Every alarm there is: what it means, what to do, and when it is raised. `docs/alarms.md` is made from this file.
+
+An alarm is either measured (a value over its threshold for a while, judged by `evaluation.py`) or reported (a part of
+the platform saw it happen and said so with `raise_alarm`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Severity(StrEnum):
+    PAGE = "page"
+    URGENT = "urgent"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Raised when every value of the last `for_s` is over `above`; cleared when every one of `clear_for_s` is not over
+    `clear_at`. The gap between the two keeps a value that trembles around its threshold from ringing all night."""
+
+    above: float
+    for_s: float
+    clear_at: float
+    clear_for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """Raised by whoever saw it; cleared when it was not seen for `quiet_s`, or (None) only by a person."""
+
+    quiet_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmDefinition:
+    name: str
+    severity: Severity
+    meaning: str
+    # What a person should do.
+    action: str
+    rule: Measured | Reported
+    # What its subject names, where there is more than one.
+    subject: str = ""
+
+
+_ALL = (
+    AlarmDefinition(
+        "dispatch_halted",
+        Severity.PAGE,
+        "Nothing was placed for two minutes and more than ten leads are overdue. Leads that a control stops, whose "
+        "calling window is closed or whose pool has no free channel do not count.",
+        "Look at the dialers: do they run, and what do their logs say of matches and intents? Then at the carriers: do "
+        "they refuse everything? `trunkline doctor` checks the engines.",
+        Measured(above=10, for_s=60, clear_at=0, clear_for_s=0),
+    ),
+    AlarmDefinition(
+        "no_leader",
+        Severity.PAGE,
+        "No process has led for 30 s: nothing reconciles, and nothing is judged for other alarms.",
+        "Start a process with the role `control`, or find out why those that run cannot renew their lease in Postgres.",
+        Reported(quiet_s=15),
+    ),
+    AlarmDefinition(
+        "store_restored",
+        Severity.PAGE,
+        "Postgres was restored to an earlier moment, or cannot be shown not to have been. The kill switch is on.",
+        "Compare the carriers' call lists with the attempts since that moment. Then lift the kill switch, with a ramp.",
+        Reported(quiet_s=None),
+    ),
+    AlarmDefinition(
+        "postgres_unreachable",
+        Severity.PAGE,
+        "Postgres did not answer for more than five seconds. It is written down once Postgres is back; while it lasts, "
+        "the gauge and `/ready` say so.",
+        "Look at Postgres and at the way to it. Nothing is dialled meanwhile, and nothing is lost.",
+        Reported(quiet_s=None),
+    ),
+    AlarmDefinition(
+        "valkey_unreachable",
+        Severity.URGENT,
+        "Valkey did not answer for ten seconds. Leads are dispatched from Postgres at a reduced rate.",
+        "Look at Valkey and at the way to it. Its memory is rebuilt from Postgres when it is back.",
+        Measured(above=0, for_s=10, clear_at=0, clear_for_s=10),
+    ),
+    AlarmDefinition(
+        "lateness_high",
+        Severity.URGENT,
+        "The 99th percentile of lateness (due to request at the carrier) is over 5 s for five minutes.",
+        "More leads are due than channels can carry, or a step is slow: compare channels in use with their maximum, "
+        "then the durations of matches and intents.",
+        Measured(above=5, for_s=300, clear_at=3, clear_for_s=60),
+    ),
+    AlarmDefinition(
+        "schedule_failures",
+        Severity.URGENT,
+        "More than 1 % of the new leads of the last five minutes could not be put into the schedule at once. The "
+        "loader brings them, later.",
+        "Look at Valkey: is it slow, full or partly unreachable?",
+        Measured(above=0.01, for_s=0, clear_at=0.005, clear_for_s=60),
+    ),
+    AlarmDefinition(
+        "attempt_unknown",
+        Severity.URGENT,
+        "The fate of an attempt is unknown: its carrier could not be asked. The lead is not dialled again by itself, "
+        "and the channel is held for as long as a call could last.",
+        "Look the attempt up in the carrier's own console. Then reschedule the lead, or leave it.",
+        Measured(above=0, for_s=0, clear_at=0, clear_for_s=30),
+        subject="carrier/account",
+    ),
+    AlarmDefinition(
+        "unknown_rate",
+        Severity.URGENT,
+        "More than 1 % of the calls placed in the last 15 minutes ended as unknown.",
+        "The carrier's call list is late, incomplete or closed to us: check its status page and our credentials.",
+        Measured(above=0.01, for_s=0, clear_at=0.005, clear_for_s=300),
+        subject="carrier",
+    ),
+    AlarmDefinition(
+        "mass_free_breaker",
+        Severity.URGENT,
+        "A reconciler would have freed more than 50 channels and a fifth of those held, without the carrier's word on "
+        "each. It stopped instead.",
+        "Find out why so many holders look dead: a database that went back, a lost table, a wrong clock. Restart the "
+        "reconciler when it is understood.",
+        Reported(quiet_s=600),
+        subject="reconciler",
+    ),
+    AlarmDefinition(
+        "dead_mailbox",
+        Severity.URGENT,
+        "Events were appended to a dead mailbox. Nobody processes them until it is replayed.",
+        "Read the mailbox's last error, mend its cause, replay it.",
+        Measured(above=0, for_s=0, clear_at=0, clear_for_s=60),
+        subject="kind",
+    ),
+    AlarmDefinition(
+        "late_fact",
+        Severity.WARNING,
+        "A call surfaced after its attempt had been given up: adopted if the lead has no newer attempt, else hung up.",
+        "If it happens often, the carrier's list lags more than we allow for: a person may have been rung twice.",
+        Reported(quiet_s=600),
+        subject="adopted or hung_up",
+    ),
+    AlarmDefinition(
+        "dead_jobs",
+        Severity.WARNING,
+        "Jobs failed for good and wait as dead letters.",
+        "Read their last error, mend its cause, replay or remove them.",
+        Measured(above=0, for_s=0, clear_at=0, clear_for_s=0),
+        subject="job type",
+    ),
+    AlarmDefinition(
+        "channel_drift",
+        Severity.WARNING,
+        "More than five channels were held in Valkey and not in Postgres, or the other way round.",
+        "The reconciler has put it right. If it comes back, look for dialers that die and for lost releases.",
+        Measured(above=5, for_s=0, clear_at=5, clear_for_s=60),
+    ),
+    AlarmDefinition(
+        "reconciler_fixes",
+        Severity.WARNING,
+        "A reconciler fixes more than ten things a minute: something upstream loses them.",
+        "Its log lines say what it fixed. Look for the part that should have done it.",
+        Measured(above=10, for_s=0, clear_at=5, clear_for_s=120),
+        subject="reconciler",
+    ),
+    AlarmDefinition(
+        "workers_down",
+        Severity.WARNING,
+        "Half or fewer of the processes of a role are left, of those that ran within the last ten minutes.",
+        "Look at why they ended: a crash, a full node, a deployment that went wrong.",
+        Measured(above=0.499, for_s=15, clear_at=0.25, clear_for_s=15),
+        subject="role",
+    ),
+)
+DEFINITIONS: Mapping[str, AlarmDefinition] = {definition.name: definition for definition in _ALL}

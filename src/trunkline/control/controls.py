@@ -1,0 +1,121 @@
+"""This process's view of the controls. `refresh.py` keeps it at most half a second behind Postgres.
+
+    if stop := controls.stopped(merchant_id=lead.merchant_id, reseller_id=lead.reseller_id):
+        ...                                # no grant, no intent
+    if controls.killed():
+        ...                                # no send
+
+Until the controls have been read for the first time everything is stopped. When Postgres is away, the last known
+state holds: without Postgres nothing can be committed, so nothing can be started on it either.
+"""
+
+import asyncio
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from trunkline.clock import Clock
+from trunkline.control.stops import Stop, Stops, Target
+from trunkline.store.controls import Control
+
+# Ten refreshes in a row went wrong: whoever looks should know that the view is old.
+STALE_AFTER_S = 5.0
+UNREAD = Stop("unread", "", "The controls have not been read yet.", None)
+
+
+class Controls:
+    def __init__(self, clock: Clock):
+        self._clock = clock
+        self._stops = Stops()
+        self._closed: Stop | None = UNREAD
+        self._read_at_s = clock.boottime_s()
+        # Postgres' clock when the last answer came. Counting on from there can only be late: no stop ends early.
+        self._postgres_now: datetime | None = None
+        self._fingerprint: object = UNREAD
+        self._generation = 0
+        self._changed = asyncio.Event()
+
+    def stopped(
+        self,
+        *,
+        reseller_id: str | None = None,
+        merchant_id: str | None = None,
+        campaign_id: UUID | str | None = None,
+        number_id: UUID | str | None = None,
+        carrier: str | None = None,
+    ) -> Stop | None:
+        """Why this may not start now. With nothing named: why nothing may."""
+        target = Target(reseller_id, merchant_id, campaign_id, number_id, carrier)
+        return self._closed or self._stops.stopped(target, self._now())
+
+    def killed(self) -> Stop | None:
+        """Why nothing may be sent now. To be asked before every single send."""
+        return self._closed or self._stops.killed(self._now())
+
+    def share(
+        self,
+        *,
+        reseller_id: str | None = None,
+        merchant_id: str | None = None,
+        campaign_id: UUID | str | None = None,
+        number_id: UUID | str | None = None,
+        carrier: str | None = None,
+    ) -> float:
+        """The part of its usual starts that this may make: 0 stopped, growing to 1 after a stop."""
+        target = Target(reseller_id, merchant_id, campaign_id, number_id, carrier)
+        return 0.0 if self._closed else self._stops.share(target, self._now())
+
+    @property
+    def in_force(self) -> tuple[Control, ...]:
+        """Everything stopped or growing back, for those who tell others (the matcher's scripts)."""
+        return self._stops.controls
+
+    @property
+    def closed(self) -> Stop | None:
+        """Why the view itself stops everything, whatever it knows."""
+        return self._closed
+
+    @property
+    def generation(self) -> int:
+        """Grows with every change of what is stopped, also when a stop ends by itself."""
+        return self._generation
+
+    async def changed(self, after: int) -> int:
+        """Wait until the generation is another than `after`, and return it."""
+        while self._generation == after:
+            await self._changed.wait()
+        return self._generation
+
+    @property
+    def age_s(self) -> float:
+        """Since the last answer of Postgres."""
+        return self._clock.boottime_s() - self._read_at_s
+
+    @property
+    def is_stale(self) -> bool:
+        return self.age_s > STALE_AFTER_S
+
+    def read(self, postgres_now: datetime, stops: Stops | None = None) -> None:
+        """Postgres has answered: with new stops, or (None) that they are as before."""
+        self._postgres_now = postgres_now
+        self._read_at_s = self._clock.boottime_s()
+        self._stops = self._stops if stops is None else stops
+        self._closed = None
+        self._announce()
+
+    def close(self, reason: str) -> None:
+        """Stop everything until the next answer: this view cannot be relied on."""
+        self._closed = Stop("unread", "", reason, None)
+        self._announce()
+
+    def _now(self) -> datetime:
+        assert self._postgres_now is not None, "an open view has been read"
+        return self._postgres_now + timedelta(seconds=self.age_s)
+
+    def _announce(self) -> None:
+        fingerprint: object = self._closed or self._stops.fingerprint(self._now())
+        if fingerprint == self._fingerprint:
+            return
+        self._fingerprint = fingerprint
+        self._generation += 1
+        signal, self._changed = self._changed, asyncio.Event()
+        signal.set()

@@ -1,0 +1,136 @@
+"""OpenFeature: our provider, the choice of another one, and the question as the platform asks it.
+
+A provider answers from memory; ours does. One that asks over the network at every question would hold up the event loop
+and belongs behind a cache of its own.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import TypeVar
+from uuid import uuid4
+
+from openfeature import api
+from openfeature.evaluation_context import EvaluationContext
+from openfeature.exception import ErrorCode
+from openfeature.flag_evaluation import FlagResolutionDetails, FlagValueType, Reason
+from openfeature.provider import AbstractProvider, FeatureProvider, Metadata
+from openfeature.provider.no_op_provider import NoOpProvider
+
+from trunkline.control.flags import Because, FlagBoard, FlagDefinition, decide, translate
+from trunkline.errors import TrunklineError
+
+T = TypeVar("T")
+
+_REASONS = {
+    Because.DISABLED: Reason.DISABLED,
+    Because.MERCHANT: Reason.TARGETING_MATCH,
+    Because.RESELLER: Reason.TARGETING_MATCH,
+    Because.PERCENTAGE: Reason.SPLIT,
+}
+
+
+class FlagProviderError(TrunklineError):
+    """FEATURE_FLAG_PROVIDER cannot be used."""
+
+
+class StoreProvider(AbstractProvider):
+    """Answers from the flags in Postgres. They are switches: only booleans."""
+
+    def __init__(self, board: FlagBoard):
+        super().__init__()
+        self._board = board
+
+    def get_metadata(self) -> Metadata:
+        return Metadata(name="trunkline")
+
+    def resolve_boolean_details(
+        self, flag_key: str, default_value: bool, evaluation_context: EvaluationContext | None = None
+    ) -> FlagResolutionDetails[bool]:
+        name, reseller_in_name = translate(flag_key)
+        flag = self._board.get(name)
+        if flag is None:
+            return FlagResolutionDetails(default_value, reason=Reason.DEFAULT)
+        context = evaluation_context or EvaluationContext()
+        reseller_id = reseller_in_name or _text(context, "reseller_id")
+        merchant_id = _text(context, "merchant_id")
+        key = context.targeting_key or merchant_id or reseller_id
+        value, because = decide(flag, reseller_id=reseller_id, merchant_id=merchant_id, key=key)
+        return FlagResolutionDetails(
+            value, reason=_REASONS[because], flag_metadata={"because": because.value}
+        )
+
+    def resolve_string_details(
+        self, flag_key: str, default_value: str, evaluation_context: EvaluationContext | None = None
+    ) -> FlagResolutionDetails[str]:
+        return _only_booleans(default_value)
+
+    def resolve_integer_details(
+        self, flag_key: str, default_value: int, evaluation_context: EvaluationContext | None = None
+    ) -> FlagResolutionDetails[int]:
+        return _only_booleans(default_value)
+
+    def resolve_float_details(
+        self, flag_key: str, default_value: float, evaluation_context: EvaluationContext | None = None
+    ) -> FlagResolutionDetails[float]:
+        return _only_booleans(default_value)
+
+    def resolve_object_details(
+        self,
+        flag_key: str,
+        default_value: Sequence[FlagValueType] | Mapping[str, FlagValueType],
+        evaluation_context: EvaluationContext | None = None,
+    ) -> FlagResolutionDetails[Sequence[FlagValueType] | Mapping[str, FlagValueType]]:
+        return _only_booleans(default_value)
+
+
+class Flags:
+    """Asks whichever provider was chosen. OpenFeature knows providers by domain; each platform has its own."""
+
+    def __init__(self, board: FlagBoard, provider_path: str | None = None):
+        self._provider = load_provider(provider_path) if provider_path else StoreProvider(board)
+        self._domain = f"trunkline-{uuid4().hex}"
+        self._client = api.get_client(self._domain)
+
+    async def open(self) -> None:
+        """A hosted service's provider may connect here, so it has a thread to itself."""
+        try:
+            await asyncio.to_thread(api.set_provider_and_wait, self._provider, self._domain)
+        except Exception as error:
+            raise FlagProviderError(f"The feature flag provider did not start: {error}") from error
+
+    async def close(self) -> None:
+        await asyncio.to_thread(api.set_provider_and_wait, NoOpProvider(), self._domain)
+
+    def is_on(
+        self, flag: FlagDefinition, *, reseller_id: str | None = None, merchant_id: str | None = None
+    ) -> bool:
+        """Whatever goes wrong, there is an answer: the flag's default."""
+        named = {"reseller_id": reseller_id, "merchant_id": merchant_id}
+        context = EvaluationContext(
+            merchant_id or reseller_id, {name: value for name, value in named.items() if value is not None}
+        )
+        return self._client.get_boolean_value(flag.name, flag.default, context)
+
+
+def load_provider(path: str) -> FeatureProvider:
+    """`package.module:factory`, called without arguments, as a class or a function of the operator's choosing."""
+    module_name, _, name = path.partition(":")
+    try:
+        provider: FeatureProvider = getattr(import_module(module_name), name)()
+    except Exception as error:
+        raise FlagProviderError(
+            f"FEATURE_FLAG_PROVIDER={path} cannot be used: {error}. It is written package.module:factory."
+        ) from error
+    return provider
+
+
+def _text(context: EvaluationContext, name: str) -> str | None:
+    value = context.attributes.get(name)
+    return value if isinstance(value, str) else None
+
+
+def _only_booleans(default: T) -> FlagResolutionDetails[T]:
+    return FlagResolutionDetails(
+        default, error_code=ErrorCode.TYPE_MISMATCH, error_message="Flags here are on or off."
+    )

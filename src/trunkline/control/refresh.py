@@ -1,0 +1,102 @@
+"""Keeps this process's controls and flags at most half a second behind Postgres. Every process runs it.
+
+One row is read twice a second: has anything changed? Only then are controls or flags read. So a change is in force
+everywhere within a second, and a thousand looks cost a thousand reads of one row.
+"""
+
+import asyncio
+
+from trunkline.control.controls import Controls
+from trunkline.control.flags import FlagBoard
+from trunkline.control.guardian import Guardian
+from trunkline.control.stops import Stops
+from trunkline.loops.base import Loop
+from trunkline.store import controls as store_controls
+from trunkline.store import flags as store_flags
+from trunkline.store.controls import Poll, Scope
+from trunkline.store.database import Database
+from trunkline.telemetry import get_logger, metrics
+
+log = get_logger(__name__)
+
+INTERVAL_S = 0.5
+# A poll that takes longer is given up: the next one may find another connection.
+POLL_TIMEOUT_S = 2.0
+WAITING = "It is not known yet whether Postgres was restored to an earlier moment."
+
+
+class ControlRefresh(Loop):
+    name = "controls"
+
+    def __init__(
+        self,
+        database: Database,
+        guardian: Guardian,
+        controls: Controls,
+        flags: FlagBoard,
+        interval_s: float = INTERVAL_S,
+    ):
+        super().__init__(interval_s)
+        self._database = database
+        self._guardian = guardian
+        self._controls = controls
+        self._flags = flags
+        self._controls_version = -1
+        self._flags_version = -1
+        self._was_stale = False
+
+    async def run_once(self) -> int:
+        """Look once; 1 if controls or flags had changed."""
+        try:
+            async with asyncio.timeout(POLL_TIMEOUT_S):
+                return await self._look()
+        finally:
+            self._report()
+
+    async def pause(self, seconds: float) -> None:
+        """Also after failures: what was changed while Postgres was away must not wait for a growing pause."""
+        await super().pause(min(seconds, self.interval_s))
+
+    async def _look(self) -> int:
+        poll = await self._guardian.look()
+        if poll is None:
+            self._controls.close(WAITING)
+            return 0
+        # Flags first: reading the controls is what lets dispatch begin.
+        flags_changed = await self._read_flags(poll)
+        controls_changed = await self._read_controls(poll)
+        return int(controls_changed or flags_changed)
+
+    async def _read_controls(self, poll: Poll) -> bool:
+        if poll.controls_version == self._controls_version:
+            self._controls.read(poll.now)
+            return False
+        async with self._database.connection() as conn:
+            stops = Stops(await store_controls.in_force(conn))
+        self._controls.read(poll.now, stops)
+        self._controls_version = poll.controls_version
+        log.info("controls.changed", version=poll.controls_version, in_force=len(stops.controls))
+        return True
+
+    async def _read_flags(self, poll: Poll) -> bool:
+        if poll.flags_version == self._flags_version:
+            return False
+        async with self._database.connection() as conn:
+            self._flags.read(await store_flags.list_flags(conn))
+        self._flags_version = poll.flags_version
+        return True
+
+    def _report(self) -> None:
+        age_s, is_stale = self._controls.age_s, self._controls.is_stale
+        metrics.CONTROLS_AGE_SECONDS.set(age_s)
+        stopped = dict.fromkeys(map(str, Scope), 0.0)
+        for control in self._controls.in_force:
+            stopped[control.scope] += 1
+        metrics.set_exactly(metrics.CONTROLS, stopped)
+        if is_stale != self._was_stale:
+            self._was_stale = is_stale
+            metrics.ALARM.labels("postgres_unreachable").set(float(is_stale))
+            if is_stale:
+                log.error("controls.stale", age_s=round(age_s, 1), kept="the last known state")
+            else:
+                log.info("controls.fresh")

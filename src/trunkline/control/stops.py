@@ -1,0 +1,94 @@
+"""What is stopped at one moment. A value: reading it is a few look-ups, whatever the number of stops."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import UUID
+
+from trunkline.store.controls import Control, Scope
+
+_FOREVER = datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why something may not start now, and until when; None: until somebody lifts it."""
+
+    scope: str
+    subject: str
+    reason: str
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Whose call it would be, and over what. What is not known yet is left out."""
+
+    reseller_id: str | None = None
+    merchant_id: str | None = None
+    campaign_id: UUID | str | None = None
+    number_id: UUID | str | None = None
+    carrier: str | None = None
+
+
+def campaign_subject(merchant_id: str, campaign_id: UUID | str) -> str:
+    """Ids of campaigns are the caller's own, so a stop holds for the campaign of one merchant."""
+    return f"{merchant_id}/{campaign_id}"
+
+
+class Stops:
+    def __init__(self, controls: Iterable[Control] = ()):
+        self.controls = tuple(controls)
+        self._by_subject = {(control.scope, control.subject): control for control in self.controls}
+
+    def killed(self, now: datetime) -> Stop | None:
+        """Is the kill switch on? Then nothing is sent either."""
+        return self._strongest([(Scope.KILL_SWITCH, "")], now)
+
+    def stopped(self, target: Target, now: datetime) -> Stop | None:
+        """The stop that lasts longest of those that hold for the target."""
+        if not self._by_subject:
+            return None
+        return self._strongest(_keys(target), now)
+
+    def share(self, target: Target, now: datetime) -> float:
+        """The part of its usual starts that the target may make: 0 while stopped, less than 1 while growing back."""
+        if not self._by_subject:
+            return 1.0
+        return min((control.share(now) for control in self._found(_keys(target))), default=1.0)
+
+    def fingerprint(self, now: datetime) -> frozenset[tuple[Scope, str, str, datetime]]:
+        """Everything that is not as usual. Two that are equal mean that nothing has changed."""
+        return frozenset(
+            (control.scope, control.subject, control.phase(now), control.changed_at)
+            for control in self.controls
+            if control.phase(now) != "over"
+        )
+
+    def _strongest(self, keys: Iterable[tuple[Scope, str]], now: datetime) -> Stop | None:
+        stops = [c for c in self._found(keys) if c.phase(now) == "stopped"]
+        if not stops:
+            return None
+        longest = max(stops, key=lambda control: control.ends_at or _FOREVER)
+        return Stop(longest.scope, longest.subject, longest.reason, longest.ends_at)
+
+    def _found(self, keys: Iterable[tuple[Scope, str]]) -> Iterator[Control]:
+        for key in keys:
+            control = self._by_subject.get(key)
+            if control is not None:
+                yield control
+
+
+def _keys(target: Target) -> Iterator[tuple[Scope, str]]:
+    yield Scope.KILL_SWITCH, ""
+    yield Scope.PROMOTER, ""
+    if target.reseller_id is not None:
+        yield Scope.RESELLER, target.reseller_id
+    if target.merchant_id is not None:
+        yield Scope.MERCHANT, target.merchant_id
+        if target.campaign_id is not None:
+            yield Scope.CAMPAIGN, campaign_subject(target.merchant_id, target.campaign_id)
+    if target.number_id is not None:
+        yield Scope.NUMBER, str(target.number_id)
+    if target.carrier is not None:
+        yield Scope.CARRIER, target.carrier
