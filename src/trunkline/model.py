@@ -109,10 +109,23 @@ class CallFacts:
 
 
 class Outcome(StrEnum):
-    ANSWERED = "ANSWERED"
+    """How a lead can end: not dialled, on the line, in the session."""
+
+    PRECHECK_FAILED = "PRECHECK_FAILED"
+    BLACKLISTED = "BLACKLISTED"
+    NUMBER_UNAVAILABLE = "NUMBER_UNAVAILABLE"
+    INVALID_PHONE = "INVALID_PHONE"
+    NO_CONFIG = "NO_CONFIG"
+    CALL_LIMIT_REACHED = "CALL_LIMIT_REACHED"
+    ABORTED = "ABORTED"
     NO_ANSWER = "NO_ANSWER"
     CARRIER_ERROR = "CARRIER_ERROR"
     UNKNOWN = "UNKNOWN"
+    ANSWERED = "ANSWERED"
+    BUSY = "BUSY"
+    EARLY_HANGUP = "EARLY_HANGUP"
+    TRANSFERRED = "TRANSFERRED"
+    VOICEMAIL = "VOICEMAIL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +139,11 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The lead ends here."""
+    """The lead ends here. `word` is the agent's own, which stands in the place of the outcome."""
 
     outcome: Outcome
     reason: str | None
+    word: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Pure rules: which outcome a call had, and whether the lead is called again.
+"""Pure rules: what becomes of a lead after an attempt.
 
 `max_attempts` counts all attempts of a lead, whatever ended them, so no rule can stack on another. Requests that the
 carrier refused count separately: a lead that no carrier takes ends too.
@@ -6,35 +6,50 @@ carrier refused count separately: a lead that no carrier takes ends too.
 
 from datetime import datetime
 
+from trunkline.leads.outcomes import CarrierFacts, Facts, Verdict, verdict
+from trunkline.leads.retries import DEFAULT, Retries
 from trunkline.model import Budget, Decision, Finish, Outcome, Retry
 
-RETRY_BASE_S = 60.0
-CARRIER_ERRORS_MAX = 3
+# Nobody was reached, so it is worth another attempt unless a rule says otherwise.
+_UNREACHED = frozenset({Outcome.NO_ANSWER, Outcome.BUSY, Outcome.VOICEMAIL})
 
 
-def after_call(answered_at: datetime | None, end_reason: str | None, budget: Budget) -> Decision:
+def after_call(
+    answered_at: datetime | None, end_reason: str | None, budget: Budget, retries: Retries = DEFAULT
+) -> Decision:
     """A call has ended, as the carrier tells it."""
-    if answered_at is not None or end_reason == "completed":
-        return Finish(Outcome.ANSWERED, None)
-    reason = (end_reason or "failed").upper()
-    if budget.attempt_count < budget.max_attempts:
-        return Retry(retry_delay_s(budget.attempt_count))
-    return Finish(Outcome.NO_ANSWER, reason)
+    return after_facts(Facts(CarrierFacts(answered_at, end_reason)), budget, retries)
 
 
-def after_refusal(code: str, budget: Budget) -> Decision:
+def after_facts(
+    facts: Facts, budget: Budget, retries: Retries = DEFAULT, now: datetime | None = None
+) -> Decision:
+    """A call has ended, as all witnesses tell it. Who asked not to be called is not called; who asked to be called at a
+    certain time is, as long as the budget lasts."""
+    found = verdict(facts)
+    finish = Finish(found.outcome, found.reason, found.word)
+    if facts.agent.opt_out or budget.attempt_count >= budget.max_attempts:
+        return finish
+    if facts.agent.callback_at is not None and now is not None:
+        return Retry(max((facts.agent.callback_at - now).total_seconds(), 1.0))
+    return _retry(found, budget, retries) or finish
+
+
+def _retry(found: Verdict, budget: Budget, retries: Retries) -> Retry | None:
+    rule = retries.rule(found.word or found.outcome.value, found.reason)
+    if not (found.outcome in _UNREACHED if rule is None else rule.retry):
+        return None
+    return Retry(retries.delay_s(budget.attempt_count, rule))
+
+
+def after_refusal(code: str, budget: Budget, retries: Retries = DEFAULT) -> Decision:
     """The carrier refused the request, so nobody was called: it costs carrier errors, not attempts."""
     errors = budget.carrier_error_count + 1
-    if errors >= CARRIER_ERRORS_MAX:
+    if errors >= retries.carrier_errors_max:
         return Finish(Outcome.CARRIER_ERROR, code)
-    return Retry(retry_delay_s(errors), carrier_error=True, counted=False)
+    return Retry(retries.delay_s(errors), carrier_error=True, counted=False)
 
 
 def after_throttling(retry_after_s: float) -> Decision:
     """The carrier is too busy: no fault of the lead, so it costs nothing."""
     return Retry(max(retry_after_s, 1.0), counted=False)
-
-
-def retry_delay_s(failures: int) -> float:
-    """After the k-th failure: 60 s × 2^(k-1)."""
-    return RETRY_BASE_S * float(2 ** (failures - 1))

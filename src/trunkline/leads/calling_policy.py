@@ -1,0 +1,208 @@
+"""The calling policy: who may be called when, how often and after asking whom. Pure.
+
+Four layers may state one: the platform, a reseller, a merchant, a campaign. What restricts adds up over all layers, and
+the strictest wins; no tenant can loosen what the platform or its reseller has tightened. What is a preference (retries,
+pre-checks, the time zone of callees) is taken from the nearest layer that states it.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import AfterValidator, Field
+
+from trunkline.leads import windows
+from trunkline.leads.conditions import HttpCheck
+from trunkline.leads.frozen import Frozen, ZoneName
+from trunkline.leads.limits import CallsPerPerson, PersonLimit
+from trunkline.leads.packs import PACKS, Pack
+from trunkline.leads.retries import DEFAULT, Retries
+from trunkline.leads.windows import Opening, Rule, Window
+from trunkline.leads.zones import zones_of
+
+Scope = Literal["platform", "reseller", "merchant", "campaign"]
+T = TypeVar("T")
+
+
+def _known_pack(name: str) -> str:
+    if name not in PACKS:
+        raise ValueError(f"there is no pack {name[:40]!r}; there are: {', '.join(sorted(PACKS))}")
+    return name
+
+
+PackName = Annotated[str, AfterValidator(_known_pack)]
+Prefix = Annotated[str, Field(pattern=r"^\+[1-9][0-9]{0,14}$", examples=["+1415"])]
+Micros = Annotated[int, Field(ge=0, le=10**15, strict=True)]
+
+
+class Destinations(Frozen):
+    """Which numbers may be dialled, by how they begin. Nothing under `allow` allows all."""
+
+    allow: tuple[Prefix, ...] = Field((), max_length=500)
+    deny: tuple[Prefix, ...] = Field((), max_length=500)
+
+    def permit(self, phone: str) -> bool:
+        return (not self.allow or phone.startswith(self.allow)) and not phone.startswith(self.deny or "-")
+
+
+class Price(Frozen):
+    """What a call is expected to cost, in millionths of the currency. The intent sets aside `reserve_minutes` of it."""
+
+    per_call_micros: Micros = 0
+    per_minute_micros: Micros = 0
+    reserve_minutes: float = Field(1.0, ge=0, le=240)
+
+    @property
+    def reserved_micros(self) -> int:
+        return self.per_call_micros + round(self.per_minute_micros * self.reserve_minutes)
+
+
+class RecentContact(Frozen):
+    """Whoever has talked with this merchant lately is left in peace."""
+
+    cooldown_h: int = Field(24, ge=1, le=168)
+    then: Literal["defer", "abort"] = "defer"
+
+
+class CallingPolicy(Frozen):
+    """One layer. What is left out says nothing."""
+
+    windows: tuple[Window, ...] = Field((), max_length=20, description="All of them must be open.")
+    packs: tuple[PackName, ...] = Field(
+        (), max_length=20, description="Legal hours, by country: see /policy/packs."
+    )
+    destinations: Destinations | None = None
+    person_limits: tuple[PersonLimit, ...] = Field(
+        (), max_length=10, description="How often a merchant may call one person. All of them hold."
+    )
+    attempts_per_day: int | None = Field(None, ge=0, le=10**9, description="Of one merchant, in its own day.")
+    spend_per_day_micros: Micros | None = Field(None, description="Of one merchant, in its own day.")
+    calls_per_person: CallsPerPerson | None = Field(
+        None, description="By all tenants together; 7 an hour if nobody says otherwise. Platform only."
+    )
+    max_concurrent: int | None = Field(None, ge=0, le=100_000, description="Calls at once. Campaigns only.")
+    starts_per_s: float | None = Field(None, gt=0, le=10_000, description="Campaigns only.")
+    timezone: ZoneName | None = Field(
+        None,
+        description="Where callees are, and when the merchant's day begins. Left out: their numbers tell, and UTC.",
+    )
+    price: Price | None = None
+    retries: Retries | None = None
+    prechecks: tuple[HttpCheck, ...] | None = Field(None, max_length=5)
+    recent_contact: RecentContact | None = None
+
+
+EMPTY = CallingPolicy()
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """What holds for a lead: all layers together."""
+
+    windows: tuple[Window, ...]
+    packs: tuple[Pack, ...]
+    destinations: tuple[Destinations, ...]
+    person_limits: tuple[PersonLimit, ...]
+    attempts_per_day: int | None
+    spend_per_day_micros: int | None
+    calls_per_person: CallsPerPerson
+    campaign_max_concurrent: int | None
+    campaign_starts_per_s: float | None
+    timezone: str | None
+    price: Price
+    retries: Retries
+    prechecks: tuple[HttpCheck, ...]
+    recent_contact: RecentContact | None
+
+    def permits(self, phone: str) -> bool:
+        return all(each.permit(phone) for each in self.destinations)
+
+    def limits_of(self, phone: str) -> tuple[PersonLimit, ...]:
+        by_pack = (pack.person_limits for pack in self.packs if pack.concerns(phone))
+        return sum(by_pack, self.person_limits)
+
+    def opening(self, phone: str, zone: str | None, at: datetime) -> Opening | None:
+        """When this person may be called, from `at` on. None: never. `zone` is the lead's own, where it gives one."""
+        rules = self.rules_of(phone, zone)
+        return windows.next_opening(rules, at) if rules else Opening(at, None)
+
+    def rules_of(self, phone: str, zone: str | None) -> tuple[Rule, ...]:
+        by_pack = (pack.windows for pack in self.packs if pack.concerns(phone))
+        found: tuple[Window, ...] = sum(by_pack, self.windows)
+        if not found:
+            return ()
+        given = zone or self.timezone
+        zones = (given,) if given else zones_of(phone)
+        return tuple(Rule(window, (window.timezone,) if window.timezone else zones) for window in found)
+
+
+def resolve(
+    platform: CallingPolicy = EMPTY,
+    reseller: CallingPolicy = EMPTY,
+    merchant: CallingPolicy = EMPTY,
+    campaign: CallingPolicy = EMPTY,
+) -> Effective:
+    layers = (platform, reseller, merchant, campaign)
+    return Effective(
+        windows=sum((layer.windows for layer in layers), ()),
+        packs=tuple(PACKS[name] for name in dict.fromkeys(name for layer in layers for name in layer.packs)),
+        destinations=tuple(layer.destinations for layer in layers if layer.destinations),
+        person_limits=sum((layer.person_limits for layer in layers), ()),
+        attempts_per_day=_least(layer.attempts_per_day for layer in layers),
+        spend_per_day_micros=_least(layer.spend_per_day_micros for layer in layers),
+        calls_per_person=platform.calls_per_person or CallsPerPerson(),
+        campaign_max_concurrent=campaign.max_concurrent,
+        campaign_starts_per_s=campaign.starts_per_s,
+        timezone=_nearest([layer.timezone for layer in layers]),
+        price=_nearest([layer.price for layer in layers]) or Price(),
+        retries=_nearest([layer.retries for layer in layers]) or DEFAULT,
+        prechecks=_nearest([layer.prechecks for layer in layers]) or (),
+        recent_contact=_nearest([layer.recent_contact for layer in layers]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    field: str
+    error: str
+
+
+def problems(
+    policy: CallingPolicy, scope: Scope, above: Sequence[CallingPolicy], now: datetime
+) -> list[Problem]:
+    """What is wrong with a layer that its shape alone does not show. `above` are the layers it adds to."""
+    return [
+        *(
+            Problem(name, f"Only {who} may set this.")
+            for name, who in _RESERVED.items()
+            if scope not in who and getattr(policy, name) is not None
+        ),
+        *([_NEVER_OPENS] if _never_opens([*above, policy], now) else []),
+    ]
+
+
+_RESERVED = {
+    "calls_per_person": "the platform",
+    "max_concurrent": "a campaign",
+    "starts_per_s": "a campaign",
+}
+_NEVER_OPENS = Problem(
+    "windows", "Together with the windows above it, it never opens: nobody would ever be called."
+)
+
+
+def _never_opens(layers: Sequence[CallingPolicy], now: datetime) -> bool:
+    """Judged as if all callees were in one place; of those who are not, ingest and the dial speak one by one."""
+    found = [window for layer in layers for window in layer.windows]
+    zone = _nearest([layer.timezone for layer in layers]) or "UTC"
+    rules = tuple(Rule(window, (window.timezone or zone,)) for window in found)
+    return bool(rules) and windows.next_opening(rules, now) is None
+
+
+def _least(values: Iterable[int | None]) -> int | None:
+    return min((value for value in values if value is not None), default=None)
+
+
+def _nearest(values: Sequence[T | None]) -> T | None:
+    return next((value for value in reversed(values) if value is not None), None)

@@ -1,0 +1,113 @@
+"""Counting rules: how often a person may be called, how much a merchant may do in a day. Pure.
+
+Only calls that were placed count. A limiter that counts what it refused refills itself; here a refusal leaves no trace
+in what is counted.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta
+from typing import Literal
+from zoneinfo import ZoneInfo
+
+from pydantic import Field
+
+from trunkline.leads.frozen import Frozen
+
+# An exact moment would tell a tenant when another one called; a quarter of an hour does not.
+ROUND_S = 900
+
+
+class PersonLimit(Frozen):
+    """How often one merchant may call one person."""
+
+    max_calls: int = Field(ge=1, le=1000)
+    window_h: int = Field(ge=1, le=168)
+    then: Literal["defer", "finish"] = Field(
+        "defer", description="What becomes of a lead over the limit: called later, or CALL_LIMIT_REACHED."
+    )
+
+
+class CallsPerPerson(Frozen):
+    """How often one person may be called, by all tenants together."""
+
+    max_calls: int = Field(7, ge=1, le=1000)
+    window_s: int = Field(3600, ge=60, le=604_800)
+
+
+@dataclass(frozen=True, slots=True)
+class PersonQuestion:
+    """Count the calls to a person in a window. Without a merchant: of all tenants."""
+
+    phone: str
+    merchant_id: str | None
+    max_calls: int
+    window_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class PersonCalls:
+    """The answer: at most `max_calls` of the newest placed calls, and whether all are the asking merchant's own."""
+
+    calls: int
+    oldest_at: datetime | None
+    all_own: bool
+
+
+def person_free_at(question: PersonQuestion, found: PersonCalls) -> datetime | None:
+    """When the person may be called again; None is now. Rounded where an exact moment would tell on another tenant."""
+    if found.calls < question.max_calls or found.oldest_at is None:
+        return None
+    free_at = found.oldest_at + timedelta(seconds=question.window_s)
+    return free_at if found.all_own else rounded_up(free_at)
+
+
+def rounded_up(moment: datetime) -> datetime:
+    seconds = math.ceil(moment.timestamp() / ROUND_S) * ROUND_S
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def day_of(now: datetime, zone: str | None) -> tuple[datetime, datetime]:
+    """The merchant's day that this moment is in: its first moment, and the first of the day after."""
+    clock = ZoneInfo(zone or "UTC")
+    today = now.astimezone(clock).date()
+    first, after = (
+        datetime.combine(day, time(), clock).astimezone(UTC) for day in (today, today + timedelta(days=1))
+    )
+    return first, after
+
+
+@dataclass(frozen=True, slots=True)
+class PodRoom:
+    """Pods that are free now, and the share of calls that is expected to be answered."""
+
+    free: int
+    answer_rate: float
+
+
+def pods_admit(room: PodRoom, unanswered: int) -> bool:
+    """Whether one more call will find a pod: calls that nobody has answered yet count at the expected rate."""
+    return (unanswered + 1) * room.answer_rate <= room.free
+
+
+@dataclass(slots=True)
+class Pace:
+    """Starts are spaced evenly: one every `interval_s`. Without an interval only a set-back counts."""
+
+    kind: str
+    subject: str
+    interval_s: float | None
+    next_start_at: datetime
+
+
+def start_together(paces: Sequence[Pace], now: datetime, within_s: float) -> datetime | Pace:
+    """The moment at which all of these paces let a call start, each advanced past it. If it cannot start soon, the
+    pace that stands in its way, and none is advanced."""
+    start_at = max([now, *(pace.next_start_at for pace in paces)])
+    if start_at > now + timedelta(seconds=within_s):
+        return max(paces, key=lambda pace: pace.next_start_at)
+    for pace in paces:
+        if pace.interval_s is not None:
+            pace.next_start_at = start_at + timedelta(seconds=pace.interval_s)
+    return start_at

@@ -1,0 +1,245 @@
+"""Calling windows: when somebody may be called, by the clock on their own wall. Pure.
+
+An instant is judged by the wall clock it falls on, never the other way round: a wall time may not exist (spring) or
+exist twice (autumn), an instant always has one. The next opening is searched among the instants at which anything can
+change: the bounds of spans, midnights, and changes of the clock itself.
+"""
+
+import re
+from bisect import bisect
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
+from itertools import chain
+from typing import Annotated, Literal, TypeAlias
+from zoneinfo import ZoneInfo
+
+import holidays
+from pydantic import AfterValidator, Field, model_validator
+
+from trunkline.leads.frozen import Frozen, ZoneName
+
+Weekday: TypeAlias = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+WEEKDAYS: tuple[Weekday, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+NEAR_DAYS = 8
+# A year and the longest run of closed days before it: whoever finds nothing in it is never called.
+FAR_DAYS = 400
+_DAY = timedelta(days=1)
+_WALL_TIME = re.compile(r"([01]\d|2[0-3]):[0-5]\d|24:00")
+
+
+def _wall_time(text: str) -> str:
+    if not _WALL_TIME.fullmatch(text):
+        raise ValueError("write a time as HH:MM, from 00:00 to 24:00")
+    return text
+
+
+def _holiday_calendar(country: str) -> str:
+    if country not in holidays.list_supported_countries():
+        raise ValueError(f"no holidays are known of {country[:10]!r}: write a country code like US")
+    return country
+
+
+WallTime = Annotated[str, AfterValidator(_wall_time)]
+Country = Annotated[str, AfterValidator(_holiday_calendar)]
+
+
+class Span(Frozen):
+    """From `start` until `end` on each of these days. It may end on the morning after."""
+
+    days: tuple[Weekday, ...] = Field(WEEKDAYS, min_length=1, description="The days on which it begins.")
+    start: WallTime = Field(examples=["09:00"])
+    end: WallTime = Field(examples=["18:00"])
+
+    @model_validator(mode="after")
+    def _has_length(self) -> "Span":
+        if self.start in (self.end, "24:00"):
+            raise ValueError("start and end are the same: write 00:00 to 24:00 for a whole day")
+        return self
+
+    @property
+    def wraps(self) -> bool:
+        return self.end < self.start
+
+
+class HolidayCalendar(Frozen):
+    """The public holidays of a country, or of a part of it."""
+
+    country: Country = Field(examples=["US"])
+    subdivision: str | None = Field(None, max_length=10, examples=["CA"])
+
+    @model_validator(mode="after")
+    def _has_subdivision(self) -> "HolidayCalendar":
+        known = holidays.list_supported_countries()[self.country]
+        if self.subdivision is not None and self.subdivision not in known:
+            raise ValueError(f"no holidays are known of {self.subdivision!r} in {self.country}")
+        return self
+
+
+class Window(Frozen):
+    spans: tuple[Span, ...] = Field(min_length=1, max_length=50)
+    timezone: ZoneName | None = Field(None, description="Left out: where the callee is.")
+    holidays: tuple[HolidayCalendar, ...] = Field((), max_length=10, description="Nobody is called on these.")
+    closed_on: tuple[date, ...] = Field((), max_length=400, description="Nor on these days.")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A window in the time zones in which all of it must be open: of one callee, there may be several."""
+
+    window: Window
+    zones: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Calls may start from `opens_at` on and before `closes_at`, which is None if it stays open for over a week."""
+
+    opens_at: datetime
+    closes_at: datetime | None
+
+
+def is_open(rules: Iterable[Rule], at: datetime) -> bool:
+    """A rule without a zone is closed: nobody knows what time it is there."""
+    return all(
+        rule.zones and all(_covers(rule.window, at.astimezone(ZoneInfo(zone))) for zone in rule.zones)
+        for rule in rules
+    )
+
+
+def next_opening(rules: tuple[Rule, ...], at: datetime) -> Opening | None:
+    """The opening at this moment or the next one after it. None: it never opens.
+
+    Remembered per rules, because thousands of leads ask the same: until an opening has closed, it is the answer.
+    """
+    at = at.astimezone(UTC)
+    found = _found.get(rules)
+    if found is None or not found.answers(at):
+        if len(_found) >= FOUND_MAX:
+            _found.clear()
+        found = _found[rules] = _Found(at, _search(rules, at))
+    opening = found.opening
+    return opening and Opening(max(at, opening.opens_at), opening.closes_at)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was found when it was asked at `asked_at`."""
+
+    asked_at: datetime
+    opening: Opening | None
+
+    def answers(self, at: datetime) -> bool:
+        until = self.opening.closes_at if self.opening else None
+        return self.asked_at <= at < (until or self.asked_at + _DAY)
+
+
+FOUND_MAX = 4096
+_found: dict[tuple[Rule, ...], _Found] = {}
+
+
+def _search(rules: tuple[Rule, ...], at: datetime) -> Opening | None:
+    opens_at = at if is_open(rules, at) else _first_open(rules, at)
+    return None if opens_at is None else Opening(opens_at, _closes_at(rules, opens_at))
+
+
+def _first_open(rules: tuple[Rule, ...], at: datetime) -> datetime | None:
+    """Searched with one zone for all whose clocks go alike: a country has forty names for ten clocks."""
+    few = tuple(Rule(rule.window, _unlike(rule.zones, at.date())) for rule in rules)
+    likely = (bound for bound in _bounds(few, at.date(), FAR_DAYS) if bound >= at and is_open(few, bound))
+    return next((bound for bound in likely if is_open(rules, bound)), None)
+
+
+@lru_cache(maxsize=4096)
+def _unlike(zones: tuple[str, ...], day: date) -> tuple[str, ...]:
+    """Zones whose clocks differ in some week of the coming year."""
+    noon = datetime(day.year, day.month, day.day, 12, tzinfo=UTC)
+    weeks = [noon + timedelta(weeks=week) for week in range(FAR_DAYS // 7)]
+    by_clock = {tuple(week.astimezone(ZoneInfo(zone)).utcoffset() for week in weeks): zone for zone in zones}
+    return tuple(by_clock.values())
+
+
+def _closes_at(rules: tuple[Rule, ...], opens_at: datetime) -> datetime | None:
+    later = (bound for bound in _bounds(rules, opens_at.date(), NEAR_DAYS) if bound > opens_at)
+    return next((bound for bound in later if not is_open(rules, bound)), None)
+
+
+def _covers(window: Window, local: datetime) -> bool:
+    day, wall = local.date(), local.strftime("%H:%M:%S.%f")
+    if _is_closed_on(window, day):
+        return False
+    return any(_span_covers(window, span, day, wall) for span in window.spans)
+
+
+def _span_covers(window: Window, span: Span, day: date, wall: str) -> bool:
+    """Wall times compare as text. The end is not included, or two windows could share one instant that nobody hits."""
+    if not span.wraps:
+        return _begins_on(span, day) and span.start <= wall < span.end
+    if _begins_on(span, day) and span.start <= wall:
+        return True
+    before = day - _DAY
+    return _begins_on(span, before) and wall < span.end and not _is_closed_on(window, before)
+
+
+def _begins_on(span: Span, day: date) -> bool:
+    return WEEKDAYS[day.weekday()] in span.days
+
+
+def _is_closed_on(window: Window, day: date) -> bool:
+    return day in window.closed_on or any(_is_holiday(calendar, day) for calendar in window.holidays)
+
+
+@lru_cache(maxsize=4096)
+def _is_holiday(calendar: HolidayCalendar, day: date) -> bool:
+    return day in _calendar(calendar)
+
+
+@lru_cache(maxsize=256)
+def _calendar(calendar: HolidayCalendar) -> holidays.HolidayBase:
+    return holidays.country_holidays(calendar.country, subdiv=calendar.subdivision)
+
+
+def _bounds(rules: tuple[Rule, ...], first: date, days: int) -> Iterator[datetime]:
+    """Every instant at which a rule may open or close, in order, from the day before `first` on."""
+    clocks = {(zone, wall) for rule in rules for zone in rule.zones for wall in _walls(rule.window)}
+    zones = {zone for zone, _ in clocks}
+    waiting: list[datetime] = []
+    for offset in range(-1, days + 1):
+        day = first + offset * _DAY
+        changes = (_clock_changes(zone, day) for zone in zones)
+        waiting = sorted({*waiting, *_instants(clocks, day), *chain.from_iterable(changes)})
+        # No clock is more than 14 hours ahead of UTC, so no later day begins before this hour of this one.
+        settled = bisect(waiting, datetime(day.year, day.month, day.day, 9, tzinfo=UTC))
+        yield from waiting[:settled]
+        waiting = waiting[settled:]
+
+
+def _walls(window: Window) -> set[str]:
+    return {"00:00", *chain.from_iterable((span.start, span.end) for span in window.spans)} - {"24:00"}
+
+
+def _instants(clocks: Iterable[tuple[str, str]], day: date) -> Iterator[datetime]:
+    for zone, wall in clocks:
+        local = datetime.fromisoformat(f"{day.isoformat()}T{wall}").replace(tzinfo=ZoneInfo(zone))
+        yield local.astimezone(UTC)
+        yield local.replace(fold=1).astimezone(UTC)
+
+
+@lru_cache(maxsize=4096)
+def _clock_changes(zone: str, day: date) -> tuple[datetime, ...]:
+    """The instant within this UTC day at which the zone's clock is changed, if it is."""
+    clock = ZoneInfo(zone)
+    low = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    high = low + _DAY
+    before = low.astimezone(clock).utcoffset()
+    if before == high.astimezone(clock).utcoffset():
+        return ()
+    while high - low > timedelta(seconds=1):
+        middle = low + (high - low) // 2
+        if middle.astimezone(clock).utcoffset() == before:
+            low = middle
+        else:
+            high = middle
+    return (high.replace(microsecond=0),)

@@ -1,0 +1,112 @@
+"""Counting rules: when a person is free again, when a merchant's day ends, who starts when, how many pods there are."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trunkline.leads.limits import (
+    ROUND_S,
+    Pace,
+    PersonCalls,
+    PersonQuestion,
+    PodRoom,
+    day_of,
+    person_free_at,
+    pods_admit,
+    rounded_up,
+    start_together,
+)
+
+NOW = datetime(2025, 6, 3, 10, 7, tzinfo=UTC)
+HOURLY = PersonQuestion("+14155550123", None, max_calls=7, window_s=3600)
+
+
+def later(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def test_below_the_limit_a_person_may_be_called_now() -> None:
+    assert person_free_at(HOURLY, PersonCalls(6, later(-3000), all_own=True)) is None
+
+
+def test_at_the_limit_a_person_is_free_when_the_oldest_of_those_calls_leaves_the_window() -> None:
+    assert person_free_at(HOURLY, PersonCalls(7, later(-3000), all_own=True)) == later(600)
+
+
+def test_the_moment_is_rounded_when_an_exact_one_would_tell_of_another_tenants_call() -> None:
+    """10:17 is when another tenant's call leaves the window; a quarter past is the next that may be told."""
+    found = person_free_at(HOURLY, PersonCalls(7, later(-3000), all_own=False))
+    assert found == datetime(2025, 6, 3, 10, 30, tzinfo=UTC)
+
+
+@given(st.floats(1.7e9, 1.9e9).map(lambda seconds: datetime.fromtimestamp(seconds, UTC)))
+def test_rounding_never_makes_it_earlier_and_never_much_later(moment: datetime) -> None:
+    rounded = rounded_up(moment)
+    assert timedelta(0) <= rounded - moment < timedelta(seconds=ROUND_S + 1)
+    assert rounded.timestamp() % ROUND_S == 0
+
+
+@pytest.mark.parametrize(
+    ("zone", "first", "after"),
+    [
+        (None, "2025-06-03T00:00+00:00", "2025-06-04T00:00+00:00"),
+        ("Asia/Kolkata", "2025-06-02T18:30+00:00", "2025-06-03T18:30+00:00"),
+        ("Pacific/Auckland", "2025-06-02T12:00+00:00", "2025-06-03T12:00+00:00"),
+    ],
+)
+def test_a_merchants_day_begins_at_its_own_midnight(zone: str | None, first: str, after: str) -> None:
+    assert day_of(NOW, zone) == (datetime.fromisoformat(first), datetime.fromisoformat(after))
+
+
+def test_a_day_with_a_change_of_the_clock_is_longer_or_shorter() -> None:
+    first, after = day_of(datetime(2025, 3, 30, 12, tzinfo=UTC), "Europe/Berlin")
+    assert after - first == timedelta(hours=23)
+
+
+def test_starts_are_spaced_and_what_cannot_start_soon_names_what_stands_in_its_way() -> None:
+    pace = Pace("account", "twilio/default", 0.5, later(-100))
+    starts = [start_together([pace], NOW, within_s=1.0) for _ in range(4)]
+    assert starts == [NOW, later(0.5), later(1.0), pace]
+    assert pace.next_start_at == later(1.5)
+
+
+def test_the_slowest_pace_decides_and_all_are_advanced_from_the_same_start() -> None:
+    account, number = Pace("account", "a", 0.1, later(0.3)), Pace("number", "n", 1.0, NOW)
+    assert start_together([account, number], NOW, within_s=1.0) == later(0.3)
+    assert (account.next_start_at, number.next_start_at) == (later(0.4), later(1.3))
+    assert start_together([account, number], NOW, within_s=1.0) is number
+    assert account.next_start_at == later(0.4)
+
+
+def test_a_set_back_holds_without_a_pace() -> None:
+    slowed = Pace("account", "a", None, later(30))
+    assert start_together([slowed], NOW, within_s=1.0) is slowed
+    assert start_together([slowed], later(31), within_s=1.0) == later(31)
+    assert slowed.next_start_at == later(30)
+
+
+@given(
+    st.lists(st.floats(0.01, 2), min_size=1, max_size=3),
+    st.lists(st.floats(-5, 2), min_size=3, max_size=3),
+    st.integers(1, 40),
+)
+def test_no_pace_is_ever_exceeded(intervals: list[float], offsets: list[float], calls: int) -> None:
+    paces = [Pace("p", str(n), interval, later(offsets[n])) for n, interval in enumerate(intervals)]
+    starts = [start for _ in range(calls) if isinstance(start := start_together(paces, NOW, 1.0), datetime)]
+    for before, after in pairwise(starts):
+        # Microseconds are the clock's own resolution.
+        assert (after - before).total_seconds() >= max(intervals) - 1e-6
+    assert all(NOW <= start <= later(1.0) for start in starts)
+
+
+def test_calls_that_nobody_answered_yet_count_at_the_expected_rate() -> None:
+    room = PodRoom(free=3, answer_rate=0.3)
+    admitted = 0
+    while pods_admit(room, admitted):
+        admitted += 1
+    assert admitted == 10
+    assert not pods_admit(PodRoom(0, 0.3), 0)
+    assert pods_admit(PodRoom(0, 0.0), 100)

@@ -1,0 +1,220 @@
+"""Calling policies in layers: restrictions add up, preferences are the nearest one's."""
+
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+from pydantic import ValidationError
+
+from trunkline.leads.calling_policy import (
+    CallingPolicy,
+    Destinations,
+    Price,
+    problems,
+    resolve,
+)
+from trunkline.leads.conditions import Condition, HttpCheck, holds
+from trunkline.leads.limits import CallsPerPerson, PersonLimit
+from trunkline.leads.packs import PACKS
+from trunkline.leads.retries import Retries
+from trunkline.leads.windows import Opening, Span, Window
+
+SF, OKLAHOMA, MUMBAI, NOWHERE = "+14155550123", "+14055550123", "+919820012345", "+8821234567"
+NOW = datetime(2025, 6, 3, 6, 0, tzinfo=UTC)
+
+
+def hours(start: str, end: str) -> CallingPolicy:
+    return CallingPolicy(windows=(Window(spans=(Span(start=start, end=end),)),))
+
+
+def at(text: str, zone: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
+
+
+def test_nobody_having_said_anything_seven_calls_an_hour_are_the_only_limit() -> None:
+    policy = resolve()
+    assert policy.opening(NOWHERE, None, NOW) == Opening(NOW, None)
+    assert policy.permits(SF)
+    assert policy.calls_per_person == CallsPerPerson(max_calls=7, window_s=3600)
+    assert policy.limits_of(SF) == ()
+
+
+def test_windows_of_all_layers_hold_so_that_none_can_be_loosened() -> None:
+    policy = resolve(hours("08:00", "21:00"), hours("10:00", "23:00"), hours("00:00", "24:00"))
+    opening = policy.opening(SF, None, NOW)
+    assert opening is not None
+    assert opening.opens_at == at("2025-06-03T10:00", "America/Los_Angeles")
+    assert opening.closes_at == at("2025-06-03T21:00", "America/Los_Angeles")
+
+
+def test_a_window_is_read_where_the_callee_is_unless_lead_or_merchant_say_where() -> None:
+    policy = hours("09:00", "18:00")
+    for zone_of_lead, zone_of_merchant, zone in [
+        (None, None, "America/Los_Angeles"),
+        (None, "Europe/Berlin", "Europe/Berlin"),
+        ("Asia/Tokyo", "Europe/Berlin", "Asia/Tokyo"),
+    ]:
+        layer = policy.model_copy(update={"timezone": zone_of_merchant})
+        opening = resolve(merchant=layer).opening(SF, zone_of_lead, at("2025-06-03T00:00", zone))
+        assert opening is not None
+        assert opening.opens_at == at("2025-06-03T09:00", zone)
+
+
+def test_where_nobody_knows_the_time_nobody_is_called() -> None:
+    assert resolve(merchant=hours("00:00", "24:00")).opening(NOWHERE, None, NOW) is None
+
+
+def test_a_pack_concerns_the_numbers_of_its_place_and_the_strictest_wins() -> None:
+    policy = resolve(CallingPolicy(packs=("us-tcpa", "us-ok", "in-trai")))
+    evening = at("2025-06-03T20:30", "America/Chicago")
+    assert policy.opening(SF, None, evening) == Opening(
+        evening, at("2025-06-03T21:00", "America/Los_Angeles")
+    )
+    oklahoma = policy.opening(OKLAHOMA, None, evening)
+    assert oklahoma is not None
+    assert oklahoma.opens_at == at("2025-06-04T08:00", "America/Chicago")
+    mumbai = policy.opening(MUMBAI, None, at("2025-06-03T08:30", "Asia/Kolkata"))
+    assert mumbai is not None
+    assert mumbai.opens_at == at("2025-06-03T09:00", "Asia/Kolkata")
+    assert policy.limits_of(OKLAHOMA) == (PersonLimit(max_calls=3, window_h=24),)
+    assert policy.limits_of(SF) == ()
+
+
+def test_every_pack_says_how_old_it_is_and_whom_it_concerns() -> None:
+    for pack in PACKS.values():
+        assert pack.as_of.year >= 2025
+        assert pack.note
+        assert bool(pack.region) != bool(pack.prefixes)
+
+
+def test_the_least_of_all_limits_holds_and_person_limits_add_up() -> None:
+    policy = resolve(
+        CallingPolicy(attempts_per_day=100, person_limits=(PersonLimit(max_calls=5, window_h=24),)),
+        CallingPolicy(attempts_per_day=500, spend_per_day_micros=7),
+        CallingPolicy(spend_per_day_micros=9, person_limits=(PersonLimit(max_calls=2, window_h=1),)),
+    )
+    assert (policy.attempts_per_day, policy.spend_per_day_micros) == (100, 7)
+    assert [limit.max_calls for limit in policy.limits_of(SF)] == [5, 2]
+
+
+def test_a_preference_is_the_nearest_layers() -> None:
+    policy = resolve(
+        CallingPolicy(retries=Retries(base_s=10), price=Price(per_call_micros=1)),
+        merchant=CallingPolicy(retries=Retries(base_s=20)),
+    )
+    assert policy.retries.base_s == 20
+    assert policy.price.reserved_micros == 1
+
+
+@pytest.mark.parametrize(
+    ("destinations", "allowed"),
+    [
+        (Destinations(), True),
+        (Destinations(allow=("+1",)), True),
+        (Destinations(allow=("+1",), deny=("+1415",)), False),
+        (Destinations(allow=("+91",)), False),
+        (Destinations(deny=("+91",)), True),
+    ],
+)
+def test_destinations_are_known_by_how_they_begin(destinations: Destinations, *, allowed: bool) -> None:
+    assert resolve(merchant=CallingPolicy(destinations=destinations)).permits(SF) is allowed
+
+
+def test_all_layers_must_allow_a_destination() -> None:
+    only_us, only_sf = Destinations(allow=("+1",)), Destinations(allow=("+1415", "+91"))
+    policy = resolve(CallingPolicy(destinations=only_us), merchant=CallingPolicy(destinations=only_sf))
+    assert policy.permits(SF)
+    assert not policy.permits(MUMBAI)
+    assert not policy.permits(OKLAHOMA)
+
+
+def test_money_is_set_aside_for_the_minutes_that_a_call_is_expected_to_last() -> None:
+    assert Price(per_call_micros=5, per_minute_micros=100, reserve_minutes=2.5).reserved_micros == 255
+
+
+def test_what_only_one_layer_may_say_is_refused_elsewhere() -> None:
+    policy = CallingPolicy(calls_per_person=CallsPerPerson(), max_concurrent=1, starts_per_s=2)
+    assert [p.field for p in problems(policy, "merchant", [], NOW)] == [
+        "calls_per_person",
+        "max_concurrent",
+        "starts_per_s",
+    ]
+    assert [p.field for p in problems(policy, "platform", [], NOW)] == ["max_concurrent", "starts_per_s"]
+    assert [p.field for p in problems(policy, "campaign", [], NOW)] == ["calls_per_person"]
+
+
+def test_a_window_that_never_opens_is_a_problem_of_the_layer_that_closes_it() -> None:
+    assert problems(hours("09:00", "12:00"), "merchant", [hours("08:00", "20:00")], NOW) == []
+    (problem,) = problems(hours("20:00", "22:00"), "merchant", [hours("08:00", "20:00")], NOW)
+    assert problem.field == "windows"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"window": []},
+        {"packs": ["us-law"]},
+        {"timezone": "PST8"},
+        {"destinations": {"allow": ["1415"]}},
+        {"person_limits": [{"max_calls": 0, "window_h": 1}]},
+        {"person_limits": [{"max_calls": 1, "window_h": 169}]},
+        {"attempts_per_day": -1},
+        {"spend_per_day_micros": 1.5},
+        {"prechecks": [{"url": "ftp://example.com"}]},
+        {"prechecks": [{"url": "http://me:secret@example.com"}]},
+        {"prechecks": [{"url": "https://example.com", "timeout_s": 31}]},
+        {"prechecks": [{"url": "https://example.com", "defer_max": 11}]},
+        {"prechecks": [{"url": "https://example.com", "headers": {"A B": "c"}}]},
+        {"prechecks": [{"url": "https://example.com", "headers": {"A": "c\r\nd: e"}}]},
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        CallingPolicy.model_validate(wrong)
+
+
+def test_a_policy_survives_its_own_json() -> None:
+    policy = CallingPolicy(
+        windows=(Window(spans=(Span(start="09:00", end="18:00"),), holidays=()),),
+        packs=("us-tcpa",),
+        prechecks=(HttpCheck(url="https://example.com", conditions=(Condition(path="ok", value=True),)),),
+        retries=Retries(base_s=10),
+    )
+    assert CallingPolicy.model_validate(policy.model_dump(mode="json", exclude_unset=True)) == policy
+
+
+ANSWER = {
+    "status": 200,
+    "body": {"ok": True, "n": 5, "tags": ["vip", 1], "name": "Ada", "deep": [{"x": None}]},
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "operator", "value", "expected"),
+    [
+        ("body.ok", "equals", True, True),
+        ("body.ok", "equals", 1, False),
+        ("body.n", "equals", 5.0, True),
+        ("body.n", "not_equals", 5, False),
+        ("body.gone", "equals", None, False),
+        ("body.gone", "not_equals", 1, False),
+        ("body.deep.0.x", "equals", None, True),
+        ("body.deep.1.x", "exists", None, False),
+        ("body.gone", "missing", None, True),
+        ("body.name", "contains", "da", True),
+        ("body.tags", "contains", "vip", True),
+        ("body.tags", "not_contains", "vip", False),
+        ("body.n", "contains", "5", False),
+        ("body.n", "gt", 4, True),
+        ("body.n", "gte", 5, True),
+        ("body.n", "lt", 5, False),
+        ("body.n", "lte", 5, True),
+        ("body.name", "gt", 4, False),
+        ("body.ok", "gt", 0, False),
+        ("status", "in", (200, 204), True),
+        ("status", "in", 200, False),
+    ],
+)
+def test_conditions_on_an_answer(path: str, operator: str, value: object, *, expected: bool) -> None:
+    condition = Condition.model_validate({"path": path, "operator": operator, "value": value})
+    assert holds(condition, ANSWER) is expected
