@@ -1,7 +1,8 @@
-"""Callback URLs that prove themselves: `{base}/webhooks/{carrier}/{kind}?attempt=<uuid>&sig=<hmac>`.
+"""Callback URLs that prove themselves: `{base}/webhooks/{carrier}/{kind}?account=…&attempt=<uuid>&sig=<hmac>`.
 
-The signature binds the attempt to the kind of callback: nobody can invent an attempt, and a status URL does
-not answer a call. For a carrier that signs nothing it is the only proof; for the others, a second one.
+The signature binds carrier, account and attempt to the kind of callback: nobody can invent an attempt, and a status
+URL does not answer a call. For a carrier that signs nothing it is the only proof; for the others, a second one. The
+account is named because its credentials must be known before anything of a body is believed.
 """
 
 import hmac
@@ -12,11 +13,18 @@ from typing import get_args
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 from uuid import UUID
 
-from trunkline.telephony.carrier import CallbackKind, Forged
+from trunkline.telephony.carrier import DEFAULT_ACCOUNT, CallbackKind, CallbackTag, Forged
+
+__all__ = [
+    "CallbackKeys", "CallbackTag", "attempt_in", "basic_password", "callback_url", "signed_attempt",
+    "verified_attempt", "verify_callback",
+]  # fmt: skip
 
 # The secret also encrypts and signs elsewhere: each use has its own derived key.
 _PURPOSE = b"trunkline callback url 1"
 _KINDS: dict[str, CallbackKind] = {kind: kind for kind in get_args(CallbackKind)}
+# In the place of an account's name, which has no such character: a proof kept beside a call opens no URL.
+_KEPT = "\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +40,20 @@ class CallbackKeys:
         return cls(tuple(hmac.digest(secret.encode(), _PURPOSE, "sha256") for secret in secrets))
 
 
-@dataclass(frozen=True, slots=True)
-class CallbackTag:
-    """What a verified callback URL says."""
-
-    carrier: str
-    kind: CallbackKind
-    attempt_id: UUID | None
-
-
 def callback_url(
-    base_url: str, carrier: str, kind: CallbackKind, attempt_id: UUID | None, keys: CallbackKeys
+    base_url: str,
+    carrier: str,
+    kind: CallbackKind,
+    attempt_id: UUID | None,
+    keys: CallbackKeys,
+    account: str = DEFAULT_ACCOUNT,
 ) -> str:
-    """Without an attempt (`inbound`) the signature still proves that the URL is ours."""
-    query = {"attempt": str(attempt_id)} if attempt_id else {}
-    query["sig"] = _sign(keys.keys[0], kind, attempt_id)
+    """Without an attempt (calls that come in) the signature still proves that the URL is ours."""
+    tag = CallbackTag(carrier, kind, attempt_id, account)
+    query = {} if account == DEFAULT_ACCOUNT else {"account": account}
+    if attempt_id:
+        query["attempt"] = str(attempt_id)
+    query["sig"] = _sign(keys.keys[0], tag)
     return f"{base_url.rstrip('/')}/webhooks/{quote(carrier, safe='')}/{kind}?{urlencode(query)}"
 
 
@@ -55,18 +62,37 @@ def verify_callback(url: str, keys: CallbackKeys) -> CallbackTag | Forged:
     path = parts.path.split("/")
     if len(path) < 4 or path[-3] != "webhooks" or path[-1] not in _KINDS:
         return Forged("not a callback URL")
-    kind = _KINDS[path[-1]]
-    query = parse_qsl(parts.query, keep_blank_values=True)
-    signatures = [value for name, value in query if name == "sig"]
-    attempts = [value for name, value in query if name == "attempt"]
-    if len(signatures) != 1 or len(attempts) > 1:
+    named: dict[str, list[str]] = {"sig": [], "attempt": [], "account": []}
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name in named:
+            named[name].append(value)
+    if len(named["sig"]) != 1 or len(named["attempt"]) > 1 or len(named["account"]) > 1:
         return Forged("callback signature missing")
-    attempt_id = _uuid(attempts[0]) if attempts else None
-    if attempts and attempt_id is None:
+    attempt_id = _uuid(named["attempt"][0]) if named["attempt"] else None
+    if named["attempt"] and attempt_id is None:
         return Forged("attempt id unreadable")
-    if not _signed_by_any(keys, signatures[0], kind, attempt_id):
+    account = named["account"][0] if named["account"] else DEFAULT_ACCOUNT
+    tag = CallbackTag(path[-2], _KINDS[path[-1]], attempt_id, account)
+    if not _signed_by_any(keys, named["sig"][0], tag):
         return Forged("callback signature wrong")
-    return CallbackTag(path[-2], kind, attempt_id)
+    return tag
+
+
+def signed_attempt(attempt_id: UUID, carrier: str, keys: CallbackKeys) -> str:
+    """The attempt with its proof in 80 characters, for a field that the carrier keeps beside the call."""
+    return f"{attempt_id}.{_sign(keys.keys[0], CallbackTag(carrier, 'status', attempt_id, _KEPT))}"
+
+
+def verified_attempt(text: str, carrier: str, keys: CallbackKeys) -> UUID | None:
+    name, _, signature = text.partition(".")
+    attempt_id = _uuid(name)
+    tag = CallbackTag(carrier, "status", attempt_id, _KEPT)
+    return attempt_id if attempt_id and _signed_by_any(keys, signature, tag) else None
+
+
+def basic_password(carrier: str, account: str, key: bytes) -> str:
+    """What a carrier without signatures sends as its password, beside the secret of the URL."""
+    return _text(hmac.digest(key, f"basic\n{carrier}\n{account}".encode(), "sha256"))
 
 
 def attempt_in(url: str) -> str | None:
@@ -74,15 +100,19 @@ def attempt_in(url: str) -> str | None:
     return dict(parse_qsl(urlsplit(url).query)).get("attempt")
 
 
-def _sign(key: bytes, kind: CallbackKind, attempt_id: UUID | None) -> str:
-    digest = hmac.digest(key, f"{kind}\n{attempt_id or ''}".encode(), "sha256")
+def _sign(key: bytes, tag: CallbackTag) -> str:
+    signed = f"{tag.carrier}\n{tag.account}\n{tag.kind}\n{tag.attempt_id or ''}"
+    return _text(hmac.digest(key, signed.encode("utf-8", "replace"), "sha256"))
+
+
+def _text(digest: bytes) -> str:
     return urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
-def _signed_by_any(keys: CallbackKeys, signature: str, kind: CallbackKind, attempt_id: UUID | None) -> bool:
-    given = signature.encode()
+def _signed_by_any(keys: CallbackKeys, signature: str, tag: CallbackTag) -> bool:
+    given = signature.encode("utf-8", "replace")
     # Every key is tried, found or not, so the time says nothing about which one signed.
-    matches = [hmac.compare_digest(_sign(key, kind, attempt_id).encode(), given) for key in keys.keys]
+    matches = [hmac.compare_digest(_sign(key, tag).encode(), given) for key in keys.keys]
     return any(matches)
 
 

@@ -17,6 +17,8 @@ EndReason = Literal["completed", "busy", "no_answer", "failed", "canceled"]
 CallState = Literal["queued", "ringing", "answered", "ended"]
 Direction = Literal["outbound", "inbound"]
 
+DEFAULT_ACCOUNT = "default"
+
 
 @dataclass(frozen=True, slots=True)
 class CallOrder:
@@ -34,14 +36,23 @@ class CallOrder:
     send_by_boottime_s: float | None = None
     # For carriers that can store our words beside the call (assistant variables, custom fields).
     metadata: Mapping[str, str] = field(default_factory=dict)
+    # Empty: nobody asks whether a machine answered, nothing is recorded.
+    machine_url: str = field(default="", repr=False)
+    recording_url: str = field(default="", repr=False)
+    # The end of the calling window. A call that still waits at the carrier then must not ring any more.
+    not_after: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The carrier has the call. `queued_ms` is what it says it will wait before it dials."""
+    """The carrier has the call. `queued_ms` is what it says it will wait before it dials; None: it does not say."""
 
     call_id: str
-    queued_ms: int = 0
+    queued_ms: int | None = 0
+
+    @property
+    def is_queued(self) -> bool:
+        return self.queued_ms != 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +66,10 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Throttled:
-    """Certainly not dialled, and the whole account should slow down."""
+    """Certainly not dialled, and the whole account should slow down: too fast, or too many calls at once."""
 
     retry_after_s: float
+    reason: Literal["pace", "concurrency"] = "pace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +142,16 @@ HangUpResult = HangUpAsked | AlreadyOver | NoSuchCall | HangUpUnavailable
 
 
 @dataclass(frozen=True, slots=True)
+class CallbackTag:
+    """What a verified callback URL says."""
+
+    carrier: str
+    kind: CallbackKind
+    attempt_id: UUID | None
+    account: str = DEFAULT_ACCOUNT
+
+
+@dataclass(frozen=True, slots=True)
 class WebhookRequest:
     """A request as the public saw it: the URL with the public host and scheme, header names in lower case."""
 
@@ -137,6 +159,8 @@ class WebhookRequest:
     url: str = field(repr=False)
     headers: Mapping[str, str] = field(repr=False)
     body: bytes = field(repr=False)
+    # Where the URL has been verified already. Never taken from the request itself.
+    tag: CallbackTag | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +189,11 @@ class CallEvent:
 
 @dataclass(frozen=True, slots=True)
 class Forged:
-    """Not from the carrier, not for us, or too old. Answer 403 and keep nothing of it."""
+    """Not from the carrier, not for us, or too old. Answer with its status and keep nothing of it."""
 
     reason: str
+    # 401 where the carrier sends a name and a password only after it was asked for them.
+    status: Literal[401, 403] = 403
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +224,8 @@ class Limits:
     queues_excess: bool
     # How long after a dial its call may be missing from the list. Part of the horizon of `absent`.
     list_lag_s: float
+    # Calls at once that a new account may have; None where the carrier sets no such limit.
+    max_concurrent: int | None = None
 
 
 class Carrier(Protocol):
@@ -211,6 +239,11 @@ class Carrier(Protocol):
 
     @property
     def terminal_statuses(self) -> frozenset[str]: ...
+
+    @property
+    def streams(self) -> bool:
+        """Whether an answered call is connected to a pod. If not, the carrier runs the agent itself."""
+        ...
 
     async def place(self, order: CallOrder) -> PlaceResult:
         """Ask for one call, once. Never retried, never redirected. Cancelled in between, it is in doubt."""
@@ -235,5 +268,13 @@ class Carrier(Protocol):
     def busy_document(self, message: str) -> Document: ...
 
     def hang_up_document(self) -> Document: ...
+
+    def reject_document(self) -> Document:
+        """Refuse a call that rings at us, without answering it where the carrier can."""
+        ...
+
+    def redirect_document(self, to: str) -> Document:
+        """Send the caller on to another number."""
+        ...
 
     async def aclose(self) -> None: ...

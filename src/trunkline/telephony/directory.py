@@ -2,10 +2,8 @@
 
 from collections.abc import Mapping
 
-from trunkline.telephony.carrier import Carrier
+from trunkline.telephony.carrier import DEFAULT_ACCOUNT, Carrier
 from trunkline.telephony.carriers import CarrierAccount, CarrierConfigError, carrier_for
-
-DEFAULT_ACCOUNT = "default"
 
 
 class CarrierDirectory:

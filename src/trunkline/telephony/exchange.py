@@ -1,14 +1,4 @@
-"""One HTTP exchange with a carrier, and the one table that says what it means for a dial.
-
-    2xx with the carrier's call id             accepted
-    429                                        throttled
-    4xx in the carrier's own words             rejected
-    failed before a byte of it was sent        rejected
-    everything else                            in doubt
-
-Everything else is: a time-out or a reset after sending, 5xx, a redirect, a 2xx without a call id, a 4xx that
-some proxy wrote.
-"""
+"""One HTTP exchange with a carrier, and what it means for a dial. The table is in `doubt`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -55,7 +45,7 @@ class Dialect:
     """How one carrier says yes and no. None means: these are not its words."""
 
     accepted: Callable[[Reply], Accepted | None]
-    refused: Callable[[Reply], Rejected | None]
+    refused: Callable[[Reply], Rejected | Throttled | None]
 
 
 def classify(exchange: Exchange, dialect: Dialect) -> PlaceResult:
@@ -82,6 +72,11 @@ def retry_after_s(reply: Reply, now: datetime) -> float:
     except (ValueError, TypeError):
         return RETRY_AFTER_DEFAULT_S
     return min(max(seconds, 0.0), RETRY_AFTER_MAX_S)
+
+
+def why(exchange: Exchange) -> str:
+    """In words that hold no URL and no body."""
+    return f"status {exchange.status}" if isinstance(exchange, Reply) else exchange.reason
 
 
 def _is_number(text: str) -> bool:

@@ -1,18 +1,16 @@
 """Twilio: calls placed, followed and ended over its REST API, webhooks verified, TwiML answered."""
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 from urllib.parse import quote, urlencode
 
 from trunkline.clock import Clock, SystemClock
 from trunkline.telephony import twiml
-from trunkline.telephony.callbacks import CallbackKeys, CallbackTag, verify_callback
+from trunkline.telephony.callbacks import CallbackKeys, verify_callback
 from trunkline.telephony.carrier import (
     Accepted,
     AlreadyOver,
-    CallEvent,
+    CallbackTag,
     CallOrder,
     CallView,
     Document,
@@ -28,13 +26,17 @@ from trunkline.telephony.carrier import (
     NoSuchCall,
     PlaceResult,
     Rejected,
+    Throttled,
     WebhookRequest,
     WebhookResult,
 )
-from trunkline.telephony.exchange import Dialect, Exchange, Reply, classify
+from trunkline.telephony.doubt import judge
+from trunkline.telephony.events import accept_event
+from trunkline.telephony.exchange import Dialect, Reply, classify, why
+from trunkline.telephony.forms import json_object, whole
 from trunkline.telephony.session import CarrierSession, basic
 from trunkline.telephony.twilio_signature import FORM, verified_fields
-from trunkline.telephony.twilio_webhooks import END_REASONS, moment, read_event, state_of, whole
+from trunkline.telephony.twilio_webhooks import END_REASONS, moment, read_event, state_of
 
 BASE_URL = "https://api.twilio.com"
 STATUS_EVENTS = ("initiated", "ringing", "answered", "completed")
@@ -42,10 +44,6 @@ RING_TIMEOUT_MAX_S = 600
 LIST_PAGE_SIZE = 1000
 LIST_PAGES_MAX = 20
 
-# "Call already initiated": the one refusal that does not say that nothing was dialled.
-CODES_IN_DOUBT = frozenset({21204})
-# A full queue (22005) and a concurrency limit (10004) pass; any other 400 is about this call and stays.
-CODES_OF_THE_MOMENT = frozenset({10004, 22005})
 CODE_CALL_NOT_LIVE = 21220
 
 
@@ -55,6 +53,7 @@ class Twilio:
     name = "twilio"
     limits = Limits(starts_per_s=1.0, queues_excess=True, list_lag_s=60.0)
     terminal_statuses = frozenset(END_REASONS)
+    streams = True
 
     def __init__(
         self,
@@ -89,23 +88,23 @@ class Twilio:
         exchange = await self._session.post(self._call_url(call_id), FORM, f"Status={status}".encode())
         match exchange:
             case Reply(status=200):
-                return HangUpAsked(str(_json_object(exchange).get("status", "")))
+                return HangUpAsked(str(json_object(exchange.body).get("status", "")))
             case Reply(status=404) if _error_code(exchange) is not None:
                 return NoSuchCall()
             case Reply() if _error_code(exchange) == CODE_CALL_NOT_LIVE:
                 return AlreadyOver()
             case _:
-                return HangUpUnavailable(_why(exchange))
+                return HangUpUnavailable(why(exchange))
 
     async def look_up(self, call_id: str) -> LookUpResult:
         exchange = await self._session.get(self._call_url(call_id))
         match exchange:
             case Reply(status=200):
-                return _view(_json_object(exchange)) or LookUpUnavailable("not a call")
+                return _view(json_object(exchange.body)) or LookUpUnavailable("not a call")
             case Reply(status=404) if _error_code(exchange) is not None:
                 return NoSuchCall()
             case _:
-                return LookUpUnavailable(_why(exchange))
+                return LookUpUnavailable(why(exchange))
 
     async def list_calls(self, to: str, from_: str, since: datetime) -> ListResult:
         """Two views: a queued call has no start time, so the filter by start time does not show it.
@@ -126,11 +125,11 @@ class Twilio:
         fields = verified_fields(request, self._auth_tokens)
         if fields is None:
             return Forged("carrier signature wrong")
-        tag = verify_callback(request.url, self._callback_keys)
+        tag = request.tag or verify_callback(request.url, self._callback_keys)
         if isinstance(tag, Forged):
             return tag
-        if tag.carrier != self.name or (tag.attempt_id is None and tag.kind != "inbound"):
-            return Forged("callback of another kind")
+        if tag.carrier != self.name:
+            return Forged("callback of another carrier")
         return self._read(dict(fields), request, tag)
 
     def answer_document(self, stream_url: str, parameters: Mapping[str, str]) -> Document:
@@ -145,17 +144,19 @@ class Twilio:
     def hang_up_document(self) -> Document:
         return twiml.hang_up()
 
+    def reject_document(self) -> Document:
+        return twiml.reject()
+
+    def redirect_document(self, to: str) -> Document:
+        return twiml.redirect(to)
+
     async def aclose(self) -> None:
         await self._session.aclose()
 
     def _read(self, fields: Mapping[str, str], request: WebhookRequest, tag: CallbackTag) -> WebhookResult:
         if "json" in request.headers.get("content-type", ""):
-            fields = {name: str(value) for name, value in _object(request.body).items()}
-        event = read_event(fields, tag)
-        sent_at = event.at if isinstance(event, CallEvent) else None
-        if sent_at is not None and (self._clock.now() - sent_at).total_seconds() > self._webhook_age_max_s:
-            return Forged("stale")
-        return event
+            fields = {name: str(value) for name, value in json_object(request.body).items()}
+        return accept_event(read_event(fields, tag), tag, self._clock.now(), self._webhook_age_max_s)
 
     def _call_url(self, call_id: str) -> str:
         return f"{self._calls_url}/{quote(call_id, safe='')}.json"
@@ -165,10 +166,12 @@ class Twilio:
         calls: list[CallView] = []
         exchange = await self._session.get(f"{self._calls_url}.json", query)
         for _ in range(LIST_PAGES_MAX):
-            page = _json_object(exchange) if isinstance(exchange, Reply) and exchange.status == 200 else {}
+            page = (
+                json_object(exchange.body) if isinstance(exchange, Reply) and exchange.status == 200 else {}
+            )
             rows = page.get("calls")
             if not isinstance(rows, list):
-                return ListUnavailable(_why(exchange))
+                return ListUnavailable(why(exchange))
             views = [_view(row) for row in rows]
             if None in views:
                 return ListUnavailable("a call that cannot be read")
@@ -191,24 +194,30 @@ def _create_form(order: CallOrder) -> bytes:
         ("Timeout", str(min(order.ring_timeout_s, RING_TIMEOUT_MAX_S))),
         ("TimeLimit", str(order.time_limit_s)),
     ]
+    if order.machine_url:
+        form += [
+            ("MachineDetection", "Enable"),
+            ("AsyncAmd", "true"),
+            ("AsyncAmdStatusCallback", order.machine_url),
+        ]
+    if order.recording_url:
+        form += [("Record", "true"), ("RecordingStatusCallback", order.recording_url)]
     # One field per event. Joined by spaces Twilio takes it as one unknown event and sends nothing.
     form += [("StatusCallbackEvent", event) for event in STATUS_EVENTS]
     return urlencode(form).encode()
 
 
 def _accepted(reply: Reply) -> Accepted | None:
-    call = _json_object(reply)
+    call = json_object(reply.body)
     sid = call.get("sid")
     if not isinstance(sid, str) or not sid:
         return None
     return Accepted(sid, whole(call.get("queue_time")) or 0)
 
 
-def _refused(reply: Reply) -> Rejected | None:
+def _refused(reply: Reply) -> Rejected | Throttled | None:
     code = _error_code(reply)
-    if code is None or code in CODES_IN_DOUBT:
-        return None
-    return Rejected("refused", str(code), retryable=reply.status != 400 or code in CODES_OF_THE_MOMENT)
+    return None if code is None else judge("twilio", reply.status, str(code))
 
 
 DIALECT = Dialect(accepted=_accepted, refused=_refused)
@@ -216,7 +225,7 @@ DIALECT = Dialect(accepted=_accepted, refused=_refused)
 
 def _error_code(reply: Reply) -> int | None:
     """Twilio's own error body has a number for a code and a message."""
-    body = _json_object(reply)
+    body = json_object(reply.body)
     code = body.get("code")
     return code if isinstance(code, int) and "message" in body else None
 
@@ -246,19 +255,3 @@ def _is_since(call: CallView, since: datetime) -> bool:
     began = call.started_at or call.created_at
     # Whole seconds: a call of 12:00:00.7 is written as 12:00:00.
     return began is None or began >= since.replace(microsecond=0)
-
-
-def _json_object(reply: Reply) -> dict[str, Any]:
-    return _object(reply.body)
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(body)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _why(exchange: Exchange) -> str:
-    return f"status {exchange.status}" if isinstance(exchange, Reply) else exchange.reason

@@ -7,16 +7,14 @@ import hmac
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
-from urllib.parse import parse_qsl, unquote_plus, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from trunkline.telephony.carrier import WebhookRequest
+from trunkline.telephony.forms import FORM, Fields, media_type, read_form, read_query
+
+__all__ = ["FORM", "HEADER", "Fields", "signature", "verified_fields"]
 
 HEADER = "x-twilio-signature"
-FORM = "application/x-www-form-urlencoded"
-
-FIELDS_MAX = 200
-
-Fields = Sequence[tuple[str, str]]
 
 
 def signature(auth_token: str, url: str, fields: Iterable[tuple[str, str]] = ()) -> str:
@@ -33,7 +31,7 @@ def verified_fields(request: WebhookRequest, auth_tokens: Sequence[str]) -> Fiel
     for url in _with_and_without_port(request.url):
         for token in auth_tokens:
             if hmac.compare_digest(_proof(token, url + signed).encode(), given):
-                return fields if request.method == "POST" else _query(request.url)
+                return fields if request.method == "POST" else read_query(request.url)
     return None
 
 
@@ -50,30 +48,11 @@ def _post_fields(request: WebhookRequest) -> Fields | None:
     """What of the body the signature covers. None: the body is not covered, nothing of it can be trusted."""
     if request.method != "POST" or not request.body:
         return () if not request.body else None
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() == FORM:
-        return _form(request.body)
-    digest = dict(_query(request.url)).get("bodySHA256", "")
+    if media_type(request.headers.get("content-type", "")) == FORM:
+        return read_form(request.body)
+    digest = dict(read_query(request.url)).get("bodySHA256", "")
     covered = hmac.compare_digest(sha256(request.body).hexdigest().encode(), digest.lower().encode())
     return () if covered else None
-
-
-def _form(body: bytes) -> Fields | None:
-    """As `parse_qsl`, in half the time: most of the thirty values have nothing to unquote."""
-    parts = body.split(b"&")
-    try:
-        pairs = [part.decode().partition("=") for part in parts if part]
-        fields = [(_unquoted(name), _unquoted(value)) for name, _, value in pairs]
-    except ValueError:
-        return None
-    return fields if len(fields) <= FIELDS_MAX else None
-
-
-def _unquoted(text: str) -> str:
-    return unquote_plus(text, errors="strict") if "%" in text or "+" in text else text
-
-
-def _query(url: str) -> Fields:
-    return parse_qsl(urlsplit(url).query, keep_blank_values=True)
 
 
 def _with_and_without_port(url: str) -> Iterator[str]:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from trunkline.telephony.callbacks import CallbackTag
 from trunkline.telephony.carrier import (
+    CallbackTag,
     CallEvent,
     CallState,
     Direction,
@@ -14,6 +14,7 @@ from trunkline.telephony.carrier import (
     Unreadable,
     WebhookResult,
 )
+from trunkline.telephony.forms import whole
 
 END_REASONS: Mapping[str, EndReason] = {
     "completed": "completed",
@@ -83,11 +84,6 @@ def moment(text: object) -> datetime | None:
     except ValueError:
         return None
     return date.replace(tzinfo=UTC) if date and date.tzinfo is None else date
-
-
-def whole(text: object) -> int | None:
-    """Twilio writes its numbers as strings."""
-    return int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() else None
 
 
 def _kind(fields: Mapping[str, str], tag: CallbackTag) -> EventKind | None:

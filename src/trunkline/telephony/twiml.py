@@ -38,5 +38,18 @@ def hang_up() -> Document:
     return _document(response)
 
 
+def reject() -> Document:
+    """Busy, and not billed: Twilio does not answer a call whose first verb is this one."""
+    response = Element("Response")
+    SubElement(response, "Reject", reason="busy")
+    return _document(response)
+
+
+def redirect(to: str) -> Document:
+    response = Element("Response")
+    SubElement(response, "Dial").text = to
+    return _document(response)
+
+
 def _document(response: Element) -> Document:
     return Document(CONTENT_TYPE, _DECLARATION + tostring(response, encoding="unicode"))

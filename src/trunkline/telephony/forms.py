@@ -1,0 +1,104 @@
+"""Bodies of webhooks as fields: forms, multipart forms and flat JSON. Pure, bounded, and never guessing."""
+
+from collections.abc import Sequence
+from email.errors import MessageError
+from email.parser import BytesParser
+from email.policy import HTTP
+from typing import Any
+from urllib.parse import parse_qsl, unquote_plus, urlsplit
+
+import msgspec
+
+FORM = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data"
+JSON = "application/json"
+
+FIELDS_MAX = 200
+
+Fields = Sequence[tuple[str, str]]
+
+
+def media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
+
+
+def read_fields(content_type: str, body: bytes) -> Fields | None:
+    """The fields of a body, or None if it is not what its type says."""
+    match media_type(content_type):
+        case "application/x-www-form-urlencoded":
+            return read_form(body)
+        case "multipart/form-data":
+            return _multipart(content_type, body)
+        case "application/json":
+            return _flat(json_object(body))
+        case _:
+            return None
+
+
+def read_form(body: bytes) -> Fields | None:
+    """As `parse_qsl`, in half the time: most of the thirty values have nothing to unquote."""
+    parts = body.split(b"&")
+    try:
+        pairs = [part.decode().partition("=") for part in parts if part]
+        fields = [(_unquoted(name), _unquoted(value)) for name, _, value in pairs]
+    except ValueError:
+        return None
+    return fields if len(fields) <= FIELDS_MAX else None
+
+
+def read_query(url: str) -> Fields:
+    return parse_qsl(urlsplit(url).query, keep_blank_values=True)
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """Anything but an object is an empty one: what is looked for in it will be missing."""
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def whole(value: object) -> int | None:
+    """A count that is not negative. Carriers write their numbers as numbers or as strings, as they please."""
+    match value:
+        case bool():
+            return None
+        case int() if value >= 0:
+            return value
+        case float() if value >= 0 and value.is_integer():
+            return int(value)
+        case str() if value.isascii() and value.isdecimal() and len(value) < 19:
+            return int(value)
+        case _:
+            return None
+
+
+def _unquoted(text: str) -> str:
+    return unquote_plus(text, errors="strict") if "%" in text or "+" in text else text
+
+
+def _flat(values: dict[str, Any]) -> Fields | None:
+    """Top-level values as text. What is nested is for whoever knows the carrier."""
+    plain = [(name, _text(value)) for name, value in values.items() if not isinstance(value, dict | list)]
+    return plain if 0 < len(plain) <= FIELDS_MAX else None
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _multipart(content_type: str, body: bytes) -> Fields | None:
+    head = f"Content-Type: {content_type}\r\n\r\n".encode("latin-1", "replace")
+    try:
+        message = BytesParser(policy=HTTP).parsebytes(head + body)
+        fields = [(_name_of(part), part.get_content()) for part in message.iter_parts()]
+    except (MessageError, LookupError, ValueError, KeyError, AttributeError, TypeError):
+        return None
+    if not message.is_multipart() or not 0 < len(fields) <= FIELDS_MAX:
+        return None
+    return [(name, value.rstrip("\r\n")) for name, value in fields if isinstance(value, str)]
+
+
+def _name_of(part: Any) -> str:
+    return str(part["content-disposition"].params["name"])
