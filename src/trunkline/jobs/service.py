@@ -5,7 +5,7 @@ async with JobService.open(config, registry, database_url) as service:
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from uuid import uuid4
@@ -16,14 +16,17 @@ from trunkline.jobs.finisher import Finisher
 from trunkline.jobs.held import Hold, Stop
 from trunkline.jobs.keeper import LeaseKeeper
 from trunkline.jobs.listener import Listener
+from trunkline.jobs.outbox import Outbox
 from trunkline.jobs.poker import Poker
 from trunkline.jobs.reaper import Reaper
+from trunkline.jobs.recurring import Recurring, Scheduler
 from trunkline.jobs.registry import Registry
+from trunkline.jobs.upkeep import Upkeep, UpkeepLimits
 from trunkline.jobs.worker import ClaimLimits, JobWorker
 from trunkline.loops.base import Loop
 from trunkline.store import database as store
 from trunkline.store.database import Database
-from trunkline.store.jobs import PLANNER, Claimant
+from trunkline.store.jobs import SESSION, Claimant
 from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
@@ -37,6 +40,7 @@ class JobConfig:
     identity: str = "jobs"
     claims: ClaimLimits = field(default_factory=ClaimLimits)
     crew: CrewLimits = field(default_factory=CrewLimits)
+    upkeep: UpkeepLimits = field(default_factory=UpkeepLimits)
     lease_s: float = 15.0
     renew_s: float = 5.0
     # Without notifications jobs are found by surveys and timers alone.
@@ -52,6 +56,7 @@ class JobService:
         database: Database,
         poker: Poker,
         direct_url: str | None,
+        recurring: Sequence[Recurring] = (),
         clock: Clock | None = None,
     ):
         now_s = (clock or SystemClock()).boottime_s
@@ -76,6 +81,8 @@ class JobService:
             database, registry, self.hold, self.crew, claimant, renew_s=config.renew_s, now_s=now_s
         )
         self.reaper = Reaper(database, registry, poker)
+        self.scheduler = Scheduler(database, Outbox(registry, poker), recurring)
+        self.upkeep = Upkeep(database, registry, config.upkeep)
         self.listener = (
             Listener(
                 direct_url,
@@ -100,6 +107,7 @@ class JobService:
         *,
         direct_url: str | None = None,
         behind_pooler: bool = False,
+        recurring: Sequence[Recurring] = (),
         clock: Clock | None = None,
     ) -> "AsyncIterator[JobService]":
         """Connect, start, and give everything back at the end."""
@@ -109,10 +117,10 @@ class JobService:
             pool_size=CONNECTIONS,
             behind_pooler=behind_pooler,
             application_name=f"trunkline jobs {config.identity}",
-            session_settings=PLANNER,
+            session_settings=SESSION,
         )
         poker = Poker(direct_url if config.notify else None)
-        service = cls(config, registry, database, poker, direct_url, clock)
+        service = cls(config, registry, database, poker, direct_url, recurring, clock)
         try:
             service.start()
             try:
@@ -150,8 +158,8 @@ class JobService:
             await asyncio.wait([task])
 
     def _loops(self) -> list[Loop]:
-        loops: list[Loop | None] = [self.worker, self.keeper, self.reaper, self.listener]
-        return [loop for loop in loops if loop is not None]
+        loops: list[Loop] = [self.worker, self.keeper, self.reaper, self.scheduler, self.upkeep]
+        return loops if self.listener is None else [*loops, self.listener]
 
     def _check_cancelled(self) -> None:
         check = asyncio.create_task(self.keeper.check_cancelled(), name="job_cancellations")

@@ -133,14 +133,21 @@ class JobWorker(Loop):
 
     async def _ask(self, lanes: Mapping[Lane, Place], limit: int, *, keyed: bool) -> list[Claimed]:
         self._doubtful = True  # until the answer is here, we may own jobs that we do not know of
-        if keyed:
-            async with self._database.transaction() as tx:
-                claimed = await jobs.claim_keyed(tx, lanes, limit, self._claimant, self._registry.running_max)
-        else:
-            async with self._database.connection() as conn:
-                claimed = await jobs.claim(conn, lanes, limit, self._claimant)
+        claimed = await (self._ask_keyed(lanes, limit) if keyed else self._ask_plain(lanes, limit))
         self._doubtful = False
         return claimed
+
+    async def _ask_plain(self, lanes: Mapping[Lane, Place], limit: int) -> list[Claimed]:
+        async with self._database.connection() as conn:
+            return await jobs.claim(conn, lanes, limit, self._claimant)
+
+    async def _ask_keyed(self, lanes: Mapping[Lane, Place], limit: int) -> list[Claimed]:
+        async with self._database.connection() as conn:
+            candidates = await jobs.keyed_candidates(conn, lanes, limit)
+        if not candidates:
+            return []
+        async with self._database.transaction() as tx:
+            return await jobs.claim_keyed(tx, candidates, self._claimant, self._registry.running_max)
 
     def _begin(self, claimed: list[Claimed], asked_s: float, *, is_full: bool) -> None:
         claimed.sort(key=lambda job: (job.priority, job.run_at, job.id))

@@ -38,6 +38,8 @@ COPY_COLUMNS = (
 # How the planner must work on connections that keep their session. The outbox is often empty when a statement is
 # planned and full when it runs; a plan that reads all of it, made then and kept, costs a hundred times as much.
 PLANNER = {"enable_seqscan": "off", "enable_bitmapscan": "off", "jit": "off"}
+# And how long a worker may stand still inside a transaction: others wait for the keys that it has locked.
+SESSION = {**PLANNER, "idle_in_transaction_session_timeout": "5s", "lock_timeout": "5s"}
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_ID = UUID(int=0)
@@ -107,6 +109,14 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     reseller_id: str | None
     merchant_id: str | None
     payload: str
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A job that may be claimed if its concurrency key has room."""
+
+    id: UUID
+    job_type: str
+    concurrency_key: str
 
 
 class Survey(msgspec.Struct, frozen=True):
@@ -204,9 +214,7 @@ async def insert(tx: Connection, jobs: Sequence[NewJob]) -> list[Inserted]:
     )
     ours = {j.id: j for j in jobs}
     twins = {(j.job_type, j.unique_key): j.id for j in jobs if j.unique_key is not None}
-    found = {
-        twins.get((r["job_type"], r["unique_key"]), r["id"]): _inserted(r, r["id"] in ours) for r in rows
-    }
+    found = {twins.get((r["job_type"], r["unique_key"]), r["id"]): inserted(r, r["id"] in ours) for r in rows}
     return [found[j.id] for j in jobs]
 
 
@@ -239,22 +247,21 @@ async def claim(
     return [Claimed(*row) for row in rows]
 
 
+async def keyed_candidates(conn: Connection, lanes: Mapping[Lane, Place], limit: int) -> list[Candidate]:
+    """Due jobs under concurrency keys. A statement of its own: who adds a key's row must not hold it any longer."""
+    rows = await conn.fetch(_KEYED_CANDIDATES, *_columns(lanes), limit)
+    return [Candidate(*row) for row in rows]
+
+
 async def claim_keyed(
-    tx: Connection,
-    lanes: Mapping[Lane, Place],
-    limit: int,
-    claimant: Claimant,
-    running_max: Mapping[str, int],
+    tx: Connection, candidates: Sequence[Candidate], claimant: Claimant, running_max: Mapping[str, int]
 ) -> list[Claimed]:
-    """Claim due jobs under their concurrency keys. `running_max` says how many of a type may run under one key."""
-    candidates = await tx.fetch(_KEYED_CANDIDATES, *_columns(lanes), limit)
-    if not candidates:
-        return []
-    wanted = sorted({(row["job_type"], row["concurrency_key"]) for row in candidates})
+    """Claim as many as their keys have room for. `running_max` says how many of a type may run under one key."""
+    wanted = sorted({(c.job_type, c.concurrency_key) for c in candidates})
     locked = await tx.fetch(_LOCK_KEYS, [w[0] for w in wanted], [w[1] for w in wanted])
     rows = await tx.fetch(
         _CLAIM_KEYED,
-        [row["id"] for row in candidates],
+        [c.id for c in candidates],
         [row["job_type"] for row in locked],
         [row["key"] for row in locked],
         [running_max[row["job_type"]] for row in locked],
@@ -377,6 +384,6 @@ def _lane(row: asyncpg.Record) -> Lane:
     return Lane(row["job_type"], row["priority"], row["keyed"])
 
 
-def _inserted(row: asyncpg.Record, is_new: bool) -> Inserted:
+def inserted(row: asyncpg.Record, is_new: bool = True) -> Inserted:
     lane = Lane(row["job_type"], row["priority"], row["concurrency_key"] is not None)
     return Inserted(row["id"], lane, row["run_at"], is_new)

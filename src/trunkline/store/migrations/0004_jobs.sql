@@ -118,6 +118,24 @@ CREATE TABLE job_dead (
 CREATE INDEX job_dead_by_type ON job_dead (job_type, id);
 CREATE INDEX job_dead_by_tenant ON job_dead (reseller_id, merchant_id, id) WHERE reseller_id IS NOT NULL;
 
+-- Every job, wherever it is, as people see it.
+CREATE VIEW jobs AS
+SELECT id, job_type, status, NULL::text AS outcome, priority, run_at, created_at, locked_at AS started_at,
+       NULL::timestamptz AS finished_at, attempt_count, max_attempts, locked_by, lease_expires_at, unique_key,
+       concurrency_key, cancel_requested, reseller_id, merchant_id, last_error_code, last_error_message,
+       NULL::real AS fraction, NULL::text AS note, NULL::text AS result, payload
+FROM job_outbox
+UNION ALL
+SELECT id, job_type, 'DONE', outcome, priority, NULL, created_at, started_at, finished_at, attempt_count, max_attempts,
+       worker, NULL, unique_key, concurrency_key, false, reseller_id, merchant_id, last_error_code, last_error_message,
+       fraction, note, result, NULL
+FROM job_history
+UNION ALL
+SELECT id, job_type, 'FAILED', 'dead', priority, NULL, created_at, NULL, died_at, attempt_count, max_attempts,
+       worker, NULL, unique_key, concurrency_key, false, reseller_id, merchant_id, last_error_code, last_error_message,
+       NULL, NULL, NULL, payload
+FROM job_dead;
+
 -- Recurring jobs. `next_at` moves in the transaction that enqueues the tick, so each tick is enqueued once.
 CREATE TABLE job_schedules (
     name       text PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 100),

@@ -1,4 +1,6 @@
 -- First step of a claim under concurrency keys: due jobs in the order of their lanes, and a row for each of their keys.
+-- Committed by itself: another claim that adds the same key would wait for this one's end. And only for keys that are
+-- not there: ON CONFLICT DO NOTHING waits for whoever is changing the row that it would do nothing about.
 WITH lanes AS (
     SELECT l.job_type, l.priority, l.floor_at, l.floor_id
     FROM unnest($1::text[], $2::smallint[], $3::timestamptz[], $4::uuid[])
@@ -18,7 +20,9 @@ WITH lanes AS (
     LIMIT $5
 ), known AS (
     INSERT INTO job_keys (job_type, key)
-    SELECT DISTINCT c.job_type, c.concurrency_key FROM candidates AS c ORDER BY 1, 2
+    SELECT DISTINCT c.job_type, c.concurrency_key FROM candidates AS c
+    WHERE NOT EXISTS (SELECT FROM job_keys AS k WHERE k.job_type = c.job_type AND k.key = c.concurrency_key)
+    ORDER BY 1, 2
     ON CONFLICT DO NOTHING
 )
 SELECT id, job_type, concurrency_key FROM candidates

@@ -1,0 +1,94 @@
+"""Recurring jobs: each tick is enqueued once, however many processes are running.
+
+The guard is the schedule's row. Its next tick moves in the transaction that enqueues the job, so a second process finds
+it moved, and a crash leaves neither. Ticks that passed while nobody ran are one: the job runs once, and then on time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trunkline.jobs.cron import parse_rule
+from trunkline.jobs.outbox import Outbox
+from trunkline.jobs.registry import JobType
+from trunkline.loops.base import Loop
+from trunkline.store import job_schedules, jobs
+from trunkline.store.database import Connection, Database
+from trunkline.store.job_schedules import DueSchedule
+from trunkline.store.jobs import Inserted
+from trunkline.telemetry import get_logger
+
+log = get_logger(__name__)
+
+WAIT_MAX_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recurring:
+    """`Recurring("nightly_export", EXPORT, Export(…), "cron 30 2 * * *", "Europe/Berlin")`"""
+
+    name: str
+    job_type: JobType[Any]
+    payload: Any
+    rule: str
+    timezone: str = "UTC"
+
+
+class Scheduler(Loop):
+    name = "job_schedules"
+
+    def __init__(self, database: Database, outbox: Outbox, schedules: Sequence[Recurring]):
+        super().__init__(WAIT_MAX_S)
+        self._database = database
+        self._outbox = outbox
+        self._schedules = {schedule.name: schedule for schedule in schedules}
+        assert len(self._schedules) == len(schedules), "two schedules of one name"
+        # A wrong rule is a mistake of the program: it is found when the program starts, not when the tick is due.
+        for schedule in schedules:
+            parse_rule(schedule.rule, schedule.timezone)
+            schedule.job_type.encode(schedule.payload)
+        self._registered = False
+        self._due_in_s: float | None = None
+
+    async def run_once(self) -> int:
+        """Enqueue what is due; how many ticks that were."""
+        if not self._schedules:
+            return 0
+        async with self._outbox.transaction(self._database) as work:
+            if not self._registered:
+                await self._register(work.tx)
+            due = await job_schedules.lock_due(work.tx, list(self._schedules))
+            for schedule in due:
+                work.enqueued.append(await self._tick(work.tx, schedule))
+            self._due_in_s = await job_schedules.next_tick_in_s(work.tx, list(self._schedules))
+        self._registered = True
+        return len(due)
+
+    async def wait(self) -> None:
+        due_in_s = WAIT_MAX_S if self._due_in_s is None else self._due_in_s
+        # Not at once: a tick that is due already is in the hands of another process.
+        await self.pause(min(WAIT_MAX_S, max(0.02, due_in_s)))
+
+    async def _register(self, tx: Connection) -> None:
+        now = await jobs.now(tx)
+        for schedule in self._schedules.values():
+            await job_schedules.register(
+                tx,
+                schedule.name,
+                job_type=schedule.job_type.name,
+                rule=schedule.rule,
+                timezone=schedule.timezone,
+                payload=schedule.job_type.encode(schedule.payload),
+                next_at=parse_rule(schedule.rule, schedule.timezone).after(now),
+            )
+
+    async def _tick(self, tx: Connection, due: DueSchedule) -> Inserted:
+        """By the rule in the row: a process of another version may have written a newer one."""
+        schedule = self._schedules[due.name]
+        job = await self._outbox.enqueue(
+            tx, schedule.job_type, schedule.payload, unique_key=f"{due.name}@{due.next_at.isoformat()}"
+        )
+        next_at = parse_rule(due.rule, due.timezone).after(due.now)
+        await job_schedules.advance(tx, due.name, next_at=next_at, last_at=due.next_at)
+        log.info("job_tick", schedule=due.name, tick=due.next_at, next_at=next_at, job_id=job.id)
+        return job

@@ -1,0 +1,155 @@
+"""Jobs as people see them: what there is, and what can be done about it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+from trunkline.states import JobStatus
+from trunkline.store.database import Connection
+from trunkline.store.jobs import Inserted, inserted
+from trunkline.store.rows import pick, pick_or_none
+from trunkline.store.sql import query
+from trunkline.store.tenants import Tenant
+
+_LIST_ALL = query("jobs/list_all")
+_LIST_OF_TENANT = query("jobs/list_of_tenant")
+_GET = query("jobs/get")
+_LOCK_ONE = query("jobs/lock_one")
+_CANCEL_PENDING = query("jobs/cancel_pending")
+_ASK_CANCEL = query("jobs/ask_cancel")
+_RUN_NOW = query("jobs/run_now")
+_DEAD_IDS = query("jobs/dead_ids")
+_REPLAY = query("jobs/replay")
+_PAUSE = query("jobs/pause")
+_RESUME = query("jobs/resume")
+_TYPES = query("jobs/types")
+
+REPLAY_MAX = 1000
+# A count stops here.
+COUNT_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    id: UUID
+    job_type: str
+    status: JobStatus
+    outcome: str | None
+    priority: int
+    run_at: datetime | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    attempt_count: int
+    max_attempts: int
+    locked_by: str | None
+    lease_expires_at: datetime | None
+    unique_key: str | None
+    concurrency_key: str | None
+    cancel_requested: bool
+    reseller_id: str | None
+    merchant_id: str | None
+    last_error_code: str | None
+    last_error_message: str | None
+    fraction: float | None
+    note: str | None
+    result: str | None
+    payload: str | None
+
+    @property
+    def tenant(self) -> Tenant:
+        return Tenant(self.reseller_id, self.merchant_id)
+
+
+@dataclass(frozen=True, slots=True)
+class TypeState:
+    """How much there is of a type, counted up to a limit, and whether it is paused."""
+
+    job_type: str
+    pending: int
+    dead: int
+    paused_reason: str | None
+    paused_by: str | None
+    paused_at: datetime | None
+
+
+class Cancelled(StrEnum):
+    DONE = "cancelled"
+    # It runs. Its worker will hear of it, and may finish first.
+    ASKED = "asked"
+
+
+async def list_jobs(
+    conn: Connection,
+    tenant: Tenant,
+    *,
+    statuses: Sequence[JobStatus] = tuple(JobStatus),
+    job_type: str | None = None,
+    before: UUID,
+    limit: int,
+) -> list[Job]:
+    """A page of jobs, newest first."""
+    rows = await conn.fetch(
+        _LIST_ALL if tenant.is_platform else _LIST_OF_TENANT,
+        tenant.reseller_id,
+        tenant.merchant_id,
+        list(statuses),
+        job_type,
+        before,
+        limit,
+    )
+    return [pick(Job, row) for row in rows]
+
+
+async def get(conn: Connection, tenant: Tenant, job_id: UUID) -> Job | None:
+    return pick_or_none(Job, await conn.fetchrow(_GET, tenant.reseller_id, tenant.merchant_id, job_id))
+
+
+async def cancel(tx: Connection, tenant: Tenant, job_id: UUID, reason: str) -> Cancelled | None:
+    """End a waiting job, or ask for the end of a running one. None: it is neither."""
+    match await _locked_status(tx, tenant, job_id):
+        case JobStatus.PENDING:
+            await tx.execute(_CANCEL_PENDING, job_id, reason)
+            return Cancelled.DONE
+        case JobStatus.IN_PROGRESS:
+            await tx.execute(_ASK_CANCEL, job_id)
+            return Cancelled.ASKED
+        case _:
+            return None
+
+
+async def run_now(tx: Connection, tenant: Tenant, job_id: UUID) -> Inserted | None:
+    """Let a waiting job run now. None: it does not wait."""
+    if await _locked_status(tx, tenant, job_id) is not JobStatus.PENDING:
+        return None
+    row = await tx.fetchrow(_RUN_NOW, job_id)
+    return inserted(row) if row is not None else None
+
+
+async def replay(
+    tx: Connection, tenant: Tenant, *, job_id: UUID | None = None, job_type: str | None = None
+) -> tuple[int, list[Inserted]]:
+    """Put dead letters back; how many there were, and those that wait now. The others were superseded."""
+    rows = await tx.fetch(_DEAD_IDS, tenant.reseller_id, tenant.merchant_id, job_type, job_id, REPLAY_MAX)
+    back = await tx.fetch(_REPLAY, [row["id"] for row in rows])
+    return len(rows), [inserted(row) for row in back]
+
+
+async def pause(tx: Connection, job_type: str, reason: str, paused_by: str) -> None:
+    await tx.execute(_PAUSE, job_type, reason, paused_by)
+
+
+async def resume(tx: Connection, job_type: str) -> bool:
+    """Whether it was paused."""
+    return await tx.fetchval(_RESUME, job_type) is not None
+
+
+async def types(conn: Connection, job_types: Sequence[str]) -> list[TypeState]:
+    return [pick(TypeState, row) for row in await conn.fetch(_TYPES, job_types, COUNT_MAX)]
+
+
+async def _locked_status(tx: Connection, tenant: Tenant, job_id: UUID) -> JobStatus | None:
+    row = await tx.fetchrow(_LOCK_ONE, tenant.reseller_id, tenant.merchant_id, job_id)
+    return JobStatus(row["status"]) if row is not None else None

@@ -1,0 +1,105 @@
+"""Into the outbox: with the caller's transaction, one or many, once per unique key."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from trunkline.jobs import PayloadRefused, UnknownJobType
+from trunkline.jobs.outbox import CHUNK, COPY_MIN
+from trunkline.store.tenants import Tenant
+from trunkline.testing.job_world import JobWorld, Work, job_world
+
+
+@pytest.fixture
+async def world(database_url: str) -> AsyncIterator[JobWorld]:
+    async with job_world(database_url) as world:
+        yield world
+
+
+async def test_a_job_is_pending_with_everything_it_was_given(world: JobWorld) -> None:
+    run_at = datetime.now(UTC) + timedelta(days=1)
+    enqueued = await world.enqueue(
+        "a", run_at=run_at, priority=3, unique_key="u", concurrency_key="c", max_attempts=9,
+        tenant=Tenant("acme", "shop"),
+    )  # fmt: skip
+    job = await world.job(enqueued.id)
+    assert enqueued.is_new
+    assert (job.status, job.run_at, job.priority, job.max_attempts) == ("PENDING", run_at, 3, 9)
+    assert (job.unique_key, job.concurrency_key, job.tenant) == ("u", "c", Tenant("acme", "shop"))
+    assert job.payload == '{"name":"a","do":"done"}'
+
+
+async def test_a_job_of_a_transaction_that_fails_does_not_exist(world: JobWorld) -> None:
+    async def fail_after_enqueueing() -> None:
+        async with world.outbox.transaction(world.database) as work:
+            await work.enqueue(world.work, Work("a"))
+            raise RuntimeError("the caller fails")
+
+    with pytest.raises(RuntimeError):
+        await fail_after_enqueueing()
+    assert await world.sql("SELECT count(*) FROM job_outbox") == 0
+
+
+async def test_a_refused_job_leaves_the_transaction_usable(world: JobWorld) -> None:
+    async with world.outbox.transaction(world.database) as work:
+        with pytest.raises(UnknownJobType):
+            await work.enqueue("nobody_knows_it", {})
+        with pytest.raises(PayloadRefused):
+            await work.enqueue(world.work, Work("x" * 10_000_000))
+        await work.enqueue("work", Work("fine"))
+    assert await world.sql("SELECT count(*) FROM job_outbox") == 1
+
+
+async def test_a_moment_in_the_past_is_now(world: JobWorld) -> None:
+    before = await world.sql("SELECT clock_timestamp()")
+    enqueued = await world.enqueue(run_at=datetime(2000, 1, 1, tzinfo=UTC))
+    past = datetime(2000, 1, 1, tzinfo=UTC)
+    async with world.outbox.transaction(world.database) as work:
+        copied = await work.enqueue_many(world.work.new(Work(str(n)), run_at=past) for n in range(COPY_MIN))
+    assert all(job.run_at >= before for job in (enqueued, *copied))
+    assert await world.sql("SELECT min(run_at) FROM job_outbox") >= before
+
+
+@pytest.mark.parametrize("count", [1, COPY_MIN, CHUNK + 1])
+async def test_many_are_enqueued_in_order(world: JobWorld, count: int) -> None:
+    async with world.outbox.transaction(world.database) as work:
+        jobs = await work.enqueue_many(world.work.new(Work(f"n {n}\t\\")) for n in range(count))
+    assert len({job.id for job in jobs}) == count
+    last = await world.job(jobs[-1].id)
+    assert last.payload == world.work.encode(Work(f"n {count - 1}\t\\"))
+    assert await world.sql("SELECT count(*) FROM job_outbox WHERE status = 'PENDING'") == count
+
+
+async def test_a_pending_twin_is_found_instead(world: JobWorld) -> None:
+    first = await world.enqueue("a", unique_key="u")
+    second = await world.enqueue("b", unique_key="u")
+    other = await world.enqueue("c", unique_key="v")
+    assert (second.id, second.is_new) == (first.id, False)
+    assert other.is_new
+    assert (await world.job(first.id)).payload == '{"name":"a","do":"done"}'
+
+
+async def test_the_twin_becomes_as_early_and_as_urgent_as_the_newcomer(world: JobWorld) -> None:
+    later = datetime.now(UTC) + timedelta(days=1)
+    first = await world.enqueue("a", unique_key="u", run_at=later, priority=60)
+    await world.enqueue("a", unique_key="u", priority=10)
+    await world.enqueue("a", unique_key="u", run_at=later + timedelta(days=1), priority=90)
+    job = await world.job(first.id)
+    assert job.priority == 10
+    assert job.run_at is not None
+    assert job.run_at < later
+
+
+async def test_twins_of_one_batch_are_one_job(world: JobWorld) -> None:
+    keys = ["b", "a", "b", "c"]
+    async with world.outbox.transaction(world.database) as work:
+        jobs = await work.enqueue_many(world.work.new(Work(key), unique_key=key) for key in keys)
+    assert jobs[0].id == jobs[2].id
+    assert len({job.id for job in jobs}) == 3
+
+
+async def test_a_key_is_unique_within_its_type(world: JobWorld) -> None:
+    first = await world.enqueue("a", unique_key="u")
+    second = await world.enqueue("a", unique_key="u", kind=world.keyed)
+    assert first.id != second.id

@@ -1,0 +1,316 @@
+"""Each race is forced. Take away the sentence that closes it, and the test of its name fails."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from trunkline.jobs import finisher
+from trunkline.jobs.reaper import Reaper
+from trunkline.jobs.record import Written
+from trunkline.store import job_admin, job_upkeep, jobs
+from trunkline.store.jobs import BEGINNING, Claimant, Claimed, Death, End, Lane, Place, Return
+from trunkline.store.tenants import PLATFORM
+from trunkline.testing.job_world import JobWorld, Work, job_world
+
+KEYED = {Lane("keyed_work", 50, keyed=True): Place(BEGINNING)}
+
+
+@pytest.fixture
+async def world(database_url: str) -> AsyncIterator[JobWorld]:
+    async with job_world(database_url) as world:
+        yield world
+
+
+async def enqueue_keyed(world: JobWorld, *names: str, key: str = "k") -> list[object]:
+    return [(await world.enqueue(name, kind=world.keyed, concurrency_key=key)).id for name in names]
+
+
+async def end(world: JobWorld, *claims: Claimed, worker: str = "w1") -> Written:
+    async with world.database.transaction() as tx:
+        verdicts = [End(claim.id, claim.fence) for claim in claims]
+        return await finisher.write(tx, verdicts, worker, world.registry.running_max)
+
+
+async def give_up(world: JobWorld, *claims: Claimed, worker: str = "w1") -> Written:
+    """Their runs failed."""
+    async with world.database.transaction() as tx:
+        verdicts = [Return(claim.id, claim.fence, 0.0, True, "E", "m") for claim in claims]
+        return await finisher.write(tx, verdicts, worker, world.registry.running_max)
+
+
+async def running(world: JobWorld, key: str = "k") -> int:
+    count: int = await world.sql("SELECT running FROM job_keys WHERE key = $1", key)
+    return count
+
+
+# A unique key covers PENDING only
+
+
+async def test_a_change_during_a_run_makes_another_job(world: JobWorld) -> None:
+    first = await world.enqueue(unique_key="u")
+    await world.claim()
+    second = await world.enqueue(unique_key="u")
+    assert second.is_new
+    assert second.id != first.id
+
+
+async def test_a_twin_that_was_found_is_not_claimed_before_the_finder_commits(world: JobWorld) -> None:
+    """Else its run would read the state from before the change, and the change would be swallowed."""
+    first = await world.enqueue(unique_key="u")
+    async with world.database.transaction() as tx:
+        found = await world.outbox.enqueue(tx, world.work, Work("a"), unique_key="u")
+        assert found.id == first.id
+        assert await world.claim() == []
+    assert [job.id for job in await world.claim()] == [first.id]
+
+
+async def test_a_twin_that_is_just_being_claimed_is_no_twin(world: JobWorld) -> None:
+    first = await world.enqueue(unique_key="u")
+    async with world.database.transaction() as tx:
+        await jobs.claim(tx, {Lane("work", 50): Place(BEGINNING)}, 1, Claimant("w1"))
+        enqueueing = asyncio.create_task(world.enqueue(unique_key="u"))
+        await world.blocked()
+    assert (await enqueueing).id != first.id
+
+
+async def beside_a_newer_one(world: JobWorld) -> tuple[Claimed, Claimed]:
+    """A running job whose key a newer one has by now, and a bystander of the same batch."""
+    await world.enqueue("old", unique_key="u")
+    await world.enqueue("bystander")
+    by_name = {world.work.decode(job.payload).name: job for job in await world.claim("w1")}
+    await world.enqueue("new", unique_key="u")
+    return by_name["old"], by_name["bystander"]
+
+
+async def test_a_failed_job_beside_a_newer_one_is_superseded_alone(world: JobWorld) -> None:
+    old, bystander = await beside_a_newer_one(world)
+    await give_up(world, old, bystander)
+    assert ((await world.job(old.id)).status, (await world.job(old.id)).outcome) == ("DONE", "superseded")
+    assert (await world.job(bystander.id)).status == "PENDING"
+
+
+async def test_a_lost_lease_beside_a_newer_job_does_not_stop_the_reaper(world: JobWorld) -> None:
+    old, bystander = await beside_a_newer_one(world)
+    await world.sql(
+        "UPDATE job_outbox SET lease_expires_at = now() - interval '1 s' WHERE status = 'IN_PROGRESS'"
+    )
+    assert await Reaper(world.database, world.registry, world.poker).run_once() == 2
+    assert (await world.job(old.id)).outcome == "superseded"
+    assert (await world.job(bystander.id)).last_error_code == "lease_lost"
+
+
+async def test_a_snoozed_or_given_back_job_beside_a_newer_one_is_superseded(world: JobWorld) -> None:
+    old, _ = await beside_a_newer_one(world)
+    async with world.database.transaction() as tx:
+        await jobs.put_back(tx, [Return(old.id, old.fence, 60.0, counted=False)], "w1")
+    assert (await world.job(old.id)).outcome == "superseded"
+
+
+async def test_a_replayed_letter_beside_a_newer_job_is_superseded(world: JobWorld) -> None:
+    old, _ = await beside_a_newer_one(world)
+    async with world.database.transaction() as tx:
+        await jobs.bury(tx, [Death(old.id, old.fence, "E", "m")], "w1")
+    async with world.database.transaction() as tx:
+        assert await job_admin.replay(tx, PLATFORM) == (1, [])
+    assert (await world.job(old.id)).outcome == "superseded"
+
+
+@pytest.mark.parametrize(("commits", "status"), [(True, "DONE"), (False, "PENDING")])
+async def test_a_failed_job_waits_for_a_newer_one_that_is_not_yet_committed(
+    world: JobWorld, commits: bool, status: str
+) -> None:
+    await world.enqueue("old", unique_key="u")
+    [old] = await world.claim("w1")
+    async with world.database.pool.acquire() as conn:
+        transaction = conn.transaction()
+        await transaction.start()
+        await world.outbox.enqueue(conn, world.work, Work("new"), unique_key="u")
+        failing = asyncio.create_task(give_up(world, old))
+        await world.blocked()
+        await (transaction.commit() if commits else transaction.rollback())
+    await failing
+    assert (await world.job(old.id)).status == status
+
+
+async def test_batches_with_the_same_unique_keys_do_not_deadlock(world: JobWorld) -> None:
+    keys = [f"k{n}" for n in range(40)]
+
+    async def enqueue_all(order: list[str]) -> None:
+        async with world.outbox.transaction(world.database) as work:
+            await work.enqueue_many(world.work.new(Work(key), unique_key=key) for key in order)
+
+    for _ in range(15):
+        await asyncio.gather(*(enqueue_all(order) for order in (keys, keys[::-1], keys[20:] + keys[:20])))
+    assert await world.sql("SELECT count(*) FROM job_outbox") == 40
+
+
+# Concurrency keys
+
+
+async def test_two_claims_at_once_never_run_two_jobs_of_one_key(world: JobWorld) -> None:
+    ids = await enqueue_keyed(world, "a", "b", "c")
+    async with world.claiming_keyed("w1") as first:
+        assert await world.claim_keyed("w2") == []
+    assert [job.id for job in first] == ids[:1]
+    assert await world.claim_keyed("w2") == []
+    assert await running(world) == 1
+
+
+async def test_many_claims_at_once_keep_to_the_limit(world: JobWorld) -> None:
+    for key in ("k", "l"):
+        await enqueue_keyed(world, *(f"{key}{n}" for n in range(10)), key=key)
+    for _ in range(10):
+        shares = await asyncio.gather(*(world.claim_keyed(f"w{n}") for n in range(5)))
+        claims = [(f"w{n}", job) for n, share in enumerate(shares) for job in share]
+        assert len({job.concurrency_key for _, job in claims}) == len(claims)
+        for worker, job in claims:
+            await end(world, job, worker=worker)
+    await claim_and_end_the_rest(world)
+    assert await world.sql("SELECT count(*) FROM job_history") == 20
+
+
+async def claim_and_end_the_rest(world: JobWorld) -> None:
+    while claims := await world.claim_keyed("w1"):
+        await end(world, *claims)
+
+
+async def test_blocked_jobs_are_out_of_the_way_until_their_key_is_free(world: JobWorld) -> None:
+    """A worker that saw them as due would spin."""
+    ids = await enqueue_keyed(world, "a", "b", "c")
+    [first] = await world.claim_keyed()
+    async with world.database.connection() as conn:
+        assert await jobs.survey(conn, ["keyed_work"]) == []
+        assert [found.due_in_s for found in await jobs.next_due(conn, KEYED)] == [None]
+    written = await end(world, first)
+    assert [lane for lane, _ in written.places] == [Lane("keyed_work", 50, keyed=True)]
+    assert [job.id for job in await world.claim_keyed()] == ids[1:2]
+
+
+async def test_a_job_parked_while_its_key_is_freed_is_let_in(world: JobWorld) -> None:
+    """The end of the first waits for the key's lock, and must then see what was parked under it."""
+    ids = await enqueue_keyed(world, "a")
+    [first] = await world.claim_keyed()
+    ids += await enqueue_keyed(world, "b")
+    async with world.claiming_keyed("w2") as second:
+        assert second == []
+        ending = asyncio.create_task(end(world, first))
+        await world.blocked()
+    assert len((await ending).places) == 1
+    assert [job.id for job in await world.claim_keyed("w2")] == ids[1:]
+
+
+@pytest.mark.parametrize("how", ["failed", "expired", "died"])
+async def test_every_end_of_a_run_frees_its_key(world: JobWorld, how: str) -> None:
+    ids = await enqueue_keyed(world, "a", "b")
+    [first] = await world.claim_keyed()
+    if how == "failed":
+        await give_up(world, first)
+    elif how == "expired":
+        await world.sql(
+            "UPDATE job_outbox SET lease_expires_at = now() - interval '1 s' WHERE id = $1", ids[0]
+        )
+        await Reaper(world.database, world.registry, world.poker).run_once()
+    else:
+        async with world.database.transaction() as tx:
+            await finisher.write(
+                tx, [Death(first.id, first.fence, "E", "m")], "w1", world.registry.running_max
+            )
+    assert await running(world) == 0
+    assert len(await world.claim_keyed()) == 1
+
+
+async def test_a_stale_owner_does_not_free_a_key_twice(world: JobWorld) -> None:
+    [job_id] = await enqueue_keyed(world, "a")
+    [stale] = await world.claim_keyed("w1")
+    await world.sql("UPDATE job_outbox SET lease_expires_at = now() - interval '1 s' WHERE id = $1", job_id)
+    await Reaper(world.database, world.registry, world.poker).run_once()
+    [current] = await world.claim_keyed("w2")
+    await end(world, stale, worker="w1")
+    assert await running(world) == 1
+    await end(world, current, worker="w2")
+    assert await running(world) == 0
+
+
+async def test_batches_with_the_same_keys_do_not_deadlock(world: JobWorld) -> None:
+    keys = [f"k{n}" for n in range(20)]
+    for _ in range(10):
+        for key in keys:
+            await enqueue_keyed(world, "a", "b", key=key)
+        async with world.claiming_keyed("w1", per_key=2) as claims:
+            pass
+        by_key = sorted(claims, key=lambda job: (job.id.int % 2, job.concurrency_key))
+        assert len(by_key) == 40
+        await asyncio.gather(end(world, *by_key[::2]), end(world, *by_key[::-2]))
+
+
+async def test_a_count_that_drifted_is_corrected(world: JobWorld) -> None:
+    ids = await enqueue_keyed(world, "a", "b")
+    await world.claim_keyed()
+    await world.sql("DELETE FROM job_outbox WHERE id = $1", ids[0])
+    assert await world.claim_keyed() == []
+    async with world.database.transaction() as tx:
+        keys = await job_upkeep.lock_keys(tx, ("", ""), 100)
+        assert await job_upkeep.recount_keys(tx, keys, world.registry.running_max) == (1, 1)
+    assert [job.id for job in await world.claim_keyed()] == ids[1:]
+
+
+async def test_a_key_that_nobody_uses_is_forgotten_and_one_in_use_is_not(world: JobWorld) -> None:
+    await enqueue_keyed(world, "a", key="idle")
+    await enqueue_keyed(world, "b", key="busy")
+    by_key = {job.concurrency_key: job for job in await world.claim_keyed()}
+    await end(world, by_key["idle"])
+    async with world.database.transaction() as tx:
+        keys = await job_upkeep.lock_keys(tx, ("", ""), 100)
+        assert await job_upkeep.recount_keys(tx, keys, world.registry.running_max) == (0, 0)
+    assert await world.sql("SELECT array_agg(key) FROM job_keys") == ["busy"]
+
+
+# Leases
+
+
+async def test_an_owner_that_comes_back_beside_the_reaper_finds_nothing(world: JobWorld) -> None:
+    enqueued = await world.enqueue()
+    [claim] = await world.claim("w1", lease_s=-1)
+    async with world.database.transaction() as tx:
+        [expired] = await jobs.lock_expired(tx, BEGINNING, 10)
+        ending = asyncio.create_task(end(world, claim))
+        await world.blocked()
+        await jobs.put_back(tx, [Return(expired.id, expired.fence, 0.0)], None)
+    assert (await ending).ended == []
+    assert (await world.job(enqueued.id)).status == "PENDING"
+
+
+async def test_the_reaper_passes_over_a_job_that_is_just_being_finished(world: JobWorld) -> None:
+    enqueued = await world.enqueue()
+    [claim] = await world.claim("w1", lease_s=-1)
+    async with world.database.transaction() as tx:
+        await jobs.finish(tx, [End(claim.id, claim.fence)], "w1")
+        assert await Reaper(world.database, world.registry, world.poker).run_once() == 0
+    assert (await world.job(enqueued.id)).status == "DONE"
+
+
+# Cancellation
+
+
+async def test_a_job_claimed_while_it_is_cancelled_is_asked_to_stop(world: JobWorld) -> None:
+    enqueued = await world.enqueue()
+    async with world.database.transaction() as tx:
+        [claim] = await jobs.claim(tx, {Lane("work", 50): Place(BEGINNING)}, 1, Claimant("w1"))
+        cancelling = asyncio.create_task(cancel(world, enqueued.id))
+        await world.blocked()
+    assert await cancelling == "asked"
+    await give_up(world, claim)
+    assert (await world.job(enqueued.id)).outcome == "cancelled"
+
+
+async def cancel(world: JobWorld, job_id: object) -> str | None:
+    async with world.database.transaction() as tx:
+        return await job_admin.cancel(tx, PLATFORM, job_id, "not wanted")  # type: ignore[arg-type]
+
+
+async def test_a_cancelled_job_is_never_claimed(world: JobWorld) -> None:
+    enqueued = await world.enqueue()
+    assert await cancel(world, enqueued.id) == "cancelled"
+    assert await world.claim() == []
+    assert await cancel(world, enqueued.id) is None

@@ -1,0 +1,95 @@
+"""A worker's memory of lanes: where to look, from where on, and when next."""
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from trunkline.jobs.lanes import MARGIN, LaneBook
+from trunkline.store.jobs import Claimed, Lane, NextDue, Place, Survey
+
+NOON = datetime(2025, 1, 1, 12, tzinfo=UTC)
+A, B, KEYED = Lane("a", 50), Lane("b", 50), Lane("a", 50, True)
+
+
+def at(seconds: float, number: int = 0) -> Place:
+    return Place(NOON + timedelta(seconds=seconds), UUID(int=number))
+
+
+def claimed(lane: Lane, place: Place) -> Claimed:
+    key = "k" if lane.keyed else None
+    return Claimed(
+        place.id, 1, lane.job_type, lane.priority, place.run_at, NOON, 1, 4, None, key, None, None, "{}"
+    )
+
+
+def emptied(book: LaneBook, *lanes: Lane, due_in_s: float | None = None, now_s: float = 0) -> None:
+    book.emptied([NextDue(lane, NOON, due_in_s) for lane in lanes], now_s, now_s)
+
+
+def test_a_survey_makes_due_lanes_hot_from_their_first_job_on() -> None:
+    book = LaneBook()
+    book.surveyed([Survey(A, at(-5), -5), Survey(B, at(9), 9), Survey(KEYED, at(-1), -1)], now_s=100)
+    assert book.hot(100, keyed=False) == {A: at(-5)}
+    assert book.hot(100, keyed=True) == {KEYED: at(-1)}
+    assert book.next_due_s == 109
+
+
+def test_a_lane_becomes_hot_when_its_next_job_is_due() -> None:
+    book = LaneBook()
+    book.surveyed([Survey(B, at(9), 9)], now_s=100)
+    assert not book.hot(108.9, keyed=False)
+    assert book.hot(109, keyed=False) == {B: at(9)}
+
+
+def test_a_poke_makes_a_lane_hot_and_lowers_its_floor() -> None:
+    book = LaneBook()
+    book.surveyed([Survey(A, at(5), -1)], now_s=0)
+    book.poked({A: NOON, B: NOON})
+    assert book.is_hot
+    assert book.hot(0, keyed=False) == {A: at(0), B: at(0)}
+
+
+def test_a_poke_during_a_look_outlives_it() -> None:
+    book = LaneBook()
+    book.poked({A: NOON})
+    lanes = book.hot(0, keyed=False)
+    book.poked({A: NOON})
+    emptied(book, *lanes)
+    assert book.hot(0, keyed=False) == {A: Place(NOON - MARGIN)}
+
+
+def test_a_poke_during_a_survey_outlives_it() -> None:
+    book = LaneBook()
+    book.poked({A: NOON})
+    book.surveyed([], now_s=0)
+    assert book.hot(0, keyed=False) == {A: at(0)}
+
+
+def test_the_floor_follows_what_was_claimed() -> None:
+    book = LaneBook()
+    book.surveyed([Survey(A, at(0), -1)], now_s=0)
+    book.claimed([claimed(A, at(1, 7)), claimed(A, at(2, 8)), claimed(A, at(1, 9))])
+    assert book.hot(0, keyed=False) == {A: at(2, 8)}
+
+
+def test_an_emptied_lane_is_quiet_until_its_next_job() -> None:
+    book = LaneBook()
+    book.poked({A: NOON})
+    emptied(book, *book.hot(0, keyed=False), due_in_s=3, now_s=10)
+    assert not book.is_hot
+    assert book.next_due_s == 13
+    assert book.hot(13, keyed=False) == {A: Place(NOON - MARGIN)}
+
+
+def test_the_floor_counts_from_before_the_look() -> None:
+    book = LaneBook()
+    book.emptied([NextDue(A, NOON, 0.5)], looked_s=8, now_s=10)
+    assert book.hot(11, keyed=False) == {A: Place(NOON - timedelta(seconds=2) - MARGIN)}
+
+
+def test_urgent_lanes_come_first_and_equals_take_turns() -> None:
+    book = LaneBook()
+    urgent = Lane("z", 1)
+    book.poked({A: NOON, B: NOON, urgent: NOON})
+    looks = [list(book.hot(0, keyed=False)) for _ in range(6)]
+    assert all(look[0] == urgent for look in looks)
+    assert {look[1] for look in looks} == {A, B}
