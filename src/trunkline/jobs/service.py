@@ -64,7 +64,7 @@ class JobService:
         claimant = Claimant(f"{config.identity}/{uuid4().hex[:8]}", config.lease_s)
         self.worker_id = claimant.worker
         self._config = config
-        self._poker = poker
+        self.poker = poker
         self.hold = Hold()
         self.finisher = Finisher(
             database, self.hold, poker, self.worker_id, registry.running_max,
@@ -108,9 +108,11 @@ class JobService:
         direct_url: str | None = None,
         behind_pooler: bool = False,
         recurring: Sequence[Recurring] = (),
+        poker: Poker | None = None,
         clock: Clock | None = None,
     ) -> "AsyncIterator[JobService]":
-        """Connect, start, and give everything back at the end."""
+        """Connect, start, and give everything back at the end. A poker that is given is the process's own: what is
+        enqueued here then needs no way over the network, and its owner closes it."""
         direct_url = direct_url or (None if behind_pooler else database_url)
         database = await store.connect(
             database_url,
@@ -119,8 +121,8 @@ class JobService:
             application_name=f"trunkline jobs {config.identity}",
             session_settings=SESSION,
         )
-        poker = Poker(direct_url if config.notify else None)
-        service = cls(config, registry, database, poker, direct_url, recurring, clock)
+        own_poker = Poker(direct_url if config.notify else None)
+        service = cls(config, registry, database, poker or own_poker, direct_url, recurring, clock)
         try:
             service.start()
             try:
@@ -128,7 +130,7 @@ class JobService:
             finally:
                 await service.stop()
         finally:
-            await poker.close()
+            await own_poker.close()
             await database.close()
 
     def start(self) -> None:

@@ -2,17 +2,19 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
+from trunkline.clock import Clock
 from trunkline.jobs.crew import CrewLimits
 from trunkline.jobs.outbox import Outbox
 from trunkline.jobs.outcomes import Cancel, Done, Failed, Outcome, Policy, Snooze
 from trunkline.jobs.poker import Poker
+from trunkline.jobs.recurring import Recurring
 from trunkline.jobs.registry import JobType, Registry
 from trunkline.jobs.run import Run
 from trunkline.jobs.service import JobConfig, JobService
@@ -116,6 +118,9 @@ class JobWorld:
         running_max: int = 100,
         probe_s: float = 0.05,
         registry: Registry | None = None,
+        clock: Clock | None = None,
+        poker: Poker | None = None,
+        recurring: Sequence[Recurring] = (),
         **config: Any,
     ) -> AbstractAsyncContextManager[JobService]:
         """A worker. With `probe_s=NEVER_S` it looks at everything once, when it starts."""
@@ -123,7 +128,9 @@ class JobWorld:
         given = JobConfig(
             claims=claims, crew=CrewLimits(running_max=running_max), **{"drain_s": 5.0, **config}
         )
-        return JobService.open(given, registry or self.registry, url or self.url)
+        return JobService.open(
+            given, registry or self.registry, url or self.url, clock=clock, poker=poker, recurring=recurring
+        )
 
     async def claim(
         self, worker: str = "w1", *, limit: int = 100, lease_s: float = 15.0, priority: int = 50

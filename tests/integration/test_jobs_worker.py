@@ -1,0 +1,403 @@
+"""A worker hears of jobs, runs them, writes down how they ended, and gives back what it cannot run."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from structlog.testing import capture_logs
+
+from trunkline.clock import ManualClock, SystemClock
+from trunkline.jobs import Done, JobType, Policy, Registry, Run
+from trunkline.jobs.held import Held
+from trunkline.jobs.pokes import CANCELLED, CHANNEL
+from trunkline.store import job_admin
+from trunkline.store.tenants import PLATFORM
+from trunkline.telemetry import metrics
+from trunkline.testing.job_world import NEVER_S, JobWorld, Work, job_world
+from trunkline.testing.proxy import TcpProxy
+from trunkline.testing.waiting import eventually
+
+
+@pytest.fixture
+async def world(database_url: str) -> AsyncIterator[JobWorld]:
+    async with job_world(database_url) as world:
+        yield world
+
+
+# Hearing of work
+
+
+async def test_happy_path_enqueue_notify_drain_completed(world: JobWorld) -> None:
+    async with world.service(probe_s=NEVER_S) as service:
+        assert service.listener is not None
+        await service.listener.listening.wait()
+        enqueued = await world.enqueue("a", "result", poke=True)
+        [job] = await world.ended(enqueued.id)
+    assert (job.status, job.outcome, job.result) == ("DONE", "succeeded", '{"name":"a"}')
+    assert world.workshop.ran == [("a", 1)]
+
+
+async def test_missed_notify_is_found_by_the_probe(world: JobWorld) -> None:
+    before = metrics.JOBS_FOUND_BY_POLL._value.get()
+    async with world.service() as service:
+        assert service.listener is not None
+        await service.listener.listening.wait()
+        await world.ended((await world.enqueue()).id)
+    assert metrics.JOBS_FOUND_BY_POLL._value.get() == before + 1
+
+
+async def test_what_waits_already_is_found_at_the_start(world: JobWorld) -> None:
+    ids = [(await world.enqueue(str(n))).id for n in range(3)]
+    async with world.service(probe_s=NEVER_S, notify=False):
+        await world.ended(*ids)
+
+
+async def test_polling_alone_is_enough(world: JobWorld) -> None:
+    async with world.service(notify=False) as service:
+        assert service.listener is None
+        await world.ended((await world.enqueue(poke=True)).id)
+
+
+async def test_an_enqueue_in_the_workers_own_process_needs_no_notification(world: JobWorld) -> None:
+    first = await world.enqueue("first")
+    async with world.service(probe_s=NEVER_S, notify=False, poker=world.poker):
+        await world.ended(first.id)  # found by the survey at the start, which is over now
+        await world.ended((await world.enqueue("second", poke=True)).id)
+
+
+async def test_a_delayed_job_runs_by_its_timer(world: JobWorld) -> None:
+    async with world.service(probe_s=NEVER_S) as service:
+        assert service.listener is not None
+        await service.listener.listening.wait()
+        run_at = datetime.now(UTC) + timedelta(seconds=0.3)
+        enqueued = await world.enqueue(run_at=run_at, poke=True)
+        [job] = await world.ended(enqueued.id)
+    assert job.started_at is not None
+    assert job.started_at >= run_at
+
+
+async def test_a_poke_of_another_version_costs_a_look_and_no_more(world: JobWorld) -> None:
+    async with world.service(probe_s=NEVER_S) as service:
+        assert service.listener is not None
+        await service.listener.listening.wait()
+        enqueued = await world.enqueue()
+        await world.sql("SELECT pg_notify($1, $2)", CHANNEL, '{"job_type": "work"}')
+        await world.ended(enqueued.id)
+
+
+async def test_the_listener_is_killed_and_comes_back(world: JobWorld) -> None:
+    async with world.service(probe_s=NEVER_S) as service:
+        listener = service.listener
+        assert listener is not None
+        await listener.listening.wait()
+        listener.listening.clear()
+        missed = await world.enqueue("said while deaf")
+        await world.sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE application_name = 'trunkline listener' AND datname = current_database()"
+        )
+        await listener.listening.wait()
+        heard = await world.enqueue("said afterwards", poke=True)
+        await world.ended(missed.id, heard.id)
+
+
+async def test_notifications_are_counted(world: JobWorld) -> None:
+    counter = metrics.JOB_NOTIFICATIONS_RECEIVED.labels(CHANNEL)._value
+    before = counter.get()
+    async with world.service(probe_s=NEVER_S) as service:
+        assert service.listener is not None
+        await service.listener.listening.wait()
+        await world.ended((await world.enqueue(poke=True)).id)
+    assert counter.get() == before + 1
+
+
+# Running it
+
+
+async def test_concurrent_workers_run_each_job_once(world: JobWorld) -> None:
+    async with world.outbox.transaction(world.database) as work:
+        enqueued = await work.enqueue_many(world.work.new(Work(str(n))) for n in range(300))
+    async with world.service(), world.service(), world.service():
+        await world.ended(*(job.id for job in enqueued))
+    assert sorted(world.workshop.names) == sorted(str(n) for n in range(300))
+
+
+async def test_no_more_run_at_once_than_allowed(world: JobWorld) -> None:
+    ids = [(await world.enqueue(f"{n}", "hold")).id for n in range(5)]
+    async with world.service(running_max=2):
+        for n in range(5):
+            await world.workshop.started[f"{n}"].wait()
+            world.workshop.gates[f"{n}"].set()
+        await world.ended(*ids)
+    assert world.workshop.most_running == 2
+
+
+async def test_a_job_under_a_busy_key_waits_for_it(world: JobWorld) -> None:
+    first = await world.enqueue("first", "hold", kind=world.keyed, concurrency_key="k")
+    second = await world.enqueue("second", kind=world.keyed, concurrency_key="k")
+    other = await world.enqueue("other", kind=world.keyed, concurrency_key="l")
+    async with world.service(), world.service():
+        await world.ended(other.id)
+        assert "second" not in world.workshop.names
+        world.workshop.gates["first"].set()
+        await world.ended(first.id, second.id)
+
+
+async def test_freeing_a_key_wakes_the_next_job_without_a_probe(world: JobWorld) -> None:
+    names = ("a", "b", "c")
+    ids = [(await world.enqueue(name, "hold", kind=world.keyed, concurrency_key="k")).id for name in names]
+    async with world.service(probe_s=NEVER_S, notify=False):
+        for name in names:
+            await world.workshop.started[name].wait()
+            world.workshop.gates[name].set()
+        await world.ended(*ids)
+    assert world.workshop.most_running == 1
+
+
+async def test_a_failure_is_tried_again_at_once_and_then_later(world: JobWorld) -> None:
+    enqueued = await world.enqueue("a", "raise")
+    async with world.service():
+        await eventually(lambda: len(world.workshop.ran) == 2)
+
+    job = await world.job(enqueued.id)
+    assert (job.status, job.attempt_count) == ("PENDING", 2)
+    assert (job.last_error_code, job.last_error_message) == ("RuntimeError", "something broke")
+    assert job.run_at is not None
+    assert job.run_at - datetime.now(UTC) > timedelta(seconds=20)
+
+
+async def test_what_fails_too_often_is_a_dead_letter(world: JobWorld) -> None:
+    enqueued = await world.enqueue("a", "fail", max_attempts=2)
+    async with world.service():
+        [job] = await world.ended(enqueued.id)
+    assert (job.status, job.attempt_count, job.last_error_code) == ("FAILED", 2, "told_to")
+
+
+async def test_a_snooze_waits_and_does_not_count(world: JobWorld) -> None:
+    enqueued = await world.enqueue("a", "snooze")
+    async with world.service():
+        await world.workshop.started["a"].wait()
+    job = await world.job(enqueued.id)
+    assert (job.status, job.attempt_count, job.last_error_code) == ("PENDING", 0, None)
+    assert job.run_at is not None
+    assert job.run_at - datetime.now(UTC) > timedelta(minutes=50)
+
+
+async def test_a_payload_of_another_version_is_dead_at_once(world: JobWorld) -> None:
+    enqueued = await world.enqueue()
+    await world.sql("UPDATE job_outbox SET payload = '[1]'")
+    async with world.service():
+        [job] = await world.ended(enqueued.id)
+    assert (job.status, job.attempt_count, job.last_error_code) == ("FAILED", 1, "bad_payload")
+
+
+async def test_a_type_that_nobody_runs_stays_and_harms_nobody(world: JobWorld) -> None:
+    await world.enqueue("a")
+    await world.sql("UPDATE job_outbox SET job_type = 'of_tomorrow'")
+    enqueued = await world.enqueue("b")
+    async with world.service():
+        await world.ended(enqueued.id)
+    assert await world.sql("SELECT status FROM job_outbox") == "PENDING"
+
+
+async def test_a_handler_may_finish_its_job_in_its_own_transaction(world: JobWorld) -> None:
+    await world.sql("CREATE TABLE effects (name text)")
+    kind: JobType[Work] = JobType("transactional", Work, Policy())
+
+    async def handle(work: Work, run: Run) -> None:
+        async with world.database.transaction() as tx:
+            await tx.execute("INSERT INTO effects VALUES ($1)", work.name)
+            await run.finish(tx, {"wrote": work.name})
+
+    registry = Registry()
+    registry.add(kind, handle)
+    enqueued = await world.enqueue("a", kind=kind)
+    async with world.service(registry=registry) as service:
+        [job] = await world.ended(enqueued.id)
+        await eventually(lambda: len(service.hold) == 0)
+    assert job.result == '{"wrote":"a"}'
+    assert await world.sql("SELECT count(*) FROM effects") == 1
+
+
+async def test_idempotency_the_effects_of_who_lost_the_lease_are_undone(world: JobWorld) -> None:
+    await world.sql("CREATE TABLE effects (attempt int)")
+    kind: JobType[Work] = JobType("transactional", Work, Policy())
+    runs: list[int] = []
+    taken_over = asyncio.Event()
+
+    async def handle(work: Work, run: Run) -> None:
+        runs.append(run.attempt)
+        if run.attempt == 1:
+            await world.sql("UPDATE job_outbox SET lease_expires_at = now() - interval '1 s'")
+            await taken_over.wait()
+        else:
+            taken_over.set()
+        async with world.database.transaction() as tx:
+            await tx.execute("INSERT INTO effects VALUES ($1)", run.attempt)
+            await run.finish(tx)
+
+    registry = Registry()
+    registry.add(kind, handle)
+    enqueued = await world.enqueue("a", kind=kind)
+    async with world.service(registry=registry, renew_s=NEVER_S):
+        await world.ended(enqueued.id)
+    assert runs == [1, 2]
+    assert await world.sql("SELECT array_agg(attempt) FROM effects") == [2]
+
+
+async def test_progress_can_be_read_while_it_runs_and_afterwards(world: JobWorld) -> None:
+    kind: JobType[Work] = JobType("long_work", Work, Policy())
+    gate = asyncio.Event()
+
+    async def handle(work: Work, run: Run) -> Done:
+        run.progress(0.25, "reading")
+        await gate.wait()
+        run.progress(1.5, "written")
+        return Done({"rows": 4})
+
+    registry = Registry()
+    registry.add(kind, handle)
+    enqueued = await world.enqueue("a", kind=kind)
+    async with world.service(registry=registry):
+
+        async def reported() -> bool:
+            job = await world.job(enqueued.id)
+            return (job.fraction, job.note) == (0.25, "reading")
+
+        await eventually(reported)
+        gate.set()
+        [job] = await world.ended(enqueued.id)
+    assert (job.fraction, job.note, job.result) == (1.0, "written", '{"rows":4}')
+
+
+# Stopping it
+
+
+async def test_a_running_job_can_be_cancelled(world: JobWorld) -> None:
+    enqueued = await world.enqueue("a", "hold")
+    async with world.service(probe_s=NEVER_S) as service:
+        assert service.listener is not None
+        await service.listener.listening.wait()
+        await world.workshop.started["a"].wait()
+        async with world.database.transaction() as tx:
+            assert await job_admin.cancel(tx, PLATFORM, enqueued.id, "no") == "asked"
+        world.poker.say(CANCELLED)
+        [job] = await world.ended(enqueued.id)
+    assert (job.status, job.outcome) == ("DONE", "cancelled")
+
+
+async def test_a_job_that_runs_too_long_is_stopped_and_has_failed(world: JobWorld) -> None:
+    kind: JobType[Work] = JobType("slow_work", Work, Policy(timeout_s=60, max_attempts=1))
+    clock = ManualClock()
+    registry = Registry()
+    registry.add(kind, world.workshop.handle)
+    enqueued = await world.enqueue("a", "hold", kind=kind)
+    async with world.service(registry=registry, clock=clock) as service:
+        await world.workshop.started["a"].wait()
+        clock.advance(61)
+        for held in service.hold:
+            held.lease_until_s += 100
+        [job] = await world.ended(enqueued.id)
+    assert (job.status, job.last_error_code) == ("FAILED", "timeout")
+
+
+async def test_a_shutdown_gives_unstarted_work_back_and_lets_the_rest_finish(world: JobWorld) -> None:
+    held = await world.enqueue("running", "hold")
+    async with world.service(running_max=1) as service:
+        await world.workshop.started["running"].wait()
+        waiting = [await world.enqueue(f"waiting {n}") for n in range(3)]
+        claimed = await world.claim(service.worker_id)
+        now_s = SystemClock().boottime_s()
+        service.crew.take([Held(job, now_s, 15.0) for job in claimed], was_full=False)
+        asyncio.get_running_loop().call_later(0.05, world.workshop.gates["running"].set)
+    assert (await world.job(held.id)).status == "DONE"
+    for job in waiting:
+        given_back = await world.job(job.id)
+        assert (given_back.status, given_back.attempt_count) == ("PENDING", 0)
+        assert given_back.run_at == job.run_at
+
+
+async def test_a_shutdown_that_takes_too_long_stops_what_runs(world: JobWorld) -> None:
+    enqueued = await world.enqueue("a", "hold")
+    async with world.service(drain_s=0.05):
+        await world.workshop.started["a"].wait()
+    job = await world.job(enqueued.id)
+    assert (job.status, job.attempt_count, job.last_error_code) == ("PENDING", 1, "shutdown")
+
+
+# What it says
+
+
+async def test_log_lines_and_metrics_are_those_of_the_source(world: JobWorld) -> None:
+    done = await world.enqueue("a", unique_key="item-1")
+    dead = await world.enqueue("b", "die")
+    with capture_logs() as logs:
+        async with world.service() as service:
+            await world.ended(done.id, dead.id)
+    lines = {(line["event"], line["job_id"]): line for line in logs if "job_id" in line}
+    claimed = lines["job_claimed", done.id]
+    assert (claimed["item_id"], claimed["attempt"], claimed["worker_id"]) == ("item-1", 1, service.worker_id)
+    assert lines["job_completed", done.id]["duration_ms"] >= 0
+    failed = lines["job_failed", dead.id]
+    assert (failed["error_code"], failed["will_retry"]) == ("told_to", False)
+    body = metrics.render()[0].decode()
+    for sample in (
+        f'job_claimed_total{{job_type="work",worker_id="{service.worker_id}"}} 2.0',
+        'job_completed_total{job_type="work",status="success"}',
+        'job_completed_total{job_type="work",status="dead"}',
+        'job_processing_seconds_count{job_type="work"}',
+        "job_poll_scanned_total",
+    ):
+        assert sample in body
+
+
+async def test_the_depth_of_the_queue_is_measured(world: JobWorld) -> None:
+    for n in range(3):
+        await world.enqueue(str(n), run_at=datetime.now(UTC) + timedelta(days=1))
+    async with world.service() as service:
+        await service.upkeep.measure_depth()
+    assert 'job_queue_depth{job_type="work"} 3.0' in metrics.render()[0].decode()
+
+
+# When the network fails
+
+
+async def test_a_claim_whose_reply_is_lost_is_undone_at_once(world: JobWorld) -> None:
+    async with TcpProxy.before(world.url) as proxy, world.service(url=proxy.url, notify=False) as service:
+        proxy.swallow_reply(after=service.worker_id.encode())
+        enqueued = await world.enqueue("a", "result")
+        await proxy.swallowed()
+        [job] = await world.ended(enqueued.id)
+    assert (job.outcome, job.attempt_count) == ("succeeded", 1)
+    assert world.workshop.ran == [("a", 1)]
+
+
+async def test_a_completion_whose_reply_is_lost_happens_once(world: JobWorld) -> None:
+    async with TcpProxy.before(world.url) as proxy, world.service(url=proxy.url, notify=False):
+        enqueued = await world.enqueue("a", "hold")
+        await world.workshop.started["a"].wait()
+        proxy.swallow_reply(after=b"succeeded")
+        world.workshop.gates["a"].set()
+        await proxy.swallowed()
+        [job] = await world.ended(enqueued.id)
+        assert await world.sql("SELECT count(*) FROM job_history") == 1
+    assert (job.outcome, job.attempt_count) == ("succeeded", 1)
+    assert world.workshop.ran == [("a", 1)]
+
+
+async def test_a_deaf_listener_notices_and_listens_again(
+    world: JobWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trunkline.jobs.listener.ALIVE_EVERY_S", 0.05)
+    monkeypatch.setattr("trunkline.jobs.listener.ALIVE_TIMEOUT_S", 0.2)
+    async with TcpProxy.before(world.url) as proxy, world.service(url=proxy.url, probe_s=NEVER_S) as service:
+        listener = service.listener
+        assert listener is not None
+        await listener.listening.wait()
+        proxy.black_hole()
+        await eventually(lambda: not listener.listening.is_set())
+        proxy.cut()
+        await proxy.heal()
+        await listener.listening.wait()
+        await world.ended((await world.enqueue(poke=True)).id)
