@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
+from trunkline.errors import TrunklineError
 from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
@@ -89,8 +90,13 @@ class Loop(ABC):
     def _report_failure(self, error: Exception, now: float) -> None:
         self._failures = min(self._failures + 1, 10)
         metrics.LOOP_FAILURES.labels(self.name).inc()
-        if self._down_since is None:
-            self._down_since = now
+        if self._down_since is not None:
+            return
+        self._down_since = now
+        if isinstance(error, TrunklineError):
+            # An engine that is away, or a memory that is being rebuilt: its message says all there is to say.
+            log.warning("loop.waiting", loop=self.name, reason=str(error))
+        else:
             log.error("loop.failed", loop=self.name, error=str(error) or type(error).__name__, exc_info=error)
 
     def _report_recovery(self) -> None:
