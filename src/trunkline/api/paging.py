@@ -71,6 +71,15 @@ class Cursors:
         except ValueError:
             raise _bad_cursor() from None
 
+    def start_number(self, first: int) -> int:
+        """For lists whose ids are numbers, up to `first`."""
+        text = self.start_key("")
+        if not text:
+            return first
+        if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= first):
+            raise _bad_cursor()
+        return int(text)
+
     def start_key(self, first: str) -> str:
         if self._given is None:
             return first

@@ -8,7 +8,7 @@ from trunkline.control.raising import raise_alarm
 from trunkline.errors import BusUnavailable
 from trunkline.loops.leader import LeaderLoop, Leadership
 from trunkline.store import audit, continuity, controls
-from trunkline.store.controls import NewStop, Poll, Scope
+from trunkline.store.controls import Level, NewStop, Poll, Scope
 from trunkline.store.database import Database
 from trunkline.store.tenants import PLATFORM
 from trunkline.telemetry import get_logger
@@ -77,7 +77,9 @@ class Guardian:
             beat = await continuity.leap(tx, installation, found.found.beat, found.beyond)
             if beat is None:
                 return
-            await controls.stop(tx, NewStop(Scope.KILL_SWITCH, "", found.reason, ACTOR, PLATFORM, RAMP_S))
+            await controls.stop(
+                tx, NewStop(Scope.KILL_SWITCH, "", Level.PLATFORM, found.reason, ACTOR, PLATFORM, RAMP_S)
+            )
             await audit.record(
                 tx,
                 actor=ACTOR,

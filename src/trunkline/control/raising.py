@@ -13,7 +13,7 @@ log = get_logger(__name__)
 
 
 async def raise_alarm(
-    where: Connection | Database,
+    where: "Connection | Database",
     name: str,
     subject: str = "",
     detail: Mapping[str, Any] | None = None,
@@ -36,7 +36,7 @@ async def raise_alarm(
     return is_new
 
 
-async def clear_alarm(where: Connection | Database, name: str, subject: str = "", by: str = "system") -> bool:
+async def clear_alarm(where: "Connection | Database", name: str, subject: str = "", by: str = "system") -> bool:
     """Say that it is over. True if it was raised."""
     if isinstance(where, Database):
         async with where.transaction() as tx:

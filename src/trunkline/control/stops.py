@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
-from trunkline.store.controls import Control, Scope
+from trunkline.store.controls import Control, Level, Scope
 
 _FOREVER = datetime.max.replace(tzinfo=UTC)
 
@@ -39,7 +39,9 @@ def campaign_subject(merchant_id: str, campaign_id: UUID | str) -> str:
 class Stops:
     def __init__(self, controls: Iterable[Control] = ()):
         self.controls = tuple(controls)
-        self._by_subject = {(control.scope, control.subject): control for control in self.controls}
+        self._by_subject: dict[tuple[Scope, str], list[Control]] = {}
+        for control in self.controls:
+            self._by_subject.setdefault((control.scope, control.subject), []).append(control)
 
     def killed(self, now: datetime) -> Stop | None:
         """Is the kill switch on? Then nothing is sent either."""
@@ -57,10 +59,10 @@ class Stops:
             return 1.0
         return min((control.share(now) for control in self._found(_keys(target))), default=1.0)
 
-    def fingerprint(self, now: datetime) -> frozenset[tuple[Scope, str, str, datetime]]:
+    def fingerprint(self, now: datetime) -> frozenset[tuple[Scope, str, Level, str, datetime]]:
         """Everything that is not as usual. Two that are equal mean that nothing has changed."""
         return frozenset(
-            (control.scope, control.subject, control.phase(now), control.changed_at)
+            (control.scope, control.subject, control.set_by, control.phase(now), control.changed_at)
             for control in self.controls
             if control.phase(now) != "over"
         )
@@ -74,9 +76,7 @@ class Stops:
 
     def _found(self, keys: Iterable[tuple[Scope, str]]) -> Iterator[Control]:
         for key in keys:
-            control = self._by_subject.get(key)
-            if control is not None:
-                yield control
+            yield from self._by_subject.get(key, ())
 
 
 def _keys(target: Target) -> Iterator[tuple[Scope, str]]:

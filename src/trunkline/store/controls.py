@@ -35,6 +35,24 @@ class Scope(StrEnum):
     CARRIER = "carrier"
 
 
+class Level(StrEnum):
+    """Who set a stop. What one level has stopped goes on when that level, and no other, says so."""
+
+    PLATFORM = "platform"
+    RESELLER = "reseller"
+    MERCHANT = "merchant"
+
+    @classmethod
+    def of(cls, tenant: Tenant) -> "Level":
+        if tenant.is_platform:
+            return cls.PLATFORM
+        return cls.RESELLER if tenant.merchant_id is None else cls.MERCHANT
+
+    def is_over(self, other: "Level") -> bool:
+        order = list(Level)
+        return order.index(self) <= order.index(other)
+
+
 Phase = Literal["stopped", "ramping", "over"]
 
 
@@ -44,6 +62,7 @@ class Control:
 
     scope: Scope
     subject: str
+    set_by: Level
     reason: str
     changed_by: str
     changed_at: datetime
@@ -82,8 +101,10 @@ class NewStop:
 
     scope: Scope
     subject: str
+    set_by: Level
     reason: str
     by: str
+    # Whose the subject is.
     tenant: Tenant
     ramp_s: int
     ends_at: datetime | None = None
@@ -110,9 +131,8 @@ async def in_force(conn: Connection) -> list[Control]:
     return [_control(row) for row in await conn.fetch(_IN_FORCE)]
 
 
-async def get(conn: Connection, scope: Scope, subject: str) -> Control | None:
-    row = await conn.fetchrow(_GET, scope, subject)
-    return None if row is None else _control(row)
+async def get(conn: Connection, scope: Scope, subject: str) -> list[Control]:
+    return [_control(row) for row in await conn.fetch(_GET, scope, subject)]
 
 
 async def list_controls(
@@ -130,6 +150,7 @@ async def stop(tx: Connection, new: NewStop) -> Control:
         _STOP,
         new.scope,
         new.subject,
+        new.set_by,
         new.reason,
         new.by,
         new.ends_at,
@@ -143,11 +164,11 @@ async def stop(tx: Connection, new: NewStop) -> Control:
 
 
 async def resume(
-    tx: Connection, scope: Scope, subject: str, *, reason: str, by: str, ramp_s: int
+    tx: Connection, scope: Scope, subject: str, set_by: Level, *, reason: str, by: str, ramp_s: int
 ) -> Control | None:
     """None if it was not stopped."""
     await tx.execute(_RAISE_VERSION)
-    row = await tx.fetchrow(_RESUME, scope, subject, reason, by, ramp_s)
+    row = await tx.fetchrow(_RESUME, scope, subject, set_by, reason, by, ramp_s)
     return None if row is None else _control(row)
 
 
@@ -163,4 +184,4 @@ async def campaign_owner(conn: Connection, tenant: Tenant, campaign_id: UUID) ->
 
 def _control(row: asyncpg.Record) -> Control:
     values: dict[str, Any] = dict(row)
-    return Control(**values | {"scope": Scope(row["scope"])})
+    return Control(**values | {"scope": Scope(row["scope"]), "set_by": Level(row["set_by"])})

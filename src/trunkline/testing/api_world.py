@@ -19,10 +19,13 @@ from trunkline.api.admin_key import ensure_admin_key
 from trunkline.api.application import create_api
 from trunkline.api.deps import ApiDeps, ApiLimits, Probe
 from trunkline.api.hot_routes import HotRoute
+from trunkline.api.paging import LAST_ID
 from trunkline.api.principal import SCOPES
 from trunkline.clock import ManualClock, SystemClock
+from trunkline.control.raising import raise_alarm
 from trunkline.model import new_id
-from trunkline.store import keys, numbers, tenants
+from trunkline.store import alarms, keys, numbers, tenants
+from trunkline.store.alarms import AlarmFilter
 from trunkline.store.database import Connection, Database, connect
 from trunkline.store.keys import NewKey
 from trunkline.store.leads import Lead
@@ -79,7 +82,8 @@ class ApiWorld:
 
     async def objects_of(self, merchant_id: str) -> dict[str, str]:
         """One object of each kind that belongs to this merchant: path parameter to id."""
-        lead = await self.make_lead(merchant_id, f"of-{merchant_id}")
+        campaign_id = str(new_id())
+        lead = await self.make_lead(merchant_id, f"of-{merchant_id}", campaign_id=campaign_id)
         me = expect(await self.tenant(merchant_id).get("/api/v1/me"), 200)
         return {
             "reseller_id": MERCHANTS[merchant_id],
@@ -88,7 +92,18 @@ class ApiWorld:
             "number_id": self.numbers[f"{merchant_id}-pool"],
             "key_id": me["key_id"],
             "lead_id": lead["id"],
+            "scope": "campaign",
+            "subject": campaign_id,
+            "flag": "event_dispatch",
+            "alarm_id": await self._raise_alarm(merchant_id),
         }
+
+    async def _raise_alarm(self, merchant_id: str) -> str:
+        owner = _TENANTS[merchant_id]
+        async with self.database.transaction() as tx:
+            await raise_alarm(tx, "dead_jobs", f"of-{merchant_id}", tenant=owner)
+            [alarm] = await alarms.list_alarms(tx, owner, AlarmFilter(), before=LAST_ID, limit=1)
+        return str(alarm.id)
 
     async def somebody_waits_for_a_lock(self) -> None:
         """Wait until a statement of this database waits for another transaction."""

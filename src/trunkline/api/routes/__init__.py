@@ -2,7 +2,20 @@
 
 from fastapi import APIRouter
 
-from trunkline.api.routes import keys, leads, me, merchants, numbers, pools, probes, resellers
+from trunkline.api.routes import (
+    alarms,
+    audit,
+    controls,
+    flags,
+    keys,
+    leads,
+    me,
+    merchants,
+    numbers,
+    pools,
+    probes,
+    resellers,
+)
 
 ROUTERS: tuple[APIRouter, ...] = (
     leads.router,
@@ -11,6 +24,10 @@ ROUTERS: tuple[APIRouter, ...] = (
     pools.router,
     numbers.router,
     keys.router,
+    controls.router,
+    flags.router,
+    alarms.router,
+    audit.router,
     me.router,
     probes.router,
 )

@@ -15,6 +15,8 @@ CREATE TABLE controls (
     scope        text NOT NULL CHECK (scope IN
                      ('kill_switch', 'promoter', 'reseller', 'merchant', 'campaign', 'number', 'carrier')),
     subject      text NOT NULL DEFAULT '' CHECK ((subject = '') = (scope IN ('kill_switch', 'promoter'))),
+    -- Platform, reseller and merchant each have a stop of their own: none lifts another's by setting or ending one.
+    set_by       text NOT NULL CHECK (set_by IN ('platform', 'reseller', 'merchant')),
     reason       text NOT NULL CHECK (length(reason) BETWEEN 1 AND 500),
     changed_by   text NOT NULL,
     changed_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -24,7 +26,7 @@ CREATE TABLE controls (
     ramp_s       int NOT NULL CHECK (ramp_s BETWEEN 0 AND 86400),
     reseller_id  text,
     merchant_id  text,
-    PRIMARY KEY (scope, subject)
+    PRIMARY KEY (scope, subject, set_by)
 );
 
 -- `resellers` and `merchants` say true (on) or false (off) of those they name; the percentage decides for the others.
