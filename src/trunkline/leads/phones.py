@@ -3,13 +3,17 @@
 A number only has to be possible, not known to be assigned: ranges open faster than any list of them. But when
 the parser changed digits to make sense of the input, the result has to be a known one: a wrong guess rings a
 stranger.
+
+The library takes some 20 µs for a number. One that is written as E.164 already, and of which it would change nothing,
+is recognised in one: see `_is_plain`.
 """
 
 import re
 from dataclasses import dataclass
+from functools import cache
 
 import phonenumbers
-from phonenumbers import NumberParseException, PhoneNumber, PhoneNumberFormat, ValidationResult
+from phonenumbers import NumberParseException, PhoneMetadata, PhoneNumber, PhoneNumberFormat, ValidationResult
 
 TEXT_MAX = 40
 
@@ -39,6 +43,46 @@ class BadPhone:
 
 def to_e164(text: str, default_region: str | None) -> str | BadPhone:
     """`default_region` is the country of numbers written without one."""
+    return text if _is_plain(text) else _read(text, default_region)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether the library would take this text as it is. Said of fewer numbers than that is true of, never of more.
+
+    It would if the length is one that the country uses, and if nothing at the front could be a prefix for calls within
+    the country, which it strips.
+    """
+    if not _E164.fullmatch(text):
+        return False
+    for length in (1, 2, 3):
+        if plan := _plan(text[1 : 1 + length]):
+            national = text[1 + length :]
+            return len(national) in plan.lengths and not plan.prefix.match(national)
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What the numbers of a country calling code look like."""
+
+    lengths: frozenset[int]
+    prefix: re.Pattern[str]
+
+
+@cache
+def _plan(calling_code: str) -> _Plan | None:
+    """Cached for every text of up to three digits, of which there are no more than 1,110."""
+    code = int(calling_code)
+    region = phonenumbers.region_code_for_country_code(code)
+    metadata = PhoneMetadata.metadata_for_region_or_calling_code(code, region)
+    if metadata is None or metadata.general_desc is None:
+        return None
+    prefix = metadata.national_prefix_for_parsing
+    # Without a prefix nothing is stripped; "$^" matches nothing that has digits.
+    return _Plan(frozenset(metadata.general_desc.possible_length), re.compile(prefix or "$^"))
+
+
+def _read(text: str, default_region: str | None) -> str | BadPhone:
     if len(text) > TEXT_MAX or re.search(r"[A-Za-z]", text):
         return BadPhone(_NOT_A_NUMBER)
     try:
