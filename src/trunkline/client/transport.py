@@ -30,6 +30,13 @@ class Transport:
     async def post(self, path: str, body: dict[str, Any]) -> Any:
         return await self._ask("POST", path, json=body)
 
+    async def put(self, path: str, body: dict[str, Any]) -> Any:
+        return await self._ask("PUT", path, json=body)
+
+    async def delete(self, path: str, params: dict[str, str | int] | None = None) -> Any:
+        """Only for answers with a body."""
+        return await self._ask("DELETE", path, params=params)
+
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()

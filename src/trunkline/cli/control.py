@@ -1,0 +1,227 @@
+"""`trunkline control`: stop and resume, flags, alarms and the audit log, over the API of a running platform.
+
+trunkline control stop kill-switch --reason "wrong prompt"
+trunkline control stop merchant acme-store --for 2h --reason "complaints"
+trunkline control resume merchant acme-store --ramp 5m --reason "solved"
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from trunkline.client.errors import ApiError, Unreachable
+from trunkline.client.transport import Transport
+from trunkline.errors import TrunklineError
+from trunkline.settings.values import parse_duration_s
+
+app = typer.Typer(help="Steer a running platform: controls, flags, alarms.", no_args_is_help=True)
+out = Console()
+
+ROOT = "/api/v1"
+TIMEOUT_S = 10.0
+ADMIN_KEY_FILE = Path(".trunkline/admin.key")
+
+
+class ControlCommandError(TrunklineError):
+    """The platform refused, or could not be reached."""
+
+
+class What(StrEnum):
+    KILL_SWITCH = "kill-switch"
+    PROMOTER = "promoter"
+    RESELLER = "reseller"
+    MERCHANT = "merchant"
+    CAMPAIGN = "campaign"
+    NUMBER = "number"
+    CARRIER = "carrier"
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """Which platform, and how its answers are shown."""
+
+    url: str
+    key: str
+    as_json: bool
+
+    def ask(self, question: Callable[[Transport], Awaitable[Any]]) -> Any:
+        return asyncio.run(self._ask(question))
+
+    async def _ask(self, question: Callable[[Transport], Awaitable[Any]]) -> Any:
+        try:
+            transport = Transport(self.url, self.key, TIMEOUT_S)
+            try:
+                return await question(transport)
+            finally:
+                await transport.close()
+        except (ApiError, Unreachable, ValueError) as error:
+            raise ControlCommandError(str(error)) from error
+
+    def show(self, answer: Any, columns: Sequence[str]) -> None:
+        items: list[dict[str, Any]] = answer.get("items", [answer])
+        if self.as_json:
+            print(json.dumps(answer, indent=2))
+            return
+        table = Table(*columns)
+        for item in items:
+            table.add_row(*(_text(item.get(column)) for column in columns))
+        out.print(table if items else "None.")
+
+
+Context = typer.Context
+Reason = Annotated[str, typer.Option(help="Why. It is in the audit log.")]
+Subject = Annotated[
+    str, typer.Argument(help="The id, or the carrier's name. None for kill-switch and promoter.")
+]
+Ramp = Annotated[str, typer.Option(help="How long it takes to grow back to its full pace, for example 5m.")]
+Limit = Annotated[int, typer.Option(min=1, max=200, help="How many at most.")]
+
+_STATE = ("scope", "subject", "state", "share")
+_STOP = ("scope", "subject", "state", "set_by", "reason", "changed_by", "expires_at", "ramp_until")
+_FLAG = ("name", "enabled", "percentage", "resellers", "merchants", "reason", "changed_by")
+_ALARM = ("severity", "name", "subject", "raised_at", "cleared_at", "detail", "action")
+_LINE = ("at", "actor", "action", "subject", "reason")
+
+
+@app.callback()
+def connect(
+    ctx: Context,
+    url: Annotated[
+        str, typer.Option(envvar="TRUNKLINE_URL", help="Where the API is.")
+    ] = "http://127.0.0.1:8080",
+    key: Annotated[
+        str, typer.Option(envvar="TRUNKLINE_API_KEY", help=f"The API key. Unset: that of {ADMIN_KEY_FILE}.")
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    if not key and ADMIN_KEY_FILE.is_file():
+        key = ADMIN_KEY_FILE.read_text(encoding="utf-8").strip()
+    ctx.obj = Remote(url, key, as_json)
+
+
+@app.command()
+def show(ctx: Context) -> None:
+    """Everything that is stopped, or still growing back."""
+    remote = _remote(ctx)
+    remote.show(remote.ask(lambda api: api.get(f"{ROOT}/controls", {"limit": 200})), _STOP)
+
+
+@app.command()
+def stop(
+    ctx: Context,
+    what: What,
+    reason: Reason,
+    subject: Subject = "",
+    lasting: Annotated[
+        str, typer.Option("--for", help="How long, for example 2h. Left out: until resumed.")
+    ] = "",
+    ramp: Ramp = "30s",
+) -> None:
+    """Stop something, or everything."""
+    remote, path = _remote(ctx), _path(what, subject)
+    body: dict[str, Any] = {"reason": reason, "ramp_s": _seconds(ramp)}
+    if lasting:
+        body["duration_s"] = _seconds(lasting)
+    remote.show(remote.ask(lambda api: api.put(path, body)), _STATE)
+
+
+@app.command()
+def resume(ctx: Context, what: What, reason: Reason, subject: Subject = "", ramp: Ramp = "30s") -> None:
+    """Let it go on, at a growing pace."""
+    remote, path = _remote(ctx), _path(what, subject)
+    remote.show(
+        remote.ask(lambda api: api.delete(path, {"reason": reason, "ramp_s": _seconds(ramp)})), _STATE
+    )
+
+
+@app.command()
+def flags(ctx: Context) -> None:
+    """Every feature flag."""
+    remote = _remote(ctx)
+    remote.show(remote.ask(lambda api: api.get(f"{ROOT}/flags", {"limit": 200})), _FLAG)
+
+
+@app.command()
+def flag(
+    ctx: Context,
+    name: str,
+    reason: Reason,
+    enabled: Annotated[bool, typer.Option("--on/--off", help="Off is off for everybody.")],
+    percentage: Annotated[int, typer.Option(min=0, max=100, help="Of those who are not named.")] = 100,
+    reseller: Annotated[list[str] | None, typer.Option(help="acme=on or acme=off; may be repeated.")] = None,
+    merchant: Annotated[list[str] | None, typer.Option(help="The same for merchants.")] = None,
+) -> None:
+    """Set a feature flag, as a whole."""
+    remote = _remote(ctx)
+    body = {
+        "enabled": enabled,
+        "percentage": percentage,
+        "resellers": _named(reseller or []),
+        "merchants": _named(merchant or []),
+        "reason": reason,
+    }
+    remote.show(remote.ask(lambda api: api.put(f"{ROOT}/flags/{quote(name, safe='')}", body)), _FLAG)
+
+
+@app.command()
+def alarms(
+    ctx: Context,
+    history: Annotated[bool, typer.Option("--all", help="Those that are over too.")] = False,
+    limit: Limit = 50,
+) -> None:
+    """What is wrong."""
+    remote, query = _remote(ctx), {"state": "all" if history else "open", "limit": limit}
+    remote.show(remote.ask(lambda api: api.get(f"{ROOT}/alarms", query)), _ALARM)
+
+
+@app.command()
+def audit(ctx: Context, action: str = "", limit: Limit = 50) -> None:
+    """Who changed what, newest first."""
+    remote = _remote(ctx)
+    query: dict[str, str | int] = {"limit": limit, **({"action": action} if action else {})}
+    remote.show(remote.ask(lambda api: api.get(f"{ROOT}/audit", query)), _LINE)
+
+
+def _remote(ctx: Context) -> Remote:
+    remote: Remote = ctx.obj
+    return remote
+
+
+def _path(what: What, subject: str) -> str:
+    if (what in (What.KILL_SWITCH, What.PROMOTER)) == bool(subject):
+        raise typer.BadParameter("Name what to stop; kill-switch and promoter have no subject.")
+    return f"{ROOT}/controls/{what}" + (f"/{quote(subject, safe='')}" if subject else "")
+
+
+def _seconds(text: str) -> int:
+    try:
+        return round(float(str(parse_duration_s(text))))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no duration: write 90s, 5m or 2h.") from None
+
+
+def _named(pairs: Sequence[str]) -> dict[str, bool]:
+    named = {}
+    for pair in pairs:
+        name, _, state = pair.partition("=")
+        if state not in ("on", "off"):
+            raise typer.BadParameter(f"{pair!r}: write id=on or id=off.")
+        named[name] = state == "on"
+    return named
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={_text(each)}" for key, each in value.items())
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "" if value is None else str(value)
