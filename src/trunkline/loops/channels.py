@@ -15,6 +15,7 @@ from trunkline.bus import channels, epoch, schedule
 from trunkline.bus.connection import Bus
 from trunkline.bus.schedule import GiveBack, Return, to_ms
 from trunkline.dispatch import configuration
+from trunkline.dispatch.breaker import is_mass_free
 from trunkline.loops.base import Loop
 from trunkline.model import Holder, NumberLimit
 from trunkline.store import schedule as store_schedule
@@ -45,19 +46,24 @@ class ChannelReconciler(Loop):
         written = await channels.hold(self._bus, truth)
         true_ids = {holder.attempt_id for holder in truth}
         oldest_ms = now_ms - self._grant_ttl_s * 1000
-        given_back = await self._give_back(
-            [h for h in believed if h.attempt_id not in true_ids and h.granted_ms < oldest_ms]
-        )
+        dead = [h for h in believed if h.attempt_id not in true_ids and h.granted_ms < oldest_ms]
+        given_back = await self._give_back(dead, held=len(believed))
         if written or given_back:
             log.warning("channels.healed", written=written, given_back=given_back)
         _report(wanted.numbers, truth)
         return written + given_back + changed
 
-    async def _give_back(self, dead: Sequence[Holder]) -> int:
-        """Leads of dead grants return to the schedule if Postgres still wants them called."""
+    async def _give_back(self, dead: Sequence[Holder], *, held: int) -> int:
+        """Leads of dead grants return to the schedule if Postgres still wants them called. A holder whose attempt has
+        ended was confirmed by the carrier; one without an attempt is only our own conclusion."""
         if not dead:
             return 0
         async with self._database.connection() as conn:
+            confirmed = await store_schedule.known_attempts(conn, [h.attempt_id for h in dead])
+            if is_mass_free(len(dead) - len(confirmed), held):
+                metrics.MASS_FREES_STOPPED.inc()
+                log.critical("channels.mass_free_stopped", unconfirmed=len(dead) - len(confirmed), held=held)
+                dead = [h for h in dead if h.attempt_id in confirmed]
             wanted = await store_schedule.places(conn, [h.lead_id for h in dead if h.lead_id])
         due = {lead_id: to_ms(entry.due_at) for lead_id, entry in wanted.items()}
         return await schedule.give_back(

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from trunkline.model import Entry, Flow, Holder, NumberLimit
+from trunkline.model import Entry, Flow, Grant, Holder, NumberLimit, new_id
 from trunkline.store.database import Connection
 from trunkline.store.sql import query
 
@@ -18,6 +18,8 @@ _CAPS = query("schedule/caps")
 _HOLDERS = query("schedule/holders")
 _NEXT_EPOCH = query("schedule/next_epoch")
 _CLOCK = query("schedule/clock")
+_KNOWN_ATTEMPTS = query("schedule/known_attempts")
+_FALLBACK = query("schedule/fallback")
 
 # How the index writes "no campaign".
 _NO_CAMPAIGN = UUID(int=0)
@@ -97,6 +99,27 @@ def _flow(row: Any) -> Flow | None:
     if row["lead_id"] is None:
         return None
     return Flow(row["pool_id"], row["reseller_id"], row["merchant_id"], row["campaign_id"])
+
+
+async def known_attempts(conn: Connection, attempt_ids: Sequence[UUID]) -> set[UUID]:
+    """Those of the holders that are attempts; a grant that nothing followed is none."""
+    return {row["id"] for row in await conn.fetch(_KNOWN_ATTEMPTS, attempt_ids)}
+
+
+async def fallback_grants(conn: Connection, limit: int) -> list[Grant]:
+    """Due leads paired with channels that nobody holds, as Postgres alone knows it."""
+    rows = await conn.fetch(_FALLBACK, limit)
+    return [
+        Grant(
+            new_id(),
+            row["id"],
+            row["version"],
+            row["number_id"],
+            row["channel_no"],
+            int(row["due_at"].timestamp() * 1000),
+        )
+        for row in rows
+    ]
 
 
 async def next_epoch(conn: Connection) -> int:

@@ -105,6 +105,10 @@ CALLS_FINISHED = _counter("calls_finished_total", "Ended calls by outcome.", "ca
 ATTEMPTS_GIVEN_UP = _counter(
     "attempts_given_up_total", "Attempts in doubt that ended as absent or unknown.", "carrier", "state"
 )
+MASS_FREES_STOPPED = _counter(
+    "mass_frees_stopped_total", "Times that a healer would have freed very many channels at once, and did not."
+)
+FALLBACK_DIALS = _counter("fallback_dials_total", "Calls that were dispatched from Postgres alone, without Valkey.")
 CHANNELS_IN_USE = _gauge("channels_in_use", "Channels held, by the number's id.", "number_id")
 CHANNELS_MAX = _gauge("channels_max", "Channels that may be held, by the number's id.", "number_id")
 

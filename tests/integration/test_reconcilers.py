@@ -1,0 +1,236 @@
+"""Each loop in a situation in which it is the only thing that can save the lead."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from uuid import UUID, uuid4
+
+import pytest
+
+from trunkline.bus import channels, connection, epoch, schedule
+from trunkline.bus.connection import Bus
+from trunkline.bus.keys import Keys
+from trunkline.loops.channels import ChannelReconciler
+from trunkline.loops.loader import Loader, Refiller
+from trunkline.loops.rebuilder import Rebuilder
+from trunkline.model import Grant, Holder, new_id
+from trunkline.store import database as store_database
+from trunkline.store import schedule as store_schedule
+from trunkline.store.database import Database
+
+NUMBER = uuid4()
+
+
+@dataclass
+class Stage:
+    database: Database
+    bus: Bus
+
+    async def lead(self, *, due: timedelta = timedelta(0), merchant: str = "m", priority: int = 50) -> UUID:
+        lead_id = new_id()
+        async with self.database.connection() as conn:
+            await conn.execute(
+                "INSERT INTO leads (id, reseller_id, merchant_id, request_id, request_hash, phone, pool_id, "
+                "priority, scheduled_at, due_at) VALUES ($1, 'r', $2, $3, $4, '+15005551000', 'p', $5, "
+                "clock_timestamp() + $6, clock_timestamp() + $6)",
+                lead_id, merchant, str(lead_id), b"0" * 32, priority, due,
+            )  # fmt: skip
+        return lead_id
+
+    async def match(self, most: int = 10) -> tuple[Grant, ...]:
+        return (await schedule.match(self.bus, [uuid4() for _ in range(most)], clock_offset_ms=0)).grants
+
+    async def flush(self) -> None:
+        """Everything that Valkey knew of this domain is gone."""
+        keys = self.bus.keys
+        async for key in self.bus.client.scan_iter(match=f"{keys.prefix}:{{{keys.domain}}}:*"):
+            await self.bus.client.delete(key)
+
+    async def attempt(self, grant: Grant) -> None:
+        async with self.database.connection() as conn:
+            await conn.execute(
+                "INSERT INTO attempts (id, lead_id, attempt_no, reseller_id, merchant_id, number_id, channel_no, "
+                "carrier, account, to_phone, from_phone, dialer) "
+                "VALUES ($1, $2, 1, 'r', 'm', $3, $4, 'twilio', 'default', $5, '+14155550100', 'test')",
+                grant.attempt_id, grant.lead_id, grant.number_id, grant.channel_no, str(grant.lead_id),
+            )  # fmt: skip
+            await conn.execute(
+                "UPDATE leads SET status = 'PROCESSING', version = version + 1 WHERE id = $1", grant.lead_id
+            )
+
+
+@pytest.fixture
+async def stage(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[Stage]:
+    database = await store_database.connect(database_url, pool_size=3)
+    bus = connection.connect(redis_url, Keys(prefix=key_prefix))
+    async with database.connection() as conn:
+        await conn.execute("INSERT INTO resellers (id, name) VALUES ('r', 'R')")
+        await conn.execute(
+            "INSERT INTO merchants (id, reseller_id, name) VALUES ('m', 'r', 'M'), ('n', 'r', 'N')"
+        )
+        await conn.execute("INSERT INTO pools (id, name) VALUES ('p', 'P')")
+        await conn.execute(
+            "INSERT INTO numbers (id, e164, pool_id, carrier, max_channels) "
+            "VALUES ($1, '+14155550100', 'p', 'twilio', 2)",
+            NUMBER,
+        )
+    await Rebuilder(database, bus).run_once()
+    yield Stage(database, bus)
+    await bus.close()
+    await database.close()
+
+
+async def test_the_loader_brings_a_lead_that_ingest_could_not_tell(stage: Stage) -> None:
+    lead = await stage.lead()
+    assert await stage.match() == ()
+    assert await Loader(stage.database, stage.bus).run_once() == 1
+    assert [grant.lead_id for grant in await stage.match()] == [lead]
+
+
+async def test_the_loader_leaves_a_lead_beyond_the_horizon_in_postgres(stage: Stage) -> None:
+    await stage.lead(due=timedelta(hours=2))
+    assert await Loader(stage.database, stage.bus).run_once() == 0
+
+
+async def test_no_pile_hides_a_lost_lead_of_another_flow(stage: Stage) -> None:
+    for _ in range(30):
+        await stage.lead()
+    lost = await stage.lead(merchant="n")
+    await Loader(stage.database, stage.bus).run_once()
+    assert lost in {grant.lead_id for grant in await stage.match()}
+
+
+async def test_the_loader_does_not_add_a_granted_lead_again(stage: Stage) -> None:
+    await stage.lead()
+    loader = Loader(stage.database, stage.bus)
+    await loader.run_once()
+    assert len(await stage.match()) == 1
+    assert await loader.run_once() == 0
+    assert await stage.match() == ()
+
+
+async def test_the_refiller_brings_the_rest_of_a_flow_in_order(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "FLOW_CAP", 2)
+    monkeypatch.setattr("trunkline.loops.loader.REFILL_BELOW", 1)
+    late = await stage.lead(priority=60)
+    first, second = await stage.lead(priority=10), await stage.lead(priority=20)
+    async with stage.database.connection() as conn:
+        heads = await store_schedule.heads(
+            conn, (await store_schedule.flows(conn, after=store_schedule.BEFORE_ALL, limit=9))[0],
+            horizon_s=900, limit=9,
+        )  # fmt: skip
+    assert [entry.lead_id for entry in heads] == [first, second, late]
+    await schedule.add(stage.bus, heads, cap=2)
+    held = await stage.match()
+    assert [grant.lead_id for grant in held] == [first, second]
+    for grant in held:
+        await stage.attempt(grant)
+        await channels.release(stage.bus, [grant.attempt_id])
+    assert await Refiller(stage.database, stage.bus).run_once() == 1
+    assert [grant.lead_id for grant in await stage.match()] == [late]
+
+
+async def test_a_dead_dialers_grant_returns_after_its_time(stage: Stage) -> None:
+    lead = await stage.lead()
+    await Loader(stage.database, stage.bus).run_once()
+    assert len(await stage.match()) == 1
+    assert await ChannelReconciler(stage.database, stage.bus, grant_ttl_s=60).run_once() == 0, (
+        "it may still be alive"
+    )
+    assert await ChannelReconciler(stage.database, stage.bus, grant_ttl_s=-1).run_once() == 1
+    assert [grant.lead_id for grant in await stage.match()] == [lead]
+
+
+async def test_a_call_that_ended_while_valkey_was_away_frees_its_channel(stage: Stage) -> None:
+    await stage.lead()
+    await Loader(stage.database, stage.bus).run_once()
+    (grant,) = await stage.match()
+    await stage.attempt(grant)
+    reconciler = ChannelReconciler(stage.database, stage.bus, grant_ttl_s=-1)
+    assert await reconciler.run_once() == 0
+    async with stage.database.connection() as conn:
+        await conn.execute("UPDATE attempts SET state = 'ended', holds_channel = false")
+    assert await reconciler.run_once() == 1
+    assert await channels.holders(stage.bus) == []
+
+
+async def test_a_live_call_that_valkey_forgot_gets_its_channel_back(stage: Stage) -> None:
+    await stage.lead()
+    await Loader(stage.database, stage.bus).run_once()
+    (grant,) = await stage.match()
+    await stage.attempt(grant)
+    await channels.release(stage.bus, [grant.attempt_id])
+    assert await ChannelReconciler(stage.database, stage.bus).run_once() == 1
+    assert [holder.attempt_id for holder in await channels.holders(stage.bus)] == [grant.attempt_id]
+
+
+async def test_healing_that_would_free_very_much_stops(stage: Stage) -> None:
+    many = [Holder(uuid4(), NUMBER, channel + 1) for channel in range(60)]
+    await channels.hold(stage.bus, many)
+    await ChannelReconciler(stage.database, stage.bus, grant_ttl_s=-1).run_once()
+    assert len(await channels.holders(stage.bus)) == 60
+
+
+async def test_a_changed_number_takes_effect_and_live_channels_stay(stage: Stage) -> None:
+    for _ in range(4):
+        await stage.lead()
+    await Loader(stage.database, stage.bus).run_once()
+    for grant in await stage.match():
+        await stage.attempt(grant)
+    async with stage.database.connection() as conn:
+        await conn.execute("UPDATE numbers SET max_channels = 3")
+    await ChannelReconciler(stage.database, stage.bus).run_once()
+    assert [grant.channel_no for grant in await stage.match()] == [3]
+
+
+async def test_lost_memory_is_rebuilt_with_channels_and_schedule(stage: Stage) -> None:
+    await stage.lead()
+    await Loader(stage.database, stage.bus).run_once()
+    (live,) = await stage.match()
+    await stage.attempt(live)
+    waiting = [await stage.lead() for _ in range(3)]
+    await stage.flush()
+    assert await Rebuilder(stage.database, stage.bus).run_once() == 1
+    assert [holder.attempt_id for holder in await channels.holders(stage.bus)] == [live.attempt_id]
+    grants = await stage.match()
+    assert len(grants) == 1, "one of two channels is taken"
+    assert grants[0].lead_id in waiting
+    assert grants[0].channel_no != live.channel_no
+
+
+async def test_a_memory_that_is_there_is_not_rebuilt(stage: Stage) -> None:
+    assert await Rebuilder(stage.database, stage.bus).run_once() == 0
+
+
+async def test_a_starting_process_wipes_nothing(stage: Stage) -> None:
+    await stage.lead()
+    await Loader(stage.database, stage.bus).run_once()
+    (live,) = await stage.match()
+    newcomer = stage.bus.at_epoch(0)
+    await Rebuilder(stage.database, newcomer).run_once()
+    assert [holder.attempt_id for holder in await channels.holders(newcomer)] == [live.attempt_id]
+
+
+async def test_without_valkey_postgres_alone_pairs_leads_with_channels(stage: Stage) -> None:
+    piled = [await stage.lead() for _ in range(5)]
+    other = await stage.lead(merchant="n")
+    await stage.lead(due=timedelta(minutes=5), merchant="n")
+    async with stage.database.connection() as conn:
+        grants = await store_schedule.fallback_grants(conn, 10)
+    assert [grant.lead_id for grant in grants] == [piled[0], other], "two channels, one for each flow"
+    assert {grant.channel_no for grant in grants} == {1, 2}
+    assert all(grant.due_ms <= datetime.now(UTC).timestamp() * 1000 for grant in grants)
+
+
+async def test_the_fallback_sees_no_channel_that_is_held(stage: Stage) -> None:
+    await stage.lead()
+    async with stage.database.connection() as conn:
+        (first,) = await store_schedule.fallback_grants(conn, 10)
+    await stage.attempt(first)
+    second = await stage.lead()
+    async with stage.database.connection() as conn:
+        (grant,) = await store_schedule.fallback_grants(conn, 10)
+    assert (grant.lead_id, grant.channel_no) == (second, 2)
+    assert await epoch.read(stage.bus) > 0
