@@ -1,0 +1,186 @@
+"""Workers are killed, stopped and continued, Postgres dies: no job is lost, none is finished by a stale owner."""
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import AsyncIterator
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from trunkline.embedded import Engines
+from trunkline.store.migrate import migrate
+from trunkline.testing.crashpoints import run_until_crash
+from trunkline.testing.job_process import KEYED, LEDGER, WORK, command, job_process
+from trunkline.testing.job_world import JobWorld, Work, job_world
+from trunkline.testing.waiting import eventually
+
+CRASH_POINTS = ("jobs.after_claim", "jobs.after_run", "jobs.before_finish", "jobs.reaper_locked")
+
+
+@pytest.fixture
+async def world(database_url: str) -> AsyncIterator[JobWorld]:
+    async with job_world(database_url) as world:
+        await world.database.pool.execute(LEDGER)
+        yield world
+
+
+async def enqueue(world: JobWorld, count: int, *, do: str = "quick", keys: int = 0) -> list[UUID]:
+    kind = KEYED if keys else WORK
+    async with world.outbox.transaction(world.database) as work:
+        jobs = await work.enqueue_many(
+            kind.new(Work(str(n), do), concurrency_key=f"k{n % keys}" if keys else None) for n in range(count)
+        )
+    return [job.id for job in jobs]
+
+
+async def all_done(world: JobWorld, ids: list[UUID], timeout_s: float = 40) -> None:
+    async def count() -> bool:
+        done: int = await world.sql("SELECT count(*) FROM job_history WHERE id = ANY ($1)", ids)
+        return done == len(ids)
+
+    await eventually(count, timeout_s=timeout_s, what=f"{len(ids)} jobs done")
+    assert await world.sql("SELECT count(*) FROM job_outbox") == 0
+    assert await world.sql("SELECT count(*) FROM job_dead") == 0
+    assert await world.sql("SELECT count(DISTINCT job_id) FROM runs WHERE ended IS NOT NULL") >= len(ids)
+
+
+async def test_a_hundred_items_and_a_worker_killed_in_the_middle(world: JobWorld) -> None:
+    """The source's own scenario."""
+    ids = await enqueue(world, 100)
+    async with job_process(world.url) as victim:
+        await eventually(lambda: world.sql("SELECT count(*) >= 10 FROM runs"))
+        victim.kill()
+        await victim.wait()
+        left = await world.sql("SELECT count(*) FROM job_outbox WHERE status = 'IN_PROGRESS'")
+        async with job_process(world.url):
+            await all_done(world, ids)
+    again: int = await world.sql(
+        "SELECT count(*) FROM (SELECT FROM runs GROUP BY job_id HAVING count(*) > 1) x"
+    )
+    assert again <= left
+
+
+async def test_a_worker_stopped_past_its_lease_and_continued_finishes_nothing(world: JobWorld) -> None:
+    [job_id] = await enqueue(world, 1, do="hold")
+    async with job_process(world.url) as stopped:
+        await eventually(lambda: world.sql("SELECT count(*) FROM runs"))
+        stopped.send_signal(signal.SIGSTOP)
+        async with job_process(world.url) as successor:
+            await eventually(lambda: world.sql("SELECT count(*) = 2 FROM runs"))
+            stopped.send_signal(signal.SIGCONT)
+            await world.database.pool.execute("INSERT INTO gates VALUES ('0')")
+            await all_done(world, [job_id])
+            job = await world.job(job_id)
+    assert job.locked_by is not None
+    assert job.locked_by.startswith(f"process-{successor.pid}/")
+    assert job.attempt_count == 2
+
+
+@pytest.mark.parametrize("point", CRASH_POINTS)
+async def test_a_crash_at_any_point_loses_nothing(world: JobWorld, point: str) -> None:
+    ids = await enqueue(world, 30, keys=5)
+    await run_until_crash(command(world.url), point, nth=2)
+    async with job_process(world.url):
+        await all_done(world, ids)
+
+
+async def test_under_kills_no_two_jobs_of_a_key_run_at_once(world: JobWorld) -> None:
+    ids = await enqueue(world, 1500, keys=6)
+    for _ in range(3):
+        async with job_process(world.url) as first, job_process(world.url) as second:
+            await some_runs(world)
+            first.kill()
+            await first.wait()
+            second.send_signal(signal.SIGTERM)
+            await second.wait()
+    async with job_process(world.url), job_process(world.url):
+        await all_done(world, ids)
+    overlaps = await world.sql(
+        "SELECT count(*) FROM runs a JOIN runs b ON a.job_id <> b.job_id AND a.name::int % 6 = b.name::int % 6 "
+        "AND a.started < b.started AND a.ended > b.started"
+    )
+    assert overlaps == 0
+    assert await world.sql("SELECT coalesce(sum(running), 0) FROM job_keys") == 0
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_a_random_mix_of_faults(world: JobWorld, seed: int) -> None:
+    """Kills, stops, cut connections; afterwards everything is done exactly once."""
+    chance = random.Random(seed)
+    ids: list[UUID] = []
+    for _ in range(4):
+        ids += await enqueue(world, 200, keys=20) + await enqueue(world, 200)
+        async with job_process(world.url) as victim, job_process(world.url):
+            await some_runs(world)
+            await inflict(world, victim, chance.choice(["kill", "stop", "cut", "term"]))
+    async with job_process(world.url), job_process(world.url):
+        await all_done(world, ids)
+    assert await world.sql("SELECT count(*) FROM job_history") == len(ids)
+
+
+async def some_runs(world: JobWorld) -> None:
+    """Until a few more jobs have begun, or none is left."""
+    before = await world.sql("SELECT count(*) FROM runs")
+    await eventually(
+        lambda: world.sql(
+            "SELECT count(*) > $1 + 20 OR NOT EXISTS (SELECT FROM job_outbox) FROM runs", before
+        )
+    )
+
+
+async def inflict(world: JobWorld, victim: asyncio.subprocess.Process, fault: str) -> None:
+    match fault:
+        case "kill":
+            victim.kill()
+        case "term":
+            victim.send_signal(signal.SIGTERM)
+        case "stop":
+            victim.send_signal(signal.SIGSTOP)
+            await eventually(
+                lambda: world.sql("SELECT count(*) = 0 FROM job_outbox WHERE lease_expires_at < now()")
+            )
+            victim.send_signal(signal.SIGCONT)
+        case "cut":
+            await world.sql(
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND application_name LIKE 'trunkline%' AND pid <> pg_backend_pid()"
+            )
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT, signal.SIGKILL])
+async def test_postgres_is_restarted_under_load(private_engines: Engines, how: signal.Signals) -> None:
+    url = private_engines.database_url
+    await migrate(url)
+    async with job_world(url) as world:
+        await world.database.pool.execute(LEDGER)
+        ids = await enqueue(world, 200, keys=10) + await enqueue(world, 200)
+        async with job_process(url, lease_s=2.0):
+            await eventually(lambda: world.sql("SELECT count(*) > 30 FROM runs"))
+            await restart(private_engines, how)
+            await recovered(url)
+            async with job_world(url) as after:
+                await all_done(after, ids)
+
+
+async def restart(engines: Engines, how: signal.Signals) -> None:
+    postgres = engines.postgres
+    assert postgres is not None
+    assert postgres.pid is not None
+    os.kill(postgres.pid, how)
+    await postgres.exited()
+    await postgres.start()
+
+
+async def recovered(url: str) -> None:
+    async def answers() -> bool:
+        try:
+            connection = await asyncpg.connect(url)
+        except (OSError, asyncpg.PostgresError):
+            return False
+        await connection.close()
+        return True
+
+    await eventually(answers, timeout_s=30)

@@ -1,0 +1,178 @@
+"""The crew runs what is still ours, no more at once than allowed, and hoards nothing."""
+
+import asyncio
+from datetime import UTC, datetime
+
+from trunkline.clock import ManualClock
+from trunkline.jobs.crew import QUEUE_FIRST, Crew, CrewLimits
+from trunkline.jobs.held import Held, Hold, Stop
+from trunkline.jobs.outcomes import Outcome, Policy, Verdict
+from trunkline.jobs.registry import JobType, Registry
+from trunkline.jobs.run import Run
+from trunkline.model import new_id
+from trunkline.store.jobs import Claimed, End, Return
+
+NOW = datetime(2025, 1, 1, tzinfo=UTC)
+
+
+class Deck:
+    """A crew whose handler waits at a gate."""
+
+    def __init__(self, running_max: int = 2, queue_max: int = 64, is_open: bool = True):
+        self.clock = ManualClock()
+        self.gate = asyncio.Event()
+        if is_open:
+            self.gate.set()
+        self.ran: list[str] = []
+        self.verdicts: list[Verdict] = []
+        self.hold = Hold()
+        registry = Registry()
+        registry.add(JobType("work", str, Policy()), self.handle)
+        self.crew = Crew(
+            registry,
+            self.hold,
+            "w1",
+            CrewLimits(running_max=running_max, queue_max=queue_max, held_max=100),
+            now_s=self.clock.boottime_s,
+            on_verdict=self.ended,
+            on_room=lambda: None,
+        )
+
+    async def handle(self, name: str, run: Run) -> Outcome | None:
+        self.ran.append(name)
+        await self.gate.wait()
+        return None
+
+    def ended(self, held: Held, verdict: Verdict) -> None:
+        self.verdicts.append(verdict)
+        self.hold.drop(held)
+
+    def held(self, *names: str, lease_s: float = 15.0) -> list[Held]:
+        return [
+            Held(
+                Claimed(new_id(), 1, "work", 50, NOW, NOW, 1, 4, None, None, None, None, f'"{name}"'),
+                self.clock.boottime_s(),
+                lease_s,
+            )
+            for name in names
+        ]
+
+    def take(self, *names: str, was_full: bool = False) -> list[Held]:
+        batch = self.held(*names)
+        self.crew.take(batch, was_full=was_full)
+        return batch
+
+
+async def settle() -> None:
+    """Let every task that can run do so."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_jobs_run_in_order_and_end() -> None:
+    deck = Deck(running_max=1)
+    deck.take("a", "b", "c")
+    await deck.crew.idle()
+    assert deck.ran == ["a", "b", "c"]
+    assert all(isinstance(verdict, End) for verdict in deck.verdicts)
+    assert len(deck.hold) == 0
+
+
+async def test_what_waited_past_its_lease_is_not_begun() -> None:
+    """The process was stopped and continued: by now the job may be running elsewhere."""
+    deck = Deck(running_max=1, is_open=False)
+    deck.take("a", "b")
+    await settle()
+    deck.clock.suspend(16)
+    deck.gate.set()
+    await deck.crew.idle()
+    assert deck.ran == ["a"]
+    assert len(deck.hold) == 0
+
+
+async def test_what_was_claimed_anew_meanwhile_is_begun_once() -> None:
+    deck = Deck(running_max=1, is_open=False)
+    [_, waiting] = deck.take("a", "b")
+    await settle()
+    again = Held(waiting.job, deck.clock.boottime_s(), 15.0)
+    deck.crew.take([again], was_full=False)
+    deck.gate.set()
+    await deck.crew.idle()
+    assert deck.ran == ["a", "b"]
+    assert waiting.stop_reason is Stop.LEASE_LOST
+
+
+async def test_a_stopped_job_does_not_stop_its_runner() -> None:
+    deck = Deck(running_max=1, is_open=False)
+    [first, _] = deck.take("a", "b")
+    await settle()
+    first.stop(Stop.TIMEOUT)
+    await settle()
+    assert deck.ran == ["a", "b"]
+    deck.gate.set()
+    await deck.crew.idle()
+    timed_out, done = deck.verdicts
+    assert isinstance(timed_out, Return)
+    assert timed_out.error_code == "timeout"
+    assert isinstance(done, End)
+
+
+async def test_who_lost_the_lease_writes_nothing() -> None:
+    deck = Deck(is_open=False)
+    [held] = deck.take("a")
+    await settle()
+    held.stop(Stop.LEASE_LOST)
+    await deck.crew.idle()
+    assert deck.verdicts == []
+    assert len(deck.hold) == 0
+
+
+async def test_room_is_for_what_can_run_until_the_queue_runs_dry() -> None:
+    deck = Deck(running_max=2, is_open=False)
+    assert deck.crew.room() == 2
+    deck.take("a", "b", was_full=True)
+    await settle()
+    assert deck.crew.room() == QUEUE_FIRST
+    deck.take(*map(str, range(QUEUE_FIRST)), was_full=True)
+    assert deck.crew.room() == QUEUE_FIRST
+
+
+async def test_slow_jobs_are_not_hoarded() -> None:
+    deck = Deck(running_max=1, is_open=False)
+    deck.take("a", was_full=True)
+    await settle()
+    deck.take(*map(str, range(QUEUE_FIRST)), was_full=True)
+    deck.clock.advance(0.5)
+    while deck.crew._queue_target:
+        deck.crew.room()
+    assert deck.crew.room() == 0
+    deck.clock.advance(0.6)
+    assert deck.crew.give_back(older_than_s=1.0) == QUEUE_FIRST
+    given_back = [verdict for verdict in deck.verdicts if isinstance(verdict, Return)]
+    assert len(given_back) == QUEUE_FIRST
+    assert not any(verdict.counted for verdict in given_back)
+    deck.gate.set()
+    await deck.crew.idle()
+
+
+async def test_no_more_is_held_than_allowed() -> None:
+    deck = Deck(running_max=2, queue_max=1000, is_open=False)
+    deck.take(*map(str, range(100)))
+    assert deck.crew.room() == 0
+    deck.gate.set()
+    await deck.crew.idle()
+
+
+async def test_a_runner_of_jobs_that_never_wait_lets_others_have_the_loop() -> None:
+    deck = Deck(running_max=1, queue_max=100_000)
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while len(deck.ran) < 20_000:
+            turns += 1
+            await asyncio.sleep(0)
+
+    deck.take(*map(str, range(20_000)))
+    await count_turns()
+    assert turns > 3
