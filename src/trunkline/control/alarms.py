@@ -24,6 +24,8 @@ class Measured:
     for_s: float
     clear_at: float
     clear_for_s: float
+    # What the values count.
+    unit: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,13 @@ _ALL = (
         "calling window is closed or whose pool has no free channel do not count.",
         "Look at the dialers: do they run, and what do their logs say of matches and intents? Then at the carriers: do "
         "they refuse everything? `trunkline doctor` checks the engines.",
-        Measured(above=10, for_s=60, clear_at=0, clear_for_s=0),
+        Measured(
+            above=10,
+            for_s=60,
+            clear_at=0,
+            clear_for_s=0,
+            unit="overdue leads while nothing was placed within a minute",
+        ),
     ),
     AlarmDefinition(
         "no_leader",
@@ -75,14 +83,14 @@ _ALL = (
         "Postgres did not answer for more than five seconds. It is written down once Postgres is back; while it lasts, "
         "the gauge and `/ready` say so.",
         "Look at Postgres and at the way to it. Nothing is dialled meanwhile, and nothing is lost.",
-        Reported(quiet_s=None),
+        Reported(quiet_s=5),
     ),
     AlarmDefinition(
         "valkey_unreachable",
         Severity.URGENT,
         "Valkey did not answer for ten seconds. Leads are dispatched from Postgres at a reduced rate.",
         "Look at Valkey and at the way to it. Its memory is rebuilt from Postgres when it is back.",
-        Measured(above=0, for_s=10, clear_at=0, clear_for_s=10),
+        Measured(above=0, for_s=10, clear_at=0, clear_for_s=10, unit="failed looks"),
     ),
     AlarmDefinition(
         "lateness_high",
@@ -90,7 +98,7 @@ _ALL = (
         "The 99th percentile of lateness (due to request at the carrier) is over 5 s for five minutes.",
         "More leads are due than channels can carry, or a step is slow: compare channels in use with their maximum, "
         "then the durations of matches and intents.",
-        Measured(above=5, for_s=300, clear_at=3, clear_for_s=60),
+        Measured(above=5, for_s=300, clear_at=3, clear_for_s=60, unit="s"),
     ),
     AlarmDefinition(
         "schedule_failures",
@@ -98,7 +106,7 @@ _ALL = (
         "More than 1 % of the new leads of the last five minutes could not be put into the schedule at once. The "
         "loader brings them, later.",
         "Look at Valkey: is it slow, full or partly unreachable?",
-        Measured(above=0.01, for_s=0, clear_at=0.005, clear_for_s=60),
+        Measured(above=0.01, for_s=0, clear_at=0.005, clear_for_s=60, unit="of all"),
     ),
     AlarmDefinition(
         "attempt_unknown",
@@ -106,7 +114,7 @@ _ALL = (
         "The fate of an attempt is unknown: its carrier could not be asked. The lead is not dialled again by itself, "
         "and the channel is held for as long as a call could last.",
         "Look the attempt up in the carrier's own console. Then reschedule the lead, or leave it.",
-        Measured(above=0, for_s=0, clear_at=0, clear_for_s=30),
+        Measured(above=0, for_s=0, clear_at=0, clear_for_s=30, unit="attempts"),
         subject="carrier/account",
     ),
     AlarmDefinition(
@@ -114,7 +122,7 @@ _ALL = (
         Severity.URGENT,
         "More than 1 % of the calls placed in the last 15 minutes ended as unknown.",
         "The carrier's call list is late, incomplete or closed to us: check its status page and our credentials.",
-        Measured(above=0.01, for_s=0, clear_at=0.005, clear_for_s=300),
+        Measured(above=0.01, for_s=0, clear_at=0.005, clear_for_s=300, unit="of all"),
         subject="carrier",
     ),
     AlarmDefinition(
@@ -132,7 +140,7 @@ _ALL = (
         Severity.URGENT,
         "Events were appended to a dead mailbox. Nobody processes them until it is replayed.",
         "Read the mailbox's last error, mend its cause, replay it.",
-        Measured(above=0, for_s=0, clear_at=0, clear_for_s=60),
+        Measured(above=0, for_s=0, clear_at=0, clear_for_s=60, unit="events a minute"),
         subject="kind",
     ),
     AlarmDefinition(
@@ -148,7 +156,7 @@ _ALL = (
         Severity.WARNING,
         "Jobs failed for good and wait as dead letters.",
         "Read their last error, mend its cause, replay or remove them.",
-        Measured(above=0, for_s=0, clear_at=0, clear_for_s=0),
+        Measured(above=0, for_s=0, clear_at=0, clear_for_s=0, unit="jobs"),
         subject="job type",
     ),
     AlarmDefinition(
@@ -156,14 +164,14 @@ _ALL = (
         Severity.WARNING,
         "More than five channels were held in Valkey and not in Postgres, or the other way round.",
         "The reconciler has put it right. If it comes back, look for dialers that die and for lost releases.",
-        Measured(above=5, for_s=0, clear_at=5, clear_for_s=60),
+        Measured(above=5, for_s=0, clear_at=5, clear_for_s=60, unit="channels"),
     ),
     AlarmDefinition(
         "reconciler_fixes",
         Severity.WARNING,
         "A reconciler fixes more than ten things a minute: something upstream loses them.",
         "Its log lines say what it fixed. Look for the part that should have done it.",
-        Measured(above=10, for_s=0, clear_at=5, clear_for_s=120),
+        Measured(above=10, for_s=0, clear_at=5, clear_for_s=120, unit="fixes a minute"),
         subject="reconciler",
     ),
     AlarmDefinition(
@@ -171,7 +179,7 @@ _ALL = (
         Severity.WARNING,
         "Half or fewer of the processes of a role are left, of those that ran within the last ten minutes.",
         "Look at why they ended: a crash, a full node, a deployment that went wrong.",
-        Measured(above=0.499, for_s=15, clear_at=0.25, clear_for_s=15),
+        Measured(above=0.499, for_s=15, clear_at=0.25, clear_for_s=15, unit="of all"),
         subject="role",
     ),
 )

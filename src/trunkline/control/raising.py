@@ -36,7 +36,9 @@ async def raise_alarm(
     return is_new
 
 
-async def clear_alarm(where: "Connection | Database", name: str, subject: str = "", by: str = "system") -> bool:
+async def clear_alarm(
+    where: "Connection | Database", name: str, subject: str = "", by: str = "system"
+) -> bool:
     """Say that it is over. True if it was raised."""
     if isinstance(where, Database):
         async with where.transaction() as tx:
