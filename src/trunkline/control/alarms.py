@@ -105,7 +105,7 @@ _ALL = (
         Severity.URGENT,
         "More than 1 % of the new leads of the last five minutes could not be put into the schedule at once. The "
         "loader brings them, later.",
-        "Look at Valkey: is it slow, full or partly unreachable?",
+        "Find out whether Valkey is slow, full or partly unreachable.",
         Measured(above=0.01, for_s=0, clear_at=0.005, clear_for_s=60, unit="of all"),
     ),
     AlarmDefinition(

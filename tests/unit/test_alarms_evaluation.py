@@ -1,0 +1,122 @@
+"""When an alarm is raised and when it is cleared."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trunkline.control.alarms import AlarmDefinition, Measured, Reported, Severity
+from trunkline.control.evaluation import (
+    GAP_MAX_S,
+    Cleared,
+    History,
+    Raised,
+    Sample,
+    evaluate,
+    lost_share,
+    share,
+)
+
+
+def measured(
+    above: float = 5, for_s: float = 60, clear_at: float = 3, clear_for_s: float = 30
+) -> AlarmDefinition:
+    rule = Measured(above, for_s, clear_at, clear_for_s, "things")
+    return AlarmDefinition("some_alarm", Severity.WARNING, "It is so.", "Do it.", rule)
+
+
+def reported(quiet_s: float | None) -> AlarmDefinition:
+    return AlarmDefinition("some_alarm", Severity.WARNING, "It is so.", "Do it.", Reported(quiet_s))
+
+
+def history(values: Sequence[float], is_open: bool = False, every_s: float = 5) -> History:
+    """Values in the order in which they were seen, the last one now."""
+    newest = len(values) - 1
+    return History([Sample((newest - at) * every_s, value) for at, value in enumerate(values)], is_open)
+
+
+def test_it_is_raised_when_it_was_over_for_as_long_as_it_says() -> None:
+    assert evaluate(measured(), history([9] * 12)) is None
+    assert evaluate(measured(), history([9] * 13)) == Raised(9)
+
+
+def test_at_its_threshold_it_is_not_over_it() -> None:
+    assert evaluate(measured(), history([5] * 100)) is None
+
+
+def test_one_good_value_begins_the_time_anew() -> None:
+    assert evaluate(measured(), history([9] * 50 + [1] + [9] * 12)) is None
+    assert evaluate(measured(), history([9] * 50 + [1] + [9] * 13)) == Raised(9)
+
+
+def test_without_a_time_one_value_is_enough() -> None:
+    assert evaluate(measured(for_s=0), history([9])) == Raised(9)
+    assert evaluate(measured(for_s=0), history([9, 5])) is None
+
+
+def test_a_time_in_which_nobody_looked_proves_nothing() -> None:
+    apart = History([Sample(GAP_MAX_S + 10, 9), Sample(0, 9)])
+    assert evaluate(measured(), apart) is None
+    assert evaluate(measured(for_s=0), History([Sample(GAP_MAX_S + 10, 9)])) is None, (
+        "the newest value is old"
+    )
+
+
+def test_no_value_is_no_verdict() -> None:
+    assert evaluate(measured(for_s=0), History()) is None
+    assert evaluate(measured(for_s=0), History(is_open=True)) is None
+
+
+def test_it_is_cleared_only_below_the_lower_number_and_for_its_time() -> None:
+    assert evaluate(measured(), history([4] * 100, is_open=True)) is None, "between the two numbers"
+    assert evaluate(measured(), history([9, *[3] * 6], is_open=True)) is None
+    assert evaluate(measured(), history([9, *[3] * 7], is_open=True)) == Cleared()
+
+
+def test_an_open_one_is_not_raised_again() -> None:
+    assert evaluate(measured(), history([9] * 100, is_open=True)) is None
+
+
+@given(
+    values=st.lists(st.sampled_from([1.0, 4.0, 9.0]), max_size=60),
+    rule=st.builds(
+        Measured,
+        above=st.just(5.0),
+        for_s=st.sampled_from([0.0, 10.0, 60.0]),
+        clear_at=st.just(3.0),
+        clear_for_s=st.sampled_from([0.0, 10.0]),
+        unit=st.just("things"),
+    ),
+)
+def test_a_value_between_the_two_numbers_changes_nothing(values: list[float], rule: Measured) -> None:
+    definition = AlarmDefinition("some_alarm", Severity.WARNING, "It is so.", "Do it.", rule)
+    for is_open in (False, True):
+        assert evaluate(definition, history([*values, 4.0], is_open)) is None
+
+
+def test_a_reported_one_is_cleared_after_its_silence_and_never_raised() -> None:
+    assert evaluate(reported(10), History(is_open=True, seen_s_ago=10)) is None
+    assert evaluate(reported(10), History(is_open=True, seen_s_ago=10.1)) == Cleared()
+    assert evaluate(reported(10), History([Sample(0, 1e9)], seen_s_ago=1e9)) is None
+
+
+def test_one_for_a_person_is_not_cleared_by_silence() -> None:
+    assert evaluate(reported(None), History(is_open=True, seen_s_ago=1e9)) is None
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "expected"), [(0, 0, 0), (2, 2, 0), (3, 300, 0.01), (3, 0, 0), (30, 100, 0.3)]
+)
+def test_a_handful_is_no_rate(part: float, whole: float, expected: float) -> None:
+    assert share(part, whole) == expected
+
+
+@pytest.mark.parametrize(
+    ("alive", "lately", "expected"),
+    [(10, [10, 10], 0), (5, [10, 7], 0.5), (0, [4], 1), (12, [10], 0), (0, [1], 0), (1, [], 0)],
+)
+def test_what_is_lost_is_counted_from_the_most_there_were(
+    alive: float, lately: list[float], expected: float
+) -> None:
+    assert lost_share(alive, lately) == expected

@@ -1,0 +1,163 @@
+"""From readings to one value per alarm, and from alarms to their documentation."""
+
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from trunkline.control.alarms import DEFINITIONS
+from trunkline.control.alarms import Measured as MeasuredRule
+from trunkline.control.announcements import announcements
+from trunkline.control.document import rewritten
+from trunkline.control.inputs import ALIVE, Readings, values
+from trunkline.store.alarms import Alarm, Seen
+from trunkline.store.presence import Measured
+
+PAGE = (Path(__file__).parents[2] / "docs" / "alarms.md").read_text(encoding="utf-8")
+QUIET = Readings()
+
+
+def counted(name: str, value: float, subject: str = "", minutes_ago: int = 0) -> Measured:
+    return Measured(name, subject, minutes_ago, value)
+
+
+def test_a_quiet_platform_is_over_no_threshold() -> None:
+    for (name, _), value in values(QUIET, []).items():
+        rule = DEFINITIONS[name].rule
+        assert isinstance(rule, MeasuredRule)
+        assert value <= rule.clear_at, name
+
+
+def test_overdue_leads_are_a_halt_only_while_nothing_is_placed() -> None:
+    assert values(replace(QUIET, overdue=50, was_placed=True), [])["dispatch_halted", ""] == 0
+    assert values(replace(QUIET, overdue=50, was_placed=False), [])["dispatch_halted", ""] == 50
+
+
+def test_failures_to_schedule_are_a_share_of_the_last_five_minutes() -> None:
+    measured = [
+        counted("schedule_tried", 100),
+        counted("schedule_tried", 100, minutes_ago=4),
+        counted("schedule_failed", 4, minutes_ago=4),
+        counted("schedule_tried", 1000, minutes_ago=5),
+        counted("schedule_failed", 1000, minutes_ago=5),
+    ]
+    assert values(replace(QUIET, measured=measured), [])["schedule_failures", ""] == 0.02
+
+
+def test_fixes_are_those_of_the_fuller_of_two_minutes_by_reconciler() -> None:
+    measured = [
+        counted("reconciler_fixes", 2, "channels"),
+        counted("reconciler_fixes", 12, "channels", 1),
+        counted("reconciler_fixes", 99, "channels", 2),
+        counted("reconciler_fixes", 1, "leases"),
+    ]
+    found = values(replace(QUIET, measured=measured), [])
+    assert found["reconciler_fixes", "channels"] == 12
+    assert found["reconciler_fixes", "leases"] == 1
+
+
+def test_the_rate_of_unknown_is_per_carrier() -> None:
+    measured = [
+        counted("placed", 200, "twilio"),
+        counted("placed", 100, "twilio", 14),
+        counted("unknown", 6, "twilio", 10),
+        counted("placed", 100, "plivo"),
+    ]
+    found = values(replace(QUIET, measured=measured), [])
+    assert found["unknown_rate", "twilio"] == 0.02
+    assert found["unknown_rate", "plivo"] == 0
+
+
+def test_missing_processes_are_counted_by_role_against_the_last_ten_minutes() -> None:
+    before = [Seen(ALIVE, "dispatcher", 30, 8), Seen(ALIVE, "dispatcher", 700, 80), Seen(ALIVE, "api", 30, 2)]
+    found = values(replace(QUIET, alive={"dispatcher": 4, "api": 2}), before)
+    assert found["workers_down", "dispatcher"] == 0.5
+    assert found["workers_down", "api"] == 0
+    assert found[ALIVE, "dispatcher"] == 4
+
+
+def test_half_of_the_workers_gone_is_over_the_threshold_and_less_is_not() -> None:
+    rule = DEFINITIONS["workers_down"].rule
+    assert isinstance(rule, MeasuredRule)
+    assert rule.above < 1 - 5 / 10
+    assert not rule.above < 1 - 6 / 10
+
+
+@pytest.mark.parametrize(
+    ("name", "severity", "above"),
+    [
+        ("dispatch_halted", "page", 10),
+        ("lateness_high", "urgent", 5),
+        ("schedule_failures", "urgent", 0.01),
+        ("channel_drift", "warning", 5),
+        ("reconciler_fixes", "warning", 10),
+    ],
+)
+def test_the_thresholds_that_operators_know_are_kept(name: str, severity: str, above: float) -> None:
+    rule = DEFINITIONS[name].rule
+    assert isinstance(rule, MeasuredRule)
+    assert (DEFINITIONS[name].severity, rule.above) == (severity, above)
+
+
+def test_no_alarm_looks_further_back_than_values_are_kept() -> None:
+    from trunkline.loops.alarms import KEEP_S
+
+    rules = [each.rule for each in DEFINITIONS.values() if isinstance(each.rule, MeasuredRule)]
+    assert max(max(rule.for_s, rule.clear_for_s) for rule in rules) < KEEP_S
+    assert all(rule.clear_at <= rule.above for rule in rules)
+
+
+def test_the_page_is_what_the_generator_makes() -> None:
+    assert rewritten(PAGE) == PAGE, "run: python -m trunkline.control.document docs/alarms.md"
+
+
+@pytest.mark.parametrize("name", list(DEFINITIONS))
+def test_every_alarm_says_what_it_means_and_what_to_do(name: str) -> None:
+    definition = DEFINITIONS[name]
+    assert re.fullmatch(r"[a-z_]+", name)
+    assert definition.meaning.endswith(".")
+    assert definition.action.endswith(".")
+    assert f"| `{name}` |" in PAGE
+
+
+def alarm(**more: Any) -> Alarm:
+    at = datetime(2030, 5, 1, tzinfo=UTC)
+    fields: dict[str, Any] = {
+        "id": uuid4(),
+        "name": "dead_jobs",
+        "subject": "export",
+        "severity": "warning",
+        "detail": {"value": 3},
+        "raised_at": at,
+        "seen_at": at,
+        "cleared_at": None,
+        "cleared_by": None,
+        "raise_told_at": None,
+        "clear_told_at": None,
+        "reseller_id": None,
+        "merchant_id": None,
+    }
+    return Alarm(**fields | more)
+
+
+def test_each_end_of_an_alarm_is_told_once_and_in_order() -> None:
+    at = datetime(2030, 5, 2, tzinfo=UTC)
+    cases = [
+        (alarm(), ["alarm.raised"]),
+        (alarm(cleared_at=at, cleared_by="system"), ["alarm.raised", "alarm.cleared"]),
+        (alarm(cleared_at=at, cleared_by="system", raise_told_at=at), ["alarm.cleared"]),
+    ]
+    for untold, expected in cases:
+        said = list(announcements([untold]))
+        assert [each.type for each in said] == expected
+        assert len({each.id for each in said}) == len(said)
+        assert said[-1].body["data"]["subject"] == "export"
+
+
+def test_an_alarm_of_another_version_is_told_too() -> None:
+    [said] = announcements([alarm(name="not_of_this_version")])
+    assert said.body["data"]["name"] == "not_of_this_version"

@@ -1,0 +1,222 @@
+"""What is stopped, for whom and until when; and a process's view of it."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from trunkline.clock import ManualClock
+from trunkline.control.controls import STALE_AFTER_S, UNREAD, Controls
+from trunkline.control.stops import Stops, Target, campaign_subject
+from trunkline.store.controls import Control, Level, Scope
+
+NOW = datetime(2030, 5, 1, 9, 30, tzinfo=UTC)
+CAMPAIGN = uuid4()
+NUMBER = uuid4()
+
+
+def after(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def control(scope: Scope, subject: str = "", **more: Any) -> Control:
+    values: dict[str, Any] = {
+        "set_by": Level.PLATFORM,
+        "reason": "because",
+        "changed_by": "key:1",
+        "changed_at": NOW,
+        "stopped_at": NOW,
+        "ends_at": None,
+        "ramp_s": 0,
+        "reseller_id": None,
+        "merchant_id": None,
+        "seen_at": NOW,
+    }
+    return Control(scope=scope, subject=subject, **values | more)
+
+
+CALL = Target("acme", "shop", CAMPAIGN, NUMBER, "twilio")
+
+
+@pytest.mark.parametrize(
+    ("scope", "subject"),
+    [
+        (Scope.KILL_SWITCH, ""),
+        (Scope.PROMOTER, ""),
+        (Scope.RESELLER, "acme"),
+        (Scope.MERCHANT, "shop"),
+        (Scope.CAMPAIGN, campaign_subject("shop", CAMPAIGN)),
+        (Scope.NUMBER, str(NUMBER)),
+        (Scope.CARRIER, "twilio"),
+    ],
+)
+def test_every_scope_stops_what_it_names(scope: Scope, subject: str) -> None:
+    stop = Stops([control(scope, subject)]).stopped(CALL, NOW)
+    assert stop is not None
+    assert (stop.scope, stop.subject, stop.reason, stop.until) == (scope, subject, "because", None)
+
+
+@pytest.mark.parametrize(
+    ("scope", "subject"),
+    [
+        (Scope.RESELLER, "shop"),
+        (Scope.MERCHANT, "acme"),
+        (Scope.CAMPAIGN, campaign_subject("another-shop", CAMPAIGN)),
+        (Scope.NUMBER, str(uuid4())),
+        (Scope.CARRIER, "plivo"),
+    ],
+)
+def test_what_is_anothers_stops_nothing_here(scope: Scope, subject: str) -> None:
+    assert Stops([control(scope, subject)]).stopped(CALL, NOW) is None
+
+
+def test_only_the_kill_switch_keeps_from_sending() -> None:
+    for scope in Scope:
+        killed = Stops([control(scope, "" if scope in (Scope.KILL_SWITCH, Scope.PROMOTER) else "x")]).killed(
+            NOW
+        )
+        assert (killed is not None) == (scope is Scope.KILL_SWITCH), scope
+
+
+def test_a_stop_ends_at_its_moment_and_not_before() -> None:
+    stops = Stops([control(Scope.MERCHANT, "shop", ends_at=after(60))])
+    stop = stops.stopped(CALL, after(59.999))
+    assert stop is not None
+    assert stop.until == after(60)
+    assert stops.stopped(CALL, after(60)) is None
+
+
+def test_of_two_stops_the_longer_is_named() -> None:
+    short = control(Scope.RESELLER, "acme", ends_at=after(10))
+    long = control(Scope.MERCHANT, "shop", ends_at=after(100))
+    endless = control(Scope.CARRIER, "twilio")
+    for stops, until in (
+        ([short, long], after(100)),
+        ([long, short], after(100)),
+        ([endless, long, short], None),
+    ):
+        stop = Stops(stops).stopped(CALL, NOW)
+        assert stop is not None
+        assert stop.until == until
+
+
+def test_a_stop_of_one_level_outlives_that_of_another() -> None:
+    platforms = control(Scope.MERCHANT, "shop", ends_at=after(10))
+    own = control(Scope.MERCHANT, "shop", set_by=Level.MERCHANT, reason="own")
+    stop = Stops([platforms, own]).stopped(CALL, after(20))
+    assert stop is not None
+    assert stop.reason == "own"
+
+
+def test_the_share_grows_from_nothing_to_all_of_it() -> None:
+    stops = Stops([control(Scope.MERCHANT, "shop", ends_at=after(10), ramp_s=100)])
+    shares = [stops.share(CALL, after(s)) for s in (0, 9.9, 10, 35, 60, 109, 110, 1000)]
+    assert shares == [0, 0, 0, 0.25, 0.5, 0.99, 1, 1]
+    assert stops.stopped(CALL, after(10)) is None
+
+
+def test_the_smallest_share_counts() -> None:
+    stops = Stops(
+        [
+            control(Scope.KILL_SWITCH, ends_at=NOW, ramp_s=100),
+            control(Scope.MERCHANT, "shop", ends_at=NOW, ramp_s=1000),
+        ]
+    )
+    assert stops.share(CALL, after(50)) == 0.05
+    assert stops.share(Target("acme", "another"), after(50)) == 0.5
+
+
+def test_without_a_ramp_the_full_pace_is_back_at_once() -> None:
+    assert Stops([control(Scope.KILL_SWITCH, ends_at=NOW, ramp_s=0)]).share(CALL, NOW) == 1.0
+
+
+def opened(clock: ManualClock, *controls: Control) -> Controls:
+    view = Controls(clock)
+    view.read(NOW, Stops(controls))
+    return view
+
+
+def test_everything_is_stopped_until_the_controls_were_read() -> None:
+    view = Controls(ManualClock())
+    assert view.stopped(merchant_id="shop") == view.killed() == UNREAD
+    assert view.share(merchant_id="shop") == 0.0
+    view.read(NOW, Stops())
+    assert view.stopped(merchant_id="shop") is None
+    assert view.killed() is None
+
+
+def test_a_stop_ends_by_postgres_clock_while_the_wall_clock_jumps() -> None:
+    clock = ManualClock()
+    view = opened(clock, control(Scope.KILL_SWITCH, ends_at=after(60)))
+    clock.set_wall(clock.now() + timedelta(days=1))
+    assert view.killed() is not None
+    clock.advance(59)
+    assert view.killed() is not None
+    clock.suspend(1)
+    assert view.killed() is None
+
+
+def test_a_view_that_hears_nothing_keeps_what_it_knows_and_says_that_it_is_old() -> None:
+    clock = ManualClock()
+    view = opened(clock, control(Scope.MERCHANT, "shop"))
+    clock.advance(STALE_AFTER_S)
+    ages = [view.is_stale]
+    clock.advance(3600)
+    ages.append(view.is_stale)
+    assert ages == [False, True]
+    assert view.stopped(merchant_id="shop") is not None
+    assert view.stopped(merchant_id="another") is None
+    view.read(after(3600))
+    assert not view.is_stale
+
+
+def test_a_closed_view_stops_everything_and_says_why() -> None:
+    view = opened(ManualClock())
+    view.close("Nobody knows.")
+    stop = view.stopped(merchant_id="shop")
+    assert stop is not None
+    assert stop.reason == "Nobody knows."
+
+
+async def test_whoever_waits_for_a_change_hears_of_it() -> None:
+    view = Controls(ManualClock())
+    waiting = [asyncio.create_task(view.changed(view.generation)) for _ in range(2)]
+    await asyncio.sleep(0)
+    view.read(NOW, Stops())
+    first = {await task for task in waiting}
+    assert first == {view.generation}
+    view.read(NOW, Stops([control(Scope.KILL_SWITCH)]))
+    assert await view.changed(view.generation - 1) == view.generation
+
+
+def test_a_look_that_finds_nothing_new_is_no_change() -> None:
+    view = opened(ManualClock(), control(Scope.KILL_SWITCH))
+    before = view.generation
+    view.read(after(0.5))
+    view.read(after(1), Stops([control(Scope.KILL_SWITCH)]))
+    assert view.generation == before
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"ends_at": after(5), "changed_at": after(1)},
+        {"reason": "another", "changed_at": after(1)},
+        {"set_by": Level.RESELLER},
+    ],
+)
+def test_another_end_another_reason_and_another_level_are_changes(changed: dict[str, Any]) -> None:
+    view = opened(ManualClock(), control(Scope.MERCHANT, "shop"))
+    before = view.generation
+    view.read(NOW, Stops([control(Scope.MERCHANT, "shop", **changed)]))
+    assert view.generation == before + 1
+
+
+def test_a_stop_that_ends_by_itself_and_a_ramp_that_is_over_are_changes() -> None:
+    view = opened(ManualClock(), control(Scope.MERCHANT, "shop", ends_at=after(10), ramp_s=10))
+    before = view.generation
+    for at, changes in ((after(9), 0), (after(10), 1), (after(15), 1), (after(20), 2), (after(30), 2)):
+        view.read(at)
+        assert view.generation - before == changes, at
