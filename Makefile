@@ -43,7 +43,7 @@ demo: $(VENV)/.runtime
 	@$(BIN)/trunkline demo $(ARGS)
 
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff format --check src tests bench
