@@ -226,6 +226,8 @@ class Limits:
     list_lag_s: float
     # Calls at once that a new account may have; None where the carrier sets no such limit.
     max_concurrent: int | None = None
+    # False: a call ends by its document, its stream or its time limit, and by no request of ours.
+    can_hang_up: bool = True
 
 
 class Carrier(Protocol):

@@ -1,8 +1,12 @@
 """What holds for the webhooks of every carrier, once they are verified and read."""
 
+from dataclasses import replace
 from datetime import datetime
 
 from trunkline.telephony.carrier import CallbackTag, CallEvent, Forged, WebhookResult
+
+# Clocks differ by less. A time further ahead was told in another zone than we think.
+AHEAD_MAX_S = 60.0
 
 
 def accept_event(
@@ -15,4 +19,6 @@ def accept_event(
         return Forged("stale")
     if event.attempt_id is None and event.direction == "outbound" and tag.kind != "inbound":
         return Forged("callback without its attempt")
+    if event.at is not None and (event.at - now).total_seconds() > AHEAD_MAX_S:
+        return replace(event, at=None)  # then the time of its arrival counts
     return event

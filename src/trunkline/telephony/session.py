@@ -53,7 +53,8 @@ class CarrierSession:
 
     def __init__(
         self,
-        authorization: str,
+        # None for hosts that are the carrier's but must not see our credentials.
+        authorization: str | None,
         *,
         connect_timeout_s: float = 3.0,
         total_timeout_s: float = 10.0,
@@ -63,7 +64,7 @@ class CarrierSession:
         reply_bytes_max: int = 4 * 1024 * 1024,
         clock: Clock | None = None,
     ) -> None:
-        self._headers = {"Authorization": authorization}
+        self._headers = {"Authorization": authorization} if authorization else {}
         self._timeout = aiohttp.ClientTimeout(
             total=total_timeout_s, connect=connect_timeout_s, sock_connect=connect_timeout_s
         )
@@ -81,6 +82,9 @@ class CarrierSession:
 
     async def get(self, url: str, query: Mapping[str, str] | None = None) -> Exchange:
         return await self._exchange("GET", url, {}, query=query)
+
+    async def delete(self, url: str) -> Exchange:
+        return await self._exchange("DELETE", url, {})
 
     async def aclose(self) -> None:
         if self._session is not None:

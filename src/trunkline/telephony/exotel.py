@@ -1,0 +1,278 @@
+"""Exotel: calls placed and followed over its REST API; webhooks believed by a secret in their URL and a password.
+
+An answered call runs through a flow of the account (`app_id`). Its Voicebot applet asks our answer URL where the stream
+is, and the attempt travels in `CustomField`, signed. There is no request that hangs up: a call ends with its stream.
+"""
+
+import hmac
+from collections.abc import Mapping
+from datetime import datetime
+from urllib.parse import quote, urlencode, urlsplit, urlunsplit
+
+import msgspec
+
+from trunkline.clock import Clock, SystemClock
+from trunkline.telephony.callbacks import (
+    CallbackKeys,
+    basic_password,
+    signed_attempt,
+    verified_attempt,
+    verify_callback,
+)
+from trunkline.telephony.carrier import (
+    DEFAULT_ACCOUNT,
+    Accepted,
+    AlreadyOver,
+    CallbackTag,
+    CallOrder,
+    CallView,
+    Document,
+    Forged,
+    HangUpResult,
+    HangUpUnavailable,
+    Limits,
+    ListResult,
+    ListUnavailable,
+    LookUpResult,
+    LookUpUnavailable,
+    NoSuchCall,
+    PlaceResult,
+    Rejected,
+    Throttled,
+    Unreadable,
+    WebhookRequest,
+    WebhookResult,
+)
+from trunkline.telephony.doubt import judge
+from trunkline.telephony.events import accept_event
+from trunkline.telephony.exchange import Dialect, Reply, classify, why
+from trunkline.telephony.exotel_webhooks import END_REASONS, Locale, read_event, state_of, with_legs
+from trunkline.telephony.forms import FORM, JSON, Fields, json_object, read_fields, read_query, whole
+from trunkline.telephony.session import CarrierSession, basic
+
+BASE_URL = "https://api.exotel.com"
+FLOW_URL = "http://my.exotel.com/{sid}/exoml/start_voice/{app_id}"
+BASIC_USER = "trunkline"
+TIME_LIMIT_MAX_S = 14_400
+LIST_PAGE_SIZE = 100
+LIST_PAGES_MAX = 20
+
+
+class Exotel:
+    """One Exotel account."""
+
+    name = "exotel"
+    # 200 requests a minute; details of a call follow its end by minutes.
+    limits = Limits(starts_per_s=200 / 60, queues_excess=False, list_lag_s=300.0, can_hang_up=False)
+    terminal_statuses = frozenset(END_REASONS)
+    streams = True
+
+    def __init__(
+        self,
+        sid: str,
+        api_key: str,
+        api_token: str,
+        callback_keys: CallbackKeys,
+        *,
+        app_id: str = "",
+        base_url: str = BASE_URL,
+        account: str = DEFAULT_ACCOUNT,
+        # False only for a flow that cannot send a name and a password with its URLs.
+        asks_password: bool = True,
+        locale: Locale | None = None,
+        clock: Clock | None = None,
+        session: CarrierSession | None = None,
+    ) -> None:
+        self._sid = sid
+        self._app_id = app_id
+        self._callback_keys = callback_keys
+        self._base_url = base_url.rstrip("/")
+        self._calls_url = f"{self._base_url}/v1/Accounts/{sid}/Calls"
+        self._passwords = [basic_password(self.name, account, key) for key in callback_keys.keys]
+        self._asks_password = asks_password
+        self._locale = locale or Locale()
+        self._clock = clock or SystemClock()
+        self._session = session or CarrierSession(basic(api_key, api_token))
+
+    async def place(self, order: CallOrder) -> PlaceResult:
+        if not self._app_id:
+            return Rejected("refused", "no_app_id", retryable=True)
+        exchange = await self._session.post(
+            f"{self._calls_url}/connect.json", FORM, self._create_form(order), order.send_by_boottime_s
+        )
+        return classify(exchange, DIALECT)
+
+    async def hang_up(self, call_id: str, *, only_unanswered: bool = False) -> HangUpResult:
+        match await self.look_up(call_id):
+            case CallView(state="ended"):
+                return AlreadyOver()
+            case NoSuchCall() as missing:
+                return missing
+            case _:
+                return HangUpUnavailable("Exotel has no such request: the call ends with its stream")
+
+    async def look_up(self, call_id: str) -> LookUpResult:
+        exchange = await self._session.get(f"{self._calls_url}/{quote(call_id, safe='')}.json")
+        match exchange:
+            case Reply(status=200):
+                return self._view(json_object(exchange.body).get("Call")) or LookUpUnavailable("not a call")
+            case Reply(status=404) if _error(exchange) is not None:
+                return NoSuchCall()
+            case _:
+                return LookUpUnavailable(why(exchange))
+
+    async def list_calls(self, to: str, from_: str, since: datetime) -> ListResult:
+        """One view has every state. Its filters are by the person's number and by the ExoPhone."""
+        query = {
+            "From": to,
+            "PhoneNumber": from_,
+            "DateCreated": f"gte:{self._locale.local(since)}",
+            "PageSize": str(LIST_PAGE_SIZE),
+        }
+        calls: dict[str, CallView] = {}
+        exchange = await self._session.get(f"{self._calls_url}.json", query)
+        for _ in range(LIST_PAGES_MAX):
+            page = (
+                json_object(exchange.body) if isinstance(exchange, Reply) and exchange.status == 200 else {}
+            )
+            rows, metadata = page.get("Calls"), page.get("Metadata")
+            if not isinstance(rows, list) or not isinstance(metadata, dict):
+                return ListUnavailable(why(exchange))
+            for row in rows:
+                view = self._view(row)
+                if view is None:
+                    return ListUnavailable("a call that cannot be read")
+                calls[view.call_id] = view
+            following = metadata.get("NextPageUri")
+            if not following:
+                return [call for call in calls.values() if _is_since(call, since)]
+            exchange = await self._session.get(f"{self._base_url}/{str(following).lstrip('/')}")
+        return ListUnavailable(f"more than {LIST_PAGES_MAX} pages")
+
+    def parse_webhook(self, request: WebhookRequest) -> WebhookResult:
+        tag = request.tag or verify_callback(request.url, self._callback_keys)
+        if isinstance(tag, Forged):
+            return tag
+        if tag.carrier != self.name:
+            return Forged("callback of another carrier")
+        if not self._is_password_right(request):
+            return Forged("password missing or wrong", status=401)
+        fields = _fields(request)
+        if fields is None:
+            return Unreadable("not a form")
+        return self._read(with_legs(fields, request.body), tag)
+
+    def answer_document(self, stream_url: str, parameters: Mapping[str, str]) -> Document:
+        """Up to three parameters and 256 characters reach the stream, by the query of its URL."""
+        url = f"{stream_url}?{urlencode(parameters)}" if parameters else stream_url
+        return Document(JSON, msgspec.json.encode({"url": url}).decode())
+
+    def hold_document(self, wait_s: int, again_url: str) -> Document:
+        return _unavailable("please hold")
+
+    def busy_document(self, message: str) -> Document:
+        return _unavailable(message)
+
+    def hang_up_document(self) -> Document:
+        return _unavailable("over")
+
+    def reject_document(self) -> Document:
+        return _unavailable("busy")
+
+    def redirect_document(self, to: str) -> Document:
+        return _unavailable("busy")
+
+    async def aclose(self) -> None:
+        await self._session.aclose()
+
+    def _create_form(self, order: CallOrder) -> bytes:
+        form = [
+            ("From", order.to),
+            ("CallerId", order.from_),
+            ("Url", FLOW_URL.format(sid=self._sid, app_id=self._app_id)),
+            ("CallType", "trans"),
+            ("TimeLimit", str(min(order.time_limit_s, TIME_LIMIT_MAX_S))),
+            ("TimeOut", str(order.ring_timeout_s)),
+            ("CustomField", signed_attempt(order.attempt_id, self.name, self._callback_keys)),
+            ("StatusCallback", self._with_password(order.status_url)),
+            ("StatusCallbackEvents[]", "answered"),
+            ("StatusCallbackEvents[]", "terminal"),
+            ("StatusCallbackContentType", JSON),
+        ]
+        if order.recording_url:
+            form.append(("Record", "true"))
+        return urlencode(form).encode()
+
+    def _with_password(self, url: str) -> str:
+        if not self._asks_password:
+            return url
+        parts = urlsplit(url)
+        return urlunsplit(parts._replace(netloc=f"{BASIC_USER}:{self._passwords[0]}@{parts.netloc}"))
+
+    def _is_password_right(self, request: WebhookRequest) -> bool:
+        if not self._asks_password:
+            return True
+        given = request.headers.get("authorization", "").encode()
+        matches = [hmac.compare_digest(basic(BASIC_USER, one).encode(), given) for one in self._passwords]
+        return any(matches)
+
+    def _read(self, fields: Mapping[str, str], tag: CallbackTag) -> WebhookResult:
+        kept = fields.get("CustomField", "")
+        attempt_id = tag.attempt_id or verified_attempt(kept, self.name, self._callback_keys)
+        event = read_event(fields, tag, attempt_id, self._locale)
+        return accept_event(event, tag, self._clock.now())
+
+    def _view(self, call: object) -> CallView | None:
+        if not isinstance(call, dict) or not isinstance(call.get("Sid"), str):
+            return None
+        status = str(call.get("Status", ""))
+        state = state_of(status)
+        if state is None:
+            return None
+        is_answered = status == "completed"
+        return CallView(
+            call_id=call["Sid"],
+            to=self._locale.e164(str(call.get("From") or "")),
+            from_=self._locale.e164(str(call.get("PhoneNumberSid") or "")),
+            status=status,
+            state=state,
+            reason=END_REASONS.get(status),
+            created_at=self._locale.moment(call.get("DateCreated")),
+            started_at=self._locale.moment(call.get("StartTime")),
+            ended_at=self._locale.moment(call.get("EndTime")),
+            duration_s=whole(call.get("Duration")) if is_answered else None,
+        )
+
+
+def _fields(request: WebhookRequest) -> Fields | None:
+    if request.method != "POST":
+        return read_query(request.url)
+    return read_fields(request.headers.get("content-type", ""), request.body)
+
+
+def _unavailable(message: str) -> Document:
+    """The applet takes the flow's other branch on anything but a 200."""
+    return Document(JSON, msgspec.json.encode({"error": message}).decode(), status=503)
+
+
+def _accepted(reply: Reply) -> Accepted | None:
+    call = json_object(reply.body).get("Call")
+    sid = call.get("Sid") if isinstance(call, dict) else None
+    return Accepted(sid) if isinstance(sid, str) and sid else None
+
+
+def _refused(reply: Reply) -> Rejected | Throttled | None:
+    error = _error(reply)
+    return None if error is None else judge("exotel", reply.status, str(reply.status), error)
+
+
+DIALECT = Dialect(accepted=_accepted, refused=_refused)
+
+
+def _error(reply: Reply) -> str | None:
+    error = json_object(reply.body).get("RestException")
+    return str(error.get("Message", "")) if isinstance(error, dict) and "Status" in error else None
+
+
+def _is_since(call: CallView, since: datetime) -> bool:
+    return call.created_at is None or call.created_at >= since.replace(microsecond=0)

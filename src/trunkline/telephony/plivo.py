@@ -1,0 +1,292 @@
+"""Plivo: calls placed, followed and ended over its REST API, webhooks verified, Plivo XML answered."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeGuard
+from urllib.parse import parse_qsl, quote, urlsplit
+
+import msgspec
+
+from trunkline.clock import Clock, SystemClock
+from trunkline.telephony import plivo_xml
+from trunkline.telephony.callbacks import CallbackKeys, verify_callback
+from trunkline.telephony.carrier import (
+    Accepted,
+    AlreadyOver,
+    CallOrder,
+    CallView,
+    Document,
+    Forged,
+    HangUpAsked,
+    HangUpResult,
+    HangUpUnavailable,
+    Limits,
+    ListResult,
+    ListUnavailable,
+    LookUpResult,
+    LookUpUnavailable,
+    NoSuchCall,
+    PlaceResult,
+    Rejected,
+    Throttled,
+    WebhookRequest,
+    WebhookResult,
+)
+from trunkline.telephony.doubt import judge
+from trunkline.telephony.events import accept_event
+from trunkline.telephony.exchange import Dialect, Exchange, Reply, classify, why
+from trunkline.telephony.forms import JSON, json_object
+from trunkline.telephony.plivo_records import ended_view, live_view
+from trunkline.telephony.plivo_signature import verified_fields
+from trunkline.telephony.plivo_webhooks import END_REASONS, read_event
+from trunkline.telephony.session import CarrierSession, basic
+
+BASE_URL = "https://api.plivo.com"
+# The most that a page of Plivo's lists may have.
+LIST_PAGE_SIZE = 20
+LIST_PAGES_MAX = 50
+# Queued calls are listed by id alone, each to be asked for. More than these prove nothing in time.
+QUEUED_MAX = 200
+TIME_LIMIT_MAX_S = 86_400
+
+
+class Plivo:
+    """One Plivo account or subaccount."""
+
+    name = "plivo"
+    limits = Limits(starts_per_s=2.0, queues_excess=True, list_lag_s=120.0)
+    terminal_statuses = frozenset(END_REASONS)
+    streams = True
+
+    def __init__(
+        self,
+        auth_id: str,
+        auth_token: str,
+        callback_keys: CallbackKeys,
+        *,
+        base_url: str = BASE_URL,
+        # The token before this one while it is replaced, and the main account's where this is a subaccount.
+        other_auth_tokens: Sequence[str] = (),
+        clock: Clock | None = None,
+        session: CarrierSession | None = None,
+    ) -> None:
+        self._auth_tokens = (auth_token, *other_auth_tokens)
+        self._callback_keys = callback_keys
+        self._account_url = f"{base_url.rstrip('/')}/v1/Account/{auth_id}"
+        self._base_url = base_url.rstrip("/")
+        self._clock = clock or SystemClock()
+        self._session = session or CarrierSession(basic(auth_id, auth_token))
+
+    async def place(self, order: CallOrder) -> PlaceResult:
+        exchange = await self._session.post(
+            f"{self._account_url}/Call/", JSON, _create_body(order), order.send_by_boottime_s
+        )
+        return classify(exchange, DIALECT)
+
+    async def hang_up(self, call_id: str, *, only_unanswered: bool = False) -> HangUpResult:
+        """A request that is cancelled leaves an answered call alone; a call that is deleted is hung up."""
+        what = "Request" if only_unanswered else "Call"
+        exchange = await self._session.delete(f"{self._account_url}/{what}/{_safe(call_id)}/")
+        match exchange:
+            case Reply(status=204 | 200 | 202):
+                return HangUpAsked("")
+            case Reply(status=404) if _error(exchange) is not None:
+                return _nothing_to_hang_up(await self.look_up(call_id), only_unanswered)
+            case _:
+                return HangUpUnavailable(why(exchange))
+
+    async def look_up(self, call_id: str) -> LookUpResult:
+        """Three views, in the order in which a call passes through them: it cannot slip by between two."""
+        for status in ("queued", "live", ""):
+            exchange = await self._session.get(
+                self._call_url(call_id), {"status": status} if status else None
+            )
+            match exchange:
+                case Reply(status=200):
+                    row = json_object(exchange.body)
+                    return (live_view(row) if status else ended_view(row)) or LookUpUnavailable("not a call")
+                case Reply(status=404) if _error(exchange) is not None:
+                    continue
+                case _:
+                    return LookUpUnavailable(why(exchange))
+        return NoSuchCall()
+
+    async def list_calls(self, to: str, from_: str, since: datetime) -> ListResult:
+        """The same three views. The ended ones can be asked for by the time of their end only."""
+        calls: dict[str, CallView] = {}
+        for status in ("queued", "live"):
+            waiting = await self._waiting(status, to, from_)
+            if isinstance(waiting, ListUnavailable):
+                return waiting
+            calls |= {call.call_id: call for call in waiting}
+        ended = await self._ended(to, from_, since)
+        if isinstance(ended, ListUnavailable):
+            return ended
+        calls |= {call.call_id: call for call in ended}
+        return [call for call in calls.values() if _is_since(call, since)]
+
+    def parse_webhook(self, request: WebhookRequest) -> WebhookResult:
+        fields = verified_fields(request, self._auth_tokens)
+        if fields is None:
+            return Forged("carrier signature wrong")
+        tag = request.tag or verify_callback(request.url, self._callback_keys)
+        if isinstance(tag, Forged):
+            return tag
+        if tag.carrier != self.name:
+            return Forged("callback of another carrier")
+        return accept_event(read_event(dict(fields), tag), tag, self._clock.now())
+
+    def answer_document(self, stream_url: str, parameters: Mapping[str, str]) -> Document:
+        return plivo_xml.stream(stream_url, parameters)
+
+    def hold_document(self, wait_s: int, again_url: str) -> Document:
+        return plivo_xml.hold(wait_s, again_url)
+
+    def busy_document(self, message: str) -> Document:
+        return plivo_xml.busy(message)
+
+    def hang_up_document(self) -> Document:
+        return plivo_xml.hang_up()
+
+    def reject_document(self) -> Document:
+        return plivo_xml.reject()
+
+    def redirect_document(self, to: str) -> Document:
+        return plivo_xml.redirect(to)
+
+    async def aclose(self) -> None:
+        await self._session.aclose()
+
+    def _call_url(self, call_id: str) -> str:
+        return f"{self._account_url}/Call/{_safe(call_id)}/"
+
+    async def _waiting(self, status: str, to: str, from_: str) -> list[CallView] | ListUnavailable:
+        """Queued or live calls of a pair: ids first, then each of them."""
+        query = {"status": status}
+        if status == "live":
+            query |= {"to_number": to.lstrip("+"), "from_number": from_.lstrip("+")}
+        ids = await self._ids(query)
+        if isinstance(ids, ListUnavailable):
+            return ids
+        views = []
+        for call_id in ids:
+            exchange = await self._session.get(self._call_url(call_id), {"status": status})
+            if isinstance(exchange, Reply) and exchange.status == 404 and _error(exchange) is not None:
+                continue  # it has moved on, into a view that is read later
+            view = live_view(json_object(exchange.body)) if _is_ok(exchange) else None
+            if view is None:
+                return ListUnavailable(f"a {status} call that cannot be read: {why(exchange)}")
+            if (view.to, view.from_) == (to, from_):
+                views.append(view)
+        return views
+
+    async def _ids(self, query: Mapping[str, str]) -> list[str] | ListUnavailable:
+        ids: list[str] = []
+        while len(ids) <= QUEUED_MAX:
+            paging = {"limit": str(LIST_PAGE_SIZE), "offset": str(len(ids))}
+            exchange = await self._session.get(f"{self._account_url}/Call/", {**query, **paging})
+            calls = json_object(exchange.body).get("calls") if _is_ok(exchange) else None
+            if not isinstance(calls, list) or not all(isinstance(one, str) for one in calls):
+                return ListUnavailable(why(exchange))
+            new = [one for one in calls if one not in ids]
+            ids += new
+            # Not every list of ids is paged: one that repeats itself, or is short, is at its end.
+            if not new or len(calls) < LIST_PAGE_SIZE:
+                return ids
+        return ListUnavailable(f"more than {QUEUED_MAX} calls")
+
+    async def _ended(self, to: str, from_: str, since: datetime) -> list[CallView] | ListUnavailable:
+        query: dict[str, str] = {
+            "to_number": to.lstrip("+"),
+            "from_number": from_.lstrip("+"),
+            "end_time__gte": f"{since.astimezone(UTC):%Y-%m-%d %H:%M:%S}",
+            "limit": str(LIST_PAGE_SIZE),
+            "offset": "0",
+        }
+        calls: list[CallView] = []
+        for _ in range(LIST_PAGES_MAX):
+            exchange = await self._session.get(f"{self._account_url}/Call/", query)
+            page = json_object(exchange.body) if _is_ok(exchange) else {}
+            rows, meta = page.get("objects"), page.get("meta")
+            if not isinstance(rows, list) or not isinstance(meta, dict):
+                return ListUnavailable(why(exchange))
+            views = [ended_view(row) for row in rows]
+            if None in views:
+                return ListUnavailable("a call that cannot be read")
+            # Filters match prefixes of numbers too.
+            calls += [view for view in views if view and (view.to, view.from_) == (to, from_)]
+            following = meta.get("next")
+            if not following:
+                return calls
+            query = dict(parse_qsl(urlsplit(str(following)).query))
+        return ListUnavailable(f"more than {LIST_PAGES_MAX} pages")
+
+
+def _create_body(order: CallOrder) -> bytes:
+    body: dict[str, Any] = {
+        "from": order.from_.lstrip("+"),
+        "to": order.to.lstrip("+"),
+        "answer_url": order.answer_url,
+        "answer_method": "POST",
+        "ring_url": order.status_url,
+        "ring_method": "POST",
+        # Left out, the end would be told to the answer URL.
+        "hangup_url": order.status_url,
+        "hangup_method": "POST",
+        "ring_timeout": order.ring_timeout_s,
+        "time_limit": min(order.time_limit_s, TIME_LIMIT_MAX_S),
+    }
+    if order.machine_url:
+        body |= {
+            "machine_detection": "true",
+            "machine_detection_url": order.machine_url,
+            "machine_detection_method": "POST",
+        }
+    return msgspec.json.encode(body)
+
+
+def _accepted(reply: Reply) -> Accepted | None:
+    request_id = json_object(reply.body).get("request_uuid")
+    return Accepted(request_id) if isinstance(request_id, str) and request_id else None
+
+
+def _refused(reply: Reply) -> Rejected | Throttled | None:
+    error = _error(reply)
+    return None if error is None else judge("plivo", reply.status, str(reply.status), error)
+
+
+DIALECT = Dialect(accepted=_accepted, refused=_refused)
+
+
+def _error(reply: Reply) -> str | None:
+    """Plivo's own errors have `error`, a sentence or an object, and the id of the request."""
+    body = json_object(reply.body)
+    error = body.get("error")
+    return None if error is None or "api_id" not in body else str(error)
+
+
+def _is_ok(exchange: Exchange) -> TypeGuard[Reply]:
+    return isinstance(exchange, Reply) and exchange.status == 200
+
+
+def _is_since(call: CallView, since: datetime) -> bool:
+    return call.created_at is None or call.created_at >= since.replace(microsecond=0)
+
+
+def _nothing_to_hang_up(seen: LookUpResult, only_unanswered: bool) -> HangUpResult:
+    match seen:
+        case CallView(state="ended"):
+            return AlreadyOver()
+        case CallView(state="answered", status=status) if only_unanswered:
+            return HangUpAsked(status)  # it was answered, and an answered one is to be left alone
+        case CallView(status=status):
+            return HangUpUnavailable(f"still {status}")
+        case NoSuchCall():
+            return seen
+        case LookUpUnavailable(reason=reason):
+            return HangUpUnavailable(reason)
+
+
+def _safe(call_id: str) -> str:
+    # An empty id would address every call of the account.
+    return quote(call_id, safe="") or "-"

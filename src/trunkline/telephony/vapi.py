@@ -1,0 +1,282 @@
+"""Vapi: it runs the agent itself. We start its calls, follow them, and tell it who answers a call that comes in."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from trunkline.clock import Clock, SystemClock
+from trunkline.telephony.callbacks import CallbackKeys, verify_callback
+from trunkline.telephony.carrier import (
+    Accepted,
+    AlreadyOver,
+    CallOrder,
+    CallView,
+    Document,
+    Forged,
+    HangUpAsked,
+    HangUpResult,
+    HangUpUnavailable,
+    Limits,
+    ListResult,
+    ListUnavailable,
+    LookUpResult,
+    LookUpUnavailable,
+    NoSuchCall,
+    PlaceResult,
+    Rejected,
+    Throttled,
+    WebhookRequest,
+    WebhookResult,
+)
+from trunkline.telephony.doubt import judge
+from trunkline.telephony.events import accept_event
+from trunkline.telephony.exchange import Dialect, Reply, classify, why
+from trunkline.telephony.forms import JSON, json_object
+from trunkline.telephony.session import CarrierSession
+from trunkline.telephony.vapi_records import control_url, view_of
+from trunkline.telephony.vapi_signature import SECRET, is_verified
+from trunkline.telephony.vapi_webhooks import STATES, TERMINAL, read_event
+
+BASE_URL = "https://api.vapi.ai"
+LIST_PAGE_SIZE = 1000
+LIST_PAGES_MAX = 20
+TIME_LIMIT_S = (10, 43_200)
+RING_TIMEOUT_MAX_S = 600
+MESSAGES = ("status-update", "end-of-call-report")
+# Vapi sends a webhook once and forgets it, unless it is told to try again.
+BACKOFF = {"type": "exponential", "maxRetries": 5, "baseDelaySeconds": 1}
+
+
+class Vapi:
+    """One Vapi organisation."""
+
+    name = "vapi"
+    limits = Limits(starts_per_s=10.0, queues_excess=True, list_lag_s=60.0, max_concurrent=10)
+    terminal_statuses = TERMINAL
+    streams = False
+
+    def __init__(
+        self,
+        api_key: str,
+        webhook_secrets: Sequence[str],
+        callback_keys: CallbackKeys,
+        *,
+        assistant_id: str = "",
+        # With a credential of Vapi's, messages are signed; without one they carry the secret itself.
+        credential_id: str = "",
+        base_url: str = BASE_URL,
+        clock: Clock | None = None,
+        session: CarrierSession | None = None,
+    ) -> None:
+        self._webhook_secrets = tuple(webhook_secrets)
+        self._callback_keys = callback_keys
+        self._assistant_id = assistant_id
+        self._credential_id = credential_id
+        self._base_url = base_url.rstrip("/")
+        self._clock = clock or SystemClock()
+        self._session = session or CarrierSession(f"Bearer {api_key}")
+        self._control = CarrierSession(None)
+        self._numbers: dict[str, str] = {}
+
+    async def place(self, order: CallOrder) -> PlaceResult:
+        assistant_id = order.metadata.get("assistant_id") or self._assistant_id
+        if not assistant_id:
+            return Rejected("refused", "no_assistant", retryable=True)
+        number_id = await self._number_id(order.from_)
+        if isinstance(number_id, Rejected):
+            return number_id
+        body = msgspec.json.encode(self._create_body(order, assistant_id, number_id))
+        exchange = await self._session.post(f"{self._base_url}/call", JSON, body, order.send_by_boottime_s)
+        return classify(exchange, DIALECT)
+
+    async def hang_up(self, call_id: str, *, only_unanswered: bool = False) -> HangUpResult:
+        call = await self._call(call_id)
+        if isinstance(call, NoSuchCall):
+            return call
+        if isinstance(call, LookUpUnavailable):
+            return HangUpUnavailable(call.reason)
+        status = str(call.get("status", ""))
+        match STATES.get(status):
+            case "ended":
+                return AlreadyOver()
+            case "answered" if only_unanswered:
+                return HangUpAsked(status)
+            case "queued":
+                exchange = await self._session.delete(self._call_url(call_id))
+            case _:
+                url = control_url(call, self._base_url)
+                if url is None:
+                    return HangUpUnavailable("no control URL")
+                exchange = await self._control.post(url, JSON, b'{"type":"end-call"}')
+        is_taken = isinstance(exchange, Reply) and 200 <= exchange.status < 300
+        return HangUpAsked(status) if is_taken else HangUpUnavailable(why(exchange))
+
+    async def look_up(self, call_id: str) -> LookUpResult:
+        call = await self._call(call_id)
+        if isinstance(call, NoSuchCall | LookUpUnavailable):
+            return call
+        await self._learn_numbers()
+        return view_of(call, self._numbers) or LookUpUnavailable("not a call")
+
+    async def list_calls(self, to: str, from_: str, since: datetime) -> ListResult:
+        """One view has every state, newest first. The person is not a filter of it."""
+        number_id = await self._number_id(from_)
+        if isinstance(number_id, Rejected):
+            return ListUnavailable(number_id.code)
+        query = {
+            "phoneNumberId": number_id,
+            "createdAtGe": _iso(since.replace(microsecond=0)),
+            "limit": str(LIST_PAGE_SIZE),
+        }
+        calls: dict[str, CallView] = {}
+        for _ in range(LIST_PAGES_MAX):
+            exchange = await self._session.get(f"{self._base_url}/call", query)
+            rows = _list(exchange) if isinstance(exchange, Reply) and exchange.status == 200 else None
+            views = [view_of(row, self._numbers) for row in rows or ()]
+            if rows is None or None in views:
+                return ListUnavailable(why(exchange) if rows is None else "a call that cannot be read")
+            found = {view.call_id: view for view in views if view}
+            is_new = not found.keys() <= calls.keys()
+            calls |= found
+            oldest = min((view.created_at for view in found.values() if view.created_at), default=None)
+            if len(views) < LIST_PAGE_SIZE or not is_new or oldest is None:
+                return [call for call in calls.values() if call.to == to]
+            query["createdAtLe"] = _iso(oldest)
+        return ListUnavailable(f"more than {LIST_PAGES_MAX} pages")
+
+    def parse_webhook(self, request: WebhookRequest) -> WebhookResult:
+        only_hmac = bool(self._credential_id)
+        if not is_verified(request, self._webhook_secrets, self._clock.now(), only_hmac=only_hmac):
+            return Forged("carrier signature wrong or stale")
+        tag = request.tag or verify_callback(request.url, self._callback_keys)
+        if isinstance(tag, Forged):
+            return tag
+        if tag.carrier != self.name:
+            return Forged("callback of another carrier")
+        return accept_event(read_event(request.body, tag), tag, self._clock.now())
+
+    def answer_document(self, stream_url: str, parameters: Mapping[str, str]) -> Document:
+        """Who answers a call that came in: the assistant, knowing the parameters. There is no stream to give."""
+        overrides = {"variableValues": dict(parameters), "metadata": dict(parameters)}
+        return _json({"assistantId": self._assistant_id, "assistantOverrides": overrides})
+
+    def hold_document(self, wait_s: int, again_url: str) -> Document:
+        return self.busy_document("Please call again in a moment.")
+
+    def busy_document(self, message: str) -> Document:
+        """Vapi speaks the error and hangs up."""
+        return _json({"error": message})
+
+    def hang_up_document(self) -> Document:
+        return self.busy_document("Goodbye.")
+
+    def reject_document(self) -> Document:
+        return self.busy_document("All lines are busy.")
+
+    def redirect_document(self, to: str) -> Document:
+        return _json({"destination": {"type": "number", "number": to}})
+
+    async def aclose(self) -> None:
+        await self._session.aclose()
+        await self._control.aclose()
+
+    def _create_body(self, order: CallOrder, assistant_id: str, number_id: str) -> dict[str, Any]:
+        shortest_s, longest_s = TIME_LIMIT_S
+        attempt = str(order.attempt_id)
+        return {
+            "assistantId": assistant_id,
+            "phoneNumberId": number_id,
+            "customer": {"number": order.to, "externalId": attempt},
+            "name": attempt,
+            "assistantOverrides": {
+                "variableValues": {**order.metadata, "attempt": attempt},
+                "metadata": {**order.metadata, "attempt": attempt},
+                "maxDurationSeconds": min(max(order.time_limit_s, shortest_s), longest_s),
+                "transportConfigurations": [
+                    {"provider": "twilio", "timeout": min(order.ring_timeout_s, RING_TIMEOUT_MAX_S)}
+                ],
+                "serverMessages": list(MESSAGES),
+                "server": self._server(order.status_url),
+            },
+        }
+
+    def _server(self, url: str) -> dict[str, Any]:
+        proof: dict[str, Any] = {"headers": {SECRET: self._webhook_secrets[0]}}
+        if self._credential_id:
+            proof = {"credentialId": self._credential_id}
+        return {"url": url, "timeoutSeconds": 20, "backoffPlan": BACKOFF, **proof}
+
+    async def _call(self, call_id: str) -> dict[str, Any] | NoSuchCall | LookUpUnavailable:
+        exchange = await self._session.get(self._call_url(call_id))
+        match exchange:
+            case Reply(status=200):
+                return json_object(exchange.body)
+            case Reply(status=404) if _error(exchange) is not None:
+                return NoSuchCall()
+            case _:
+                return LookUpUnavailable(why(exchange))
+
+    async def _number_id(self, e164: str) -> str | Rejected:
+        """Vapi knows a number by an id of its own, which is asked for once."""
+        if e164 not in self._numbers:
+            failure = await self._learn_numbers(again=True)
+            if failure:
+                return Rejected("not_connected", failure, retryable=True)
+        return self._numbers.get(e164) or Rejected("refused", "number_unknown", retryable=True)
+
+    async def _learn_numbers(self, *, again: bool = False) -> str | None:
+        if self._numbers and not again:
+            return None
+        exchange = await self._session.get(f"{self._base_url}/phone-number", {"limit": str(LIST_PAGE_SIZE)})
+        rows = _list(exchange) if isinstance(exchange, Reply) and exchange.status == 200 else None
+        if rows is None:
+            return f"numbers unknown: {why(exchange)}"
+        self._numbers = {
+            str(row["number"]): str(row["id"]) for row in rows if row.get("number") and row.get("id")
+        }
+        return None
+
+    def _call_url(self, call_id: str) -> str:
+        return f"{self._base_url}/call/{quote(call_id, safe='')}"
+
+
+def _accepted(reply: Reply) -> Accepted | None:
+    call = json_object(reply.body)
+    call_id, limits = call.get("id"), call.get("subscriptionLimits")
+    if not isinstance(call_id, str) or not call_id:
+        return None
+    # Over the organisation's limit the call exists and waits: for how long, nobody says.
+    is_blocked = isinstance(limits, dict) and limits.get("concurrencyBlocked") is True
+    return Accepted(call_id, None if is_blocked else 0)
+
+
+def _refused(reply: Reply) -> Rejected | Throttled | None:
+    error = _error(reply)
+    return None if error is None else judge("vapi", reply.status, str(reply.status), error)
+
+
+DIALECT = Dialect(accepted=_accepted, refused=_refused)
+
+
+def _error(reply: Reply) -> str | None:
+    """Vapi's own errors name their status again, and have a message or several."""
+    body = json_object(reply.body)
+    return str(body.get("message", "")) if body.get("statusCode") == reply.status else None
+
+
+def _list(reply: Reply) -> list[dict[str, Any]] | None:
+    try:
+        return msgspec.json.decode(reply.body, type=list[dict[str, Any]])
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
+        return None
+
+
+def _json(value: object) -> Document:
+    return Document(JSON, msgspec.json.encode(value).decode())
+
+
+def _iso(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

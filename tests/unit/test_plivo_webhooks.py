@@ -1,0 +1,145 @@
+"""Plivo's webhooks as facts. The payloads have the shape of recorded ones; the numbers are nobody's."""
+
+from urllib.parse import urlencode
+from uuid import UUID
+
+import pytest
+
+from trunkline.telephony.callbacks import CallbackKeys, callback_url
+from trunkline.telephony.carrier import (
+    CallbackKind,
+    CallEvent,
+    Forged,
+    Unreadable,
+    WebhookRequest,
+    WebhookResult,
+)
+from trunkline.telephony.forms import FORM
+from trunkline.telephony.plivo import Plivo
+from trunkline.telephony.plivo_signature import signature_v3
+
+KEYS = CallbackKeys.from_secrets(["a secret of the tests"])
+BASE = "https://calls.example.com"
+TOKEN, NONCE = "token", "12345"
+ATTEMPT = UUID("0190a5b8-8d3b-7c11-8000-1234567890ab")
+CALL = "d0a87a1a-b0e9-4ab2-ac07-c22ee87cd04a"
+
+HANGUP = {
+    "ALegRequestUUID": CALL, "ALegUUID": CALL, "AnswerTime": "2025-11-15 07:58:47", "BillDuration": "60",
+    "BillRate": "0.0055", "CallStatus": "completed", "CallUUID": CALL, "Direction": "outbound", "Duration": "42",
+    "EndTime": "2025-11-15 07:59:29", "Event": "Hangup", "From": "15005559901", "HangupCause": "NORMAL_CLEARING",
+    "HangupCauseCode": "4000", "HangupCauseName": "Normal Hangup", "HangupSource": "Callee", "RequestUUID": CALL,
+    "SessionStart": "2025-11-15 07:58:40.050872", "StartTime": "2025-11-15 07:58:41", "To": "15005551001",
+    "TotalCost": "0.00550",
+}  # fmt: skip
+
+
+@pytest.fixture
+def plivo() -> Plivo:
+    return Plivo("MA1", TOKEN, KEYS)
+
+
+def webhook(
+    fields: dict[str, str], kind: CallbackKind = "status", attempt: UUID | None = ATTEMPT, url: str = ""
+) -> WebhookRequest:
+    url = url or callback_url(BASE, "plivo", kind, attempt, KEYS)
+    headers = {
+        "content-type": FORM,
+        "x-plivo-signature-v3": signature_v3(TOKEN, "POST", url, list(fields.items()), NONCE),
+        "x-plivo-signature-v3-nonce": NONCE,
+    }
+    return WebhookRequest("POST", url, headers, urlencode(fields).encode())
+
+
+def event_of(result: WebhookResult) -> CallEvent:
+    assert isinstance(result, CallEvent), result
+    return result
+
+
+def test_a_hangup_becomes_an_end(plivo: Plivo) -> None:
+    event = event_of(plivo.parse_webhook(webhook(HANGUP)))
+    assert (event.attempt_id, event.call_id, event.alias_ids) == (ATTEMPT, CALL, ())
+    assert (event.kind, event.reason, event.duration_s) == ("ended", "completed", 42)
+    assert (event.to, event.from_, event.direction) == ("+15005551001", "+15005559901", "outbound")
+
+
+def test_a_call_is_named_by_its_request_and_keeps_its_other_name(plivo: Plivo) -> None:
+    event = event_of(plivo.parse_webhook(webhook(HANGUP | {"CallUUID": "another"})))
+    assert (event.call_id, event.alias_ids) == (CALL, ("another",))
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "reason"),
+    [
+        ("ringing", "ringing", None),
+        ("in-progress", "answered", None),
+        ("completed", "ended", "completed"),
+        ("busy", "ended", "busy"),
+        ("no-answer", "ended", "no_answer"),
+        ("timeout", "ended", "no_answer"),
+        ("failed", "ended", "failed"),
+        ("cancel", "ended", "canceled"),
+    ],
+)
+def test_every_status_has_its_kind(plivo: Plivo, status: str, kind: str, reason: str | None) -> None:
+    event = event_of(plivo.parse_webhook(webhook(HANGUP | {"CallStatus": status})))
+    assert (event.kind, event.reason, event.carrier_status) == (kind, reason, status)
+    assert (status in plivo.terminal_statuses) == (kind == "ended")
+
+
+def test_what_is_kept_raw_names_no_person(plivo: Plivo) -> None:
+    event = event_of(plivo.parse_webhook(webhook(HANGUP | {"CallerName": "A. Person"})))
+    kept = repr(event)
+    for personal in ("15005551001", "15005559901", "A. Person"):
+        assert personal not in kept
+    assert event.raw["HangupCauseCode"] == "4000"
+
+
+def test_the_same_webhook_twice_has_one_key_and_another_has_another(plivo: Plivo) -> None:
+    first, again = (event_of(plivo.parse_webhook(webhook(HANGUP))) for _ in range(2))
+    earlier = event_of(plivo.parse_webhook(webhook(HANGUP | {"CallStatus": "ringing"})))
+    assert first.dedupe_key == again.dedupe_key
+    assert first.dedupe_key != earlier.dedupe_key
+
+
+def test_a_call_that_comes_in_has_numbers_and_no_attempt(plivo: Plivo) -> None:
+    ringing = {
+        "CallUUID": CALL,
+        "CallStatus": "ringing",
+        "Direction": "inbound",
+        "To": "15005559901",
+        "From": "15005551001",
+        "Event": "StartApp",
+    }
+    event = event_of(plivo.parse_webhook(webhook(ringing, "inbound", None)))
+    assert (event.direction, event.attempt_id, event.call_id) == ("inbound", None, CALL)
+    assert (event.to, event.from_) == ("+15005559901", "+15005551001")
+    over = {"CallUUID": CALL, "CallStatus": "completed", "Direction": "inbound", "Duration": "9"}
+    assert event_of(plivo.parse_webhook(webhook(over, "status", None))).kind == "ended"
+
+
+def test_a_recording_and_a_machine_are_events_of_their_own(plivo: Plivo) -> None:
+    recording = {"CallUUID": CALL, "RecordUrl": "https://media.plivo.com/1.mp3", "RecordingID": "r1"}
+    assert event_of(plivo.parse_webhook(webhook(recording, "recording"))).kind == "recording"
+    heard = event_of(plivo.parse_webhook(webhook({"CallUUID": CALL, "Machine": "true"}, "machine")))
+    assert (heard.kind, heard.answered_by) == ("machine", "machine")
+
+
+@pytest.mark.parametrize(
+    "fields", [{"CallStatus": "ringing"}, {"CallUUID": "1"}, {"CallUUID": "1", "CallStatus": "?"}]
+)
+def test_a_true_webhook_that_is_not_understood_is_unreadable(plivo: Plivo, fields: dict[str, str]) -> None:
+    assert isinstance(plivo.parse_webhook(webhook(fields)), Unreadable)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"{BASE}/webhooks/plivo/status?attempt={ATTEMPT}&sig=wrong",
+        callback_url(BASE, "twilio", "status", ATTEMPT, KEYS),
+        callback_url(BASE, "plivo", "status", None, KEYS),
+        callback_url(BASE, "plivo", "status", ATTEMPT, KEYS).replace("?", "?account=other&"),
+    ],
+)
+def test_plivos_own_signature_does_not_make_a_foreign_url_ours(plivo: Plivo, url: str) -> None:
+    assert isinstance(plivo.parse_webhook(webhook(HANGUP, url=url)), Forged)

@@ -1,0 +1,52 @@
+"""Our documents against the official SDK's: the same elements, attributes and texts."""
+
+from xml.etree import ElementTree
+
+from plivo import plivoxml  # type: ignore[import-untyped]
+
+from trunkline.telephony import plivo_xml
+
+
+def canonical(text: str) -> str:
+    return ElementTree.canonicalize(text, strip_text=True)
+
+
+def test_a_stream_is_the_sdks_stream() -> None:
+    url = "wss://voice.example.com/ws/pod/a/1"
+    wanted = plivoxml.ResponseElement().add(
+        plivoxml.StreamElement(
+            f"{url}?token=a%26b",
+            bidirectional=True,
+            keepCallAlive=True,
+            contentType="audio/x-mulaw;rate=8000",
+        )
+    )
+    assert canonical(plivo_xml.stream(url, {"token": "a&b"}).body) == canonical(wanted.to_string())
+
+
+def test_busy_is_said_before_the_call_ends() -> None:
+    wanted = plivoxml.ResponseElement()
+    wanted.add_speak("All <agents> & more are busy")
+    wanted.add_hangup()
+    assert canonical(plivo_xml.busy("All <agents> & more are busy").body) == canonical(wanted.to_string())
+
+
+def test_hold_waits_and_asks_again() -> None:
+    wanted = plivoxml.ResponseElement()
+    wanted.add_wait(length=5)
+    wanted.add_redirect("https://example.com/a?b=1&c=2", method="POST")
+    assert canonical(plivo_xml.hold(5, "https://example.com/a?b=1&c=2").body) == canonical(wanted.to_string())
+
+
+def test_a_call_is_ended_refused_and_sent_on() -> None:
+    ended, refused, sent_on = (
+        plivoxml.ResponseElement(),
+        plivoxml.ResponseElement(),
+        plivoxml.ResponseElement(),
+    )
+    ended.add_hangup()
+    refused.add_hangup(reason="busy")
+    sent_on.add(plivoxml.DialElement().add(plivoxml.NumberElement("15005551001")))
+    assert canonical(plivo_xml.hang_up().body) == canonical(ended.to_string())
+    assert canonical(plivo_xml.reject().body) == canonical(refused.to_string())
+    assert canonical(plivo_xml.redirect("+15005551001").body) == canonical(sent_on.to_string())
