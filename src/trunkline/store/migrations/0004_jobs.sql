@@ -154,7 +154,8 @@ CREATE TABLE webhook_endpoints (
     reseller_id         text NOT NULL REFERENCES resellers (id),
     merchant_id         text REFERENCES merchants (id),
     url                 text NOT NULL CHECK (length(url) <= 2000),
-    event_types         text[] NOT NULL DEFAULT '{}',
+    -- `*` stands for every type. None: only what is sent to its URL on purpose.
+    event_types         text[] NOT NULL DEFAULT '{*}',
     secret_sealed       bytea NOT NULL,
     -- Signs too until then, so that a receiver may change over at its leisure.
     old_secret_sealed   bytea,

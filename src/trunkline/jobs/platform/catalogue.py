@@ -1,0 +1,46 @@
+"""Every job type of the platform, and who runs it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trunkline.clock import Clock
+from trunkline.jobs.platform.enrichment import ENRICH_CALL, CallEnrichment, Enricher, FetchingEnricher
+from trunkline.jobs.platform.exports import EXPORT, LeadExport
+from trunkline.jobs.platform.files import FileStore
+from trunkline.jobs.platform.outgoing import Outgoing
+from trunkline.jobs.platform.sealing import Sealer
+from trunkline.jobs.platform.webhooks import DELIVER_WEBHOOK, WebhookDelivery
+from trunkline.jobs.registry import Registry, declared
+from trunkline.store.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformParts:
+    """What the platform's handlers need. `outgoing` is the caller's to close."""
+
+    database: Database
+    sealer: Sealer
+    outgoing: Outgoing
+    clock: Clock
+    files: FileStore
+    enricher: Enricher | None = None
+
+
+def known_types() -> Registry:
+    """For a process that enqueues and does not run: the platform's types and those declared by `@job`."""
+    return Registry([DELIVER_WEBHOOK, ENRICH_CALL, EXPORT, *declared])
+
+
+def platform_registry(parts: PlatformParts) -> Registry:
+    """For a worker: the same, with their handlers."""
+    registry = Registry(declared)
+    delivery = WebhookDelivery(parts.database, parts.sealer, parts.outgoing, parts.clock)
+    enricher = parts.enricher or FetchingEnricher(parts.outgoing, parts.files)
+    registry.add(DELIVER_WEBHOOK, delivery.run)
+    registry.add(ENRICH_CALL, CallEnrichment(parts.database, enricher).run)
+    registry.add(EXPORT, LeadExport(parts.database, parts.files).run)
+    return registry
+
+
+def job_files(data_dir: Path) -> FileStore:
+    return FileStore(data_dir / "files")

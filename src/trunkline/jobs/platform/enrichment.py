@@ -1,0 +1,145 @@
+"""`enrich_call`: fetch what the carrier kept of a call and let an enricher make something of it. Once per item.
+
+The item's row is the guard: whoever finds it no longer ENRICHING has nothing to do. The result and the end of the job
+are one transaction, so a run that lost its lease writes neither.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from trunkline.jobs.outbox import Outbox
+from trunkline.jobs.outcomes import Cancel, Done, Failed, Outcome, Policy
+from trunkline.jobs.platform.files import FileStore, FileTooLarge
+from trunkline.jobs.platform.outgoing import FAILURES, Outgoing, was_refused
+from trunkline.jobs.registry import JobType
+from trunkline.jobs.run import Run
+from trunkline.store import enrichments
+from trunkline.store.database import Connection, Database
+from trunkline.store.enrichments import Enriched, Item
+from trunkline.store.jobs import Inserted
+from trunkline.store.tenants import Tenant
+
+RECORDING_BYTES_MAX = 500 * 1024 * 1024
+TRANSCRIPT_BYTES_MAX = 5 * 1024 * 1024
+FETCH_TIMEOUT_S = 300.0
+
+
+class EnrichCall(msgspec.Struct):
+    item_id: str
+
+
+ENRICH_CALL: JobType[EnrichCall] = JobType("enrich_call", EnrichCall, Policy(timeout_s=900.0))
+
+
+@dataclass(frozen=True, slots=True)
+class CallSource:
+    """What a carrier or an agent left behind of a call."""
+
+    recording_url: str | None = None
+    transcript_url: str | None = None
+    data: dict[str, Any] | None = None
+
+
+class Enricher(Protocol):
+    """Makes something of a call. It may be asked twice for one item; only one answer is kept."""
+
+    async def enrich(self, item: Item) -> Enriched | Failed: ...
+
+
+async def request_enrichment(
+    tx: Connection, outbox: Outbox, item_id: str, source: CallSource, tenant: Tenant
+) -> list[Inserted]:
+    """Ask for the enrichment of a call, in the transaction that learnt of its end. Again for a known item: nothing."""
+    is_new = await enrichments.insert(tx, item_id, tenant, msgspec.json.encode(source).decode())
+    if not is_new:
+        return []
+    job = ENRICH_CALL.new(EnrichCall(item_id), unique_key=item_id, tenant=tenant)
+    return await outbox.enqueue_many(tx, [job])
+
+
+class CallEnrichment:
+    """The handler."""
+
+    def __init__(self, database: Database, enricher: Enricher):
+        self._database = database
+        self._enricher = enricher
+
+    async def run(self, call: EnrichCall, run: Run) -> Outcome:
+        async with self._database.connection() as conn:
+            item = await enrichments.get(conn, call.item_id)
+        if item is None:
+            return Cancel("The item is gone")
+        if item.status != "ENRICHING":
+            return Done({"skipped": item.status})
+        enriched = await self._enricher.enrich(item)
+        if isinstance(enriched, Failed):
+            return enriched
+        return await self._keep(item, enriched, run)
+
+    async def _keep(self, item: Item, enriched: Enriched, run: Run) -> Outcome:
+        async with self._database.transaction() as tx:
+            if not await enrichments.complete(tx, item.item_id, enriched):
+                return Done({"skipped": "finished by another run"})
+            result = {"item_id": item.item_id, "recording": enriched.recording_ref is not None}
+            await run.finish(tx, result)
+        return Done(result)
+
+
+class FetchingEnricher:
+    """Keeps the recording as a file and the transcript as text. Others may add to what it finds."""
+
+    def __init__(self, outgoing: Outgoing, files: FileStore):
+        self._outgoing = outgoing
+        self._files = files
+
+    async def enrich(self, item: Item) -> Enriched | Failed:
+        source = msgspec.json.decode(item.source, type=CallSource)
+        try:
+            recording = await self._recording(item.item_id, source.recording_url)
+            transcript = await self._transcript(source.transcript_url)
+        except FileTooLarge as error:
+            return Failed("too_large", str(error), final=True)
+        except _Refused as error:
+            return Failed(f"http_{error.status}", f"{error.what} cannot be fetched")
+        except FAILURES as error:
+            code = "address_refused" if was_refused(error) else "not_reached"
+            return Failed(code, f"{type(error).__name__}: {error}", final=was_refused(error))
+        data = None if source.data is None else msgspec.json.encode(source.data).decode()
+        return Enriched(recording, transcript, data)
+
+    async def _recording(self, item_id: str, url: str | None) -> str | None:
+        if url is None:
+            return None
+        name = f"recording-{item_id}"
+        async with (
+            self._outgoing.request("GET", url, total_timeout_s=FETCH_TIMEOUT_S) as answer,
+            self._files.draft(name, bytes_max=RECORDING_BYTES_MAX) as draft,
+        ):
+            _check(answer.status, "The recording")
+            async for chunk in answer.content.iter_chunked(256 * 1024):
+                await draft.write(chunk)
+        return name
+
+    async def _transcript(self, url: str | None) -> str | None:
+        if url is None:
+            return None
+        async with self._outgoing.request("GET", url) as answer:
+            _check(answer.status, "The transcript")
+            text = await answer.content.read(TRANSCRIPT_BYTES_MAX + 1)
+            if len(text) > TRANSCRIPT_BYTES_MAX:
+                raise FileTooLarge(f"more than {TRANSCRIPT_BYTES_MAX} bytes")
+            return text.decode("utf-8", "replace").replace("\x00", "")
+
+
+class _Refused(Exception):
+    def __init__(self, status: int, what: str):
+        super().__init__(what)
+        self.status = status
+        self.what = what
+
+
+def _check(status: int, what: str) -> None:
+    if status != 200:
+        raise _Refused(status, what)

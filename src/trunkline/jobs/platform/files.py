@@ -1,0 +1,66 @@
+"""Files that jobs make: recordings and exports, in a folder of the platform. Whole or not at all."""
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
+
+
+class FileTooLarge(ValueError):
+    pass
+
+
+class Draft:
+    """A file that is being written, unseen by anybody."""
+
+    def __init__(self, file: BinaryIO, bytes_max: int):
+        self._file = file
+        self._bytes_max = bytes_max
+        self.bytes = 0
+
+    async def write(self, chunk: bytes) -> None:
+        self.bytes += len(chunk)
+        if self.bytes > self._bytes_max:
+            raise FileTooLarge(f"more than {self._bytes_max} bytes")
+        await asyncio.to_thread(self._file.write, chunk)
+
+
+class FileStore:
+    """A folder. Another store, of objects, would have the same two methods."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+
+    def path(self, name: str) -> Path:
+        """Where a file is. A name is one word: it cannot lead out of the folder."""
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name of a file")
+        return self._folder / name
+
+    @asynccontextmanager
+    async def draft(self, name: str, *, bytes_max: int = 2**40) -> AsyncIterator[Draft]:
+        """Write a file. It appears under its name at the end of the block, unless that fails."""
+        place = self.path(name)
+        temporary = place.with_name(f".{name}.{os.getpid()}.{id(object()):x}")
+        file = await asyncio.to_thread(self._open, temporary)
+        try:
+            with file:
+                yield Draft(file, bytes_max)
+                await asyncio.to_thread(_sync, file)
+            await asyncio.to_thread(temporary.replace, place)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _open(self, place: Path) -> BinaryIO:
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return place.open("wb")
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())

@@ -1,0 +1,191 @@
+"""`deliver_webhook`: tell a tenant's endpoint of an event, signed, until it says that it has heard.
+
+    {"type": "lead.finished", "timestamp": "2025-01-01T12:00:00Z", "data": {…}}
+
+Delivered at least once: the receiver knows a repeat by its `webhook-id`.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+from uuid import UUID
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from trunkline.clock import Clock
+from trunkline.jobs.outbox import Outbox
+from trunkline.jobs.outcomes import Cancel, Done, Failed, Outcome, Policy
+from trunkline.jobs.platform import signing
+from trunkline.jobs.platform.outgoing import FAILURES, Outgoing, was_refused
+from trunkline.jobs.platform.sealing import Sealer
+from trunkline.jobs.registry import JobType
+from trunkline.jobs.run import Run
+from trunkline.model import new_id
+from trunkline.store import webhook_endpoints
+from trunkline.store.database import Connection, Database
+from trunkline.store.jobs import Inserted
+from trunkline.store.tenants import Tenant
+from trunkline.store.webhook_endpoints import Endpoint, Target
+from trunkline.telemetry import get_logger
+
+log = get_logger(__name__)
+
+MINUTE_S, HOUR_S = 60.0, 3600.0
+# Ten tries over three days: a receiver that is down over a weekend misses nothing.
+RETRIES_S = (
+    5, 5 * MINUTE_S, 30 * MINUTE_S, 2 * HOUR_S, 5 * HOUR_S, 10 * HOUR_S, 14 * HOUR_S, 20 * HOUR_S, 24 * HOUR_S,
+)  # fmt: skip
+RETRY_AFTER_MAX_S = 24 * HOUR_S
+ANSWER_BYTES_MAX = 500
+
+
+class Webhook(msgspec.Struct):
+    endpoint_id: UUID
+    message_id: str
+    type: str
+    timestamp: datetime
+    data: dict[str, Any]
+
+
+DELIVER_WEBHOOK: JobType[Webhook] = JobType(
+    "deliver_webhook",
+    Webhook,
+    # A slow receiver may take four of our hands, not all of them.
+    Policy(backoff_s=RETRIES_S, jitter=0.1, timeout_s=60.0, per_key=4),
+)
+
+
+async def publish(
+    tx: Connection, outbox: Outbox, tenant: Tenant, event_type: str, data: dict[str, Any], *, at: datetime
+) -> list[Inserted]:
+    """Enqueue a delivery for everybody who wants to hear of this. Poke after the commit."""
+    endpoints = await webhook_endpoints.subscribed(tx, tenant, event_type)
+    message_id = f"msg_{new_id().hex}"
+    return await outbox.enqueue_many(
+        tx, [_delivery(endpoint_id, message_id, event_type, data, at, tenant) for endpoint_id in endpoints]
+    )
+
+
+async def publish_to(
+    tx: Connection,
+    outbox: Outbox,
+    sealer: Sealer,
+    tenant: Tenant,
+    url: str,
+    event_type: str,
+    data: dict[str, Any],
+    *,
+    at: datetime,
+) -> list[Inserted]:
+    """Enqueue a delivery to a URL that came with a request. It becomes an endpoint of the tenant, with a secret."""
+    endpoint = await ensure_endpoint(tx, sealer, tenant, url)
+    job = _delivery(endpoint.id, f"msg_{new_id().hex}", event_type, data, at, tenant)
+    return await outbox.enqueue_many(tx, [job])
+
+
+async def ensure_endpoint(tx: Connection, sealer: Sealer, tenant: Tenant, url: str) -> Endpoint:
+    """Of no events by itself: only what is sent to its URL on purpose."""
+    known = await webhook_endpoints.by_url(tx, tenant, url)
+    if known is not None:
+        return known
+    sealed = sealer.seal(signing.new_secret())
+    made = await webhook_endpoints.insert(tx, new_id(), tenant, url, [], sealed)
+    known = made or await webhook_endpoints.by_url(tx, tenant, url)
+    assert known is not None, "a conflict waits for the other's commit"
+    return known
+
+
+class WebhookDelivery:
+    """The handler."""
+
+    def __init__(self, database: Database, sealer: Sealer, outgoing: Outgoing, clock: Clock):
+        self._database = database
+        self._sealer = sealer
+        self._outgoing = outgoing
+        self._clock = clock
+
+    async def run(self, webhook: Webhook, run: Run) -> Outcome:
+        async with self._database.connection() as conn:
+            target = await webhook_endpoints.for_delivery(conn, webhook.endpoint_id)
+        if target is None:
+            return Cancel("The endpoint was removed")
+        if target.status != "active":
+            return Cancel("The endpoint is disabled")
+        try:
+            return await self._send(target, webhook)
+        except FAILURES as error:
+            if was_refused(error):
+                return Failed("address_refused", str(error), final=True)
+            code = "timeout" if isinstance(error, TimeoutError) else "not_reached"
+            return Failed(code, f"{type(error).__name__}: {error}")
+
+    async def _send(self, target: Target, webhook: Webhook) -> Outcome:
+        body = body_of(webhook)
+        sent_at = self._clock.now()
+        headers = signing.signed_headers(
+            webhook.message_id, int(sent_at.timestamp()), body, self._secrets(target)
+        )
+        headers["Content-Type"] = "application/json"
+        async with self._outgoing.request("POST", target.url, body=body, headers=headers) as answer:
+            if 200 <= answer.status < 300:
+                return Done({"status": answer.status})
+            if answer.status == 410:
+                return await self._disable(target)
+            return await _failed(answer, sent_at)
+
+    def _secrets(self, target: Target) -> Sequence[str]:
+        sealed = [target.secret_sealed, target.old_secret_sealed]
+        return [self._sealer.open(secret) for secret in sealed if secret is not None]
+
+    async def _disable(self, target: Target) -> Outcome:
+        async with self._database.connection() as conn:
+            if await webhook_endpoints.disable(conn, target.id, "It answered 410 Gone"):
+                log.warning("webhook_endpoint_disabled", endpoint_id=target.id, host=URL(target.url).host)
+        return Cancel("The endpoint answered 410 Gone and is disabled")
+
+
+def body_of(webhook: Webhook) -> bytes:
+    return msgspec.json.encode(
+        {
+            "type": webhook.type,
+            "timestamp": webhook.timestamp.astimezone(UTC).isoformat().replace("+00:00", "Z"),
+            "data": webhook.data,
+        }
+    )
+
+
+def retry_after_s(value: str | None, now: datetime) -> float | None:
+    """Seconds or a date, as HTTP allows; what is neither, or unreasonable, does not count."""
+    if value is None:
+        return None
+    try:
+        wait_s = (
+            float(value)
+            if value.strip().isdecimal()
+            else (parsedate_to_datetime(value) - now).total_seconds()
+        )
+    except (ValueError, TypeError):
+        return None
+    return wait_s if 0 < wait_s <= RETRY_AFTER_MAX_S else None
+
+
+async def _failed(answer: aiohttp.ClientResponse, now: datetime) -> Failed:
+    if 300 <= answer.status < 400:
+        return Failed(f"http_{answer.status}", "It answered with a redirect, and redirects are not followed")
+    said = (await answer.content.read(ANSWER_BYTES_MAX)).decode("utf-8", "replace")
+    wait_s = retry_after_s(answer.headers.get("Retry-After"), now) if answer.status in (429, 503) else None
+    return Failed(f"http_{answer.status}", said, retry_in_s=wait_s)
+
+
+def _delivery(
+    endpoint_id: UUID, message_id: str, event_type: str, data: dict[str, Any], at: datetime, tenant: Tenant
+) -> Any:
+    return DELIVER_WEBHOOK.new(
+        Webhook(endpoint_id, message_id, event_type, at, data),
+        concurrency_key=str(endpoint_id),
+        unique_key=f"{message_id}/{endpoint_id}",
+        tenant=tenant,
+    )
