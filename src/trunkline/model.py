@@ -59,6 +59,8 @@ class Grant:
     number_id: UUID
     channel_no: int
     due_ms: int
+    # When it was granted, by Postgres' clock. A grant of unknown age is taken as a fresh one.
+    granted_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,29 @@ class Intent:
     to_phone: str = field(repr=False)
     from_phone: str = field(repr=False)
     due_at: datetime
+    # Its turn in the paces of its account, number and campaign, by Postgres' clock, and in how many seconds that is.
+    send_at: datetime
+    send_in_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PersonQuestion:
+    """Count the calls to a person in a window: those of a merchant, or (None) of all tenants."""
+
+    phone: str = field(repr=False)
+    merchant_id: str | None
+    max_calls: int
+    window_s: int
+    asked_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class PersonCalls:
+    """The answer: at most `max_calls` of the newest placed calls, and whether all are the asking merchant's own."""
+
+    calls: int
+    oldest_at: datetime | None
+    all_own: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from trunkline.leads.limits import (
     ROUND_S,
     Pace,
-    PersonCalls,
-    PersonQuestion,
     PodRoom,
     day_of,
     person_free_at,
@@ -19,9 +17,10 @@ from trunkline.leads.limits import (
     rounded_up,
     start_together,
 )
+from trunkline.model import PersonCalls, PersonQuestion
 
 NOW = datetime(2025, 6, 3, 10, 7, tzinfo=UTC)
-HOURLY = PersonQuestion("+14155550123", None, max_calls=7, window_s=3600)
+HOURLY = PersonQuestion("+14155550123", None, max_calls=7, window_s=3600, asked_by="m")
 
 
 def later(seconds: float) -> datetime:
@@ -58,12 +57,17 @@ def test_rounding_never_makes_it_earlier_and_never_much_later(moment: datetime) 
     ],
 )
 def test_a_merchants_day_begins_at_its_own_midnight(zone: str | None, first: str, after: str) -> None:
-    assert day_of(NOW, zone) == (datetime.fromisoformat(first), datetime.fromisoformat(after))
+    day = day_of(NOW, zone)
+    assert (day.name, day.first_at, day.after_at) == (
+        NOW.date(),
+        datetime.fromisoformat(first),
+        datetime.fromisoformat(after),
+    )
 
 
 def test_a_day_with_a_change_of_the_clock_is_longer_or_shorter() -> None:
-    first, after = day_of(datetime(2025, 3, 30, 12, tzinfo=UTC), "Europe/Berlin")
-    assert after - first == timedelta(hours=23)
+    day = day_of(datetime(2025, 3, 30, 12, tzinfo=UTC), "Europe/Berlin")
+    assert day.after_at - day.first_at == timedelta(hours=23)
 
 
 def test_starts_are_spaced_and_what_cannot_start_soon_names_what_stands_in_its_way() -> None:

@@ -99,7 +99,7 @@ class Dialer(Loop):
         for intent in intents.committed:
             self._send_soon(intent, asked_at_s + self._limits.send_within_s)
         if intents.refused:
-            await self._give_back(intents.refused)
+            await self._give_back([refusal.grant for refusal in intents.refused])
         return len(intents.committed)
 
     async def wait(self) -> None:

@@ -1,56 +1,116 @@
 """Intent before effect: an attempt is committed before a byte leaves for the carrier.
 
-One transaction per batch. It locks the leads that are still as their grants say, then the numbers, inserts the
-attempts, and starts only the leads whose attempt went in. The partial unique indexes of `attempts` are the guard of the
-promise; Valkey's grant is a hint. Only what is returned may be sent.
+One transaction per batch (`intent_batch`). The partial unique indexes of `attempts` are the guard of the promise,
+Valkey's grant is a hint. Only what is returned may be sent, and every grant that came to nothing has a reason. A COMMIT
+that was not answered may have gone through: nothing of it is sent, and its attempts are disowned.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from uuid import UUID
+from datetime import UTC, datetime, timedelta
 
-from trunkline.model import Grant, Intent
+from trunkline.dispatch.intent_batch import IntentBatch, Rules
+from trunkline.dispatch.refusals import Answer, Refusal, RefusalReason
+from trunkline.model import Entry, Grant, Intent
 from trunkline.store import dispatch
-from trunkline.store.database import Connection, Database
-from trunkline.store.dispatch import NewAttempt
+from trunkline.store.database import UNAVAILABLE, Database
+from trunkline.store.dispatch import CONTENDED, UNACCEPTABLE, NewAttempt
+from trunkline.telemetry import get_logger
+
+log = get_logger(__name__)
+
+LOCK_TIMEOUT_MS = 500
+# Alone, after its batch failed: somebody held a lock for half a second already, and others are waiting.
+LOCK_TIMEOUT_ALONE_MS = 50
+AGAIN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Intents:
-    """What may be sent, and the grants that came to nothing."""
+    """What may be sent; the grants that came to nothing; and attempts whose COMMIT was not answered: they are not sent,
+    and have to be disowned."""
 
-    committed: tuple[Intent, ...]
-    refused: tuple[Grant, ...]
+    committed: tuple[Intent, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+    lost: tuple[NewAttempt, ...] = ()
 
-
-async def intend(database: Database, grants: Sequence[Grant], dialer: str) -> Intents:
-    async with database.transaction() as tx:
-        wanted = await _still_wanted(tx, grants)
-        inserted = await dispatch.insert_attempts(tx, wanted, dialer) if wanted else set()
-        committed = [attempt for attempt in wanted if attempt.id in inserted]
-        await dispatch.start_leads(tx, [attempt.lead.id for attempt in committed])
-    refused = tuple(grant for grant in grants if grant.attempt_id not in inserted)
-    return Intents(tuple(_intent(attempt) for attempt in committed), refused)
+    def __add__(self, other: "Intents") -> "Intents":
+        return Intents(self.committed + other.committed, self.refused + other.refused, self.lost + other.lost)
 
 
-async def _still_wanted(tx: Connection, grants: Sequence[Grant]) -> list[NewAttempt]:
-    leads = await dispatch.lock_leads(tx, [g.lead_id for g in grants], [g.version for g in grants])
-    numbers = await dispatch.lock_numbers(tx, list({g.number_id for g in grants}))
-    wanted: dict[UUID, NewAttempt] = {}
+async def intend(
+    database: Database, grants: Sequence[Grant], dialer: str, rules: Rules | None = None
+) -> Intents:
+    """One transaction for all; if a lock or a single lead makes it fail, one for each, so that nobody is held up."""
+    rules = rules or Rules()
+    if len(grants) == 1:
+        return await _intend_alone(database, grants[0], dialer, rules, LOCK_TIMEOUT_MS)
+    try:
+        return await _intend(database, grants, dialer, rules, LOCK_TIMEOUT_MS)
+    except (*CONTENDED, *UNACCEPTABLE) as error:
+        log.warning("intent.batch_failed", grants=len(grants), error=str(error))
+    intents = Intents()
     for grant in grants:
-        lead, number = leads.get(grant.lead_id), numbers.get(grant.number_id)
-        if lead and number and grant.channel_no <= number.max_channels:
-            wanted[lead.id] = NewAttempt(grant.attempt_id, lead, number, grant.channel_no)
-    return list(wanted.values())
+        intents += await _intend_alone(database, grant, dialer, rules, LOCK_TIMEOUT_ALONE_MS)
+    return intents
 
 
-def _intent(attempt: NewAttempt) -> Intent:
-    return Intent(
-        attempt_id=attempt.id,
-        lead_id=attempt.lead.id,
-        carrier=attempt.number.carrier,
-        account=attempt.number.account,
-        to_phone=attempt.lead.phone,
-        from_phone=attempt.number.e164,
-        due_at=attempt.lead.due_at,
+async def disown(database: Database, lost: Sequence[NewAttempt], dialer: str) -> list[Entry]:
+    """After a COMMIT that was not answered. It waits for that commit, writes the attempts as not sent, and returns the
+    leads that are due again. It may be repeated until it succeeds; whoever dies before that leaves attempts in
+    `dialing`, of which the carrier is asked."""
+    async with database.transaction() as tx:
+        return await dispatch.disown(tx, lost, dialer)
+
+
+async def slow_account(database: Database, carrier: str, account: str, seconds: float) -> None:
+    """A carrier said 429. In a transaction of its own: whoever writes results holds attempts, and limits come first."""
+    async with database.connection() as conn:
+        await dispatch.slow_account(conn, f"{carrier}/{account}", seconds)
+
+
+async def _intend_alone(
+    database: Database, grant: Grant, dialer: str, rules: Rules, lock_timeout_ms: int
+) -> Intents:
+    try:
+        return await _intend(database, [grant], dialer, rules, lock_timeout_ms)
+    except CONTENDED:
+        return Intents(refused=(_contended(grant),))
+    except UNACCEPTABLE as error:
+        log.error("intent.lead_failed", lead_id=str(grant.lead_id), error=str(error))
+        return Intents(refused=(await _poisoned(database, grant, str(error)),))
+
+
+def _contended(grant: Grant) -> Refusal:
+    """Only a hint of when to look again, so our own clock will do."""
+    again = datetime.now(UTC) + timedelta(seconds=AGAIN_S)
+    return Refusal.of(grant, Answer(RefusalReason.CONTENDED, until=again))
+
+
+async def _poisoned(database: Database, grant: Grant, error: str) -> Refusal:
+    """A lead that breaks its own intent is put off, for longer each time, and ends after ten."""
+    async with database.connection() as conn:
+        finish, moved = await dispatch.put_off(conn, grant.lead_id, grant.version, error)
+    answer = Answer(
+        RefusalReason.ERROR, until=moved.due_at if moved else None, subject=error[:200], finish=finish
     )
+    return Refusal.of(grant, answer, moved)
+
+
+async def _intend(
+    database: Database, grants: Sequence[Grant], dialer: str, rules: Rules, lock_timeout_ms: int
+) -> Intents:
+    batch = IntentBatch(grants, dialer, rules)
+    is_written = False
+    try:
+        async with database.transaction() as tx:
+            await batch.write(tx, lock_timeout_ms)
+            is_written = True
+    except UNAVAILABLE as error:
+        if isinstance(error, UNACCEPTABLE) or not is_written:
+            raise
+        log.warning("intent.commit_not_answered", attempts=len(batch.attempts), error=str(error))
+        lost = {attempt.grant.attempt_id for attempt in batch.attempts}
+        others = tuple(_contended(grant) for grant in grants if grant.attempt_id not in lost)
+        return Intents(refused=others, lost=tuple(batch.attempts))
+    return Intents(batch.intents(), batch.refusals())

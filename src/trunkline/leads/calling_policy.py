@@ -13,7 +13,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AfterValidator, Field
 
 from trunkline.leads import windows
-from trunkline.leads.conditions import HttpCheck
+from trunkline.leads.conditions import HttpCheck, fingerprint
 from trunkline.leads.frozen import Frozen, ZoneName
 from trunkline.leads.limits import CallsPerPerson, PersonLimit
 from trunkline.leads.packs import PACKS, Pack
@@ -113,7 +113,20 @@ class Effective:
     price: Price
     retries: Retries
     prechecks: tuple[HttpCheck, ...]
+    # A pass is good for the checks that were asked, not for those that replaced them.
+    checks_hash: bytes
     recent_contact: RecentContact | None
+
+    @property
+    def counts_by_merchant(self) -> bool:
+        """Whether a merchant's calls have to be counted one intent at a time."""
+        counted = (
+            self.attempts_per_day,
+            self.spend_per_day_micros,
+            self.campaign_max_concurrent,
+            self.campaign_starts_per_s,
+        )
+        return any(limit is not None for limit in counted)
 
     def permits(self, phone: str) -> bool:
         return all(each.permit(phone) for each in self.destinations)
@@ -144,6 +157,7 @@ def resolve(
     campaign: CallingPolicy = EMPTY,
 ) -> Effective:
     layers = (platform, reseller, merchant, campaign)
+    prechecks = _nearest([layer.prechecks for layer in layers]) or ()
     return Effective(
         windows=sum((layer.windows for layer in layers), ()),
         packs=tuple(PACKS[name] for name in dict.fromkeys(name for layer in layers for name in layer.packs)),
@@ -157,7 +171,8 @@ def resolve(
         timezone=_nearest([layer.timezone for layer in layers]),
         price=_nearest([layer.price for layer in layers]) or Price(),
         retries=_nearest([layer.retries for layer in layers]) or DEFAULT,
-        prechecks=_nearest([layer.prechecks for layer in layers]) or (),
+        prechecks=prechecks,
+        checks_hash=fingerprint(prechecks),
         recent_contact=_nearest([layer.recent_contact for layer in layers]),
     )
 

@@ -7,13 +7,14 @@ in what is counted.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Literal
 from zoneinfo import ZoneInfo
 
 from pydantic import Field
 
 from trunkline.leads.frozen import Frozen
+from trunkline.model import PersonCalls, PersonQuestion
 
 # An exact moment would tell a tenant when another one called; a quarter of an hour does not.
 ROUND_S = 900
@@ -36,25 +37,6 @@ class CallsPerPerson(Frozen):
     window_s: int = Field(3600, ge=60, le=604_800)
 
 
-@dataclass(frozen=True, slots=True)
-class PersonQuestion:
-    """Count the calls to a person in a window. Without a merchant: of all tenants."""
-
-    phone: str
-    merchant_id: str | None
-    max_calls: int
-    window_s: int
-
-
-@dataclass(frozen=True, slots=True)
-class PersonCalls:
-    """The answer: at most `max_calls` of the newest placed calls, and whether all are the asking merchant's own."""
-
-    calls: int
-    oldest_at: datetime | None
-    all_own: bool
-
-
 def person_free_at(question: PersonQuestion, found: PersonCalls) -> datetime | None:
     """When the person may be called again; None is now. Rounded where an exact moment would tell on another tenant."""
     if found.calls < question.max_calls or found.oldest_at is None:
@@ -68,14 +50,23 @@ def rounded_up(moment: datetime) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def day_of(now: datetime, zone: str | None) -> tuple[datetime, datetime]:
-    """The merchant's day that this moment is in: its first moment, and the first of the day after."""
+@dataclass(frozen=True, slots=True)
+class Day:
+    """A day in some time zone: its name, its first moment, and the first of the day after."""
+
+    name: date
+    first_at: datetime
+    after_at: datetime
+
+
+def day_of(now: datetime, zone: str | None) -> Day:
+    """The merchant's day that this moment is in."""
     clock = ZoneInfo(zone or "UTC")
     today = now.astimezone(clock).date()
-    first, after = (
+    first_at, after_at = (
         datetime.combine(day, time(), clock).astimezone(UTC) for day in (today, today + timedelta(days=1))
     )
-    return first, after
+    return Day(today, first_at, after_at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,79 +1,294 @@
-"""What the intent reads and writes."""
+"""What the intent reads and writes, statement by statement. The caller decides what is one transaction."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import Any
 from uuid import UUID
 
+import asyncpg
+
+from trunkline.model import Entry, Finish, Grant, Outcome
 from trunkline.store.database import Connection
+from trunkline.store.schedule import entry_of
 from trunkline.store.sql import query
 
-_LOCK_LEADS = query("dispatch/lock_leads")
-_LOCK_NUMBERS = query("dispatch/lock_numbers")
-_INSERT_ATTEMPTS = query("dispatch/insert_attempts")
-_START_LEADS = query("dispatch/start_leads")
+_LOCK_GRANTED = query("dispatch/lock_granted")
+_LOCK_LIMITS = query("dispatch/lock_limits")
+_WRITE = query("dispatch/write_intents")
+_EXPLAIN = query("dispatch/explain")
+_OWNERS = query("dispatch/owners")
+_DISOWN_LOCK = query("dispatch/disown_lock")
+_DISOWN = query("dispatch/disown")
+_DISOWN_LEADS = query("dispatch/disown_leads")
+_SLOW_ACCOUNT = query("dispatch/slow_account")
+_PUT_OFF = query("dispatch/put_off")
+_LOCK_CLOSED = query("dispatch/lock_closed")
+
+# Somebody held a lock for too long, or Postgres broke a tie. Nothing was written.
+CONTENDED: tuple[type[BaseException], ...] = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
+# Postgres cannot take a value or a row: a bug, of which one lead must not make victims of the others.
+UNACCEPTABLE: tuple[type[BaseException], ...] = (
+    asyncpg.DataError,
+    asyncpg.exceptions.DataError,
+    asyncpg.IntegrityConstraintViolationError,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class LockedLead:
+    """A lead that is ours until the transaction ends, and what the gates have to know of it."""
+
     id: UUID
-    phone: str
+    phone: str = field(repr=False)
+    timezone: str | None
     merchant_id: str
     reseller_id: str
+    campaign_id: UUID | None
     attempt_count: int
+    max_attempts: int
     due_at: datetime
+    merchant_max_concurrent: int | None
+    # Of the granted number, read without a lock; None if there is no such number.
+    carrier: str | None
+    account: str | None
+    now: datetime
+    # On whose do-not-call list the phone is, if on any.
+    listed_by: str | None
+    # Which pre-checks it has passed lately.
+    passed_checks: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
 class LockedNumber:
     id: UUID
-    e164: str
+    e164: str = field(repr=False)
     carrier: str
     account: str
     max_channels: int
+    starts_per_s: float | None
+    status: str
+    # Whether its calls may be counted under this lock: see `lock_limits.sql`.
+    may_count: bool
 
 
 @dataclass(frozen=True, slots=True)
 class NewAttempt:
-    id: UUID
+    grant: Grant
     lead: LockedLead
     number: LockedNumber
-    channel_no: int
+    intent_at: datetime
+    send_at: datetime
+    reserved_micros: int
+    day: date
 
 
-async def lock_leads(
-    tx: Connection, lead_ids: Sequence[UUID], versions: Sequence[int]
+@dataclass(frozen=True, slots=True)
+class NextStart:
+    """A pace, once this attempt has started."""
+
+    attempt_id: UUID
+    kind: str
+    subject: str
+    next_start_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    due_at: datetime
+    closes_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewDecision:
+    lead_id: UUID
+    reason: str
+    merchant_id: str
+    subject: str | None
+    until: datetime | None
+
+
+@dataclass(slots=True)
+class Writing:
+    """Everything that the last statement of an intent writes."""
+
+    attempts: list[NewAttempt] = field(default_factory=list)
+    next_starts: list[NextStart] = field(default_factory=list)
+    ends: dict[UUID, Finish] = field(default_factory=dict)
+    moves: dict[UUID, Move] = field(default_factory=dict)
+    decisions: list[NewDecision] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.attempts or self.ends or self.moves or self.decisions)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The attempts that went in, and the leads that moved, as the schedule needs them."""
+
+    inserted: frozenset[UUID]
+    moved: Mapping[UUID, Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What a lead is like that could not be locked. Everything is None of one that is gone."""
+
+    attempt_id: UUID
+    status: str | None
+    version: int | None
+    due_at: datetime | None
+    now: datetime
+    is_due: bool | None
+    is_stale: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """The attempts that stand in the way of one."""
+
+    channel: UUID | None
+    person: UUID | None
+    lead: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedLead:
+    id: UUID
+    phone: str = field(repr=False)
+    timezone: str | None
+    merchant_id: str
+    reseller_id: str
+    campaign_id: UUID | None
+    due_at: datetime
+    now: datetime
+
+
+async def lock_granted(
+    tx: Connection, grants: Sequence[Grant], *, lock_timeout_ms: int, transaction_timeout_ms: int
 ) -> dict[UUID, LockedLead]:
-    """The leads that are still as granted, locked in id order."""
-    rows = await tx.fetch(_LOCK_LEADS, lead_ids, versions)
+    """Bound the transaction, then lock the leads that are still as granted. By lead."""
+    rows = await tx.fetch(
+        _LOCK_GRANTED,
+        [g.lead_id for g in grants],
+        [g.version for g in grants],
+        [g.granted_ms for g in grants],
+        [g.number_id for g in grants],
+        str(lock_timeout_ms),
+        str(transaction_timeout_ms),
+    )
     return {row["id"]: LockedLead(**row) for row in rows}
 
 
-async def lock_numbers(tx: Connection, number_ids: Sequence[UUID]) -> dict[UUID, LockedNumber]:
-    rows = await tx.fetch(_LOCK_NUMBERS, number_ids)
+async def lock_limits(
+    tx: Connection, keys: Sequence[int], number_ids: Sequence[UUID]
+) -> dict[UUID, LockedNumber]:
+    """Lock the names that are counted under, in the given order, then the numbers."""
+    rows = await tx.fetch(_LOCK_LIMITS, keys, number_ids)
     return {row["id"]: LockedNumber(**row) for row in rows}
 
 
-async def insert_attempts(tx: Connection, attempts: Sequence[NewAttempt], dialer: str) -> set[UUID]:
-    """The ids that went in. Whoever is missing met a live attempt: of its lead, its channel or its person."""
+async def write(tx: Connection, writing: Writing, dialer: str) -> Written:
+    starts, decisions = writing.next_starts, writing.decisions
+    finishes, moves = list(writing.ends.values()), list(writing.moves.values())
     rows = await tx.fetch(
-        _INSERT_ATTEMPTS,
-        [a.id for a in attempts],
+        _WRITE,
+        *_columns(writing.attempts),
+        [a.reserved_micros for a in writing.attempts],
+        [a.day for a in writing.attempts],
+        dialer,
+        [s.attempt_id for s in starts],
+        [s.kind for s in starts],
+        [s.subject for s in starts],
+        [s.next_start_at for s in starts],
+        list(writing.ends),
+        [f.word or f.outcome.value for f in finishes],
+        [f.reason for f in finishes],
+        list(writing.moves),
+        [m.due_at for m in moves],
+        [m.closes_at for m in moves],
+        [d.lead_id for d in decisions],
+        [d.reason for d in decisions],
+        [d.merchant_id for d in decisions],
+        [d.subject for d in decisions],
+        [d.until for d in decisions],
+    )
+    inserted = frozenset(row["attempt_id"] for row in rows if row["attempt_id"] is not None)
+    return Written(inserted, {row["id"]: entry_of(row) for row in rows if row["attempt_id"] is None})
+
+
+def _columns(attempts: Sequence[NewAttempt]) -> tuple[list[Any], ...]:
+    return (
+        [a.grant.attempt_id for a in attempts],
         [a.lead.id for a in attempts],
         [a.lead.attempt_count + 1 for a in attempts],
         [a.lead.reseller_id for a in attempts],
         [a.lead.merchant_id for a in attempts],
+        [a.lead.campaign_id for a in attempts],
         [a.number.id for a in attempts],
-        [a.channel_no for a in attempts],
+        [a.grant.channel_no for a in attempts],
         [a.number.carrier for a in attempts],
         [a.number.account for a in attempts],
         [a.lead.phone for a in attempts],
         [a.number.e164 for a in attempts],
         [a.lead.due_at for a in attempts],
-        dialer,
+        [a.intent_at for a in attempts],
+        [a.send_at for a in attempts],
     )
-    return {row["id"] for row in rows}
 
 
-async def start_leads(tx: Connection, lead_ids: Sequence[UUID]) -> None:
-    await tx.execute(_START_LEADS, lead_ids)
+async def explain(tx: Connection, grants: Sequence[Grant]) -> dict[UUID, Explanation]:
+    """By attempt."""
+    rows = await tx.fetch(
+        _EXPLAIN,
+        [g.attempt_id for g in grants],
+        [g.lead_id for g in grants],
+        [g.granted_ms for g in grants],
+    )
+    return {row["attempt_id"]: Explanation(**row) for row in rows}
+
+
+async def owners(tx: Connection, attempts: Sequence[NewAttempt]) -> dict[UUID, Owners]:
+    """By the attempt that did not go in."""
+    rows = await tx.fetch(
+        _OWNERS,
+        [a.grant.attempt_id for a in attempts],
+        [a.lead.id for a in attempts],
+        [a.number.id for a in attempts],
+        [a.grant.channel_no for a in attempts],
+        [a.lead.phone for a in attempts],
+        [a.number.e164 for a in attempts],
+    )
+    return {row["id"]: Owners(row["channel_owner"], row["person_owner"], row["lead_owner"]) for row in rows}
+
+
+async def disown(tx: Connection, attempts: Sequence[NewAttempt], dialer: str) -> list[Entry]:
+    """Write attempts as not sent, whatever became of their commit; the leads that are due again."""
+    await tx.execute(_DISOWN_LOCK, [a.lead.id for a in attempts])
+    rows = await tx.fetch(_DISOWN, *_columns(attempts), dialer)
+    back = await tx.fetch(_DISOWN_LEADS, [row["lead_id"] for row in rows])
+    return [entry_of(row) for row in back]
+
+
+async def put_off(
+    conn: Connection, lead_id: UUID, version: int, error: str
+) -> tuple[Finish | None, Entry | None]:
+    """A lead that broke its own intent: later, for longer each time, or ended after ten."""
+    row = await conn.fetchrow(_PUT_OFF, lead_id, version, error[:500])
+    if row is None:
+        return None, None
+    if row["outcome"] is not None:
+        return Finish(Outcome(row["outcome"]), row["outcome_reason"]), None
+    return None, entry_of(row)
+
+
+async def slow_account(conn: Connection, account: str, seconds: float) -> None:
+    await conn.execute(_SLOW_ACCOUNT, account, seconds)
+
+
+async def lock_closed(tx: Connection, closed: Sequence[tuple[UUID, int]]) -> list[ClosedLead]:
+    rows = await tx.fetch(
+        _LOCK_CLOSED, [lead_id for lead_id, _ in closed], [version for _, version in closed]
+    )
+    return [ClosedLead(**row) for row in rows]

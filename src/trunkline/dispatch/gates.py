@@ -1,0 +1,114 @@
+"""Gates: every reason not to call somebody now, each a pure function with a typed answer. The first no counts.
+
+They judge what the intent has read under its locks, so nothing changes between the question and the dial. What has to
+be counted comes later, in `gates_limits`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from trunkline.dispatch.refusals import Answer, Blocks, RefusalReason
+from trunkline.leads.calling_policy import Effective
+from trunkline.model import Finish, Grant, Outcome
+from trunkline.store.dispatch import LockedLead, LockedNumber
+
+# reseller, merchant, campaign, number, carrier: why calls of these are stopped, or None.
+Stopped = Callable[[str, str, UUID | None, UUID, str], str | None]
+
+# Whoever stopped something may start it again at any moment; the match knows when.
+AGAIN = timedelta(seconds=1)
+UNREADABLE_POLICY = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One grant, and everything that is known of it."""
+
+    grant: Grant
+    lead: LockedLead
+    number: LockedNumber | None
+    policy: Effective | None
+
+
+def never_stopped(
+    reseller_id: str, merchant_id: str, campaign_id: UUID | None, number_id: UUID, carrier: str
+) -> str | None:
+    return None
+
+
+def judge(case: Case, stopped: Stopped) -> Answer | None:
+    """None: nothing speaks against it, as far as it need not be counted."""
+    if case.number is None or case.number.status != "active":
+        return _channel(case, "number_not_active")
+    if (case.number.carrier, case.number.account) != (case.lead.carrier, case.lead.account):
+        return _channel(case, "number_changed")  # the account that is locked is not the one it has now
+    if case.grant.channel_no > case.number.max_channels:
+        return _channel(case, "above_maximum")
+    if case.policy is None:
+        return Answer(
+            RefusalReason.PAUSED, Blocks.FLOW, case.lead.now + UNREADABLE_POLICY, "policy_unreadable"
+        )
+    return (
+        _control(case.lead, case.number, stopped)
+        or _wanted(case.lead)
+        or _listed(case.lead)
+        or _destination(case.lead, case.policy)
+        or window(case.lead.phone, case.lead.timezone, case.policy, case.lead.now)
+        or _precheck(case.lead, case.policy)
+    )
+
+
+def _channel(case: Case, subject: str) -> Answer:
+    """Nobody owns the channel: the number itself is not what the match believes."""
+    return Answer(RefusalReason.CHANNEL, Blocks.NUMBER, case.lead.now + AGAIN, subject)
+
+
+def _control(lead: LockedLead, number: LockedNumber, stopped: Stopped) -> Answer | None:
+    why = stopped(lead.reseller_id, lead.merchant_id, lead.campaign_id, number.id, number.carrier)
+    return Answer(RefusalReason.PAUSED, Blocks.LEAD, lead.now + AGAIN, why) if why is not None else None
+
+
+def _wanted(lead: LockedLead) -> Answer | None:
+    if lead.attempt_count < lead.max_attempts:
+        return None
+    finish = Finish(Outcome.CALL_LIMIT_REACHED, "ATTEMPTS_EXHAUSTED")
+    return Answer(RefusalReason.ATTEMPTS_EXHAUSTED, finish=finish)
+
+
+def _listed(lead: LockedLead) -> Answer | None:
+    if lead.listed_by is None:
+        return None
+    finish = Finish(Outcome.BLACKLISTED, f"{lead.listed_by.upper()}_LIST")
+    return Answer(RefusalReason.BLACKLISTED, subject=lead.listed_by, finish=finish)
+
+
+def _destination(lead: LockedLead, policy: Effective) -> Answer | None:
+    if policy.permits(lead.phone):
+        return None
+    return Answer(RefusalReason.DESTINATION, finish=Finish(Outcome.INVALID_PHONE, "DESTINATION_NOT_ALLOWED"))
+
+
+def window(phone: str, zone: str | None, policy: Effective, now: datetime) -> Answer | None:
+    """A closed window gives the lead a new due time; one that never opens ends it."""
+    opening = policy.opening(phone, zone, now)
+    if opening is None:
+        return never_opens()
+    if opening.opens_at <= now:
+        return None
+    return Answer(
+        RefusalReason.WINDOW, until=opening.opens_at, due_at=opening.opens_at, closes_at=opening.closes_at
+    )
+
+
+def never_opens() -> Answer:
+    return Answer(
+        RefusalReason.WINDOW, subject="never_opens", finish=Finish(Outcome.NO_CONFIG, "WINDOW_NEVER_OPENS")
+    )
+
+
+def _precheck(lead: LockedLead, policy: Effective) -> Answer | None:
+    if not policy.prechecks or lead.passed_checks == policy.checks_hash:
+        return None
+    return Answer(RefusalReason.PRECHECK, subject="needed")

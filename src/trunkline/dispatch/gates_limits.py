@@ -1,0 +1,315 @@
+"""Gates that count: persons, merchants' days and money, calls at once, numbers, pods, and at last the pace.
+
+A `Tally` has what was counted under the locks and adds what this batch admits, so that a batch cannot do to itself what
+two dialers cannot do to each other.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import TypeVar
+from uuid import UUID
+
+from trunkline.dispatch.gates import AGAIN, Case, never_opens
+from trunkline.dispatch.refusals import Answer, Blocks, RefusalReason
+from trunkline.leads.limits import Day, Pace, PodRoom, day_of, person_free_at, pods_admit, start_together
+from trunkline.model import Finish, Outcome, PersonCalls, PersonQuestion
+from trunkline.store.dispatch import LockedNumber, NewAttempt, NextStart
+from trunkline.store.limits import Counts, DayQuestion, Doubts, Questions, TalkQuestion, Used
+
+# What cannot start within this is given back: a channel is not for waiting.
+START_WITHIN_S = 1.0
+# An account that leaves us in doubt gets one call per so many seconds until its doubts are resolved.
+PROBE_EVERY_S = 5.0
+DOUBTS_MIN = 3
+DOUBTS_SHARE = 0.05
+_NEVER = 2**62
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+T = TypeVar("T", bound=Hashable)
+# carrier, account: how many calls per second it may start; None is as many as it likes.
+AccountPace = Callable[[str, str], float | None]
+
+
+def no_account_pace(carrier: str, account: str) -> float | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    attempt: NewAttempt
+    next_starts: tuple[NextStart, ...]
+
+
+def questions(cases: Iterable[Case], pods: PodRoom | None) -> Questions:
+    """What has to be counted for these cases, each question once."""
+    cases = list(cases)
+    asked = Questions(unanswered=pods is not None)
+    asked.persons = _once(question for case in cases for question, _ in _person_questions(case))
+    asked.talks = _once(talk for case in cases if (talk := _talk_question(case)))
+    asked.merchants = _once(
+        case.lead.merchant_id for case in cases if case.lead.merchant_max_concurrent is not None
+    )
+    asked.campaigns = _once(
+        (case.lead.merchant_id, case.lead.campaign_id)
+        for case in cases
+        if case.lead.campaign_id and case.policy and case.policy.campaign_max_concurrent is not None
+    )
+    asked.days = _once(day for case in cases if (day := _day_question(case, len(cases))))
+    asked.accounts = _once((number.carrier, number.account) for number in map(_number, cases))
+    asked.numbers = _once((number.id, number.max_channels) for number in map(_number, cases))
+    asked.paces = _once(name for case in cases for name in _pace_names(case))
+    return asked
+
+
+class Tally:
+    def __init__(self, counts: Counts, pods: PodRoom | None, account_pace: AccountPace):
+        self._counts = counts
+        self._pods = pods
+        self._account_pace = account_pace
+        self._persons: Counter[PersonQuestion] = Counter()
+        self._called: dict[tuple[str, str], UUID] = {}
+        self._merchants: Counter[str] = Counter()
+        self._campaigns: Counter[tuple[str, UUID]] = Counter()
+        self._days: dict[tuple[str, date], Used] = dict(counts.days)
+        self._numbers: Counter[UUID] = Counter()
+        self._admitted = 0
+        self._paces: dict[tuple[str, str], Pace] = {}
+
+    @property
+    def now(self) -> datetime:
+        return self._counts.now
+
+    def admit(self, case: Case) -> Admitted | Answer:
+        """Admit a call and count it, or say why not."""
+        refused = (
+            self._same_person(case)
+            or self._person_limits(case)
+            or self._recent_contact(case)
+            or self._day(case)
+            or self._at_once(case)
+            or self._number_full(case)
+            or self._pods_busy()
+        )
+        if refused:
+            return refused
+        paces = [self._pace(case, kind, subject) for kind, subject in _pace_names(case)]
+        start_at = start_together(paces, self.now, START_WITHIN_S)
+        if isinstance(start_at, Pace):
+            return _too_fast(start_at)
+        self._count(case)
+        return self._new(case, start_at, paces)
+
+    def _same_person(self, case: Case) -> Answer | None:
+        owner = self._called.get((case.lead.phone, _number(case).e164))
+        return Answer(RefusalReason.PERSON, Blocks.PERSON, owner=owner) if owner is not None else None
+
+    def _person_limits(self, case: Case) -> Answer | None:
+        for question, then in _person_questions(case):
+            found = self._counts.persons[question]
+            seen = PersonCalls(
+                found.calls + self._persons[question], found.oldest_at or self.now, found.all_own
+            )
+            if free_at := person_free_at(question, seen):
+                subject = "calls_per_person" if question.merchant_id is None else "person_limits"
+                return self._later(case, RefusalReason.LIMIT, subject, free_at, ends=then == "finish")
+        return None
+
+    def _recent_contact(self, case: Case) -> Answer | None:
+        question = _talk_question(case)
+        talked_at = self._counts.talks.get(question) if question else None
+        if question is None or talked_at is None or not case.policy or not case.policy.recent_contact:
+            return None
+        free_at = talked_at + timedelta(seconds=question.cooldown_s)
+        if case.policy.recent_contact.then == "abort":
+            finish = Finish(Outcome.PRECHECK_FAILED, "RECENT_CONTACT")
+            return Answer(RefusalReason.LIMIT, subject="recent_contact", until=free_at, finish=finish)
+        return self._later(case, RefusalReason.LIMIT, "recent_contact", free_at)
+
+    def _day(self, case: Case) -> Answer | None:
+        assert case.policy is not None
+        day = _day_of(case)
+        used = self._days.get((case.lead.merchant_id, day.name), Used())
+        attempts_max, micros_max = case.policy.attempts_per_day, case.policy.spend_per_day_micros
+        if attempts_max is not None and used.attempts >= attempts_max:
+            return self._later(case, RefusalReason.LIMIT, "attempts_per_day", day.after_at, Blocks.FLOW)
+        if micros_max is not None and used.micros + case.policy.price.reserved_micros > micros_max:
+            return self._later(case, RefusalReason.SPEND, "spend_per_day", day.after_at, Blocks.FLOW)
+        return None
+
+    def _at_once(self, case: Case) -> Answer | None:
+        lead, policy = case.lead, case.policy
+        if lead.merchant_max_concurrent is not None:
+            live = self._counts.merchants[lead.merchant_id] + self._merchants[lead.merchant_id]
+            if live >= lead.merchant_max_concurrent:
+                return self._full("merchant_concurrency")
+        if lead.campaign_id and policy and policy.campaign_max_concurrent is not None:
+            key = (lead.merchant_id, lead.campaign_id)
+            if self._counts.campaigns[key] + self._campaigns[key] >= policy.campaign_max_concurrent:
+                return self._full("campaign_concurrency")
+        return None
+
+    def _full(self, subject: str) -> Answer:
+        return Answer(RefusalReason.LIMIT, Blocks.FLOW, self.now + AGAIN, subject)
+
+    def _number_full(self, case: Case) -> Answer | None:
+        """A number with a call above its maximum: its calls are counted, if the lock allows it."""
+        number = _number(case)
+        live = self._counts.crowds.get(number.id)
+        if live is None or (number.may_count and live + self._numbers[number.id] < number.max_channels):
+            return None
+        return Answer(RefusalReason.CHANNEL, Blocks.NUMBER, self.now + AGAIN, "number_full")
+
+    def _pods_busy(self) -> Answer | None:
+        if self._pods is None or pods_admit(self._pods, self._counts.unanswered + self._admitted):
+            return None
+        return Answer(RefusalReason.PODS, Blocks.FLOW, self.now + AGAIN)
+
+    def _pace(self, case: Case, kind: str, subject: str) -> Pace:
+        if (kind, subject) not in self._paces:
+            next_start_at = self._counts.paces.get((kind, subject), _LONG_AGO)
+            self._paces[kind, subject] = Pace(kind, subject, self._interval_s(case, kind), next_start_at)
+        return self._paces[kind, subject]
+
+    def _interval_s(self, case: Case, kind: str) -> float | None:
+        number = _number(case)
+        if kind == "account":
+            if _in_doubt(self._counts.doubts.get((number.carrier, number.account), Doubts())):
+                return PROBE_EVERY_S
+            rate = self._account_pace(number.carrier, number.account)
+        elif kind == "number":
+            rate = number.starts_per_s
+        else:
+            rate = case.policy.campaign_starts_per_s if case.policy else None
+        return 1 / rate if rate else None
+
+    def _count(self, case: Case) -> None:
+        assert case.policy is not None
+        lead, number = case.lead, _number(case)
+        self._persons.update(question for question, _ in _person_questions(case))
+        self._called[lead.phone, number.e164] = case.grant.attempt_id
+        self._merchants[lead.merchant_id] += 1
+        if lead.campaign_id:
+            self._campaigns[lead.merchant_id, lead.campaign_id] += 1
+        self._numbers[number.id] += 1
+        self._admitted += 1
+        key = (lead.merchant_id, _day_of(case).name)
+        used = self._days.get(key, Used())
+        self._days[key] = Used(used.attempts + 1, used.micros + case.policy.price.reserved_micros)
+
+    def _new(self, case: Case, start_at: datetime, paces: list[Pace]) -> Admitted:
+        assert case.policy is not None
+        attempt = NewAttempt(
+            case.grant,
+            case.lead,
+            _number(case),
+            intent_at=self.now,
+            send_at=start_at,
+            reserved_micros=case.policy.price.reserved_micros,
+            day=_day_of(case).name,
+        )
+        return Admitted(
+            attempt,
+            tuple(
+                NextStart(case.grant.attempt_id, pace.kind, pace.subject, pace.next_start_at)
+                for pace in paces
+                if pace.interval_s is not None
+            ),
+        )
+
+    def _later(
+        self,
+        case: Case,
+        reason: RefusalReason,
+        subject: str,
+        free_at: datetime,
+        blocks: Blocks = Blocks.LEAD,
+        *,
+        ends: bool = False,
+    ) -> Answer:
+        """Over a limit: the lead moves to the first open moment after it, or ends."""
+        assert case.policy is not None
+        if ends:
+            finish = Finish(Outcome.CALL_LIMIT_REACHED, subject.upper())
+            return Answer(reason, subject=subject, until=free_at, finish=finish)
+        opening = case.policy.opening(case.lead.phone, case.lead.timezone, free_at)
+        if opening is None:
+            return never_opens()
+        return Answer(
+            reason, blocks, opening.opens_at, subject, due_at=opening.opens_at, closes_at=opening.closes_at
+        )
+
+
+def _too_fast(pace: Pace) -> Answer:
+    blocks = {"account": Blocks.ACCOUNT, "number": Blocks.NUMBER}.get(pace.kind, Blocks.FLOW)
+    return Answer(RefusalReason.PACE, blocks, pace.next_start_at, f"{pace.kind} {pace.subject}")
+
+
+def _in_doubt(doubts: Doubts) -> bool:
+    return doubts.attempts > max(DOUBTS_MIN, DOUBTS_SHARE * doubts.channels)
+
+
+def _number(case: Case) -> LockedNumber:
+    assert case.number is not None, "judged before anything is counted"
+    return case.number
+
+
+def _day_of(case: Case) -> Day:
+    return day_of(case.lead.now, case.policy.timezone if case.policy else None)
+
+
+def _person_questions(case: Case) -> list[tuple[PersonQuestion, str]]:
+    """With what becomes of a lead that is over: of all tenants together, then the merchant's own limits."""
+    assert case.policy is not None
+    phone, merchant_id = case.lead.phone, case.lead.merchant_id
+    most = case.policy.calls_per_person
+    return [
+        (PersonQuestion(phone, None, most.max_calls, most.window_s, merchant_id), "defer"),
+        *(
+            (
+                PersonQuestion(phone, merchant_id, limit.max_calls, limit.window_h * 3600, merchant_id),
+                limit.then,
+            )
+            for limit in case.policy.limits_of(phone)
+        ),
+    ]
+
+
+def _talk_question(case: Case) -> TalkQuestion | None:
+    assert case.policy is not None
+    rule = case.policy.recent_contact
+    if rule is None:
+        return None
+    return TalkQuestion(case.lead.phone, case.lead.merchant_id, rule.cooldown_h * 3600)
+
+
+def _day_question(case: Case, batch: int) -> DayQuestion | None:
+    """From a batch below the limit on, what was not placed is looked up too."""
+    assert case.policy is not None
+    attempts_max, micros_max = case.policy.attempts_per_day, case.policy.spend_per_day_micros
+    if attempts_max is None and micros_max is None:
+        return None
+    day = _day_of(case)
+    return DayQuestion(
+        case.lead.merchant_id,
+        day.name,
+        day.first_at,
+        attempts_from=_NEVER if attempts_max is None else attempts_max - batch,
+        micros_from=_NEVER if micros_max is None else micros_max - batch * case.policy.price.reserved_micros,
+    )
+
+
+def _pace_names(case: Case) -> list[tuple[str, str]]:
+    """Whose turn a start is. An account may have been told to slow down even if it has no pace."""
+    number, lead = _number(case), case.lead
+    names = [("account", f"{number.carrier}/{number.account}")]
+    if number.starts_per_s:
+        names.append(("number", str(number.id)))
+    if lead.campaign_id and case.policy and case.policy.campaign_starts_per_s:
+        names.append(("campaign", f"{lead.merchant_id}/{lead.campaign_id}"))
+    return names
+
+
+def _once(values: Iterable[T]) -> list[T]:
+    return list(dict.fromkeys(values))

@@ -1,0 +1,249 @@
+"""One intent's transaction, in four statements at READ COMMITTED: lock the leads, lock the limits, count, write.
+
+The gates judge in between, on what was read under the locks. Counting is a statement of its own, later than the locks,
+because a statement's snapshot is older than what it waits for. Lock order, here and everywhere: leads, limits (persons,
+merchants, pods, accounts, then numbers), attempts, mailboxes, jobs; each sorted.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from hashlib import blake2b
+from uuid import UUID
+
+from trunkline.dispatch.gates import AGAIN, Case, Stopped, judge, never_stopped
+from trunkline.dispatch.gates_limits import AccountPace, Admitted, Tally, no_account_pace, questions
+from trunkline.dispatch.policies import Owner, Policies
+from trunkline.dispatch.refusals import Answer, Blocks, Refusal, RefusalReason
+from trunkline.leads.limits import PodRoom
+from trunkline.model import Entry, Finish, Grant, Intent
+from trunkline.states import LeadStatus
+from trunkline.store import dispatch, limits
+from trunkline.store.database import Connection
+from trunkline.store.dispatch import Explanation, LockedLead, Move, NewAttempt, NewDecision, Owners, Writing
+from trunkline.telemetry import get_logger
+
+log = get_logger(__name__)
+
+# A dialer that is stopped inside its intent holds everybody up for no longer than this.
+TRANSACTION_TIMEOUT_MS = 2000
+ERROR_PAUSE = timedelta(seconds=30)
+# Names are locked in this order: what most intents want comes last, and is held for the shortest time.
+_RANKS = {"person": 0, "merchant": 1, "pods": 2, "account": 3}
+
+# Told, in the transaction, of the leads that end without a call.
+OnFinished = Callable[[Connection, dict[UUID, Finish]], Awaitable[None]]
+
+
+def no_pod_gate() -> PodRoom | None:
+    return None
+
+
+async def nobody_told(tx: Connection, ends: dict[UUID, Finish]) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What an intent asks beside Postgres."""
+
+    policies: Policies = field(default_factory=Policies)
+    stopped: Stopped = never_stopped
+    account_pace: AccountPace = no_account_pace
+    pods: Callable[[], PodRoom | None] = no_pod_gate
+    on_finished: OnFinished = nobody_told
+
+
+class IntentBatch:
+    def __init__(self, grants: Sequence[Grant], dialer: str, rules: Rules):
+        self._grants = grants
+        self._dialer = dialer
+        self._rules = rules
+        self._pods = rules.pods()
+        self._cases: list[Case] = []
+        self._admitted: list[Admitted] = []
+        # By attempt id, like everything that is said of a grant.
+        self._answers: dict[UUID, Answer] = {}
+        self._moved: dict[UUID, Entry] = {}
+        self.attempts: list[NewAttempt] = []
+
+    async def write(self, tx: Connection, lock_timeout_ms: int) -> None:
+        """Everything but the commit."""
+        leads = await self._lock_leads(tx, lock_timeout_ms)
+        if leads:
+            await self._lock_limits(tx, leads)
+            self._judge()
+            await self._count(tx)
+            await self._write(tx)
+        await self._explain(tx)
+
+    def intents(self) -> tuple[Intent, ...]:
+        return tuple(map(_intent, self.attempts))
+
+    def refusals(self) -> tuple[Refusal, ...]:
+        return tuple(
+            Refusal.of(grant, answer, self._moved.get(grant.lead_id))
+            for grant in self._grants
+            if (answer := self._answers.get(grant.attempt_id))
+        )
+
+    async def _lock_leads(self, tx: Connection, lock_timeout_ms: int) -> dict[UUID, LockedLead]:
+        return await dispatch.lock_granted(
+            tx, self._grants, lock_timeout_ms=lock_timeout_ms, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
+        )
+
+    async def _lock_limits(self, tx: Connection, leads: dict[UUID, LockedLead]) -> None:
+        """A lead that was granted twice in one batch is taken once."""
+        granted = {grant.lead_id: grant for grant in reversed(self._grants) if grant.lead_id in leads}
+        grants = [grant for grant in self._grants if granted.get(grant.lead_id) is grant]
+        policies = await self._rules.policies.of(tx, map(_owner, leads.values()))
+        cases = [
+            Case(grant, leads[grant.lead_id], None, policies[_owner(leads[grant.lead_id])])
+            for grant in grants
+        ]
+        keys = _lock_keys(name for case in cases for name in self._names(case))
+        numbers = await dispatch.lock_limits(tx, keys, list({grant.number_id for grant in grants}))
+        self._cases = [
+            Case(case.grant, case.lead, numbers.get(case.grant.number_id), case.policy) for case in cases
+        ]
+
+    def _names(self, case: Case) -> Iterator[tuple[str, str]]:
+        """What a case is counted under. The account's lock covers the paces of its numbers, the merchant's those of its
+        campaigns."""
+        lead, policy = case.lead, case.policy
+        yield "person", lead.phone
+        if lead.merchant_max_concurrent is not None or (policy and policy.counts_by_merchant):
+            yield "merchant", lead.merchant_id
+        if self._pods is not None:
+            yield "pods", ""
+        yield "account", f"{lead.carrier}/{lead.account}"
+
+    def _judge(self) -> None:
+        for case in self._cases:
+            try:
+                answer = judge(case, self._rules.stopped)
+            except Exception as error:
+                log.error("gate.failed", lead_id=str(case.lead.id), error=str(error), exc_info=error)
+                answer = Answer(RefusalReason.ERROR, until=case.lead.now + ERROR_PAUSE, subject="gate")
+            if answer:
+                self._answers[case.grant.attempt_id] = answer
+
+    async def _count(self, tx: Connection) -> None:
+        cases = [case for case in self._cases if case.grant.attempt_id not in self._answers]
+        if not cases:
+            return
+        counts = await limits.count(tx, questions(cases, self._pods))
+        tally = Tally(counts, self._pods, self._rules.account_pace)
+        for case in cases:
+            match tally.admit(case):
+                case Admitted() as admitted:
+                    self._admitted.append(admitted)
+                case Answer() as answer:
+                    self._answers[case.grant.attempt_id] = answer
+
+    async def _write(self, tx: Connection) -> None:
+        writing = self._writing()
+        written = await dispatch.write(tx, writing, self._dialer)
+        self._moved = dict(written.moved)
+        if writing.ends:
+            await self._rules.on_finished(tx, writing.ends)
+        self.attempts = [a for a in writing.attempts if a.grant.attempt_id in written.inserted]
+        conflicts = [a for a in writing.attempts if a.grant.attempt_id not in written.inserted]
+        if conflicts:
+            await self._note_conflicts(tx, conflicts)
+
+    def _writing(self) -> Writing:
+        writing = Writing(
+            attempts=[admitted.attempt for admitted in self._admitted],
+            next_starts=[start for admitted in self._admitted for start in admitted.next_starts],
+        )
+        for case in self._cases:
+            answer = self._answers.get(case.grant.attempt_id)
+            if answer is None:
+                continue
+            writing.decisions.append(_decision(case.lead, answer))
+            if answer.finish:
+                writing.ends[case.lead.id] = answer.finish
+            elif answer.due_at:
+                writing.moves[case.lead.id] = Move(answer.due_at, answer.closes_at)
+        return writing
+
+    async def _note_conflicts(self, tx: Connection, conflicts: Sequence[NewAttempt]) -> None:
+        owners = await dispatch.owners(tx, conflicts)
+        for attempt in conflicts:
+            self._answers[attempt.grant.attempt_id] = _conflict(attempt, owners[attempt.grant.attempt_id])
+        self._forget_conflicting_owners({attempt.grant.attempt_id for attempt in conflicts})
+        decisions = [_decision(a.lead, self._answers[a.grant.attempt_id]) for a in conflicts]
+        await dispatch.write(tx, Writing(decisions=decisions), self._dialer)
+
+    def _forget_conflicting_owners(self, conflicts: set[UUID]) -> None:
+        """Whoever was refused because of an attempt of this batch that did not go in is refused for no reason."""
+        for attempt_id, answer in self._answers.items():
+            if answer.reason is RefusalReason.PERSON and answer.owner in conflicts:
+                until = self._cases[0].lead.now + AGAIN
+                self._answers[attempt_id] = Answer(RefusalReason.PERSON, Blocks.LEAD, until)
+
+    async def _explain(self, tx: Connection) -> None:
+        """Grants whose lead was not locked, or was locked for another grant of the batch."""
+        seen = {case.grant.attempt_id for case in self._cases}
+        unseen = [grant for grant in self._grants if grant.attempt_id not in seen]
+        if unseen:
+            found = await dispatch.explain(tx, unseen)
+            self._answers |= {
+                grant.attempt_id: _disagreement(grant, found[grant.attempt_id]) for grant in unseen
+            }
+
+
+def _lock_keys(names: Iterable[tuple[str, str]]) -> list[int]:
+    """Advisory locks are known by numbers. Two names with one number would only wait for each other needlessly."""
+    ordered = sorted((_RANKS[kind], _lock_key(kind, subject)) for kind, subject in set(names))
+    return [key for _, key in ordered]
+
+
+def _lock_key(kind: str, subject: str) -> int:
+    digest = blake2b(f"trunkline:{kind}:{subject}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, signed=True)
+
+
+def _owner(lead: LockedLead) -> Owner:
+    return Owner(lead.reseller_id, lead.merchant_id, lead.campaign_id)
+
+
+def _decision(lead: LockedLead, answer: Answer) -> NewDecision:
+    return NewDecision(lead.id, answer.reason.value, lead.merchant_id, answer.subject, answer.until)
+
+
+def _conflict(attempt: NewAttempt, owners: Owners) -> Answer:
+    """Without an owner: it was there when the row was refused, and is gone now."""
+    if owners.lead is not None:
+        return Answer(RefusalReason.PERSON, Blocks.PERSON, subject="same_lead", owner=owners.lead)
+    if owners.channel is not None:
+        return Answer(RefusalReason.CHANNEL, Blocks.CHANNEL, owner=owners.channel)
+    if owners.person is not None:
+        return Answer(RefusalReason.PERSON, Blocks.PERSON, owner=owners.person)
+    return Answer(RefusalReason.CHANNEL, Blocks.LEAD, attempt.lead.now + AGAIN)
+
+
+def _disagreement(grant: Grant, found: Explanation) -> Answer:
+    """Without a time, the lead in this version is nobody's to call any more."""
+    if found.status != LeadStatus.BACKLOG or found.version != grant.version:
+        return Answer(RefusalReason.LEAD, subject=found.status or "gone")
+    if not found.is_due:
+        return Answer(RefusalReason.NOT_DUE, until=found.due_at)
+    if found.is_stale:
+        return Answer(RefusalReason.STALE_GRANT, until=found.now)
+    return Answer(RefusalReason.LEAD, until=found.now + AGAIN, subject="being_changed")
+
+
+def _intent(attempt: NewAttempt) -> Intent:
+    return Intent(
+        attempt_id=attempt.grant.attempt_id,
+        lead_id=attempt.lead.id,
+        carrier=attempt.number.carrier,
+        account=attempt.number.account,
+        to_phone=attempt.lead.phone,
+        from_phone=attempt.number.e164,
+        due_at=attempt.lead.due_at,
+        send_at=attempt.send_at,
+        send_in_s=(attempt.send_at - attempt.intent_at).total_seconds(),
+    )

@@ -1,0 +1,134 @@
+"""What the limits of an intent count, all questions in one statement."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import Any
+from uuid import UUID
+
+from trunkline.model import PersonCalls, PersonQuestion
+from trunkline.store.database import Connection
+from trunkline.store.sql import query
+
+_COUNT = query("dispatch/count_limits")
+
+
+@dataclass(frozen=True, slots=True)
+class TalkQuestion:
+    """When did this merchant last talk with this person?"""
+
+    phone: str = field(repr=False)
+    merchant_id: str
+    cooldown_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class DayQuestion:
+    """What has a merchant used today? From these amounts on it is counted exactly, without what was not placed."""
+
+    merchant_id: str
+    day: date
+    first_at: datetime
+    attempts_from: int
+    micros_from: int
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    attempts: int = 0
+    micros: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Doubts:
+    """Attempts in doubt at an account, and its channels (counted only beyond a few doubts)."""
+
+    attempts: int = 0
+    channels: int = 0
+
+
+@dataclass(slots=True)
+class Questions:
+    persons: list[PersonQuestion] = field(default_factory=list)
+    talks: list[TalkQuestion] = field(default_factory=list)
+    merchants: list[str] = field(default_factory=list)
+    campaigns: list[tuple[str, UUID]] = field(default_factory=list)
+    days: list[DayQuestion] = field(default_factory=list)
+    paces: list[tuple[str, str]] = field(default_factory=list)
+    accounts: list[tuple[str, str]] = field(default_factory=list)
+    numbers: list[tuple[UUID, int]] = field(default_factory=list)
+    unanswered: bool = False
+
+
+@dataclass(slots=True)
+class Counts:
+    now: datetime
+    persons: dict[PersonQuestion, PersonCalls] = field(default_factory=dict)
+    talks: dict[TalkQuestion, datetime] = field(default_factory=dict)
+    merchants: dict[str, int] = field(default_factory=dict)
+    campaigns: dict[tuple[str, UUID], int] = field(default_factory=dict)
+    days: dict[tuple[str, date], Used] = field(default_factory=dict)
+    paces: dict[tuple[str, str], datetime] = field(default_factory=dict)
+    doubts: dict[tuple[str, str], Doubts] = field(default_factory=dict)
+    # Calls of the numbers that have one above their maximum.
+    crowds: dict[UUID, int] = field(default_factory=dict)
+    unanswered: int = 0
+
+
+async def count(tx: Connection, asked: Questions) -> Counts:
+    """In a later statement than the locks under which it is asked."""
+    persons, talks, days = asked.persons, asked.talks, asked.days
+    rows = await tx.fetch(
+        _COUNT,
+        [q.phone for q in persons],
+        [q.merchant_id or "" for q in persons],
+        [q.max_calls for q in persons],
+        [q.window_s for q in persons],
+        [q.asked_by for q in persons],
+        [q.phone for q in talks],
+        [q.merchant_id for q in talks],
+        [q.cooldown_s for q in talks],
+        asked.merchants,
+        *_unzip(asked.campaigns),
+        [q.merchant_id for q in days],
+        [q.day for q in days],
+        [q.first_at for q in days],
+        [q.attempts_from for q in days],
+        [q.micros_from for q in days],
+        *_unzip(asked.paces),
+        *_unzip(asked.accounts),
+        *_unzip(asked.numbers),
+        asked.unanswered,
+    )
+    return _counts(rows, asked)
+
+
+def _unzip(pairs: Sequence[tuple[object, object]]) -> tuple[list[object], list[object]]:
+    return [first for first, _ in pairs], [second for _, second in pairs]
+
+
+def _counts(rows: Sequence[Any], asked: Questions) -> Counts:
+    """Answers name their question by its place, counted from 1."""
+    counts = Counts(now=next(row["at"] for row in rows if row["kind"] == "now"))
+    for kind, place, n, m, at, flag in rows:
+        which = place - 1
+        match kind:
+            case "person":
+                counts.persons[asked.persons[which]] = PersonCalls(n, at, flag)
+            case "talk":
+                counts.talks[asked.talks[which]] = at
+            case "merchant":
+                counts.merchants[asked.merchants[which]] = n
+            case "campaign":
+                counts.campaigns[asked.campaigns[which]] = n
+            case "day":
+                counts.days[asked.days[which].merchant_id, asked.days[which].day] = Used(n, m)
+            case "pace":
+                counts.paces[asked.paces[which]] = at
+            case "doubt":
+                counts.doubts[asked.accounts[which]] = Doubts(n, m or 0)
+            case "number":
+                counts.crowds[asked.numbers[which][0]] = n
+            case "unanswered":
+                counts.unanswered = n
+    return counts

@@ -1,0 +1,57 @@
+"""Layers of calling policies, as documents. What they mean is decided in `leads.calling_policy`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from trunkline.store.database import Connection
+from trunkline.store.rows import pick
+from trunkline.store.sql import query
+from trunkline.store.tenants import Tenant
+
+_READ = query("policy/read")
+_PUT = query("policy/put")
+_REMOVE = query("policy/remove")
+_WAKE = query("policy/wake")
+
+
+class PolicyKey(NamedTuple):
+    scope: str
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRow:
+    scope: str
+    subject: str
+    policy: dict[str, Any]
+    version: int
+    updated_at: datetime
+    updated_by: str
+
+    @property
+    def key(self) -> PolicyKey:
+        return PolicyKey(self.scope, self.subject)
+
+
+async def read(conn: Connection, keys: Sequence[PolicyKey]) -> list[PolicyRow]:
+    rows = await conn.fetch(_READ, [key.scope for key in keys], [key.subject for key in keys])
+    return [pick(PolicyRow, row) for row in rows]
+
+
+async def put(
+    tx: Connection, key: PolicyKey, document: dict[str, Any], *, owner: Tenant, actor: str
+) -> PolicyRow:
+    row = await tx.fetchrow(_PUT, *key, document, owner.reseller_id, owner.merchant_id, actor)
+    assert row is not None
+    return pick(PolicyRow, row)
+
+
+async def remove(tx: Connection, key: PolicyKey) -> bool:
+    return await tx.fetchval(_REMOVE, *key) is not None
+
+
+async def wake(conn: Connection, tenant: Tenant, *, limit: int) -> int:
+    """Make leads due that wait for a window, because the windows have changed; how many there were, `limit` at most."""
+    return int(await conn.fetchval(_WAKE, tenant.reseller_id, tenant.merchant_id, limit))

@@ -1,0 +1,11 @@
+-- Leads whose attempt was never sent are due again at once, and the attempt does not count. A lead that is being called by
+-- another attempt meanwhile is left to it.
+WITH back AS (
+    UPDATE leads AS l
+    SET status = 'BACKLOG', attempt_count = attempt_count - 1, version = version + 1, updated_at = clock_timestamp()
+    WHERE l.id = ANY($1::uuid[]) AND l.status = 'PROCESSING'
+      AND NOT EXISTS (SELECT FROM attempts AS a
+                      WHERE a.lead_id = l.id AND a.state IN ('dialing', 'in_doubt', 'accepted', 'ringing', 'answered'))
+    RETURNING l.id, l.version, l.priority, l.due_at, l.closes_at, l.pool_id, l.reseller_id, l.merchant_id, l.campaign_id
+)
+SELECT b.*, p.overflow_pool_id, p.overflow_after_s FROM back AS b JOIN pools AS p ON p.id = b.pool_id

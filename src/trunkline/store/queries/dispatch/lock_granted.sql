@@ -1,0 +1,31 @@
+-- First step of the intent: lock, in id order, the leads that are still as their grants say, whose due time has passed
+-- and whose grant is younger than 3 s (a grant that its dialer slept over belongs to somebody else by now).
+-- A lead that somebody else is changing is skipped, not waited for: it must not hold up the rest of its batch.
+-- The first thing to run are the two time-outs of the transaction: no row can be locked before `bounds` is there. They end
+-- with it, so a pooler's next client does not inherit them.
+-- Carrier and account of the granted number are read on the way, unlocked: they name the account that is locked next.
+-- $1 leads  $2 versions  $3 when each was granted, in ms, or NULL  $4 their numbers
+-- $5 lock time-out in ms  $6 transaction time-out in ms
+WITH bounds AS MATERIALIZED (
+    SELECT set_config('lock_timeout', $5::text, true), set_config('transaction_timeout', $6::text, true)
+)
+SELECT l.id, l.phone, l.timezone, l.merchant_id, l.reseller_id, l.campaign_id, l.attempt_count, l.max_attempts,
+       l.due_at, m.max_concurrent AS merchant_max_concurrent, n.carrier, n.account, clock_timestamp() AS now,
+       (SELECT CASE WHEN d.merchant_id IS NOT NULL THEN 'merchant'
+                    WHEN d.reseller_id IS NOT NULL THEN 'reseller' ELSE 'platform' END
+        FROM do_not_call AS d
+        WHERE d.phone = l.phone AND (d.expires_at IS NULL OR d.expires_at > clock_timestamp())
+          AND (d.reseller_id IS NULL
+               OR (d.reseller_id = l.reseller_id AND (d.merchant_id IS NULL OR d.merchant_id = l.merchant_id)))
+        LIMIT 1) AS listed_by,
+       (SELECT p.checks_hash FROM prechecks AS p
+        WHERE p.lead_id = l.id AND p.passed_until > clock_timestamp()) AS passed_checks
+FROM bounds
+CROSS JOIN unnest($1::uuid[], $2::int[], $3::bigint[], $4::uuid[]) AS g (lead_id, version, granted_ms, number_id)
+JOIN leads AS l ON l.id = g.lead_id
+JOIN merchants AS m ON m.id = l.merchant_id
+LEFT JOIN numbers AS n ON n.id = g.number_id
+WHERE l.status = 'BACKLOG' AND l.version = g.version AND l.due_at <= clock_timestamp()
+  AND (g.granted_ms IS NULL OR to_timestamp(g.granted_ms / 1000.0) > clock_timestamp() - interval '3 seconds')
+ORDER BY l.id
+FOR NO KEY UPDATE OF l SKIP LOCKED
