@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from secrets import token_hex
 from typing import BinaryIO
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
@@ -46,7 +47,7 @@ class FileStore:
     async def draft(self, name: str, *, bytes_max: int = 2**40) -> AsyncIterator[Draft]:
         """Write a file. It appears under its name at the end of the block, unless that fails."""
         place = self.path(name)
-        temporary = place.with_name(f".{name}.{os.getpid()}.{id(object()):x}")
+        temporary = place.with_name(f".{name}.{token_hex(4)}")
         file = await asyncio.to_thread(self._open, temporary)
         try:
             with file:
