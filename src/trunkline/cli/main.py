@@ -13,6 +13,7 @@ from rich.table import Table
 from trunkline import __version__
 from trunkline.errors import TrunklineError
 from trunkline.settings import Settings, load_settings
+from trunkline.telemetry import get_logger
 
 app = typer.Typer(
     name="trunkline",
@@ -147,3 +148,10 @@ def main() -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception as error:
+        first: BaseException = error
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        get_logger(__name__).error("command.failed", exc_info=error)
+        print(f"trunkline: unexpected {type(first).__name__}: {first}", file=sys.stderr)
+        sys.exit(1)

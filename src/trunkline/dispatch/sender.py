@@ -1,0 +1,149 @@
+"""Sends one committed call, once, at its moment, or not at all.
+
+The moment is counted from a reading of the clocks that was taken *before* the intent was asked for. A process that was
+stopped anywhere in between, for a second or for ten minutes, wakes up, sees how late it is, and does not send: the
+next attempt may be ringing already. There is no retry here, and a send that has begun is never cancelled.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trunkline.clock import Clock
+from trunkline.crashpoint import crash_point
+from trunkline.dispatch.results import Answer, ResultWriter
+from trunkline.model import Intent
+from trunkline.telemetry import bind, get_logger, metrics, span
+from trunkline.telephony.callbacks import CallbackKeys, callback_url
+from trunkline.telephony.carrier import Accepted, CallOrder, InDoubt, PlaceResult, Rejected, Throttled
+from trunkline.telephony.carriers import CarrierConfigError
+from trunkline.telephony.directory import CarrierDirectory
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SenderLimits:
+    # A call that would leave later than this after its moment is not sent: it would burst beside punctual ones.
+    late_max_s: float = 0.5
+    ring_timeout_s: int = 30
+    time_limit_s: int = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """Where the carrier finds us, and with which keys its callbacks are signed."""
+
+    base_url: str
+    keys: CallbackKeys
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What both clocks showed before the intent was asked for."""
+
+    boottime_s: float
+    wall_s: float
+
+    @classmethod
+    def now(cls, clock: Clock) -> "Asked":
+        return cls(clock.boottime_s(), clock.now().timestamp())
+
+    def is_past(self, clock: Clock, seconds: float) -> bool:
+        """Has this much time passed, by either clock? One of them may have been stopped or set back."""
+        return max(clock.boottime_s() - self.boottime_s, clock.now().timestamp() - self.wall_s) > seconds
+
+
+class Sender:
+    def __init__(
+        self,
+        clock: Clock,
+        carriers: CarrierDirectory,
+        callbacks: Callbacks,
+        results: ResultWriter,
+        limits: SenderLimits,
+        killed: Callable[[], object],
+    ):
+        self._clock = clock
+        self._carriers = carriers
+        self._callbacks = callbacks
+        self._results = results
+        self._limits = limits
+        self._killed = killed
+        self._sending: set[asyncio.Task[None]] = set()
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._sending)
+
+    def send_soon(self, intent: Intent, asked: Asked) -> None:
+        task = asyncio.create_task(self._send(intent, asked), name=f"dial {intent.attempt_id}")
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def one_is_done(self) -> None:
+        if self._sending:
+            await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
+
+    async def drain(self) -> None:
+        """Let the calls that are on their way finish: a committed dial is never cancelled."""
+        if self._sending:
+            await asyncio.wait(self._sending)
+        await self._results.flush()
+
+    async def _send(self, intent: Intent, asked: Asked) -> None:
+        with bind(lead_id=intent.lead_id, attempt_id=intent.attempt_id), span("dispatch.send"):
+            await self._until(asked.boottime_s + intent.send_in_s)
+            lateness_s = (self._clock.now() - intent.due_at).total_seconds()
+            place = await self._place(intent, asked)
+            crash_point("dialer.after_send")
+            metrics.DISPATCH_LATENESS_SECONDS.observe(max(0.0, lateness_s))
+            metrics.CALLS_PLACED.labels(intent.carrier, _word(place)).inc()
+            log.info(
+                "call.placed", carrier=intent.carrier, result=_word(place), lateness_s=round(lateness_s, 3)
+            )
+            self._results.add(Answer(intent.attempt_id, place))
+
+    async def _until(self, boottime_s: float) -> None:
+        wait_s = boottime_s - self._clock.boottime_s()
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+
+    async def _place(self, intent: Intent, asked: Asked) -> PlaceResult:
+        try:
+            carrier = self._carriers.get(intent.carrier, intent.account)
+        except CarrierConfigError as error:
+            log.error("call.no_account", carrier=intent.carrier, error=str(error))
+            return Rejected("refused", "no_account", retryable=True)
+        if self._killed():
+            return Rejected("not_sent_in_time", "killed", retryable=True)
+        if asked.is_past(self._clock, intent.send_in_s + self._limits.late_max_s):
+            log.warning("call.not_sent", reason="late")
+            return Rejected("not_sent_in_time", "late", retryable=True)
+        crash_point("dialer.before_send")
+        return await carrier.place(self._order(intent, asked))
+
+    def _order(self, intent: Intent, asked: Asked) -> CallOrder:
+        base_url, keys = self._callbacks.base_url, self._callbacks.keys
+        return CallOrder(
+            attempt_id=intent.attempt_id,
+            to=intent.to_phone,
+            from_=intent.from_phone,
+            answer_url=callback_url(base_url, intent.carrier, "answer", intent.attempt_id, keys),
+            status_url=callback_url(base_url, intent.carrier, "status", intent.attempt_id, keys),
+            ring_timeout_s=self._limits.ring_timeout_s,
+            time_limit_s=self._limits.time_limit_s,
+            send_by_boottime_s=asked.boottime_s + intent.send_in_s + self._limits.late_max_s,
+        )
+
+
+def _word(place: PlaceResult) -> str:
+    match place:
+        case Accepted():
+            return "accepted"
+        case Rejected():
+            return "rejected"
+        case Throttled():
+            return "throttled"
+        case InDoubt():
+            return "in_doubt"

@@ -1,0 +1,151 @@
+"""The command line as a person meets it: what works, and one clear line for what does not."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+TRUNKLINE = str(Path(sys.executable).parent / "trunkline")
+
+
+def environment(**variables: str) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return {**kept, "HTTP_PORT": "0", "METRICS_PORT": "0", **variables}
+
+
+def trunkline(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [TRUNKLINE, *arguments],
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+
+def complaint(result: "subprocess.CompletedProcess[str]") -> str:
+    """The one line that a failed command leaves. Log lines are JSON, and stand beside it."""
+    assert result.returncode == 1, result.stderr
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("trunkline: ")]
+    assert "Traceback" not in result.stderr
+    return line
+
+
+def test_every_wrong_setting_is_told_at_once() -> None:
+    result = trunkline("config", HTTP_PORT="many", LOG_LEVEL="loud")
+    assert result.returncode == 1
+    assert "HTTP_PORT" in result.stderr
+    assert "LOG_LEVEL" in result.stderr
+
+
+def test_a_taken_port_is_one_clear_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        result = trunkline("up", "--data-dir", str(tmp_path / "data"), HTTP_PORT=port)
+    assert f"Port {port} on 127.0.0.1 is taken" in complaint(result)
+    assert "HTTP_PORT" in complaint(result)
+
+
+def test_an_unreachable_database_is_one_clear_line(tmp_path: Path) -> None:
+    away = "postgresql://nobody:secret@127.0.0.1:1/nothing"
+    for command in (["migrate"], ["up", "--data-dir", str(tmp_path / "data")]):
+        line = complaint(trunkline(*command, DATABASE_URL=away))
+        assert "Postgres cannot be reached" in line
+        assert "secret" not in line
+
+
+def test_a_corrupt_data_folder_is_one_clear_line_and_stays_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    assert trunkline("migrate", "--data-dir", str(folder)).returncode == 0
+    version = next(folder.rglob("PG_VERSION"))
+    version.write_text("9\n")
+    before = sorted(str(path) for path in folder.rglob("*"))
+    assert str(folder) in complaint(trunkline("up", "--data-dir", str(folder)))
+    assert version.read_text() == "9\n"
+    assert [path for path in before if not Path(path).exists() and "postmaster" not in path] == []
+
+
+def test_serving_without_engines_says_what_is_missing() -> None:
+    line = complaint(trunkline("serve", "--roles", "api"))
+    for name in ("DATABASE_URL", "REDIS_URL", "TRUNKLINE_SECRET_KEY"):
+        assert name in line
+
+
+def test_an_unknown_role_is_one_clear_answer() -> None:
+    result = trunkline("serve", "--roles", "api,cook")
+    assert result.returncode == 1
+    assert "cook" in result.stderr
+
+
+def test_the_settings_are_printed_with_secrets_masked() -> None:
+    result = trunkline("config", "--json", TRUNKLINE_ADMIN_KEY="a-very-secret-admin-key", HTTP_PORT="8123")
+    rows = {row["name"]: row for row in json.loads(result.stdout)}
+    assert "very-secret" not in result.stdout
+    assert rows["HTTP_PORT"]["value"] == "8123"
+
+
+def test_the_doctor_says_what_to_fix(tmp_path: Path) -> None:
+    result = trunkline("doctor", "--data-dir", str(tmp_path), "--json")
+    findings = {finding["what"]: finding for finding in json.loads(result.stdout)}
+    assert result.returncode == 1
+    assert "trunkline up" in findings["Postgres"]["detail"]
+
+
+def test_the_demo_keeps_its_promise(tmp_path: Path) -> None:
+    result = trunkline("demo", "--leads", "30", "--exit", "--data-dir", str(tmp_path / "data"))
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "30 of 30" in result.stdout
+
+
+@contextmanager
+def running(folder: Path) -> Iterator["subprocess.Popen[str]"]:
+    process = subprocess.Popen(
+        [TRUNKLINE, "up", "--data-dir", str(folder)],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        assert "Trunkline runs at" in process.stdout.readline()
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(30)
+        process.stdout.close()
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_up_stops_cleanly_on_a_signal(tmp_path: Path, sent: signal.Signals) -> None:
+    with running(tmp_path / "data") as process:
+        process.send_signal(sent)
+        assert process.wait(60) == 0
+
+
+def test_up_starts_again_after_it_was_killed_and_refuses_a_second_start(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with running(folder) as process:
+        key = (folder / "admin.key").read_text()
+        assert (folder / "admin.key").stat().st_mode & 0o777 == 0o600
+        assert str(process.pid) in complaint(trunkline("up", "--data-dir", str(folder)))
+        process.kill()
+    with running(folder):
+        assert (folder / "admin.key").read_text() == key
+
+
+def test_the_doctor_is_content_with_a_running_platform(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with running(folder):
+        result = trunkline("doctor", "--data-dir", str(folder), "--json")
+    states = {finding["what"]: finding["state"] for finding in json.loads(result.stdout)}
+    assert states["Postgres"] == states["Valkey"] == states["migrations"] == "ok"
