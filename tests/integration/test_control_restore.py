@@ -1,0 +1,322 @@
+"""Postgres put back to an earlier moment: a copy of the database, taken before, takes its place."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+
+from trunkline.bus import connection as bus_connection
+from trunkline.bus import witness
+from trunkline.bus.connection import Bus
+from trunkline.bus.keys import Keys
+from trunkline.clock import ManualClock
+from trunkline.control.continuity import UNWITNESSED_AFTER_S, WITNESS_WAIT_S, Guard, Mark
+from trunkline.control.controls import Controls
+from trunkline.control.flags import FlagBoard
+from trunkline.control.guardian import Guardian, Heartbeat
+from trunkline.control.refresh import ControlRefresh
+from trunkline.loops.leader import Leadership, LeaseTimes
+from trunkline.store import controls
+from trunkline.store import database as store_database
+from trunkline.store.controls import Level, Scope
+from trunkline.store.database import Database
+from trunkline.testing.waiting import eventually
+
+# What a process sees while its database is being replaced.
+PASSING: tuple[type[BaseException], ...] = (*store_database.UNAVAILABLE, asyncpg.InvalidCatalogNameError)
+
+
+@dataclass
+class Process:
+    database: Database
+    clock: ManualClock
+    guardian: Guardian
+    controls: Controls
+    refresh: ControlRefresh
+    leadership: Leadership
+    heartbeat: Heartbeat
+
+    async def look(self, times: int = 2) -> None:
+        for _ in range(times):
+            await self.refresh.run_once()
+
+    async def beat(self, times: int = 1) -> None:
+        await self.leadership.run_once()
+        for _ in range(times):
+            assert await self.heartbeat.run_once() == 1
+
+    @property
+    def is_killed(self) -> bool:
+        return self.controls.killed() is not None
+
+
+@asynccontextmanager
+async def process(url: str, bus: Bus, guard: Guard = "strict") -> AsyncIterator[Process]:
+    database = await store_database.connect(url, pool_size=3)
+    clock = ManualClock()
+    guardian = Guardian(database, bus, clock, guard)
+    view = Controls(clock)
+    leadership = Leadership(database, clock, "control", "p", LeaseTimes())
+    try:
+        yield Process(
+            database,
+            clock,
+            guardian,
+            view,
+            ControlRefresh(database, guardian, view, FlagBoard()),
+            leadership,
+            Heartbeat(leadership, database, bus, guardian),
+        )
+        await leadership.resign()
+    finally:
+        await database.close()
+
+
+class Server:
+    """Copies and swaps databases, as a restore does. Nobody may be connected to one that is copied."""
+
+    def __init__(self, admin: "asyncpg.Connection[asyncpg.Record]", url: str):
+        self._admin = admin
+        self._name = urlsplit(url).path.removeprefix("/")
+
+    @property
+    def copy(self) -> str:
+        return f"{self._name}_earlier"
+
+    async def back_up(self) -> None:
+        await self._admin.execute(f"CREATE DATABASE {self.copy} TEMPLATE {self._name} STRATEGY file_copy")
+
+    async def restore(self) -> None:
+        """Put the copy in the place of the database, under the feet of whoever is connected."""
+        await self._admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", self._name
+        )
+        await self._admin.execute(f"DROP DATABASE {self._name} WITH (FORCE)")
+        await self._admin.execute(f"ALTER DATABASE {self.copy} RENAME TO {self._name}")
+
+    async def close(self) -> None:
+        await self._admin.execute(f"DROP DATABASE IF EXISTS {self.copy} WITH (FORCE)")
+        await self._admin.close()
+
+
+@pytest.fixture
+async def server(database_url: str) -> AsyncIterator[Server]:
+    admin = await asyncpg.connect(urlsplit(database_url)._replace(path="/postgres").geturl())
+    server = Server(admin, database_url)
+    yield server
+    await server.close()
+
+
+@pytest.fixture
+async def bus(redis_url: str, key_prefix: str) -> AsyncIterator[Bus]:
+    bus = bus_connection.connect(redis_url, Keys(prefix=key_prefix))
+    yield bus
+    await bus.close()
+
+
+async def live_on(url: str, bus: Bus, beats: int = 5) -> None:
+    async with process(url, bus) as one:
+        await one.look()
+        await one.beat(beats)
+
+
+async def make_old(database: Database, seconds: float) -> None:
+    async with database.connection() as conn:
+        await conn.execute("UPDATE continuity SET beat_at = beat_at - make_interval(secs => $1)", seconds)
+
+
+async def refuses_to_start(one: Process, mark: Mark) -> bool:
+    """What the transaction of an intent asks. False also while connections are still being replaced."""
+    try:
+        async with one.database.transaction() as tx:
+            return not await controls.may_start(tx, mark.installation, mark.beat)
+    except PASSING:
+        return False
+
+
+async def forget(bus: Bus) -> None:
+    await bus.read(bus.client.delete(bus.keys.witness))
+
+
+async def test_a_platform_that_starts_on_a_restored_database_starts_with_the_kill_switch_on(
+    database_url: str, server: Server, bus: Bus
+) -> None:
+    await live_on(database_url, bus)
+    await server.back_up()
+    await live_on(database_url, bus)
+    await server.restore()
+    async with process(database_url, bus) as one:
+        assert one.is_killed, "before its first look everything is stopped"
+        await one.look(1)
+        assert one.is_killed, "and so it is until the switch is on"
+        await one.look()
+        stop = one.controls.killed()
+        assert stop is not None
+        assert (stop.scope, stop.until) == (Scope.KILL_SWITCH, None)
+        assert "restored to an earlier moment" in stop.reason
+        async with one.database.connection() as conn:
+            [alarm] = await conn.fetch("SELECT name, severity FROM alarms WHERE cleared_at IS NULL")
+            [line] = await conn.fetch("SELECT actor, action, subject FROM audit_log")
+    assert tuple(alarm) == ("store_restored", "page")
+    assert tuple(line) == ("system:continuity", "control.stopped", "kill_switch")
+
+
+async def test_a_platform_that_starts_on_the_same_database_just_starts(database_url: str, bus: Bus) -> None:
+    await live_on(database_url, bus)
+    async with process(database_url, bus) as one:
+        await make_old(one.database, 1e6)
+        await one.look()
+        assert not one.is_killed, "it stood still for days, and Valkey remembers where"
+
+
+async def test_a_new_installation_just_starts(database_url: str, bus: Bus) -> None:
+    async with process(database_url, bus) as one:
+        await one.look()
+        assert not one.is_killed
+
+
+async def test_a_new_installation_on_a_valkey_that_another_one_has_used_just_starts(
+    database_url: str, server: Server, bus: Bus
+) -> None:
+    await server.back_up()
+    await live_on(database_url, bus, beats=50)
+    await server.restore()
+    async with process(database_url, bus) as one:
+        await one.look()
+        assert not one.is_killed, "the copy is from before the first start: it has no past to lose"
+
+
+async def test_a_running_process_notices_that_the_database_went_back_under_it(
+    database_url: str, server: Server, bus: Bus
+) -> None:
+    await live_on(database_url, bus)
+    await server.back_up()
+    async with process(database_url, bus) as one:
+        await one.look()
+        await one.beat(5)
+        await forget(bus)
+        await server.restore()
+        mark = one.guardian.mark
+        assert mark is not None
+        assert await eventually(lambda: refuses_to_start(one, mark)), "before it has even looked"
+        await one.look(2)
+        assert one.is_killed, "it remembers by itself, Valkey or not"
+
+
+async def test_the_leader_does_not_count_on_from_an_earlier_place(
+    database_url: str, server: Server, bus: Bus
+) -> None:
+    await live_on(database_url, bus)
+    await server.back_up()
+    await live_on(database_url, bus)
+    remembered = await witness.recall(bus)
+    await server.restore()
+    async with process(database_url, bus) as one:
+        await one.leadership.run_once()
+        assert await one.heartbeat.run_once() == 0, "it has not been admitted"
+    assert await witness.recall(bus) == remembered
+
+
+async def test_once_lifted_the_switch_stays_off(database_url: str, server: Server, bus: Bus) -> None:
+    await live_on(database_url, bus)
+    await server.back_up()
+    await live_on(database_url, bus)
+    await server.restore()
+    async with process(database_url, bus) as one:
+        await one.look(3)
+        async with one.database.transaction() as tx:
+            await controls.resume(
+                tx, Scope.KILL_SWITCH, "", Level.PLATFORM, reason="checked", by="key:1", ramp_s=0
+            )
+        await one.look(1)
+        assert not one.is_killed
+        await one.beat(3)
+        async with process(database_url, bus) as another:
+            await another.look(3)
+            assert not another.is_killed
+
+
+async def test_of_many_processes_one_turns_the_switch(database_url: str, server: Server, bus: Bus) -> None:
+    await live_on(database_url, bus)
+    await server.back_up()
+    await live_on(database_url, bus)
+    await server.restore()
+    async with process(database_url, bus) as one, process(database_url, bus) as two:
+        await one.look(1)
+        await two.look(1)
+        await one.look()
+        await two.look()
+        assert one.is_killed
+        assert two.is_killed
+        async with one.database.connection() as conn:
+            assert await conn.fetchval("SELECT count(*) FROM audit_log") == 1
+
+
+async def test_a_copy_without_a_witness_stays_silent_if_it_is_old(database_url: str, bus: Bus) -> None:
+    await live_on(database_url, bus)
+    await forget(bus)
+    async with process(database_url, bus) as fresh:
+        await fresh.look()
+        assert not fresh.is_killed, "a restart that lost Valkey's memory"
+        await make_old(fresh.database, UNWITNESSED_AFTER_S)
+    async with process(database_url, bus, guard="witness") as trusting:
+        await trusting.look()
+        assert not trusting.is_killed
+    async with process(database_url, bus) as one:
+        await one.look(3)
+        stop = one.controls.killed()
+        assert stop is not None
+        assert "nobody remembers" in stop.reason
+
+
+async def test_a_valkey_that_does_not_answer_is_waited_for_and_then_counts_as_none(database_url: str) -> None:
+    away = bus_connection.connect("redis://127.0.0.1:1", Keys())
+    async with process(database_url, away) as one:
+        await one.look(3)
+        assert one.controls.closed is not None, "it waits"
+        async with one.database.connection() as conn:
+            assert await conn.fetchval("SELECT count(*) FROM controls") == 0
+        one.clock.advance(WITNESS_WAIT_S)
+        await one.look()
+        assert one.controls.killed() is None, "a young installation goes on without Valkey"
+    await away.close()
+
+
+async def test_a_beat_between_two_questions_is_no_loss(database_url: str, bus: Bus) -> None:
+    """A process that starts while another one leads: Valkey is asked first, Postgres second."""
+    async with process(database_url, bus) as leader, process(database_url, bus) as starting:
+        await leader.look()
+        await leader.beat()
+        asked = starting.guardian._ask_witness
+
+        async def ask_and_let_it_beat() -> object:
+            said = await asked()
+            await leader.beat(3)
+            return said
+
+        starting.guardian._ask_witness = ask_and_let_it_beat  # type: ignore[method-assign,assignment]
+        await starting.look()
+        assert not starting.is_killed
+
+
+async def test_a_beat_while_the_leader_looks_is_no_loss(database_url: str, bus: Bus) -> None:
+    async with process(database_url, bus) as one:
+        await one.look()
+        await one.beat()
+        poll = controls.poll
+
+        async def poll_and_let_it_beat(conn: object) -> object:
+            seen = await poll(conn)  # type: ignore[arg-type]
+            await one.beat()
+            return seen
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(controls, "poll", poll_and_let_it_beat)
+            await one.look(1)
+        assert not one.is_killed
+        mark = one.guardian.mark
+        assert mark is not None
+        assert (await witness.recall(bus)) == (mark.installation, mark.beat), "what it knows did not go back"
