@@ -8,7 +8,7 @@ round: nothing new is begun, what was begun is finished within a limit, then con
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from uuid import UUID
 
@@ -31,8 +31,10 @@ from trunkline.bus.router_keys import RouterKeys
 from trunkline.clock import Clock, SystemClock
 from trunkline.dispatch.calls import CallFold
 from trunkline.dispatch.checks import CheckLimits
-from trunkline.dispatch.dialer import Callbacks, Dialer, DialerLimits
+from trunkline.dispatch.dialer import Dialer, DialerLimits
+from trunkline.dispatch.intent_batch import Rules
 from trunkline.dispatch.results import ResultWriter
+from trunkline.dispatch.sender import Callbacks, Sender, SenderLimits
 from trunkline.errors import BusUnavailable
 from trunkline.loops.base import Loop
 from trunkline.loops.channels import ChannelReconciler
@@ -43,6 +45,7 @@ from trunkline.loops.pods import PodExpiry
 from trunkline.loops.rebuilder import Rebuilder
 from trunkline.mailbox.inbox import Inbox
 from trunkline.mailbox.worker import MailboxWorker, WorkerLimits
+from trunkline.model import Entry
 from trunkline.router.allocator import Allocated, Allocator, NoneFree
 from trunkline.router.config import RouterConfig
 from trunkline.router.pods import Pods
@@ -91,20 +94,26 @@ class Platform:
 
         # Due leads meet free channels and are dialled.
         self.results = ResultWriter(database, bus)
-        self.dialer = Dialer(
-            database,
-            bus,
+        sender = Sender(
             clock,
             self.carriers,
             Callbacks(self.public_base_url, callback_keys),
             self.results,
-            settings.identity,
-            DialerLimits(
-                batch_max=settings.dispatch.batch_max,
-                wait_max_s=settings.dispatch.idle_wait_s,
+            SenderLimits(
                 ring_timeout_s=int(settings.carrier.ring_timeout_s),
                 time_limit_s=int(settings.carrier.time_limit_s),
             ),
+            killed=lambda: None,
+        )
+        self.dialer = Dialer(
+            database,
+            bus,
+            clock,
+            sender,
+            settings.identity,
+            Rules(),
+            self._next_opening,
+            DialerLimits(batch_max=settings.dispatch.batch_max, wait_max_s=settings.dispatch.idle_wait_s),
         )
 
         # What the carrier reports is folded into facts, and what follows is settled.
@@ -269,6 +278,9 @@ class Platform:
         async with self.database.connection() as conn:
             places = await store_schedule.places(conn, [lead.id])
         await schedule.add(self.bus, places.values())
+
+    async def _next_opening(self, closed: Sequence[tuple[UUID, int]]) -> Sequence[Entry]:
+        return []
 
     async def _find_stream(self, call_id: str, attempt_id: UUID, merchant_id: str) -> Stream | str:
         match await self.allocator.allocate(call_id, merchant_id):

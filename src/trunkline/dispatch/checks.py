@@ -1,8 +1,8 @@
 """Pure: what to do about an attempt that has not been heard of for a while.
 
 Every attempt that holds a channel is looked at now and then, whatever became of the process that made it. Nothing is
-closed by time alone: the carrier is asked first. Doubt is resolved by the carrier's call list, asked at 5 s, 30 s, 2 min
-and 10 min; only a list that was read to its end and lacks the call past the horizon makes it `absent`.
+closed by time alone: the carrier is asked first. Doubt is resolved by the carrier's call list, asked at 5 s, 30 s,
+2 min and 10 min; only a list that was read to its end and lacks the call past the horizon makes it `absent`.
 """
 
 from dataclasses import dataclass

@@ -1,0 +1,48 @@
+"""What becomes, in Valkey, of a grant that Postgres refused. The reason blocks what it refused, so nothing loops."""
+
+from collections.abc import Iterable
+
+from trunkline.bus.schedule import GiveBack, Return, to_ms
+from trunkline.dispatch.refusals import Blocks, Refusal
+from trunkline.model import Entry, Holder
+
+# A refusal without a time of its own is looked at again after this: Valkey and Postgres disagree, and one of the
+# reconcilers will find out who is right.
+PAUSE_MS = 1000
+
+
+def give_backs(refusals: Iterable[Refusal], now_ms: int) -> list[GiveBack]:
+    return [_give_back(refusal, now_ms) for refusal in refusals]
+
+
+def _give_back(refusal: Refusal, now_ms: int) -> GiveBack:
+    attempt_id = refusal.grant.attempt_id
+    if refusal.is_gone:
+        return GiveBack(attempt_id, Return.FORGET)
+    until_ms = to_ms(refusal.until) if refusal.until else now_ms + PAUSE_MS
+    match refusal.blocks:
+        case Blocks.CHANNEL:
+            # The channel gets its true owner; the lead may have another one now.
+            return GiveBack(attempt_id, Return.AGAIN)
+        case Blocks.PERSON:
+            return GiveBack(attempt_id, Return.BEHIND, until_ms, behind=refusal.owner)
+        case Blocks.FLOW:
+            return GiveBack(attempt_id, Return.PARK, until_ms)
+        case Blocks.NUMBER | Blocks.ACCOUNT:
+            return GiveBack(attempt_id, Return.REST, until_ms)
+        case Blocks.LEAD:
+            return GiveBack(attempt_id, Return.AGAIN, until_ms)
+
+
+def true_holders(refusals: Iterable[Refusal]) -> list[Holder]:
+    """Who has the channels that were refused, as Postgres says."""
+    return [
+        Holder(refusal.owner, refusal.grant.number_id, refusal.grant.channel_no)
+        for refusal in refusals
+        if refusal.blocks is Blocks.CHANNEL and refusal.owner is not None
+    ]
+
+
+def moved_entries(refusals: Iterable[Refusal]) -> list[Entry]:
+    """Leads that Postgres has given another time."""
+    return [refusal.moved for refusal in refusals if refusal.moved is not None]

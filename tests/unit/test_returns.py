@@ -1,0 +1,73 @@
+"""What becomes of a refused grant: every reason blocks what it refused."""
+
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import pytest
+
+from trunkline.bus.schedule import Return
+from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
+from trunkline.dispatch.returns import PAUSE_MS, give_backs, moved_entries, true_holders
+from trunkline.model import Entry, Finish, Flow, Grant, Outcome
+
+NOW_MS = 1_000_000
+UNTIL = datetime.fromtimestamp(2_000, UTC)
+OWNER = uuid4()
+GRANT = Grant(uuid4(), uuid4(), 3, uuid4(), 2, NOW_MS)
+
+
+def refusal(
+    blocks: Blocks,
+    *,
+    reason: RefusalReason = RefusalReason.LIMIT,
+    until: datetime | None = UNTIL,
+    moved: Entry | None = None,
+    finish: Finish | None = None,
+) -> Refusal:
+    return Refusal(GRANT, reason, blocks, until, None, OWNER, moved, finish)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "how"),
+    [
+        (Blocks.LEAD, Return.AGAIN),
+        (Blocks.PERSON, Return.BEHIND),
+        (Blocks.FLOW, Return.PARK),
+        (Blocks.NUMBER, Return.REST),
+        (Blocks.ACCOUNT, Return.REST),
+    ],
+)
+def test_what_is_blocked_waits_until_its_time(blocks: Blocks, how: Return) -> None:
+    (back,) = give_backs([refusal(blocks)], NOW_MS)
+    assert (back.attempt_id, back.how, back.until_ms) == (GRANT.attempt_id, how, 2_000_000)
+
+
+def test_a_refusal_without_a_time_pauses() -> None:
+    (back,) = give_backs([refusal(Blocks.LEAD, until=None)], NOW_MS)
+    assert back.until_ms == NOW_MS + PAUSE_MS
+
+
+def test_a_taken_channel_is_given_its_owner_and_the_lead_may_go_on_at_once() -> None:
+    taken = refusal(Blocks.CHANNEL, reason=RefusalReason.CHANNEL)
+    (back,) = give_backs([taken], NOW_MS)
+    assert (back.how, back.until_ms) == (Return.AGAIN, 0)
+    (holder,) = true_holders([taken])
+    assert (holder.attempt_id, holder.number_id, holder.channel_no) == (OWNER, GRANT.number_id, 2)
+
+
+def test_a_person_being_called_is_waited_for() -> None:
+    (back,) = give_backs([refusal(Blocks.PERSON)], NOW_MS)
+    assert back.behind == OWNER
+
+
+def test_a_lead_that_moved_is_forgotten_here_and_scheduled_anew() -> None:
+    entry = Entry(GRANT.lead_id, 4, Flow("p", "r", "m"), UNTIL)
+    moved = refusal(Blocks.LEAD, reason=RefusalReason.WINDOW, moved=entry)
+    assert [back.how for back in give_backs([moved], NOW_MS)] == [Return.FORGET]
+    assert moved_entries([moved]) == [entry]
+
+
+def test_a_lead_that_ended_is_forgotten() -> None:
+    ended = refusal(Blocks.LEAD, finish=Finish(Outcome.UNKNOWN, None))
+    assert [back.how for back in give_backs([ended], NOW_MS)] == [Return.FORGET]
+    assert moved_entries([ended]) == []
