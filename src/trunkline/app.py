@@ -57,8 +57,9 @@ from trunkline.store.database import Database
 from trunkline.store.leads import Lead
 from trunkline.telemetry import get_logger, metrics
 from trunkline.telephony.callbacks import CallbackKeys
+from trunkline.telephony.carrier import DEFAULT_ACCOUNT
 from trunkline.telephony.carriers import CarrierAccount
-from trunkline.telephony.directory import DEFAULT_ACCOUNT, CarrierDirectory
+from trunkline.telephony.directory import CarrierDirectory
 
 log = get_logger(__name__)
 
