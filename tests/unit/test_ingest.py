@@ -1,4 +1,6 @@
-from datetime import UTC, datetime
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -7,7 +9,24 @@ from pydantic import ValidationError
 from trunkline.leads.ingest import LeadRequest, Refused, prepare
 from trunkline.store.leads import Admission, NewLead
 
-ADMISSION = Admission(merchant_id="m", reseller_id="r", default_region="US", pool_id="main")
+NOON = datetime(2030, 1, 7, 12, tzinfo=UTC)
+ADMISSION = Admission(
+    merchant_id="m",
+    reseller_id="r",
+    default_region="US",
+    pool_id="main",
+    policy=(None, None, None, None),
+    now=NOON,
+)
+
+
+def under(**policy: Any) -> Admission:
+    """The same merchant, with a calling policy of its own."""
+    return replace(ADMISSION, policy=(None, None, json.dumps(policy), None))
+
+
+def hours(start: str, end: str, zone: str | None = "UTC") -> dict[str, Any]:
+    return {"spans": [{"start": start, "end": end}], "timezone": zone}
 
 
 def request(**more: Any) -> LeadRequest:
@@ -57,6 +76,7 @@ def test_a_moment_is_kept_in_utc() -> None:
         ),
         ({"payload": {"a": "\x00"}}, "payload"),
         ({"scheduled_at": "0001-01-01T00:00:00+10:00"}, "scheduled_at"),
+        ({"scheduled_at": "9999-12-31T00:00:00+00:00"}, "scheduled_at"),
         ({"reporting_webhook_url": "ftp://acme.example"}, "reporting_webhook_url"),
         ({"reporting_webhook_url": "https://"}, "reporting_webhook_url"),
         ({"reporting_webhook_url": "https://user:pw@acme.example"}, "reporting_webhook_url"),
@@ -100,7 +120,7 @@ def test_what_has_the_wrong_shape_is_refused(more: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("pool", "says"), [(None, "default_pool"), ("other", "no pool 'other'")])
 def test_without_a_pool_that_the_merchant_may_use_there_is_no_lead(pool: str | None, says: str) -> None:
-    refused = prepare(request(pool=pool), Admission("m", "r", "US", pool_id=None))
+    refused = prepare(request(pool=pool), replace(ADMISSION, pool_id=None))
     assert isinstance(refused, Refused)
     [problem] = refused.problems
     assert problem.field == "pool"
@@ -137,3 +157,58 @@ def test_another_spelling_of_the_same_content_has_the_same_fingerprint(same: dic
 )
 def test_other_content_has_another_fingerprint(other: dict[str, Any]) -> None:
     assert prepared().request_hash != prepared(**other).request_hash
+
+
+def test_without_a_policy_a_lead_is_due_when_it_is_wanted() -> None:
+    assert (prepared().due_at, prepared().closes_at, prepared().is_deferred) == (None, None, False)
+
+
+def test_a_lead_whose_window_is_open_is_due_now_and_knows_when_it_closes() -> None:
+    new = prepare(request(), under(windows=[hours("09:00", "18:00")]))
+    assert isinstance(new, NewLead)
+    assert (new.due_at, new.closes_at, new.is_deferred) == (NOON, NOON.replace(hour=18), False)
+
+
+def test_a_lead_whose_window_is_closed_is_due_when_it_opens_and_says_why() -> None:
+    new = prepare(request(), under(windows=[hours("14:00", "18:00")]))
+    assert isinstance(new, NewLead)
+    assert (new.due_at, new.closes_at) == (NOON.replace(hour=14), NOON.replace(hour=18))
+    assert new.is_deferred
+
+
+def test_the_window_counts_at_the_moment_the_lead_is_wanted() -> None:
+    wanted_at = NOON + timedelta(days=1, hours=8)
+    new = prepare(request(scheduled_at=wanted_at), under(windows=[hours("09:00", "18:00")]))
+    assert isinstance(new, NewLead)
+    assert (new.scheduled_at, new.due_at) == (wanted_at, NOON + timedelta(days=1, hours=21))
+    assert not new.is_deferred, "it is not wanted yet"
+
+
+def test_the_window_is_read_on_the_clock_where_the_callee_is() -> None:
+    policy = under(windows=[hours("09:00", "18:00", zone=None)])
+    by_number = prepare(request(), policy)
+    given = prepare(request(timezone="Asia/Tokyo"), policy)
+    assert isinstance(by_number, NewLead)
+    assert isinstance(given, NewLead)
+    assert by_number.due_at == NOON.replace(hour=17), "nine in the morning in San Francisco"
+    assert given.due_at == NOON + timedelta(hours=12), "nine in the morning in Tokyo"
+
+
+@pytest.mark.parametrize(
+    ("policy", "word"),
+    [
+        (under(windows=[hours("09:00", "10:00"), hours("11:00", "12:00")]), "never open"),
+        (under(destinations={"allow": ["+44"]}), "may not call"),
+        (under(destinations={"deny": ["+1415"]}), "may not call"),
+    ],
+)
+def test_a_person_who_can_never_be_called_is_refused_at_once(policy: Admission, word: str) -> None:
+    refused = prepare(request(), policy)
+    assert isinstance(refused, Refused)
+    assert [problem.field for problem in refused.problems] == ["phone"]
+    assert word in refused.problems[0].error
+
+
+def test_an_unknown_time_zone_is_refused() -> None:
+    with pytest.raises(ValidationError, match="no time zone"):
+        request(timezone="Mars/Olympus")

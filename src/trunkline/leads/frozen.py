@@ -1,5 +1,6 @@
 """What the parts of a calling policy have in common: values, checked when they are read and never changed."""
 
+from functools import cache
 from typing import Annotated
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -12,8 +13,14 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", str_max_length=2000)
 
 
+@cache
+def _zones() -> frozenset[str]:
+    """Read once: it walks over the files of all zones, and a lead may name one."""
+    return frozenset(available_timezones())
+
+
 def _known_zone(name: str) -> str:
-    if name not in available_timezones():
+    if name not in _zones():
         raise ValueError(f"there is no time zone {name[:60]!r}: write one like America/New_York")
     ZoneInfo(name)
     return name

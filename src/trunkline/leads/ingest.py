@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -15,12 +16,16 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Fiel
 from pydantic.config import JsonDict
 
 from trunkline.leads import payloads, phones
+from trunkline.leads.calling_policy import EMPTY, CallingPolicy, Effective, resolve
+from trunkline.leads.frozen import ZoneName
+from trunkline.leads.openings import Openings
 from trunkline.model import new_id
 from trunkline.store.leads import Admission, NewLead
 
 PAYLOAD_BYTES_MAX = 64 * 1024
 PAYLOAD_PHONE = "customer_mobile_number"
 URL_MAX = 2048
+YEAR_MAX = 9990
 
 _EXAMPLE: JsonDict = {
     "request_id": "order-4711-reminder",
@@ -69,6 +74,11 @@ class LeadRequest(BaseModel):
         description="The phone to call, best as E.164. Without a country code the merchant's "
         f"`default_region` counts. If it is left out, `payload.{PAYLOAD_PHONE}` is taken.",
     )
+    timezone: ZoneName | None = Field(
+        None,
+        description="Where the callee is, for calling windows. Left out: the policy, or the number, tells.",
+        examples=["America/New_York"],
+    )
     payload: dict[str, Any] = Field(
         default_factory=dict, description="What the agent should know. Any JSON object, up to 64 KiB."
     )
@@ -105,9 +115,13 @@ class Refused:
 
 
 def prepare(
-    request: LeadRequest, admission: Admission, *, payload_bytes_max: int = PAYLOAD_BYTES_MAX
+    request: LeadRequest,
+    admission: Admission,
+    *,
+    payload_bytes_max: int = PAYLOAD_BYTES_MAX,
+    openings: Openings | None = None,
 ) -> NewLead | Refused:
-    """Check what the shape alone cannot tell, and normalise."""
+    """Check what the shape alone cannot tell, normalise, and find the first lawful moment to call."""
     phone = _phone(request, admission)
     problems = tuple(_problems(request, admission, payload_bytes_max))
     if isinstance(phone, FieldProblem):
@@ -115,6 +129,9 @@ def prepare(
     if problems or admission.pool_id is None:
         return Refused(problems)
     scheduled_at = request.scheduled_at and request.scheduled_at.astimezone(UTC)
+    timing = _timing(phone, request.timezone, scheduled_at, admission, openings or Openings())
+    if isinstance(timing, FieldProblem):
+        return Refused((timing,))
     return NewLead(
         id=new_id(),
         reseller_id=admission.reseller_id,
@@ -122,6 +139,7 @@ def prepare(
         request_id=request.request_id,
         request_hash=fingerprint(request, phone, scheduled_at),
         phone=phone,
+        timezone=request.timezone,
         payload=request.payload,
         campaign_id=request.campaign_id,
         pool_id=admission.pool_id,
@@ -129,7 +147,46 @@ def prepare(
         max_attempts=request.max_attempts,
         reporting_webhook_url=request.reporting_webhook_url,
         scheduled_at=scheduled_at,
+        due_at=timing.due_at,
+        closes_at=timing.closes_at,
+        is_deferred=timing.is_deferred,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """When a lead is to be called. No due time: when it is wanted. Deferred: wanted now, and its window is closed."""
+
+    due_at: datetime | None = None
+    closes_at: datetime | None = None
+    is_deferred: bool = False
+
+
+AS_WANTED = Timing()
+
+
+def _timing(
+    phone: str, zone: str | None, wanted_at: datetime | None, admission: Admission, openings: Openings
+) -> Timing | FieldProblem:
+    """The first moment at which the calling policy lets this person be called. The dial looks again: this one saves it
+    from being asked in vain, and tells the caller at once what will never be."""
+    policy = effective(*admission.policy)
+    if not policy.permits(phone):
+        return FieldProblem("phone", "This merchant may not call numbers that begin like this one.")
+    rules = policy.rules_of(phone, zone)
+    if not rules:
+        return AS_WANTED
+    at = max(wanted_at or admission.now, admission.now)
+    opening = openings.find(rules, at)
+    if opening is None:
+        return FieldProblem("phone", "The calling windows that hold for this number never open.")
+    return Timing(opening.opens_at, opening.closes_at, opening.opens_at > at == admission.now)
+
+
+@lru_cache(maxsize=4096)
+def effective(*layers: str | None) -> Effective:
+    """All layers of a calling policy together, from their documents."""
+    return resolve(*(CallingPolicy.model_validate_json(text) if text else EMPTY for text in layers))
 
 
 def fingerprint(request: LeadRequest, phone: str, scheduled_at: datetime | None) -> bytes:
@@ -140,6 +197,7 @@ def fingerprint(request: LeadRequest, phone: str, scheduled_at: datetime | None)
     """
     content = (
         phone,
+        request.timezone,
         request.payload,
         scheduled_at,
         request.priority,
@@ -185,11 +243,11 @@ def _no_pool(request: LeadRequest) -> FieldProblem:
 
 
 def _fits_utc(moment: datetime) -> bool:
+    """With room for a year of calling windows after it."""
     try:
-        moment.astimezone(UTC)
+        return moment.astimezone(UTC).year < YEAR_MAX
     except OverflowError:
         return False
-    return True
 
 
 def _is_web_url(url: str) -> bool:

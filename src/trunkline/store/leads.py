@@ -1,17 +1,20 @@
 """Leads as the API sees them: taking one in, and reading them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
+from trunkline.states import LeadStatus
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick, pick_or_none
 from trunkline.store.sql import query
 from trunkline.store.tenants import Tenant
 
-_ADMISSION = query("leads/admission")
+_ADMISSIONS = query("leads/admissions")
 _INSERT = query("leads/insert")
+_IS_LISTED = query("leads/is_listed")
 _BY_REQUEST = query("leads/by_request")
 _GET = query("leads/get")
 _ATTEMPTS = query("leads/attempts")
@@ -19,7 +22,16 @@ _LIST_BY_PHONE = query("leads/list_by_phone")
 _LIST_BY_CAMPAIGN = query("leads/list_by_campaign")
 _LIST_BY_MERCHANT = query("leads/list_by_merchant")
 _LIST_BY_RESELLER = query("leads/list_by_reseller")
+_LIST_UNFINISHED = query("leads/list_unfinished")
 _LIST_ALL = query("leads/list_all")
+
+
+class AdmissionKey(NamedTuple):
+    """Whose lead it is to be, as its request names them."""
+
+    merchant_id: str
+    pool_id: str | None
+    campaign_id: UUID | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +42,10 @@ class Admission:
     reseller_id: str
     default_region: str | None
     pool_id: str | None
+    # The layers of its calling policy as documents: platform, reseller, merchant, campaign.
+    policy: tuple[str | None, str | None, str | None, str | None]
+    # Postgres' clock when this was read.
+    now: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +58,7 @@ class NewLead:
     request_id: str
     request_hash: bytes
     phone: str
+    timezone: str | None
     payload: dict[str, Any]
     campaign_id: UUID | None
     pool_id: str
@@ -49,6 +66,11 @@ class NewLead:
     max_attempts: int
     reporting_webhook_url: str | None
     scheduled_at: datetime | None
+    # When its window opens, and closes again; None where no window has a say.
+    due_at: datetime | None = None
+    closes_at: datetime | None = None
+    # Wanted now, yet the window is closed.
+    is_deferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +81,7 @@ class Lead:
     request_id: str
     request_hash: bytes
     phone: str
+    timezone: str | None
     payload: dict[str, Any]
     campaign_id: UUID | None
     pool_id: str
@@ -75,6 +98,12 @@ class Lead:
     created_at: datetime
     updated_at: datetime
     finished_at: datetime | None
+    cancel_requested_at: datetime | None
+    cancel_reason: str | None
+
+    @property
+    def tenant(self) -> Tenant:
+        return Tenant(self.reseller_id, self.merchant_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +130,42 @@ class LeadFilter:
     merchant_id: str | None = None
     campaign_id: UUID | None = None
     phone: str | None = None
-    status: str | None = None
+    status: LeadStatus | None = None
+
+    @property
+    def statuses(self) -> list[LeadStatus]:
+        return list(LeadStatus) if self.status is None else [self.status]
 
 
-async def admission(
-    tx: Connection, tenant: Tenant, merchant_id: str, pool_id: str | None
-) -> Admission | None:
-    row = await tx.fetchrow(_ADMISSION, tenant.reseller_id, tenant.merchant_id, merchant_id, pool_id)
-    return pick_or_none(Admission, row)
+async def admissions(
+    tx: Connection, tenant: Tenant, keys: Sequence[AdmissionKey]
+) -> dict[AdmissionKey, Admission]:
+    """Of those merchants that the tenant sees."""
+    rows = await tx.fetch(
+        _ADMISSIONS,
+        tenant.reseller_id,
+        tenant.merchant_id,
+        [key.merchant_id for key in keys],
+        [key.pool_id for key in keys],
+        [key.campaign_id for key in keys],
+    )
+    return {keys[row["nth"] - 1]: _admission(row) for row in rows}
+
+
+def _admission(row: Any) -> Admission:
+    platform, reseller, merchant, campaign = row["policy"]
+    return Admission(
+        merchant_id=row["merchant_id"],
+        reseller_id=row["reseller_id"],
+        default_region=row["default_region"],
+        pool_id=row["pool_id"],
+        policy=(platform, reseller, merchant, campaign),
+        now=row["now"],
+    )
 
 
 async def insert(tx: Connection, new: NewLead) -> Lead | None:
+    """None if the merchant has sent this request before, or if nobody may call this person."""
     row = await tx.fetchrow(
         _INSERT,
         new.id,
@@ -120,6 +174,7 @@ async def insert(tx: Connection, new: NewLead) -> Lead | None:
         new.request_id,
         new.request_hash,
         new.phone,
+        new.timezone,
         new.payload,
         new.campaign_id,
         new.pool_id,
@@ -127,8 +182,16 @@ async def insert(tx: Connection, new: NewLead) -> Lead | None:
         new.max_attempts,
         new.reporting_webhook_url,
         new.scheduled_at,
+        new.due_at,
+        new.closes_at,
+        new.is_deferred,
     )
     return pick_or_none(Lead, row)
+
+
+async def is_listed(tx: Connection, new: NewLead) -> bool:
+    """Whether this merchant may not call this person: by its own list, its reseller's or the platform's."""
+    return bool(await tx.fetchval(_IS_LISTED, new.phone, new.reseller_id, new.merchant_id))
 
 
 async def by_request(tx: Connection, merchant_id: str, request_id: str) -> Lead | None:
@@ -155,7 +218,7 @@ async def list_leads(
         merchant_id,
         wanted.campaign_id,
         wanted.phone,
-        wanted.status,
+        wanted.statuses,
         before,
         limit,
     )
@@ -169,4 +232,6 @@ def _list_query(tenant: Tenant, wanted: LeadFilter, merchant_id: str | None) -> 
         return _LIST_BY_CAMPAIGN
     if merchant_id is not None:
         return _LIST_BY_MERCHANT
-    return _LIST_ALL if tenant.is_platform else _LIST_BY_RESELLER
+    if not tenant.is_platform:
+        return _LIST_BY_RESELLER
+    return _LIST_ALL if LeadStatus.FINISHED in wanted.statuses else _LIST_UNFINISHED

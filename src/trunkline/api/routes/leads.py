@@ -10,7 +10,7 @@ from pydantic import AliasChoices, Field
 
 from trunkline.api.auth import API_ROOT, LeadsKey, ReadKey
 from trunkline.api.deps import Api, Deps
-from trunkline.api.errors import conflict, invalid, unknown
+from trunkline.api.errors import conflict, forbidden, invalid, unknown
 from trunkline.api.models import READ_ERRORS, WRITE_ERRORS, Out, found
 from trunkline.api.paging import LAST_ID, Cursors, Page, PageOut, PageQuery
 from trunkline.api.principal import Principal
@@ -20,7 +20,7 @@ from trunkline.leads.ingest import FieldProblem, LeadRequest, ObjectId, Refused,
 from trunkline.states import AttemptState, LeadStatus
 from trunkline.store import leads
 from trunkline.store.database import Connection
-from trunkline.store.leads import Lead, LeadFilter, NewLead
+from trunkline.store.leads import AdmissionKey, Lead, LeadFilter, NewLead
 from trunkline.telemetry import bind, get_logger
 
 log = get_logger(__name__)
@@ -49,6 +49,7 @@ class LeadOut(Out):
     reseller_id: str
     merchant_id: str
     phone: str = Field(description="As E.164.")
+    timezone: str | None = Field(description="Where the callee is, if that was given.")
     payload: dict[str, Any]
     campaign_id: UUID | None
     pool: str = Field(validation_alias=AliasChoices("pool_id", "pool"))
@@ -65,6 +66,10 @@ class LeadOut(Out):
     created_at: datetime
     updated_at: datetime
     finished_at: datetime | None
+    cancel_requested_at: datetime | None = Field(
+        description="Its end was asked for while it was being called: it ends with this call."
+    )
+    cancel_reason: str | None
 
 
 class LeadWithAttemptsOut(LeadOut):
@@ -142,7 +147,8 @@ async def get_lead(lead_id: UUID, who: ReadKey, api: Deps) -> LeadWithAttemptsOu
 async def _prepared(
     connection: Connection, who: Principal, body: LeadRequest, merchant_id: str, payload_bytes_max: int
 ) -> NewLead:
-    admission = await leads.admission(connection, who.tenant, merchant_id, body.pool)
+    key = AdmissionKey(merchant_id, body.pool, body.campaign_id)
+    admission = (await leads.admissions(connection, who.tenant, [key])).get(key)
     if admission is None:
         raise unknown("merchant_id", "merchant")
     match ingest.prepare(body, admission, payload_bytes_max=payload_bytes_max):
@@ -159,6 +165,8 @@ async def _insert_once(connection: Connection, new: NewLead) -> tuple[Lead, bool
             return lead, True
         if lead := await leads.by_request(connection, new.merchant_id, new.request_id):
             return lead, False
+    if await leads.is_listed(connection, new):
+        raise forbidden("do_not_call", "This person is on a list of those who are not to be called.")
     raise StoreUnavailable("the lead of this request_id was removed while it was read")
 
 

@@ -6,6 +6,6 @@ WHERE phone = $5
   AND ($2::text IS NULL OR merchant_id = $2)
   AND ($3::text IS NULL OR merchant_id = $3)
   AND ($4::uuid IS NULL OR campaign_id = $4)
-  AND ($6::text IS NULL OR status = $6)
+  AND status = ANY($6::text[])
 ORDER BY id DESC
 LIMIT $8

@@ -1,11 +1,14 @@
--- Leads of one reseller, newest first.
-SELECT * FROM leads
-WHERE reseller_id = $1
-  AND id < $7::uuid
-  AND ($2::text IS NULL OR merchant_id = $2)
-  AND ($3::text IS NULL OR merchant_id = $3)
-  AND ($4::uuid IS NULL OR campaign_id = $4)
-  AND ($5::text IS NULL OR phone = $5)
-  AND ($6::text IS NULL OR status = $6)
-ORDER BY id DESC
+-- Leads of one reseller, newest first: a page of each status, in the order of the whole key (see `list_by_merchant`).
+SELECT l.*
+FROM unnest($6::text[]) AS wanted (status)
+CROSS JOIN LATERAL (
+    SELECT * FROM leads
+    WHERE reseller_id = ANY(ARRAY[$1]) AND status = ANY(ARRAY[wanted.status]) AND id < $7::uuid
+      AND ($2::text IS NULL OR merchant_id = $2)
+      AND ($3::text IS NULL OR merchant_id = $3)
+      AND ($4::uuid IS NULL OR campaign_id = $4)
+      AND ($5::text IS NULL OR phone = $5)
+    ORDER BY reseller_id DESC, status DESC, id DESC
+    LIMIT $8) AS l
+ORDER BY l.id DESC
 LIMIT $8
