@@ -35,13 +35,15 @@ class Leases:
     def kept(self, claims: Sequence[Claim]) -> Iterator[None]:
         """Renew these leases until the end of the block."""
         self._held.update((claim.fence, claim) for claim in claims)
-        if self._heart is None or self._heart.done():
+        if self._heart is None or self._heart.done() or self._heart.cancelling():
             self._heart = asyncio.create_task(self._beat(), name="leases")
         try:
             yield
         finally:
             for claim in claims:
                 self._held.pop(claim.fence, None)
+            if not self._held:
+                self._heart.cancel()
 
     @contextmanager
     def cancelled_if_lost(self, claims: Sequence[Claim]) -> Iterator[None]:
@@ -62,10 +64,9 @@ class Leases:
                 self._cancellable.pop(fence, None)
 
     async def _beat(self) -> None:
-        while self._held:
+        while True:
             await asyncio.sleep(self._lease_s / BEATS_PER_LEASE)
-            if self._held:
-                await self._renew()
+            await self._renew()
 
     async def _renew(self) -> None:
         try:

@@ -6,8 +6,9 @@ batches are in hand at once as the limits say, so one slow mailbox delays no oth
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from trunkline.bus import nudges
 from trunkline.bus.connection import Bus
@@ -76,7 +77,7 @@ class MailboxWorker(Loop):
     async def wait(self) -> None:
         """Until there is a hand free and something to do: a nudge, the next sweep, or the rest of a full one."""
         if not self._room:
-            await self._hand_freed()
+            await self._unless_stopping(self._in_hand)
         elif not self._has_more:
             self._nudges = await self._listen()
 
@@ -197,9 +198,19 @@ class MailboxWorker(Loop):
             return Nudges()
 
     async def _receive(self, timeout_s: float) -> Nudges:
-        return await nudges.receive(
-            self._bus, self._kind, self._worker, count=self._room, timeout_s=max(0.0, timeout_s)
+        """Hear what there is, but not past the moment in which the worker is told to stop."""
+        hearing = asyncio.ensure_future(
+            nudges.receive(
+                self._bus, self._kind, self._worker, count=self._room, timeout_s=max(0.0, timeout_s)
+            )
         )
+        try:
+            await self._unless_stopping([hearing])
+            return hearing.result() if hearing.done() else Nudges()
+        finally:
+            while not hearing.done():  # the client may miss a cancellation that comes while it takes a connection
+                hearing.cancel()
+                await asyncio.wait([hearing], timeout=0.05)
 
     async def _acknowledge(self, heard: Nudges) -> None:
         try:
@@ -216,10 +227,11 @@ class MailboxWorker(Loop):
         else:
             measures.pending_nudges(self._kind, pending)
 
-    async def _hand_freed(self) -> None:
+    async def _unless_stopping(self, awaited: Iterable["asyncio.Future[Any]"]) -> None:
+        """Wait for the first of these, or for the word to stop."""
         stopping = asyncio.create_task(self._stopping.wait())
         try:
-            await asyncio.wait([*self._in_hand, stopping], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([*awaited, stopping], return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopping.cancel()
 

@@ -1,0 +1,240 @@
+"""Appends share commits, and nobody's trouble becomes a neighbour's."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import asyncpg
+import pytest
+
+from trunkline.errors import StoreUnavailable
+from trunkline.mailbox.inbox import BadEvent, Inbox, InboxLimits
+from trunkline.store import mailboxes
+from trunkline.store.database import Connection
+from trunkline.store.mailboxes import NewEvent, Receipt
+from trunkline.testing.mailbox_world import KIND, MailboxWorld, Recorder, event, mailbox_world, running
+from trunkline.testing.proxy import TcpProxy
+from trunkline.testing.waiting import eventually
+
+
+@pytest.fixture
+async def world(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[MailboxWorld]:
+    async with mailbox_world(database_url, redis_url, key_prefix) as world:
+        yield world
+
+
+@pytest.fixture
+def commits(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The dedupe keys of each transaction that was begun."""
+    seen: list[list[str]] = []
+    append = mailboxes.append
+
+    async def noted(tx: Connection, events: Sequence[NewEvent]) -> list[Receipt]:
+        seen.append([each.dedupe_key for each in events])
+        return await append(tx, events)
+
+    monkeypatch.setattr(mailboxes, "append", noted)
+    return seen
+
+
+async def test_an_append_is_durable_when_it_returns(world: MailboxWorld) -> None:
+    receipt = await world.inbox.append(event(name="first"))
+    assert (receipt.seq, receipt.created) == (1, True)
+    assert await world.unprocessed() == ["first"]
+
+
+async def test_appends_that_come_together_share_a_commit(
+    world: MailboxWorld, commits: list[list[str]]
+) -> None:
+    await world.inbox.append_all(event(str(n % 7), str(n)) for n in range(100))
+    assert [len(batch) for batch in commits] == [100]
+    assert await world.value("SELECT count(*) FROM mailbox_events") == 100
+
+
+async def test_what_comes_while_a_batch_is_written_goes_into_the_next(
+    world: MailboxWorld, commits: list[list[str]]
+) -> None:
+    async with world.database.transaction() as tx:
+        await mailboxes.lock(tx, {(KIND, "a")})
+        first = asyncio.ensure_future(world.inbox.append(event(name="1")))
+        await eventually(world.waiting_for_a_lock)
+        later = [asyncio.ensure_future(world.inbox.append(event(name=name))) for name in "23"]
+    await asyncio.gather(first, *later)
+    assert commits == [["1"], ["2", "3"]]
+
+
+async def test_a_batch_is_bounded(world: MailboxWorld, commits: list[list[str]]) -> None:
+    inbox = Inbox(world.database, world.bus, InboxLimits(batch_max=10))
+    await inbox.append_all(event(name=str(n)) for n in range(25))
+    assert [len(batch) for batch in commits] == [10, 10, 5]
+
+
+async def test_the_events_of_a_mailbox_keep_the_order_in_which_they_came(world: MailboxWorld) -> None:
+    names = [str(n) for n in range(50)]
+    await world.inbox.append_all(event(name=name) for name in names)
+    assert await world.unprocessed() == names
+
+
+async def test_an_append_to_a_mailbox_in_hand_does_not_wait_for_its_handler(world: MailboxWorld) -> None:
+    handler = Recorder()
+    let_go = handler.hold("a")
+    async with running(world.worker(handler)):
+        await world.inbox.append(event(name="1"))
+        await handler.until(lambda: bool(handler.given))
+        await world.inbox.append(event(name="2"))
+        assert await world.status() == "processing"
+        let_go()
+
+
+async def test_an_event_that_cannot_be_written_fails_alone(world: MailboxWorld) -> None:
+    """Postgres takes no NUL inside JSON; no rule of ours knows that before it is tried."""
+    bad = NewEvent(KIND, "a", "bad", "happened", {"text": "a\x00b"})
+    results = await asyncio.gather(
+        world.inbox.append(event("a", "1")),
+        world.inbox.append(bad),
+        world.inbox.append(event("a", "2")),
+        world.inbox.append(event("b", "3")),
+        return_exceptions=True,
+    )
+    assert [type(result).__name__ for result in results] == [
+        "Receipt", "UntranslatableCharacterError", "Receipt", "Receipt",
+    ]  # fmt: skip
+    assert await world.unprocessed() == ["1", "2", "3"]
+
+
+async def test_an_event_that_cannot_be_encoded_fails_alone(world: MailboxWorld) -> None:
+    bad = NewEvent(KIND, "a", "bad", "happened", {"text": "\ud800"})
+    results = await asyncio.gather(
+        world.inbox.append(bad), world.inbox.append(event("a", "1")), return_exceptions=True
+    )
+    assert isinstance(results[0], Exception)
+    assert isinstance(results[1], Receipt)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        event(key=""),
+        event(key="k" * 501),
+        event(key="ü" * 251),
+        event(name=""),
+        event(name="n" * 501),
+        event(kind="k" * 64),
+        event(kind=""),
+        event(type_=""),
+        event(key="a\x00b"),
+    ],
+)
+async def test_an_event_that_no_mailbox_can_hold_is_refused_before_it_costs_anything(
+    world: MailboxWorld, commits: list[list[str]], bad: NewEvent
+) -> None:
+    with pytest.raises(BadEvent):
+        await world.inbox.append(bad)
+    assert commits == []
+
+
+async def test_the_longest_names_that_are_taken_fit_into_the_indexes(world: MailboxWorld) -> None:
+    await world.inbox.append(event("ü" * 250, "ö" * 250, kind="k" * 63))
+
+
+async def test_a_mailbox_that_somebody_holds_delays_only_its_own_events(
+    world: MailboxWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailboxes, "LOCK_TIMEOUT_MS", 50)
+    await world.append(event("stuck", "0"))
+    async with world.database.transaction() as tx:
+        await mailboxes.lock(tx, {(KIND, "stuck")})
+        results = await asyncio.gather(
+            *(world.inbox.append(event(key)) for key in ("a", "stuck", "z")), return_exceptions=True
+        )
+    assert [type(result).__name__ for result in results] == ["Receipt", "StoreUnavailable", "Receipt"]
+
+
+async def test_a_deadlock_is_tried_again_by_the_inbox_and_not_by_its_callers(
+    world: MailboxWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, deadlocks = mailboxes.append, [asyncpg.DeadlockDetectedError("first try")]
+
+    async def unlucky(tx: Connection, events: Sequence[NewEvent]) -> list[Receipt]:
+        if deadlocks:
+            raise deadlocks.pop()
+        return await append(tx, events)
+
+    monkeypatch.setattr(mailboxes, "append", unlucky)
+    assert (await world.inbox.append(event())).created
+
+
+async def test_without_postgres_all_callers_know_at_once(
+    world: MailboxWorld, database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    """One by one, a hundred callers would wait for a hundred time-outs."""
+    async with (
+        TcpProxy.before(database_url) as proxy,
+        mailbox_world(proxy.url, redis_url, key_prefix) as behind,
+    ):
+        proxy.refuse()
+        proxy.cut()
+        results = await asyncio.gather(
+            *(behind.inbox.append(event(name=str(n))) for n in range(100)), return_exceptions=True
+        )
+        assert {type(result) for result in results} == {StoreUnavailable}
+        await proxy.heal()
+        assert (await behind.inbox.append(event(name="later"))).created
+
+
+async def test_an_append_whose_reply_was_lost_is_sent_again_without_harm(
+    world: MailboxWorld, database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    async with (
+        TcpProxy.before(database_url) as proxy,
+        mailbox_world(proxy.url, redis_url, key_prefix) as behind,
+    ):
+        await behind.inbox.append(event(name="0"))
+        proxy.swallow_reply(after=b"COMMIT")
+        with pytest.raises(StoreUnavailable):
+            await behind.inbox.append(event(name="1"))
+        assert not (await behind.inbox.append(event(name="1"))).created
+
+
+async def test_a_caller_that_leaves_takes_nothing_from_the_others(world: MailboxWorld) -> None:
+    async with world.database.transaction() as tx:
+        await mailboxes.lock(tx, {(KIND, "a")})
+        callers = [asyncio.ensure_future(world.inbox.append(event(name=name))) for name in "12"]
+        await eventually(world.waiting_for_a_lock)
+        callers[0].cancel()
+    assert (await callers[1]).created
+    assert await world.unprocessed() == ["1", "2"]
+
+
+async def test_closing_writes_what_was_taken_and_takes_no_more(world: MailboxWorld) -> None:
+    inbox = Inbox(world.database, world.bus, InboxLimits(batch_max=3))
+    callers = [asyncio.ensure_future(inbox.append(event(name=str(n)))) for n in range(10)]
+    await asyncio.sleep(0)
+    await inbox.aclose()
+    assert len(await asyncio.gather(*callers)) == 10
+    assert await world.bus.client.xlen(world.bus.keys.nudges(KIND)) > 0
+    with pytest.raises(StoreUnavailable):
+        await inbox.append(event(name="late"))
+
+
+async def test_an_inbox_that_cannot_keep_up_says_so(world: MailboxWorld) -> None:
+    inbox = Inbox(world.database, world.bus, InboxLimits(waiting_max=5))
+    results = await asyncio.gather(
+        *(inbox.append(event(name=str(n))) for n in range(8)), return_exceptions=True
+    )
+    assert [isinstance(result, StoreUnavailable) for result in results] == [False] * 5 + [True] * 3
+
+
+async def test_a_valkey_that_does_not_answer_holds_up_no_append(
+    world: MailboxWorld, redis_url: str, key_prefix: str, database_url: str
+) -> None:
+    async with (
+        TcpProxy.before(redis_url) as proxy,
+        mailbox_world(database_url, proxy.url, key_prefix) as behind,
+    ):
+        await behind.inbox.append(event(name="0"))
+        proxy.black_hole()
+        async with asyncio.timeout(20):  # each of them would wait out a time-out of two seconds
+            for n in range(1, 20):
+                await behind.inbox.append(event(name=str(n)))
+        assert await world.value("SELECT count(*) FROM mailbox_events") == 20
+        await proxy.heal()
