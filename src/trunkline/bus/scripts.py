@@ -1,4 +1,4 @@
-"""Loads the Lua files. `script("match")` is `lua/match.lua`, sent by its SHA and in full only when it is not known.
+"""Loads the Lua files. The script `match` is `lua/match.lua`, sent by its SHA and in full only when it is not known.
 
 A line `-- @include name` is replaced by `lua/includes/name.lua`: the server knows no modules, and what several scripts
 do with one structure must be written once.

@@ -1,4 +1,4 @@
-"""Loads the SQL files. A query is named by its path: `query("leads/insert")` is `queries/leads/insert.sql`."""
+"""Loads the SQL files. A query is named by its path: `leads/insert` is `queries/leads/insert.sql`."""
 
 from functools import cache
 from importlib.resources import files
