@@ -58,7 +58,8 @@ class AlarmLoop(LeaderLoop):
                 _show(await alarms.list_open(conn))
                 metrics.set_exactly(metrics.PROCESSES, await presence.alive(conn, inputs.ALIVE_WITHIN_S))
         except UNAVAILABLE:
-            self._away_since_s = self._away_since_s or self._clock.monotonic_s()
+            if self._away_since_s is None:
+                self._away_since_s = self._clock.monotonic_s()
             raise
         self._away_since_s = None
         return done

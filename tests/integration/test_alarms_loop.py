@@ -1,0 +1,499 @@
+"""Alarms judged from a real database: what raises them, what clears them, who hears of it."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from uuid import UUID, uuid4
+
+import pytest
+
+from trunkline.bus import connection as bus_connection
+from trunkline.bus.connection import Bus
+from trunkline.bus.keys import Keys
+from trunkline.clock import ManualClock
+from trunkline.control.alarms import DEFINITIONS
+from trunkline.control.announcements import Announcement
+from trunkline.control.presence import LEADERLESS_AFTER_S, Presence, counted
+from trunkline.control.raising import clear_alarm, raise_alarm
+from trunkline.loops.alarms import AlarmLoop
+from trunkline.loops.leader import Leadership, LeaseTimes
+from trunkline.model import new_id
+from trunkline.store import alarms, controls
+from trunkline.store import database as store_database
+from trunkline.store.controls import Level, NewStop, Scope
+from trunkline.store.database import Connection, Database
+from trunkline.store.presence import Key
+from trunkline.store.tenants import PLATFORM
+from trunkline.telemetry import metrics
+
+RESELLER, MERCHANT, POOL = "acme", "shop", "pool"
+
+
+@dataclass
+class Watch:
+    """A leader that judges, and time that passes in the database at will."""
+
+    database: Database
+    loop: AlarmLoop
+    clock: ManualClock
+    told: list[Announcement] = field(default_factory=list)
+
+    async def look(self) -> set[tuple[str, str]]:
+        await self.loop.run_once()
+        async with self.database.connection() as conn:
+            return {(alarm.name, alarm.subject) for alarm in await alarms.list_open(conn)}
+
+    async def pass_time(self, seconds: float, every_s: float = 5) -> set[tuple[str, str]]:
+        """Look again and again while so much time goes by."""
+        opened: set[tuple[str, str]] = set()
+        for _ in range(round(seconds / every_s)):
+            await self.execute("UPDATE alarm_samples SET at = at - make_interval(secs => $1)", every_s)
+            await self.execute("UPDATE alarms SET seen_at = seen_at - make_interval(secs => $1)", every_s)
+            opened = await self.look()
+        return opened
+
+    async def execute(self, statement: str, *values: object) -> None:
+        async with self.database.connection() as conn:
+            await conn.execute(statement, *values)
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    database = await store_database.connect(database_url, pool_size=4)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def bus(redis_url: str, key_prefix: str) -> AsyncIterator[Bus]:
+    bus = bus_connection.connect(redis_url, Keys(prefix=key_prefix))
+    yield bus
+    await bus.close()
+
+
+async def watch_on(database: Database, bus: Bus, clock: ManualClock | None = None) -> Watch:
+    clock = clock or ManualClock()
+    leadership = Leadership(database, clock, "control", "judge", LeaseTimes())
+    await leadership.run_once()
+    told: list[Announcement] = []
+
+    async def announce(_tx: Connection, announcement: Announcement) -> None:
+        told.append(announcement)
+
+    return Watch(database, AlarmLoop(leadership, database, bus, clock, announce), clock, told)
+
+
+@pytest.fixture
+async def watch(database: Database, bus: Bus) -> Watch:
+    return await watch_on(database, bus)
+
+
+@pytest.fixture
+async def tenants(database: Database) -> None:
+    async with database.transaction() as tx:
+        await tx.execute("INSERT INTO resellers (id, name) VALUES ($1, 'r')", RESELLER)
+        await tx.execute(
+            "INSERT INTO merchants (id, reseller_id, name) VALUES ($1, $2, 'm')", MERCHANT, RESELLER
+        )
+        await tx.execute("INSERT INTO pools (id, name) VALUES ($1, 'p')", POOL)
+
+
+async def add_number(database: Database, channels: int = 2) -> UUID:
+    number_id = new_id()
+    async with database.connection() as conn:
+        await conn.execute(
+            "INSERT INTO numbers (id, e164, pool_id, carrier, max_channels) VALUES ($1, $2, $3, 'twilio', $4)",
+            number_id, f"+1415555{number_id.int % 10_000:04}", POOL, channels,
+        )  # fmt: skip
+    return number_id
+
+
+async def add_leads(
+    database: Database, count: int, late_s: float = 60, campaign_id: UUID | None = None
+) -> None:
+    async with database.connection() as conn:
+        await conn.executemany(
+            "INSERT INTO leads (id, reseller_id, merchant_id, request_id, request_hash, phone, pool_id, campaign_id,"
+            " scheduled_at, due_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now(), now() - make_interval(secs => $9))",
+            [
+                (
+                    new_id(),
+                    RESELLER,
+                    MERCHANT,
+                    str(uuid4()),
+                    bytes(32),
+                    "+14155550123",
+                    POOL,
+                    campaign_id,
+                    late_s,
+                )
+                for _ in range(count)
+            ],
+        )
+
+
+async def add_attempt(
+    database: Database, number_id: UUID, channel_no: int, state: str, late_s: float = 0
+) -> None:
+    async with database.transaction() as tx:
+        lead_id = await tx.fetchval("SELECT id FROM leads ORDER BY id DESC LIMIT 1")
+        await tx.execute(
+            "INSERT INTO attempts (id, lead_id, attempt_no, reseller_id, merchant_id, number_id, channel_no, carrier,"
+            " account, to_phone, from_phone, state, dialer, lead_due_at, send_at)"
+            " VALUES ($1, $2, 1, $3, $4, $5, $6, 'twilio', 'main', '+1', '+2', $7, 'd',"
+            " clock_timestamp() - make_interval(secs => $8), clock_timestamp())",
+            new_id(), lead_id, RESELLER, MERCHANT, number_id, channel_no, state, late_s,
+        )  # fmt: skip
+
+
+async def test_a_quiet_platform_raises_nothing(watch: Watch) -> None:
+    assert await watch.look() == set()
+    assert await watch.pass_time(60) == set()
+    assert watch.told == []
+
+
+async def test_a_halt_is_raised_after_its_time_and_cleared_when_calls_are_placed(
+    watch: Watch, tenants: None
+) -> None:
+    number_id = await add_number(watch.database)
+    await add_leads(watch.database, 11)
+    assert await watch.look() == set(), "at once is too soon"
+    assert await watch.pass_time(55) == set()
+    assert await watch.pass_time(5) == {("dispatch_halted", "")}
+    await add_attempt(watch.database, number_id, 1, "accepted")
+    assert await watch.pass_time(5) == set()
+    assert [each.type for each in watch.told] == ["alarm.raised", "alarm.cleared"]
+    assert watch.told[0].body["data"]["detail"] == {"value": 11}
+
+
+@pytest.mark.parametrize("count", [10, 0])
+async def test_ten_overdue_leads_are_no_halt(watch: Watch, tenants: None, count: int) -> None:
+    await add_number(watch.database)
+    await add_leads(watch.database, count)
+    await add_leads(watch.database, 20, late_s=5)
+    await watch.look()
+    assert await watch.pass_time(90) == set()
+
+
+CAMPAIGN = uuid4()
+
+
+@pytest.mark.parametrize(
+    ("scope", "subject"),
+    [
+        (Scope.KILL_SWITCH, ""),
+        (Scope.PROMOTER, ""),
+        (Scope.RESELLER, RESELLER),
+        (Scope.MERCHANT, MERCHANT),
+        (Scope.CAMPAIGN, f"{MERCHANT}/{CAMPAIGN}"),
+        (Scope.CARRIER, "twilio"),
+    ],
+)
+async def test_what_is_stopped_on_purpose_is_no_halt(
+    watch: Watch, tenants: None, scope: Scope, subject: str
+) -> None:
+    await add_number(watch.database)
+    await add_leads(watch.database, 50, campaign_id=CAMPAIGN)
+    async with watch.database.transaction() as tx:
+        await controls.stop(tx, NewStop(scope, subject, Level.PLATFORM, "r", "k", PLATFORM, ramp_s=0))
+    await watch.look()
+    assert await watch.pass_time(70) == set()
+    async with watch.database.transaction() as tx:
+        await controls.resume(tx, scope, subject, Level.PLATFORM, reason="r", by="k", ramp_s=0)
+    assert await watch.pass_time(70) == {("dispatch_halted", "")}
+
+
+async def test_channels_that_are_all_busy_are_no_halt(watch: Watch, tenants: None) -> None:
+    number_id = await add_number(watch.database, channels=1)
+    await add_leads(watch.database, 50)
+    await add_attempt(watch.database, number_id, 1, "answered")
+    await watch.execute("UPDATE attempts SET send_at = send_at - interval '10 minutes'")
+    await watch.look()
+    assert await watch.pass_time(70) == set()
+    await watch.execute("UPDATE numbers SET max_channels = 2")
+    assert await watch.pass_time(70) == {("dispatch_halted", "")}
+
+
+async def test_a_large_pile_of_a_stopped_merchant_hides_nobody(watch: Watch, tenants: None) -> None:
+    await add_number(watch.database)
+    await add_leads(watch.database, 200, late_s=3600)
+    async with watch.database.transaction() as tx:
+        await tx.execute("INSERT INTO merchants (id, reseller_id, name) VALUES ('small', $1, 'm')", RESELLER)
+        stop = NewStop(Scope.MERCHANT, MERCHANT, Level.PLATFORM, "r", "k", PLATFORM, ramp_s=0)
+        await controls.stop(tx, stop)
+    await add_leads(watch.database, 11)
+    await watch.execute(
+        "UPDATE leads SET merchant_id = 'small' WHERE id IN (SELECT id FROM leads ORDER BY id DESC LIMIT 11)"
+    )
+    await watch.look()
+    assert await watch.pass_time(60) == {("dispatch_halted", "")}
+
+
+async def test_lateness_has_to_last_five_minutes(watch: Watch, tenants: None) -> None:
+    number_id = await add_number(watch.database)
+    await add_leads(watch.database, 1, late_s=0)
+    await add_attempt(watch.database, number_id, 1, "ended", late_s=9)
+    await watch.look()
+    assert await watch.pass_time(290, every_s=10) == set()
+    assert await watch.pass_time(10) == {("lateness_high", "")}
+    await watch.execute("UPDATE attempts SET lead_due_at = send_at - interval '4 s'")
+    assert await watch.pass_time(120, every_s=10) == {("lateness_high", "")}, (
+        "under one number, over the other"
+    )
+    await watch.execute("UPDATE attempts SET lead_due_at = send_at")
+    assert await watch.pass_time(70, every_s=10) == set()
+
+
+async def test_a_change_of_leader_forgets_nothing(database: Database, bus: Bus, tenants: None) -> None:
+    await add_number(database)
+    await add_leads(database, 11)
+    first = await watch_on(database, bus)
+    await first.look()
+    await first.pass_time(30)
+    await first.loop.leadership.resign()
+    second = await watch_on(database, bus)
+    assert await second.pass_time(25) == set()
+    assert await second.pass_time(5) == {("dispatch_halted", "")}
+
+
+async def test_an_attempt_of_unknown_fate_is_an_alarm_until_its_channel_is_free(
+    watch: Watch, tenants: None
+) -> None:
+    number_id = await add_number(watch.database)
+    await add_leads(watch.database, 1, late_s=0)
+    await add_attempt(watch.database, number_id, 1, "unknown")
+    assert await watch.look() == {("attempt_unknown", "twilio/main")}
+    await watch.execute("UPDATE attempts SET holds_channel = false")
+    assert await watch.pass_time(35) == set()
+
+
+async def test_dead_letters_are_an_alarm_by_type_until_they_are_gone(watch: Watch) -> None:
+    await watch.execute(
+        "INSERT INTO job_dead (id, created_at, fence, priority, attempt_count, max_attempts, job_type, payload)"
+        " VALUES ($1, now(), 1, 50, 4, 4, 'export', '{}')",
+        new_id(),
+    )
+    assert await watch.look() == {("dead_jobs", "export")}
+    await watch.execute("DELETE FROM job_dead")
+    assert await watch.look() == set()
+
+
+async def test_a_valkey_that_is_away_is_an_alarm_after_ten_seconds(database: Database) -> None:
+    away = bus_connection.connect("redis://127.0.0.1:1", Keys())
+    watch = await watch_on(database, away)
+    assert await watch.look() == set()
+    assert await watch.pass_time(10) == {("valkey_unreachable", "")}
+    await away.close()
+
+
+def presence(database: Database, clock: ManualClock, counts: dict[Key, float], **gauges: float) -> Presence:
+    return Presence(
+        database,
+        clock,
+        "p",
+        ["dispatcher"],
+        "control",
+        counted=lambda: dict(counts),
+        gauged=lambda: {(name, ""): value for name, value in gauges.items()},
+    )
+
+
+@pytest.mark.parametrize(
+    ("counts", "raised"),
+    [
+        ({("schedule_tried", ""): 200, ("schedule_failed", ""): 2}, None),
+        ({("schedule_tried", ""): 200, ("schedule_failed", ""): 3}, ("schedule_failures", "")),
+        ({("reconciler_fixes", "channels"): 5}, None),
+        ({("reconciler_fixes", "channels"): 6}, ("reconciler_fixes", "channels")),
+        ({("dead_appends", "call"): 1}, ("dead_mailbox", "call")),
+        ({("placed", "twilio"): 150, ("unknown", "twilio"): 4}, ("unknown_rate", "twilio")),
+    ],
+)
+async def test_what_two_processes_count_is_added_up(
+    watch: Watch, counts: dict[Key, float], raised: Key | None
+) -> None:
+    """Neither of them is over the threshold alone: 5 fixes a minute are few, twice 6 are more than ten."""
+    totals: list[dict[Key, float]] = [{}, {}]
+    both = [presence(watch.database, watch.clock, total) for total in totals]
+    for total in totals:
+        total.update(counts)
+    for each in both:
+        await each.run_once()
+        await each.run_once()
+    assert await watch.look() == ({raised} if raised else set())
+
+
+async def test_what_was_counted_before_a_process_looked_is_not_counted_again(watch: Watch) -> None:
+    counts: dict[Key, float] = {("reconciler_fixes", "channels"): 1000}
+    await presence(watch.database, watch.clock, counts).run_once()
+    assert await watch.look() == set()
+
+
+async def test_the_greatest_drift_that_anybody_saw_counts(watch: Watch) -> None:
+    for drift in (6, 2):
+        await presence(watch.database, watch.clock, {}, channel_drift=drift).run_once()
+    assert await watch.look() == {("channel_drift", "")}
+
+
+def test_the_counters_that_alarms_need_are_found() -> None:
+    metrics.RECONCILER_FIXES.labels("found_by_a_test").inc(3)
+    metrics.SCHEDULE_ADDS.labels("failed").inc()
+    metrics.SCHEDULE_ADDS.labels("ok").inc()
+    found = counted()
+    assert found["reconciler_fixes", "found_by_a_test"] == 3
+    assert found["schedule_tried", ""] == found["schedule_failed", ""] + 1
+
+
+async def test_half_of_the_workers_gone_is_a_warning(watch: Watch) -> None:
+    running = [presence(watch.database, watch.clock, {}) for _ in range(4)]
+    for each in running:
+        await each.run_once()
+    await watch.look()
+    await running[0].leave()
+    assert await watch.pass_time(30) == set(), "a quarter is not half"
+    await watch.execute(
+        "UPDATE processes SET seen_at = seen_at - interval '1 minute' WHERE id = (SELECT min(id) FROM processes)"
+    )
+    assert await watch.pass_time(30) == {("workers_down", "dispatcher")}
+    await watch.execute("UPDATE processes SET seen_at = clock_timestamp()")
+    await running[0].run_once()
+    assert await watch.pass_time(30) == set()
+
+
+async def test_no_leader_is_raised_by_whoever_notices_and_cleared_by_the_next_leader(
+    database: Database, bus: Bus
+) -> None:
+    clock = ManualClock()
+    one = presence(database, clock, {})
+    await one.run_once()
+    clock.advance(LEADERLESS_AFTER_S - 1)
+    await one.run_once()
+    async with database.connection() as conn:
+        assert await alarms.list_open(conn) == []
+    clock.advance(1)
+    await one.run_once()
+    async with database.connection() as conn:
+        assert [alarm.name for alarm in await alarms.list_open(conn)] == ["no_leader"]
+    watch = await watch_on(database, bus)
+    assert await watch.look() == {("no_leader", "")}, "it was said a moment ago"
+    await one.run_once()
+    assert await watch.pass_time(20) == set()
+
+
+async def test_only_the_leader_judges_and_everybody_shows(database: Database, bus: Bus) -> None:
+    leader, other = await watch_on(database, bus), await watch_on(database, bus)
+    await leader.execute(
+        "INSERT INTO job_dead (id, created_at, fence, priority, attempt_count, max_attempts, job_type, payload)"
+        " VALUES ($1, now(), 1, 50, 4, 4, 'export', '{}')",
+        new_id(),
+    )
+    assert await other.look() == set()
+    assert await leader.look() == {("dead_jobs", "export")}
+    await other.look()
+    assert metrics.REGISTRY.get_sample_value("trunkline_alarm", {"name": "dead_jobs"}) == 1
+    for name in DEFINITIONS:
+        assert metrics.REGISTRY.get_sample_value("trunkline_alarm", {"name": name}) is not None, name
+
+
+async def test_a_leader_that_lost_its_term_says_nothing(watch: Watch) -> None:
+    await watch.execute(
+        "INSERT INTO job_dead (id, created_at, fence, priority, attempt_count, max_attempts, job_type, payload)"
+        " VALUES ($1, now(), 1, 50, 4, 4, 'export', '{}')",
+        new_id(),
+    )
+    await watch.execute("UPDATE leaders SET term = term + 1, holder = 'another'")
+    assert watch.loop.leadership.trusted
+    assert await watch.look() == set()
+
+
+async def test_said_again_it_is_one_alarm_and_one_announcement(watch: Watch) -> None:
+    assert await raise_alarm(watch.database, "late_fact", "adopted", {"attempt": "1"}) is True
+    await watch.look()
+    await watch.execute("UPDATE alarms SET seen_at = seen_at - interval '1 minute'")
+    assert await raise_alarm(watch.database, "late_fact", "adopted", {"attempt": "2"}) is False
+    assert await raise_alarm(watch.database, "late_fact", "hung_up") is True
+    await watch.look()
+    assert len(watch.told) == 2
+    async with watch.database.connection() as conn:
+        opened = {alarm.subject: alarm for alarm in await alarms.list_open(conn)}
+    assert opened["adopted"].detail == {"attempt": "2"}
+    assert opened["adopted"].seen_at > opened["adopted"].raised_at
+
+
+async def test_what_was_reported_is_cleared_by_silence_or_by_its_reporter(watch: Watch) -> None:
+    await raise_alarm(watch.database, "late_fact", "adopted")
+    await raise_alarm(watch.database, "mass_free_breaker", "channels")
+    await raise_alarm(watch.database, "store_restored")
+    assert await clear_alarm(watch.database, "mass_free_breaker", "channels") is True
+    assert await clear_alarm(watch.database, "mass_free_breaker", "channels") is False
+    assert await watch.pass_time(550, every_s=50) == {("late_fact", "adopted"), ("store_restored", "")}
+    assert await watch.pass_time(100, every_s=50) == {("store_restored", "")}, "that one is for a person"
+
+
+async def test_the_word_and_the_mark_that_it_was_given_are_one_transaction(
+    database: Database, bus: Bus
+) -> None:
+    watch = await watch_on(database, bus)
+
+    async def fail(_tx: Connection, _announcement: Announcement) -> None:
+        raise RuntimeError("the outbox refused")
+
+    clock = ManualClock()
+    failing = AlarmLoop(watch.loop.leadership, database, bus, clock, fail)
+    await raise_alarm(database, "late_fact", "adopted")
+    with pytest.raises(RuntimeError, match="refused"):
+        await failing.run_once()
+    await watch.look()
+    assert [each.type for each in watch.told] == ["alarm.raised"]
+
+
+async def test_an_alarm_that_came_and_went_is_told_as_both(watch: Watch) -> None:
+    await raise_alarm(watch.database, "late_fact", "adopted")
+    await clear_alarm(watch.database, "late_fact", "adopted")
+    await watch.look()
+    await watch.look()
+    assert [each.type for each in watch.told] == ["alarm.raised", "alarm.cleared"]
+
+
+async def test_a_hundred_with_the_same_complaint_do_not_queue_up(watch: Watch) -> None:
+    """One has just said it and has not committed yet; the next one does not wait for the first."""
+    await raise_alarm(watch.database, "late_fact", "adopted")
+    async with watch.database.transaction() as first:
+        await first.execute("SELECT FROM alarms FOR UPDATE")
+        async with watch.database.transaction() as second:
+            await second.execute("SET LOCAL lock_timeout = '100ms'")
+            assert await raise_alarm(second, "late_fact", "adopted") is False
+
+
+async def test_an_outage_of_postgres_is_written_down_afterwards(database_url: str, bus: Bus) -> None:
+    database = await store_database.connect(database_url, pool_size=3)
+    watch = await watch_on(database, bus)
+    await watch.look()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "connection", _away)
+        patch.setattr(database, "transaction", _away)
+        for _ in range(2):
+            with pytest.raises(ConnectionRefusedError):
+                await watch.loop.run_once()
+            watch.clock.advance(8)
+    await watch.loop.leadership.run_once()
+    await watch.look()
+    async with database.connection() as conn:
+        [past] = await conn.fetch("SELECT name, detail, cleared_at > raised_at AS is_over FROM alarms")
+    await database.close()
+    assert (past["name"], past["detail"], past["is_over"]) == (
+        "postgres_unreachable",
+        {"lasted_s": 16.0},
+        True,
+    )
+    assert [each.type for each in watch.told] == ["alarm.raised", "alarm.cleared"]
+
+
+def _away() -> None:
+    raise ConnectionRefusedError
+
+
+async def test_an_alarm_of_another_version_is_left_alone(watch: Watch) -> None:
+    async with watch.database.transaction() as tx:
+        await alarms.raise_alarm(tx, "of_the_future", "", severity="page", detail={}, tenant=PLATFORM)
+    assert await watch.look() == {("of_the_future", "")}
+    assert await watch.pass_time(100, every_s=50) == {("of_the_future", "")}

@@ -1,0 +1,195 @@
+"""Flags through the OpenFeature API, by our provider and by another one; and over the HTTP API."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from openfeature import api
+from openfeature.evaluation_context import EvaluationContext
+from openfeature.exception import ErrorCode
+from openfeature.flag_evaluation import Reason
+from openfeature.provider.in_memory_provider import InMemoryFlag, InMemoryProvider
+
+from trunkline.control.flags import EVENT_DISPATCH, FlagBoard
+from trunkline.control.provider import FlagProviderError, Flags, StoreProvider, load_provider
+from trunkline.store.flags import Flag
+from trunkline.testing.api_world import ApiWorld, expect, open_api
+from trunkline.testing.asgi import AsgiClient
+
+
+def flag(**more: Any) -> Flag:
+    values: dict[str, Any] = {
+        "name": EVENT_DISPATCH.name,
+        "enabled": True,
+        "percentage": 0,
+        "resellers": {},
+        "merchants": {},
+        "reason": "r",
+        "changed_by": "key:1",
+        "changed_at": datetime(2030, 1, 1, tzinfo=UTC),
+    }
+    return Flag(**values | more)
+
+
+def board_of(*flags: Flag) -> FlagBoard:
+    board = FlagBoard()
+    board.read(flags)
+    return board
+
+
+def everything_off() -> InMemoryProvider:
+    """What an operator's own module would offer."""
+    return InMemoryProvider({EVENT_DISPATCH.name: InMemoryFlag("off", {"on": True, "off": False})})
+
+
+def broken() -> InMemoryProvider:
+    raise RuntimeError("no route to the flag service")
+
+
+@pytest.mark.parametrize(
+    ("stored", "context", "value", "reason"),
+    [
+        (flag(enabled=False), {}, False, Reason.DISABLED),
+        (flag(merchants={"shop": True}), {"merchant_id": "shop"}, True, Reason.TARGETING_MATCH),
+        (flag(resellers={"acme": True}), {"reseller_id": "acme"}, True, Reason.TARGETING_MATCH),
+        (flag(percentage=100), {"reseller_id": "acme"}, True, Reason.SPLIT),
+    ],
+)
+def test_our_provider_says_why(stored: Flag, context: dict[str, str], value: bool, reason: Reason) -> None:
+    details = StoreProvider(board_of(stored)).resolve_boolean_details(
+        EVENT_DISPATCH.name, not value, EvaluationContext(attributes=context)
+    )
+    assert (details.value, details.reason) == (value, reason)
+
+
+def test_a_flag_that_nobody_has_set_is_at_its_default() -> None:
+    details = StoreProvider(board_of()).resolve_boolean_details("unheard_of", True)
+    assert (details.value, details.reason) == (True, Reason.DEFAULT)
+
+
+def test_a_reseller_in_an_old_name_counts_as_if_it_was_asked_for() -> None:
+    provider = StoreProvider(board_of(flag(resellers={"acme": True})))
+    for reseller, value in (("acme", True), ("another", False)):
+        name = f"bb_dispatch_use_event_path_for_reseller_{reseller}"
+        assert provider.resolve_boolean_details(name, not value).value is value
+    assert provider.resolve_boolean_details("bb_dispatch_enabled", True).value is False
+
+
+def test_anything_but_on_or_off_is_a_mistake_and_the_default() -> None:
+    provider = StoreProvider(board_of(flag()))
+    for details in (
+        provider.resolve_string_details(EVENT_DISPATCH.name, "x"),
+        provider.resolve_integer_details(EVENT_DISPATCH.name, 7),
+        provider.resolve_float_details(EVENT_DISPATCH.name, 0.5),
+        provider.resolve_object_details(EVENT_DISPATCH.name, {}),
+    ):
+        assert details.error_code == ErrorCode.TYPE_MISMATCH
+
+
+async def test_a_hosted_service_can_answer_in_our_place() -> None:
+    asked = Flags(board_of(flag(percentage=100)), f"{__name__}:everything_off")
+    await asked.open()
+    try:
+        assert asked.is_on(EVENT_DISPATCH, reseller_id="acme") is False
+    finally:
+        await asked.close()
+
+
+@pytest.mark.parametrize("path", ["nowhere:factory", f"{__name__}:nothing", f"{__name__}:broken", "no_colon"])
+def test_a_provider_that_cannot_be_loaded_is_one_clear_line(path: str) -> None:
+    with pytest.raises(FlagProviderError, match="FEATURE_FLAG_PROVIDER="):
+        load_provider(path)
+
+
+async def test_two_platforms_in_one_process_do_not_answer_for_each_other() -> None:
+    one, two = Flags(board_of(flag(percentage=100))), Flags(board_of(flag(enabled=False)))
+    await one.open()
+    await two.open()
+    try:
+        assert (one.is_on(EVENT_DISPATCH), two.is_on(EVENT_DISPATCH)) == (True, False)
+        assert api.get_client().get_boolean_value(EVENT_DISPATCH.name, True) is True, "nor for others"
+    finally:
+        await one.close()
+        await two.close()
+
+
+async def test_before_the_provider_is_open_the_default_holds() -> None:
+    assert Flags(board_of(flag(enabled=False))).is_on(EVENT_DISPATCH) is EVENT_DISPATCH.default
+
+
+@pytest.fixture
+async def world(database_url: str) -> AsyncIterator[ApiWorld]:
+    async with open_api(database_url) as world:
+        yield world
+
+
+async def put(client: AsgiClient, name: str, status: int = 200, **body: object) -> dict[str, Any]:
+    answer = await client.request("PUT", f"/api/v1/flags/{name}", json={"reason": "trial", **body})
+    return expect(answer, status)
+
+
+async def listed(world: ApiWorld) -> dict[str, dict[str, Any]]:
+    return {item["name"]: item for item in expect(await world.admin.get("/api/v1/flags"), 200)["items"]}
+
+
+async def test_a_flag_is_set_and_unset_with_who_when_and_why(world: ApiWorld) -> None:
+    assert (await listed(world))["event_dispatch"]["is_set"] is False
+    stored = await put(
+        world.admin, "event_dispatch", enabled=True, percentage=10, resellers={"a": True, "b": False}
+    )
+    assert (stored["percentage"], stored["resellers"], stored["merchants"]) == (
+        10,
+        {"a": True, "b": False},
+        {},
+    )
+    assert (await listed(world))["event_dispatch"] == stored
+    unset = expect(await world.admin.delete("/api/v1/flags/event_dispatch", query={"reason": "done"}), 200)
+    assert (unset["is_set"], unset["enabled"]) == (False, True)
+    lines = expect(await world.admin.get("/api/v1/audit", {"action": "flag"}), 200)["items"]
+    assert [(line["action"], line["subject"], line["reason"]) for line in lines] == [
+        ("flag.unset", "event_dispatch", "done"),
+        ("flag.set", "event_dispatch", "trial"),
+    ]
+    assert lines[1]["details"]["percentage"] == 10
+    assert lines[1]["actor"] == stored["changed_by"]
+
+
+async def test_setting_a_flag_sets_all_of_it(world: ApiWorld) -> None:
+    await put(world.admin, "trial", enabled=True, percentage=0, merchants={"a1": True})
+    assert (await put(world.admin, "trial", enabled=True))["merchants"] == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "enabled"),
+        ({"enabled": "yes"}, "enabled"),
+        ({"enabled": True, "percentage": 101}, "percentage"),
+        ({"enabled": True, "percentage": 1.5}, "percentage"),
+        ({"enabled": True, "reason": " "}, "reason"),
+        ({"enabled": True, "resellers": {"a": "perhaps"}}, "resellers.a"),
+        ({"enabled": True, "tenants": {}}, "tenants"),
+    ],
+)
+async def test_a_flag_that_makes_no_sense_is_refused(
+    world: ApiWorld, body: dict[str, Any], field: str
+) -> None:
+    problem = await put(world.admin, "trial", 422, **body)
+    assert problem["fields"][0]["field"] == field
+    assert "trial" not in await listed(world)
+
+
+async def test_flags_are_the_platforms_alone(world: ApiWorld) -> None:
+    await put(world.admin, "trial", enabled=True)
+    for tenant in ("a", "a1"):
+        assert expect(await world.tenant(tenant).get("/api/v1/flags"), 200)["items"] == []
+        await put(world.tenant(tenant), "trial", 404, enabled=False)
+        expect(await world.tenant(tenant).delete("/api/v1/flags/trial", query={"reason": "r"}), 404)
+    assert (await listed(world))["trial"]["enabled"] is True
+
+
+async def test_what_is_not_set_cannot_be_unset_and_needs_a_reason(world: ApiWorld) -> None:
+    expect(await world.admin.delete("/api/v1/flags/trial", query={"reason": "r"}), 404)
+    expect(await world.admin.delete("/api/v1/flags/trial"), 422)
+    expect(await world.admin.delete("/api/v1/flags/No-Flag", query={"reason": "r"}), 404)
