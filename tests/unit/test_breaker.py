@@ -7,7 +7,14 @@ from trunkline.dispatch.breaker import is_mass_free
 
 @pytest.mark.parametrize(
     ("unconfirmed", "held", "stops"),
-    [(0, 0, False), (50, 50, False), (51, 51, True), (51, 1000, False), (201, 1000, True), (200, 1000, False)],
+    [
+        (0, 0, False),
+        (50, 50, False),
+        (51, 51, True),
+        (51, 1000, False),
+        (201, 1000, True),
+        (200, 1000, False),
+    ],
 )
 def test_healing_stops_over_fifty_channels_and_a_fifth(unconfirmed: int, held: int, stops: bool) -> None:
     assert is_mass_free(unconfirmed, held) is stops
