@@ -1,0 +1,104 @@
+"""`trunkline control` against the API over a real socket."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from trunkline.cli.control import ControlCommandError, app
+from trunkline.testing.api_world import ADMIN_KEY, ApiWorld, open_api
+from trunkline.testing.http_server import serve
+
+Run = Callable[..., Awaitable[Result]]
+
+
+@pytest.fixture
+async def world(database_url: str) -> AsyncIterator[ApiWorld]:
+    async with open_api(database_url) as world:
+        yield world
+
+
+@pytest.fixture
+async def run(world: ApiWorld) -> AsyncIterator[Run]:
+    async with serve(world.app) as url:
+
+        async def invoke(*arguments: str, key: str = ADMIN_KEY) -> Result:
+            command = ["--url", url, "--key", key, "--json", *arguments]
+            return await asyncio.to_thread(CliRunner().invoke, app, command)
+
+        yield invoke
+
+
+def answer(result: Result) -> Any:
+    assert result.exit_code == 0, result.output
+    return json.loads(result.output)
+
+
+async def test_the_kill_switch_on_and_off(run: Run) -> None:
+    assert answer(await run("stop", "kill-switch", "--reason", "wrong prompt"))["state"] == "stopped"
+    [stop] = answer(await run("show"))["items"]
+    assert (stop["scope"], stop["reason"], stop["expires_at"]) == ("kill_switch", "wrong prompt", None)
+    resumed = answer(await run("resume", "kill-switch", "--reason", "mended", "--ramp", "0s"))
+    assert resumed["state"] == "running"
+    lines = answer(await run("audit", "--action", "control"))["items"]
+    assert [line["reason"] for line in lines] == ["mended", "wrong prompt"]
+
+
+async def test_a_subject_is_stopped_for_a_while(run: Run) -> None:
+    await run("stop", "merchant", "a1", "--reason", "complaints", "--for", "2h", "--ramp", "5m")
+    [stop] = answer(await run("show"))["items"]
+    assert (stop["subject"], stop["ramp_s"]) == ("a1", 300)
+    assert stop["expires_at"] is not None
+
+
+async def test_flags_and_alarms(run: Run) -> None:
+    flag = answer(
+        await run(
+            "flag", "event_dispatch", "--on", "--percentage", "1", "--reseller", "a=on", "--merchant", "b1=off",
+            "--reason", "trial",
+        )
+    )  # fmt: skip
+    assert (flag["percentage"], flag["resellers"], flag["merchants"]) == (1, {"a": True}, {"b1": False})
+    assert answer(await run("flags"))["items"] == [flag]
+    assert answer(await run("alarms", "--all"))["items"] == []
+
+
+async def test_people_get_a_table(run: Run, world: ApiWorld) -> None:
+    async with serve(world.app) as url:
+        command = ["--url", url, "--key", ADMIN_KEY, "flags"]
+        result = await asyncio.to_thread(CliRunner().invoke, app, command, env={"COLUMNS": "200"})
+    assert "event_dispatch" in result.output
+    assert "percentage" in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("stop", "kill-switch"),
+        ("stop", "kill-switch", "a1", "--reason", "r"),
+        ("stop", "merchant", "--reason", "r"),
+        ("stop", "merchant", "a1", "--reason", "r", "--for", "a while"),
+        ("stop", "planet", "earth", "--reason", "r"),
+        ("flag", "trial", "--on", "--reason", "r", "--reseller", "a=perhaps"),
+    ],
+)
+async def test_what_makes_no_sense_is_refused_here(run: Run, arguments: tuple[str, ...]) -> None:
+    assert (await run(*arguments)).exit_code == 2
+    assert answer(await run("show"))["items"] == []
+
+
+async def test_what_the_platform_refuses_is_one_line(run: Run, world: ApiWorld) -> None:
+    refused = await run("stop", "kill-switch", "--reason", "r", key=world.keys["a", "admin"])
+    assert isinstance(refused.exception, ControlCommandError)
+    assert "Only a key of the platform" in str(refused.exception)
+    unknown = await run("stop", "merchant", "nobody/../a1", "--reason", "r")
+    assert isinstance(unknown.exception, ControlCommandError)
+
+
+async def test_a_platform_that_is_away_is_one_line() -> None:
+    command = ["--url", "http://127.0.0.1:1", "--key", "k", "show"]
+    result = await asyncio.to_thread(CliRunner().invoke, app, command)
+    assert isinstance(result.exception, ControlCommandError)
