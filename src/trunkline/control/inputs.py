@@ -31,9 +31,11 @@ class Readings:
 
 
 async def read(conn: Connection, *, valkey_answers: bool) -> Readings:
+    was_placed = await alarms.was_placed(conn)
     return Readings(
-        overdue=await alarms.overdue(conn),
-        was_placed=await alarms.was_placed(conn),
+        # It looks at every flow, and matters only while nothing is placed.
+        overdue=0.0 if was_placed else await alarms.overdue(conn),
+        was_placed=was_placed,
         lateness_p99_s=await alarms.lateness_p99_s(conn),
         unknown_attempts=await alarms.unknown_attempts(conn),
         dead_jobs=await alarms.dead_jobs(conn),
