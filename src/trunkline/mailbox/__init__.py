@@ -1,1 +1,34 @@
-"""Mailboxes: events are triggers, the entity is the unit. See `inbox` for the way in and `worker` for the way out."""
+"""Mailboxes: events are triggers, the entity is the unit.
+
+`inbox` is the way in and `worker` the way out; `processing` says what happens to a mailbox that is in hand, and
+`handler` what a handler is given and gives back. `application` puts them together for any application.
+"""
+
+from trunkline.mailbox.application import Mailbox, Mailboxes, MailboxHandler, mailbox
+from trunkline.mailbox.handler import AfterCommit, Batch, Done, Handler, Write
+from trunkline.mailbox.inbox import BadEvent, Inbox, InboxLimits
+from trunkline.mailbox.processing import FailureRule
+from trunkline.mailbox.worker import MailboxWorker, WorkerLimits
+from trunkline.store.mailboxes import Event, NewEvent, Parked, Receipt
+
+__all__ = [
+    "AfterCommit",
+    "BadEvent",
+    "Batch",
+    "Done",
+    "Event",
+    "FailureRule",
+    "Handler",
+    "Inbox",
+    "InboxLimits",
+    "Mailbox",
+    "MailboxHandler",
+    "MailboxWorker",
+    "Mailboxes",
+    "NewEvent",
+    "Parked",
+    "Receipt",
+    "WorkerLimits",
+    "Write",
+    "mailbox",
+]

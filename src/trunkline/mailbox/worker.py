@@ -208,7 +208,9 @@ class MailboxWorker(Loop):
             await self._unless_stopping([hearing])
             return hearing.result() if hearing.done() else Nudges()
         finally:
-            while not hearing.done():  # the client may miss a cancellation that comes while it takes a connection
+            while (
+                not hearing.done()
+            ):  # the client may miss a cancellation that comes while it takes a connection
                 hearing.cancel()
                 await asyncio.wait([hearing], timeout=0.05)
 

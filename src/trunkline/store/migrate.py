@@ -5,6 +5,7 @@ faster. The lock ends with the transaction, so it also works behind a transactio
 """
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import asyncpg
@@ -34,12 +35,13 @@ def known() -> list[Migration]:
     ]
 
 
-async def migrate(database_url: str) -> list[str]:
-    """Apply what is missing and return the names of what was applied."""
+async def migrate(database_url: str, only: Collection[str] | None = None) -> list[str]:
+    """Apply what is missing, of all files or of these, and return the names of what was applied."""
     connection = await _connect(database_url)
     try:
         _check_version(connection)
-        return [m.name for m in known() if await _apply(connection, m)]
+        wanted = [m for m in known() if only is None or m.name in only]
+        return [m.name for m in wanted if await _apply(connection, m)]
     finally:
         await connection.close()
 

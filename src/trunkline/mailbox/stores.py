@@ -1,0 +1,96 @@
+"""The two stores that issue-centric processing is usually written against, on top of mailboxes.
+
+For code that drives the steps itself instead of being called as a handler. The names are those of the interfaces
+`IssueStore` and `EventLogStore`; every transition is guarded as in the worker.
+"""
+
+from collections.abc import Sequence
+
+from trunkline.store import mailbox_admin, mailboxes
+from trunkline.store.database import Connection, Database
+from trunkline.store.mailbox_admin import MailboxRow, StoredEvent
+from trunkline.store.mailboxes import Claim, Handled, NewEvent
+from trunkline.store.sql import query
+
+_QUEUE_IF_IDLE = query("mailbox/queue_if_idle")
+_MARK = query("mailbox/mark")
+
+LIST_MAX = 1_000
+
+
+class IssueStore:
+    """The entities of one kind, and their atomic transitions."""
+
+    def __init__(self, database: Database, *, worker: str, kind: str = "issue", lease_s: float = 15.0):
+        self._database = database
+        self._worker = worker
+        self._kind = kind
+        self._lease_s = lease_s
+
+    async def upsert(self, issue_id: str) -> MailboxRow:
+        """The issue, made if it is new."""
+        async with self._database.transaction() as tx:
+            await mailboxes.lock(tx, {(self._kind, issue_id)})
+            row = await mailbox_admin.get(tx, self._kind, issue_id)
+        assert row is not None, "locked"
+        return row
+
+    async def get_by_id(self, issue_id: str) -> MailboxRow | None:
+        async with self._database.connection() as conn:
+            return await mailbox_admin.get(conn, self._kind, issue_id)
+
+    async def queue_if_idle(self, issue_id: str) -> bool:
+        """`idle → queued`. An append does this by itself, together with the event."""
+        async with self._database.connection() as conn:
+            return await conn.fetchval(_QUEUE_IF_IDLE, self._kind, issue_id) is not None
+
+    async def claim_queued(self, issue_id: str) -> Claim | None:
+        """`queued → processing`, or from a lease that ran out. None if somebody else has it, or it has no work."""
+        async with self._database.connection() as conn:
+            claims = await mailboxes.claim_nudged(
+                conn, self._kind, [issue_id], worker=self._worker, lease_s=self._lease_s
+            )
+        return claims[0] if claims else None
+
+    async def set_processed(self, tx: Connection, claim: Claim) -> bool:
+        """`processing → idle`, or `queued` if more has come. Last in its transaction, which must not be committed if
+        the answer is false: the lease was lost."""
+        return bool(await mailboxes.complete(tx, [Handled(claim, claim.appended)]))
+
+
+class EventLogStore:
+    """The events of the entities of one kind."""
+
+    def __init__(self, database: Database, *, kind: str = "issue"):
+        self._database = database
+        self._kind = kind
+
+    async def create_or_get(self, event: NewEvent) -> tuple[StoredEvent, bool]:
+        """The event, and whether it is new. Its issue is queued with it."""
+        async with self._database.transaction() as tx:
+            [receipt] = await mailboxes.append(tx, [event])
+            stored = await mailbox_admin.get_event(tx, event.kind, event.key, receipt.seq)
+        assert stored is not None, "just written, or known by its dedupe key"
+        return stored, receipt.created
+
+    async def get_by_id(self, issue_id: str, seq: int) -> StoredEvent | None:
+        async with self._database.connection() as conn:
+            return await mailbox_admin.get_event(conn, self._kind, issue_id, seq)
+
+    async def list_unprocessed_by_issue(self, issue_id: str) -> list[StoredEvent]:
+        async with self._database.connection() as conn:
+            return await mailbox_admin.list_events(
+                conn, self._kind, issue_id, which="unprocessed", after=0, limit=LIST_MAX
+            )
+
+    async def mark_batch_processed(self, tx: Connection, claim: Claim, seqs: Sequence[int]) -> int:
+        """How many were marked: none, if the claim is no longer ours."""
+        return len(await tx.fetch(_MARK, self._kind, claim.key, claim.fence, list(seqs)))
+
+    async def mark_processed(self, tx: Connection, claim: Claim, seq: int) -> bool:
+        return await self.mark_batch_processed(tx, claim, [seq]) == 1
+
+    async def mark_failed(self, issue_id: str, seq: int, error: str) -> bool:
+        """Set one event aside with its error; the rest of the issue goes on without it."""
+        async with self._database.connection() as conn:
+            return await mailbox_admin.set_aside(conn, self._kind, issue_id, seq, error)

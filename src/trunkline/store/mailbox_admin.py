@@ -1,0 +1,132 @@
+"""Mailboxes as people see them: how many, which, what is in them; and what is done by hand or by age."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from trunkline.states import MailboxStatus
+from trunkline.store import mailboxes
+from trunkline.store.database import Connection
+from trunkline.store.rows import pick, pick_or_none
+from trunkline.store.sql import query
+
+_SUMMARY = query("mailbox/summary")
+_LIST = query("mailbox/list")
+_STUCK = query("mailbox/stuck")
+_GET = query("mailbox/get")
+_LIST_EVENTS = query("mailbox/list_events")
+_GET_EVENT = query("mailbox/get_event")
+_REPLAY = query("mailbox/replay")
+_REPLAY_EVENT = query("mailbox/replay_event")
+_SET_ASIDE = query("mailbox/set_aside")
+_RETIRE_EVENTS = query("mailbox/retire_events")
+_RETIRE_MAILBOXES = query("mailbox/retire_mailboxes")
+
+Which = Literal["all", "unprocessed", "parked"]
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    kind: str
+    status: str
+    mailboxes: int
+    # Events that wait in them, and how long the oldest mailbox has not been processed.
+    events: int
+    oldest_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class MailboxRow:
+    kind: str
+    key: str
+    processing_status: str
+    appended: int
+    processed: int
+    failures: int
+    last_error: str | None
+    locked_by: str | None
+    claimable_at: datetime | None
+    processing_started_at: datetime | None
+    last_processed_at: datetime | None
+    created_at: datetime
+
+    @property
+    def pending(self) -> int:
+        return self.appended - self.processed
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    kind: str
+    key: str
+    seq: int
+    dedupe_key: str
+    type: str
+    payload: dict[str, Any]
+    created_at: datetime
+    processed_at: datetime | None
+    error: str | None
+
+
+async def summary(conn: Connection) -> list[Summary]:
+    """Every kind that has mailboxes which are not idle."""
+    return [pick(Summary, row) for row in await conn.fetch(_SUMMARY)]
+
+
+async def list_mailboxes(
+    conn: Connection, kind: str, *, status: MailboxStatus | None, after: str, limit: int
+) -> list[MailboxRow]:
+    return [pick(MailboxRow, row) for row in await conn.fetch(_LIST, kind, status, after, limit)]
+
+
+async def stuck(conn: Connection, *, in_hand_for_s: float, limit: int) -> list[MailboxRow]:
+    """Mailboxes that one worker has had in hand for long, the longest first."""
+    return [pick(MailboxRow, row) for row in await conn.fetch(_STUCK, in_hand_for_s, limit)]
+
+
+async def get(conn: Connection, kind: str, key: str) -> MailboxRow | None:
+    return pick_or_none(MailboxRow, await conn.fetchrow(_GET, kind, key))
+
+
+async def list_events(
+    conn: Connection, kind: str, key: str, *, which: Which, after: int, limit: int
+) -> list[StoredEvent]:
+    rows = await conn.fetch(_LIST_EVENTS, kind, key, after, which, limit)
+    return [pick(StoredEvent, row) for row in rows]
+
+
+async def get_event(conn: Connection, kind: str, key: str, seq: int) -> StoredEvent | None:
+    return pick_or_none(StoredEvent, await conn.fetchrow(_GET_EVENT, kind, key, seq))
+
+
+async def replay(conn: Connection, kind: str, key: str | None = None, *, limit: int = 1_000) -> list[str]:
+    """Bring a dead mailbox back, or those of a kind; the keys of those that were dead."""
+    return [row["key"] for row in await conn.fetch(_REPLAY, kind, key, limit)]
+
+
+async def replay_event(tx: Connection, kind: str, key: str, seq: int) -> int | None:
+    """Give an event that was set aside another turn; its new number. None if it was not set aside."""
+    await mailboxes.lock(tx, {(kind, key)})
+    again: int | None = await tx.fetchval(_REPLAY_EVENT, kind, key, seq)
+    return again
+
+
+async def set_aside(conn: Connection, kind: str, key: str, seq: int, error: str) -> bool:
+    """Let a mailbox go on without one of its pending events."""
+    return await conn.fetchval(_SET_ASIDE, kind, key, seq, error) is not None
+
+
+async def retire_events(
+    conn: Connection, *, older_than_s: float, limit: int, after: datetime = LONG_AGO
+) -> tuple[int, datetime | None]:
+    """Remove events that were processed long ago; how many, and up to which moment of their arrival."""
+    row = await conn.fetchrow(_RETIRE_EVENTS, older_than_s, limit, after)
+    assert row is not None, "an aggregate"
+    return row["removed"], row["upto"]
+
+
+async def retire_mailboxes(conn: Connection, *, idle_for_s: float, limit: int) -> int:
+    """Remove mailboxes that are long idle and empty; how many."""
+    status: str = await conn.execute(_RETIRE_MAILBOXES, idle_for_s, limit)
+    return int(status.removeprefix("DELETE "))
