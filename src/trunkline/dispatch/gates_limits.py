@@ -68,7 +68,8 @@ class Tally:
         self._counts = counts
         self._pods = pods
         self._account_pace = account_pace
-        self._persons: Counter[PersonQuestion] = Counter()
+        # Calls of this batch to a person: of all merchants (None), and of each.
+        self._persons: Counter[tuple[str, str | None]] = Counter()
         self._called: dict[tuple[str, str], UUID] = {}
         self._merchants: Counter[str] = Counter()
         self._campaigns: Counter[tuple[str, UUID]] = Counter()
@@ -108,9 +109,9 @@ class Tally:
     def _person_limits(self, case: Case) -> Answer | None:
         for question, then in _person_questions(case):
             found = self._counts.persons[question]
-            seen = PersonCalls(
-                found.calls + self._persons[question], found.oldest_at or self.now, found.all_own
-            )
+            here = self._persons[question.phone, question.merchant_id]
+            all_own = found.all_own and here == self._persons[question.phone, question.asked_by]
+            seen = PersonCalls(found.calls + here, found.oldest_at or self.now, all_own)
             if free_at := person_free_at(question, seen):
                 subject = "calls_per_person" if question.merchant_id is None else "person_limits"
                 return self._later(case, RefusalReason.LIMIT, subject, free_at, ends=then == "finish")
@@ -187,7 +188,7 @@ class Tally:
     def _count(self, case: Case) -> None:
         assert case.policy is not None
         lead, number = case.lead, _number(case)
-        self._persons.update(question for question, _ in _person_questions(case))
+        self._persons.update([(lead.phone, None), (lead.phone, lead.merchant_id)])
         self._called[lead.phone, number.e164] = case.grant.attempt_id
         self._merchants[lead.merchant_id] += 1
         if lead.campaign_id:

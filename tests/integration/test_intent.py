@@ -1,0 +1,239 @@
+"""From grants to committed attempts: what goes in, what is refused, and what every refusal says."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import pytest
+
+from trunkline.dispatch.intent import Intents, slow_account
+from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
+from trunkline.model import Finish, Outcome
+from trunkline.store.database import Connection
+from trunkline.testing.dialing import ME, Dialing, open_dialing
+
+R = RefusalReason
+
+
+@pytest.fixture
+async def dialing(database_url: str) -> AsyncIterator[Dialing]:
+    async with open_dialing(database_url) as dialing:
+        yield dialing
+
+
+def refused(intents: Intents) -> Refusal:
+    """The only one there is, and nothing else."""
+    assert intents.committed == ()
+    (refusal,) = intents.refused
+    return refusal
+
+
+async def test_a_grant_becomes_an_attempt_that_may_be_sent(dialing: Dialing) -> None:
+    lead = await dialing.lead("+12125550001")
+    grant = dialing.grant(lead, 3)
+    intents = await dialing.intend(grant)
+    (intent,) = intents.committed
+    assert intents.refused == ()
+    assert (intent.attempt_id, intent.lead_id, intent.to_phone) == (grant.attempt_id, lead, "+12125550001")
+    assert (intent.carrier, intent.account, intent.send_in_s) == ("twilio", "default", 0.0)
+    row = await dialing.row("SELECT * FROM attempts")
+    assert (row["id"], row["state"], row["channel_no"], row["dialer"]) == (grant.attempt_id, "dialing", 3, ME)
+    assert row["send_at"] == intent.send_at
+    found = await dialing.lead_row(lead)
+    assert (found["status"], found["attempt_count"], found["version"]) == ("PROCESSING", 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "subject"),
+    [
+        ("UPDATE leads SET version = 2", "BACKLOG"),
+        ("UPDATE leads SET status = 'PROCESSING'", "PROCESSING"),
+        ("UPDATE leads SET status = 'FINISHED', outcome = 'X', finished_at = now()", "FINISHED"),
+        ("DELETE FROM leads", "gone"),
+    ],
+)
+async def test_race_7_a_lead_that_is_not_as_granted_is_not_dialled(
+    dialing: Dialing, change: str, subject: str
+) -> None:
+    grant = dialing.grant(await dialing.lead())
+    await dialing.run(change)
+    refusal = refused(await dialing.intend(grant))
+    assert (refusal.reason, refusal.until, refusal.subject) == (R.LEAD, None, subject)
+    assert refusal.is_gone
+    assert await dialing.value("SELECT count(*) FROM attempts") == 0
+
+
+async def test_race_24_a_lead_that_is_not_due_by_postgres_clock_says_when_it_is(dialing: Dialing) -> None:
+    lead = await dialing.lead(due_in_s=60)
+    refusal = refused(await dialing.intend(dialing.grant(lead)))
+    assert (refusal.reason, refusal.until) == (R.NOT_DUE, (await dialing.lead_row(lead))["due_at"])
+
+
+@pytest.mark.parametrize(("age_ms", "goes_in"), [(2500, True), (3001, False)])
+async def test_race_7_a_grant_that_its_dialer_slept_over_is_refused(
+    dialing: Dialing, age_ms: int, *, goes_in: bool
+) -> None:
+    granted_ms = round((await dialing.now()).timestamp() * 1000) - age_ms
+    grant = dialing.grant(await dialing.lead(), granted_ms=granted_ms)
+    intents = await dialing.intend(grant)
+    assert bool(intents.committed) is goes_in
+    if not goes_in:
+        assert refused(intents).reason is R.STALE_GRANT
+
+
+async def test_a_channel_that_is_taken_names_its_true_owner(dialing: Dialing) -> None:
+    owner = await dialing.attempt("+12125559999", state="answered", channel=5)
+    lead = await dialing.lead()
+    refusal = refused(await dialing.intend(dialing.grant(lead, 5)))
+    assert (refusal.reason, refusal.blocks, refusal.owner) == (R.CHANNEL, Blocks.CHANNEL, owner)
+    found = await dialing.lead_row(lead)
+    assert (found["status"], found["version"]) == ("BACKLOG", 1)
+
+
+async def test_a_person_who_is_being_called_from_this_number_names_that_call(dialing: Dialing) -> None:
+    from_phone = await dialing.value("SELECT e164 FROM numbers")
+    owner = await dialing.attempt("+12125550001", state="ringing", channel=5, from_phone=from_phone)
+    refusal = refused(await dialing.intend(dialing.grant(await dialing.lead("+12125550001"), 6)))
+    assert (refusal.reason, refusal.blocks, refusal.owner) == (R.PERSON, Blocks.PERSON, owner)
+
+
+async def test_two_leads_of_one_person_in_one_batch_are_one_call(dialing: Dialing) -> None:
+    first, second = [dialing.grant(await dialing.lead("+12125550001")) for _ in range(2)]
+    intents = await dialing.intend(first, second)
+    assert [intent.attempt_id for intent in intents.committed] == [first.attempt_id]
+    (refusal,) = intents.refused
+    assert (refusal.reason, refusal.owner) == (R.PERSON, first.attempt_id)
+
+
+async def test_a_refusal_never_names_an_owner_that_did_not_go_in(dialing: Dialing) -> None:
+    """Of two leads of one person the first meets a taken channel: the second was refused because of nothing."""
+    await dialing.attempt("+12125559999", state="answered", channel=5)
+    first = dialing.grant(await dialing.lead("+12125550001"), 5)
+    second = dialing.grant(await dialing.lead("+12125550001"), 6)
+    intents = await dialing.intend(first, second)
+    reasons = {refusal.grant.attempt_id: refusal for refusal in intents.refused}
+    assert reasons[first.attempt_id].reason is R.CHANNEL
+    assert (reasons[second.attempt_id].owner, reasons[second.attempt_id].blocks) == (None, Blocks.LEAD)
+    assert reasons[second.attempt_id].until is not None
+
+
+async def test_a_lead_granted_twice_in_one_batch_is_dialled_once(dialing: Dialing) -> None:
+    lead = await dialing.lead()
+    intents = await dialing.intend(dialing.grant(lead), dialing.grant(lead))
+    assert len(intents.committed) == 1
+    (refusal,) = intents.refused
+    assert (refusal.reason, refusal.is_gone) == (R.LEAD, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "subject"),
+    [
+        ("UPDATE numbers SET status = 'draining'", "number_not_active"),
+        ("DELETE FROM numbers", "number_not_active"),
+        ("UPDATE numbers SET max_channels = 2", "above_maximum"),
+    ],
+)
+async def test_a_number_that_may_not_dial_is_left_alone(dialing: Dialing, change: str, subject: str) -> None:
+    grant = dialing.grant(await dialing.lead(), 3)
+    await dialing.run(change)
+    refusal = refused(await dialing.intend(grant))
+    assert (refusal.reason, refusal.blocks, refusal.subject) == (R.CHANNEL, Blocks.NUMBER, subject)
+    assert refusal.until is not None
+
+
+async def test_a_good_batch_with_bad_grants_in_it_loses_only_those(dialing: Dialing) -> None:
+    owner = await dialing.attempt("+12125559999", state="answered", channel=5)
+    good = [dialing.grant(lead, channel) for channel, lead in enumerate(await dialing.leads(4), start=1)]
+    taken = dialing.grant(await dialing.lead(), 5)
+    early = dialing.grant(await dialing.lead(due_in_s=9), 6)
+    gone = dialing.grant(uuid4(), 7)
+    intents = await dialing.intend(taken, *good, early, gone)
+    assert {intent.attempt_id for intent in intents.committed} == {grant.attempt_id for grant in good}
+    assert {(r.grant.attempt_id, r.reason, r.owner) for r in intents.refused} == {
+        (taken.attempt_id, R.CHANNEL, owner),
+        (early.attempt_id, R.NOT_DUE, None),
+        (gone.attempt_id, R.LEAD, None),
+    }
+
+
+async def test_fault_7_a_stop_is_asked_about_again_at_the_commit_point(dialing: Dialing) -> None:
+    asked = []
+
+    def stopped(
+        reseller: str, merchant: str, campaign: UUID | None, number: UUID, carrier: str
+    ) -> str | None:
+        asked.append((reseller, merchant, campaign, number, carrier))
+        return "kill switch"
+
+    lead = await dialing.lead()
+    refusal = refused(await dialing.intend(dialing.grant(lead), stopped=stopped))
+    assert (refusal.reason, refusal.subject) == (R.PAUSED, "kill switch")
+    assert asked == [("r", "m", None, dialing.number, "twilio")]
+    assert (await dialing.lead_row(lead))["version"] == 1
+
+
+async def test_every_refusal_is_kept_with_its_reason_and_time_and_counted_in_one_row(
+    dialing: Dialing,
+) -> None:
+    lead = await dialing.lead()
+    for _ in range(3):
+        await dialing.intend(dialing.grant(lead), stopped=lambda *_: "paused by hand")
+    row = await dialing.row("SELECT * FROM decisions")
+    assert (row["lead_id"], row["reason"], row["subject"], row["times"]) == (
+        lead,
+        "paused",
+        "paused by hand",
+        3,
+    )
+    assert row["until"] > row["first_at"]
+    assert row["last_at"] > row["first_at"]
+
+
+async def test_a_conflict_is_kept_as_a_decision_too(dialing: Dialing) -> None:
+    await dialing.attempt("+12125559999", state="answered", channel=5)
+    await dialing.intend(dialing.grant(await dialing.lead(), 5))
+    assert await dialing.value("SELECT reason FROM decisions") == "channel"
+
+
+async def test_leads_that_end_at_a_gate_are_told_in_the_same_transaction(dialing: Dialing) -> None:
+    told: list[dict[UUID, Finish]] = []
+
+    async def on_finished(tx: Connection, ends: dict[UUID, Finish]) -> None:
+        assert await tx.fetchval("SELECT status FROM leads") == "FINISHED"
+        told.append(ends)
+        raise RuntimeError("the job cannot be written")
+
+    lead = await dialing.lead(max_attempts=1)
+    await dialing.run("UPDATE leads SET attempt_count = 1")
+    with pytest.raises(RuntimeError):
+        await dialing.intend(dialing.grant(lead), on_finished=on_finished)
+    assert told == [{lead: Finish(Outcome.CALL_LIMIT_REACHED, "ATTEMPTS_EXHAUSTED")}]
+    assert (await dialing.lead_row(lead))["status"] == "BACKLOG"
+
+
+async def test_an_account_that_was_told_to_slow_down_starts_nothing_until_then(dialing: Dialing) -> None:
+    await slow_account(dialing.database, "twilio", "default", 30)
+    lead = await dialing.lead()
+    refusal = refused(await dialing.intend(dialing.grant(lead)))
+    assert (refusal.reason, refusal.blocks, refusal.subject) == (
+        R.PACE,
+        Blocks.ACCOUNT,
+        "account twilio/default",
+    )
+    assert refusal.until is not None
+    assert timedelta(seconds=25) < refusal.until - await dialing.now() <= timedelta(seconds=30)
+    other = await dialing.add_number(account="other")
+    assert len((await dialing.intend(dialing.grant(lead, number=other))).committed) == 1
+
+
+async def test_a_second_slow_down_never_shortens_the_first(dialing: Dialing) -> None:
+    await slow_account(dialing.database, "twilio", "default", 60)
+    first = await dialing.value("SELECT next_start_at FROM paces")
+    await slow_account(dialing.database, "twilio", "default", 1)
+    assert await dialing.value("SELECT next_start_at FROM paces") == first
+
+
+async def test_an_empty_reply_of_the_gates_writes_nothing(dialing: Dialing) -> None:
+    intents = await dialing.intend(dialing.grant(uuid4()), dialing.grant(uuid4()))
+    assert [refusal.subject for refusal in intents.refused] == ["gone", "gone"]
+    assert await dialing.value("SELECT count(*) FROM decisions") == 0

@@ -1,0 +1,496 @@
+"""Two dialers, an operator and a dying network at once. Each test holds one of them still at the worst moment.
+
+Nobody sleeps: a transaction is held open, and Postgres itself is asked whether the other one waits.
+"""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from trunkline.dispatch.intent import disown, slow_account
+from trunkline.dispatch.intent_batch import IntentBatch
+from trunkline.dispatch.refusals import Refusal, RefusalReason
+from trunkline.leads.calling_policy import CallingPolicy, Price
+from trunkline.leads.limits import CallsPerPerson, PodRoom
+from trunkline.store import numbers
+from trunkline.store.database import Connection, connect
+from trunkline.testing.dialing import ME, Dialing, open_dialing
+from trunkline.testing.proxy import TcpProxy
+from trunkline.testing.waiting import eventually
+
+R = RefusalReason
+ADA, BOB = "+12125550001", "+12125550002"
+
+
+@pytest.fixture
+async def dialing(database_url: str) -> AsyncIterator[Dialing]:
+    async with open_dialing(database_url) as dialing:
+        yield dialing
+
+
+@pytest.fixture
+async def other(dialing: Dialing) -> UUID:
+    """A number of another account, so that no account stands between two dialers."""
+    return await dialing.add_number(account="other")
+
+
+def reasons(refused: tuple[Refusal, ...]) -> list[tuple[RefusalReason, str | None]]:
+    return [(refusal.reason, refusal.subject) for refusal in refused]
+
+
+# Counting
+
+
+async def test_race_12_two_dialers_who_both_see_six_of_seven_calls_place_one(
+    dialing: Dialing, other: UUID
+) -> None:
+    for _ in range(6):
+        await dialing.attempt(ADA)
+    first, _ = await dialing.half_an_intent(dialing.grant(await dialing.lead(ADA)))
+    second = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead(ADA, "n"), number=other)))
+    await dialing.commit(first)
+    assert reasons((await second).refused) == [(R.LIMIT, "calls_per_person")]
+
+
+@pytest.mark.parametrize(
+    ("policy", "subject"),
+    [
+        (CallingPolicy(attempts_per_day=1), "attempts_per_day"),
+        (CallingPolicy(spend_per_day_micros=15, price=Price(per_call_micros=10)), "spend_per_day"),
+    ],
+)
+async def test_race_12_two_dialers_cannot_both_use_the_last_of_a_merchants_day(
+    dialing: Dialing, other: UUID, policy: CallingPolicy, subject: str
+) -> None:
+    await dialing.policy(policy)
+    first, _ = await dialing.half_an_intent(dialing.grant(await dialing.lead()))
+    second = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead(), number=other)))
+    await dialing.commit(first)
+    assert [refusal.subject for refusal in (await second).refused] == [subject]
+
+
+async def test_race_12_two_dialers_cannot_both_take_a_merchants_last_call_at_once(
+    dialing: Dialing, other: UUID
+) -> None:
+    await dialing.run("UPDATE merchants SET max_concurrent = 1")
+    first, _ = await dialing.half_an_intent(dialing.grant(await dialing.lead()))
+    second = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead(), number=other)))
+    await dialing.commit(first)
+    assert reasons((await second).refused) == [(R.LIMIT, "merchant_concurrency")]
+
+
+async def test_race_24_two_dialers_cannot_both_count_on_the_last_pod(dialing: Dialing, other: UUID) -> None:
+    def one_pod() -> PodRoom:
+        return PodRoom(free=1, answer_rate=1.0)
+
+    first, _ = await dialing.half_an_intent(dialing.grant(await dialing.lead()), pods=one_pod)
+    second = await dialing.blocked(
+        dialing.intend(dialing.grant(await dialing.lead(merchant="n"), number=other), pods=one_pod)
+    )
+    await dialing.commit(first)
+    assert reasons((await second).refused) == [(R.PODS, None)]
+
+
+async def test_race_4_two_dialers_of_one_account_take_turns(dialing: Dialing) -> None:
+    def pace(carrier: str, account: str) -> float:
+        return 2.0
+
+    first, batch = await dialing.half_an_intent(dialing.grant(await dialing.lead()), account_pace=pace)
+    second = await dialing.blocked(
+        dialing.intend(dialing.grant(await dialing.lead(merchant="n")), account_pace=pace)
+    )
+    await dialing.commit(first)
+    (before,) = batch.intents()
+    (after,) = (await second).committed
+    assert after.send_at - before.send_at == timedelta(seconds=0.5)
+
+
+async def test_what_was_rolled_back_is_not_counted(dialing: Dialing, other: UUID) -> None:
+    await dialing.policy(CallingPolicy(calls_per_person=CallsPerPerson(max_calls=1)), "platform", "")
+    first, _ = await dialing.half_an_intent(dialing.grant(await dialing.lead(ADA)))
+    second = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead(ADA), number=other)))
+    await first.execute("ROLLBACK")
+    assert len((await second).committed) == 1
+
+
+async def test_counting_does_not_depend_on_the_servers_default_isolation(
+    dialing: Dialing, other: UUID
+) -> None:
+    """At REPEATABLE READ the count would see the world as it was before the lock was waited for."""
+    name = await dialing.value("SELECT current_database()")
+    await dialing.run(f"ALTER DATABASE {name} SET default_transaction_isolation = 'repeatable read'")
+    await dialing.policy(CallingPolicy(calls_per_person=CallsPerPerson(max_calls=1)), "platform", "")
+    strict = await connect(dialing.url)
+    try:
+        first, _ = await dialing.half_an_intent(dialing.grant(await dialing.lead(ADA)))
+        here = dialing.database
+        dialing.database = strict
+        grant = dialing.grant(await dialing.lead(ADA), number=other)
+        second = await dialing.blocked(dialing.intend(grant))
+        dialing.database = here
+        await dialing.commit(first)
+        assert reasons((await second).refused) == [(R.LIMIT, "calls_per_person")]
+    finally:
+        await strict.close()
+
+
+# Numbers
+
+
+async def test_race_10_a_maximum_that_is_lowered_during_the_intent_counts(dialing: Dialing) -> None:
+    operator = await dialing.open_transaction()
+    await operator.execute("UPDATE numbers SET max_channels = 3")
+    intent = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead(), 7)))
+    await dialing.commit(operator)
+    assert reasons((await intent).refused) == [(R.CHANNEL, "above_maximum")]
+
+
+async def test_race_10_an_operator_who_needs_a_number_idle_waits_for_the_intent(dialing: Dialing) -> None:
+    first, _ = await dialing.half_an_intent(dialing.grant(await dialing.lead(), 7))
+    operator = await dialing.open_transaction()
+    held = await dialing.blocked(numbers.lock_and_count_held(operator, dialing.number))
+    await dialing.commit(first)
+    assert await held == 1
+    await operator.execute("ROLLBACK")
+
+
+async def test_two_dialers_share_a_number_without_waiting(dialing: Dialing) -> None:
+    """Its row is locked FOR SHARE; they only wait for the account, which the second one does not have here."""
+    first, _ = await dialing.half_an_intent(dialing.grant(await dialing.lead(), 1))
+    row = await dialing.value("SELECT id FROM numbers WHERE id = $1 FOR SHARE NOWAIT", dialing.number)
+    assert row == dialing.number
+    await dialing.commit(first)
+
+
+async def test_race_13_with_a_call_above_the_maximum_live_calls_are_counted(dialing: Dialing) -> None:
+    """Ten channels became three while channel eight talks: channels one to three are free, and two may be used."""
+    await dialing.attempt(BOB, state="answered", channel=8)
+    await dialing.run("UPDATE numbers SET max_channels = 3")
+    grants = [dialing.grant(lead, channel) for channel, lead in enumerate(await dialing.leads(3), start=1)]
+    intents = await dialing.intend(*grants)
+    assert len(intents.committed) == 2
+    assert reasons(intents.refused) == [(R.CHANNEL, "number_full")]
+
+
+async def test_race_10_a_call_of_unknown_fate_above_the_maximum_does_not_stop_an_idle_number(
+    dialing: Dialing,
+) -> None:
+    await dialing.attempt(BOB, state="unknown", channel=10, holds=True)
+    await dialing.run("UPDATE numbers SET max_channels = 3")
+    assert len((await dialing.intend(dialing.grant(await dialing.lead(), 1))).committed) == 1
+
+
+async def test_race_13_two_dialers_count_a_crowded_number_one_after_the_other(dialing: Dialing) -> None:
+    await dialing.attempt(BOB, state="answered", channel=8)
+    await dialing.run("UPDATE numbers SET max_channels = 2")
+    first, _ = await dialing.half_an_intent(dialing.grant(await dialing.lead(), 1))
+    with pytest.raises(asyncpg.LockNotAvailableError):
+        await dialing.value("SELECT id FROM numbers WHERE id = $1 FOR SHARE NOWAIT", dialing.number)
+    second = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead(), 2)))
+    await dialing.commit(first)
+    assert reasons((await second).refused) == [(R.CHANNEL, "number_full")]
+
+
+async def test_race_13_a_number_that_becomes_crowded_while_it_is_waited_for_is_not_counted_under_a_shared_lock(
+    dialing: Dialing,
+) -> None:
+    await dialing.attempt(BOB, state="answered", channel=8)
+    operator = await dialing.open_transaction()
+    await operator.execute("UPDATE numbers SET max_channels = 3")
+    intent = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead(), 1)))
+    await dialing.commit(operator)
+    assert reasons((await intent).refused) == [(R.CHANNEL, "number_full")]
+    assert len((await dialing.intend(dialing.grant(await dialing.lead(), 1))).committed) == 1
+
+
+# Channels and persons
+
+
+async def test_race_5_attempts_go_in_by_number_and_channel_so_that_inserters_meet_in_one_order(
+    dialing: Dialing,
+) -> None:
+    """An inbound call takes channel 1, then its neighbour 2. In any other order than theirs this is a deadlock."""
+    await dialing.run("ALTER TABLE attempts ALTER COLUMN dialer SET DEFAULT 'inbound'")
+    inbound = await dialing.open_transaction()
+    await _ring_in(inbound, dialing.number, 1)
+    grants = [dialing.grant(await dialing.lead(), channel) for channel in (2, 1)]
+    intent = await dialing.blocked(dialing.intend(*grants))
+    await _ring_in(inbound, dialing.number, 2)
+    await dialing.commit(inbound)
+    intents = await intent
+    assert intents.committed == ()
+    assert [refusal.reason for refusal in intents.refused] == [R.CHANNEL, R.CHANNEL]
+    assert None not in [refusal.owner for refusal in intents.refused]
+
+
+async def _ring_in(tx: Connection, number: UUID, channel: int) -> None:
+    await tx.execute(
+        "INSERT INTO attempts (id, direction, attempt_no, reseller_id, merchant_id, number_id, channel_no,"
+        " carrier, account, to_phone, from_phone)"
+        " VALUES (gen_random_uuid(), 'inbound', 1, 'r', 'm', $1, $2, 'twilio', 'default', '+1', '+2')",
+        number,
+        channel,
+    )
+
+
+async def test_race_5_a_channel_that_is_being_freed_is_waited_for_and_taken(dialing: Dialing) -> None:
+    old = await dialing.attempt(BOB, state="answered", channel=1)
+    fold = await dialing.open_transaction()
+    await fold.execute("UPDATE attempts SET state = 'ended', holds_channel = false WHERE id = $1", old)
+    intent = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead(), 1)))
+    await dialing.commit(fold)
+    assert len((await intent).committed) == 1
+
+
+async def test_race_6_slowing_an_account_does_not_wait_for_an_intent_that_waits_for_the_slower(
+    dialing: Dialing,
+) -> None:
+    """The writer of a 429 frees a channel; an intent of the same account waits for exactly that."""
+    old = await dialing.attempt(BOB, state="dialing", channel=1)
+    writer = await dialing.open_transaction()
+    await writer.execute("UPDATE attempts SET state = 'rejected', holds_channel = false WHERE id = $1", old)
+    intent = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead(), 1)))
+    await slow_account(dialing.database, "twilio", "default", 30)
+    await dialing.commit(writer)
+    assert len((await intent).committed) == 1
+    assert await dialing.value("SELECT next_start_at > now() + interval '20 s' FROM paces")
+
+
+async def test_race_6_the_same_people_in_two_campaigns_do_not_deadlock(dialing: Dialing) -> None:
+    first, _ = await dialing.half_an_intent(
+        dialing.grant(await dialing.lead(ADA)), dialing.grant(await dialing.lead(BOB))
+    )
+    second = await dialing.blocked(
+        dialing.intend(
+            dialing.grant(await dialing.lead(BOB, "n")), dialing.grant(await dialing.lead(ADA, "n"))
+        )
+    )
+    await dialing.commit(first)
+    assert [refusal.reason for refusal in (await second).refused] == [R.PERSON, R.PERSON]
+
+
+async def test_race_6_a_bulk_load_of_the_same_merchant_does_not_wait_for_an_intent(dialing: Dialing) -> None:
+    await dialing.policy(CallingPolicy(attempts_per_day=10))
+    first, _ = await dialing.half_an_intent(dialing.grant(await dialing.lead()))
+    assert await dialing.leads(3)
+    await dialing.commit(first)
+
+
+# Leads
+
+
+async def test_race_5_a_lead_that_is_being_aborted_holds_up_nobody_else(dialing: Dialing) -> None:
+    aborted, good = dialing.grant(await dialing.lead()), dialing.grant(await dialing.lead())
+    operator = await dialing.open_transaction()
+    await operator.execute(
+        "UPDATE leads SET status = 'FINISHED', outcome = 'ABORTED', finished_at = now(), version = 2"
+        " WHERE id = $1",
+        aborted.lead_id,
+    )
+    intents = await dialing.intend(aborted, good)
+    assert [intent.attempt_id for intent in intents.committed] == [good.attempt_id]
+    (refusal,) = intents.refused
+    assert (refusal.reason, refusal.subject, refusal.is_gone) == (R.LEAD, "being_changed", False)
+    await dialing.commit(operator)
+    (again,) = (await dialing.intend(aborted)).refused
+    assert (again.subject, again.is_gone) == ("FINISHED", True)
+
+
+async def test_race_5_an_abort_that_comes_second_finds_a_lead_that_is_being_called(dialing: Dialing) -> None:
+    lead = await dialing.lead()
+    first, _ = await dialing.half_an_intent(dialing.grant(lead))
+    abort = await dialing.blocked(
+        dialing.value(
+            "UPDATE leads SET status = 'FINISHED', outcome = 'ABORTED', finished_at = now()"
+            " WHERE id = $1 AND status = 'BACKLOG' RETURNING id",
+            lead,
+        )
+    )
+    await dialing.commit(first)
+    assert await abort is None
+    assert (await dialing.lead_row(lead))["status"] == "PROCESSING"
+
+
+async def test_race_20_a_lead_that_breaks_the_intent_breaks_only_its_own(dialing: Dialing) -> None:
+    poison = await dialing.lead()
+    await dialing.run(
+        f"ALTER TABLE attempts ADD CONSTRAINT no_poison CHECK (lead_id <> '{poison}') NOT VALID"
+    )
+    good = await dialing.leads(2)
+    intents = await dialing.intend(*[dialing.grant(lead) for lead in (good[0], poison, good[1])])
+    assert [intent.lead_id for intent in intents.committed] == good
+    (refusal,) = intents.refused
+    assert (refusal.reason, refusal.grant.lead_id, refusal.is_gone) == (R.ERROR, poison, True)
+    found = await dialing.lead_row(poison)
+    assert (found["status"], found["version"]) == ("BACKLOG", 2)
+    assert found["due_at"] > await dialing.now() + timedelta(seconds=20)
+
+
+async def test_race_20_a_lead_that_always_breaks_its_intent_ends(dialing: Dialing) -> None:
+    poison = await dialing.lead()
+    await dialing.run("ALTER TABLE attempts ADD CONSTRAINT no_attempts CHECK (false) NOT VALID")
+    for _ in range(10):
+        await dialing.run("UPDATE leads SET due_at = now(), version = 1")
+        await dialing.intend(dialing.grant(poison))
+    found = await dialing.lead_row(poison)
+    assert (found["status"], found["outcome"], found["outcome_reason"]) == ("FINISHED", "NO_CONFIG", "ERROR")
+
+
+async def test_race_20_a_gate_that_fails_fails_for_one_lead(dialing: Dialing) -> None:
+    def stopped(reseller: str, merchant: str, campaign: object, number: object, carrier: str) -> str | None:
+        if merchant == "n":
+            raise RuntimeError("a bug")
+        return None
+
+    bad, good = dialing.grant(await dialing.lead(merchant="n")), dialing.grant(await dialing.lead())
+    intents = await dialing.intend(bad, good, stopped=stopped)
+    assert [intent.attempt_id for intent in intents.committed] == [good.attempt_id]
+    assert reasons(intents.refused) == [(R.ERROR, "gate")]
+
+
+# Time
+
+
+async def test_race_7_a_stopped_dialer_holds_up_only_those_who_need_what_it_holds(
+    dialing: Dialing, other: UUID
+) -> None:
+    """The first holds Ada and its account. The batch of the second fails on Ada, and its others go in without her."""
+    first, _ = await dialing.half_an_intent(dialing.grant(await dialing.lead(ADA, "n"), number=other))
+    grants = [dialing.grant(lead) for lead in (*await dialing.leads(2), await dialing.lead(ADA))]
+    intents = await dialing.intend(*grants)
+    assert len(intents.committed) == 2
+    assert reasons(intents.refused) == [(R.CONTENDED, None)]
+    await first.execute("ROLLBACK")
+
+
+async def test_race_7_a_dialer_that_is_stopped_inside_its_intent_is_thrown_out_by_postgres(
+    dialing: Dialing,
+) -> None:
+    stopped = await asyncpg.connect(dialing.url)
+    await stopped.execute("BEGIN")
+    batch = IntentBatch([dialing.grant(await dialing.lead())], "stopped", dialing.rules())
+    await batch.write(stopped, 500)
+    lead = await dialing.lead()
+
+    async def goes_in() -> bool:
+        return bool((await dialing.intend(dialing.grant(lead))).committed)
+
+    await eventually(goes_in, timeout_s=10)
+    assert await dialing.value("SELECT count(*) FROM attempts") == 1
+    with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+        await stopped.execute("COMMIT")
+    stopped.terminate()
+
+
+async def test_the_time_outs_end_with_the_transaction(dialing: Dialing) -> None:
+    """Behind a transaction pooler the next client has the same server connection."""
+    single = await connect(dialing.url, pool_size=1)
+    dialing.database, here = single, dialing.database
+    await dialing.intend(dialing.grant(await dialing.lead()))
+    assert await dialing.value("SELECT current_setting('lock_timeout')") == "0"
+    assert await dialing.value("SELECT current_setting('transaction_timeout')") == "0"
+    dialing.database = here
+    await single.close()
+
+
+# A COMMIT that is not answered
+
+
+async def test_race_8_after_a_lost_commit_reply_nothing_is_sent_and_the_attempt_is_disowned(
+    dialing: Dialing,
+) -> None:
+    lead = await dialing.lead()
+    grant = dialing.grant(lead)
+    async with TcpProxy.before(dialing.url) as proxy:
+        behind = await connect(proxy.url, pool_size=1)
+        dialing.database, here = behind, dialing.database
+        proxy.swallow_reply(after=b"COMMIT;")
+        intents = await dialing.intend(grant)
+        dialing.database = here
+        behind.pool.terminate()
+    assert (intents.committed, intents.refused) == ((), ())
+    assert [attempt.grant for attempt in intents.lost] == [grant]
+    assert await dialing.state_of(grant.attempt_id) == "dialing", "it had gone through"
+    (entry,) = await disown(dialing.database, intents.lost, ME)
+    row = await dialing.row("SELECT * FROM attempts")
+    assert (row["state"], row["end_reason"], row["holds_channel"]) == ("rejected", "not_sent", False)
+    found = await dialing.lead_row(lead)
+    assert (found["status"], found["attempt_count"], found["version"]) == ("BACKLOG", 0, 3)
+    assert (entry.lead_id, entry.version) == (lead, 3)
+    assert len((await dialing.intend(dialing.grant(lead, 1, version=3))).committed) == 1
+
+
+async def test_race_8_disowning_waits_for_the_commit_that_is_in_flight(dialing: Dialing) -> None:
+    """A reader would see nothing and call the lead again."""
+    first, batch = await dialing.half_an_intent(dialing.grant(await dialing.lead()))
+    disowning = await dialing.blocked(disown(dialing.database, batch.attempts, "another dialer"))
+    await dialing.commit(first)
+    assert len(await disowning) == 1
+    assert await dialing.state_of(batch.attempts[0].grant.attempt_id) == "rejected"
+
+
+async def test_race_8_a_commit_that_failed_leaves_its_id_unusable_and_its_lead_as_it_was(
+    dialing: Dialing,
+) -> None:
+    lead = await dialing.lead()
+    first, batch = await dialing.half_an_intent(dialing.grant(lead))
+    disowning = await dialing.blocked(disown(dialing.database, batch.attempts, "another dialer"))
+    await first.execute("ROLLBACK")
+    assert await disowning == []
+    assert await dialing.state_of(batch.attempts[0].grant.attempt_id) == "rejected"
+    found = await dialing.lead_row(lead)
+    assert (found["status"], found["version"], found["attempt_count"]) == ("BACKLOG", 1, 0)
+    (refusal,) = (await dialing.intend(batch.attempts[0].grant)).refused
+    assert refusal.reason is R.CHANNEL, "the id is taken"
+
+
+async def test_race_8_disowning_late_does_not_touch_the_call_that_another_dialer_placed(
+    dialing: Dialing,
+) -> None:
+    lead = await dialing.lead()
+    first, batch = await dialing.half_an_intent(dialing.grant(lead, 1))
+    await first.execute("ROLLBACK")
+    (newer,) = (await dialing.intend(dialing.grant(lead, 2))).committed
+    assert await disown(dialing.database, batch.attempts, "another dialer") == []
+    assert await dialing.state_of(newer.attempt_id) == "dialing"
+    assert (await dialing.lead_row(lead))["status"] == "PROCESSING"
+    newest = await dialing.value("SELECT id FROM attempts ORDER BY intent_at DESC LIMIT 1")
+    assert newest == newer.attempt_id, "or its answer would be hung up as superseded"
+
+
+async def test_race_8_disowning_twice_is_disowning_once(dialing: Dialing) -> None:
+    first, batch = await dialing.half_an_intent(dialing.grant(await dialing.lead()))
+    await dialing.commit(first)
+    assert len(await disown(dialing.database, batch.attempts, "another dialer")) == 1
+    assert await disown(dialing.database, batch.attempts, "another dialer") == []
+    assert await dialing.value("SELECT attempt_count FROM leads") == 0
+
+
+async def test_only_the_own_attempts_can_be_disowned(dialing: Dialing) -> None:
+    first, batch = await dialing.half_an_intent(dialing.grant(await dialing.lead()))
+    await dialing.commit(first)
+    assert await disown(dialing.database, batch.attempts, "somebody else") == []
+    assert await dialing.state_of(batch.attempts[0].grant.attempt_id) == "dialing"
+
+
+async def test_a_server_that_goes_away_before_the_commit_raises_and_leaves_nothing(dialing: Dialing) -> None:
+    lead = await dialing.lead()
+    async with TcpProxy.before(dialing.url) as proxy:
+        behind = await connect(proxy.url, pool_size=1)
+        dialing.database, here = behind, dialing.database
+        proxy.swallow_reply(after=b"wanted AS MATERIALIZED")
+        with pytest.raises((asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError)):
+            await dialing.intend(dialing.grant(lead))
+        dialing.database = here
+        behind.pool.terminate()
+
+    async def is_rolled_back() -> bool:
+        return bool(
+            await dialing.value("SELECT id FROM leads WHERE status = 'BACKLOG' FOR UPDATE SKIP LOCKED")
+        )
+
+    await eventually(is_rolled_back)
+    assert await dialing.value("SELECT count(*) FROM attempts") == 0
