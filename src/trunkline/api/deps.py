@@ -11,6 +11,7 @@ from trunkline.api.body_guard import BodyRule
 from trunkline.api.key_verifier import KeyVerifier
 from trunkline.api.store import Store
 from trunkline.clock import Clock
+from trunkline.jobs.face import JobFace
 from trunkline.leads.ingest import PAYLOAD_BYTES_MAX
 from trunkline.store.database import Database
 from trunkline.store.leads import Lead
@@ -55,6 +56,8 @@ class ApiDeps:
     limits: ApiLimits = ApiLimits()
     # The carriers that a number may name; None takes any.
     carriers: frozenset[str] | None = None
+    # Without it the routes of jobs and webhook endpoints answer that they are not available.
+    jobs: JobFace | None = None
 
 
 @dataclass(frozen=True, slots=True)

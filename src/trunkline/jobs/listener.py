@@ -88,5 +88,7 @@ class Listener(Loop):
         metrics.JOB_NOTIFICATIONS_RECEIVED.labels(channel).inc()
         if payload == pokes.CANCELLED:
             self._on_cancel()
-        elif pid != self._own_pid():
-            self._on_poke(pokes.decode(payload))
+            return
+        places = pokes.decode(payload)
+        if places is None or pid != self._own_pid():
+            self._on_poke(places)

@@ -1,15 +1,17 @@
 """Jobs as people see them: what there is, and what can be done about it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
+import asyncpg
+
 from trunkline.states import JobStatus
 from trunkline.store.database import Connection
 from trunkline.store.jobs import Inserted, inserted
-from trunkline.store.rows import pick, pick_or_none
+from trunkline.store.rows import pick
 from trunkline.store.sql import query
 from trunkline.store.tenants import Tenant
 
@@ -100,11 +102,12 @@ async def list_jobs(
         before,
         limit,
     )
-    return [pick(Job, row) for row in rows]
+    return [_job(row) for row in rows]
 
 
 async def get(conn: Connection, tenant: Tenant, job_id: UUID) -> Job | None:
-    return pick_or_none(Job, await conn.fetchrow(_GET, tenant.reseller_id, tenant.merchant_id, job_id))
+    row = await conn.fetchrow(_GET, tenant.reseller_id, tenant.merchant_id, job_id)
+    return None if row is None else _job(row)
 
 
 async def cancel(tx: Connection, tenant: Tenant, job_id: UUID, reason: str) -> Cancelled | None:
@@ -148,6 +151,11 @@ async def resume(tx: Connection, job_type: str) -> bool:
 
 async def types(conn: Connection, job_types: Sequence[str]) -> list[TypeState]:
     return [pick(TypeState, row) for row in await conn.fetch(_TYPES, job_types, COUNT_MAX)]
+
+
+def _job(row: asyncpg.Record) -> Job:
+    found = pick(Job, row)
+    return replace(found, status=JobStatus(found.status))
 
 
 async def _locked_status(tx: Connection, tenant: Tenant, job_id: UUID) -> JobStatus | None:

@@ -10,6 +10,8 @@ each reseller, `a-pool` and `b-pool`, and one of each merchant, `a1-pool` and so
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from fastapi import FastAPI
@@ -23,8 +25,10 @@ from trunkline.api.paging import LAST_ID
 from trunkline.api.principal import SCOPES
 from trunkline.clock import ManualClock, SystemClock
 from trunkline.control.raising import raise_alarm
+from trunkline.jobs.face import JobFace
+from trunkline.jobs.poker import Poker
 from trunkline.model import new_id
-from trunkline.store import alarms, keys, numbers, tenants
+from trunkline.store import alarms, keys, numbers, tenants, webhook_endpoints
 from trunkline.store.alarms import AlarmFilter
 from trunkline.store.database import Connection, Database, connect
 from trunkline.store.keys import NewKey
@@ -49,6 +53,11 @@ POOLS: Mapping[str, Tenant] = {
 _LOCK_WAITS = """
 SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
 """
+_FINISHED_EXPORT = """
+INSERT INTO job_history (id, created_at, priority, attempt_count, max_attempts, job_type, outcome,
+                         reseller_id, merchant_id, result)
+VALUES ($1, now(), 80, 1, 4, 'export', 'succeeded', $2, $3, $4)
+"""
 
 
 @dataclass
@@ -57,6 +66,7 @@ class ApiWorld:
     app: FastAPI
     clock: ManualClock
     accepted: list[Lead]
+    jobs: JobFace
     numbers: dict[str, str] = field(default_factory=dict)
     keys: dict[tuple[str, str], str] = field(default_factory=dict)
 
@@ -96,6 +106,9 @@ class ApiWorld:
             "subject": campaign_id,
             "flag": "event_dispatch",
             "alarm_id": await self._raise_alarm(merchant_id),
+            "job_id": await self._finish_export(merchant_id),
+            "job_type": "deliver_webhook",
+            "endpoint_id": await self._add_endpoint(merchant_id),
         }
 
     async def _raise_alarm(self, merchant_id: str) -> str:
@@ -104,6 +117,25 @@ class ApiWorld:
             await raise_alarm(tx, "dead_jobs", f"of-{merchant_id}", tenant=owner)
             [alarm] = await alarms.list_alarms(tx, owner, AlarmFilter(), before=LAST_ID, limit=1)
         return str(alarm.id)
+
+    async def _finish_export(self, merchant_id: str) -> str:
+        """A job that is done, with a file."""
+        owner, job_id = _TENANTS[merchant_id], new_id()
+        async with self.jobs.files.draft(f"export-{job_id}.csv") as draft:
+            await draft.write(b"id\r\n")
+        async with self.database.connection() as connection:
+            await connection.execute(
+                _FINISHED_EXPORT, job_id, owner.reseller_id, merchant_id, f'{{"file":"export-{job_id}.csv"}}'
+            )
+        return str(job_id)
+
+    async def _add_endpoint(self, merchant_id: str) -> str:
+        endpoint_id, url = new_id(), f"https://{merchant_id}.example.com/hooks"
+        async with self.database.transaction() as tx:
+            await webhook_endpoints.insert(
+                tx, endpoint_id, _TENANTS[merchant_id], url, ["*"], self.jobs.sealer.seal("whsec_c2VjcmV0")
+            )
+        return str(endpoint_id)
 
     async def somebody_waits_for_a_lock(self) -> None:
         """Wait until a statement of this database waits for another transaction."""
@@ -182,6 +214,8 @@ async def open_api(
     async def on_lead_accepted(lead: Lead) -> None:
         accepted.append(lead)
 
+    folder = TemporaryDirectory()
+    jobs = JobFace.build(Poker(None), ["secret of the tests" * 2], Path(folder.name))
     deps = ApiDeps(
         database=database,
         clock=clock,
@@ -189,8 +223,9 @@ async def open_api(
         probes=probes or {},
         render_metrics=metrics.render,
         limits=limits or ApiLimits(),
+        jobs=jobs,
     )
-    world = ApiWorld(database, create_api(deps, hot_routes), clock, accepted)
+    world = ApiWorld(database, create_api(deps, hot_routes), clock, accepted, jobs)
     try:
         await ensure_admin_key(database, ADMIN_KEY)
         if populate:
@@ -198,3 +233,4 @@ async def open_api(
         yield world
     finally:
         await database.close()
+        folder.cleanup()

@@ -7,6 +7,7 @@ from trunkline.api.routes import (
     audit,
     controls,
     flags,
+    jobs,
     keys,
     leads,
     me,
@@ -15,6 +16,7 @@ from trunkline.api.routes import (
     pools,
     probes,
     resellers,
+    webhook_endpoints,
 )
 
 ROUTERS: tuple[APIRouter, ...] = (
@@ -28,6 +30,8 @@ ROUTERS: tuple[APIRouter, ...] = (
     flags.router,
     alarms.router,
     audit.router,
+    jobs.router,
+    webhook_endpoints.router,
     me.router,
     probes.router,
 )

@@ -1,0 +1,36 @@
+"""What the API needs of jobs: to enqueue and poke, to know the types, to seal secrets, to find files."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trunkline.jobs.outbox import Outbox
+from trunkline.jobs.platform.catalogue import job_files, known_types
+from trunkline.jobs.platform.files import FileStore
+from trunkline.jobs.platform.sealing import Sealer
+from trunkline.jobs.poker import Poker
+from trunkline.jobs.registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class JobFace:
+    outbox: Outbox
+    poker: Poker
+    registry: Registry
+    sealer: Sealer
+    files: FileStore
+    # For development: webhooks to plain HTTP and to private addresses.
+    allow_insecure_webhooks: bool = False
+
+    @classmethod
+    def build(
+        cls, poker: Poker, secrets: list[str], data_dir: Path, *, allow_insecure_webhooks: bool = False
+    ) -> "JobFace":
+        registry = known_types()
+        return cls(
+            outbox=Outbox(registry, poker),
+            poker=poker,
+            registry=registry,
+            sealer=Sealer.from_secrets(secrets),
+            files=job_files(data_dir),
+            allow_insecure_webhooks=allow_insecure_webhooks,
+        )
