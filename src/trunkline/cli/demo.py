@@ -44,6 +44,7 @@ class DemoPlan:
 
 async def run_demo(settings: Settings, plan: DemoPlan, stop: asyncio.Event) -> bool:
     """True if every lead finished and the ledger shows that the promise was kept."""
+    out.print(f"Starting Postgres, Valkey, the platform, a simulated carrier and {PODS} simulated pods …")
     async with AsyncExitStack() as stack:
         demo = await Demo.start(stack, settings, plan)
         out.print(

@@ -46,8 +46,11 @@ def live_view(snapshot: Snapshot) -> RenderableType:
         f"{late.p50_ms:.0f} ms" if late else "–",
         f"{late.p99_ms:.0f} ms" if late else "–",
     )
-    bar = ProgressBar(total=snapshot.leads, completed=progress.finished, width=60)
-    return Group(Text("Trunkline demo", style="bold"), figures, bar, _channels(snapshot.channels))
+    bar = Table.grid()
+    bar.add_row(ProgressBar(total=snapshot.leads, completed=progress.finished, width=60))
+    return Group(
+        figures, bar, Text(), Text("channels of each number", style="dim"), _channels(snapshot.channels)
+    )
 
 
 def _channels(uses: list[ChannelUse]) -> RenderableType:
