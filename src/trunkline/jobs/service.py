@@ -24,6 +24,7 @@ from trunkline.jobs.registry import Registry
 from trunkline.jobs.upkeep import Upkeep, UpkeepLimits
 from trunkline.jobs.worker import ClaimLimits, JobWorker
 from trunkline.loops.base import Loop
+from trunkline.settings import Settings
 from trunkline.store import database as store
 from trunkline.store.database import Database
 from trunkline.store.jobs import SESSION, Claimant
@@ -45,7 +46,23 @@ class JobConfig:
     renew_s: float = 5.0
     # Without notifications jobs are found by surveys and timers alone.
     notify: bool = True
+    # How long a stopping worker waits for what it runs.
     drain_s: float = 25.0
+
+    @classmethod
+    def of(cls, settings: Settings) -> "JobConfig":
+        jobs = settings.jobs
+        return cls(
+            identity=settings.identity,
+            claims=ClaimLimits(probe_s=jobs.probe_s, poll_s=jobs.poll_s),
+            crew=CrewLimits(running_max=jobs.concurrency),
+            upkeep=UpkeepLimits(history_s=jobs.history_s, dead_s=jobs.dead_s),
+            lease_s=jobs.lease_s,
+            renew_s=jobs.renew_s,
+            notify=jobs.notify,
+            # Others stop within the same limit, after us.
+            drain_s=settings.http.shutdown_timeout_s * 0.8,
+        )
 
 
 class JobService:

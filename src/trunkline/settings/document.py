@@ -21,6 +21,7 @@ _TITLES = {
     "carrier": "Calls",
     "twilio": "Twilio",
     "router": "Router",
+    "jobs": "Jobs",
     "control": "Controls, flags and alarms",
     "spans": "Spans",
 }

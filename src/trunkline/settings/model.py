@@ -202,6 +202,36 @@ class Router(Group):
     )
 
 
+class Jobs(Group):
+    """Durable work after a commit."""
+
+    concurrency: int = env("JOB_CONCURRENCY", 100, "Jobs that one process runs at a time.", ge=1, le=10_000)
+    lease_s: Seconds = env(
+        "JOB_LEASE", "15s", "A worker that was not heard of for this long loses its jobs to others."
+    )
+    renew_s: Seconds = env("JOB_LEASE_RENEW_INTERVAL", "5s", "How often a worker renews its leases.")
+    probe_s: Seconds = env(
+        "JOB_PROBE_INTERVAL",
+        "1s",
+        "How often a worker looks at everything, so how long a lost notification costs.",
+    )
+    poll_s: Seconds = env(
+        "JOB_POLL_INTERVAL",
+        "30s",
+        "How often it does so at least, when the outbox is so full of dead rows that looking is dear.",
+    )
+    notify: Switch = env(
+        "JOB_NOTIFY_ENABLED", "true", "Without notifications jobs are found by probes and timers alone."
+    )
+    history_s: Seconds = env("JOB_HISTORY_RETENTION", "168h", "How long finished jobs are remembered.")
+    dead_s: Seconds = env("JOB_DEAD_RETENTION", "720h", "How long dead letters wait for a replay.")
+    allow_insecure_webhooks: Switch = env(
+        "WEBHOOK_ALLOW_INSECURE",
+        "false",
+        "For development only: webhooks to plain HTTP and to addresses that are not public.",
+    )
+
+
 class Control(Group):
     """What steers the platform while it runs."""
 
@@ -273,6 +303,7 @@ class Settings(Group):
     carrier: Carrier = Carrier()
     twilio: Twilio = Twilio()
     router: Router = Router()
+    jobs: Jobs = Jobs()
     control: Control = Control()
     spans: Spans = Spans()
 

@@ -39,6 +39,8 @@ def clashes(settings: Settings) -> Iterator[Clash]:
     yield from _of_engines(settings)
     yield from _of_leadership(settings.leader)
     yield from _of_carriers(settings)
+    if settings.jobs.renew_s * 2 > settings.jobs.lease_s:
+        yield Clash(("JOB_LEASE_RENEW_INTERVAL", "JOB_LEASE"), "at most half of JOB_LEASE")
     if settings.http.port == settings.http.metrics_port != 0:
         yield Clash(("METRICS_PORT", "HTTP_PORT"), "a port other than HTTP_PORT, or 0")
 
