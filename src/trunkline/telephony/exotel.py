@@ -162,6 +162,12 @@ class Exotel:
             return Unreadable("not a form")
         return self._read(with_legs(fields, request.body), tag)
 
+    def entry_url(self, url: str) -> str:
+        if not self._asks_password:
+            return url
+        parts = urlsplit(url)
+        return urlunsplit(parts._replace(netloc=f"{BASIC_USER}:{self._passwords[0]}@{parts.netloc}"))
+
     def answer_document(self, stream_url: str, parameters: Mapping[str, str]) -> Document:
         """Up to three parameters and 256 characters reach the stream, by the query of its URL."""
         url = f"{stream_url}?{urlencode(parameters)}" if parameters else stream_url
@@ -194,7 +200,7 @@ class Exotel:
             ("TimeLimit", str(min(order.time_limit_s, TIME_LIMIT_MAX_S))),
             ("TimeOut", str(order.ring_timeout_s)),
             ("CustomField", signed_attempt(order.attempt_id, self.name, self._callback_keys)),
-            ("StatusCallback", self._with_password(order.status_url)),
+            ("StatusCallback", self.entry_url(order.status_url)),
             ("StatusCallbackEvents[]", "answered"),
             ("StatusCallbackEvents[]", "terminal"),
             ("StatusCallbackContentType", JSON),
@@ -202,12 +208,6 @@ class Exotel:
         if order.recording_url:
             form.append(("Record", "true"))
         return urlencode(form).encode()
-
-    def _with_password(self, url: str) -> str:
-        if not self._asks_password:
-            return url
-        parts = urlsplit(url)
-        return urlunsplit(parts._replace(netloc=f"{BASIC_USER}:{self._passwords[0]}@{parts.netloc}"))
 
     def _is_password_right(self, request: WebhookRequest) -> bool:
         if not self._asks_password:

@@ -136,6 +136,9 @@ class Plivo:
             return Forged("callback of another carrier")
         return accept_event(read_event(dict(fields), tag), tag, self._clock.now())
 
+    def entry_url(self, url: str) -> str:
+        return url
+
     def answer_document(self, stream_url: str, parameters: Mapping[str, str]) -> Document:
         return plivo_xml.stream(stream_url, parameters)
 

@@ -132,6 +132,9 @@ class Twilio:
             return Forged("callback of another carrier")
         return self._read(dict(fields), request, tag)
 
+    def entry_url(self, url: str) -> str:
+        return url
+
     def answer_document(self, stream_url: str, parameters: Mapping[str, str]) -> Document:
         return twiml.stream(stream_url, parameters)
 

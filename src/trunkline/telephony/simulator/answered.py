@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from trunkline.telephony.simulator.media import MediaStreams
 from trunkline.telephony.simulator.post import Answer
 from trunkline.telephony.simulator.webhooks import Webhooks
-from trunkline.telephony.simulator.wire import HangUp, Pause, Redirect, Say, Stream, Verb
+from trunkline.telephony.simulator.wire import Forward, HangUp, Pause, Redirect, Say, Stream, Talk, Verb
 
 if TYPE_CHECKING:
     from trunkline.telephony.simulator.calls import Call
@@ -23,26 +23,29 @@ class Answered:
         self._streams = streams
         self._time_scale = time_scale
 
-    async def follow(self, call: "Call") -> None:
+    async def follow(self, call: "Call", verbs: Sequence[Verb] | None = None) -> None:
         """Returns when there is nothing more to do: the carrier then hangs up."""
-        url = call.order.answer_url
+        if verbs is None:
+            verbs = await self.document(call, call.order.answer_url)
         for _ in range(DOCUMENTS_MAX):
-            following = await self._perform(call, await self._document(call, url))
+            following = await self._perform(call, verbs)
             if following is None:
                 return
-            url = following
+            verbs = await self.document(call, following)
 
-    async def _document(self, call: "Call", url: str) -> Sequence[Verb]:
+    async def document(self, call: "Call", url: str) -> Sequence[Verb]:
         body = call.order.inline_document
         if url:
-            answer = await self._webhooks.ask(call.wire.answer_request(call, url))
+            answer = await self._webhooks.ask(call.wire.question(call, url))
             readable = isinstance(answer, Answer) and answer.status < 400
             self._webhooks.counts["documents" if readable else "documents failed"] += 1
-            body = answer.body if isinstance(answer, Answer) and readable else b""
+            if not isinstance(answer, Answer) or not readable:
+                return ()  # the person hears an apology and the call is over
+            body = answer.body
         try:
             return call.wire.read_document(body)
         except ValueError:
-            return ()  # the person hears an apology and the call is over
+            return ()
 
     async def _perform(self, call: "Call", verbs: Sequence[Verb]) -> str | None:
         """The URL of the next document, if one is asked for."""
@@ -58,6 +61,8 @@ class Answered:
                     assert call.dial is not None
                     call.dial.stream_url = url
                     await self._streams.run(call, verb)
+                case Talk() | Forward():
+                    await asyncio.get_running_loop().create_future()  # its end is the end of this task
                 case HangUp():
                     return None
         return None

@@ -5,14 +5,15 @@
                  │            └─► ended (busy, no_answer, canceled)
                  └─► ended (failed)
 
+    ringing (it comes in) ─► its document is asked for ─► answered, or ended (busy)
+
 Timers move it from state to state; only an answered call has a task, while it follows its document.
 """
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from secrets import token_hex
 from typing import Literal
 
 from trunkline.telephony.carrier import EndReason
@@ -24,9 +25,9 @@ from trunkline.telephony.simulator.config import SimulatedAccount, SimulatorConf
 from trunkline.telephony.simulator.faults import Faults, ReplyFault, WebhookFault
 from trunkline.telephony.simulator.ledger import Dial, Ledger
 from trunkline.telephony.simulator.magic import magic
-from trunkline.telephony.simulator.pace import PacedQueue
+from trunkline.telephony.simulator.pace import PacedQueue, RequestWindow
 from trunkline.telephony.simulator.webhooks import Lane, Webhooks
-from trunkline.telephony.simulator.wire import Event, Order, Wire
+from trunkline.telephony.simulator.wire import Event, HangUp, Order, Stream, Talk, Verb, Wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +84,26 @@ class Calls:
         self._answered = answered
         self._activity = activity
         self._queues = {one.sid: PacedQueue(one.calls_per_s, self._dial) for one in config.accounts}
+        self._windows = {
+            one.sid: RequestWindow(one.requests_per_min) for one in config.accounts if one.requests_per_min
+        }
         self._asked: Counter[str] = Counter()
         self._by_to: dict[str, list[Call]] = defaultdict(list)
         self.by_sid: dict[str, Call] = {}
         self.faults: Faults = config.faults
 
     # --- what a wire asks for
+
+    def wait_s(self, account: SimulatedAccount) -> float:
+        """How long an account that asked too often has to wait."""
+        window = self._windows.get(account.sid)
+        return window.wait_s() if window else 0.0
+
+    def has_room(self, account: SimulatedAccount) -> bool:
+        if account.max_concurrent is None:
+            return True
+        live = sum(call.account is account and call.state != "ended" for call in self.by_sid.values())
+        return live < account.max_concurrent
 
     def request(self, account: SimulatedAccount, order: Order, wire: Wire) -> Request:
         nth = self._asked[order.to]
@@ -104,7 +119,7 @@ class Calls:
             raise QueueFullError
         now = self._ledger.now()
         call = Call(
-            sid=f"CA{token_hex(16)}",
+            sid=request.wire.new_call_id(),
             account=request.account,
             order=request.order,
             wire=request.wire,
@@ -116,10 +131,20 @@ class Calls:
         )
         if request.fault is ReplyFault.WEBHOOK_FIRST:
             call.lane.first_delivered = asyncio.Event()
-        self.by_sid[call.sid] = call
-        self._by_to[request.order.to].append(call)
-        self._activity.begin()
+        self._add(call)
         queue.add(call)
+        return call
+
+    def arrive(self, account: SimulatedAccount, order: Order, wire: Wire) -> Call:
+        """Somebody calls one of the account's numbers."""
+        now = self._ledger.now()
+        asked = Request(account, order, wire, self._asked[order.from_], None, 0.0)
+        self._asked[order.from_] += 1
+        call = Call(
+            wire.new_call_id(), account, order, wire, asked.nth, self._fate(asked), now, now, 0, "ringing"
+        )
+        self._add(call)
+        call.task = self._activity.spawn(self._arrival(call))
         return call
 
     def hang_up(self, call: Call, *, only_unanswered: bool) -> None:
@@ -148,15 +173,35 @@ class Calls:
 
     # --- the life of a call
 
-    def _dial(self, call: Call) -> None:
-        call.dial = self._ledger.open(
+    def _add(self, call: Call) -> None:
+        self.by_sid[call.sid] = call
+        self._by_to[call.order.to].append(call)
+        self._activity.begin()
+
+    async def _arrival(self, call: Call) -> None:
+        verbs = await self._answered.document(call, call.order.answer_url)
+        if not verbs or verbs[0] == HangUp(unanswered=True):
+            call.task = None
+            self._end(call, "busy")
+            return
+        if _reaches_an_agent(verbs):
+            call.dial = self._open(call)
+        self._talk(call)
+        await self._follow(call, verbs)
+
+    def _open(self, call: Call) -> Dial:
+        return self._ledger.open(
             call_id=call.sid,
             account=call.account.sid,
             attempt=call.order.attempt,
             to=call.order.to,
             from_=call.order.from_,
             requested_at=call.created_at,
+            direction=call.order.direction,
         )
+
+    def _dial(self, call: Call) -> None:
+        call.dial = self._open(call)
         self._move(call, "initiated")
         self._after(call, self._config.setup_s, lambda: self._ring(call))
 
@@ -174,15 +219,18 @@ class Calls:
             self._after(call, call.fate.ring_s, lambda: self._answer(call))
 
     def _answer(self, call: Call) -> None:
-        assert call.dial is not None
-        call.dial.answered_at = self._ledger.now()
+        self._talk(call)
+        call.task = self._activity.spawn(self._follow(call))
+
+    def _talk(self, call: Call) -> None:
+        if call.dial is not None:
+            call.dial.answered_at = self._ledger.now()
         self._move(call, "answered")
         talk_s = min(call.fate.talk_s, call.order.time_limit_s)
         self._after(call, talk_s, lambda: self._end(call, "completed"))
-        call.task = self._activity.spawn(self._follow(call))
 
-    async def _follow(self, call: Call) -> None:
-        await self._answered.follow(call)
+    async def _follow(self, call: Call, verbs: Sequence[Verb] | None = None) -> None:
+        await self._answered.follow(call, verbs)
         call.task = None
         self._end(call, "completed")
 
@@ -201,19 +249,20 @@ class Calls:
         call.updated_at = self._ledger.now()
         if call.dial is not None:
             call.dial.status = call.reason or event
-        if call.order.status_url and event in call.order.events:
+        letters = call.wire.letters(call, event)
+        for n, letter in enumerate(letters, 1):
             fault, late_s = self._webhook_fault(call)
-            request = call.wire.status_request(call, event)
-            self._webhooks.send(call.lane, request, fault, late_s, last=event == "ended")
+            is_last = event == "ended" and n == len(letters)
+            self._webhooks.send(call.lane, letter, fault, late_s, last=is_last)
             call.sequence += 1
 
     # --- small parts
 
     def _fate(self, request: Request) -> Fate:
-        known = magic(request.order.to)
-        if known:
-            return known.fate
-        return fate(self._config.behaviour, self._config.seed, request.order.to, request.nth)
+        order = request.order
+        person = order.to if order.direction == "outbound" else order.from_
+        known = magic(person)
+        return known.fate if known else fate(self._config.behaviour, self._config.seed, person, request.nth)
 
     def _webhook_fault(self, call: Call) -> tuple[WebhookFault | None, float]:
         key = (self._config.seed, call.order.to, call.nth, call.sequence)
@@ -225,6 +274,10 @@ class Calls:
         _stop_timer(call)
         real_s = simulated_s * self._config.time_scale
         call.timer = asyncio.get_running_loop().call_later(real_s, then)
+
+
+def _reaches_an_agent(verbs: Sequence[Verb]) -> bool:
+    return any(isinstance(verb, Stream | Talk) for verb in verbs)
 
 
 def _stop_timer(call: Call) -> None:

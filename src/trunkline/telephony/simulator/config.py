@@ -1,29 +1,48 @@
 """How a simulator is set up. Everything has a default that suits a test."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from trunkline.telephony.simulator.behaviour import Behaviour
 from trunkline.telephony.simulator.faults import Faults
 
+CarrierName = Literal["twilio", "plivo", "exotel", "vapi"]
+
 
 @dataclass(frozen=True, slots=True)
 class SimulatedAccount:
-    """An account at the simulated carrier. What is over `calls_per_s` waits in its queue."""
+    """An account at a simulated carrier. What is over `calls_per_s` waits in its queue."""
 
     sid: str = "AC" + "0" * 31 + "1"
+    # Plivo's and Exotel's token too, and Vapi's key.
     auth_token: str = field(default="simulated-auth-token", repr=False)
     calls_per_s: float = 1000.0
+    carrier: CarrierName = "twilio"
+    # The name that Exotel wants beside its token.
+    api_key: str = "simulated-api-key"
+    # What is over it is refused: calls at once, and requests of any minute.
+    max_concurrent: int | None = None
+    requests_per_min: int | None = None
 
     def __post_init__(self) -> None:
         if self.calls_per_s <= 0:
             raise ValueError("calls_per_s is above 0")
 
 
+# One account at each. Plivo's own SDK wants twenty characters that begin with MA.
+ACCOUNTS: tuple[SimulatedAccount, ...] = (
+    SimulatedAccount(),
+    SimulatedAccount(sid="MA" + "0" * 17 + "1", carrier="plivo"),
+    SimulatedAccount(sid="simulated1", carrier="exotel"),
+    SimulatedAccount(sid="00000000-0000-4000-8000-000000000001", carrier="vapi"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class SimulatorConfig:
     host: str = "127.0.0.1"
     port: int = 0
-    accounts: tuple[SimulatedAccount, ...] = (SimulatedAccount(),)
+    accounts: tuple[SimulatedAccount, ...] = ACCOUNTS
     seed: int = 1
     # Real seconds per simulated second: 0.02 makes a call of 50 s last one.
     time_scale: float = 1.0
@@ -41,3 +60,7 @@ class SimulatorConfig:
     def __post_init__(self) -> None:
         if self.time_scale <= 0 or self.media_interval_s <= 0:
             raise ValueError("time_scale and media_interval_s are above 0")
+
+    def account(self, carrier: str) -> SimulatedAccount:
+        """The first account at this carrier."""
+        return next(account for account in self.accounts if account.carrier == carrier)

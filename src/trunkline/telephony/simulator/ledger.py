@@ -1,4 +1,4 @@
-"""What was truly dialled. Tests and the demo check their promises here, never in our own tables."""
+"""What was truly dialled, and which calls that came in were taken. Promises are checked here, never in our tables."""
 
 import math
 from collections import defaultdict
@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from trunkline.clock import Clock, SystemClock
+from trunkline.telephony.carrier import Direction
 
 
 @dataclass(slots=True)
 class Dial:
-    """One call that left for the network, with its instants as seconds since 1970."""
+    """One call that left for the network, or came in and got an agent. Its instants are seconds since 1970."""
 
     no: int
     call_id: str
@@ -25,6 +26,12 @@ class Dial:
     ended_at: float | None = None
     status: str = "initiated"
     stream_url: str | None = None
+    direction: Direction = "outbound"
+
+    @property
+    def line(self) -> str:
+        """Which of our numbers it is on."""
+        return self.from_ if self.direction == "outbound" else self.to
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +63,27 @@ class Ledger:
         return self._zero + self._clock.monotonic_s()
 
     def open(
-        self, *, call_id: str, account: str, attempt: str | None, to: str, from_: str, requested_at: float
+        self,
+        *,
+        call_id: str,
+        account: str,
+        attempt: str | None,
+        to: str,
+        from_: str,
+        requested_at: float,
+        direction: Direction = "outbound",
     ) -> Dial:
-        dial = Dial(len(self.dials), call_id, account, attempt, to, from_, requested_at, self.now())
+        dial = Dial(
+            len(self.dials),
+            call_id,
+            account,
+            attempt,
+            to,
+            from_,
+            requested_at,
+            self.now(),
+            direction=direction,
+        )
         self.dials.append(dial)
         return dial
 
@@ -81,7 +106,8 @@ class _Seen:
 def double_dials(dials: Iterable[Dial]) -> list[DoubleDial]:
     seen = _Seen()
     found: list[DoubleDial] = []
-    for dial in sorted(dials, key=lambda dial: dial.started_at):
+    dialled = (dial for dial in dials if dial.direction == "outbound")
+    for dial in sorted(dialled, key=lambda dial: dial.started_at):
         if dial.attempt:
             earlier = seen.attempts.setdefault(dial.attempt, dial)
             if earlier is not dial:
@@ -108,7 +134,7 @@ def peaks(dials: Iterable[Dial]) -> dict[str, tuple[int, float]]:
     """The most calls each number had at one instant, and when first. An end frees its line at once."""
     changes: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for dial in dials:
-        changes[dial.from_] += [(dial.started_at, 1), (_end(dial), -1)]
+        changes[dial.line] += [(dial.started_at, 1), (_end(dial), -1)]
     return {number: _peak(sorted(ordered)) for number, ordered in changes.items()}
 
 

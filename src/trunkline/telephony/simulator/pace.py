@@ -52,3 +52,21 @@ class PacedQueue(Generic[T]):
     def _tick(self) -> None:
         self._timer = None
         self._run()
+
+
+class RequestWindow:
+    """At most so many requests in any minute: whoever is over it is told when to come back."""
+
+    def __init__(self, per_min: int) -> None:
+        self._per_min = per_min
+        self._taken: deque[float] = deque()
+
+    def wait_s(self) -> float:
+        """Take a place, or say how long until there is one."""
+        now = asyncio.get_running_loop().time()
+        while self._taken and self._taken[0] <= now - 60:
+            self._taken.popleft()
+        if len(self._taken) >= self._per_min:
+            return self._taken[0] + 60 - now
+        self._taken.append(now)
+        return 0.0

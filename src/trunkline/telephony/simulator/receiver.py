@@ -18,6 +18,7 @@ class Receiver:
         self.requests: list[WebhookRequest] = []
         self.stream_messages: list[dict[str, Any]] = []
         self.stream_headers: dict[str, str] = {}
+        self.stream_query: dict[str, str] = {}
         # What an answered call is told to do. By default it talks to our own stream until somebody hangs up.
         self.document: Callable[[WebhookRequest], Document] = lambda _: twiml.stream(self.stream_url, {})
         self.status = 204
@@ -28,6 +29,7 @@ class Receiver:
         self._app.add_routes(
             [
                 web.route("*", "/webhooks/{carrier}/answer", self._answer),
+                web.route("*", "/webhooks/{carrier}/inbound", self._answer),
                 web.route("*", "/webhooks/{carrier}/{kind}", self._status),
                 web.get("/stream", self._stream),
             ]
@@ -79,6 +81,7 @@ class Receiver:
         socket = web.WebSocketResponse()
         await socket.prepare(request)
         self.stream_headers = {name.lower(): value for name, value in request.headers.items()}
+        self.stream_query = dict(request.query)
         heard = 0
         async for message in socket:
             if message.type is WSMsgType.TEXT:

@@ -4,6 +4,7 @@ async with Simulator(SimulatorConfig(time_scale=0.02)) as simulator:
     simulator.base_url, simulator.ledger
 """
 
+from collections.abc import Mapping
 from types import TracebackType
 
 from aiohttp import web
@@ -11,14 +12,18 @@ from aiohttp import web
 from trunkline.telephony.simulator.activity import Activity
 from trunkline.telephony.simulator.admin import Admin
 from trunkline.telephony.simulator.answered import Answered
-from trunkline.telephony.simulator.calls import Calls
-from trunkline.telephony.simulator.config import SimulatorConfig
+from trunkline.telephony.simulator.calls import Call, Calls
+from trunkline.telephony.simulator.config import CarrierName, SimulatorConfig
+from trunkline.telephony.simulator.exotel_wire import ExotelWire
 from trunkline.telephony.simulator.faults import Faults
 from trunkline.telephony.simulator.ledger import Ledger
 from trunkline.telephony.simulator.media import MediaStreams
+from trunkline.telephony.simulator.plivo_wire import PlivoWire
 from trunkline.telephony.simulator.post import Poster
 from trunkline.telephony.simulator.twilio_wire import TwilioWire
+from trunkline.telephony.simulator.vapi_wire import VapiWire
 from trunkline.telephony.simulator.webhooks import Webhooks
+from trunkline.telephony.simulator.wire import Order, Wire
 
 # A burst of dials opens a burst of connections; one that overflows is a dial in doubt.
 BACKLOG = 1024
@@ -34,6 +39,15 @@ class Simulator:
         self._streams = MediaStreams(self.config.media_interval_s, self.config.stream_connect_timeout_s)
         answered = Answered(self._webhooks, self._streams, self.config.time_scale)
         self._calls = Calls(self.config, self.ledger, self._webhooks, answered, self._activity)
+        # What an operator would set up at the carrier. Exotel: where the applet of each flow asks for its stream.
+        # Vapi: the numbers of the organisation, and by credential the secret that signs messages.
+        self.flows: dict[str, str] = {}
+        self.vapi_numbers: set[str] = set()
+        self.vapi_credentials: dict[str, str] = {}
+        wire = (self._calls, self.config.accounts, self.config.time_scale)
+        self._twilio, self._plivo = TwilioWire(*wire), PlivoWire(*wire)
+        self._exotel = ExotelWire(*wire, self.flows)
+        self._vapi = VapiWire(*wire, self.vapi_numbers, self.vapi_credentials)
         self._runner = web.AppRunner(
             self._app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.1
         )
@@ -56,6 +70,37 @@ class Simulator:
         site = web.TCPSite(self._runner, self.config.host, self.config.port, backlog=BACKLOG)
         await site.start()
         self.port = self._runner.addresses[0][1]
+        self._vapi.language.base_url = self.base_url
+
+    def ring(
+        self,
+        carrier: CarrierName,
+        to: str,
+        from_: str,
+        *,
+        inbound_url: str,
+        status_url: str = "",
+        headers: Mapping[str, str] | None = None,
+        hmac_secret: str = "",
+    ) -> Call:
+        """Somebody calls one of our numbers. The URLs are what the operator would enter at the carrier."""
+        order = Order(
+            to=to,
+            from_=from_,
+            answer_url=inbound_url,
+            event_urls={"ended": status_url} if status_url else {},
+            answer_method="GET" if carrier == "exotel" else "POST",
+            headers=headers or {},
+            hmac_secret=hmac_secret,
+            direction="inbound",
+        )
+        wires: Mapping[CarrierName, Wire] = {
+            "twilio": self._twilio.language,
+            "plivo": self._plivo.language,
+            "exotel": self._exotel.language,
+            "vapi": self._vapi.language,
+        }
+        return self._calls.arrive(self.config.account(carrier), order, wires[carrier])
 
     async def stop(self) -> None:
         self._calls.close()
@@ -79,7 +124,7 @@ class Simulator:
 
     def _app(self) -> web.Application:
         app = web.Application(client_max_size=64 * 1024)
-        twilio = TwilioWire(self._calls, self.config.accounts, self.config.time_scale)
+        wires = (self._twilio, self._plivo, self._exotel, self._vapi)
         admin = Admin(self.ledger, self._calls, self._webhooks, self._streams)
-        app.add_routes([*twilio.routes(), *admin.routes()])
+        app.add_routes([*admin.routes(), *(route for wire in wires for route in wire.routes())])
         return app

@@ -2,13 +2,28 @@
 
 from collections.abc import Iterator, Mapping
 from email.utils import formatdate
+from secrets import token_hex
 from urllib.parse import urldefrag, urlencode
-from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 from trunkline.telephony.carrier import EndReason
+from trunkline.telephony.simulator import retries
 from trunkline.telephony.simulator.calls import Call
+from trunkline.telephony.simulator.documents import read_xml
+from trunkline.telephony.simulator.durations import duration_s
+from trunkline.telephony.simulator.frames import TwilioFrames
 from trunkline.telephony.simulator.post import Outgoing
-from trunkline.telephony.simulator.wire import Event, HangUp, Pause, Redirect, Say, Stream, Verb
+from trunkline.telephony.simulator.wire import (
+    Event,
+    Forward,
+    HangUp,
+    Letter,
+    Pause,
+    Redirect,
+    Say,
+    Stream,
+    Verb,
+)
 from trunkline.telephony.twilio_signature import FORM, signature
 
 STATUSES: Mapping[str, str] = {
@@ -31,19 +46,10 @@ _SIP_CODES: Mapping[EndReason, str] = {
     "failed": "404",
     "canceled": "487",
 }
-_DOCUMENT_BYTES_MAX = 64 * 1024
 
 
 def status_of(call: Call) -> str:
     return END_STATUSES[call.reason] if call.reason else STATUSES[call.state]
-
-
-def duration_s(call: Call, time_scale: float) -> int:
-    """In simulated seconds, rounded up as a bill is; 0 for a call that nobody answered."""
-    dial = call.dial
-    if dial is None or dial.answered_at is None or dial.ended_at is None:
-        return 0
-    return max(1, round((dial.ended_at - dial.answered_at) / time_scale))
 
 
 def rfc2822(instant: float) -> str:
@@ -56,7 +62,18 @@ class TwilioLanguage:
     def __init__(self, time_scale: float) -> None:
         self._time_scale = time_scale
 
-    def status_request(self, call: Call, event: Event) -> Outgoing:
+    def new_call_id(self) -> str:
+        return f"CA{token_hex(16)}"
+
+    def letters(self, call: Call, event: Event) -> list[Letter]:
+        letters = [self._status(call, event, url)] if (url := call.order.event_urls.get(event)) else []
+        if event == "answered" and call.order.machine_url:
+            letters.append(_post(call, call.order.machine_url, _machine(call)))
+        if event == "ended" and call.order.recording_url and call.reason == "completed":
+            letters.append(_post(call, call.order.recording_url, _recording(call, self._time_scale)))
+        return letters
+
+    def _status(self, call: Call, event: Event, url: str) -> Letter:
         fields = _about(call) | {
             "CallbackSource": "call-progress-events",
             "SequenceNumber": str(call.sequence),
@@ -69,21 +86,17 @@ class TwilioLanguage:
                 "Duration": str(-(-talked_s // 60)),
                 "SipResponseCode": _SIP_CODES[call.reason],
             }
-        return _signed(call, call.order.status_method, call.order.status_url, fields)
+        return _signed(call, call.order.status_method, url, fields)
 
-    def answer_request(self, call: Call, url: str) -> Outgoing:
+    def question(self, call: Call, url: str) -> Letter:
         return _signed(call, call.order.answer_method, url, _about(call))
 
     def read_document(self, body: bytes) -> list[Verb]:
-        if len(body) > _DOCUMENT_BYTES_MAX or b"<!DOCTYPE" in body:
-            raise ValueError("not TwiML")
-        try:
-            root = ElementTree.fromstring(body)  # noqa: S314 - entities need a DOCTYPE, refused above
-        except ElementTree.ParseError as error:
-            raise ValueError("not XML") from error
-        if root.tag != "Response":
-            raise ValueError("not TwiML")
-        return list(_verbs(root))
+        return list(_verbs(read_xml(body)))
+
+    def frames(self, call: Call, stream: Stream) -> TwilioFrames | None:
+        """31920: query strings are not supported."""
+        return None if "?" in stream.url else TwilioFrames(call, stream)
 
     def stream_headers(self, call: Call, url: str) -> dict[str, str]:
         return {"X-Twilio-Signature": signature(call.account.auth_token, url)}
@@ -98,16 +111,46 @@ def _about(call: Call) -> dict[str, str]:
         "CallStatus": status_of(call),
         "Called": order.to,
         "Caller": order.from_,
-        "Direction": "outbound-api",
+        "Direction": "outbound-api" if order.direction == "outbound" else "inbound",
         "From": order.from_,
         "To": order.to,
     }
-    if order.machine_detection and call.dial is not None and call.dial.answered_at is not None:
-        fields["AnsweredBy"] = "machine_start" if call.fate.machine else "human"
+    is_known = order.machine_detection and not order.machine_url  # asynchronously it is told apart
+    if is_known and call.dial is not None and call.dial.answered_at is not None:
+        fields["AnsweredBy"] = _answered_by(call)
     return fields
 
 
-def _signed(call: Call, method: str, url: str, fields: dict[str, str]) -> Outgoing:
+def _answered_by(call: Call) -> str:
+    return "machine_start" if call.fate.machine else "human"
+
+
+def _machine(call: Call) -> dict[str, str]:
+    return {
+        "AccountSid": call.account.sid,
+        "CallSid": call.sid,
+        "AnsweredBy": _answered_by(call),
+        "MachineDetectionDuration": "4200",
+    }
+
+
+def _recording(call: Call, time_scale: float) -> dict[str, str]:
+    sid = f"RE{call.sid[2:]}"
+    return {
+        "AccountSid": call.account.sid,
+        "CallSid": call.sid,
+        "RecordingSid": sid,
+        "RecordingStatus": "completed",
+        "RecordingUrl": f"https://api.twilio.com/2010-04-01/Accounts/{call.account.sid}/Recordings/{sid}",
+        "RecordingDuration": str(duration_s(call, time_scale)),
+    }
+
+
+def _post(call: Call, url: str, fields: dict[str, str]) -> Letter:
+    return _signed(call, "POST", url, fields)
+
+
+def _signed(call: Call, method: str, url: str, fields: dict[str, str]) -> Letter:
     """The fragment holds orders to the carrier; it is neither sent nor signed."""
     target, fragment = urldefrag(url)
     form = urlencode(fields)
@@ -121,10 +164,11 @@ def _signed(call: Call, method: str, url: str, fields: dict[str, str]) -> Outgoi
         ("X-Twilio-Signature", proof),
     )
     body = form.encode() if method == "POST" else b""
-    return Outgoing(method, f"{target}#{fragment}" if fragment else target, headers, body)
+    request = Outgoing(method, f"{target}#{fragment}" if fragment else target, headers, body)
+    return Letter(request, retries.TWILIO.ordered_by(url))
 
 
-def _verbs(root: ElementTree.Element) -> Iterator[Verb]:
+def _verbs(root: Element) -> Iterator[Verb]:
     for element in root:
         match element.tag:
             case "Say":
@@ -133,12 +177,16 @@ def _verbs(root: ElementTree.Element) -> Iterator[Verb]:
                 yield Pause(float(element.get("length", "1")))
             case "Redirect":
                 yield Redirect((element.text or "").strip())
-            case "Hangup" | "Reject":
+            case "Hangup":
                 yield HangUp()
+            case "Reject":
+                yield HangUp(unanswered=True)
+            case "Dial":
+                yield Forward((element.text or "").strip())
             case "Connect":
                 yield from (_stream(one) for one in element.iter("Stream"))
 
 
-def _stream(element: ElementTree.Element) -> Stream:
+def _stream(element: Element) -> Stream:
     parameters = {one.get("name", ""): one.get("value", "") for one in element.iter("Parameter")}
     return Stream(element.get("url", ""), parameters)

@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trunkline.telephony.simulator.calls import Call
-from trunkline.telephony.simulator.twilio_language import duration_s, rfc2822, status_of
+from trunkline.telephony.simulator.durations import duration_s
+from trunkline.telephony.simulator.twilio_language import rfc2822, status_of
 
 
 def resource(call: Call, time_scale: float) -> dict[str, Any]:
@@ -20,7 +21,7 @@ def resource(call: Call, time_scale: float) -> dict[str, Any]:
         "from": call.order.from_,
         "from_formatted": call.order.from_,
         "status": _shown(call),
-        "direction": "outbound-api",
+        "direction": "outbound-api" if call.order.direction == "outbound" else "inbound",
         "date_created": rfc2822(call.created_at),
         "date_updated": rfc2822(call.updated_at),
         "start_time": rfc2822(dial.started_at) if dial else None,

@@ -1,25 +1,22 @@
 """Twilio's REST API for calls: create, fetch, list, update."""
 
-import asyncio
-import socket
-import struct
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from hmac import compare_digest
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from aiohttp import web
 
-from trunkline.telephony.simulator.calls import Call, Calls, QueueFullError, Request
+from trunkline.telephony.simulator.calls import Call, Calls
 from trunkline.telephony.simulator.config import SimulatedAccount
-from trunkline.telephony.simulator.faults import UNDIALLED, Faults, ReplyFault
+from trunkline.telephony.simulator.placing import Replies, place
 from trunkline.telephony.simulator.twilio_language import TwilioLanguage
 from trunkline.telephony.simulator.twilio_orders import read_order
 from trunkline.telephony.simulator.twilio_records import call_filter, resource
 
 _MESSAGES: Mapping[int, str] = {
+    10004: "Call concurrency limit exceeded",
     20001: "A parameter cannot be read",
     20003: "Authenticate",
     20404: "The requested resource was not found",
@@ -43,9 +40,16 @@ Handler = Callable[[web.Request, SimulatedAccount], Awaitable[web.StreamResponse
 class TwilioWire:
     def __init__(self, calls: Calls, accounts: tuple[SimulatedAccount, ...], time_scale: float) -> None:
         self._calls = calls
-        self._language = TwilioLanguage(time_scale)
+        self.language = TwilioLanguage(time_scale)
         self._time_scale = time_scale
-        self._accounts = {account.sid: (account, _basic(account)) for account in accounts}
+        self._accounts = {one.sid: (one, _basic(one)) for one in accounts if one.carrier == "twilio"}
+        self._replies = Replies(
+            created=lambda call: web.json_response(resource(call, time_scale), status=201),
+            throttled=lambda wait_s: _refusal(429, 20429, headers={"Retry-After": str(wait_s)}),
+            error=lambda: web.json_response({"code": 20500, "message": "Internal Server Error"}, status=500),
+            queue_full=lambda: _refusal(400, 22005),
+            too_many=lambda: _refusal(400, 10004),
+        )
 
     def routes(self) -> list[web.RouteDef]:
         root = "/2010-04-01/Accounts/{account}/Calls"
@@ -60,34 +64,7 @@ class TwilioWire:
         order = read_order(parse_qsl(await request.text(), keep_blank_values=True))
         if isinstance(order, int):
             return _refusal(400, order)
-        asked = self._calls.request(account, order, self._language)
-        if asked.fault in UNDIALLED:
-            return _undialled(asked.fault, request, self._calls.faults)
-        try:
-            call = self._calls.place(asked)
-        except QueueFullError:
-            return _refusal(400, 22005)
-        return await self._reply(request, asked, call)
-
-    async def _reply(self, request: web.Request, asked: Request, call: Call) -> web.StreamResponse:
-        """The call is dialled. What the caller gets to know of it is another matter."""
-        match asked.fault:
-            case ReplyFault.SLOW:
-                await asyncio.sleep(asked.slow_s)
-            case ReplyFault.WEBHOOK_FIRST if call.lane.first_delivered is not None:
-                with suppress(TimeoutError):  # a webhook that is lost as well is never delivered
-                    async with asyncio.timeout(self._calls.faults.reply_lost_s):
-                        await call.lane.first_delivered.wait()
-            case ReplyFault.ERROR_AFTER_DIAL:
-                return web.json_response({"code": 20500, "message": "Internal Server Error"}, status=500)
-            case ReplyFault.GARBAGE_AFTER_DIAL:
-                return web.Response(status=201, text="<html>It works!</html>", content_type="text/html")
-            case ReplyFault.REPLY_LOST:
-                await asyncio.sleep(self._calls.faults.reply_lost_s)
-                return _reset(request)
-            case ReplyFault.RESET_AFTER_DIAL:
-                return _reset(request)
-        return web.json_response(resource(call, self._time_scale), status=201)
+        return await place(self._calls, request, account, order, self.language, self._replies)
 
     async def _fetch(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
         call = self._call(request, account)
@@ -153,27 +130,6 @@ class TwilioWire:
             return await handler(request, account)
 
         return handle
-
-
-def _undialled(fault: ReplyFault | None, request: web.Request, faults: Faults) -> web.StreamResponse:
-    match fault:
-        case ReplyFault.THROTTLED:
-            return _refusal(429, 20429, headers={"Retry-After": str(faults.retry_after_s)})
-        case ReplyFault.ERROR_UNDIALLED:
-            return web.json_response({"code": 20500, "message": "Internal Server Error"}, status=500)
-        case ReplyFault.REDIRECT_UNDIALLED:
-            return web.Response(status=307, headers={"Location": request.path_qs})
-        case _:
-            return _reset(request)
-
-
-def _reset(request: web.Request) -> web.StreamResponse:
-    """Cut the connection without a reply, with RST."""
-    if request.transport is not None:
-        connection: socket.socket = request.transport.get_extra_info("socket")
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        request.transport.abort()
-    return web.Response()
 
 
 def _refusal(status: int, code: int, headers: Mapping[str, str] | None = None) -> web.Response:

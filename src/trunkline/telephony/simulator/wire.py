@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from trunkline.telephony.carrier import Direction
 from trunkline.telephony.simulator.post import Outgoing
+from trunkline.telephony.simulator.retries import RetryRule
 
 if TYPE_CHECKING:
     from trunkline.telephony.simulator.calls import Call
@@ -14,20 +16,37 @@ Event = Literal["initiated", "ringing", "answered", "ended"]
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A create request, read."""
+    """A create request, read; or a call that rings at one of our numbers."""
 
     to: str
     from_: str
-    answer_url: str
+    answer_url: str = ""
     inline_document: bytes = b""
     answer_method: str = "POST"
-    status_url: str = ""
     status_method: str = "POST"
-    events: frozenset[Event] = frozenset()
+    # Where each event is told. An event that is missing is not.
+    event_urls: Mapping[Event, str] = field(default_factory=dict)
+    machine_url: str = ""
+    recording_url: str = ""
     ring_timeout_s: float = 60.0
     time_limit_s: float = 14_400.0
     machine_detection: bool = False
     attempt: str | None = None
+    direction: Direction = "outbound"
+    # What the order wants sent with its webhooks, and how often again.
+    headers: Mapping[str, str] = field(default_factory=dict)
+    hmac_secret: str = ""
+    rule: RetryRule | None = None
+    # What the carrier keeps beside the call and shows again: Exotel's custom field, Vapi's overrides.
+    kept: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A webhook with the rule by which it is sent again."""
+
+    request: Outgoing
+    rule: RetryRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +66,54 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
+class Talk:
+    """The carrier's own agent talks, until somebody hangs up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """The caller is connected with somebody else, until somebody hangs up."""
+
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
 class Redirect:
     url: str
 
 
 @dataclass(frozen=True, slots=True)
 class HangUp:
-    pass
+    """`unanswered`: a call that comes in is refused instead of being answered and ended."""
+
+    unanswered: bool = False
 
 
-Verb = Say | Pause | Stream | Redirect | HangUp
+Verb = Say | Pause | Stream | Talk | Forward | Redirect | HangUp
+
+
+class Frames(Protocol):
+    """The words of one media socket, numbered as the carrier numbers them."""
+
+    def opening(self) -> Sequence[str]: ...
+
+    def media(self, elapsed_ms: int) -> str: ...
+
+    def stop(self) -> str: ...
+
+    def heard(self, text: str) -> str | None:
+        """What the carrier says to a message of the agent's: that a mark has been played."""
+        ...
 
 
 class Wire(Protocol):
-    def status_request(self, call: "Call", event: Event) -> Outgoing:
-        """The signed webhook of an event, as the call is now."""
+    def new_call_id(self) -> str: ...
+
+    def letters(self, call: "Call", event: Event) -> Sequence[Letter]:
+        """The signed webhooks of an event, as the call is now."""
         ...
 
-    def answer_request(self, call: "Call", url: str) -> Outgoing:
+    def question(self, call: "Call", url: str) -> Letter:
         """The signed request for the document that says what to do with the call."""
         ...
 
@@ -74,4 +123,8 @@ class Wire(Protocol):
 
     def stream_headers(self, call: "Call", url: str) -> Mapping[str, str]:
         """What proves a media socket's handshake."""
+        ...
+
+    def frames(self, call: "Call", stream: Stream) -> Frames | None:
+        """None: the carrier opens no socket to such a URL."""
         ...

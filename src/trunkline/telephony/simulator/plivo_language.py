@@ -1,0 +1,161 @@
+"""Plivo's language as the carrier speaks it: signed webhook forms out, Plivo XML in."""
+
+from collections.abc import Iterator, Mapping
+from secrets import randbelow
+from urllib.parse import urldefrag, urlencode
+from uuid import uuid4
+from xml.etree.ElementTree import Element
+
+from trunkline.telephony.carrier import EndReason
+from trunkline.telephony.forms import FORM
+from trunkline.telephony.plivo_signature import signature_v2, signature_v3
+from trunkline.telephony.simulator import retries
+from trunkline.telephony.simulator.calls import Call
+from trunkline.telephony.simulator.documents import read_xml
+from trunkline.telephony.simulator.durations import duration_s, moment
+from trunkline.telephony.simulator.frames import PlivoFrames
+from trunkline.telephony.simulator.post import Outgoing
+from trunkline.telephony.simulator.wire import (
+    Event,
+    Forward,
+    HangUp,
+    Letter,
+    Pause,
+    Redirect,
+    Say,
+    Stream,
+    Verb,
+)
+
+STATUSES: Mapping[str, str] = {
+    "queued": "queued",
+    "initiated": "queued",
+    "ringing": "ringing",
+    "answered": "in-progress",
+}
+END_STATUSES: Mapping[EndReason, str] = {
+    "completed": "completed",
+    "busy": "busy",
+    "no_answer": "no-answer",
+    "failed": "failed",
+    "canceled": "cancel",
+}
+CAUSES: Mapping[EndReason, tuple[str, str, int]] = {
+    "completed": ("NORMAL_CLEARING", "Normal Hangup", 4000),
+    "busy": ("USER_BUSY", "Busy Line", 3010),
+    "no_answer": ("NO_ANSWER", "No Answer", 3000),
+    "failed": ("UNALLOCATED_NUMBER", "Invalid Destination Address", 2000),
+    "canceled": ("ORIGINATOR_CANCEL", "Cancelled", 1000),
+}
+
+
+def status_of(call: Call) -> str:
+    return END_STATUSES[call.reason] if call.reason else STATUSES[call.state]
+
+
+def bare(number: str) -> str:
+    """Plivo leaves the plus out of numbers."""
+    return number.removeprefix("+")
+
+
+class PlivoLanguage:
+    """The `Wire` of calls that were ordered from Plivo."""
+
+    def __init__(self, time_scale: float) -> None:
+        self._time_scale = time_scale
+
+    def new_call_id(self) -> str:
+        return str(uuid4())
+
+    def letters(self, call: Call, event: Event) -> list[Letter]:
+        letters = [self._event(call, event, url)] if (url := call.order.event_urls.get(event)) else []
+        if event == "answered" and call.order.machine_url:
+            machine = {
+                "CallUUID": call.sid,
+                "Machine": str(call.fate.machine).lower(),
+                "Event": "MachineDetection",
+            }
+            letters.append(_signed(call, "POST", call.order.machine_url, machine))
+        return letters
+
+    def _event(self, call: Call, event: Event, url: str) -> Letter:
+        fields = _about(call) | {"Event": "Hangup" if event == "ended" else "Ring"}
+        if event == "ended" and call.reason:
+            cause, name, code = CAUSES[call.reason]
+            fields |= {
+                "Duration": str(duration_s(call, self._time_scale)),
+                "BillDuration": str(-(-duration_s(call, self._time_scale) // 60) * 60),
+                "HangupCause": cause,
+                "HangupCauseName": name,
+                "HangupCauseCode": str(code),
+                "HangupSource": "Callee",
+                "EndTime": f"{moment(call.updated_at):%Y-%m-%d %H:%M:%S}",
+            }
+        return _signed(call, "POST", url, fields)
+
+    def question(self, call: Call, url: str) -> Letter:
+        return _signed(call, call.order.answer_method, url, _about(call) | {"Event": "StartApp"})
+
+    def read_document(self, body: bytes) -> list[Verb]:
+        return list(_verbs(read_xml(body)))
+
+    def stream_headers(self, call: Call, url: str) -> dict[str, str]:
+        return {}
+
+    def frames(self, call: Call, stream: Stream) -> PlivoFrames:
+        return PlivoFrames(call, stream)
+
+
+def _about(call: Call) -> dict[str, str]:
+    order = call.order
+    fields = {
+        "CallUUID": call.sid,
+        "CallStatus": status_of(call),
+        "Direction": order.direction,
+        "From": bare(order.from_),
+        "To": bare(order.to),
+        "SessionStart": f"{moment(call.created_at):%Y-%m-%d %H:%M:%S.%f}",
+        "BillRate": "0.0055",
+    }
+    if order.direction == "outbound":
+        fields |= {"RequestUUID": call.sid, "ALegUUID": call.sid, "ALegRequestUUID": call.sid}
+    return fields
+
+
+def _signed(call: Call, method: str, url: str, fields: dict[str, str]) -> Letter:
+    """Both versions are sent, as Plivo does. The fragment holds orders to the carrier and is not signed."""
+    target, fragment = urldefrag(url)
+    form = urlencode(fields)
+    if method == "GET":
+        target += ("&" if "?" in target else "?") + form
+    token, nonce = call.account.auth_token, str(randbelow(10**20)).zfill(20)
+    signed = list(fields.items()) if method == "POST" else []
+    headers = (
+        ("User-Agent", "Plivo"),
+        ("Content-Type", FORM),
+        ("X-Plivo-Signature-V2", signature_v2(token, target, nonce)),
+        ("X-Plivo-Signature-V2-Nonce", nonce),
+        ("X-Plivo-Signature-V3", signature_v3(token, method, target, signed, nonce)),
+        ("X-Plivo-Signature-V3-Nonce", nonce),
+    )
+    body = form.encode() if method == "POST" else b""
+    request = Outgoing(method, f"{target}#{fragment}" if fragment else target, headers, body)
+    return Letter(request, retries.PLIVO.ordered_by(url))
+
+
+def _verbs(root: Element) -> Iterator[Verb]:
+    for element in root:
+        text = (element.text or "").strip()
+        match element.tag:
+            case "Speak":
+                yield Say(text)
+            case "Wait":
+                yield Pause(float(element.get("length", "1")))
+            case "Redirect":
+                yield Redirect(text)
+            case "Hangup":
+                yield HangUp(unanswered=element.get("reason") in ("busy", "rejected"))
+            case "Dial":
+                yield Forward("".join(element.itertext()).strip())
+            case "Stream":
+                yield Stream(text)

@@ -1,0 +1,46 @@
+"""When a carrier sends a webhook again. Each has its own rule, and Twilio and Plivo take orders in the URL."""
+
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, urldefrag
+
+from trunkline.telephony.simulator.post import Answer, NoAnswer, Timeouts
+
+
+@dataclass(frozen=True, slots=True)
+class RetryRule:
+    retries: int = 1
+    # ct = could not connect, rt = no answer in time, 4xx and 5xx = by status, all.
+    policy: frozenset[str] = frozenset({"ct"})
+    timeouts: Timeouts = field(default_factory=Timeouts)
+
+    def ordered_by(self, url: str) -> "RetryRule":
+        """The orders in the URL's fragment: `#rc=2&rp=all&ct=500&rt=1000`."""
+        fragment = urldefrag(url).fragment
+        if not fragment:
+            return self
+        given = dict(parse_qsl(fragment))
+        return RetryRule(
+            retries=min(int(given.get("rc", self.retries)), 5),
+            policy=frozenset(given["rp"].split(",")) if "rp" in given else self.policy,
+            timeouts=Timeouts(int(given.get("ct", "5000")) / 1000, int(given.get("rt", "15000")) / 1000),
+        )
+
+    def applies(self, outcome: Answer | NoAnswer) -> bool:
+        match outcome:
+            case NoAnswer(stage="connect"):
+                kind = "ct"
+            case NoAnswer():
+                kind = "rt"
+            case Answer(status=status) if status >= 400:
+                kind = "4xx" if status < 500 else "5xx"
+            case _:
+                return False
+        return bool({kind, "all"} & self.policy)
+
+
+TWILIO = RetryRule()
+PLIVO = RetryRule(policy=frozenset({"ct", "rt"}))
+NEVER = RetryRule(retries=0)
+EXOTEL = RetryRule(retries=2, policy=frozenset({"all"}))
+# Nothing is sent again, unless the call was ordered with a backoff plan.
+VAPI = RetryRule(retries=0, timeouts=Timeouts(5.0, 20.0))
