@@ -17,6 +17,7 @@ from trunkline.settings.values import (
     HttpUrl,
     LongSecret,
     Name,
+    Networks,
     Port,
     PostgresUrl,
     RedisUrl,
@@ -112,6 +113,11 @@ class Http(Group):
         None,
         "Where carriers reach the API; every callback URL begins with it. Unset, the address listened on.",
     )
+    trusted_proxies: Networks = env(
+        "TRUSTED_PROXIES",
+        "",
+        "Whose `X-Forwarded-Host` and `X-Forwarded-Proto` are believed. PUBLIC_BASE_URL, if set, wins over both.",
+    )
     read_timeout_s: Seconds = env("HTTP_READ_TIMEOUT", "5s", "How long a request may take to arrive.")
     write_timeout_s: Seconds = env("HTTP_WRITE_TIMEOUT", "10s", "How long an answer may take.")
     shutdown_timeout_s: Seconds = env(
@@ -183,6 +189,46 @@ class Twilio(Group):
     account_sid: Text | None = env("TWILIO_ACCOUNT_SID", None, "The account. Unset, Twilio is not used.")
     auth_token: Secret | None = env(
         "TWILIO_AUTH_TOKEN", None, "The account's token, which also signs webhooks."
+    )
+
+
+class Plivo(Group):
+    base_url: HttpUrl = env("PLIVO_BASE_URL", "https://api.plivo.com", "Where Plivo's API is.")
+    auth_id: Text | None = env("PLIVO_AUTH_ID", None, "The account. Unset, Plivo is not used.")
+    auth_token: Secret | None = env(
+        "PLIVO_AUTH_TOKEN", None, "The account's token, which also signs webhooks."
+    )
+
+
+class Exotel(Group):
+    base_url: HttpUrl = env(
+        "EXOTEL_BASE_URL",
+        "https://api.exotel.com",
+        "Where Exotel's API is; for accounts in India https://api.in.exotel.com.",
+    )
+    sid: Text | None = env("EXOTEL_SID", None, "The account. Unset, Exotel is not used.")
+    api_key: Text | None = env("EXOTEL_API_KEY", None, "The name that goes with the token.")
+    api_token: Secret | None = env("EXOTEL_API_TOKEN", None, "The account's token.")
+    app_id: Text | None = env(
+        "EXOTEL_APP_ID", None, "The flow that answered calls run through. Without it nothing is dialled."
+    )
+    time_zone: Text = env(
+        "EXOTEL_TIME_ZONE", "Asia/Kolkata", "The zone in which the account's times are told."
+    )
+
+
+class Vapi(Group):
+    base_url: HttpUrl = env("VAPI_BASE_URL", "https://api.vapi.ai", "Where Vapi's API is.")
+    api_key: Secret | None = env(
+        "VAPI_API_KEY", None, "The organisation's private key. Unset, Vapi is not used."
+    )
+    webhook_secret: Secret | None = env(
+        "VAPI_WEBHOOK_SECRET",
+        None,
+        "What proves a message of Vapi's: sent with it, or its signature made with it.",
+    )
+    assistant_id: Text | None = env(
+        "VAPI_ASSISTANT_ID", None, "The assistant that talks, unless a lead names another. Needed to dial."
     )
 
 
@@ -302,6 +348,9 @@ class Settings(Group):
     dispatch: Dispatch = Dispatch()
     carrier: Carrier = Carrier()
     twilio: Twilio = Twilio()
+    plivo: Plivo = Plivo()
+    exotel: Exotel = Exotel()
+    vapi: Vapi = Vapi()
     router: Router = Router()
     jobs: Jobs = Jobs()
     control: Control = Control()

@@ -68,14 +68,27 @@ def _of_leadership(leader: Leader) -> Iterator[Clash]:
 
 
 def _of_carriers(settings: Settings) -> Iterator[Clash]:
-    carrier, twilio = settings.carrier, settings.twilio
-    if (twilio.account_sid is None) != (twilio.auth_token is None):
-        names = ("TWILIO_ACCOUNT_SID", "TWILIO_AUTH_TOKEN")
-        yield Clash(
-            names if twilio.account_sid is None else names[::-1],
-            "both of the account and its token, or neither",
-        )
+    carrier = settings.carrier
+    for account in _accounts(settings):
+        missing = [name for name, value in account.items() if value is None]
+        if missing and len(missing) < len(account):
+            given = [name for name, value in account.items() if value is not None]
+            parts = "both of" if len(account) == 2 else "all of"
+            yield Clash((*missing, *given), f"{parts} the account and what proves it, or neither")
     if not 1 <= carrier.ring_timeout_s <= 600:
         yield Clash(("RING_TIMEOUT",), "`1s` to `10m`, which is what carriers accept")
     if not 1 <= carrier.time_limit_s <= 86_400:
         yield Clash(("CALL_TIME_LIMIT",), "`1s` to `24h`, which is what carriers accept")
+
+
+def _accounts(settings: Settings) -> Iterator[dict[str, object]]:
+    """What belongs together: an account of the environment is whole, or is not there."""
+    twilio, plivo, exotel, vapi = settings.twilio, settings.plivo, settings.exotel, settings.vapi
+    yield {"TWILIO_ACCOUNT_SID": twilio.account_sid, "TWILIO_AUTH_TOKEN": twilio.auth_token}
+    yield {"PLIVO_AUTH_ID": plivo.auth_id, "PLIVO_AUTH_TOKEN": plivo.auth_token}
+    yield {
+        "EXOTEL_SID": exotel.sid,
+        "EXOTEL_API_KEY": exotel.api_key,
+        "EXOTEL_API_TOKEN": exotel.api_token,
+    }
+    yield {"VAPI_API_KEY": vapi.api_key, "VAPI_WEBHOOK_SECRET": vapi.webhook_secret}

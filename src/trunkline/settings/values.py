@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -83,6 +84,21 @@ Name = Annotated[
 ]
 Text = Annotated[
     str, StringConstraints(min_length=1, max_length=255), Allowed("text of up to 255 characters")
+]
+
+
+def split_networks(value: object) -> object:
+    """`10.0.0.0/8, 127.0.0.1` as networks. An address alone is a network of one."""
+    parts = split_list(value)
+    if isinstance(parts, tuple):
+        return tuple(ip_network(part, strict=False) if isinstance(part, str) else part for part in parts)
+    return parts
+
+
+Networks = Annotated[
+    tuple[IPv4Network | IPv6Network, ...],
+    BeforeValidator(split_networks),
+    Allowed("addresses and networks such as `10.0.0.0/8`, with commas between"),
 ]
 Folder = Annotated[Path, Allowed("a path")]
 Secret = Annotated[SecretStr, Allowed("text")]
