@@ -202,6 +202,7 @@ async def test_a_running_process_notices_that_the_database_went_back_under_it(
         mark = one.guardian.mark
         assert mark is not None
         assert await eventually(lambda: refuses_to_start(one, mark)), "before it has even looked"
+        assert await one.heartbeat.lead_once() == 0, "counting on from there would hide the loss"
         await one.look(2)
         assert one.is_killed, "it remembers by itself, Valkey or not"
 
@@ -293,6 +294,7 @@ async def test_a_beat_between_two_questions_is_no_loss(database_url: str, bus: B
         asked = starting.guardian._ask_witness
 
         async def ask_and_let_it_beat() -> object:
+            await leader.beat(3)
             said = await asked()
             await leader.beat(3)
             return said
