@@ -15,7 +15,7 @@ from trunkline.model import Entry, Grant, Intent
 from trunkline.store import dispatch
 from trunkline.store.database import UNAVAILABLE, Database
 from trunkline.store.dispatch import CONTENDED, UNACCEPTABLE, NewAttempt
-from trunkline.telemetry import get_logger
+from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
@@ -113,4 +113,7 @@ async def _intend(
         lost = {attempt.grant.attempt_id for attempt in batch.attempts}
         others = tuple(_contended(grant) for grant in grants if grant.attempt_id not in lost)
         return Intents(refused=others, lost=tuple(batch.attempts))
-    return Intents(batch.intents(), batch.refusals())
+    refusals = batch.refusals()
+    for refusal in refusals:
+        metrics.INTENTS_REFUSED.labels(refusal.reason.value).inc()
+    return Intents(batch.intents(), refusals)

@@ -1,5 +1,6 @@
 """Pre-checks: what a tenant's own system is asked before a lead is called, and what its answer must be. Pure."""
 
+from datetime import timedelta
 from hashlib import sha256
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -55,6 +56,10 @@ class HttpCheck(Frozen):
     )
     defer_s: float = Field(3600.0, ge=60, le=604_800)
     defer_max: int = Field(10, ge=1, le=10)
+
+    @property
+    def defer_for(self) -> timedelta:
+        return timedelta(seconds=self.defer_s)
 
 
 def fingerprint(checks: tuple[HttpCheck, ...]) -> bytes:

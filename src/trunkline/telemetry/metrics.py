@@ -106,9 +106,18 @@ ATTEMPTS_GIVEN_UP = _counter(
     "attempts_given_up_total", "Attempts in doubt that ended as absent or unknown.", "carrier", "state"
 )
 MASS_FREES_STOPPED = _counter(
-    "mass_frees_stopped_total", "Times that a healer would have freed very many channels at once, and did not."
+    "mass_frees_stopped_total",
+    "Times that a healer would have freed very many channels at once, and did not.",
 )
-FALLBACK_DIALS = _counter("fallback_dials_total", "Calls that were dispatched from Postgres alone, without Valkey.")
+FALLBACK_DIALS = _counter(
+    "fallback_dials_total", "Calls that were dispatched from Postgres alone, without Valkey."
+)
+INTENTS_REFUSED = _counter(
+    "intents_refused_total", "Grants that did not become an attempt, by reason.", "reason"
+)
+PRECHECKS = _counter(
+    "prechecks_total", "Questions to tenants' own systems, by answer: passed, failed, deferred.", "answer"
+)
 CHANNELS_IN_USE = _gauge("channels_in_use", "Channels held, by the number's id.", "number_id")
 CHANNELS_MAX = _gauge("channels_max", "Channels that may be held, by the number's id.", "number_id")
 

@@ -65,13 +65,13 @@ CREATE TABLE decisions (
 -- Leads that wait for a window to open, for whoever changes the window.
 CREATE INDEX decisions_waiting_for_window ON decisions (merchant_id, lead_id) WHERE reason = 'window';
 
--- What a tenant's own system said about a lead, and how often it asked for patience. A pass holds for one version of the
--- policy's checks.
+-- What a tenant's own system said about a lead, and how often it asked for patience. A pass is good for the checks that
+-- were asked. Whoever asks has claimed the row, so that one lead is asked about once at a time.
 CREATE TABLE prechecks (
-    lead_id      uuid PRIMARY KEY REFERENCES leads (id) ON DELETE CASCADE,
-    checks_hash  bytea NOT NULL,
-    passed_until timestamptz,
-    deferrals    smallint NOT NULL DEFAULT 0,
-    last_answer  text,
-    updated_at   timestamptz NOT NULL DEFAULT clock_timestamp()
+    lead_id        uuid PRIMARY KEY REFERENCES leads (id) ON DELETE CASCADE,
+    checks_hash    bytea NOT NULL,
+    claimed_until  timestamptz NOT NULL,
+    passed_until   timestamptz NOT NULL DEFAULT '-infinity',
+    deferrals      smallint NOT NULL DEFAULT 0,
+    last_answer    text
 ) WITH (fillfactor = 50);

@@ -1,0 +1,116 @@
+"""One pre-check over HTTP: to public addresses only, in bounded time and size, tried again when nobody answers."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from yarl import URL
+
+from trunkline.jobs.platform.outgoing import FAILURES, Outgoing, was_refused
+from trunkline.leads.conditions import HttpCheck, holds
+from trunkline.store.prechecks import AskedLead
+
+ANSWER_BYTES_MAX = 64 * 1024
+PAUSE_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    status: int
+    body: Any
+
+    @property
+    def is_failure(self) -> bool:
+        """The other side is there and cannot answer now."""
+        return self.status >= 500 or self.status == 429
+
+
+@dataclass(frozen=True, slots=True)
+class Nobody:
+    """No answer. `is_final`: asking again would be in vain."""
+
+    reason: str
+    is_final: bool = False
+
+
+Said = Answered | Nobody
+
+
+async def ask_all(
+    outgoing: Outgoing, checks: Sequence[HttpCheck], lead: AskedLead
+) -> tuple[HttpCheck, Said] | None:
+    """None if all checks pass, else the first that does not, and what was said."""
+    for check in checks:
+        said = await _ask(outgoing, check, lead)
+        if not _passes(check, said):
+            return check, said
+    return None
+
+
+def _passes(check: HttpCheck, said: Said) -> bool:
+    if isinstance(said, Nobody) or said.is_failure:
+        return check.on_failure == "proceed"
+    answer = {"status": said.status, "body": said.body}
+    judges_status = any(condition.path == "status" for condition in check.conditions)
+    is_fine = judges_status or 200 <= said.status < 300
+    return is_fine and all(holds(condition, answer) for condition in check.conditions)
+
+
+async def _ask(outgoing: Outgoing, check: HttpCheck, lead: AskedLead) -> Said:
+    said: Said = Nobody("not_asked")
+    for attempt in range(check.retries + 1):
+        if attempt:
+            await asyncio.sleep(PAUSE_S * 2 ** (attempt - 1))
+        said = await _ask_once(outgoing, check, lead)
+        if isinstance(said, Answered) and not said.is_failure:
+            return said
+        if isinstance(said, Nobody) and said.is_final:
+            return said
+    return said
+
+
+async def _ask_once(outgoing: Outgoing, check: HttpCheck, lead: AskedLead) -> Said:
+    url, body = _request(check, lead)
+    try:
+        async with (
+            asyncio.timeout(check.timeout_s),
+            outgoing.request(
+                check.method,
+                url,
+                body=body,
+                headers={**check.headers, "Content-Type": "application/json"},
+                total_timeout_s=check.timeout_s,
+            ) as response,
+        ):
+            # One byte more than may be, so that a longer answer is seen to be longer.
+            raw = await response.content.read(ANSWER_BYTES_MAX + 1)
+            return Answered(response.status, _decoded(raw))
+    except FAILURES as error:
+        if was_refused(error):
+            return Nobody("address_refused", is_final=True)
+        return Nobody("timeout" if isinstance(error, TimeoutError) else "not_reached")
+
+
+def _request(check: HttpCheck, lead: AskedLead) -> tuple[str, bytes | None]:
+    question: dict[str, str | int] = {
+        "lead_id": str(lead.id),
+        "request_id": lead.request_id,
+        "merchant_id": lead.merchant_id,
+        "phone": lead.phone,
+        "attempt": lead.attempt_count + 1,
+    }
+    if check.method == "GET":
+        return str(URL(check.url).update_query(question)), None
+    return check.url, msgspec.json.encode({**question, "payload": lead.payload})
+
+
+def _decoded(raw: bytes) -> Any:
+    """What is not JSON, or too long, has no fields: conditions on them do not hold."""
+    if len(raw) > ANSWER_BYTES_MAX:
+        return None
+    try:
+        return msgspec.json.decode(raw)
+    except msgspec.DecodeError:
+        return None

@@ -1,0 +1,160 @@
+"""Asks a tenant's own system whether a lead may be called, before a channel is taken for it.
+
+`run_ahead` is for the leads at the heads of flows: no channel waits for them. A pass holds for 60 s. A lead that is
+granted without one is refused as `precheck needed`; the dialer keeps its channel, asks with `ask` in a task of its own,
+and tries again. Every lead is asked about on its own, so a slow answer holds up nobody else.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from trunkline.dispatch.intent_batch import Rules
+from trunkline.dispatch.policies import Owner
+from trunkline.dispatch.precheck_http import Nobody, ask_all
+from trunkline.jobs.platform.outgoing import Outgoing
+from trunkline.leads.calling_policy import Effective
+from trunkline.leads.conditions import HttpCheck
+from trunkline.model import Entry, Finish, Outcome
+from trunkline.store import dispatch, prechecks
+from trunkline.store.database import Connection, Database
+from trunkline.store.dispatch import Move, NewDecision, Writing
+from trunkline.store.prechecks import AskedLead
+from trunkline.telemetry import get_logger, metrics
+
+log = get_logger(__name__)
+
+PASS_VALID_S = 60.0
+# Asked again ahead of time, so that a pass does not run out between two rounds.
+RENEW_BELOW_S = 20.0
+AT_ONCE_MAX = 64
+REASON = "precheck"
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    lead_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    lead_id: UUID
+    finish: Finish
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """To be asked about again; `moved` is its new place in Postgres."""
+
+    lead_id: UUID
+    moved: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Nothing to ask, or nobody to ask about: changed meanwhile, or somebody else is asking."""
+
+    lead_id: UUID
+    reason: str
+
+
+Verdict = Passed | Ended | Deferred | Skipped
+
+
+class Prechecks:
+    def __init__(self, database: Database, outgoing: Outgoing, rules: Rules):
+        self._database = database
+        self._outgoing = outgoing
+        self._rules = rules
+        self._room = asyncio.Semaphore(AT_ONCE_MAX)
+
+    async def run_ahead(self, lead_ids: Sequence[UUID]) -> list[Verdict]:
+        """For leads that will be granted soon. Those that have a fresh pass, or need none, cost one read."""
+        return list(await self._ask(lead_ids, fresh_for_s=RENEW_BELOW_S))
+
+    async def ask(self, lead_id: UUID) -> Verdict:
+        """For one lead whose channel is waiting."""
+        (verdict,) = await self._ask([lead_id], fresh_for_s=0.0) or [Skipped(lead_id, "gone")]
+        return verdict
+
+    async def _ask(self, lead_ids: Sequence[UUID], *, fresh_for_s: float) -> Sequence[Verdict]:
+        async with self._database.connection() as conn:
+            leads = await prechecks.waiting(conn, lead_ids, fresh_for_s=fresh_for_s)
+            policies = await self._rules.policies.of(conn, map(_owner, leads))
+            wanted = {
+                lead.id: (lead, policy)
+                for lead in leads
+                if (policy := policies[_owner(lead)]) and _is_needed(lead, policy)
+            }
+            leases = {
+                lead_id: (policy.checks_hash, _lease_s(policy)) for lead_id, (_, policy) in wanted.items()
+            }
+            claimed = await prechecks.claim(conn, leases) if leases else {}
+        verdicts: list[Verdict] = [
+            Skipped(lead.id, "being_asked" if lead.id in wanted else "not_needed")
+            for lead in leads
+            if lead.id not in claimed
+        ]
+        asked = (self._judge(*wanted[lead_id], deferrals) for lead_id, deferrals in claimed.items())
+        return verdicts + list(await asyncio.gather(*asked))
+
+    async def _judge(self, lead: AskedLead, policy: Effective, deferrals: int) -> Verdict:
+        async with self._room:
+            refused = await ask_all(self._outgoing, policy.prechecks, lead)
+        if refused is None:
+            await self._pass(lead, policy)
+            return Passed(lead.id)
+        check, said = refused
+        word = said.reason if isinstance(said, Nobody) else f"status {said.status}"
+        log.info("precheck.not_passed", lead_id=str(lead.id), answer=word)
+        return await self._refuse(lead, policy, check, deferrals, word)
+
+    async def _pass(self, lead: AskedLead, policy: Effective) -> None:
+        metrics.PRECHECKS.labels("passed").inc()
+        async with self._database.connection() as conn:
+            await prechecks.passed(conn, lead.id, policy.checks_hash, valid_s=PASS_VALID_S, answer="passed")
+
+    async def _refuse(
+        self, lead: AskedLead, policy: Effective, check: HttpCheck, deferrals: int, word: str
+    ) -> Verdict:
+        """Postgres first, as with every refusal: the lead ends or gets its new due time in one transaction."""
+        async with self._database.transaction() as tx:
+            now = await prechecks.lock_lead(tx, lead.id, lead.version)
+            if now is None:
+                return Skipped(lead.id, "changed")
+            writing = Writing()
+            if check.otherwise == "defer" and deferrals < check.defer_max:
+                until = now + check.defer_for
+                opening = policy.opening(lead.phone, lead.timezone, until)
+                if opening:
+                    writing.moves[lead.id] = Move(opening.opens_at, opening.closes_at)
+            if not writing.moves:
+                writing.ends[lead.id] = Finish(Outcome.PRECHECK_FAILED, word.upper().replace(" ", "_"))
+            return await self._write(tx, lead, writing, word)
+
+    async def _write(self, tx: Connection, lead: AskedLead, writing: Writing, word: str) -> Verdict:
+        move = writing.moves.get(lead.id)
+        until = move.due_at if move else None
+        writing.decisions.append(NewDecision(lead.id, REASON, lead.merchant_id, word, until))
+        written = await dispatch.write(tx, writing, "prechecks")
+        if writing.ends:
+            await self._rules.on_finished(tx, writing.ends)
+        await prechecks.failed(tx, lead.id, deferred=move is not None, answer=word)
+        metrics.PRECHECKS.labels("deferred" if move else "failed").inc()
+        if move:
+            return Deferred(lead.id, written.moved[lead.id])
+        return Ended(lead.id, writing.ends[lead.id])
+
+
+def _owner(lead: AskedLead) -> Owner:
+    return Owner(lead.reseller_id, lead.merchant_id, lead.campaign_id)
+
+
+def _is_needed(lead: AskedLead, policy: Effective) -> bool:
+    return bool(policy.prechecks) and lead.passed_checks != policy.checks_hash
+
+
+def _lease_s(policy: Effective) -> float:
+    """Longer than all tries of all checks can take."""
+    return sum((check.timeout_s + 2.0) * (check.retries + 1) for check in policy.prechecks) + 5.0

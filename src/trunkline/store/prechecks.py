@@ -1,0 +1,63 @@
+"""Pre-checks of leads: who has been asked about, and what was said."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from trunkline.store.database import Connection
+from trunkline.store.rows import pick
+from trunkline.store.sql import query
+
+_WAITING = query("prechecks/waiting")
+_CLAIM = query("prechecks/claim")
+_PASS = query("prechecks/pass")
+_LOCK_LEAD = query("prechecks/lock_lead")
+_FAIL = query("prechecks/fail")
+
+
+@dataclass(frozen=True, slots=True)
+class AskedLead:
+    id: UUID
+    version: int
+    request_id: str
+    reseller_id: str
+    merchant_id: str
+    campaign_id: UUID | None
+    phone: str = field(repr=False)
+    timezone: str | None
+    payload: dict[str, Any] = field(repr=False)
+    attempt_count: int
+    due_at: datetime
+    # The checks that it has passed, if that holds for long enough still.
+    passed_checks: bytes | None
+
+
+async def waiting(conn: Connection, lead_ids: Sequence[UUID], *, fresh_for_s: float) -> list[AskedLead]:
+    return [pick(AskedLead, row) for row in await conn.fetch(_WAITING, lead_ids, fresh_for_s)]
+
+
+async def claim(conn: Connection, leases: Mapping[UUID, tuple[bytes, float]]) -> dict[UUID, int]:
+    """Claim leads with the hash of their checks, for so many seconds; those that are ours, with their deferrals."""
+    rows = await conn.fetch(
+        _CLAIM,
+        list(leases),
+        [hash_ for hash_, _ in leases.values()],
+        [lease_s for _, lease_s in leases.values()],
+    )
+    return {row["lead_id"]: row["deferrals"] for row in rows}
+
+
+async def passed(conn: Connection, lead_id: UUID, checks_hash: bytes, *, valid_s: float, answer: str) -> None:
+    await conn.execute(_PASS, lead_id, checks_hash, valid_s, answer)
+
+
+async def lock_lead(tx: Connection, lead_id: UUID, version: int) -> datetime | None:
+    """The time, if the lead is still as it was asked about."""
+    row = await tx.fetchrow(_LOCK_LEAD, lead_id, version)
+    return None if row is None else row["now"]
+
+
+async def failed(tx: Connection, lead_id: UUID, *, deferred: bool, answer: str) -> None:
+    await tx.execute(_FAIL, lead_id, int(deferred), answer)

@@ -1,0 +1,299 @@
+"""Pre-checks over a real socket: conditions, retries, patience with limits, and leads that hold up nobody else."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from trunkline.dispatch.gates_windows import reopen
+from trunkline.dispatch.prechecks import Deferred, Ended, Passed, Prechecks, Skipped
+from trunkline.dispatch.refusals import RefusalReason
+from trunkline.jobs.platform.outgoing import Outgoing
+from trunkline.leads.calling_policy import CallingPolicy
+from trunkline.leads.conditions import HttpCheck
+from trunkline.leads.windows import Span, Window
+from trunkline.model import Finish, Outcome
+from trunkline.testing.dialing import Dialing, open_dialing
+from trunkline.testing.waiting import eventually
+
+
+class Tenant:
+    """The other side: answers from a list, and the last one again and again."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, Any]] = [(200, {"ok": True})]
+        self.asked: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.slow_for: str | None = None
+
+    async def answer(self, request: web.Request) -> web.Response:
+        question = await request.json() if request.method == "POST" else dict(request.query)
+        self.asked.append(question)
+        self.headers.append(dict(request.headers))
+        if self.slow_for in (None, question["lead_id"]):
+            await self.may_answer.wait()
+        status, body = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(body, bytes):
+            return web.Response(status=status, body=body)
+        return web.json_response(body, status=status)
+
+
+@pytest.fixture
+async def dialing(database_url: str) -> AsyncIterator[Dialing]:
+    async with open_dialing(database_url) as dialing:
+        yield dialing
+
+
+@pytest.fixture
+async def tenant() -> Tenant:
+    return Tenant()
+
+
+@pytest.fixture
+async def url(tenant: Tenant) -> AsyncIterator[str]:
+    app = web.Application()
+    app.router.add_route("*", "/ask", tenant.answer)
+    async with TestServer(app) as server:
+        yield str(server.make_url("/ask"))
+
+
+@pytest.fixture
+async def prechecks(dialing: Dialing) -> AsyncIterator[Prechecks]:
+    """The other side is on this machine, which is private: allowed for tests alone."""
+    outgoing = Outgoing(allow_insecure=True)
+    yield Prechecks(dialing.database, outgoing, dialing.rules())
+    await outgoing.close()
+
+
+async def check(dialing: Dialing, url: str, **more: object) -> None:
+    document = {"url": url, "conditions": [{"path": "body.ok", "value": True}]} | more
+    await dialing.policy(CallingPolicy(prechecks=(HttpCheck.model_validate(document),)))
+
+
+async def test_a_lead_that_passes_is_dialled(
+    dialing: Dialing, prechecks: Prechecks, tenant: Tenant, url: str
+) -> None:
+    await check(dialing, url, headers={"X-Token": "secret"})
+    lead = await dialing.lead("+12125550001")
+    grant = dialing.grant(lead)
+    (refusal,) = (await dialing.intend(grant)).refused
+    assert (refusal.reason, refusal.subject) == (RefusalReason.PRECHECK, "needed")
+    assert await prechecks.ask(lead) == Passed(lead)
+    assert len((await dialing.intend(grant)).committed) == 1
+    (question,) = tenant.asked
+    assert (question["lead_id"], question["phone"], question["attempt"]) == (str(lead), "+12125550001", 1)
+    assert tenant.headers[0]["X-Token"] == "secret"
+
+
+async def test_fault_15_a_pass_holds_for_a_minute_however_often_the_lead_comes_by(
+    dialing: Dialing, prechecks: Prechecks, tenant: Tenant, url: str
+) -> None:
+    await check(dialing, url)
+    lead = await dialing.lead()
+    for _ in range(5):
+        await prechecks.run_ahead([lead])
+    assert len(tenant.asked) == 1
+    assert await prechecks.ask(lead) == Skipped(lead, "not_needed")
+    await dialing.run("UPDATE prechecks SET passed_until = clock_timestamp() + interval '10 s'")
+    assert await prechecks.run_ahead([lead]) == [Passed(lead)], "renewed ahead of its end"
+    await dialing.run("UPDATE prechecks SET passed_until = clock_timestamp()")
+    assert (await dialing.intend(dialing.grant(lead))).refused[0].reason is RefusalReason.PRECHECK
+
+
+async def test_a_pass_is_good_for_the_checks_that_were_asked(
+    dialing: Dialing, prechecks: Prechecks, tenant: Tenant, url: str
+) -> None:
+    await check(dialing, url)
+    lead = await dialing.lead()
+    await prechecks.ask(lead)
+    await check(dialing, url, timeout_s=5)
+    assert (await dialing.intend(dialing.grant(lead))).refused[0].reason is RefusalReason.PRECHECK
+
+
+async def test_without_checks_nobody_is_asked(dialing: Dialing, prechecks: Prechecks, tenant: Tenant) -> None:
+    lead = await dialing.lead()
+    assert await prechecks.run_ahead([lead]) == [Skipped(lead, "not_needed")]
+    assert await prechecks.ask(uuid4()) is not None
+    assert tenant.asked == []
+
+
+async def test_a_lead_that_does_not_pass_ends(
+    dialing: Dialing, prechecks: Prechecks, tenant: Tenant, url: str
+) -> None:
+    tenant.answers = [(200, {"ok": False})]
+    await check(dialing, url)
+    lead = await dialing.lead()
+    assert await prechecks.ask(lead) == Ended(lead, Finish(Outcome.PRECHECK_FAILED, "STATUS_200"))
+    found = await dialing.lead_row(lead)
+    assert (found["status"], found["outcome"]) == ("FINISHED", "PRECHECK_FAILED")
+    assert await dialing.value("SELECT reason FROM decisions") == "precheck"
+
+
+async def test_a_lead_may_be_deferred_so_many_times_and_then_ends(
+    dialing: Dialing, prechecks: Prechecks, tenant: Tenant, url: str
+) -> None:
+    tenant.answers = [(200, {"ok": False})]
+    await check(dialing, url, otherwise="defer", defer_s=600, defer_max=2)
+    lead = await dialing.lead()
+    for turn in (1, 2):
+        verdict = await prechecks.ask(lead)
+        assert isinstance(verdict, Deferred)
+        assert verdict.moved.version == turn + 1
+        wait = verdict.moved.due_at - await dialing.now()
+        assert timedelta(seconds=590) < wait <= timedelta(seconds=600)
+    assert isinstance(await prechecks.ask(lead), Ended)
+    row = await dialing.row("SELECT * FROM decisions")
+    assert (row["reason"], row["times"]) == ("precheck", 3)
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked", "passes"),
+    [
+        ([(500, {}), (503, {}), (200, {"ok": True})], 3, True),
+        ([(500, {}), (500, {}), (500, {})], 3, False),
+        ([(429, {}), (200, {"ok": True})], 2, True),
+        ([(404, {"ok": True})], 1, False),
+        ([(200, b"not json")], 1, False),
+        ([(200, b'{"ok": true, "pad": "' + b"x" * 70_000 + b'"}')], 1, False),
+        ([(302, {"ok": True})], 1, False),
+    ],
+)
+async def test_a_failing_server_is_asked_again_and_an_answer_is_taken_as_it_is(
+    dialing: Dialing,
+    prechecks: Prechecks,
+    tenant: Tenant,
+    url: str,
+    answers: list[tuple[int, Any]],
+    asked: int,
+    *,
+    passes: bool,
+) -> None:
+    tenant.answers = answers
+    await check(dialing, url)
+    lead = await dialing.lead()
+    assert isinstance(await prechecks.ask(lead), Passed if passes else Ended)
+    assert len(tenant.asked) == asked
+
+
+@pytest.mark.parametrize(("on_failure", "verdict"), [("proceed", Passed), ("skip", Ended)])
+async def test_when_nobody_answers_the_policy_says_what_then(
+    dialing: Dialing, prechecks: Prechecks, on_failure: str, verdict: type
+) -> None:
+    await check(dialing, "http://127.0.0.1:1/ask", on_failure=on_failure, retries=1)
+    assert isinstance(await prechecks.ask(await dialing.lead()), verdict)
+
+
+async def test_a_private_address_is_never_asked(dialing: Dialing, tenant: Tenant, url: str) -> None:
+    outgoing = Outgoing()
+    strict = Prechecks(dialing.database, outgoing, dialing.rules())
+    await check(dialing, url.replace("http:", "https:"), on_failure="skip")
+    lead = await dialing.lead()
+    assert await strict.ask(lead) == Ended(lead, Finish(Outcome.PRECHECK_FAILED, "ADDRESS_REFUSED"))
+    await check(dialing, url.replace("http://127.0.0.1", "https://localhost"), on_failure="skip")
+    named = await dialing.lead()
+    assert await strict.ask(named) == Ended(named, Finish(Outcome.PRECHECK_FAILED, "ADDRESS_REFUSED"))
+    assert tenant.asked == []
+    await outgoing.close()
+
+
+async def test_a_get_carries_the_question_in_its_query(
+    dialing: Dialing, prechecks: Prechecks, tenant: Tenant, url: str
+) -> None:
+    await check(dialing, f"{url}?key=a", method="GET")
+    lead = await dialing.lead("+12125550001")
+    assert await prechecks.ask(lead) == Passed(lead)
+    assert tenant.asked[0] | {"key": "a", "phone": "+12125550001"} == tenant.asked[0]
+
+
+async def test_a_lead_that_changed_meanwhile_is_left_alone(
+    dialing: Dialing, prechecks: Prechecks, tenant: Tenant, url: str
+) -> None:
+    tenant.answers = [(200, {"ok": False})]
+    tenant.may_answer.clear()
+    await check(dialing, url)
+    lead = await dialing.lead()
+    asking = asyncio.create_task(prechecks.ask(lead))
+    await eventually(lambda: len(tenant.asked) == 1)
+    await dialing.run("UPDATE leads SET version = 2")
+    tenant.may_answer.set()
+    assert await asking == Skipped(lead, "changed")
+    assert (await dialing.lead_row(lead))["status"] == "BACKLOG"
+
+
+async def test_one_lead_is_asked_about_once_at_a_time_in_all_processes(
+    dialing: Dialing, prechecks: Prechecks, tenant: Tenant, url: str
+) -> None:
+    tenant.may_answer.clear()
+    await check(dialing, url)
+    lead = await dialing.lead()
+    asking = asyncio.create_task(prechecks.ask(lead))
+    await eventually(lambda: len(tenant.asked) == 1)
+    outgoing = Outgoing(allow_insecure=True)
+    elsewhere = Prechecks(dialing.database, outgoing, dialing.rules())
+    assert await elsewhere.run_ahead([lead]) == [Skipped(lead, "being_asked")]
+    tenant.may_answer.set()
+    assert await asking == Passed(lead)
+    assert len(tenant.asked) == 1
+    await outgoing.close()
+
+
+async def test_a_claim_of_a_process_that_died_ends_by_itself(
+    dialing: Dialing, prechecks: Prechecks, tenant: Tenant, url: str
+) -> None:
+    await check(dialing, url)
+    lead = await dialing.lead()
+    await dialing.run(
+        "INSERT INTO prechecks (lead_id, checks_hash, claimed_until) VALUES ($1, '', clock_timestamp())", lead
+    )
+    assert await prechecks.ask(lead) == Passed(lead)
+
+
+async def test_race_20_one_slow_answer_holds_up_no_other_lead(
+    dialing: Dialing, prechecks: Prechecks, tenant: Tenant, url: str
+) -> None:
+    tenant.may_answer.clear()
+    await check(dialing, url)
+    slow, *others = await dialing.leads(4)
+    tenant.slow_for = str(slow)
+    asking = asyncio.create_task(prechecks.run_ahead([slow, *others]))
+
+    async def others_may_be_called() -> bool:
+        intents = await dialing.intend(*[dialing.grant(lead) for lead in (slow, *others)])
+        return len(intents.committed) == 3
+
+    await eventually(others_may_be_called)
+    assert not asking.done()
+    tenant.may_answer.set()
+    assert Passed(slow) in await asking
+
+
+# Leads that the match set aside because their window had closed
+
+
+async def test_a_lead_whose_window_closed_before_its_turn_gets_its_next_opening(dialing: Dialing) -> None:
+    now = await dialing.now()
+    closed = Window(spans=(Span(start="00:00", end="24:00"),), closed_on=(now.date(),))
+    await dialing.policy(CallingPolicy(windows=(closed,), timezone="UTC"))
+    stale, other = await dialing.leads(2)
+    (entry,) = await reopen(dialing.database, dialing.rules(), [(stale, 1), (other, 9)])
+    midnight = (now + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
+    assert (entry.lead_id, entry.version, entry.due_at) == (stale, 2, midnight)
+    assert await dialing.value("SELECT until FROM decisions WHERE lead_id = $1", stale) == midnight
+    assert (await dialing.lead_row(other))["version"] == 1
+
+
+async def test_a_lead_whose_window_will_never_open_again_ends(dialing: Dialing) -> None:
+    windows = tuple(
+        Window(spans=(Span(start=start, end=end),)) for start, end in [("09:00", "10:00"), ("11:00", "12:00")]
+    )
+    await dialing.policy(CallingPolicy(windows=windows))
+    lead = await dialing.lead()
+    assert await reopen(dialing.database, dialing.rules(), [(lead, 1)]) == []
+    assert (await dialing.lead_row(lead))["outcome"] == "NO_CONFIG"
