@@ -28,7 +28,9 @@ async def test_every_step_of_the_model_is_a_step_of_the_code(
     names: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mailboxes, "COMMIT_TIMEOUT_MS", 60_000)  # a walk holds a completion open for many steps
+    monkeypatch.setattr(
+        mailboxes, "COMMIT_TIMEOUT_MS", 60_000
+    )  # a walk holds a completion open for many steps
     model = Model(names=names, crashes=1)
     walks = cover(model, explore(model))
     async with mailbox_world(database_url, redis_url, key_prefix) as world:

@@ -512,7 +512,7 @@ async def test_a_commit_whose_reply_is_lost_takes_effect_once(world: MailboxWorl
         let_go = handler.hold("a")
         task = asyncio.create_task(behind.worker(handler).drain())
         await handler.until(lambda: bool(handler.given))
-        proxy.swallow_reply(after=b"COMMIT")
+        proxy.swallow_reply(after=b"COMMIT;")
         let_go()
         await proxy.swallowed()
         await task

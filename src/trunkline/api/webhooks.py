@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from trunkline.api.hot_routes import HotRoute
 from trunkline.clock import Clock
-from trunkline.dispatch.calls import KIND
+from trunkline.dispatch.calls import KIND, URGENT
 from trunkline.mailbox.inbox import Inbox
 from trunkline.store import attempts
 from trunkline.store.attempts import Current
@@ -134,6 +134,7 @@ class Webhooks:
                     "duration_s": event.duration_s,
                     "raw": dict(event.raw),
                 },
+                urgent=event.kind in URGENT,
             )
         )
 

@@ -1,65 +1,112 @@
 """The fold: what a call's events add up to. Pure and total.
 
 Events come late, doubled and in any order, so each fact is taken on its own and none is ever taken back: folding the
-same events again, or in another order, gives the same facts. An event that cannot be read changes nothing.
+same events again, or in another order, gives the same facts. What is readable of an event is used, because an end that
+is not heard of keeps a channel for hours; only an event of no known kind is unreadable.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from trunkline.model import CallFacts
 from trunkline.states import ATTEMPT_MOVES, AttemptState
 
-# The state each kind of event proves.
-_PROVES: Mapping[str, AttemptState] = {
+# The state each kind of event proves, in the order in which they come about.
+_PROVES: Mapping[str, AttemptState | None] = {
     "initiated": AttemptState.ACCEPTED,
     "ringing": AttemptState.RINGING,
     "answered": AttemptState.ANSWERED,
     "ended": AttemptState.ENDED,
+    "machine": None,
+    "recording": None,
 }
+_ORDER: Mapping[AttemptState | None, int] = {state: n for n, state in enumerate(_PROVES.values())}
+
+# A carrier's clock may be off, and a webhook may be days late; a time outside of this is no time of this call.
+EARLIER_MAX = timedelta(days=7)
+LATER_MAX = timedelta(hours=1)
+TEXT_LENGTH_MAX = 255
+INT_MAX = 2**31 - 1
 
 
-def fold(before: CallFacts, events: Iterable[Mapping[str, Any]]) -> CallFacts:
-    facts = before
-    for event in events:
-        facts = _add(facts, event)
-    return facts
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What one event says."""
+
+    proves: AttemptState | None
+    at: datetime
+    call_id: str | None = None
+    reason: str | None = None
+    duration_s: int | None = None
 
 
-def _add(facts: CallFacts, event: Mapping[str, Any]) -> CallFacts:
-    proves = _PROVES.get(str(event.get("kind")))
-    at = _moment(event.get("at"))
-    if proves is None or at is None:
-        return facts
-    facts = replace(
-        facts, state=_furthest(facts.state, proves), call_id=facts.call_id or event.get("call_id")
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    why: str
+
+
+def read(payload: object, arrived_at: datetime) -> Fact | Unreadable:
+    """Take from an event what can be used. A time that cannot be is replaced by that of the arrival."""
+    if not isinstance(payload, Mapping):
+        return Unreadable("it is no JSON object")
+    kind = payload.get("kind")
+    if not isinstance(kind, str) or kind not in _PROVES:
+        return Unreadable(f"no event is of kind {str(kind)[:TEXT_LENGTH_MAX]!r}")
+    return Fact(
+        proves=_PROVES[kind],
+        at=_moment(payload.get("at"), arrived_at),
+        call_id=_text(payload.get("call_id")),
+        reason=_text(payload.get("reason")),
+        duration_s=_count(payload.get("duration_s")),
     )
-    match proves:
+
+
+def fold(before: CallFacts, facts: Iterable[Fact]) -> CallFacts:
+    known = before
+    for fact in sorted(facts, key=_order):
+        known = _add(known, fact)
+    return known
+
+
+def _order(fact: Fact) -> tuple[int, datetime, str, str, int]:
+    """Total, so that what two contradicting events add up to does not hang on which of them came first."""
+    return _ORDER[fact.proves], fact.at, fact.call_id or "", fact.reason or "", fact.duration_s or 0
+
+
+def _add(known: CallFacts, fact: Fact) -> CallFacts:
+    if fact.proves is None:
+        return known
+    known = replace(known, state=_furthest(known.state, fact.proves), call_id=known.call_id or fact.call_id)
+    match fact.proves:
         case AttemptState.RINGING:
-            return replace(facts, ringing_at=_earliest(facts.ringing_at, at))
+            return replace(known, ringing_at=known.ringing_at or fact.at)
         case AttemptState.ANSWERED:
-            return replace(facts, answered_at=_earliest(facts.answered_at, at))
-        case AttemptState.ENDED if facts.ended_at is None:
-            return replace(
-                facts, ended_at=at, end_reason=event.get("reason"), duration_s=event.get("duration_s")
-            )
-    return facts
+            return replace(known, answered_at=known.answered_at or fact.at)
+        case AttemptState.ENDED if known.ended_at is None:
+            return replace(known, ended_at=fact.at, end_reason=fact.reason, duration_s=fact.duration_s)
+    return known
 
 
 def _furthest(state: AttemptState, proved: AttemptState) -> AttemptState:
     return proved if proved in ATTEMPT_MOVES[state] else state
 
 
-def _earliest(known: datetime | None, at: datetime) -> datetime:
-    return at if known is None else min(known, at)
-
-
-def _moment(value: Any) -> datetime | None:
-    """Events without a time of their own carry the time of their arrival; anything else is unreadable."""
+def _moment(value: Any, arrived_at: datetime) -> datetime:
     try:
         moment = datetime.fromisoformat(value)
-    except (TypeError, ValueError):
-        return None
-    return moment if moment.tzinfo else None
+        return moment if arrived_at - EARLIER_MAX <= moment <= arrived_at + LATER_MAX else arrived_at
+    except (TypeError, ValueError, OverflowError):
+        return arrived_at
+
+
+def _text(value: Any) -> str | None:
+    """None for what Postgres could not store or index."""
+    is_text = isinstance(value, str) and 0 < len(value) <= TEXT_LENGTH_MAX and value.isprintable()
+    return value if is_text else None
+
+
+def _count(value: Any) -> int | None:
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= INT_MAX
+    return value if is_count else None

@@ -139,7 +139,9 @@ class Mailboxes:
         urgent: bool = True,
     ) -> Receipt:
         """Return when the event is durable. With a dedupe key it is so once, however often it is sent."""
-        return await self.inbox.append(NewEvent(kind, key, dedupe_key or uuid4().hex, event_type, payload, urgent))
+        return await self.inbox.append(
+            NewEvent(kind, key, dedupe_key or uuid4().hex, event_type, payload, urgent)
+        )
 
     def start(self) -> None:
         self._tasks = [asyncio.create_task(loop.run(), name=loop.name) for loop in self._loops]

@@ -1,7 +1,7 @@
 """What happens to claimed mailboxes: handle, write, complete; or fail and come back later.
 
-Three short steps with no transaction open in between. A batch that fails is halved until the mailbox that spoils it
-stands alone: its neighbours go on, and it goes back with a later turn.
+Three short steps with no transaction open in between. The mailboxes of a batch that fails are seen to one by one: the
+one that spoils it goes back with a later turn, and its neighbours go on.
 """
 
 import asyncio
@@ -22,6 +22,8 @@ from trunkline.telemetry import bind, get_logger, metrics, span
 log = get_logger(__name__)
 
 ERROR_LENGTH_MAX = 2_000
+# How many of a failed batch are seen to at once. Each takes a connection for its transaction.
+APART_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +56,21 @@ class Piece:
 
 class Processor:
     def __init__(
-        self, database: Database, handler: Handler, leases: Leases, nudger: Nudger, rule: FailureRule
+        self,
+        database: Database,
+        handler: Handler,
+        leases: Leases,
+        nudger: Nudger,
+        rule: FailureRule,
+        *,
+        lock_timeout_ms: int | None,
     ):
         self._database = database
         self._handler = handler
         self._leases = leases
         self._nudger = nudger
         self._rule = rule
+        self._lock_timeout_ms = lock_timeout_ms
 
     async def process(self, pieces: Sequence[Piece]) -> None:
         """See them through: afterwards each is completed, put back, dead, or somebody else's."""
@@ -78,10 +88,22 @@ class Processor:
             metrics.MAILBOX_FAILED.labels(self._handler.kind).inc()
             if len(pieces) == 1:
                 await self._fail(pieces[0].claim, error)
-                return
-            middle = len(pieces) // 2
-            await self._process(pieces[:middle])
-            await self._process(pieces[middle:])
+            else:
+                log.warning(
+                    "mailbox.batch_failed", kind=self._handler.kind, count=len(pieces), error=describe(error)
+                )
+                await self._process_apart(pieces)
+
+    async def _process_apart(self, pieces: Sequence[Piece]) -> None:
+        hands = asyncio.Semaphore(APART_MAX)
+
+        async def process(piece: Piece) -> None:
+            async with hands:
+                await self._process([piece])
+
+        async with asyncio.TaskGroup() as group:
+            for piece in pieces:
+                group.create_task(process(piece))
 
     async def _attempt(self, pieces: Sequence[Piece]) -> None:
         with span("mailbox.fold", kind=self._handler.kind, mailboxes=len(pieces)):
@@ -106,6 +128,8 @@ class Processor:
     ) -> tuple[dict[str, Completed], AfterCommit | None]:
         crash_point("mailbox.before_write")
         async with self._database.transaction() as tx:
+            if done.write and self._lock_timeout_ms:
+                await mailboxes.limit_waiting(tx, self._lock_timeout_ms)
             after = await done.write(tx) if done.write else None
             if done.send:
                 await self._send(tx, pieces, done)

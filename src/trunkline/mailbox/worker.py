@@ -30,6 +30,9 @@ __all__ = ["AfterCommit", "Batch", "Done", "FailureRule", "Handler", "MailboxWor
 
 log = get_logger(__name__)
 
+# What a batch waits for a row that one of its mailboxes needs: the others do not wait for whoever holds it.
+BATCH_LOCK_TIMEOUT_MS = 500
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
@@ -62,7 +65,14 @@ class MailboxWorker(Loop):
         self._limits = limits
         self._nudger = Nudger(bus)
         leases = Leases(database, handler.kind, limits.lease_s)
-        self._processor = Processor(database, handler, leases, self._nudger, limits.failure)
+        self._processor = Processor(
+            database,
+            handler,
+            leases,
+            self._nudger,
+            limits.failure,
+            lock_timeout_ms=BATCH_LOCK_TIMEOUT_MS if limits.batch_max > 1 else None,
+        )
         self._in_hand: dict[asyncio.Task[None], Sequence[Claim]] = {}
         self._nudges = Nudges()
         self._has_more = False

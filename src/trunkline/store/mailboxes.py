@@ -25,6 +25,7 @@ _FAIL = query("mailbox/fail")
 _BURY = query("mailbox/bury")
 _RENEW = query("mailbox/renew")
 _RELEASE = query("mailbox/release")
+_PATIENCE = query("mailbox/patience")
 
 KIND_BYTES_MAX = 63
 KEY_BYTES_MAX = 500
@@ -164,6 +165,11 @@ async def events(conn: Connection, claims: Sequence[Claim], *, limit: int) -> di
     for row in rows:
         found[row["key"]].append(Event(**row))
     return found
+
+
+async def limit_waiting(tx: Connection, lock_timeout_ms: int) -> None:
+    """Let no statement of this transaction wait longer than this for what somebody else has locked."""
+    await tx.execute(_PATIENCE, str(lock_timeout_ms))
 
 
 async def complete(tx: Connection, handled: Sequence[Handled]) -> dict[str, Completed]:

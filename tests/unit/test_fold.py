@@ -1,0 +1,153 @@
+"""The fold of a call's events: total, in any order, and nothing known is taken back."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trunkline.leads import policy
+from trunkline.leads.fold import LATER_MAX, Fact, Unreadable, fold, read
+from trunkline.model import Budget, CallFacts
+from trunkline.states import ATTEMPT_MOVES, AttemptState
+
+NOW = datetime(2025, 1, 1, 12, tzinfo=UTC)
+S = AttemptState
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+in_two_orders = st.lists(st.deferred(lambda: sane), max_size=6).flatmap(
+    lambda events: st.tuples(st.just(events), st.permutations(events))
+)
+moments = st.integers(-3600, 1800).map(lambda s: (NOW + timedelta(seconds=s)).isoformat())
+kinds = st.sampled_from(["initiated", "ringing", "answered", "ended", "machine", "recording"])
+payloads = st.fixed_dictionaries(
+    {"kind": kinds | json_values, "at": moments | json_values},
+    optional={"call_id": st.text() | json_values, "reason": json_values, "duration_s": json_values},
+)
+sane = st.fixed_dictionaries(
+    {"kind": kinds, "at": moments, "call_id": st.sampled_from(["CA1", "CA2"])},
+    optional={"reason": st.sampled_from(["busy", "completed"]), "duration_s": st.integers(0, 100)},
+)
+
+
+def told(*payloads: dict[str, Any]) -> list[Fact]:
+    facts = [read(payload, NOW) for payload in payloads]
+    return [fact for fact in facts if isinstance(fact, Fact)]
+
+
+def event(kind: str, seconds: int = 0, **more: Any) -> dict[str, Any]:
+    return {"kind": kind, "at": (NOW + timedelta(seconds=seconds)).isoformat(), "call_id": "CA1", **more}
+
+
+def test_the_events_of_a_call_add_up() -> None:
+    facts = fold(
+        CallFacts(S.DIALING),
+        told(
+            event("initiated"),
+            event("ringing", 1),
+            event("answered", 5),
+            event("ended", 35, reason="completed", duration_s=30),
+        ),
+    )
+    assert facts == CallFacts(
+        state=S.ENDED,
+        call_id="CA1",
+        ringing_at=NOW + timedelta(seconds=1),
+        answered_at=NOW + timedelta(seconds=5),
+        ended_at=NOW + timedelta(seconds=35),
+        end_reason="completed",
+        duration_s=30,
+    )
+
+
+@given(st.sampled_from(list(AttemptState)), in_two_orders)
+def test_the_order_of_events_does_not_matter(
+    state: AttemptState, both: tuple[list[dict[str, Any]], list[dict[str, Any]]]
+) -> None:
+    before = CallFacts(state)
+    assert fold(before, told(*both[0])) == fold(before, told(*both[1]))
+
+
+@given(st.lists(sane, max_size=5))
+def test_the_same_events_again_change_nothing(events: list[dict[str, Any]]) -> None:
+    once = fold(CallFacts(S.DIALING), told(*events))
+    assert fold(once, told(*events)) == once
+    assert fold(CallFacts(S.DIALING), told(*events, *events)) == once
+
+
+@given(st.sampled_from(list(AttemptState)), st.lists(sane, max_size=5), st.lists(sane, max_size=5))
+def test_nothing_known_is_taken_back(
+    state: AttemptState, earlier: list[dict[str, Any]], later: list[dict[str, Any]]
+) -> None:
+    known = fold(CallFacts(state), told(*earlier))
+    facts = fold(known, told(*later))
+    for name in ("call_id", "ringing_at", "answered_at", "ended_at"):
+        assert getattr(known, name) in (None, getattr(facts, name))
+    assert facts.state == known.state or facts.state in ATTEMPT_MOVES[known.state] or known.state is S.DIALING
+    if known.ended_at is not None:
+        assert (facts.end_reason, facts.duration_s) == (known.end_reason, known.duration_s)
+
+
+@given(json_values | payloads)
+def test_whatever_comes_is_read_or_said_to_be_unreadable(payload: object) -> None:
+    match read(payload, NOW):
+        case Fact() as fact:
+            assert fact.at.tzinfo is not None
+            assert abs(fact.at - NOW) <= timedelta(days=7)
+            for text in (fact.call_id, fact.reason):
+                assert text is None or (0 < len(text) <= 255 and "\x00" not in text)
+                assert text is None or text.encode()
+            assert fact.duration_s is None or 0 <= fact.duration_s < 2**31
+            fold(CallFacts(S.DIALING), [fact])
+        case Unreadable(why=why):
+            assert why
+
+
+@given(st.lists(payloads, max_size=5))
+def test_whatever_ended_a_call_something_becomes_of_its_lead(events: list[dict[str, Any]]) -> None:
+    facts = fold(CallFacts(S.DIALING), told(*events))
+    assert policy.after_call(facts.answered_at, facts.end_reason, Budget(1, 3, 0)) is not None
+
+
+@pytest.mark.parametrize(
+    "payload", [None, [], "ended", 7, {}, {"kind": "exploded"}, {"kind": ["ended"]}, {"kind": None}]
+)
+def test_what_is_of_no_known_kind_is_unreadable(payload: object) -> None:
+    assert isinstance(read(payload, NOW), Unreadable)
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        None,
+        "",
+        "soon",
+        1735689600,
+        "2025-01-01T12:00:00",
+        "0001-01-01T00:00:00+14:00",
+        "9999-12-31T23:59:59-14:00",
+        (NOW + LATER_MAX * 2).isoformat(),
+    ],
+)
+def test_an_end_whose_time_cannot_be_ended_when_it_arrived(at: object) -> None:
+    """Not heard of, it would keep its channel."""
+    fact = read({"kind": "ended", "at": at}, NOW)
+    assert isinstance(fact, Fact)
+    assert fact.at == NOW
+
+
+def test_what_postgres_could_not_keep_is_left_out_and_the_end_stays() -> None:
+    payload = event("ended", call_id="C" * 3000, reason={"a": 1}, duration_s=2**40)
+    fact = read(payload, NOW)
+    assert fact == Fact(S.ENDED, NOW)
+    assert read(event("ended", call_id="a\x00b", duration_s=True), NOW) == Fact(S.ENDED, NOW)
+
+
+def test_what_is_told_beside_the_call_changes_nothing() -> None:
+    before = CallFacts(S.RINGING, call_id="CA1")
+    assert fold(before, told(event("machine"), event("recording"))) == before
