@@ -20,6 +20,7 @@ from trunkline.settings.values import (
     Networks,
     Port,
     PostgresUrl,
+    Rate,
     RedisUrl,
     Seconds,
     Secret,
@@ -190,6 +191,11 @@ class Twilio(Group):
     auth_token: Secret | None = env(
         "TWILIO_AUTH_TOKEN", None, "The account's token, which also signs webhooks."
     )
+    starts_per_s: Rate = env(
+        "TWILIO_CALLS_PER_SECOND",
+        "1",
+        "Calls that the account may start per second: what Twilio allows it, or less.",
+    )
 
 
 class Plivo(Group):
@@ -197,6 +203,11 @@ class Plivo(Group):
     auth_id: Text | None = env("PLIVO_AUTH_ID", None, "The account. Unset, Plivo is not used.")
     auth_token: Secret | None = env(
         "PLIVO_AUTH_TOKEN", None, "The account's token, which also signs webhooks."
+    )
+    starts_per_s: Rate = env(
+        "PLIVO_CALLS_PER_SECOND",
+        "2",
+        "Calls that the account may start per second: what Plivo allows it, or less.",
     )
 
 
@@ -215,6 +226,11 @@ class Exotel(Group):
     time_zone: Text = env(
         "EXOTEL_TIME_ZONE", "Asia/Kolkata", "The zone in which the account's times are told."
     )
+    starts_per_s: Rate = env(
+        "EXOTEL_CALLS_PER_SECOND",
+        "3",
+        "Calls that the account may start per second: what Exotel allows it, or less.",
+    )
 
 
 class Vapi(Group):
@@ -229,6 +245,11 @@ class Vapi(Group):
     )
     assistant_id: Text | None = env(
         "VAPI_ASSISTANT_ID", None, "The assistant that talks, unless a lead names another. Needed to dial."
+    )
+    starts_per_s: Rate = env(
+        "VAPI_CALLS_PER_SECOND",
+        "10",
+        "Calls that the account may start per second: what Vapi allows it, or less.",
     )
 
 

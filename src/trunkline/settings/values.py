@@ -75,6 +75,7 @@ Seconds = Annotated[
     Field(gt=0, allow_inf_nan=False),
     Allowed("a duration above 0: `5s`, `200ms`, `2m`, `24h`, or plain seconds"),
 ]
+Rate = Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False), Allowed("a number above 0, up to 10000")]
 Port = Annotated[int, Field(ge=0, le=65535), Allowed("a port, 0 to 65535; 0 takes a free one")]
 Switch = Annotated[bool, Allowed("`true` or `false`")]
 Name = Annotated[

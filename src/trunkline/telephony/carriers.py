@@ -25,6 +25,7 @@ class CarrierAccount:
     base_url: str | None = None
     request_timeout_s: float = 10.0
     name: str = DEFAULT_ACCOUNT
+    starts_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,30 +1,70 @@
-"""The accounts of this installation, by carrier and account name, each built once and closed together."""
+"""The accounts of this installation, by carrier and name: those of the environment, and those kept in Postgres.
+
+A stored account takes the place of the environment's of the same name. What changes is used from the next call on,
+without a restart: a carrier is built anew when its account differs from the one it was built from.
+"""
 
 from collections.abc import Mapping
+from typing import TypeAlias
 
 from trunkline.telephony.carrier import DEFAULT_ACCOUNT, Carrier
 from trunkline.telephony.carriers import CarrierAccount, CarrierConfigError, carrier_for
+
+AccountName: TypeAlias = tuple[str, str]
 
 
 class CarrierDirectory:
     """Finds the carrier that a number dials through."""
 
-    def __init__(self, accounts: Mapping[tuple[str, str], CarrierAccount]):
-        self._accounts = accounts
-        self._carriers: dict[tuple[str, str], Carrier] = {}
+    def __init__(self, accounts: Mapping[AccountName, CarrierAccount]):
+        self._environment = dict(accounts)
+        self._stored: dict[AccountName, CarrierAccount] = {}
+        self._built: dict[AccountName, tuple[CarrierAccount, Carrier]] = {}
+        # Replaced, and perhaps still in use by a request that began before.
+        self._retired: list[Carrier] = []
 
     def get(self, carrier: str, account: str = DEFAULT_ACCOUNT) -> Carrier:
-        key = (carrier, account)
-        if key not in self._carriers:
-            if key not in self._accounts:
-                raise CarrierConfigError(f"no {carrier} account named {account!r} is configured")
-            self._carriers[key] = carrier_for(carrier, self._accounts[key])
-        return self._carriers[key]
+        name = (carrier, account)
+        wanted = self._account(name)
+        if wanted is None:
+            raise CarrierConfigError(f"no {carrier} account named {account!r} is configured")
+        built = self._built.get(name)
+        if built is None or built[0] != wanted:
+            self._retire(name)
+            self._built[name] = (wanted, carrier_for(carrier, wanted))
+        return self._built[name][1]
+
+    def starts_per_s(self, carrier: str, account: str) -> float | None:
+        """How fast an account may start calls. Ours, so that nothing waits in the carrier's own queue."""
+        wanted = self._account((carrier, account))
+        return wanted.starts_per_s if wanted else None
 
     @property
-    def names(self) -> list[tuple[str, str]]:
-        return sorted(self._accounts)
+    def names(self) -> list[AccountName]:
+        return sorted(self._environment.keys() | self._stored.keys())
+
+    def replace_stored(self, accounts: Mapping[AccountName, CarrierAccount]) -> None:
+        """What Postgres has now. Those that are gone are not used any more."""
+        self._stored = dict(accounts)
+        for name in list(self._built):
+            if self._account(name) is None:
+                self._retire(name)
+
+    async def close_retired(self) -> None:
+        """Called when the requests that began before the last change are over."""
+        retired, self._retired = self._retired, []
+        for carrier in retired:
+            await carrier.aclose()
 
     async def aclose(self) -> None:
-        for carrier in self._carriers.values():
-            await carrier.aclose()
+        for name in list(self._built):
+            self._retire(name)
+        await self.close_retired()
+
+    def _account(self, name: AccountName) -> CarrierAccount | None:
+        return self._stored.get(name) or self._environment.get(name)
+
+    def _retire(self, name: AccountName) -> None:
+        built = self._built.pop(name, None)
+        if built is not None:
+            self._retired.append(built[1])

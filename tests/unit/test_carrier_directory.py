@@ -1,0 +1,71 @@
+import pytest
+
+from trunkline.telephony.callbacks import CallbackKeys
+from trunkline.telephony.carriers import CarrierAccount, CarrierConfigError
+from trunkline.telephony.directory import CarrierDirectory
+
+KEYS = CallbackKeys.from_secrets(["secret"])
+
+
+def account(token: str = "token", **more: object) -> CarrierAccount:
+    return CarrierAccount({"account_sid": "AC1", "auth_token": token}, KEYS, **more)  # type: ignore[arg-type]
+
+
+def test_a_carrier_is_built_once() -> None:
+    directory = CarrierDirectory({("twilio", "default"): account()})
+    assert directory.get("twilio") is directory.get("twilio", "default")
+
+
+def test_a_stored_account_is_found_beside_the_environments_and_takes_its_place() -> None:
+    directory = CarrierDirectory({("twilio", "default"): account("of the environment")})
+    before = directory.get("twilio")
+    directory.replace_stored({("twilio", "second"): account("second")})
+    assert directory.names == [("twilio", "default"), ("twilio", "second")]
+    assert directory.get("twilio") is before
+    assert directory.get("twilio", "second") is not before
+    directory.replace_stored({("twilio", "default"): account("stored")})
+    assert directory.get("twilio") is not before
+
+
+def test_a_changed_account_is_used_from_the_next_call_on_and_an_equal_one_changes_nothing() -> None:
+    directory = CarrierDirectory({})
+    directory.replace_stored({("twilio", "a"): account("old")})
+    old = directory.get("twilio", "a")
+    directory.replace_stored({("twilio", "a"): account("old")})
+    assert directory.get("twilio", "a") is old
+    directory.replace_stored({("twilio", "a"): account("new")})
+    assert directory.get("twilio", "a") is not old
+
+
+def test_an_account_that_is_gone_or_was_never_there_is_named() -> None:
+    directory = CarrierDirectory({})
+    directory.replace_stored({("twilio", "a"): account()})
+    directory.get("twilio", "a")
+    directory.replace_stored({})
+    with pytest.raises(CarrierConfigError, match="no twilio account named 'a'"):
+        directory.get("twilio", "a")
+
+
+async def test_a_replaced_carrier_is_closed_later_and_not_while_somebody_may_use_it() -> None:
+    directory = CarrierDirectory({})
+    directory.replace_stored({("twilio", "a"): account("old")})
+    old = directory.get("twilio", "a")
+    closed: list[object] = []
+
+    async def close() -> None:
+        closed.append(old)
+
+    old.aclose = close  # type: ignore[method-assign]
+    directory.replace_stored({("twilio", "a"): account("new")})
+    directory.get("twilio", "a")
+    assert closed == []
+    await directory.close_retired()
+    assert closed == [old]
+    await directory.aclose()
+    assert closed == [old]
+
+
+def test_an_account_has_its_own_pace() -> None:
+    directory = CarrierDirectory({("twilio", "default"): account(starts_per_s=7.5)})
+    assert directory.starts_per_s("twilio", "default") == 7.5
+    assert directory.starts_per_s("twilio", "unknown") is None
