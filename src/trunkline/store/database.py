@@ -100,12 +100,18 @@ async def connect(
                 **({} if behind_pooler else session_settings or {}),
             },
             init=_prepare_connection,
+            reset=_leave_as_it_is,
         )
     except CANNOT_CONNECT as error:
         raise StoreUnavailable(
             f"Postgres cannot be reached: {describe(error)}. Check DATABASE_URL."
         ) from error
     return Database(pool, behind_pooler=behind_pooler, acquire_timeout_s=connect_timeout_s)
+
+
+async def _leave_as_it_is(_connection: Any) -> None:
+    """Nothing here has session state, and a statement that resets it would be every second transaction. The driver rolls
+    back what was left open, and closes what broke, all the same."""
 
 
 async def _prepare_connection(connection: Any) -> None:
