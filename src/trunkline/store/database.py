@@ -110,8 +110,8 @@ async def connect(
 
 
 async def _leave_as_it_is(_connection: Any) -> None:
-    """Nothing here has session state, and a statement that resets it would be every second transaction. The driver rolls
-    back what was left open, and closes what broke, all the same."""
+    """Nothing here has session state, and a statement that resets it would be every second transaction. The driver
+    rolls back what was left open, and closes what broke, all the same."""
 
 
 async def _prepare_connection(connection: Any) -> None:
