@@ -29,16 +29,34 @@ from trunkline.bus.keys import Keys
 from trunkline.bus.probe import server_time_s
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.clock import Clock, SystemClock
+from trunkline.control.controls import Controls
+from trunkline.control.flags import FlagBoard
+from trunkline.control.guardian import Guardian, Heartbeat
+from trunkline.control.presence import Presence
+from trunkline.control.provider import Flags
+from trunkline.control.refresh import ControlRefresh
+from trunkline.control.webhook import ANNOUNCE_ALARM, AlarmAnnouncer, AlarmDelivery
 from trunkline.dispatch.calls import CallFold
 from trunkline.dispatch.checks import CheckLimits
+from trunkline.dispatch.configuration import DialStops
 from trunkline.dispatch.dialer import Dialer, DialerLimits
 from trunkline.dispatch.intent_batch import Rules
 from trunkline.dispatch.results import ResultWriter
 from trunkline.dispatch.sender import Callbacks, Sender, SenderLimits
 from trunkline.errors import BusUnavailable
+from trunkline.jobs.crew import CrewLimits
+from trunkline.jobs.face import JobFace
+from trunkline.jobs.platform.catalogue import PlatformParts, job_files, platform_registry
+from trunkline.jobs.platform.outgoing import Outgoing
+from trunkline.jobs.poker import Poker
+from trunkline.jobs.service import JobConfig, JobService
+from trunkline.jobs.upkeep import UpkeepLimits
+from trunkline.jobs.worker import ClaimLimits
+from trunkline.loops.alarms import AlarmLoop, Announce
 from trunkline.loops.base import Loop
 from trunkline.loops.channels import ChannelReconciler
 from trunkline.loops.checker import Checker
+from trunkline.loops.doubt_brake import DoubtBrake
 from trunkline.loops.leader import Leadership, LeaseTimes
 from trunkline.loops.loader import Loader, Refiller
 from trunkline.loops.pods import PodExpiry
@@ -54,7 +72,6 @@ from trunkline.settings import Settings
 from trunkline.store import database as store_database
 from trunkline.store import schedule as store_schedule
 from trunkline.store.database import Database
-from trunkline.store.leads import Lead
 from trunkline.telemetry import get_logger, metrics
 from trunkline.telephony.callbacks import CallbackKeys
 from trunkline.telephony.carrier import DEFAULT_ACCOUNT
@@ -62,6 +79,9 @@ from trunkline.telephony.carriers import CarrierAccount
 from trunkline.telephony.directory import CarrierDirectory
 
 log = get_logger(__name__)
+
+# The name under which one of many processes does what only one may do.
+LEADER = "control"
 
 
 class Platform:
@@ -93,6 +113,17 @@ class Platform:
         self.allocator = Allocator(bus, router_keys, stream_keys, config)
         self.pods = Pods(bus, router_keys, stream_keys, config)
 
+        # What steers it: stops, flags, and whether this is the database that it should be.
+        self.controls = Controls(clock)
+        flag_board = FlagBoard()
+        self.flags = Flags(flag_board, settings.control.flag_provider)
+        guardian = Guardian(database, bus, clock, settings.control.restore_guard)
+        self.presence = Presence(database, clock, settings.identity, settings.roles, LEADER)
+        self._everywhere: list[Loop] = [
+            ControlRefresh(database, guardian, self.controls, flag_board),
+            self.presence,
+        ]
+
         # Due leads meet free channels and are dialled.
         self.results = ResultWriter(database, bus)
         sender = Sender(
@@ -104,15 +135,16 @@ class Platform:
                 ring_timeout_s=int(settings.carrier.ring_timeout_s),
                 time_limit_s=int(settings.carrier.time_limit_s),
             ),
-            killed=lambda: None,
+            killed=self.controls.killed,
         )
+        self.brake = DoubtBrake(database, pace=lambda carrier, account: None)
         self.dialer = Dialer(
             database,
             bus,
             clock,
             sender,
             settings.identity,
-            Rules(),
+            Rules(stopped=DialStops(self.controls), account_pace=self.brake.starts_per_s),
             self._next_opening,
             DialerLimits(batch_max=settings.dispatch.batch_max, wait_max_s=settings.dispatch.idle_wait_s),
         )
@@ -122,6 +154,17 @@ class Platform:
             database, bus, CallFold(bus, self._release_pods), settings.identity, WorkerLimits()
         )
 
+        # What follows a call is enqueued with the fact that caused it, and run by the role `jobs`.
+        self.poker = Poker(settings.database.session_url if settings.jobs.notify else None)
+        self.job_face = JobFace.build(
+            self.poker,
+            secrets,
+            settings.data_dir,
+            allow_insecure_webhooks=settings.jobs.allow_insecure_webhooks,
+        )
+
+        self.job_face.registry.add(ANNOUNCE_ALARM)
+
         # What is lost or late is found again.
         check_limits = CheckLimits(
             settings.carrier.request_timeout_s, settings.carrier.ring_timeout_s, settings.carrier.time_limit_s
@@ -129,7 +172,7 @@ class Platform:
         self.leadership = Leadership(
             database,
             clock,
-            "control",
+            LEADER,
             settings.identity,
             LeaseTimes(
                 settings.leader.duration_s, settings.leader.renew_deadline_s, settings.leader.retry_period_s
@@ -137,17 +180,19 @@ class Platform:
         )
         self._loops: dict[str, list[Loop]] = {
             "api": [],
-            "dispatcher": [self.dialer],
+            "dispatcher": [self.brake, self.dialer],
             "mailbox": [self.call_worker],
             "jobs": [],
             "router": [PodExpiry(self.pods, config.expire_interval_s)],
             "control": [
                 self.leadership,
-                Rebuilder(database, bus),
+                Rebuilder(database, bus, self.controls),
                 Loader(database, bus),
                 Refiller(database, bus),
-                ChannelReconciler(database, bus, grant_ttl_s=settings.dispatch.grant_ttl_s),
+                ChannelReconciler(database, bus, self.controls, grant_ttl_s=settings.dispatch.grant_ttl_s),
                 Checker(database, bus, clock, self.carriers, self.inbox, check_limits),
+                Heartbeat(self.leadership, database, bus, guardian),
+                AlarmLoop(self.leadership, database, bus, clock, announce=self._announce(settings)),
             ],
         }
         self.api = self._api(clock)
@@ -181,9 +226,11 @@ class Platform:
             if settings.admin_key is not None:
                 await ensure_admin_key(database, settings.admin_key.get_secret_value())
             platform = cls(settings, database, bus)
+            await platform.flags.open()
             platform.start()
             try:
-                yield platform
+                async with platform.running_jobs():
+                    yield platform
             finally:
                 await platform.stop()
         finally:
@@ -219,6 +266,7 @@ class Platform:
                 await self.dialer.drain()
                 await asyncio.gather(*self._tasks)
                 await self.leadership.resign()
+                await self.presence.leave()
         except TimeoutError:
             log.warning("platform.drain_limit_reached")
         except Exception as error:
@@ -226,11 +274,55 @@ class Platform:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*(server.stop() for server in self._servers))
+        await self.flags.close()
+        await self.poker.close()
         await self.carriers.aclose()
         log.info("platform.stopped")
 
     def _running(self) -> list[Loop]:
-        return [loop for role in self.settings.roles for loop in self._loops[role]]
+        return [*self._everywhere, *(loop for role in self.settings.roles for loop in self._loops[role])]
+
+    @asynccontextmanager
+    async def running_jobs(self) -> AsyncIterator[None]:
+        """With the role `jobs`, the service that runs them, on connections of its own."""
+        if "jobs" not in self.settings.roles:
+            yield
+            return
+        jobs, database = self.settings.jobs, self.settings.database
+        assert database.url, "connected"
+        outgoing = Outgoing(allow_insecure=jobs.allow_insecure_webhooks)
+        parts = PlatformParts(
+            self.database, self.job_face.sealer, outgoing, SystemClock(), job_files(self.settings.data_dir)
+        )
+        registry = platform_registry(parts)
+        alarm_url = self.settings.control.alarm_webhook_url
+        operators = Outgoing(allow_insecure=True)
+        registry.add(
+            ANNOUNCE_ALARM, AlarmDelivery(alarm_url.get_secret_value() if alarm_url else None, operators).run
+        )
+        config = JobConfig(
+            identity=self.settings.identity,
+            claims=ClaimLimits(probe_s=jobs.probe_s, poll_s=jobs.poll_s),
+            crew=CrewLimits(running_max=jobs.concurrency),
+            upkeep=UpkeepLimits(history_s=jobs.history_s, dead_s=jobs.dead_s),
+            lease_s=jobs.lease_s,
+            renew_s=jobs.renew_s,
+            notify=jobs.notify,
+        )
+        async with JobService.open(
+            config,
+            registry,
+            database.url,
+            direct_url=database.direct_url,
+            behind_pooler=database.pooler == "transaction",
+            poker=self.poker,
+        ):
+            yield
+        await outgoing.close()
+        await operators.close()
+
+    def _announce(self, settings: Settings) -> Announce | None:
+        return AlarmAnnouncer(self.job_face.outbox).announce if settings.control.alarm_webhook_url else None
 
     def _api(self, clock: Clock) -> FastAPI:
         webhooks = Webhooks(
@@ -247,13 +339,14 @@ class Platform:
             ApiDeps(
                 database=self.database,
                 clock=clock,
-                on_lead_accepted=self._schedule,
+                on_leads_accepted=self._schedule,
                 probes=self._probes(),
                 render_metrics=metrics.render,
                 limits=ApiLimits(
                     body=BodyRule(self.settings.http.max_body_bytes, self.settings.http.read_timeout_s),
                 ),
                 carriers=frozenset(name for name, _ in self.carriers.names) or None,
+                jobs=self.job_face,
             ),
             [*webhooks.hot_routes(), *router_face.hot_routes(self.allocator, self.pods)],
         )
@@ -273,11 +366,11 @@ class Platform:
     async def _probe_valkey(self) -> float:
         return await server_time_s(self.bus)
 
-    async def _schedule(self, lead: Lead) -> None:
-        """A courtesy: the lead is safe in Postgres, and the loader would bring it within seconds."""
+    async def _schedule(self, lead_ids: Sequence[UUID]) -> None:
+        """A courtesy: the leads are safe in Postgres, and the loader would bring them within seconds."""
         await epoch.ensure(self.bus)
         async with self.database.connection() as conn:
-            places = await store_schedule.places(conn, [lead.id])
+            places = await store_schedule.places(conn, lead_ids)
         await schedule.add(self.bus, places.values())
 
     async def _next_opening(self, closed: Sequence[tuple[UUID, int]]) -> Sequence[Entry]:

@@ -10,6 +10,9 @@ import pytest
 from trunkline.bus import channels, connection, epoch, schedule
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
+from trunkline.clock import SystemClock
+from trunkline.control.controls import Controls
+from trunkline.control.stops import Stops
 from trunkline.loops.channels import ChannelReconciler
 from trunkline.loops.doubt_brake import DoubtBrake, is_doubtful
 from trunkline.loops.loader import Loader, Refiller
@@ -17,9 +20,17 @@ from trunkline.loops.rebuilder import Rebuilder
 from trunkline.model import Grant, Holder, new_id
 from trunkline.store import database as store_database
 from trunkline.store import schedule as store_schedule
+from trunkline.store.controls import Control
 from trunkline.store.database import Database
 
 NUMBER = uuid4()
+
+
+def open_controls(*in_force: Control) -> Controls:
+    """A view that has been read: only what is given is stopped."""
+    controls = Controls(SystemClock())
+    controls.read(datetime.now(UTC), Stops(in_force))
+    return controls
 
 
 @dataclass
@@ -75,7 +86,7 @@ async def stage(database_url: str, redis_url: str, key_prefix: str) -> AsyncIter
             "VALUES ($1, '+14155550100', 'p', 'twilio', 2)",
             NUMBER,
         )
-    await Rebuilder(database, bus).run_once()
+    await Rebuilder(database, bus, open_controls()).run_once()
     yield Stage(database, bus)
     await bus.close()
     await database.close()
@@ -137,10 +148,10 @@ async def test_a_dead_dialers_grant_returns_after_its_time(stage: Stage) -> None
     lead = await stage.lead()
     await Loader(stage.database, stage.bus).run_once()
     assert len(await stage.match()) == 1
-    assert await ChannelReconciler(stage.database, stage.bus, grant_ttl_s=60).run_once() == 0, (
-        "it may still be alive"
-    )
-    assert await ChannelReconciler(stage.database, stage.bus, grant_ttl_s=-1).run_once() == 1
+    assert (
+        await ChannelReconciler(stage.database, stage.bus, open_controls(), grant_ttl_s=60).run_once() == 0
+    ), "it may still be alive"
+    assert await ChannelReconciler(stage.database, stage.bus, open_controls(), grant_ttl_s=-1).run_once() == 1
     assert [grant.lead_id for grant in await stage.match()] == [lead]
 
 
@@ -149,7 +160,7 @@ async def test_a_call_that_ended_while_valkey_was_away_frees_its_channel(stage: 
     await Loader(stage.database, stage.bus).run_once()
     (grant,) = await stage.match()
     await stage.attempt(grant)
-    reconciler = ChannelReconciler(stage.database, stage.bus, grant_ttl_s=-1)
+    reconciler = ChannelReconciler(stage.database, stage.bus, open_controls(), grant_ttl_s=-1)
     assert await reconciler.run_once() == 0
     async with stage.database.connection() as conn:
         await conn.execute("UPDATE attempts SET state = 'ended', holds_channel = false")
@@ -163,14 +174,14 @@ async def test_a_live_call_that_valkey_forgot_gets_its_channel_back(stage: Stage
     (grant,) = await stage.match()
     await stage.attempt(grant)
     await channels.release(stage.bus, [grant.attempt_id])
-    assert await ChannelReconciler(stage.database, stage.bus).run_once() == 1
+    assert await ChannelReconciler(stage.database, stage.bus, open_controls()).run_once() == 1
     assert [holder.attempt_id for holder in await channels.holders(stage.bus)] == [grant.attempt_id]
 
 
 async def test_healing_that_would_free_very_much_stops(stage: Stage) -> None:
     many = [Holder(uuid4(), NUMBER, channel + 1) for channel in range(60)]
     await channels.hold(stage.bus, many)
-    await ChannelReconciler(stage.database, stage.bus, grant_ttl_s=-1).run_once()
+    await ChannelReconciler(stage.database, stage.bus, open_controls(), grant_ttl_s=-1).run_once()
     assert len(await channels.holders(stage.bus)) == 60
 
 
@@ -182,7 +193,7 @@ async def test_a_changed_number_takes_effect_and_live_channels_stay(stage: Stage
         await stage.attempt(grant)
     async with stage.database.connection() as conn:
         await conn.execute("UPDATE numbers SET max_channels = 3")
-    await ChannelReconciler(stage.database, stage.bus).run_once()
+    await ChannelReconciler(stage.database, stage.bus, open_controls()).run_once()
     assert [grant.channel_no for grant in await stage.match()] == [3]
 
 
@@ -193,7 +204,7 @@ async def test_lost_memory_is_rebuilt_with_channels_and_schedule(stage: Stage) -
     await stage.attempt(live)
     waiting = [await stage.lead() for _ in range(3)]
     await stage.flush()
-    assert await Rebuilder(stage.database, stage.bus).run_once() == 1
+    assert await Rebuilder(stage.database, stage.bus, open_controls()).run_once() == 1
     assert [holder.attempt_id for holder in await channels.holders(stage.bus)] == [live.attempt_id]
     grants = await stage.match()
     assert len(grants) == 1, "one of two channels is taken"
@@ -202,7 +213,7 @@ async def test_lost_memory_is_rebuilt_with_channels_and_schedule(stage: Stage) -
 
 
 async def test_a_memory_that_is_there_is_not_rebuilt(stage: Stage) -> None:
-    assert await Rebuilder(stage.database, stage.bus).run_once() == 0
+    assert await Rebuilder(stage.database, stage.bus, open_controls()).run_once() == 0
 
 
 async def test_a_starting_process_wipes_nothing(stage: Stage) -> None:
@@ -210,7 +221,7 @@ async def test_a_starting_process_wipes_nothing(stage: Stage) -> None:
     await Loader(stage.database, stage.bus).run_once()
     (live,) = await stage.match()
     newcomer = stage.bus.at_epoch(0)
-    await Rebuilder(stage.database, newcomer).run_once()
+    await Rebuilder(stage.database, newcomer, open_controls()).run_once()
     assert [holder.attempt_id for holder in await channels.holders(newcomer)] == [live.attempt_id]
 
 

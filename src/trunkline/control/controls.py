@@ -107,6 +107,10 @@ class Controls:
         self._closed = Stop("unread", "", reason, None)
         self._announce()
 
+    def now(self) -> datetime:
+        """Postgres' time, as far as this view knows it."""
+        return self._now()
+
     def _now(self) -> datetime:
         assert self._postgres_now is not None, "an open view has been read"
         return self._postgres_now + timedelta(seconds=self.age_s)

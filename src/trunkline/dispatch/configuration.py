@@ -1,15 +1,69 @@
-"""What the match obeys, read from Postgres: numbers, weights, limits, stops."""
+"""What the match obeys: numbers, weights and limits from Postgres, stops from this process's view of the controls."""
 
-from trunkline.bus.channels import Configuration
+import random
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from trunkline.bus.channels import ALL, Configuration
+from trunkline.control.controls import Controls
+from trunkline.model import NumberLimit
 from trunkline.store import schedule
+from trunkline.store.controls import Scope
 from trunkline.store.database import Connection
 
+_SUBJECTS = {Scope.RESELLER: "r", Scope.MERCHANT: "m", Scope.CAMPAIGN: "c"}
 
-async def read(conn: Connection) -> Configuration:
+
+async def read(conn: Connection, controls: Controls) -> Configuration:
     numbers = await schedule.numbers(conn)
     caps = await schedule.merchant_caps(conn)
     return Configuration(
-        numbers=tuple(limit for limit, _ in numbers),
+        numbers=tuple(_allowed(limit, carrier, controls) for limit, carrier in numbers),
         weights=await schedule.weights(conn),
         caps={f"m/{merchant}": cap for merchant, cap in caps.items()},
+        stops=stops(controls),
     )
+
+
+def stops(controls: Controls) -> dict[str, str]:
+    """By the subjects that the scripts know: everything, a reseller, a merchant, a campaign."""
+    if everything := controls.stopped():
+        return {ALL: everything.reason}
+    found = {}
+    for control in controls.in_force:
+        kind = _SUBJECTS.get(control.scope)
+        if kind and control.phase(controls.now()) == "stopped":
+            found[f"{kind}/{control.subject.rpartition('/')[2]}"] = control.reason
+    return found
+
+
+def _allowed(limit: NumberLimit, carrier: str, controls: Controls) -> NumberLimit:
+    """A number that is stopped, by itself or with its carrier, grants nothing."""
+    stop = controls.stopped(number_id=limit.number_id, carrier=carrier)
+    is_its_own = stop is not None and stop.scope in (Scope.NUMBER, Scope.CARRIER)
+    return replace(limit, max_channels=0) if is_its_own else limit
+
+
+class DialStops:
+    """Asked once more inside the intent: what was stopped after the match is not dialled. Whatever grows back after a
+    stop starts only a growing share of its calls."""
+
+    def __init__(self, controls: Controls):
+        self._controls = controls
+
+    def __call__(
+        self, reseller_id: str, merchant_id: str, campaign_id: UUID | None, number_id: UUID, carrier: str
+    ) -> str | None:
+        target: dict[str, Any] = {
+            "reseller_id": reseller_id,
+            "merchant_id": merchant_id,
+            "campaign_id": campaign_id,
+            "number_id": number_id,
+            "carrier": carrier,
+        }
+        if stop := self._controls.stopped(**target):
+            return stop.reason
+        share = self._controls.share(**target)
+        # Not a secret: which calls of a share go first does not matter.
+        return None if random.random() < share else "resuming"  # noqa: S311

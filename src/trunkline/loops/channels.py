@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from trunkline.bus import channels, epoch, schedule
 from trunkline.bus.connection import Bus
 from trunkline.bus.schedule import GiveBack, Return, to_ms
+from trunkline.control.controls import Controls
 from trunkline.dispatch import configuration
 from trunkline.dispatch.breaker import is_mass_free
 from trunkline.loops.base import Loop
@@ -28,8 +29,17 @@ log = get_logger(__name__)
 class ChannelReconciler(Loop):
     name = "channels"
 
-    def __init__(self, database: Database, bus: Bus, *, grant_ttl_s: float = 5.0, interval_s: float = 1.0):
+    def __init__(
+        self,
+        database: Database,
+        bus: Bus,
+        controls: Controls,
+        *,
+        grant_ttl_s: float = 5.0,
+        interval_s: float = 1.0,
+    ):
         super().__init__(interval_s)
+        self._controls = controls
         self._database = database
         self._bus = bus
         self._grant_ttl_s = grant_ttl_s
@@ -39,7 +49,7 @@ class ChannelReconciler(Loop):
         await epoch.ensure(self._bus)
         believed = await channels.holders(self._bus)
         async with self._database.connection() as conn:
-            wanted = await configuration.read(conn)
+            wanted = await configuration.read(conn, self._controls)
             truth = await store_schedule.holders(conn)
             now_ms = await store_schedule.clock_s(conn) * 1000
         changed = await channels.configure(self._bus, wanted)

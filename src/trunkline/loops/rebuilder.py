@@ -6,6 +6,7 @@ writes under keys of its own number, and whoever comes late with an older number
 
 from trunkline.bus import channels, epoch
 from trunkline.bus.connection import Bus
+from trunkline.control.controls import Controls
 from trunkline.dispatch import configuration
 from trunkline.loops.base import Loop
 from trunkline.loops.loader import load
@@ -22,8 +23,9 @@ FLOWS_PER_PAGE = 200
 class Rebuilder(Loop):
     name = "rebuilder"
 
-    def __init__(self, database: Database, bus: Bus, interval_s: float = 0.5):
+    def __init__(self, database: Database, bus: Bus, controls: Controls, interval_s: float = 0.5):
         super().__init__(interval_s)
+        self._controls = controls
         self._database = database
         self._bus = bus
 
@@ -45,7 +47,7 @@ class Rebuilder(Loop):
         return 1
 
     async def _rebuild(self, conn: Connection, building: Bus) -> int:
-        await channels.configure(building, await configuration.read(conn))
+        await channels.configure(building, await configuration.read(conn, self._controls))
         await channels.hold(building, await store_schedule.holders(conn))
         loaded, after = 0, BEFORE_ALL
         while flows := await store_schedule.flows(conn, after=after, limit=FLOWS_PER_PAGE):

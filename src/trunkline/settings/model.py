@@ -304,7 +304,7 @@ class Control(Group):
 
     restore_guard: Literal["strict", "witness"] = env(
         "RESTORE_GUARD",
-        "strict",
+        "witness",
         "When nobody remembers how far Postgres had come: `strict` starts with the kill switch on, `witness` goes on.",
     )
     flag_provider: Text | None = env(
