@@ -6,6 +6,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from trunkline.control.continuity import Mark
 from trunkline.dispatch.intent import Intents, slow_account
 from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
 from trunkline.model import Finish, Outcome
@@ -170,6 +171,33 @@ async def test_fault_7_a_stop_is_asked_about_again_at_the_commit_point(dialing: 
     assert (refusal.reason, refusal.subject) == (R.PAUSED, "kill switch")
     assert asked == [("r", "m", None, dialing.number, "twilio")]
     assert (await dialing.lead_row(lead))["version"] == 1
+
+
+@pytest.mark.parametrize("scope", ["kill_switch", "promoter"])
+async def test_fault_7_a_stop_that_this_process_has_not_heard_of_holds_all_the_same(
+    dialing: Dialing, scope: str
+) -> None:
+    lead = await dialing.lead()
+    await dialing.run(
+        "INSERT INTO controls (scope, subject, set_by, reason, changed_by, ramp_s)"
+        " VALUES ($1, '', 'platform', 'fire', 'test', 0)",
+        scope,
+    )
+    refusal = refused(await dialing.intend(dialing.grant(lead)))
+    assert (refusal.reason, refusal.subject) == (R.PAUSED, scope)
+    await dialing.run("UPDATE controls SET ends_at = clock_timestamp()")
+    assert len((await dialing.intend(dialing.grant(lead))).committed) == 1
+
+
+async def test_a_database_that_was_restored_to_an_earlier_moment_starts_nothing(dialing: Dialing) -> None:
+    installation = uuid4()
+    await dialing.run("UPDATE continuity SET installation = $1, beat = 7", installation)
+    lead = await dialing.lead()
+    for mark in (Mark(installation, 8), Mark(uuid4(), 7)):
+        refusal = refused(await dialing.intend(dialing.grant(lead), mark=lambda mark=mark: mark))
+        assert (refusal.reason, refusal.subject) == (R.PAUSED, "database_went_back")
+    intents = await dialing.intend(dialing.grant(lead), mark=lambda: Mark(installation, 7))
+    assert len(intents.committed) == 1
 
 
 async def test_every_refusal_is_kept_with_its_reason_and_time_and_counted_in_one_row(

@@ -217,13 +217,14 @@ async def test_race_5_attempts_go_in_by_number_and_channel_so_that_inserters_mee
     inbound = await dialing.open_transaction()
     await _ring_in(inbound, dialing.number, 1)
     grants = [dialing.grant(await dialing.lead(), channel) for channel in (2, 1)]
-    intent = await dialing.blocked(dialing.intend(*grants))
+    outbound, batch = await dialing.open_transaction(), IntentBatch(grants, ME, dialing.rules())
+    intent = await dialing.blocked(batch.write(outbound, 5000))
     await _ring_in(inbound, dialing.number, 2)
     await dialing.commit(inbound)
-    intents = await intent
-    assert intents.committed == ()
-    assert [refusal.reason for refusal in intents.refused] == [R.CHANNEL, R.CHANNEL]
-    assert None not in [refusal.owner for refusal in intents.refused]
+    await intent
+    assert batch.attempts == []
+    assert [refusal.reason for refusal in batch.refusals()] == [R.CHANNEL, R.CHANNEL]
+    assert None not in [refusal.owner for refusal in batch.refusals()]
 
 
 async def _ring_in(tx: Connection, number: UUID, channel: int) -> None:

@@ -66,7 +66,10 @@ def _channel(case: Case, subject: str) -> Answer:
 
 
 def _control(lead: LockedLead, number: LockedNumber, stopped: Stopped) -> Answer | None:
-    why = stopped(lead.reseller_id, lead.merchant_id, lead.campaign_id, number.id, number.carrier)
+    """What Postgres says comes first: a process's own view may be half a second late."""
+    why = lead.halted or stopped(
+        lead.reseller_id, lead.merchant_id, lead.campaign_id, number.id, number.carrier
+    )
     return Answer(RefusalReason.PAUSED, Blocks.LEAD, lead.now + AGAIN, why) if why is not None else None
 
 

@@ -11,6 +11,7 @@ from datetime import timedelta
 from hashlib import blake2b
 from uuid import UUID
 
+from trunkline.control.continuity import Mark
 from trunkline.dispatch.gates import AGAIN, Case, Stopped, judge, never_stopped
 from trunkline.dispatch.gates_limits import AccountPace, Admitted, Tally, no_account_pace, questions
 from trunkline.dispatch.policies import Owner, Policies
@@ -35,6 +36,10 @@ _RANKS = {"person": 0, "merchant": 1, "pods": 2, "account": 3}
 OnFinished = Callable[[Connection, dict[UUID, Finish]], Awaitable[None]]
 
 
+def no_mark() -> Mark | None:
+    return None
+
+
 def no_pod_gate() -> PodRoom | None:
     return None
 
@@ -49,6 +54,8 @@ class Rules:
 
     policies: Policies = field(default_factory=Policies)
     stopped: Stopped = never_stopped
+    # The database that this process has seen: an earlier moment of it starts nothing.
+    mark: Callable[[], Mark | None] = no_mark
     account_pace: AccountPace = no_account_pace
     pods: Callable[[], PodRoom | None] = no_pod_gate
     on_finished: OnFinished = nobody_told
@@ -88,8 +95,13 @@ class IntentBatch:
         )
 
     async def _lock_leads(self, tx: Connection, lock_timeout_ms: int) -> dict[UUID, LockedLead]:
+        mark = self._rules.mark()
         return await dispatch.lock_granted(
-            tx, self._grants, lock_timeout_ms=lock_timeout_ms, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
+            tx,
+            self._grants,
+            lock_timeout_ms=lock_timeout_ms,
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            known=(mark.installation, mark.beat) if mark else None,
         )
 
     async def _lock_limits(self, tx: Connection, leads: dict[UUID, LockedLead]) -> None:

@@ -53,6 +53,8 @@ class LockedLead:
     carrier: str | None
     account: str | None
     now: datetime
+    # Why no call may start at all.
+    halted: str | None
     # On whose do-not-call list the phone is, if on any.
     listed_by: str | None
     # Which pre-checks it has passed lately.
@@ -166,9 +168,15 @@ class ClosedLead:
 
 
 async def lock_granted(
-    tx: Connection, grants: Sequence[Grant], *, lock_timeout_ms: int, transaction_timeout_ms: int
+    tx: Connection,
+    grants: Sequence[Grant],
+    *,
+    lock_timeout_ms: int,
+    transaction_timeout_ms: int,
+    known: tuple[UUID, int] | None,
 ) -> dict[UUID, LockedLead]:
-    """Bound the transaction, then lock the leads that are still as granted. By lead."""
+    """Bound the transaction, then lock the leads that are still as granted. By lead. `known` is the database that the
+    caller has seen, and how far it had come."""
     rows = await tx.fetch(
         _LOCK_GRANTED,
         [g.lead_id for g in grants],
@@ -177,6 +185,7 @@ async def lock_granted(
         [g.number_id for g in grants],
         str(lock_timeout_ms),
         str(transaction_timeout_ms),
+        *(known or (None, None)),
     )
     return {row["id"]: LockedLead(**row) for row in rows}
 

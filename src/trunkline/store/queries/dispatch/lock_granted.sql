@@ -5,12 +5,19 @@
 -- with it, so a pooler's next client does not inherit them.
 -- Carrier and account of the granted number are read on the way, unlocked: they name the account that is locked next.
 -- $1 leads  $2 versions  $3 when each was granted, in ms, or NULL  $4 their numbers
--- $5 lock time-out in ms  $6 transaction time-out in ms
+-- $5 lock time-out in ms  $6 transaction time-out in ms  $7-$8 the database that the caller knows, and how far it had come
 WITH bounds AS MATERIALIZED (
     SELECT set_config('lock_timeout', $5::text, true), set_config('transaction_timeout', $6::text, true)
 )
 SELECT l.id, l.phone, l.timezone, l.merchant_id, l.reseller_id, l.campaign_id, l.attempt_count, l.max_attempts,
        l.due_at, m.max_concurrent AS merchant_max_concurrent, n.carrier, n.account, clock_timestamp() AS now,
+       -- Is starting calls allowed at all, and is this that database, not an earlier moment of it? Asked here, where no
+       -- process's view of the controls can be late.
+       coalesce((SELECT c.scope FROM controls AS c
+                 WHERE c.scope IN ('kill_switch', 'promoter') AND (c.ends_at IS NULL OR c.ends_at > clock_timestamp())
+                 ORDER BY c.scope LIMIT 1),
+                (SELECT 'database_went_back' FROM continuity AS c
+                 WHERE $7::uuid IS NOT NULL AND (c.installation IS DISTINCT FROM $7 OR c.beat < $8::bigint))) AS halted,
        (SELECT CASE WHEN d.merchant_id IS NOT NULL THEN 'merchant'
                     WHEN d.reseller_id IS NOT NULL THEN 'reseller' ELSE 'platform' END
         FROM do_not_call AS d
