@@ -36,7 +36,7 @@ class ChannelReconciler(Loop):
         controls: Controls,
         *,
         grant_ttl_s: float = 5.0,
-        interval_s: float = 1.0,
+        interval_s: float = 2.0,
     ):
         super().__init__(interval_s)
         self._controls = controls

@@ -54,7 +54,7 @@ class Checker(Loop):
         carriers: CarrierDirectory,
         inbox: Inbox,
         limits: CheckLimits,
-        interval_s: float = 1.0,
+        interval_s: float = 2.0,
     ):
         super().__init__(interval_s)
         self._database = database

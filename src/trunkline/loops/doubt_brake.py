@@ -28,7 +28,7 @@ def is_doubtful(in_doubt: int, channels: int) -> bool:
 class DoubtBrake(Loop):
     name = "doubt_brake"
 
-    def __init__(self, database: Database, pace: Pace, interval_s: float = 1.0):
+    def __init__(self, database: Database, pace: Pace, interval_s: float = 2.0):
         super().__init__(interval_s)
         self._database = database
         self._pace = pace

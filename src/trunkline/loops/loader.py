@@ -55,7 +55,7 @@ class Refiller(Loop):
 
     name = "refiller"
 
-    def __init__(self, database: Database, bus: Bus, interval_s: float = 0.5):
+    def __init__(self, database: Database, bus: Bus, interval_s: float = 1.0):
         super().__init__(interval_s)
         self._database = database
         self._bus = bus

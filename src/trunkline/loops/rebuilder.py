@@ -23,7 +23,7 @@ FLOWS_PER_PAGE = 200
 class Rebuilder(Loop):
     name = "rebuilder"
 
-    def __init__(self, database: Database, bus: Bus, controls: Controls, interval_s: float = 0.5):
+    def __init__(self, database: Database, bus: Bus, controls: Controls, interval_s: float = 1.0):
         super().__init__(interval_s)
         self._controls = controls
         self._database = database
