@@ -41,7 +41,7 @@ async def test_every_operation_has_words_and_every_body_an_example(world: ApiWor
         for method, operation in methods.items():
             assert operation["summary"], f"{method} {path}"
             content = operation.get("requestBody", {}).get("content", {}).get("application/json")
-            if content is not None:
+            if content is not None and "example" not in content:
                 name = content["schema"]["$ref"].rpartition("/")[2]
                 assert document["components"]["schemas"][name]["examples"], f"{method} {path}"
 

@@ -1,14 +1,13 @@
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
 from trunkline.api.deps import ApiDeps, ApiLimits
 from trunkline.model import new_id
-from trunkline.store.leads import Lead
 from trunkline.testing.api_world import ApiWorld, expect, open_api
 
 LEADS = "/api/v1/leads"
@@ -72,7 +71,7 @@ async def test_one_request_sent_many_times_at_once_makes_one_lead(world: ApiWorl
 async def test_a_lead_is_handed_to_the_schedule_after_its_commit(world: ApiWorld) -> None:
     seen: list[int] = []
 
-    async def look(_lead: Lead) -> None:
+    async def look(_ids: Sequence[UUID]) -> None:
         seen.append(await count_leads(world))
 
     replace_callback(world, look)
@@ -82,7 +81,7 @@ async def test_a_lead_is_handed_to_the_schedule_after_its_commit(world: ApiWorld
 
 @pytest.mark.parametrize("error", [RuntimeError("no Valkey"), TimeoutError()])
 async def test_a_schedule_that_fails_does_not_fail_the_request(world: ApiWorld, error: Exception) -> None:
-    async def fail(_lead: Lead) -> None:
+    async def fail(_ids: Sequence[UUID]) -> None:
         raise error
 
     replace_callback(world, fail)
@@ -93,7 +92,7 @@ async def test_a_schedule_that_fails_does_not_fail_the_request(world: ApiWorld, 
 async def test_a_schedule_that_hangs_is_given_up(database_url: str) -> None:
     cancelled = asyncio.Event()
 
-    async def hang(_lead: Lead) -> None:
+    async def hang(_ids: Sequence[UUID]) -> None:
         try:
             await asyncio.Event().wait()
         finally:
@@ -107,7 +106,7 @@ async def test_a_schedule_that_hangs_is_given_up(database_url: str) -> None:
 
 def replace_callback(world: ApiWorld, callback: Any) -> None:
     deps: ApiDeps = world.app.state.api.deps
-    object.__setattr__(deps, "on_lead_accepted", callback)
+    object.__setattr__(deps, "on_leads_accepted", callback)
 
 
 async def test_a_key_of_a_merchant_may_leave_the_merchant_out(world: ApiWorld) -> None:

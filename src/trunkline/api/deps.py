@@ -1,12 +1,15 @@
 """What the API needs from outside, and what its routes find in their hands."""
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
+from uuid import UUID
 
 from fastapi import Depends
 from starlette.requests import Request
 
+from trunkline.api.auth import API_ROOT
 from trunkline.api.body_guard import BodyRule
 from trunkline.api.key_verifier import KeyVerifier
 from trunkline.api.store import Store
@@ -14,9 +17,13 @@ from trunkline.clock import Clock
 from trunkline.jobs.face import JobFace
 from trunkline.leads.ingest import PAYLOAD_BYTES_MAX
 from trunkline.store.database import Database
-from trunkline.store.leads import Lead
 
 USUAL_BODY = BodyRule(bytes_max=1024 * 1024, timeout_s=10.0)
+# A hundred thousand leads of a kilobyte each, over a slow line.
+UPLOAD_BODY = BodyRule(bytes_max=100 * 1024 * 1024, timeout_s=300.0)
+UPLOADS = (f"{API_ROOT}/leads/bulk",)
+# Each takes turns with everybody else on the event loop; the next one waits without being read.
+UPLOADS_AT_ONCE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +41,9 @@ class Probe:
 class ApiLimits:
     body: BodyRule = USUAL_BODY
     # By prefix of the path: uploads are larger and slower than other bodies, webhooks smaller.
-    body_exceptions: Mapping[str, BodyRule] = field(default_factory=dict)
+    body_exceptions: Mapping[str, BodyRule] = field(
+        default_factory=lambda: dict.fromkeys(UPLOADS, UPLOAD_BODY)
+    )
     payload_bytes_max: int = PAYLOAD_BYTES_MAX
     store_timeout_s: float = 5.0
     key_fresh_s: float = 10.0
@@ -48,8 +57,8 @@ class ApiLimits:
 class ApiDeps:
     database: Database
     clock: Clock
-    # Called after the commit of a new lead, to put it into the schedule. It may fail.
-    on_lead_accepted: Callable[[Lead], Awaitable[object]]
+    # Called after the commit of new or changed leads, to bring them into the schedule. It may fail.
+    on_leads_accepted: Callable[[Sequence[UUID]], Awaitable[object]]
     probes: Mapping[str, Probe]
     # From the Accept header to a body and its content type.
     render_metrics: Callable[[str], tuple[bytes, str]]
@@ -65,6 +74,7 @@ class Api:
     deps: ApiDeps
     store: Store
     verifier: KeyVerifier
+    uploads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(UPLOADS_AT_ONCE))
 
 
 async def _get_api(request: Request) -> Api:

@@ -39,11 +39,14 @@ class ApiError(HTTPException):
         *,
         fields: Iterable[FieldProblem] = (),
         headers: Mapping[str, str] | None = None,
+        more: Mapping[str, Any] | None = None,
     ):
         super().__init__(status, message, dict(headers or {}))
         self.code = code
         self.message = message
         self.fields = tuple(fields)
+        # What the body says beside the error, where a route documents it.
+        self.more = dict(more or {})
 
 
 def not_found(thing: str) -> ApiError:
@@ -69,6 +72,15 @@ def invalid(*problems: FieldProblem) -> ApiError:
     return ApiError(422, "invalid_request", "The request is not valid. See fields.", fields=problems)
 
 
+def store_unavailable() -> ApiError:
+    return ApiError(
+        503,
+        "store_unavailable",
+        "The database cannot be reached right now. Send the same request again in a moment.",
+        headers={"Retry-After": str(STORE_RETRY_AFTER_S)},
+    )
+
+
 def respond(error: Exception, request_id: str) -> Response:
     """The answer to any exception. What is not meant for the outside is said to be our fault, and nothing more."""
     match error:
@@ -79,7 +91,7 @@ def respond(error: Exception, request_id: str) -> Response:
         case StarletteHTTPException():
             problem = _from_framework(error)
         case StoreUnavailable():
-            problem = _STORE_UNAVAILABLE
+            problem = store_unavailable()
         case _:
             problem = _OUR_FAULT
     return _render(problem, request_id)
@@ -108,7 +120,7 @@ def body_of(problem: ApiError, request_id: str, **more: Any) -> dict[str, Any]:
 
 def _render(problem: ApiError, request_id: str) -> Response:
     return Response(
-        msgspec.json.encode(body_of(problem, request_id)),
+        msgspec.json.encode(body_of(problem, request_id, **problem.more)),
         problem.status_code,
         headers=problem.headers,
         media_type="application/json",
@@ -151,12 +163,6 @@ def _allowed_methods(request: Request) -> list[str]:
 
 _NOT_JSON = ApiError(
     415, "unsupported_media_type", "Send the body as JSON, with the header Content-Type: application/json."
-)
-_STORE_UNAVAILABLE = ApiError(
-    503,
-    "store_unavailable",
-    "The database cannot be reached right now. Send the same request again in a moment.",
-    headers={"Retry-After": str(STORE_RETRY_AFTER_S)},
 )
 _OUR_FAULT = ApiError(
     500,

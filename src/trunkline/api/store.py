@@ -33,10 +33,10 @@ class Store:
                 yield connection
 
     @asynccontextmanager
-    async def writing(self) -> AsyncIterator[Connection]:
-        """For one transaction. An exception inside undoes it."""
+    async def writing(self, *, timeout_s: float | None = None) -> AsyncIterator[Connection]:
+        """For one transaction. An exception inside undoes it. A large one is given more time than others."""
         with _translated():
-            async with asyncio.timeout(self._timeout_s), self._database.transaction() as tx:
+            async with asyncio.timeout(timeout_s or self._timeout_s), self._database.transaction() as tx:
                 yield tx
 
 

@@ -27,7 +27,7 @@ PAYLOAD_PHONE = "customer_mobile_number"
 URL_MAX = 2048
 YEAR_MAX = 9990
 
-_EXAMPLE: JsonDict = {
+EXAMPLE: JsonDict = {
     "request_id": "order-4711-reminder",
     "merchant_id": "acme-store",
     "phone": "+14155550123",
@@ -56,7 +56,7 @@ Moment = Annotated[AwareDatetime, BeforeValidator(_only_text)]
 class LeadRequest(BaseModel):
     """One person to call for one purpose."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [_EXAMPLE]})
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [EXAMPLE]})
 
     request_id: Text = Field(
         min_length=1,

@@ -1,4 +1,4 @@
-"""Openings of calling windows, remembered over one upload: its leads are due at a thousand moments of the same few days.
+"""Openings of calling windows, remembered over one upload, whose leads are due at a thousand moments of the same days.
 
 An opening that was found from a moment on is the answer for every moment between that one and its end. `windows` keeps
 the last one of each rule, which is enough for leads that are due now.

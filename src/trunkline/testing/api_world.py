@@ -7,12 +7,13 @@ Reseller `a` has the merchants `a1` and `a2`, reseller `b` has `b1`. There is a 
 each reseller, `a-pool` and `b-pool`, and one of each merchant, `a1-pool` and so on, with a number in each.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from uuid import UUID
 
 from fastapi import FastAPI
 
@@ -32,7 +33,6 @@ from trunkline.store import alarms, keys, numbers, tenants, webhook_endpoints
 from trunkline.store.alarms import AlarmFilter
 from trunkline.store.database import Connection, Database, connect
 from trunkline.store.keys import NewKey
-from trunkline.store.leads import Lead
 from trunkline.store.numbers import NewNumber
 from trunkline.store.tenants import PLATFORM, MerchantChange, Tenant
 from trunkline.telemetry import metrics
@@ -65,7 +65,7 @@ class ApiWorld:
     database: Database
     app: FastAPI
     clock: ManualClock
-    accepted: list[Lead]
+    accepted: list[UUID]
     jobs: JobFace
     numbers: dict[str, str] = field(default_factory=dict)
     keys: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -209,17 +209,17 @@ async def open_api(
 ) -> AsyncIterator[ApiWorld]:
     database = await connect(database_url, pool_size=4)
     clock = ManualClock(SystemClock().now())
-    accepted: list[Lead] = []
+    accepted: list[UUID] = []
 
-    async def on_lead_accepted(lead: Lead) -> None:
-        accepted.append(lead)
+    async def on_leads_accepted(lead_ids: Sequence[UUID]) -> None:
+        accepted.extend(lead_ids)
 
     folder = TemporaryDirectory()
     jobs = JobFace.build(Poker(None), ["secret of the tests" * 2], Path(folder.name))
     deps = ApiDeps(
         database=database,
         clock=clock,
-        on_lead_accepted=on_lead_accepted,
+        on_leads_accepted=on_leads_accepted,
         probes=probes or {},
         render_metrics=metrics.render,
         limits=limits or ApiLimits(),

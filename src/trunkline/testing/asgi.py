@@ -1,5 +1,6 @@
 """A client of an ASGI application in the same process: no socket, no server, no waiting."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -87,12 +88,15 @@ class _Exchange:
     def __init__(self, body: bytes | AsyncIterator[bytes]):
         self._body = body
         self._is_sent = False
+        self._is_answered = asyncio.Event()
         self._status = 0
         self._headers: list[tuple[bytes, bytes]] = []
         self._received = b""
 
     async def receive(self) -> Message:
         if self._is_sent:
+            # Like a client that keeps its connection open until it has been answered.
+            await self._is_answered.wait()
             return {"type": "http.disconnect"}
         if isinstance(self._body, bytes):
             self._is_sent = True
@@ -107,6 +111,8 @@ class _Exchange:
             self._headers = list(message["headers"])
         else:
             self._received += message.get("body", b"")
+            if not message.get("more_body", False):
+                self._is_answered.set()
 
     def answer(self) -> Answer:
         return Answer(self._status, Headers(raw=self._headers), self._received)

@@ -10,6 +10,7 @@ from trunkline.api.routes import (
     jobs,
     keys,
     leads,
+    leads_bulk,
     me,
     merchants,
     numbers,
@@ -20,6 +21,7 @@ from trunkline.api.routes import (
 )
 
 ROUTERS: tuple[APIRouter, ...] = (
+    leads_bulk.router,
     leads.router,
     resellers.router,
     merchants.router,

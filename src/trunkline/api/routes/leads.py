@@ -1,6 +1,7 @@
 """Leads: taking them in, and finding them again."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
@@ -21,7 +22,7 @@ from trunkline.states import AttemptState, LeadStatus
 from trunkline.store import leads
 from trunkline.store.database import Connection
 from trunkline.store.leads import AdmissionKey, Lead, LeadFilter, NewLead
-from trunkline.telemetry import bind, get_logger
+from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
 router = APIRouter(prefix=f"{API_ROOT}/leads", tags=["leads"])
@@ -113,7 +114,7 @@ async def create_lead(
             "request_id_reused", "This request_id was used before with other content. Choose another one."
         )
     if is_new:
-        afterwards.add_task(_schedule, api, lead)
+        afterwards.add_task(bring, api, [lead.id])
     else:
         response.status_code = 200
     return lead
@@ -170,14 +171,13 @@ async def _insert_once(connection: Connection, new: NewLead) -> tuple[Lead, bool
     raise StoreUnavailable("the lead of this request_id was removed while it was read")
 
 
-async def _schedule(api: Api, lead: Lead) -> None:
-    """Best effort, after the answer: what fails here is brought by the loader from Postgres."""
-    with bind(lead_id=lead.id):
-        try:
-            async with asyncio.timeout(api.deps.limits.schedule_timeout_s):
-                await api.deps.on_lead_accepted(lead)
-        except Exception as error:
-            log.warning("lead.not_scheduled", reason=f"{type(error).__name__}: {error}")
+async def bring(api: Api, lead_ids: Sequence[UUID]) -> None:
+    """To the schedule, best effort: what fails here is brought by the loader from Postgres."""
+    try:
+        async with asyncio.timeout(api.deps.limits.schedule_timeout_s):
+            await api.deps.on_leads_accepted(lead_ids)
+    except Exception as error:
+        log.warning("leads.not_scheduled", count=len(lead_ids), reason=f"{type(error).__name__}: {error}")
 
 
 def _e164(text: str | None) -> str | None:

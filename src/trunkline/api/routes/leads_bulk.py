@@ -1,0 +1,255 @@
+"""Many leads in one request: a JSON array, JSON lines or CSV, read and loaded as it arrives."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
+from itertools import islice
+from typing import Annotated, Literal
+from uuid import UUID
+
+import msgspec
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+
+from trunkline.api.auth import API_ROOT, LeadsKey
+from trunkline.api.deps import Api, Deps
+from trunkline.api.errors import ApiError, store_unavailable
+from trunkline.api.models import WRITE_ERRORS, ErrorOut, FieldErrorOut, Responses
+from trunkline.api.principal import Principal
+from trunkline.api.routes.leads import bring
+from trunkline.errors import StoreUnavailable
+from trunkline.leads.bulk import Intake
+from trunkline.leads.bulk_loading import AllOrNothing, PieceByPiece, Undone
+from trunkline.leads.ingest import EXAMPLE, LeadRequest
+from trunkline.leads.upload_report import UploadReport
+from trunkline.leads.uploads import BrokenUpload, CsvLines, JsonArray, JsonLines, Rows
+from trunkline.telemetry import get_logger
+
+log = get_logger(__name__)
+router = APIRouter(prefix=f"{API_ROOT}/leads", tags=["leads"])
+
+# Rows are cut from pieces of this size, whatever the pieces that the network brings.
+BLOCK_BYTES = 64 * 1024
+RESULTS_PER_PIECE = 500
+NDJSON = "application/x-ndjson"
+
+AnyLoader = AllOrNothing | PieceByPiece
+READERS: dict[str, Callable[[], Rows]] = {
+    "application/json": JsonArray,
+    NDJSON: JsonLines,
+    "application/jsonl": JsonLines,
+    "text/csv": partial(CsvLines, tuple(LeadRequest.model_fields), frozenset({"priority", "max_attempts"})),
+}
+
+
+class UploadQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    atomic: bool = Field(False, description="All rows or none: one that is refused undoes the others.")
+    results: Literal["all", "problems"] = Field(
+        "all", description="Of which rows the answer tells: of all, or of those that made no lead."
+    )
+
+
+class RowOut(BaseModel):
+    row: int = Field(description="Counted from 1, without the header of a CSV.")
+    result: Literal["created", "existing", "conflict", "refused"]
+    request_id: str | None = None
+    id: UUID | None = Field(None, description="The lead's.")
+    code: str | None = Field(None, description="Why it is a conflict or was refused, for programs.")
+    error: str | None = None
+    fields: list[FieldErrorOut] | None = None
+
+
+class UploadOut(BaseModel):
+    rows: int
+    created: int
+    existing: int = Field(description="Sent before with the same content, in this upload or an earlier one.")
+    conflict: int = Field(description="Sent before with other content.")
+    refused: int
+    results: list[RowOut]
+
+
+class FailedUploadOut(ErrorOut):
+    report: UploadOut | None = Field(
+        None, description="What was taken in before, and up to 1000 rows that were not."
+    )
+
+
+_CSV = "request_id,merchant_id,phone,payload.order\norder-4711,acme-store,+14155550123,4711\n"
+_FAILED: Responses = {
+    status: {"model": FailedUploadOut, "description": text}
+    for status, text in (
+        (400, "The body cannot be read any further."),
+        (408, "The body came too slowly."),
+        (413, "The body is too large, or has too many rows."),
+        (422, "A row was refused, so with `atomic` all were."),
+        (503, "The database cannot be reached. Send the same request again."),
+    )
+}
+
+
+@router.post(
+    "/bulk",
+    response_model=None,
+    responses={
+        **WRITE_ERRORS,
+        **_FAILED,
+        200: {
+            "model": UploadOut,
+            "description": "What became of each row.",
+            "content": {NDJSON: {"schema": {"type": "string"}}},
+        },
+    },
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {
+                    "schema": {"type": "array", "items": {"$ref": "#/components/schemas/LeadRequest"}},
+                    "example": [EXAMPLE],
+                },
+                NDJSON: {
+                    "schema": {"type": "string"},
+                    "example": f"{msgspec.json.encode(EXAMPLE).decode()}\n",
+                },
+                "text/csv": {"schema": {"type": "string"}, "example": _CSV},
+            },
+        }
+    },
+    summary="Take in many leads",
+)
+async def create_leads(
+    request: Request, query: Annotated[UploadQuery, Query()], who: LeadsKey, api: Deps
+) -> StreamingResponse:
+    """Up to 100,000 rows, each as in `POST /leads`. A refused row costs no other row, unless `atomic` was asked for.
+
+    Safe to repeat, like a single lead: rows that were taken in before are `existing`. The answer is JSON, or lines of
+    JSON if that is what the header Accept asks for.
+    """
+    report = UploadReport(problems_only=query.results == "problems")
+    loader = (AllOrNothing if query.atomic else PieceByPiece)(api.store, report, partial(bring, api))
+    try:
+        await _upload(request, who, api, loader, report)
+    except BaseException:
+        report.close()
+        raise
+    finally:
+        await loader.close()
+    return _answer(request, report)
+
+
+async def _upload(
+    request: Request, who: Principal, api: Api, loader: AnyLoader, report: UploadReport
+) -> None:
+    intake = Intake(
+        _reader(request),
+        api.store,
+        who.tenant,
+        loader,
+        payload_bytes_max=api.deps.limits.payload_bytes_max,
+    )
+    try:
+        async with api.uploads:
+            await _take_in(request, intake, loader)
+        if report.problems and isinstance(loader, AllOrNothing):
+            raise _none_taken(report, intake.rows_read)
+    except (BrokenUpload, StoreUnavailable, ApiError) as error:
+        raise _with_report(_problem(error), report) from error.__cause__
+
+
+async def _take_in(request: Request, intake: Intake, loader: AnyLoader) -> None:
+    try:
+        async for block in _blocks(request):
+            await intake.feed(block)
+        await intake.end()
+    except (BrokenUpload, ApiError):
+        # What was read before stays, unless all or nothing was asked for.
+        if isinstance(loader, PieceByPiece):
+            await intake.flush()
+            await loader.finish()
+        raise
+    with suppress(Undone):
+        await loader.finish()
+
+
+async def _blocks(request: Request) -> AsyncIterator[bytes]:
+    """The body in pieces that are worth the work, and the last one."""
+    held = bytearray()
+    async for chunk in request.stream():
+        held += chunk
+        if len(held) >= BLOCK_BYTES:
+            yield bytes(held)
+            held.clear()
+    yield bytes(held)
+
+
+def _reader(request: Request) -> Rows:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise ApiError(415, "unsupported_media_type", "Send the body as it is, without Content-Encoding.")
+    if kind not in READERS:
+        kinds = ", ".join(READERS)
+        raise ApiError(415, "unsupported_media_type", f"Send the rows as one of these: {kinds}.")
+    return READERS[kind]()
+
+
+def _none_taken(report: UploadReport, rows: int) -> ApiError:
+    bad = report.tally.conflict + report.tally.refused
+    report.tally.rows = rows
+    return ApiError(422, "rows_refused", f"{bad} of {rows} rows cannot be taken in, so none was. See report.")
+
+
+def _problem(error: BrokenUpload | StoreUnavailable | ApiError) -> ApiError:
+    match error:
+        case BrokenUpload(code=code, message=message):
+            return ApiError(413 if code == "too_many_rows" else 400, code, message)
+        case ApiError():
+            return error
+        case _:
+            log.warning("leads.upload_cut_short", reason=str(error))
+            return store_unavailable()
+
+
+def _with_report(problem: ApiError, report: UploadReport) -> ApiError:
+    """It says how far the upload has come."""
+    taken = report.tally.created + report.tally.existing
+    if taken:
+        problem.message += (
+            f" {taken} rows before it were taken in. They are recognised if you send them again."
+        )
+    results = [msgspec.to_builtins(each) for each in report.problems]
+    problem.more["report"] = asdict(report.tally) | {"results": results}
+    return problem
+
+
+def _answer(request: Request, report: UploadReport) -> StreamingResponse:
+    if NDJSON in request.headers.get("accept", ""):
+        return StreamingResponse(_pieces(report, _as_lines(report)), media_type=NDJSON)
+    return StreamingResponse(_pieces(report, _as_json(report)), media_type="application/json")
+
+
+def _as_lines(report: UploadReport) -> Iterator[bytes]:
+    yield from report.lines()
+    yield msgspec.json.encode({"summary": asdict(report.tally)}) + b"\n"
+
+
+def _as_json(report: UploadReport) -> Iterator[bytes]:
+    yield msgspec.json.encode(asdict(report.tally))[:-1] + b',"results":['
+    for nth, line in enumerate(report.lines()):
+        yield b"," + line if nth else line
+    yield b"]}"
+
+
+async def _pieces(report: UploadReport, parts: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """Joined to pieces of a few hundred results, with a turn for others between them."""
+    try:
+        while piece := b"".join(islice(parts, RESULTS_PER_PIECE)):
+            yield piece
+            await asyncio.sleep(0)
+    finally:
+        report.close()

@@ -1,0 +1,205 @@
+"""Many leads at once: from the bytes of an upload to batches that a loader puts into Postgres.
+
+    bytes ─► rows ─► requests ─► admissions ─► leads ─► loader
+             └────────┴── refused, each with its reason ──┘
+
+Rows are read and checked while the batch before them is loaded. Checking is our own CPU's work, some 20 µs a row, so it
+is done in turns: after two milliseconds everybody else on the event loop has theirs.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+from pydantic import ValidationError
+
+from trunkline.leads import ingest, payloads
+from trunkline.leads.ingest import FieldProblem, LeadRequest, Refused
+from trunkline.leads.openings import Openings
+from trunkline.leads.upload_report import RowResult
+from trunkline.leads.uploads import BrokenUpload, Row, Rows
+from trunkline.store import leads
+from trunkline.store.database import Connection
+from trunkline.store.lead_uploads import StagedLead
+from trunkline.store.leads import Admission, AdmissionKey, NewLead
+from trunkline.store.tenants import Tenant
+
+ROWS_MAX = 100_000
+BATCH_ROWS = 5_000
+BATCH_BYTES = 4 * 1024 * 1024
+TURN_S = 0.002
+FIELD_NAME_MAX = 100
+
+
+class Reading(Protocol):
+    def reading(self) -> AbstractAsyncContextManager[Connection]: ...
+
+
+@dataclass(slots=True)
+class Batch:
+    """Leads to load, and what is already known of the rows between them."""
+
+    staged: list[StagedLead] = field(default_factory=list)
+    refused: list[RowResult] = field(default_factory=list)
+
+
+class Loader(Protocol):
+    async def add(self, batch: Batch) -> None: ...
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    row_no: int
+    request: LeadRequest
+    key: AdmissionKey
+
+
+class Turns:
+    """Lets others have a turn when one's own has been long enough."""
+
+    def __init__(self) -> None:
+        self._until_s = time.perf_counter() + TURN_S
+
+    async def next(self) -> None:
+        if time.perf_counter() >= self._until_s:
+            await asyncio.sleep(0)
+            self._until_s = time.perf_counter() + TURN_S
+
+
+class Intake:
+    """One upload on its way in."""
+
+    def __init__(
+        self, rows: Rows, store: Reading, tenant: Tenant, loader: Loader, *, payload_bytes_max: int
+    ) -> None:
+        self._rows = rows
+        self._store = store
+        self._tenant = tenant
+        self._loader = loader
+        self._payload_bytes_max = payload_bytes_max
+        self._admissions: dict[AdmissionKey, Admission | None] = {}
+        self._openings = Openings()
+        self._turns = Turns()
+        self._candidates: list[Candidate] = []
+        self._refused: list[RowResult] = []
+        self._bytes = 0
+        self.rows_read = 0
+
+    async def feed(self, block: bytes) -> None:
+        await self._read(self._rows.feed(block))
+        self._bytes += len(block)
+        if len(self._candidates) >= BATCH_ROWS or self._bytes >= BATCH_BYTES:
+            await self.flush()
+
+    async def end(self) -> None:
+        await self._read(self._rows.end())
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Hand over what was read so far."""
+        candidates, batch = self._candidates, Batch(refused=self._refused)
+        self._candidates, self._refused, self._bytes = [], [], 0
+        await self._admit(candidates)
+        for candidate in candidates:
+            await self._turns.next()
+            self._prepare(candidate, batch)
+        await self._loader.add(batch)
+
+    async def _read(self, rows: Iterator[Row]) -> None:
+        for row in rows:
+            await self._turns.next()
+            if row.no > ROWS_MAX:
+                raise BrokenUpload("too_many_rows", f"An upload has at most {ROWS_MAX} rows.")
+            self.rows_read = row.no
+            match _request(row, self._tenant.merchant_id):
+                case Candidate() as candidate:
+                    self._candidates.append(candidate)
+                case RowResult() as refusal:
+                    self._refused.append(refusal)
+
+    async def _admit(self, candidates: list[Candidate]) -> None:
+        new = list({c.key for c in candidates} - self._admissions.keys())
+        if new:
+            async with self._store.reading() as connection:
+                found = await leads.admissions(connection, self._tenant, new)
+            self._admissions |= {key: found.get(key) for key in new}
+
+    def _prepare(self, candidate: Candidate, batch: Batch) -> None:
+        admission = self._admissions[candidate.key]
+        if admission is None:
+            problem = FieldProblem("merchant_id", "There is no such merchant.")
+            batch.refused.append(_refusal(candidate, "unknown_merchant", (problem,)))
+            return
+        prepared = ingest.prepare(
+            candidate.request,
+            admission,
+            payload_bytes_max=self._payload_bytes_max,
+            openings=self._openings,
+        )
+        match prepared:
+            case Refused(problems):
+                batch.refused.append(_refusal(candidate, "invalid_request", problems))
+            case NewLead() as new:
+                batch.staged.append(_staged(candidate.row_no, new))
+
+
+def _request(row: Row, own_merchant_id: str | None) -> Candidate | RowResult:
+    if row.error is not None:
+        return RowResult(row.no, "refused", code="unreadable", error=row.error)
+    try:
+        request = LeadRequest.model_validate(row.value)
+    except ValidationError as error:
+        return RowResult(
+            row.no, "refused", _request_id(row.value), code="invalid_request", fields=_problems(error)
+        )
+    merchant_id = request.merchant_id or own_merchant_id
+    if merchant_id is None:
+        problem = FieldProblem("merchant_id", "Name the merchant: this key is not bound to one.")
+        return RowResult(row.no, "refused", request.request_id, code="invalid_request", fields=(problem,))
+    return Candidate(row.no, request, AdmissionKey(merchant_id, request.pool, request.campaign_id))
+
+
+def _request_id(value: Any) -> str | None:
+    """Of a row that is refused, as far as it can be told apart by it."""
+    given = value.get("request_id") if isinstance(value, dict) else None
+    return given[:200].encode("utf-8", "replace").decode() if isinstance(given, str) else None
+
+
+def _problems(error: ValidationError) -> tuple[FieldProblem, ...]:
+    return tuple(FieldProblem(_name(each["loc"]), each["msg"]) for each in error.errors())
+
+
+def _name(loc: tuple[str | int, ...]) -> str:
+    """A name may be the client's own text, so it is cut and cleaned."""
+    name = ".".join(map(str, loc)) or "row"
+    return name[:FIELD_NAME_MAX].encode("utf-8", "replace").decode()
+
+
+def _refusal(candidate: Candidate, code: str, problems: tuple[FieldProblem, ...]) -> RowResult:
+    return RowResult(candidate.row_no, "refused", candidate.request.request_id, code=code, fields=problems)
+
+
+def _staged(row_no: int, new: NewLead) -> StagedLead:
+    return StagedLead(
+        row_no,
+        new.id,
+        new.reseller_id,
+        new.merchant_id,
+        new.request_id,
+        new.request_hash,
+        new.phone,
+        new.timezone,
+        payloads.encode(new.payload).decode(),
+        new.campaign_id,
+        new.pool_id,
+        new.priority,
+        new.max_attempts,
+        new.reporting_webhook_url,
+        new.scheduled_at,
+        new.due_at,
+        new.closes_at,
+        new.is_deferred,
+    )

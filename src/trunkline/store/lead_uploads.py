@@ -1,0 +1,85 @@
+"""Many leads at once: staged by COPY, then taken over by one statement that knows what came before."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from trunkline.errors import StoreUnavailable
+from trunkline.store.database import Connection
+from trunkline.store.sql import query
+
+_STAGE = query("leads/stage")
+_LOAD = query("leads/load")
+_LOAD_REST = query("leads/load_rest")
+
+_TABLE = "staged_leads"
+
+
+class StagedLead(msgspec.Struct, frozen=True, array_like=True):
+    """A row that passed every check, in the order of the staging table. Slim: a hundred thousand of them may wait."""
+
+    row_no: int
+    id: UUID
+    reseller_id: str
+    merchant_id: str
+    request_id: str
+    request_hash: bytes
+    phone: str
+    timezone: str | None
+    payload: str
+    campaign_id: UUID | None
+    pool_id: str
+    priority: int
+    max_attempts: int
+    reporting_webhook_url: str | None
+    scheduled_at: datetime | None
+    due_at: datetime | None
+    closes_at: datetime | None
+    is_deferred: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A lead that has this row's request_id already, with the same content or with other."""
+
+    lead_id: UUID
+    is_same: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Nobody may call this person."""
+
+
+Rest = dict[int, Known | Listed]
+
+
+async def stage(tx: Connection) -> None:
+    await tx.execute(_STAGE)
+
+
+async def copy(tx: Connection, rows: AsyncIterator[tuple[Any, ...]], *, timeout_s: float) -> None:
+    await tx.copy_records_to_table(
+        _TABLE, records=rows, columns=list(StagedLead.__struct_fields__), timeout=timeout_s
+    )
+
+
+async def load(tx: Connection, staged: int, *, timeout_s: float) -> Rest:
+    """Make leads of the rows that were staged; by row number, what became of those that made none."""
+    made = await tx.fetchval(_LOAD, timeout=timeout_s)
+    if made == staged:
+        return {}
+    rest = await tx.fetch(_LOAD_REST, timeout=timeout_s)
+    return {row["row_no"]: _known(row) for row in rest}
+
+
+def _known(row: Any) -> Known | Listed:
+    if row["id"] is not None:
+        return Known(row["id"], row["is_same"])
+    if row["is_listed"]:
+        return Listed()
+    raise StoreUnavailable("the lead of a request_id was removed while it was read")
