@@ -36,6 +36,7 @@ from trunkline.control.presence import Presence
 from trunkline.control.provider import Flags
 from trunkline.control.refresh import ControlRefresh
 from trunkline.control.webhook import ANNOUNCE_ALARM, AlarmAnnouncer, AlarmDelivery
+from trunkline.dispatch.accounts import AccountDesk, AccountsRefresh
 from trunkline.dispatch.calls import CallFold
 from trunkline.dispatch.checks import CheckLimits
 from trunkline.dispatch.configuration import DialStops
@@ -74,9 +75,10 @@ from trunkline.store import schedule as store_schedule
 from trunkline.store.database import Database
 from trunkline.telemetry import get_logger, metrics
 from trunkline.telephony.callbacks import CallbackKeys
-from trunkline.telephony.carrier import DEFAULT_ACCOUNT
-from trunkline.telephony.carriers import CarrierAccount
+from trunkline.telephony.carriers import CARRIERS
 from trunkline.telephony.directory import CarrierDirectory
+from trunkline.telephony.environment import accounts_of
+from trunkline.telephony.vault import Vault
 
 log = get_logger(__name__)
 
@@ -100,7 +102,15 @@ class Platform:
 
         # The way in: the API takes leads, and webhooks tell what became of calls.
         callback_keys = CallbackKeys.from_secrets(secrets)
-        self.carriers = CarrierDirectory(_accounts(settings, callback_keys))
+        self.carriers = CarrierDirectory(accounts_of(settings, callback_keys))
+        self.accounts = AccountDesk(
+            database,
+            self.carriers,
+            Vault.from_secrets(secrets),
+            callback_keys,
+            self.public_base_url,
+            settings.carrier.request_timeout_s,
+        )
         self.inbox = Inbox(database, bus)
 
         # Calls get pods.
@@ -122,6 +132,7 @@ class Platform:
         self._everywhere: list[Loop] = [
             ControlRefresh(database, guardian, self.controls, flag_board),
             self.presence,
+            AccountsRefresh(self.accounts),
         ]
 
         # Due leads meet free channels and are dialled.
@@ -227,6 +238,7 @@ class Platform:
                 await ensure_admin_key(database, settings.admin_key.get_secret_value())
             platform = cls(settings, database, bus)
             await platform.flags.open()
+            await platform.accounts.refresh()
             platform.start()
             try:
                 async with platform.running_jobs():
@@ -345,8 +357,9 @@ class Platform:
                 limits=ApiLimits(
                     body=BodyRule(self.settings.http.max_body_bytes, self.settings.http.read_timeout_s),
                 ),
-                carriers=frozenset(name for name, _ in self.carriers.names) or None,
+                carriers=frozenset(CARRIERS),
                 jobs=self.job_face,
+                accounts=self.accounts,
             ),
             [*webhooks.hot_routes(), *router_face.hot_routes(self.allocator, self.pods)],
         )
@@ -368,10 +381,15 @@ class Platform:
 
     async def _schedule(self, lead_ids: Sequence[UUID]) -> None:
         """A courtesy: the leads are safe in Postgres, and the loader would bring them within seconds."""
-        await epoch.ensure(self.bus)
-        async with self.database.connection() as conn:
-            places = await store_schedule.places(conn, lead_ids)
-        await schedule.add(self.bus, places.values())
+        outcome = "failed"
+        try:
+            await epoch.ensure(self.bus)
+            async with self.database.connection() as conn:
+                places = await store_schedule.places(conn, lead_ids)
+            await schedule.add(self.bus, places.values())
+            outcome = "ok"
+        finally:
+            metrics.SCHEDULE_ADDS.labels(outcome).inc()
 
     async def _next_opening(self, closed: Sequence[tuple[UUID, int]]) -> Sequence[Entry]:
         return []
@@ -394,17 +412,3 @@ class Platform:
                 await self.allocator.release(call_id)
             except BusUnavailable:
                 log.warning("router.release_lost", call_id=call_id)
-
-
-def _accounts(settings: Settings, keys: CallbackKeys) -> dict[tuple[str, str], CarrierAccount]:
-    twilio = settings.twilio
-    if not (twilio.account_sid and twilio.auth_token):
-        return {}
-    return {
-        ("twilio", DEFAULT_ACCOUNT): CarrierAccount(
-            {"account_sid": twilio.account_sid, "auth_token": twilio.auth_token.get_secret_value()},
-            keys,
-            base_url=twilio.base_url,
-            request_timeout_s=settings.carrier.request_timeout_s,
-        )
-    }

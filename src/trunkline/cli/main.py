@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from trunkline import __version__
+from trunkline.cli import control, jobs
 from trunkline.errors import TrunklineError
 from trunkline.settings import Settings, load_settings
 from trunkline.telemetry import get_logger
@@ -22,6 +23,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=True,
 )
+app.add_typer(control.app, name="control")
+app.add_typer(jobs.app, name="jobs")
 out = Console()
 
 DataDir = Annotated[

@@ -34,7 +34,7 @@ def stops(controls: Controls) -> dict[str, str]:
     for control in controls.in_force:
         kind = _SUBJECTS.get(control.scope)
         if kind and control.phase(controls.now()) == "stopped":
-            found[f"{kind}/{control.subject.rpartition('/')[2]}"] = control.reason
+            found[f"{kind}/{control.subject}"] = control.reason
     return found
 
 

@@ -15,6 +15,7 @@ from trunkline.bus import channels, epoch, schedule
 from trunkline.bus.connection import Bus
 from trunkline.bus.schedule import GiveBack, Return, to_ms
 from trunkline.control.controls import Controls
+from trunkline.control.raising import raise_alarm
 from trunkline.dispatch import configuration
 from trunkline.dispatch.breaker import is_mass_free
 from trunkline.loops.base import Loop
@@ -58,6 +59,8 @@ class ChannelReconciler(Loop):
         oldest_ms = now_ms - self._grant_ttl_s * 1000
         dead = [h for h in believed if h.attempt_id not in true_ids and h.granted_ms < oldest_ms]
         given_back = await self._give_back(dead, held=len(believed))
+        metrics.CHANNEL_DRIFT.set(written + given_back)
+        metrics.RECONCILER_FIXES.labels(self.name).inc(written + given_back)
         if written or given_back:
             log.warning("channels.healed", written=written, given_back=given_back)
         _report(wanted.numbers, truth)
@@ -72,7 +75,11 @@ class ChannelReconciler(Loop):
             confirmed = await store_schedule.known_attempts(conn, [h.attempt_id for h in dead])
             if is_mass_free(len(dead) - len(confirmed), held):
                 metrics.MASS_FREES_STOPPED.inc()
-                log.critical("channels.mass_free_stopped", unconfirmed=len(dead) - len(confirmed), held=held)
+                unconfirmed = len(dead) - len(confirmed)
+                log.critical("channels.mass_free_stopped", unconfirmed=unconfirmed, held=held)
+                await raise_alarm(
+                    self._database, "mass_free_breaker", self.name, {"unconfirmed": unconfirmed, "held": held}
+                )
                 dead = [h for h in dead if h.attempt_id in confirmed]
             wanted = await store_schedule.places(conn, [h.lead_id for h in dead if h.lead_id])
         due = {lead_id: to_ms(entry.due_at) for lead_id, entry in wanted.items()}

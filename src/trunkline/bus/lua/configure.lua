@@ -4,7 +4,7 @@
 --
 -- KEYS[1] epoch  KEYS[2] bell
 -- ARGV[1] key prefix  ARGV[2] epoch number
--- ARGV[3] JSON: {"numbers": {id: "pool|max"}, "weights": {merchant: "n"}, "caps": {"m/…" or "c/…": "n"},
+-- ARGV[3] JSON: {"numbers": {id: "pool|max"}, "weights": {merchant: "n"}, "caps": {"m/…" or "c/…/…": "n"},
 --               "stops": {"all", "r/…", "m/…", "c/…": "reason"}}
 -- -> the number of values that changed
 local base = ARGV[1]

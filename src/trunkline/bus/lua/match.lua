@@ -66,13 +66,13 @@ local function become_due()
 end
 
 local function stopped(parts)
-  local found = redis.call('HMGET', base .. 'stops', 'r/' .. parts.reseller, 'm/' .. parts.merchant, 'c/' .. parts.campaign)
+  local found = redis.call('HMGET', base .. 'stops', 'r/' .. parts.reseller, 'm/' .. parts.merchant, campaign_of(parts))
   return found[1] or found[2] or found[3]
 end
 
 -- The hard limit that a flow has reached, or nil. A limit is never lent.
 local function reached(parts)
-  for _, subject in ipairs({'m/' .. parts.merchant, 'c/' .. parts.campaign}) do
+  for _, subject in ipairs({'m/' .. parts.merchant, campaign_of(parts)}) do
     local cap = redis.call('HGET', base .. 'caps', subject)
     if cap and tonumber(redis.call('HGET', base .. 'live', subject) or '0') >= tonumber(cap) then return subject end
   end

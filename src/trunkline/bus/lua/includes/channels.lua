@@ -41,7 +41,7 @@ end
 local function count_live(flow, by)
   if flow == '' then return end
   local parts = parts_of(flow)
-  for _, subject in ipairs({'m/' .. parts.merchant, 'c/' .. parts.campaign}) do
+  for _, subject in ipairs({'m/' .. parts.merchant, campaign_of(parts)}) do
     if redis.call('HINCRBY', base .. 'live', subject, by) <= 0 then redis.call('HDEL', base .. 'live', subject) end
     if by < 0 then unblock(subject) end
   end

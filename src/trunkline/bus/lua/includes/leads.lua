@@ -24,3 +24,6 @@ local function parts_of(flow)
   local pool, reseller, merchant, campaign = string.match(flow, '^([^/]*)/([^/]*)/([^/]*)/([^/]*)$')
   return {pool = pool, reseller = reseller, merchant = merchant, campaign = campaign}
 end
+
+-- Ids of campaigns are their merchants' own: a stop or a limit holds for the campaign of one merchant.
+local function campaign_of(parts) return 'c/' .. parts.merchant .. '/' .. parts.campaign end
