@@ -1,6 +1,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trunkline.leads import payloads
 
@@ -44,3 +46,12 @@ def test_the_order_of_keys_does_not_change_the_encoding() -> None:
     assert payloads.encode({"a": 1, "b": {"c": 2, "d": 3}}) == payloads.encode(
         {"b": {"d": 3, "c": 2}, "a": 1}
     )
+
+
+TEXTS = st.text(st.characters(codec="utf-8") | st.sampled_from("\x00\ud800a"), max_size=3)
+
+
+@given(st.dictionaries(TEXTS, TEXTS | st.integers(-(2**65), 2**65) | st.booleans() | st.floats(), max_size=4))
+def test_what_is_not_looked_at_closely_has_nothing_to_be_found(payload: dict[str, Any]) -> None:
+    if payloads._is_plain(payload):
+        assert payloads._value_problem(payload, payloads.DEPTH_MAX) is None

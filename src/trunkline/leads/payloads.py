@@ -14,10 +14,23 @@ encode = msgspec.json.Encoder(order="deterministic").encode
 
 def problem(payload: dict[str, Any], *, bytes_max: int) -> str | None:
     """The first reason why a payload cannot be stored, or None."""
-    reason = _value_problem(payload, DEPTH_MAX)
+    reason = None if _is_plain(payload) else _value_problem(payload, DEPTH_MAX)
     if reason is None and (size := len(encode(payload))) > bytes_max:
         reason = f"The payload has {size} bytes. At most {bytes_max} are allowed."
     return reason
+
+
+def _is_plain(payload: dict[str, Any]) -> bool:
+    """Names with ASCII texts and numbers, as in most payloads: there is nothing in them to look at more closely."""
+    return all(
+        name.isascii()
+        and "\x00" not in name
+        and (
+            (type(value) is str and value.isascii() and "\x00" not in value)
+            or (type(value) is int and abs(value) <= _INT_MAX)
+        )
+        for name, value in payload.items()
+    )
 
 
 def _value_problem(value: Any, depth_left: int) -> str | None:
