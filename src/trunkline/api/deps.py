@@ -14,6 +14,7 @@ from trunkline.api.body_guard import BodyRule
 from trunkline.api.key_verifier import KeyVerifier
 from trunkline.api.store import Store
 from trunkline.clock import Clock
+from trunkline.dispatch.accounts import AccountDesk
 from trunkline.jobs.face import JobFace
 from trunkline.leads.ingest import PAYLOAD_BYTES_MAX
 from trunkline.store.database import Database
@@ -67,6 +68,8 @@ class ApiDeps:
     carriers: frozenset[str] | None = None
     # Without it the routes of jobs and webhook endpoints answer that they are not available.
     jobs: JobFace | None = None
+    # Without it those of accounts do.
+    accounts: AccountDesk | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from trunkline.api.paging import LAST_ID
 from trunkline.api.principal import SCOPES
 from trunkline.clock import ManualClock, SystemClock
 from trunkline.control.raising import raise_alarm
+from trunkline.dispatch.accounts import AccountDesk
 from trunkline.jobs.face import JobFace
 from trunkline.jobs.poker import Poker
 from trunkline.model import new_id
@@ -36,6 +37,9 @@ from trunkline.store.keys import NewKey
 from trunkline.store.numbers import NewNumber
 from trunkline.store.tenants import PLATFORM, MerchantChange, Tenant
 from trunkline.telemetry import metrics
+from trunkline.telephony.callbacks import CallbackKeys
+from trunkline.telephony.directory import CarrierDirectory
+from trunkline.telephony.vault import Vault
 from trunkline.testing.asgi import Answer, AsgiClient
 from trunkline.testing.waiting import eventually
 
@@ -109,6 +113,7 @@ class ApiWorld:
             "job_id": await self._finish_export(merchant_id),
             "job_type": "deliver_webhook",
             "endpoint_id": await self._add_endpoint(merchant_id),
+            "account_id": await self._add_account(merchant_id),
         }
 
     async def _raise_alarm(self, merchant_id: str) -> str:
@@ -136,6 +141,12 @@ class ApiWorld:
                 tx, endpoint_id, _TENANTS[merchant_id], url, ["*"], self.jobs.sealer.seal("whsec_c2VjcmV0")
             )
         return str(endpoint_id)
+
+    async def _add_account(self, merchant_id: str) -> str:
+        """Not the merchant's: accounts are the platform's alone."""
+        credentials = {"account_sid": "AC1", "auth_token": "a token of the tests"}
+        body = {"carrier": "twilio", "name": f"for-{merchant_id}", "credentials": credentials}
+        return str(expect(await self.admin.post("/api/v1/accounts", body), 201)["id"])
 
     async def somebody_waits_for_a_lock(self) -> None:
         """Wait until a statement of this database waits for another transaction."""
@@ -198,6 +209,17 @@ def expect(answer: Answer, status: int) -> dict[str, Any]:
     return body
 
 
+def account_desk(database: Database) -> AccountDesk:
+    secrets = ["secret of the tests" * 2]
+    return AccountDesk(
+        database,
+        CarrierDirectory({}),
+        Vault.from_secrets(secrets),
+        CallbackKeys.from_secrets(secrets),
+        "https://calls.example.com",
+    )
+
+
 @asynccontextmanager
 async def open_api(
     database_url: str,
@@ -224,6 +246,7 @@ async def open_api(
         render_metrics=metrics.render,
         limits=limits or ApiLimits(),
         jobs=jobs,
+        accounts=account_desk(database),
     )
     world = ApiWorld(database, create_api(deps, hot_routes), clock, accepted, jobs)
     try:

@@ -3,6 +3,7 @@
 from fastapi import APIRouter
 
 from trunkline.api.routes import (
+    accounts,
     alarms,
     audit,
     controls,
@@ -27,6 +28,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     merchants.router,
     pools.router,
     numbers.router,
+    accounts.router,
     keys.router,
     controls.router,
     flags.router,

@@ -1,0 +1,277 @@
+"""Accounts at carriers. To tenants there are none; and nobody, once it is written, sees a secret again.
+
+The account `default` of each carrier may also come from the environment; one of the same name here takes its place.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Literal
+from uuid import UUID
+
+from fastapi import APIRouter, Query
+from pydantic import ConfigDict, Field, StringConstraints
+
+from trunkline.api.auth import API_ROOT, AdminKey, ReadKey, require_platform
+from trunkline.api.deps import Api, Deps
+from trunkline.api.errors import ApiError, conflict, invalid, not_found
+from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, Body, Out, created, found
+from trunkline.api.ownership import record
+from trunkline.api.paging import FIRST_ID, Cursors, Page, PageOut, PageQuery
+from trunkline.api.principal import Principal
+from trunkline.dispatch.accounts import AccountDesk
+from trunkline.leads.ingest import FieldProblem
+from trunkline.model import new_id
+from trunkline.store import accounts
+from trunkline.store.accounts import Account, AccountChange, NewAccount
+from trunkline.store.tenants import PLATFORM
+from trunkline.telephony.carriers import NEEDS, CarrierConfigError
+from trunkline.telephony.vault import Unopenable
+
+router = APIRouter(prefix=f"{API_ROOT}/accounts", tags=["accounts"])
+
+CarrierName = Literal["twilio", "plivo", "exotel", "vapi"]
+AccountName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+CredentialName = Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,40}$")]
+Credential = Annotated[str, StringConstraints(max_length=500, pattern=r"^[\x20-\x7e]*$")]
+BaseUrl = Annotated[
+    str, StringConstraints(pattern=r"^https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[\x21-\x7e]*)?$")
+]
+
+_CREDENTIALS = (
+    "By the names that the carrier gives them; docs/carriers.md lists them. Written, never read again."
+)
+_PACE = "Calls it may start per second. Left out, nothing but the carrier slows it."
+_STATUS = "A disabled account is not used: its numbers do not dial, its webhooks are refused."
+# When one of these changes, the one before it is honoured in webhooks until the next change.
+_PREVIOUS = {"auth_token": "previous_auth_token", "webhook_secret": "previous_webhook_secret"}
+
+
+class AccountIn(Body):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "carrier": "twilio",
+                    "name": "acme",
+                    "credentials": {"account_sid": "AC00000000000000000000000000000001", "auth_token": "…"},
+                    "starts_per_s": 1,
+                }
+            ]
+        }
+    )
+
+    carrier: CarrierName
+    name: AccountName = Field("default", description="What numbers call it by.")
+    credentials: dict[CredentialName, Credential] = Field(max_length=20, description=_CREDENTIALS)
+    base_url: BaseUrl | None = Field(None, description="Where the carrier's API is, if elsewhere than usual.")
+    starts_per_s: float | None = Field(None, gt=0, le=10_000, description=_PACE)
+    status: Literal["active", "disabled"] = Field("active", description=_STATUS)
+
+
+class AccountPatch(Body):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"credentials": {"auth_token": "…"}}]})
+
+    credentials: dict[CredentialName, Credential] | None = Field(
+        None, max_length=20, description=f"Those that change; an empty one is removed. {_CREDENTIALS}"
+    )
+    base_url: BaseUrl | None = Field(None, description="null: where the carrier's API usually is.")
+    starts_per_s: float | None = Field(None, gt=0, le=10_000, description=_PACE)
+    status: Literal["active", "disabled"] | None = Field(None, description=_STATUS)
+
+
+class AccountOut(Out):
+    id: UUID
+    carrier: str
+    name: str
+    credentials: dict[str, str] = Field(description="Those that are no secrets.")
+    secrets: list[str] = Field(description="The names of those that are.")
+    usable: bool = Field(description="false: sealed under a key that is gone. Enter its credentials again.")
+    base_url: str | None
+    starts_per_s: float | None
+    status: str
+    version: int
+    created_at: datetime
+    updated_at: datetime
+
+
+class AccountUrls(Out):
+    """They prove themselves: keep them between yourself and the carrier."""
+
+    inbound: str = Field(description="Asked what to do with a call that comes in.")
+    status: str = Field(description="Told when a call that came in is over.")
+    answer: str = Field(
+        description="Exotel: the URL of the Voicebot applet of the flow that is dialled with."
+    )
+
+
+class AccountQuery(PageQuery):
+    carrier: CarrierName | None = Field(None, description="Only the accounts at this carrier.")
+
+
+@router.post("", status_code=201, response_model=AccountOut, responses=WRITE_ERRORS, summary="Add an account")
+async def create_account(body: AccountIn, who: AdminKey, api: Deps) -> AccountOut:
+    """Needs a key of the platform with the scope `admin`. It is in use everywhere within seconds."""
+    require_platform(who, "add accounts")
+    desk = _desk(api)
+    credentials = _checked(desk, body.carrier, body.name, body.credentials, body.base_url)
+    new = NewAccount(
+        id=new_id(),
+        carrier=body.carrier,
+        name=body.name,
+        credentials=desk.vault.seal(body.carrier, body.name, credentials),
+        base_url=body.base_url,
+        starts_per_s=body.starts_per_s,
+        status=body.status,
+    )
+    async with api.store.writing() as tx:
+        account = created(await accounts.insert(tx, new), f"The {body.carrier} account", body.name)
+        await record(tx, who, "account.created", account.id, PLATFORM, carrier=body.carrier, name=body.name)
+    await desk.refresh()
+    return _shown(desk, account)
+
+
+@router.get("", response_model=PageOut[AccountOut], responses=READ_ERRORS, summary="List accounts")
+async def list_accounts(query: Annotated[AccountQuery, Query()], who: ReadKey, api: Deps) -> Page[AccountOut]:
+    """Oldest first, for a key of the platform. Those of the environment are not among them."""
+    cursors = Cursors("accounts", who, query)
+    after = cursors.start_id(FIRST_ID)
+    if not who.tenant.is_platform:
+        return cursors.page([], lambda account: account.id)
+    async with api.store.reading() as connection:
+        rows = await accounts.list_accounts(
+            connection, carrier=query.carrier, after=after, limit=cursors.fetch_limit
+        )
+    return cursors.page([_shown(_desk(api), row) for row in rows], lambda account: account.id)
+
+
+@router.get("/{account_id}", response_model=AccountOut, responses=READ_ERRORS, summary="Get an account")
+async def get_account(account_id: UUID, who: ReadKey, api: Deps) -> AccountOut:
+    _require_sight(who)
+    async with api.store.reading() as connection:
+        return _shown(_desk(api), found(await accounts.get(connection, account_id), "account"))
+
+
+@router.get(
+    "/{account_id}/urls",
+    response_model=AccountUrls,
+    responses=WRITE_ERRORS,
+    summary="Get what to enter at the carrier",
+)
+async def get_account_urls(account_id: UUID, who: AdminKey, api: Deps) -> AccountUrls:
+    """The URLs by which calls that come in find us. Their signatures hold for this account alone."""
+    _require_sight(who)
+    async with api.store.reading() as connection:
+        account = found(await accounts.get(connection, account_id), "account")
+    desk = _desk(api)
+    await desk.refresh()
+    try:
+        return AccountUrls.model_validate(desk.urls(account.carrier, account.name))
+    except CarrierConfigError as error:
+        raise conflict("account_not_usable", f"{error}.") from None
+
+
+@router.patch("/{account_id}", response_model=AccountOut, responses=WRITE_ERRORS, summary="Change an account")
+async def update_account(account_id: UUID, body: AccountPatch, who: AdminKey, api: Deps) -> AccountOut:
+    """What is left out stays as it is. A token that is replaced is honoured in webhooks until the next change."""
+    _require_sight(who)
+    desk = _desk(api)
+    async with api.store.writing() as tx:
+        before = found(await accounts.lock(tx, account_id), "account")
+        change = AccountChange(
+            credentials=_merged(desk, before, body),
+            set_base_url="base_url" in body.model_fields_set,
+            base_url=body.base_url,
+            set_starts_per_s="starts_per_s" in body.model_fields_set,
+            starts_per_s=body.starts_per_s,
+            status=body.status,
+        )
+        account = found(await accounts.update(tx, account_id, change), "account")
+        changed = sorted({*body.model_fields_set - {"credentials"}, *(body.credentials or {})})
+        await record(tx, who, "account.changed", account.id, PLATFORM, changed=changed)
+    await desk.refresh()
+    return _shown(desk, account)
+
+
+@router.delete("/{account_id}", status_code=204, responses=DELETE_ERRORS, summary="Remove an account")
+async def delete_account(account_id: UUID, who: AdminKey, api: Deps) -> None:
+    """Refused while a number dials with it."""
+    _require_sight(who)
+    async with api.store.writing() as tx:
+        account = found(await accounts.lock(tx, account_id), "account")
+        if not await accounts.remove(tx, account_id):
+            raise conflict("in_use", "Numbers dial with this account. Give them another one first.")
+        await record(tx, who, "account.removed", account.id, PLATFORM)
+    await _desk(api).refresh()
+
+
+def _require_sight(who: Principal) -> None:
+    if not who.tenant.is_platform:
+        raise not_found("account")
+
+
+def _desk(api: Api) -> AccountDesk:
+    if api.deps.accounts is None:
+        raise ApiError(
+            503, "accounts_unavailable", "This process has no accounts. Ask one with the role api."
+        )
+    return api.deps.accounts
+
+
+def _merged(desk: AccountDesk, before: Account, body: AccountPatch) -> bytes | None:
+    if body.credentials is None:
+        return None
+    known = desk.credentials(before)
+    old = {} if isinstance(known, Unopenable) else known
+    merged = {**old, **body.credentials}
+    for current, previous in _PREVIOUS.items():
+        is_replaced = current in body.credentials and old.get(current) not in (
+            None,
+            body.credentials[current],
+        )
+        if is_replaced and previous in NEEDS[before.carrier].names and previous not in body.credentials:
+            merged[previous] = old[current]
+    base_url = body.base_url if "base_url" in body.model_fields_set else before.base_url
+    checked = _checked(desk, before.carrier, before.name, merged, base_url)
+    return desk.vault.seal(before.carrier, before.name, checked)
+
+
+def _checked(
+    desk: AccountDesk, carrier: str, name: str, credentials: Mapping[str, str], base_url: str | None
+) -> dict[str, str]:
+    """What is given and known, or every name that is not."""
+    kept = {key: value for key, value in credentials.items() if value}
+    needs = NEEDS[carrier]
+    problems = [
+        FieldProblem(
+            f"credentials.{key}", f"Not a credential of {carrier}. There are: {', '.join(needs.names)}."
+        )
+        for key in kept
+        if key not in needs.names
+    ]
+    problems += [FieldProblem(f"credentials.{key}", "Needed.") for key in needs.required if key not in kept]
+    if problems:
+        raise invalid(*problems)
+    problem = desk.problem(carrier, name, kept, base_url)
+    if problem:
+        raise invalid(FieldProblem("credentials", problem))
+    return kept
+
+
+def _shown(desk: AccountDesk, account: Account) -> AccountOut:
+    opened = desk.credentials(account)
+    known = {} if isinstance(opened, Unopenable) else opened
+    shown = NEEDS[account.carrier].shown if account.carrier in NEEDS else ()
+    return AccountOut(
+        id=account.id,
+        carrier=account.carrier,
+        name=account.name,
+        credentials={key: value for key, value in known.items() if key in shown},
+        secrets=sorted(key for key in known if key not in shown),
+        usable=not isinstance(opened, Unopenable),
+        base_url=account.base_url,
+        starts_per_s=account.starts_per_s,
+        status=account.status,
+        version=account.version,
+        created_at=account.created_at,
+        updated_at=account.updated_at,
+    )

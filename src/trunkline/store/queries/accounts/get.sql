@@ -1,0 +1,2 @@
+-- One account.
+SELECT * FROM carrier_accounts WHERE id = $1
