@@ -45,6 +45,15 @@ class Poker:
         """Of the server's process that sends our pokes: its notifications tell us nothing new."""
         return self._connection.get_server_pid() if self._connection is not None else None
 
+    async def warm(self) -> None:
+        """Connect now, so that the first poke need not."""
+        if self._url is not None:
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    await self._connected()
+            except CANNOT_CONNECT as error:
+                self._lose(error)
+
     def tell(self, listener: Listen) -> None:
         """Also tell somebody in this process, without a way over the network."""
         self._listeners.append(listener)
@@ -90,15 +99,17 @@ class Poker:
             await asyncio.sleep(GAP_S)
 
     async def _send(self, payloads: list[str]) -> None:
-        loop = asyncio.get_running_loop()
-        if self._connection is None or self._connection.is_closed():
-            if loop.time() < self._silent_until_s:
-                return
-            self._connection = await asyncpg.connect(
-                self._url, server_settings={"application_name": "trunkline poker"}
-            )
+        if self._connection is None and asyncio.get_running_loop().time() < self._silent_until_s:
+            return
+        connection = await self._connected()
         for payload in payloads:
-            await self._connection.execute(_NOTIFY, pokes.CHANNEL, payload)
+            await connection.execute(_NOTIFY, pokes.CHANNEL, payload)
+
+    async def _connected(self) -> "asyncpg.Connection[asyncpg.Record]":
+        if self._connection is None or self._connection.is_closed():
+            settings = {"application_name": "trunkline poker"}
+            self._connection = await asyncpg.connect(self._url, server_settings=settings)
+        return self._connection
 
     def _lose(self, error: BaseException) -> None:
         log.warning("poke_lost", channel=pokes.CHANNEL, error=describe(error))

@@ -141,6 +141,7 @@ class JobService:
         own_poker = Poker(direct_url if config.notify else None)
         service = cls(config, registry, database, poker or own_poker, direct_url, recurring, clock)
         try:
+            await service.poker.warm()
             service.start()
             try:
                 yield service
