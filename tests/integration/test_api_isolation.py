@@ -150,7 +150,15 @@ async def test_filters_do_not_reach_beyond_the_tenant(world: ApiWorld) -> None:
     [
         ("router", {("GET", "/api/v1/me")}),
         ("read", None),
-        ("leads", {("POST", "/api/v1/leads"), ("POST", "/api/v1/jobs/exports")}),
+        (
+            "leads",
+            {
+                ("POST", "/api/v1/leads"),
+                ("POST", "/api/v1/jobs/exports"),
+                ("POST", "/api/v1/do-not-call"),
+                ("POST", "/api/v1/do-not-call/bulk"),
+            },
+        ),
     ],
 )
 async def test_a_key_without_the_scope_is_refused_on_every_route(

@@ -10,6 +10,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from trunkline.dispatch import intent, intent_batch
 from trunkline.dispatch.intent import disown, slow_account
 from trunkline.dispatch.intent_batch import IntentBatch
 from trunkline.dispatch.refusals import Refusal, RefusalReason
@@ -29,6 +30,19 @@ ADA, BOB = "+12125550001", "+12125550002"
 async def dialing(database_url: str) -> AsyncIterator[Dialing]:
     async with open_dialing(database_url) as dialing:
         yield dialing
+
+
+@pytest.fixture(autouse=True)
+def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is held still is held for as long as the machine needs. Tests of the time-outs have the real ones."""
+    if "impatient" not in request.fixturenames:
+        monkeypatch.setattr(intent, "LOCK_TIMEOUT_MS", 30_000)
+        monkeypatch.setattr(intent_batch, "TRANSACTION_TIMEOUT_MS", 60_000)
+
+
+@pytest.fixture
+def impatient() -> None:
+    """The real time-outs."""
 
 
 @pytest.fixture
@@ -143,9 +157,9 @@ async def test_counting_does_not_depend_on_the_servers_default_isolation(
 async def test_race_10_a_maximum_that_is_lowered_during_the_intent_counts(dialing: Dialing) -> None:
     operator = await dialing.open_transaction()
     await operator.execute("UPDATE numbers SET max_channels = 3")
-    intent = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead(), 7)))
+    dialled = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead(), 7)))
     await dialing.commit(operator)
-    assert reasons((await intent).refused) == [(R.CHANNEL, "above_maximum")]
+    assert reasons((await dialled).refused) == [(R.CHANNEL, "above_maximum")]
 
 
 async def test_race_10_an_operator_who_needs_a_number_idle_waits_for_the_intent(dialing: Dialing) -> None:
@@ -200,9 +214,9 @@ async def test_race_13_a_number_that_becomes_crowded_while_it_is_waited_for_is_n
     await dialing.attempt(BOB, state="answered", channel=8)
     operator = await dialing.open_transaction()
     await operator.execute("UPDATE numbers SET max_channels = 3")
-    intent = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead(), 1)))
+    dialled = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead(), 1)))
     await dialing.commit(operator)
-    assert reasons((await intent).refused) == [(R.CHANNEL, "number_full")]
+    assert reasons((await dialled).refused) == [(R.CHANNEL, "number_full")]
     assert len((await dialing.intend(dialing.grant(await dialing.lead(), 1))).committed) == 1
 
 
@@ -218,10 +232,10 @@ async def test_race_5_attempts_go_in_by_number_and_channel_so_that_inserters_mee
     await _ring_in(inbound, dialing.number, 1)
     grants = [dialing.grant(await dialing.lead(), channel) for channel in (2, 1)]
     outbound, batch = await dialing.open_transaction(), IntentBatch(grants, ME, dialing.rules())
-    intent = await dialing.blocked(batch.write(outbound, 5000))
+    dialled = await dialing.blocked(batch.write(outbound, 5000))
     await _ring_in(inbound, dialing.number, 2)
     await dialing.commit(inbound)
-    await intent
+    await dialled
     assert batch.attempts == []
     assert [refusal.reason for refusal in batch.refusals()] == [R.CHANNEL, R.CHANNEL]
     assert None not in [refusal.owner for refusal in batch.refusals()]
@@ -241,9 +255,9 @@ async def test_race_5_a_channel_that_is_being_freed_is_waited_for_and_taken(dial
     old = await dialing.attempt(BOB, state="answered", channel=1)
     fold = await dialing.open_transaction()
     await fold.execute("UPDATE attempts SET state = 'ended', holds_channel = false WHERE id = $1", old)
-    intent = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead(), 1)))
+    dialled = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead(), 1)))
     await dialing.commit(fold)
-    assert len((await intent).committed) == 1
+    assert len((await dialled).committed) == 1
 
 
 async def test_race_6_slowing_an_account_does_not_wait_for_an_intent_that_waits_for_the_slower(
@@ -253,10 +267,10 @@ async def test_race_6_slowing_an_account_does_not_wait_for_an_intent_that_waits_
     old = await dialing.attempt(BOB, state="dialing", channel=1)
     writer = await dialing.open_transaction()
     await writer.execute("UPDATE attempts SET state = 'rejected', holds_channel = false WHERE id = $1", old)
-    intent = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead(), 1)))
+    dialled = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead(), 1)))
     await slow_account(dialing.database, "twilio", "default", 30)
     await dialing.commit(writer)
-    assert len((await intent).committed) == 1
+    assert len((await dialled).committed) == 1
     assert await dialing.value("SELECT next_start_at > now() + interval '20 s' FROM paces")
 
 
@@ -355,6 +369,7 @@ async def test_race_20_a_gate_that_fails_fails_for_one_lead(dialing: Dialing) ->
 # Time
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_race_7_a_stopped_dialer_holds_up_only_those_who_need_what_it_holds(
     dialing: Dialing, other: UUID
 ) -> None:
@@ -367,6 +382,7 @@ async def test_race_7_a_stopped_dialer_holds_up_only_those_who_need_what_it_hold
     await first.execute("ROLLBACK")
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_race_7_a_dialer_that_is_stopped_inside_its_intent_is_thrown_out_by_postgres(
     dialing: Dialing,
 ) -> None:
@@ -460,6 +476,20 @@ async def test_race_8_disowning_late_does_not_touch_the_call_that_another_dialer
     assert (await dialing.lead_row(lead))["status"] == "PROCESSING"
     newest = await dialing.value("SELECT id FROM attempts ORDER BY intent_at DESC LIMIT 1")
     assert newest == newer.attempt_id, "or its answer would be hung up as superseded"
+
+
+async def test_race_6_disowning_takes_leads_before_attempts_like_everybody(dialing: Dialing) -> None:
+    """A fold holds the lead and goes on to its attempts. In the other order this is a deadlock."""
+    lead = await dialing.lead()
+    first, batch = await dialing.half_an_intent(dialing.grant(lead))
+    await dialing.commit(first)
+    fold = await dialing.open_transaction()
+    await fold.execute("SELECT id FROM leads WHERE id = $1 FOR NO KEY UPDATE", lead)
+    disowning = await dialing.blocked(disown(dialing.database, batch.attempts, "another dialer"))
+    await fold.execute("UPDATE attempts SET state = 'ringing' WHERE lead_id = $1", lead)
+    await dialing.commit(fold)
+    assert await disowning == []
+    assert await dialing.state_of(batch.attempts[0].grant.attempt_id) == "ringing"
 
 
 async def test_race_8_disowning_twice_is_disowning_once(dialing: Dialing) -> None:

@@ -5,7 +5,7 @@ two dialers cannot do to each other.
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import TypeVar
@@ -84,15 +84,7 @@ class Tally:
 
     def admit(self, case: Case) -> Admitted | Answer:
         """Admit a call and count it, or say why not."""
-        refused = (
-            self._same_person(case)
-            or self._person_limits(case)
-            or self._recent_contact(case)
-            or self._day(case)
-            or self._at_once(case)
-            or self._number_full(case)
-            or self._pods_busy()
-        )
+        refused = next(self._limits(case), None)
         if refused:
             return refused
         paces = [self._pace(case, kind, subject) for kind, subject in _pace_names(case)]
@@ -101,6 +93,26 @@ class Tally:
             return _too_fast(start_at)
         self._count(case)
         return self._new(case, start_at, paces)
+
+    def refusals(self, case: Case) -> list[Answer]:
+        """Everything that speaks against it, for somebody who asks why."""
+        found = list(self._limits(case))
+        if not found and isinstance(answer := self.admit(case), Answer):
+            found.append(answer)
+        return found
+
+    def _limits(self, case: Case) -> Iterator[Answer]:
+        for limit in (
+            self._same_person,
+            self._person_limits,
+            self._recent_contact,
+            self._day,
+            self._at_once,
+            self._number_full,
+            self._pods_busy,
+        ):
+            if answer := limit(case):
+                yield answer
 
     def _same_person(self, case: Case) -> Answer | None:
         owner = self._called.get((case.lead.phone, _number(case).e164))
@@ -162,7 +174,7 @@ class Tally:
             return None
         return Answer(RefusalReason.CHANNEL, Blocks.NUMBER, self.now + AGAIN, "number_full")
 
-    def _pods_busy(self) -> Answer | None:
+    def _pods_busy(self, case: Case) -> Answer | None:
         if self._pods is None or pods_admit(self._pods, self._counts.unanswered + self._admitted):
             return None
         return Answer(RefusalReason.PODS, Blocks.FLOW, self.now + AGAIN)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from trunkline.leads import windows
 from trunkline.leads.conditions import HttpCheck, fingerprint
@@ -67,6 +67,22 @@ class RecentContact(Frozen):
 
 class CallingPolicy(Frozen):
     """One layer. What is left out says nothing."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "windows": [
+                        {"spans": [{"start": "09:00", "end": "18:00"}], "holidays": [{"country": "US"}]}
+                    ],
+                    "packs": ["us-tcpa"],
+                    "person_limits": [{"max_calls": 3, "window_h": 24}],
+                    "attempts_per_day": 10000,
+                    "retries": {"by_outcome": {"BUSY": {"delays_s": [300, 900]}}},
+                }
+            ]
+        }
+    )
 
     windows: tuple[Window, ...] = Field((), max_length=20, description="All of them must be open.")
     packs: tuple[PackName, ...] = Field(

@@ -113,8 +113,16 @@ class ApiWorld:
             "job_id": await self._finish_export(merchant_id),
             "job_type": "deliver_webhook",
             "endpoint_id": await self._add_endpoint(merchant_id),
+            "campaign_id": campaign_id,
+            "entry_id": await self._list_phone(merchant_id),
             "account_id": await self._add_account(merchant_id),
         }
+
+    async def _list_phone(self, merchant_id: str) -> str:
+        body = {"phone": "+14155550199", "merchant_id": merchant_id}
+        listed = await self.admin.post("/api/v1/do-not-call", body)
+        assert listed.status in (200, 201)
+        return str(listed.json()["id"])
 
     async def _raise_alarm(self, merchant_id: str) -> str:
         owner = _TENANTS[merchant_id]

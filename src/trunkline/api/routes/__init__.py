@@ -7,6 +7,7 @@ from trunkline.api.routes import (
     alarms,
     audit,
     controls,
+    do_not_call,
     flags,
     jobs,
     keys,
@@ -15,15 +16,20 @@ from trunkline.api.routes import (
     me,
     merchants,
     numbers,
+    policy,
     pools,
     probes,
     resellers,
     webhook_endpoints,
+    why,
 )
 
 ROUTERS: tuple[APIRouter, ...] = (
     leads_bulk.router,
     leads.router,
+    why.router,
+    policy.router,
+    do_not_call.router,
     resellers.router,
     merchants.router,
     pools.router,

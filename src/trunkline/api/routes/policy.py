@@ -1,0 +1,298 @@
+"""Calling policies: when, how often and after asking whom people are called. One layer per platform, reseller, merchant
+and campaign; restrictions add up, preferences are the nearest layer's."""
+
+from collections.abc import Sequence
+from datetime import date, datetime
+from typing import Any
+from uuid import UUID
+
+from fastapi import APIRouter, BackgroundTasks
+from pydantic import BaseModel, Field
+
+from trunkline.api.auth import API_ROOT, AdminKey, ReadKey, require_platform
+from trunkline.api.deps import Api, Deps
+from trunkline.api.errors import invalid
+from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, found
+from trunkline.api.ownership import record
+from trunkline.api.principal import Principal
+from trunkline.dispatch.policies import campaign_key
+from trunkline.errors import StoreUnavailable
+from trunkline.jobs.platform.addresses import check_url
+from trunkline.leads.calling_policy import CallingPolicy, Scope, problems
+from trunkline.leads.ingest import FieldProblem, ObjectId
+from trunkline.leads.packs import PACKS, Pack
+from trunkline.store import policy as store
+from trunkline.store import tenants
+from trunkline.store.database import Connection
+from trunkline.store.policy import PolicyKey, PolicyRow
+from trunkline.store.tenants import PLATFORM, Tenant
+from trunkline.telemetry import get_logger
+
+log = get_logger(__name__)
+router = APIRouter(prefix=API_ROOT, tags=["policy"])
+
+WAKE_BATCH = 5000
+HIDDEN = "***"
+_PLATFORMS_OWN = ("prechecks", "price")
+
+
+class PolicyOut(BaseModel):
+    scope: Scope
+    subject: str
+    policy: dict[str, Any] = Field(description="As it was put. Empty: this layer says nothing.")
+    version: int
+    updated_at: datetime | None
+
+
+class PackOut(BaseModel):
+    name: str
+    as_of: date
+    note: str
+    region: str | None
+    prefixes: list[str]
+    windows: list[dict[str, Any]]
+    person_limits: list[dict[str, Any]]
+
+
+class PacksOut(BaseModel):
+    packs: list[PackOut] = Field(description="Legal hours as people expect them. Not legal advice.")
+
+
+@router.get(
+    "/policy/packs", response_model=PacksOut, responses=READ_ERRORS, summary="List the packs of legal hours"
+)
+async def list_packs(who: ReadKey) -> PacksOut:
+    return PacksOut(packs=[_pack(pack) for pack in PACKS.values()])
+
+
+@router.get("/policy", response_model=PolicyOut, responses=READ_ERRORS, summary="Get the platform's policy")
+async def get_platform_policy(who: ReadKey, api: Deps) -> PolicyOut:
+    """A tenant sees what restricts it, and neither prices nor pre-checks."""
+    layer = await _get(api, who, PolicyKey("platform", ""))
+    if not who.tenant.is_platform:
+        layer.policy = {name: value for name, value in layer.policy.items() if name not in _PLATFORMS_OWN}
+    return layer
+
+
+@router.put("/policy", response_model=PolicyOut, responses=WRITE_ERRORS, summary="Set the platform's policy")
+async def put_platform_policy(
+    body: CallingPolicy, who: AdminKey, api: Deps, afterwards: BackgroundTasks
+) -> PolicyOut:
+    """For everybody: no reseller, merchant or campaign can loosen it."""
+    require_platform(who, "set the platform's policy")
+    async with api.store.writing() as tx:
+        row = await _put(tx, api, who, PolicyKey("platform", ""), body, PLATFORM, above=[])
+    afterwards.add_task(_wake, api, PLATFORM)
+    return _out(row, who)
+
+
+@router.get(
+    "/resellers/{reseller_id}/policy",
+    response_model=PolicyOut,
+    responses=READ_ERRORS,
+    summary="Get a reseller's policy",
+)
+async def get_reseller_policy(reseller_id: ObjectId, who: ReadKey, api: Deps) -> PolicyOut:
+    async with api.store.reading() as connection:
+        found(await tenants.get_reseller(connection, who.tenant, reseller_id), "reseller")
+    return await _get(api, who, PolicyKey("reseller", reseller_id))
+
+
+@router.put(
+    "/resellers/{reseller_id}/policy",
+    response_model=PolicyOut,
+    responses=WRITE_ERRORS,
+    summary="Set a reseller's policy",
+)
+async def put_reseller_policy(
+    reseller_id: ObjectId, body: CallingPolicy, who: AdminKey, api: Deps, afterwards: BackgroundTasks
+) -> PolicyOut:
+    """For all its merchants."""
+    async with api.store.writing() as tx:
+        reseller = found(await tenants.get_reseller(tx, who.tenant, reseller_id), "reseller")
+        above = [PolicyKey("platform", "")]
+        key = PolicyKey("reseller", reseller_id)
+        row = await _put(tx, api, who, key, body, reseller.tenant, above=above)
+    afterwards.add_task(_wake, api, reseller.tenant)
+    return _out(row, who)
+
+
+@router.get(
+    "/merchants/{merchant_id}/policy",
+    response_model=PolicyOut,
+    responses=READ_ERRORS,
+    summary="Get a merchant's policy",
+)
+async def get_merchant_policy(merchant_id: ObjectId, who: ReadKey, api: Deps) -> PolicyOut:
+    await _merchant(api, who, merchant_id)
+    return await _get(api, who, PolicyKey("merchant", merchant_id))
+
+
+@router.put(
+    "/merchants/{merchant_id}/policy",
+    response_model=PolicyOut,
+    responses=WRITE_ERRORS,
+    summary="Set a merchant's policy",
+)
+async def put_merchant_policy(
+    merchant_id: ObjectId, body: CallingPolicy, who: AdminKey, api: Deps, afterwards: BackgroundTasks
+) -> PolicyOut:
+    """Takes effect within a second, also for leads that wait for a window to open. Replaces the whole layer."""
+    async with api.store.writing() as tx:
+        merchant = found(await tenants.get_merchant(tx, who.tenant, merchant_id), "merchant")
+        key = PolicyKey("merchant", merchant_id)
+        row = await _put(tx, api, who, key, body, merchant.tenant, above=_above(merchant.tenant))
+    afterwards.add_task(_wake, api, merchant.tenant)
+    return _out(row, who)
+
+
+@router.delete(
+    "/merchants/{merchant_id}/policy",
+    status_code=204,
+    responses=DELETE_ERRORS,
+    summary="Remove a merchant's policy",
+)
+async def delete_merchant_policy(
+    merchant_id: ObjectId, who: AdminKey, api: Deps, afterwards: BackgroundTasks
+) -> None:
+    async with api.store.writing() as tx:
+        merchant = found(await tenants.get_merchant(tx, who.tenant, merchant_id), "merchant")
+        await store.remove(tx, PolicyKey("merchant", merchant_id))
+        await record(tx, who, "policy.removed", f"merchant {merchant_id}", merchant.tenant)
+    afterwards.add_task(_wake, api, merchant.tenant)
+
+
+@router.get(
+    "/merchants/{merchant_id}/campaigns/{campaign_id}/policy",
+    response_model=PolicyOut,
+    responses=READ_ERRORS,
+    summary="Get a campaign's policy",
+)
+async def get_campaign_policy(merchant_id: ObjectId, campaign_id: UUID, who: ReadKey, api: Deps) -> PolicyOut:
+    await _merchant(api, who, merchant_id)
+    return await _get(api, who, campaign_key(merchant_id, campaign_id))
+
+
+@router.put(
+    "/merchants/{merchant_id}/campaigns/{campaign_id}/policy",
+    response_model=PolicyOut,
+    responses=WRITE_ERRORS,
+    summary="Set a campaign's policy",
+)
+async def put_campaign_policy(
+    merchant_id: ObjectId,
+    campaign_id: UUID,
+    body: CallingPolicy,
+    who: AdminKey,
+    api: Deps,
+    afterwards: BackgroundTasks,
+) -> PolicyOut:
+    """With its pace and its calls at once."""
+    async with api.store.writing() as tx:
+        merchant = found(await tenants.get_merchant(tx, who.tenant, merchant_id), "merchant")
+        above = [*_above(merchant.tenant), PolicyKey("merchant", merchant_id)]
+        key = campaign_key(merchant_id, campaign_id)
+        row = await _put(tx, api, who, key, body, merchant.tenant, above=above)
+    afterwards.add_task(_wake, api, merchant.tenant)
+    return _out(row, who)
+
+
+def _above(merchant: Tenant) -> list[PolicyKey]:
+    assert merchant.reseller_id is not None
+    return [PolicyKey("platform", ""), PolicyKey("reseller", merchant.reseller_id)]
+
+
+async def _merchant(api: Api, who: Principal, merchant_id: str) -> None:
+    async with api.store.reading() as connection:
+        found(await tenants.get_merchant(connection, who.tenant, merchant_id), "merchant")
+
+
+async def _get(api: Api, who: Principal, key: PolicyKey) -> PolicyOut:
+    async with api.store.reading() as connection:
+        rows = await store.read(connection, [key])
+    if rows:
+        return _out(rows[0], who)
+    return PolicyOut.model_validate(
+        {"scope": key.scope, "subject": key.subject, "policy": {}, "version": 0, "updated_at": None}
+    )
+
+
+async def _put(
+    tx: Connection,
+    api: Api,
+    who: Principal,
+    key: PolicyKey,
+    body: CallingPolicy,
+    owner: Tenant,
+    *,
+    above: Sequence[PolicyKey],
+) -> PolicyRow:
+    layers = [CallingPolicy.model_validate(row.policy) for row in await store.read(tx, above)]
+    allow_insecure = api.deps.jobs is not None and api.deps.jobs.allow_insecure_webhooks
+    _refuse(body, key, layers, api.deps.clock.now(), allow_insecure=allow_insecure)
+    row = await store.put(
+        tx, key, body.model_dump(mode="json", exclude_unset=True), owner=owner, actor=who.actor
+    )
+    await record(tx, who, "policy.set", f"{key.scope} {key.subject}".strip(), owner, version=row.version)
+    return row
+
+
+def _refuse(
+    body: CallingPolicy,
+    key: PolicyKey,
+    above: Sequence[CallingPolicy],
+    now: datetime,
+    *,
+    allow_insecure: bool,
+) -> None:
+    scope: Scope = key.scope  # type: ignore[assignment]
+    wrong = [FieldProblem(problem.field, problem.error) for problem in problems(body, scope, above, now)]
+    wrong += [
+        FieldProblem(f"prechecks.{index}.url", error)
+        for index, check in enumerate(body.prechecks or ())
+        if (error := check_url(check.url, allow_insecure=allow_insecure))
+    ]
+    if wrong:
+        raise invalid(*wrong)
+
+
+def _out(row: PolicyRow, who: Principal) -> PolicyOut:
+    """Headers of pre-checks may hold a secret: only a key that may change them sees them."""
+    document = dict(row.policy)
+    if "admin" not in who.scopes and document.get("prechecks"):
+        document["prechecks"] = [
+            check | {"headers": dict.fromkeys(check.get("headers", {}), HIDDEN)}
+            for check in document["prechecks"]
+        ]
+    return PolicyOut.model_validate(
+        {
+            "scope": row.scope,
+            "subject": row.subject,
+            "policy": document,
+            "version": row.version,
+            "updated_at": row.updated_at,
+        }
+    )
+
+
+def _pack(pack: Pack) -> PackOut:
+    return PackOut(
+        name=pack.name,
+        as_of=pack.as_of,
+        note=pack.note,
+        region=pack.region,
+        prefixes=list(pack.prefixes),
+        windows=[window.model_dump(mode="json", exclude_unset=True) for window in pack.windows],
+        person_limits=[limit.model_dump(mode="json") for limit in pack.person_limits],
+    )
+
+
+async def _wake(api: Api, tenant: Tenant) -> None:
+    """After the answer: leads that wait for a window look again, a batch at a time. What is left waits as it did."""
+    try:
+        while True:
+            async with api.store.reading() as connection:
+                if await store.wake(connection, tenant, limit=WAKE_BATCH) < WAKE_BATCH:
+                    return
+    except StoreUnavailable as error:
+        log.warning("policy.not_woken", reason=str(error))

@@ -1,0 +1,54 @@
+"""Why is a lead not called? For a person who wants to know now."""
+
+from datetime import datetime
+from uuid import UUID
+
+from fastapi import APIRouter
+from pydantic import AliasChoices, Field
+
+from trunkline.api.auth import API_ROOT, ReadKey
+from trunkline.api.deps import Deps
+from trunkline.api.models import READ_ERRORS, Out, found
+from trunkline.dispatch.policies import Policies
+from trunkline.dispatch.why import Why, why
+
+router = APIRouter(prefix=f"{API_ROOT}/leads", tags=["leads"])
+
+
+class CheckOut(Out):
+    gate: str
+    open: bool = Field(validation_alias=AliasChoices("is_open", "open"))
+    detail: str | None
+    until: datetime | None = Field(description="When it opens, as far as that is known.")
+
+
+class DecisionOut(Out):
+    reason: str
+    subject: str | None
+    times: int = Field(description="How often it was refused for this reason.")
+    first_at: datetime
+    last_at: datetime
+    until: datetime | None
+
+
+class WhyOut(Out):
+    lead_id: UUID
+    status: str
+    answer: str = Field(description="A sentence for people.")
+    next_at: datetime | None = Field(description="When it may be called, as far as that is known.")
+    checks: list[CheckOut] = Field(description="Every gate that it has to pass, as of now.")
+    decisions: list[DecisionOut] = Field(
+        validation_alias=AliasChoices("history", "decisions"), description="Every refusal so far, by reason."
+    )
+
+
+@router.get(
+    "/{lead_id}/why", response_model=WhyOut, responses=READ_ERRORS, summary="Say why a lead is not called"
+)
+async def why_lead(lead_id: UUID, who: ReadKey, api: Deps) -> Why:
+    """The present answer: is it due, stopped, inside its window, over a limit, waiting for a channel?
+
+    A moment may be rounded where an exact one would tell of another tenant's calls.
+    """
+    async with api.store.reading() as connection:
+        return found(await why(connection, Policies(), who.tenant, lead_id), "lead")

@@ -1,0 +1,142 @@
+"""Why is this lead not called? Asks every gate as the intent would, for a person who wants to know now.
+
+Nothing is locked and nothing is written: the answer may be out of date when it is read, and never decides anything.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from trunkline.dispatch import gates
+from trunkline.dispatch.gates import Case
+from trunkline.dispatch.gates_limits import Tally, no_account_pace, questions
+from trunkline.dispatch.policies import Owner, Policies
+from trunkline.dispatch.refusals import Answer
+from trunkline.leads.calling_policy import Effective
+from trunkline.model import Grant
+from trunkline.store import decisions, limits
+from trunkline.store.database import Connection
+from trunkline.store.decisions import Decision, Standing, StopOfLead
+from trunkline.store.tenants import Tenant
+
+_NOBODY = UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One gate. `until` is when it opens, as far as that is known."""
+
+    gate: str
+    is_open: bool
+    detail: str | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    lead_id: UUID
+    status: str
+    answer: str
+    next_at: datetime | None
+    checks: tuple[Check, ...]
+    history: tuple[Decision, ...]
+
+
+async def why(conn: Connection, policies: Policies, tenant: Tenant, lead_id: UUID) -> Why | None:
+    """None if the tenant has no such lead."""
+    standing = await decisions.standing(conn, tenant, lead_id)
+    if standing is None:
+        return None
+    history = tuple(await decisions.of_lead(conn, lead_id))
+    if standing.status != "BACKLOG":
+        return Why(lead_id, standing.status, _settled(standing), None, (), history)
+    owner = Owner(standing.lead.reseller_id, standing.lead.merchant_id, standing.lead.campaign_id)
+    policy = (await policies.of(conn, [owner]))[owner]
+    checks = (
+        *_first_checks(standing, await decisions.stops(conn, standing.lead)),
+        *(await _policy_checks(conn, standing, policy)),
+        _channel(standing),
+    )
+    closed = [check for check in checks if not check.is_open]
+    next_at = max((check.until for check in closed if check.until), default=None)
+    return Why(lead_id, standing.status, _sentence(closed), next_at, checks, history)
+
+
+def _first_checks(standing: Standing, stops: Sequence[StopOfLead]) -> Iterator[Check]:
+    lead = standing.lead
+    yield Check("due", lead.due_at <= lead.now, until=lead.due_at)
+    if stops:
+        for stop in stops:
+            yield Check("control", False, f"{stop.scope}: {stop.reason}", stop.ends_at)
+    else:
+        yield Check("control", True)
+    is_left = lead.attempt_count < lead.max_attempts
+    yield Check("attempts", is_left, f"{lead.attempt_count} of {lead.max_attempts} used")
+    yield Check(
+        "do_not_call", lead.listed_by is None, lead.listed_by and f"on the list of the {lead.listed_by}"
+    )
+
+
+async def _policy_checks(conn: Connection, standing: Standing, policy: Effective | None) -> list[Check]:
+    if policy is None:
+        return [Check("policy", False, "its calling policy cannot be read")]
+    lead = standing.lead
+    found = [
+        Check("destination", policy.permits(lead.phone)),
+        _of("window", gates.window(lead.phone, lead.timezone, policy, lead.now)),
+        Check("precheck", not policy.prechecks or lead.passed_checks == policy.checks_hash),
+    ]
+    if standing.number is not None:
+        grant = Grant(_NOBODY, lead.id, 0, standing.number.id, 1, 0)
+        case = Case(grant, lead, standing.number, policy)
+        counts = await limits.count(conn, questions([case], None))
+        answers = Tally(counts, None, no_account_pace).refusals(case)
+        found += [_of(answer.reason.value, answer) for answer in answers] or [Check("limits", True)]
+    return found
+
+
+def _of(gate: str, answer: Answer | None) -> Check:
+    return Check(gate, True) if answer is None else Check(gate, False, answer.subject, answer.until)
+
+
+def _channel(standing: Standing) -> Check:
+    if standing.number is None:
+        return Check("channel", False, "its pool has no number that may dial")
+    # How many are in use would tell what others do: a pool may be shared.
+    is_free = standing.held < standing.channels
+    return Check("channel", is_free, None if is_free else "all channels of its pool are in use")
+
+
+def _settled(standing: Standing) -> str:
+    if standing.status == "PROCESSING":
+        return "It is being called now."
+    reason = f" ({standing.outcome_reason})" if standing.outcome_reason else ""
+    return f"It has ended as {standing.outcome}{reason}."
+
+
+_SENTENCES = {
+    "due": "It is not due yet.",
+    "control": "Calls are stopped",
+    "attempts": "All of its attempts are used up",
+    "do_not_call": "The person must not be called",
+    "policy": "Nobody is called under its rules",
+    "destination": "Its number may not be called: the destination is not allowed.",
+    "window": "Its calling window is closed",
+    "precheck": "Its pre-check has not been asked or has not passed lately.",
+    "limit": "A limit has been reached",
+    "spend": "The money of the day is spent",
+    "pace": "Calls are started more slowly than it would like",
+    "person": "The person is being called already",
+    "channel": "It waits for a channel",
+}
+
+
+def _sentence(closed: Sequence[Check]) -> str:
+    if not closed:
+        return "Nothing stands in its way: it is called as soon as it is its turn."
+    first = closed[0]
+    words = _SENTENCES.get(first.gate, f"It is held up by {first.gate}")
+    if words.endswith("."):
+        return words
+    return f"{words}: {first.detail.replace('_', ' ')}." if first.detail else f"{words}."

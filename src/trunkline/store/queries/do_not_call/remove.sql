@@ -1,0 +1,2 @@
+-- Somebody may be called again.
+DELETE FROM do_not_call WHERE id = $1
