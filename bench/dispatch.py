@@ -9,7 +9,7 @@ system that came after the source is printed beside ours, as stated there.
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import uvloop
 
@@ -33,12 +33,13 @@ MERCHANTS = [f"m{n}" for n in range(10)]
 CHANNELS = [50] * 20
 # Calls last some 0.4 s: at 200 a second 80 are live.
 TIME_SCALE = 0.05
-RATE_PER_S, WARM_UP_S, MEASURED_S = 200, 5.0, max(5.0, 25.0 * SCALE)
-CLIMB_PER_S = (300, 400, 500, 600, 700, 800, 1000)
+RATE_PER_S, WARM_UP_S, MEASURED_S = 200.0, 5.0, max(5.0, 25.0 * SCALE)
+CLIMB_PER_S = (300.0, 400.0, 500.0, 600.0, 700.0, 800.0, 1000.0)
+FIRST_OF_CLIMB = 1_000_000
 STEP_S = max(3.0, 6.0 * SCALE)
 # A step is carried if its leads were dialled on time: beyond this a queue is growing.
 CARRIED_MS = 500.0
-CPU_MAX_MS, TRANSACTIONS_MAX = 3.0, 3.0
+CPU_MAX_MS, TRANSACTIONS_MAX, VALKEY_MAX_PERCENT = 3.0, 3.0, 12.0
 STATED = {"cpu_ms": 13.0, "transactions": 30.0}
 
 
@@ -46,7 +47,7 @@ async def main() -> None:
     async with platform(time_scale=TIME_SCALE) as running:
         numbers = await prepare(running.client, MERCHANTS, CHANNELS)
         steady = await at_rate(running)
-        carried, peak = await climb(running, first=1_000_000)
+        carried, peak = await climb(running, RATE_PER_S if steady["late_p99_ms"] <= CARRIED_MS else 0.0)
         judge(await running.dials(), numbers)
     ours = {**steady, "carried_per_s": carried, "peak_per_s": peak}
     finish(
@@ -55,10 +56,19 @@ async def main() -> None:
             ours,
             {"the source's successor (stated)": STATED},
             round(ours["cpu_ms"] / STATED["cpu_ms"], 2),
-            f"at {RATE_PER_S} dials/s under {CPU_MAX_MS:g} ms of our CPU and under {TRANSACTIONS_MAX:g} transactions "
+            f"at {RATE_PER_S:g} dials/s under {CPU_MAX_MS:g} ms of our CPU and under {TRANSACTIONS_MAX:g} transactions "
             "per dial, Valkey at about a tenth of a core",
-            ours["cpu_ms"] < CPU_MAX_MS and ours["transactions"] < TRANSACTIONS_MAX,
+            is_met(ours),
         )
+    )
+
+
+def is_met(ours: Mapping[str, float]) -> bool:
+    return (
+        ours["dials_per_s"] > 0.98 * RATE_PER_S
+        and ours["cpu_ms"] < CPU_MAX_MS
+        and ours["transactions"] < TRANSACTIONS_MAX
+        and ours["valkey_core_percent"] < VALKEY_MAX_PERCENT
     )
 
 
@@ -92,28 +102,27 @@ async def at_rate(running: BenchPlatform) -> dict[str, float]:
     }
 
 
-async def climb(running: BenchPlatform, first: int) -> tuple[float, float]:
+async def climb(running: BenchPlatform, carried: float) -> tuple[float, float]:
     """The highest rate that was carried on time, and the most dials in any one second."""
     seen = len(await running.dials())
     start_s = time.time() + HEAD_START_S
     steps: list[list[BenchLead]] = []
     for n, rate in enumerate(CLIMB_PER_S):
-        no = first + sum(map(len, steps))
+        no = FIRST_OF_CLIMB + sum(map(len, steps))
         steps.append(list(stream(no, rate, start_s + n * STEP_S, STEP_S)))
     await load(running.database, (lead for step in steps for lead in step))
-    carried = float(RATE_PER_S)
     for n, (rate, step) in enumerate(zip(CLIMB_PER_S, steps, strict=True)):
         await until(start_s + (n + 1) * STEP_S + 0.5)
         dials = await running.dials(seen)
         late = lateness_ms(dials, step)
         on_time = sum(value <= CARRIED_MS for value in late) / len(step)
         print(
-            f"{rate}/s: {on_time:.1%} within {CARRIED_MS:g} ms, p99 {percentile(late, 0.99):.0f} ms",
+            f"{rate:g}/s: {on_time:.1%} within {CARRIED_MS:g} ms, p99 {percentile(late, 0.99):.0f} ms",
             file=sys.stderr,
         )
         if on_time < 0.99:
             break
-        carried = float(rate)
+        carried = rate
     return carried, peak_per_s(await running.dials(seen))
 
 

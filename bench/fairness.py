@@ -42,7 +42,7 @@ async def main() -> None:
         beside, dials = await wave(running, first=500_000)
         judge(await running.dials(), numbers)
     idle_s = gaps(dials)
-    fair = {name: round(FAIR * value, 2) for name, value in alone.items()}
+    fair = {name: round(FAIR * alone[name], 2) for name in ("wait_mean_s", "wait_last_s", "turns_mean")}
     ratio = beside["wait_mean_s"] / fair["wait_mean_s"]
     last = beside["wait_last_s"] / fair["wait_last_s"]
     ours = {

@@ -83,8 +83,11 @@ async def measure_ours() -> Figures:
         leads = list(spread(0, COUNT, MERCHANTS, due_s.__getitem__))
         await load(running.database, leads)
         timers = asyncio.create_task(floor_ms(due_s))
-        await until(due_s[-1] + 2.0)
+        await until(due_s[-1] + 1.0)
         dials = await running.dials()
+        while len(dials) < COUNT and time.time() < due_s[-1] + PATIENCE_S:
+            await until(time.time() + 0.5)
+            dials = await running.dials()
         judge(dials, numbers)
         return summary(lateness_ms(dials, leads), await timers)
 
@@ -141,8 +144,11 @@ async def floor_ms(due_s: Sequence[float]) -> list[float]:
 
 
 def summary(late_ms: Sequence[float], floor: Sequence[float]) -> Figures:
+    """One that was not begun in time counts as late by all the patience there was."""
+    begun = len(late_ms)
+    late_ms = [*late_ms, *[1000 * PATIENCE_S] * (COUNT - begun)]
     return {
-        "begun": len(late_ms),
+        "begun": begun,
         "p50_ms": round(percentile(late_ms, 0.5), 1),
         "p99_ms": round(percentile(late_ms, 0.99), 1),
         "floor_p99_ms": round(percentile(floor, 0.99), 1),

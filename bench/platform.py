@@ -84,6 +84,8 @@ class _Page(msgspec.Struct):
 @asynccontextmanager
 async def platform(*, time_scale: float) -> AsyncIterator[BenchPlatform]:
     """Everything, ready to dial. Every call is answered: a time scale of 0.05 makes it last some 0.4 s."""
+    if SCALE != 1:
+        print(f"at a scale of {SCALE:g} the figures say little", file=sys.stderr)
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trunkline-bench-")))
         engines = await stack.enter_async_context(Engines(folder / "data"))
