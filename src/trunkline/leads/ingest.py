@@ -129,9 +129,9 @@ def prepare(
     if problems or admission.pool_id is None:
         return Refused(problems)
     scheduled_at = request.scheduled_at and request.scheduled_at.astimezone(UTC)
-    timing = _timing(phone, request.timezone, scheduled_at, admission, openings or Openings())
-    if isinstance(timing, FieldProblem):
-        return Refused((timing,))
+    when = timing(phone, request.timezone, scheduled_at, admission, openings or Openings())
+    if isinstance(when, FieldProblem):
+        return Refused((when,))
     return NewLead(
         id=new_id(),
         reseller_id=admission.reseller_id,
@@ -147,9 +147,9 @@ def prepare(
         max_attempts=request.max_attempts,
         reporting_webhook_url=request.reporting_webhook_url,
         scheduled_at=scheduled_at,
-        due_at=timing.due_at,
-        closes_at=timing.closes_at,
-        is_deferred=timing.is_deferred,
+        due_at=when.due_at,
+        closes_at=when.closes_at,
+        is_deferred=when.is_deferred,
     )
 
 
@@ -165,7 +165,7 @@ class Timing:
 AS_WANTED = Timing()
 
 
-def _timing(
+def timing(
     phone: str, zone: str | None, wanted_at: datetime | None, admission: Admission, openings: Openings
 ) -> Timing | FieldProblem:
     """The first moment at which the calling policy lets this person be called. The dial looks again: this one saves it
@@ -226,14 +226,32 @@ def _phone(request: LeadRequest, admission: Admission) -> str | FieldProblem:
 def _problems(request: LeadRequest, admission: Admission, payload_bytes_max: int) -> Iterator[FieldProblem]:
     if admission.pool_id is None:
         yield _no_pool(request)
-    if reason := payloads.problem(request.payload, bytes_max=payload_bytes_max):
-        yield FieldProblem("payload", reason)
-    if request.scheduled_at is not None and not _fits_utc(request.scheduled_at):
-        yield FieldProblem("scheduled_at", "This moment is outside the calendar.")
-    if request.reporting_webhook_url is not None and not _is_web_url(request.reporting_webhook_url):
-        yield FieldProblem(
-            "reporting_webhook_url", "Give an http or https URL with a host and without a user name."
-        )
+    for problem in (
+        payload_problem(request.payload, payload_bytes_max),
+        moment_problem(request.scheduled_at),
+        webhook_problem(request.reporting_webhook_url),
+    ):
+        if problem is not None:
+            yield problem
+
+
+def payload_problem(payload: dict[str, Any], bytes_max: int) -> FieldProblem | None:
+    reason = payloads.problem(payload, bytes_max=bytes_max)
+    return FieldProblem("payload", reason) if reason else None
+
+
+def moment_problem(moment: datetime | None) -> FieldProblem | None:
+    if moment is None or _fits_utc(moment):
+        return None
+    return FieldProblem("scheduled_at", "This moment is outside the calendar.")
+
+
+def webhook_problem(url: str | None) -> FieldProblem | None:
+    if url is None or _is_web_url(url):
+        return None
+    return FieldProblem(
+        "reporting_webhook_url", "Give an http or https URL with a host and without a user name."
+    )
 
 
 def _no_pool(request: LeadRequest) -> FieldProblem:

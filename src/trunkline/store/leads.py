@@ -131,6 +131,8 @@ class LeadFilter:
     campaign_id: UUID | None = None
     phone: str | None = None
     status: LeadStatus | None = None
+    # Only together with a merchant, of the filter or of the tenant.
+    request_id: str | None = None
 
     @property
     def statuses(self) -> list[LeadStatus]:
@@ -211,6 +213,8 @@ async def list_leads(
 ) -> list[Lead]:
     """A page of leads, newest first, by the index that fits the narrowest filter."""
     merchant_id = wanted.merchant_id or tenant.merchant_id
+    if wanted.request_id is not None:
+        return await _list_by_request(tx, tenant, wanted, merchant_id, before)
     rows = await tx.fetch(
         _list_query(tenant, wanted, merchant_id),
         tenant.reseller_id,
@@ -223,6 +227,23 @@ async def list_leads(
         limit,
     )
     return [pick(Lead, row) for row in rows]
+
+
+async def _list_by_request(
+    tx: Connection, tenant: Tenant, wanted: LeadFilter, merchant_id: str | None, before: UUID
+) -> list[Lead]:
+    """One lead, or none: the key that makes requests idempotent finds it."""
+    assert merchant_id is not None and wanted.request_id is not None, "the caller has looked"  # noqa: PT018
+    lead = await by_request(tx, merchant_id, wanted.request_id)
+    fits = (
+        lead is not None
+        and lead.id < before
+        and tenant.owns(lead.tenant)
+        and lead.status in wanted.statuses
+        and wanted.campaign_id in (None, lead.campaign_id)
+        and wanted.phone in (None, lead.phone)
+    )
+    return [lead] if lead and fits else []
 
 
 def _list_query(tenant: Tenant, wanted: LeadFilter, merchant_id: str | None) -> str:

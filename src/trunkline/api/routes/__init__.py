@@ -11,7 +11,9 @@ from trunkline.api.routes import (
     flags,
     jobs,
     keys,
+    lead_edits,
     leads,
+    leads_abort,
     leads_bulk,
     me,
     merchants,
@@ -26,6 +28,8 @@ from trunkline.api.routes import (
 
 ROUTERS: tuple[APIRouter, ...] = (
     leads_bulk.router,
+    leads_abort.router,
+    lead_edits.router,
     leads.router,
     why.router,
     policy.router,

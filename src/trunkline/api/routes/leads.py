@@ -19,12 +19,14 @@ from trunkline.errors import StoreUnavailable
 from trunkline.leads import ingest, phones
 from trunkline.leads.ingest import FieldProblem, LeadRequest, ObjectId, Refused, Text
 from trunkline.states import AttemptState, LeadStatus
-from trunkline.store import leads
+from trunkline.store import decisions, lead_timeline, leads
 from trunkline.store.database import Connection
 from trunkline.store.leads import AdmissionKey, Lead, LeadFilter, NewLead
 from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
+TIMELINE_MAX = 1000
+
 router = APIRouter(prefix=f"{API_ROOT}/leads", tags=["leads"])
 
 
@@ -73,11 +75,38 @@ class LeadOut(Out):
     cancel_reason: str | None
 
 
-class LeadWithAttemptsOut(LeadOut):
+class DecisionOut(Out):
+    reason: str = Field(description="Why it was not called.")
+    subject: str | None = Field(description="Whose limit, list or window it was.")
+    times: int
+    first_at: datetime
+    last_at: datetime
+    until: datetime | None = Field(description="When it may be called again, as far as this reason goes.")
+
+
+class HappeningOut(Out):
+    at: datetime
+    source: str = Field(description="Who knows: `lead`, `attempt`, `carrier` or `audit`.")
+    what: str
+    attempt_id: UUID | None
+    actor: str | None
+    reason: str | None
+    details: dict[str, Any]
+
+
+class LeadWithStoryOut(LeadOut):
     attempts: list[AttemptOut] = Field(description="Every dial, in order.")
+    decisions: list[DecisionOut] = Field(description="Every reason for which it was not called.")
+    timeline: list[HappeningOut] = Field(description="What happened to it, in order, 1000 entries at most.")
 
 
 class LeadQuery(PageQuery):
+    request_id: Text | None = Field(
+        None,
+        min_length=1,
+        max_length=200,
+        description="Together with `merchant_id`, unless the key is bound to a merchant.",
+    )
     status: LeadStatus | None = None
     merchant_id: ObjectId | None = None
     campaign_id: UUID | None = None
@@ -125,7 +154,13 @@ async def list_leads(query: Annotated[LeadQuery, Query()], who: ReadKey, api: De
     """Newest first. Filters are joined by "and"."""
     cursors = Cursors("leads", who, query)
     before = cursors.start_id(LAST_ID)
-    wanted = LeadFilter(query.merchant_id, query.campaign_id, _e164(query.phone), query.status)
+    wanted = LeadFilter(
+        query.merchant_id, query.campaign_id, e164(query.phone), query.status, query.request_id
+    )
+    if query.request_id is not None and (query.merchant_id or who.tenant.merchant_id) is None:
+        raise invalid(
+            FieldProblem("merchant_id", "Name the merchant: a request_id is unique only within one.")
+        )
     async with api.store.reading() as connection:
         rows = await leads.list_leads(
             connection, who.tenant, wanted, before=before, limit=cursors.fetch_limit
@@ -133,14 +168,18 @@ async def list_leads(query: Annotated[LeadQuery, Query()], who: ReadKey, api: De
     return cursors.page(rows, lambda lead: lead.id)
 
 
-@router.get("/{lead_id}", response_model=LeadWithAttemptsOut, responses=READ_ERRORS, summary="Get a lead")
-async def get_lead(lead_id: UUID, who: ReadKey, api: Deps) -> LeadWithAttemptsOut:
-    """With every attempt to call it."""
+@router.get("/{lead_id}", response_model=LeadWithStoryOut, responses=READ_ERRORS, summary="Get a lead")
+async def get_lead(lead_id: UUID, who: ReadKey, api: Deps) -> LeadWithStoryOut:
+    """With every attempt to call it, every reason not to, and all that happened to it."""
     async with api.store.reading() as connection:
         lead = found(await leads.get(connection, who.tenant, lead_id), "lead")
         attempts = await leads.attempts(connection, lead_id)
-    return LeadWithAttemptsOut(
+        reasons = await decisions.of_lead(connection, lead_id)
+        timeline = await lead_timeline.of_lead(connection, lead_id, limit=TIMELINE_MAX)
+    return LeadWithStoryOut(
         attempts=[AttemptOut.model_validate(attempt) for attempt in attempts],
+        decisions=[DecisionOut.model_validate(reason) for reason in reasons],
+        timeline=[HappeningOut.model_validate(happening) for happening in timeline],
         **LeadOut.model_validate(lead).model_dump(),
     )
 
@@ -180,7 +219,7 @@ async def bring(api: Api, lead_ids: Sequence[UUID]) -> None:
         log.warning("leads.not_scheduled", count=len(lead_ids), reason=f"{type(error).__name__}: {error}")
 
 
-def _e164(text: str | None) -> str | None:
+def e164(text: str | None) -> str | None:
     """The + of a query string arrives as a space when a client does not escape it."""
     if text is None:
         return None

@@ -1,0 +1,181 @@
+"""Aborting many leads: those that are named, or those that fit a filter, page by page."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+from uuid import UUID
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from trunkline.api.auth import API_ROOT, LeadsKey
+from trunkline.api.deps import Api, Deps
+from trunkline.api.errors import unknown
+from trunkline.api.models import WRITE_ERRORS, Body
+from trunkline.api.ownership import record
+from trunkline.api.paging import LAST_ID
+from trunkline.api.principal import Principal
+from trunkline.api.routes.lead_edits import HANG_UP, Reason
+from trunkline.api.routes.leads import e164
+from trunkline.leads import phones
+from trunkline.leads.ingest import ObjectId, Text
+from trunkline.model import Outcome
+from trunkline.states import LeadStatus
+from trunkline.store import lead_edits, leads, tenants
+from trunkline.store.database import Connection
+from trunkline.store.leads import Lead, LeadFilter
+from trunkline.store.tenants import Tenant
+
+router = APIRouter(prefix=f"{API_ROOT}/leads", tags=["leads"])
+
+IDS_MAX = 1000
+# Locked and ended in one transaction; no lead is held for longer than that takes.
+PAGE = 500
+# Then the answer says that it is not complete, and the same request goes on where it ended.
+BUDGET_S = 20.0
+
+Result = Literal["aborted", "cancel_requested", "finished", "not_found"]
+
+
+class AbortIn(Body):
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"merchant_id": "acme-store", "reason": "sold out"}]}
+    )
+
+    lead_ids: list[UUID] | None = Field(None, min_length=1, max_length=IDS_MAX)
+    merchant_id: ObjectId | None = Field(None, description="All of this merchant's that have not ended.")
+    campaign_id: UUID | None = Field(None, description="All of this campaign's.")
+    phone: Text | None = Field(
+        None, min_length=1, max_length=phones.TEXT_MAX, description="All to this phone."
+    )
+    reason: Reason
+    hang_up: bool = HANG_UP
+
+    @model_validator(mode="after")
+    def _names_some(self) -> "AbortIn":
+        has_filter = (self.merchant_id, self.campaign_id, self.phone) != (None, None, None)
+        if has_filter == (self.lead_ids is not None):
+            raise ValueError("name either lead_ids, or at least one of merchant_id, campaign_id and phone")
+        return self
+
+
+class AbortedOut(BaseModel):
+    id: UUID
+    result: Result
+
+
+class AbortOut(BaseModel):
+    aborted: int = Field(description="They waited, and have ended.")
+    cancel_requested: int = Field(description="They are being called, and end with this call.")
+    complete: bool = Field(description="false: there was more than time. Send the same request again.")
+    results: list[AbortedOut] | None = Field(None, description="Of each lead that was named by its id.")
+
+
+@dataclass(slots=True)
+class Tally:
+    aborted: int = 0
+    cancel_requested: int = 0
+    results: list[AbortedOut] = field(default_factory=list)
+
+
+@router.post(
+    "/abort",
+    response_model=AbortOut,
+    responses=WRITE_ERRORS
+    | {202: {"model": AbortOut, "description": "Some are being called, and end with this call."}},
+    summary="Abort many leads",
+)
+async def abort_leads(body: AbortIn, who: LeadsKey, api: Deps, response: Response) -> AbortOut:
+    """By their ids, or all that fit a filter and have not ended, each as `DELETE /leads/{lead_id}` does it.
+
+    Safe to repeat.
+    """
+    tally = Tally()
+    if body.lead_ids is not None:
+        async with api.store.writing() as tx:
+            await _abort(tx, who, body, sorted(set(body.lead_ids)), tally)
+        complete = True
+    else:
+        complete = await _abort_all(api, who, body, tally)
+    response.status_code = 202 if tally.cancel_requested else 200
+    results = None if body.lead_ids is None else tally.results
+    return AbortOut(
+        aborted=tally.aborted,
+        cancel_requested=tally.cancel_requested,
+        complete=complete,
+        results=results,
+    )
+
+
+async def _abort_all(api: Api, who: Principal, body: AbortIn, tally: Tally) -> bool:
+    """Round after round, until one finds nothing: a lead may begin or end a call while the others are looked at."""
+    await _check_merchant(api, who.tenant, body.merchant_id)
+    deadline_s = asyncio.get_running_loop().time() + BUDGET_S
+    done = -1
+    while done < (done := tally.aborted + tally.cancel_requested):
+        for status in (LeadStatus.BACKLOG, LeadStatus.PROCESSING):
+            wanted = LeadFilter(body.merchant_id, body.campaign_id, e164(body.phone), status)
+            before: UUID | None = LAST_ID
+            while before is not None:
+                if asyncio.get_running_loop().time() > deadline_s:
+                    return False
+                before = await _abort_page(api, who, body, wanted, before, tally)
+    return True
+
+
+async def _check_merchant(api: Api, tenant: Tenant, merchant_id: str | None) -> None:
+    if merchant_id is not None:
+        async with api.store.reading() as connection:
+            if await tenants.get_merchant(connection, tenant, merchant_id) is None:
+                raise unknown("merchant_id", "merchant")
+
+
+async def _abort_page(
+    api: Api, who: Principal, body: AbortIn, wanted: LeadFilter, before: UUID, tally: Tally
+) -> UUID | None:
+    """Where the next page begins, if there is one."""
+    async with api.store.writing() as tx:
+        page = await leads.list_leads(tx, who.tenant, wanted, before=before, limit=PAGE)
+        fresh = [lead.id for lead in page if lead.cancel_requested_at is None or body.hang_up]
+        if fresh:
+            await _abort(tx, who, body, sorted(fresh), tally)
+    return page[-1].id if len(page) == PAGE else None
+
+
+async def _abort(tx: Connection, who: Principal, body: AbortIn, ids: Sequence[UUID], tally: Tally) -> None:
+    locked = await lead_edits.lock(tx, who.tenant, ids)
+    aborted = await lead_edits.abort(tx, _with(locked, LeadStatus.BACKLOG), body.reason)
+    called = _with(locked, LeadStatus.PROCESSING)
+    await lead_edits.request_cancel(tx, called, body.reason, hang_up=body.hang_up)
+    new = [lead_id for lead_id in called if locked[lead_id].cancel_requested_at is None]
+    tally.aborted += len(aborted)
+    tally.cancel_requested += len(new) if body.lead_ids is None else len(called)
+    tally.results += [AbortedOut(id=lead_id, result=_result(locked.get(lead_id))) for lead_id in ids]
+    await _record(tx, who, body, [*aborted, *(locked[lead_id] for lead_id in called)])
+
+
+async def _record(tx: Connection, who: Principal, body: AbortIn, changed: Sequence[Lead]) -> None:
+    """A line for each merchant: it may read who did this."""
+    for owner, count in Counter(lead.tenant for lead in changed).items():
+        details = {"leads": count, "hang_up": body.hang_up, "reason": body.reason}
+        if body.campaign_id is not None:
+            details["campaign_id"] = str(body.campaign_id)
+        await record(tx, who, "leads.aborted", owner.merchant_id, owner, **details)
+
+
+def _with(locked: dict[UUID, Lead], status: LeadStatus) -> list[UUID]:
+    return [lead_id for lead_id, lead in locked.items() if lead.status == status]
+
+
+def _result(lead: Lead | None) -> Result:
+    match lead:
+        case None:
+            return "not_found"
+        case Lead(status=LeadStatus.PROCESSING):
+            return "cancel_requested"
+        case Lead(status=LeadStatus.FINISHED) if lead.outcome != Outcome.ABORTED:
+            return "finished"
+        case _:
+            return "aborted"

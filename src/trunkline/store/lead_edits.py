@@ -1,0 +1,93 @@
+"""Changes of leads that are already in. Each is made under the lead's lock, and raises its version."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from trunkline.store.database import Connection
+from trunkline.store.leads import Lead
+from trunkline.store.rows import pick
+from trunkline.store.sql import query
+from trunkline.store.tenants import Tenant
+
+_LOCK = query("leads/lock")
+_EDIT = query("leads/edit")
+_DUE_NOW = query("leads/due_now")
+_ABORT = query("leads/abort")
+_CANCEL = query("leads/cancel")
+_WANT_HANG_UP = query("hang_ups/want")
+
+
+@dataclass(frozen=True, slots=True)
+class Reschedule:
+    """When it is wanted; when its window lets it be called, and until when."""
+
+    wanted_at: datetime
+    due_at: datetime | None = None
+    closes_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeadChange:
+    """None means "as it is", except where the flag says that None is the new value."""
+
+    priority: int | None = None
+    pool_id: str | None = None
+    payload: dict[str, Any] | None = None
+    max_attempts: int | None = None
+    set_webhook: bool = False
+    reporting_webhook_url: str | None = None
+    reschedule: Reschedule | None = None
+
+
+async def lock(tx: Connection, tenant: Tenant, lead_ids: Sequence[UUID]) -> dict[UUID, Lead]:
+    """Those of the leads that are the tenant's, as they are now that nobody else can change them."""
+    rows = await tx.fetch(_LOCK, tenant.reseller_id, tenant.merchant_id, lead_ids)
+    return {row["id"]: pick(Lead, row) for row in rows}
+
+
+async def edit(tx: Connection, lead_id: UUID, change: LeadChange) -> Lead:
+    """The caller has locked the lead and found it waiting."""
+    when = change.reschedule
+    row = await tx.fetchrow(
+        _EDIT,
+        lead_id,
+        change.priority,
+        change.pool_id,
+        change.payload,
+        change.max_attempts,
+        change.reporting_webhook_url,
+        change.set_webhook,
+        when is not None,
+        when and when.wanted_at,
+        when and when.due_at,
+        when and when.closes_at,
+    )
+    return _changed(row)
+
+
+async def make_due(tx: Connection, lead_id: UUID) -> Lead:
+    """The caller has locked the lead and found it waiting."""
+    return _changed(await tx.fetchrow(_DUE_NOW, lead_id))
+
+
+def _changed(row: Any) -> Lead:
+    assert row is not None, "a lead that is locked does not go away"
+    return pick(Lead, row)
+
+
+async def abort(tx: Connection, lead_ids: Sequence[UUID], reason: str) -> list[Lead]:
+    """End those of the locked leads that wait."""
+    return [pick(Lead, row) for row in await tx.fetch(_ABORT, lead_ids, reason)]
+
+
+async def request_cancel(
+    tx: Connection, lead_ids: Sequence[UUID], reason: str, *, hang_up: bool
+) -> list[Lead]:
+    """Let those of the locked leads that are being called end with their call, or cut it short."""
+    rows = await tx.fetch(_CANCEL, lead_ids, reason)
+    if hang_up:
+        await tx.execute(_WANT_HANG_UP, lead_ids)
+    return [pick(Lead, row) for row in rows]
