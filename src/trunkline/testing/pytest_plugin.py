@@ -5,10 +5,12 @@ With xdist each worker has servers of its own: they start in under a second, and
 
 import gc
 import itertools
+import re
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
@@ -94,6 +96,16 @@ async def private_engines(tmp_path: Path) -> "AsyncIterator[Engines]":
     async with Engines(folder, durable=False) as engines:
         yield engines
     shutil.rmtree(folder / "postgres")
+
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Workers of one session have to agree on the names of tests, so a random id is not part of one."""
+    if isinstance(val, str | UUID) and _UUID.search(str(val)):
+        return _UUID.sub("uuid", str(val))
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)
