@@ -21,7 +21,7 @@ from trunkline.api.body_guard import BodyRule
 from trunkline.api.deps import ApiDeps, ApiLimits, Probe
 from trunkline.api.server import HttpServer, bind
 from trunkline.api.status import create_status
-from trunkline.api.webhooks import Stream, WebhookDeps, Webhooks
+from trunkline.api.webhooks import PublicView, Stream, WebhookDeps, Webhooks
 from trunkline.bus import connection as bus_connection
 from trunkline.bus import epoch, schedule
 from trunkline.bus.connection import Bus
@@ -41,6 +41,7 @@ from trunkline.dispatch.calls import CallFold
 from trunkline.dispatch.checks import CheckLimits
 from trunkline.dispatch.configuration import DialStops
 from trunkline.dispatch.dialer import Dialer, DialerLimits
+from trunkline.dispatch.inbound import Inbound
 from trunkline.dispatch.intent_batch import Rules
 from trunkline.dispatch.results import ResultWriter
 from trunkline.dispatch.sender import Callbacks, Sender, SenderLimits
@@ -343,7 +344,9 @@ class Platform:
                 self.inbox,
                 self.carriers,
                 clock,
-                self.public_base_url,
+                self.accounts.keys,
+                PublicView(self.settings.http.public_base_url, self.settings.http.trusted_proxies),
+                Inbound(self.database, self.bus, self.settings.identity),
                 find_stream=self._find_stream,
             )
         )

@@ -48,6 +48,8 @@ class HttpServer:
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                # Left on, anybody on this machine could say who sent a request. Webhooks have their own rule.
+                proxy_headers=False,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=max(1, int(shutdown_timeout_s)),
             )

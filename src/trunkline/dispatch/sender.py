@@ -15,7 +15,15 @@ from trunkline.dispatch.results import Answer, ResultWriter
 from trunkline.model import Intent
 from trunkline.telemetry import bind, get_logger, metrics, span
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
-from trunkline.telephony.carrier import Accepted, CallOrder, InDoubt, PlaceResult, Rejected, Throttled
+from trunkline.telephony.carrier import (
+    Accepted,
+    CallbackKind,
+    CallOrder,
+    InDoubt,
+    PlaceResult,
+    Rejected,
+    Throttled,
+)
 from trunkline.telephony.carriers import CarrierConfigError
 from trunkline.telephony.directory import CarrierDirectory
 
@@ -124,17 +132,20 @@ class Sender:
         return await carrier.place(self._order(intent, asked))
 
     def _order(self, intent: Intent, asked: Asked) -> CallOrder:
-        base_url, keys = self._callbacks.base_url, self._callbacks.keys
         return CallOrder(
             attempt_id=intent.attempt_id,
             to=intent.to_phone,
             from_=intent.from_phone,
-            answer_url=callback_url(base_url, intent.carrier, "answer", intent.attempt_id, keys),
-            status_url=callback_url(base_url, intent.carrier, "status", intent.attempt_id, keys),
+            answer_url=self._callback(intent, "answer"),
+            status_url=self._callback(intent, "status"),
             ring_timeout_s=self._limits.ring_timeout_s,
             time_limit_s=self._limits.time_limit_s,
             send_by_boottime_s=asked.boottime_s + intent.send_in_s + self._limits.late_max_s,
         )
+
+    def _callback(self, intent: Intent, kind: CallbackKind) -> str:
+        base_url, keys = self._callbacks.base_url, self._callbacks.keys
+        return callback_url(base_url, intent.carrier, kind, intent.attempt_id, keys, intent.account)
 
 
 def _word(place: PlaceResult) -> str:

@@ -129,6 +129,15 @@ WEBHOOKS_REJECTED = _counter(
     "carrier",
     "reason",
 )
+WEBHOOKS_REPEATED = _counter(
+    "webhooks_repeated_total", "Webhooks that had come before: sent again, or replayed.", "carrier"
+)
+INBOUND_CALLS = _counter(
+    "inbound_calls_total",
+    "Calls that came in: TAKEN, or why not, such as CAPACITY_REJECTED.",
+    "carrier",
+    "result",
+)
 MAILBOX_APPENDED = _counter(
     "mailbox_appended_total", "Events appended; a repeated one is not counted.", "kind"
 )

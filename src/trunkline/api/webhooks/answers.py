@@ -1,0 +1,109 @@
+"""What the carrier shall do with a call: connect it to a pod, let it wait, say that nobody is free, or end it."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from uuid import UUID
+
+from trunkline.api.webhooks.reading import Heard
+from trunkline.dispatch.inbound import Inbound, Taken, Turned
+from trunkline.store import attempts
+from trunkline.store.attempts import Current
+from trunkline.store.database import UNAVAILABLE, Database
+from trunkline.telemetry import bind, get_logger
+from trunkline.telephony.callbacks import CallbackKeys, callback_url
+from trunkline.telephony.carrier import Document
+
+log = get_logger(__name__)
+
+BUSY_MESSAGE = "All our agents are busy. Please try again later."
+# How long a call on hold waits before the carrier asks again.
+HOLD_S = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Where the call's audio goes, and what the agent is told with it."""
+
+    url: str
+    parameters: dict[str, str]
+
+
+# Gives a call a pod, by its id, its attempt and its merchant: its stream, "hold" while it waits for one, "busy" when
+# none is free, "ended" when the call is over already.
+FindStream = Callable[[str, UUID, str], Awaitable[Stream | str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    database: Database
+    inbound: Inbound
+    find_stream: FindStream
+    keys: CallbackKeys
+
+    async def to_answered(self, heard: Heard) -> Document:
+        """The answer gate: a call that was superseded is hung up; if the truth cannot be read, it connects."""
+        with bind(attempt_id=str(heard.attempt_id)):
+            current = await self._current(heard.attempt_id)
+            if current is not None and (current.is_over or not current.is_newest):
+                log.warning("answer.superseded", call_id=heard.event.call_id)
+                return heard.carrier.hang_up_document()
+            return await self._connect(heard, current.merchant_id if current else "")
+
+    async def to_arrived(self, heard: Heard) -> Document:
+        """A call rings at one of our numbers."""
+        event, carrier = heard.event, heard.carrier
+        with bind(attempt_id=str(heard.attempt_id)):
+            try:
+                admitted = await self.inbound.admit(
+                    carrier.name, heard.tag.account, event.call_id, event.to, event.from_
+                )
+            except UNAVAILABLE as error:
+                # Somebody rings. That nobody can write it down is no reason to leave them alone.
+                log.error("inbound.store_unavailable", error=str(error))
+                return await self._connect(heard, "")
+            match admitted:
+                case Taken(is_over=True):
+                    return carrier.hang_up_document()
+                case Taken(merchant_id=merchant_id):
+                    return await self._connect(heard, merchant_id)
+                case Turned():
+                    return _turn_away(heard, admitted)
+
+    async def _connect(self, heard: Heard, merchant_id: str) -> Document:
+        carrier, call_id = heard.carrier, heard.event.call_id
+        if not carrier.streams:
+            return carrier.answer_document("", {"attempt": str(heard.attempt_id)})
+        match await self.find_stream(call_id, heard.attempt_id, merchant_id):
+            case Stream(url=url, parameters=parameters):
+                return carrier.answer_document(url, parameters)
+            case "ended":
+                return carrier.hang_up_document()
+            case "hold":
+                return carrier.hold_document(HOLD_S, self._again_url(heard))
+            case _:
+                log.warning("answer.no_pod", call_id=call_id)
+                return carrier.busy_document(BUSY_MESSAGE)
+
+    def _again_url(self, heard: Heard) -> str:
+        return callback_url(
+            heard.base_url, heard.carrier.name, "answer", heard.attempt_id, self.keys, heard.tag.account
+        )
+
+    async def _current(self, attempt_id: UUID) -> Current | None:
+        try:
+            async with self.database.connection() as conn:
+                return await attempts.current(conn, attempt_id)
+        except UNAVAILABLE as error:
+            log.error("answer.store_unavailable", error=str(error))
+            return None
+
+
+def _turn_away(heard: Heard, turned: Turned) -> Document:
+    log.info("inbound.turned", reason=turned.reason, otherwise=turned.otherwise)
+    match turned.otherwise:
+        case "message":
+            return heard.carrier.busy_document(turned.message)
+        case "redirect":
+            return heard.carrier.redirect_document(turned.redirect_to)
+        case "reject":
+            return heard.carrier.reject_document()

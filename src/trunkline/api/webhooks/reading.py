@@ -1,0 +1,107 @@
+"""Whom to believe: a request becomes a verified event, or a refusal that leaves no trace but a metric.
+
+The URL proves itself before a byte of the body is waited for; the carrier's own signature is checked before anything of
+the body is read. A refusal says nothing about which of the two was wrong.
+"""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trunkline.api.webhooks.seen import PublicView
+from trunkline.dispatch.inbound import inbound_attempt_id
+from trunkline.telemetry import get_logger, metrics
+from trunkline.telephony.callbacks import CallbackKeys, verify_callback
+from trunkline.telephony.carrier import (
+    CallbackTag,
+    CallEvent,
+    Carrier,
+    Forged,
+    Unreadable,
+    WebhookRequest,
+    WebhookResult,
+)
+from trunkline.telephony.carriers import CARRIERS, CarrierConfigError
+from trunkline.telephony.directory import CarrierDirectory
+
+log = get_logger(__name__)
+
+# A form of Twilio's is about 1 KB, a report of Vapi's with its transcript may be hundreds.
+BODY_MAX_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A verified event, and the attempt it is about: one of ours, or that of a call which came in."""
+
+    carrier: Carrier
+    tag: CallbackTag
+    event: CallEvent
+    # The URL as the carrier was given it, up to its path.
+    base_url: str
+
+    @property
+    def attempt_id(self) -> UUID:
+        return self.event.attempt_id or inbound_attempt_id(self.carrier.name, self.event.call_id)
+
+
+class Reader:
+    def __init__(self, carriers: CarrierDirectory, keys: CallbackKeys, view: PublicView):
+        self._carriers = carriers
+        self._keys = keys
+        self._view = view
+
+    async def read(self, request: Request) -> Heard | Response:
+        urls = self._view.urls(request.scope)
+        tag = verify_callback(urls[0], self._keys)
+        if isinstance(tag, Forged):
+            return _refuse(_label(request.path_params["carrier"]), "forged", 403)
+        metrics.WEBHOOKS_RECEIVED.labels(_label(tag.carrier)).inc()
+        try:
+            carrier = self._carriers.get(tag.carrier, tag.account)
+        except CarrierConfigError:
+            return _refuse(_label(tag.carrier), "no_account", 403)
+        body = await _bounded_body(request)
+        if body is None:
+            return _refuse(carrier.name, "too_large", 413)
+        return self._believe(carrier, tag, request, urls, body)
+
+    def _believe(
+        self, carrier: Carrier, tag: CallbackTag, request: Request, urls: list[str], body: bytes
+    ) -> Heard | Response:
+        headers = dict(request.headers)
+        result: WebhookResult = Forged("no URL")
+        for url in urls:
+            result = carrier.parse_webhook(WebhookRequest(request.method, url, headers, body, tag))
+            if not isinstance(result, Forged):
+                break
+        match result:
+            case Forged(status=status):
+                return _refuse(carrier.name, "forged", status)
+            case Unreadable(reason=reason):
+                log.warning("webhook.unreadable", carrier=carrier.name, reason=reason)
+                return _refuse(carrier.name, "unreadable", 202)
+            case CallEvent():
+                return Heard(carrier, tag, result, url.partition("/webhooks/")[0])
+
+
+async def _bounded_body(request: Request) -> bytes | None:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > BODY_MAX_BYTES:
+            return None
+    return bytes(body)
+
+
+def _label(carrier: str) -> str:
+    """Anybody can make up names; a metric has only those there are."""
+    return carrier if carrier in CARRIERS else "unknown"
+
+
+def _refuse(carrier: str, reason: str, status: int) -> Response:
+    metrics.WEBHOOKS_REJECTED.labels(carrier, reason).inc()
+    headers = {"WWW-Authenticate": 'Basic realm="trunkline"'} if status == 401 else None
+    return Response(status_code=status, headers=headers)

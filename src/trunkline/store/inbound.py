@@ -1,0 +1,121 @@
+"""Calls that come in: the number they ring at, the channel they take, and what its owner decided about them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+from trunkline.store.database import Connection
+from trunkline.store.rows import pick, pick_or_none
+from trunkline.store.sql import query
+
+_LOCK_NUMBER = query("inbound/lock_number")
+_KNOWN = query("inbound/known")
+_TAKE = query("inbound/take")
+_REFUSE = query("inbound/refuse")
+_GET_POLICY = query("inbound/get_policy")
+_PUT_POLICY = query("inbound/put_policy")
+_DELETE_POLICY = query("inbound/delete_policy")
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A call that rings at one of our numbers."""
+
+    attempt_id: UUID
+    carrier: str
+    account: str
+    call_id: str
+    to: str = field(repr=False)
+    from_: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RungNumber:
+    id: UUID
+    status: str
+    max_channels: int
+    admits: str
+    whitelist: Sequence[str] = field(repr=False)
+    otherwise: str
+    message: str | None
+    redirect_to: str | None = field(repr=False)
+    merchant_id: str | None
+    reseller_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    id: UUID
+    merchant_id: str
+    state: str
+    end_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class InboundPolicy:
+    number_id: UUID
+    admits: str
+    whitelist: Sequence[str] = field(repr=False)
+    merchant_id: str | None
+    otherwise: str
+    message: str | None
+    redirect_to: str | None = field(repr=False)
+    updated_at: datetime | None = None
+
+
+async def lock_number(tx: Connection, arrival: Arrival) -> RungNumber | None:
+    row = await tx.fetchrow(_LOCK_NUMBER, arrival.to, arrival.carrier, arrival.account)
+    return pick_or_none(RungNumber, row)
+
+
+async def known(tx: Connection, arrival: Arrival) -> Known | None:
+    return pick_or_none(Known, await tx.fetchrow(_KNOWN, arrival.carrier, arrival.call_id))
+
+
+async def take(tx: Connection, arrival: Arrival, number: RungNumber, identity: str) -> int | None:
+    """The channel it got, or None. The number is locked."""
+    row = await tx.fetchrow(_TAKE, *_values(arrival, number, identity), number.max_channels)
+    return int(row["channel_no"]) if row else None
+
+
+async def refuse(tx: Connection, arrival: Arrival, number: RungNumber, identity: str, reason: str) -> None:
+    await tx.execute(_REFUSE, *_values(arrival, number, identity), reason)
+
+
+def _values(arrival: Arrival, number: RungNumber, identity: str) -> tuple[object, ...]:
+    return (
+        arrival.attempt_id,
+        number.reseller_id,
+        number.merchant_id,
+        number.id,
+        arrival.carrier,
+        arrival.account,
+        arrival.to,
+        arrival.from_,
+        arrival.call_id,
+        identity,
+    )
+
+
+async def get_policy(conn: Connection, number_id: UUID) -> InboundPolicy | None:
+    return pick_or_none(InboundPolicy, await conn.fetchrow(_GET_POLICY, number_id))
+
+
+async def put_policy(tx: Connection, policy: InboundPolicy) -> InboundPolicy:
+    row = await tx.fetchrow(
+        _PUT_POLICY,
+        policy.number_id,
+        policy.admits,
+        policy.whitelist,
+        policy.merchant_id,
+        policy.otherwise,
+        policy.message,
+        policy.redirect_to,
+    )
+    assert row is not None, "an upsert returns its row"
+    return pick(InboundPolicy, row)
+
+
+async def delete_policy(tx: Connection, number_id: UUID) -> None:
+    await tx.execute(_DELETE_POLICY, number_id)
