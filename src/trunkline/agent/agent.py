@@ -139,19 +139,22 @@ class Agent:
             timeout=CLOSE_TIMEOUT_S, heartbeat=PING_INTERVAL_S, max_msg_size=FRAME_MAX_BYTES
         )
         await socket.prepare(request)
-        call = await self._admitted(socket, request.match_info["call_sid"])
+        call = await self._admitted(socket, request.match_info["call_sid"], dict(request.query))
         if call is not None:
             await self._serve(call)
             await socket.close()
         return socket
 
-    async def _admitted(self, socket: web.WebSocketResponse, call_sid: str) -> Call | None:
+    async def _admitted(
+        self, socket: web.WebSocketResponse, call_sid: str, query: dict[str, str]
+    ) -> Call | None:
         """The call, if this pod takes it; else the socket is closed with the reason."""
         start = await self._first_frame(socket)
         if start is None or start.call_sid != call_sid:
             refused = Refused("no start of the call that the address names", FORBIDDEN)
         else:
-            parameters = dict(start.parameters)
+            # Twilio tells parameters in the start, the others in the address.
+            parameters = query | dict(start.parameters)
             verdict = self._guard.admit(call_sid, parameters.pop("token", ""))
             if not isinstance(verdict, Refused):
                 return Call(socket, start, parameters)

@@ -27,6 +27,7 @@ class Call:
         # What the platform gave the call along: `attempt` and whatever the answer document named.
         self.parameters = parameters
         self.dropped = 0
+        self._dialect = start.dialect
         self._socket = socket
         self._unread: deque[Message] = deque()
         self._news = asyncio.Event()
@@ -50,15 +51,15 @@ class Call:
 
     async def send_media(self, payload: bytes) -> None:
         """Play audio, in the stream's media format, after what is still being played."""
-        await self._send(frames.media(self.stream_sid, payload))
+        await self._send(frames.media(self.stream_sid, payload, self._dialect))
 
     async def send_mark(self, name: str) -> None:
         """Have a `Mark` come back when everything sent until now has been played."""
-        await self._send(frames.mark(self.stream_sid, name))
+        await self._send(frames.mark(self.stream_sid, name, self._dialect))
 
     async def clear(self) -> None:
         """Stop playing and forget what was sent: the person interrupts."""
-        await self._send(frames.clear(self.stream_sid))
+        await self._send(frames.clear(self.stream_sid, self._dialect))
 
     async def hang_up(self) -> None:
         """Close the stream. The carrier goes on with what follows it in the answer document: nothing."""

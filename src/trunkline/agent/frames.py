@@ -1,13 +1,16 @@
-"""The frames of a Twilio media stream, read and written.
+"""The frames of a media stream, read and written as Twilio, Plivo and Exotel speak them.
 
-A frame that is not understood is `None`: the carrier may have learnt a new word, and the call goes on without it.
+Which of them it is shows in the first frame that matters. A frame that is not understood is `None`: the carrier may
+have learnt a new word, and the call goes on without it.
 """
 
 import base64
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+Dialect = Literal["twilio", "plivo", "exotel"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +21,12 @@ class Start:
     call_sid: str
     parameters: Mapping[str, str] = field(repr=False)
     media_format: Mapping[str, Any]
+    dialect: Dialect = "twilio"
 
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """About 20 ms of what the person says, as the stream's media format has it: 8 kHz mu-law."""
+    """What the person says, as the stream's media format has it: 20 ms of 8 kHz mu-law, or 100 ms of PCM at Exotel."""
 
     payload: bytes = field(repr=False)
     track: str
@@ -60,8 +64,20 @@ def parse(text: str) -> Frame | None:
 
 def _start(frame: dict[str, Any]) -> Start:
     start = frame["start"]
-    parameters = {str(name): str(value) for name, value in (start.get("customParameters") or {}).items()}
+    if "callId" in start:  # Plivo's parameters are in the address of the stream
+        return Start(
+            str(start["streamId"]), str(start["callId"]), {}, start.get("mediaFormat") or {}, "plivo"
+        )
+    if "call_sid" in start:
+        format_ = start.get("media_format") or {}
+        parameters = _texts(start.get("custom_parameters"))
+        return Start(str(start["stream_sid"]), str(start["call_sid"]), parameters, format_, "exotel")
+    parameters = _texts(start.get("customParameters"))
     return Start(str(start["streamSid"]), str(start["callSid"]), parameters, start.get("mediaFormat") or {})
+
+
+def _texts(values: dict[str, Any] | None) -> dict[str, str]:
+    return {str(name): str(value) for name, value in (values or {}).items()}
 
 
 def _media(frame: dict[str, Any]) -> Media:
@@ -74,19 +90,30 @@ _PARSERS: dict[str, Callable[[dict[str, Any]], Frame]] = {
     "start": _start,
     "media": _media,
     "mark": lambda frame: Mark(str(frame["mark"]["name"])),
+    "playedStream": lambda frame: Mark(str(frame["name"])),
     "dtmf": lambda frame: Dtmf(str(frame["dtmf"]["digit"])),
     "stop": lambda frame: Stop(),
 }
 
 
-def media(stream_sid: str, payload: bytes) -> str:
+def media(stream_sid: str, payload: bytes, dialect: Dialect = "twilio") -> str:
     encoded = base64.b64encode(payload).decode()
-    return json.dumps({"event": "media", "streamSid": stream_sid, "media": {"payload": encoded}})
+    if dialect == "plivo":
+        audio = {"contentType": "audio/x-mulaw", "sampleRate": 8000, "payload": encoded}
+        return json.dumps({"event": "playAudio", "media": audio})
+    return json.dumps({"event": "media", _STREAM[dialect]: stream_sid, "media": {"payload": encoded}})
 
 
-def mark(stream_sid: str, name: str) -> str:
-    return json.dumps({"event": "mark", "streamSid": stream_sid, "mark": {"name": name}})
+def mark(stream_sid: str, name: str, dialect: Dialect = "twilio") -> str:
+    if dialect == "plivo":
+        return json.dumps({"event": "checkpoint", "streamId": stream_sid, "name": name})
+    return json.dumps({"event": "mark", _STREAM[dialect]: stream_sid, "mark": {"name": name}})
 
 
-def clear(stream_sid: str) -> str:
-    return json.dumps({"event": "clear", "streamSid": stream_sid})
+def clear(stream_sid: str, dialect: Dialect = "twilio") -> str:
+    event = "clearAudio" if dialect == "plivo" else "clear"
+    return json.dumps({"event": event, _STREAM[dialect]: stream_sid})
+
+
+# How each calls the stream.
+_STREAM: Mapping[Dialect, str] = {"twilio": "streamSid", "plivo": "streamId", "exotel": "stream_sid"}
