@@ -29,6 +29,8 @@ class Pool:
     reseller_id: str | None
     merchant_id: str | None
     name: str
+    overflow_pool_id: str | None
+    overflow_after_s: float | None
     created_at: datetime
 
     @property
@@ -46,7 +48,10 @@ class Number:
     carrier: str
     account: str
     max_channels: int
+    starts_per_s: float | None
     status: str
+    # How many calls hold a channel of it right now. None where somebody must not know.
+    channels_held: int | None
     version: int
     created_at: datetime
     updated_at: datetime
@@ -65,21 +70,42 @@ class NewNumber:
     account: str
     max_channels: int
     status: str
+    starts_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """Leads that found no channel for `after_s` may use the numbers of another pool."""
+
+    pool_id: str
+    after_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class NumberChange:
-    """None means "as it is"."""
+    """None means "as it is", except where the flag says that None is the new value."""
 
     pool_id: str | None = None
     carrier: str | None = None
     account: str | None = None
     max_channels: int | None = None
     status: str | None = None
+    set_pace: bool = False
+    starts_per_s: float | None = None
 
 
-async def insert_pool(tx: Connection, pool_id: str, *, tenant: Tenant, name: str) -> Pool | None:
-    row = await tx.fetchrow(_INSERT_POOL, pool_id, tenant.reseller_id, tenant.merchant_id, name)
+async def insert_pool(
+    tx: Connection, pool_id: str, *, tenant: Tenant, name: str, overflow: Overflow | None = None
+) -> Pool | None:
+    row = await tx.fetchrow(
+        _INSERT_POOL,
+        pool_id,
+        tenant.reseller_id,
+        tenant.merchant_id,
+        name,
+        overflow and overflow.pool_id,
+        overflow and overflow.after_s,
+    )
     return pick_or_none(Pool, row)
 
 
@@ -93,8 +119,18 @@ async def list_pools(tx: Connection, tenant: Tenant, *, after: str, limit: int) 
     return [pick(Pool, row) for row in rows]
 
 
-async def update_pool(tx: Connection, pool_id: str, name: str | None) -> Pool | None:
-    return pick_or_none(Pool, await tx.fetchrow(_UPDATE_POOL, pool_id, name))
+async def update_pool(
+    tx: Connection, pool_id: str, *, name: str | None, set_overflow: bool, overflow: Overflow | None
+) -> Pool | None:
+    row = await tx.fetchrow(
+        _UPDATE_POOL,
+        pool_id,
+        name,
+        set_overflow,
+        overflow and overflow.pool_id,
+        overflow and overflow.after_s,
+    )
+    return pick_or_none(Pool, row)
 
 
 async def delete_pool(tx: Connection, pool_id: str) -> InUse | None:
@@ -103,7 +139,15 @@ async def delete_pool(tx: Connection, pool_id: str) -> InUse | None:
 
 async def insert(tx: Connection, new: NewNumber) -> Number | None:
     row = await tx.fetchrow(
-        _INSERT, new.id, new.e164, new.pool_id, new.carrier, new.account, new.max_channels, new.status
+        _INSERT,
+        new.id,
+        new.e164,
+        new.pool_id,
+        new.carrier,
+        new.account,
+        new.max_channels,
+        new.starts_per_s,
+        new.status,
     )
     return pick_or_none(Number, row)
 
@@ -138,6 +182,8 @@ async def update(tx: Connection, number_id: UUID, change: NumberChange) -> Numbe
         change.account,
         change.max_channels,
         change.status,
+        change.set_pace,
+        change.starts_per_s,
     )
     return pick_or_none(Number, row)
 

@@ -60,6 +60,7 @@ class Merchant:
     default_region: str | None
     default_pool_id: str | None
     weight: int
+    max_concurrent: int | None
     created_at: datetime
 
     @property
@@ -77,6 +78,8 @@ class MerchantChange:
     default_region: str | None = None
     set_pool: bool = False
     default_pool_id: str | None = None
+    set_max_concurrent: bool = False
+    max_concurrent: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +121,17 @@ async def insert_merchant(
     default_region: str | None,
     default_pool_id: str | None,
     weight: int,
+    max_concurrent: int | None = None,
 ) -> Merchant | None:
     row = await tx.fetchrow(
-        _INSERT_MERCHANT, merchant_id, reseller_id, name, default_region, default_pool_id, weight
+        _INSERT_MERCHANT,
+        merchant_id,
+        reseller_id,
+        name,
+        default_region,
+        default_pool_id,
+        weight,
+        max_concurrent,
     )
     return pick_or_none(Merchant, row)
 
@@ -147,6 +158,8 @@ async def update_merchant(tx: Connection, merchant_id: str, change: MerchantChan
         change.default_region,
         change.set_pool,
         change.default_pool_id,
+        change.set_max_concurrent,
+        change.max_concurrent,
     )
     return pick_or_none(Merchant, row)
 

@@ -32,8 +32,10 @@ from trunkline.store.tenants import Merchant, MerchantChange, Tenant
 
 router = APIRouter(prefix=f"{API_ROOT}/merchants", tags=["tenants"])
 
+CONCURRENT_MAX = 100_000
 _REGION = Field(None, description="Country of phones that are written without one, for example US or IN.")
 _POOL = Field(None, description="The number pool of leads that name none.")
+_MAX_CONCURRENT = "The most calls at once, over all its leads; null: no limit. A merchant cannot set its own."
 _WEIGHT = "Its share of the channels beside other merchants. Only a key of the platform may set it."
 
 
@@ -52,6 +54,9 @@ class MerchantIn(Body):
     default_region: Region | None = _REGION
     default_pool: ObjectId | None = _POOL
     weight: int = Field(1, ge=1, le=1000, strict=True, description=_WEIGHT)
+    max_concurrent: int | None = Field(
+        None, ge=0, le=CONCURRENT_MAX, strict=True, description=_MAX_CONCURRENT
+    )
 
 
 class MerchantPatch(Body):
@@ -61,6 +66,9 @@ class MerchantPatch(Body):
     default_region: Region | None = _REGION
     default_pool: ObjectId | None = _POOL
     weight: int | None = Field(None, ge=1, le=1000, strict=True, description=_WEIGHT)
+    max_concurrent: int | None = Field(
+        None, ge=0, le=CONCURRENT_MAX, strict=True, description=_MAX_CONCURRENT
+    )
 
 
 class MerchantOut(Out):
@@ -70,6 +78,7 @@ class MerchantOut(Out):
     default_region: str | None
     default_pool: str | None = Field(validation_alias=AliasChoices("default_pool_id", "default_pool"))
     weight: int
+    max_concurrent: int | None
     created_at: datetime
 
 
@@ -88,7 +97,8 @@ async def create_merchant(body: MerchantIn, who: AdminKey, api: Deps) -> Merchan
         reseller_id = await _reseller_of(tx, who, body.reseller_id)
         await _check_pool(tx, Tenant(reseller_id, body.id), body.default_pool)
         merchant = created(await _insert(tx, body, reseller_id), "The merchant", body.id)
-        await record(tx, who, "merchant.created", merchant.id, merchant.tenant, name=merchant.name)
+        details = body.model_dump(mode="json", exclude_unset=True, exclude={"id", "reseller_id"})
+        await record(tx, who, "merchant.created", merchant.id, merchant.tenant, **details)
     return merchant
 
 
@@ -114,11 +124,13 @@ async def get_merchant(merchant_id: ObjectId, who: ReadKey, api: Deps) -> Mercha
     "/{merchant_id}", response_model=MerchantOut, responses=WRITE_ERRORS, summary="Change a merchant"
 )
 async def update_merchant(merchant_id: ObjectId, body: MerchantPatch, who: AdminKey, api: Deps) -> Merchant:
-    """What is left out stays as it is. `default_region` and `default_pool` can be set to null."""
+    """What is left out stays as it is. `default_region`, `default_pool` and `max_concurrent` can be set to null."""
     async with api.store.writing() as tx:
         merchant = found(await tenants.get_merchant(tx, who.tenant, merchant_id), "merchant")
         if body.weight is not None:
             require_platform(who, "set a merchant's weight")
+        if "max_concurrent" in body.model_fields_set and who.tenant.merchant_id is not None:
+            raise forbidden("not_owner", "Only its reseller or the platform may limit a merchant's calls.")
         await _check_pool(tx, merchant.tenant, body.default_pool)
         merchant = found(await tenants.update_merchant(tx, merchant_id, _change(body)), "merchant")
         details = body.model_dump(mode="json", exclude_unset=True)
@@ -160,6 +172,7 @@ async def _insert(tx: Connection, body: MerchantIn, reseller_id: str) -> Merchan
         default_region=body.default_region,
         default_pool_id=body.default_pool,
         weight=body.weight,
+        max_concurrent=body.max_concurrent,
     )
 
 
@@ -171,4 +184,6 @@ def _change(body: MerchantPatch) -> MerchantChange:
         default_region=body.default_region,
         set_pool="default_pool" in body.model_fields_set,
         default_pool_id=body.default_pool,
+        set_max_concurrent="max_concurrent" in body.model_fields_set,
+        max_concurrent=body.max_concurrent,
     )

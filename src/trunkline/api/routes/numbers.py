@@ -4,12 +4,13 @@ Only a key of the platform writes them: a number spends from a carrier account, 
 tenants. Tenants see the numbers that their leads may be dialled from.
 """
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
-from fastapi import APIRouter, Query
-from pydantic import AliasChoices, ConfigDict, Field, StringConstraints
+from fastapi import APIRouter, Query, Response
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints
 
 from trunkline.api.auth import API_ROOT, AdminKey, ReadKey, require_platform
 from trunkline.api.deps import Api, Deps
@@ -17,6 +18,7 @@ from trunkline.api.errors import conflict, invalid
 from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, Body, Owned, created, found
 from trunkline.api.ownership import record
 from trunkline.api.paging import FIRST_ID, Cursors, Page, PageOut, PageQuery
+from trunkline.api.principal import Principal
 from trunkline.leads import phones
 from trunkline.leads.ingest import FieldProblem, ObjectId, Text
 from trunkline.model import new_id
@@ -33,7 +35,9 @@ Status = Literal["active", "draining", "disabled"]
 
 CHANNELS_MAX = 10_000
 _CHANNELS = "How many calls it may carry at once. A lower number takes effect as calls end."
+_PACE = "Calls it may start per second, beside the pace of its account. Left out: as many as that allows."
 _STATUS = "A draining number finishes its calls and starts none; a disabled one is out of use."
+Pace = Annotated[float, Field(gt=0, le=1000)]
 
 
 class NumberIn(Body):
@@ -50,6 +54,7 @@ class NumberIn(Body):
     carrier: Carrier
     account: Account = Field("default", description="The carrier's account that it is dialled with.")
     max_channels: int = Field(ge=0, le=CHANNELS_MAX, strict=True, description=_CHANNELS)
+    starts_per_s: Pace | None = Field(None, description=_PACE)
     status: Status = Field("active", description=_STATUS)
 
 
@@ -60,6 +65,7 @@ class NumberPatch(Body):
     carrier: Carrier | None = Field(None, description="Only while no call is on it.")
     account: Account | None = Field(None, description="Only while no call is on it.")
     max_channels: int | None = Field(None, ge=0, le=CHANNELS_MAX, strict=True, description=_CHANNELS)
+    starts_per_s: Pace | None = Field(None, description=_PACE)
     status: Status | None = Field(None, description=_STATUS)
 
     @property
@@ -74,9 +80,21 @@ class NumberOut(Owned):
     carrier: str
     account: str
     max_channels: int
+    channels_held: int | None = Field(
+        description="How many of them calls hold right now. null: that is not yours to know."
+    )
+    starts_per_s: float | None
     status: str
     version: int
     updated_at: datetime
+
+
+class RemovalQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    drain: bool = Field(
+        False, description="If calls are on it, let it start no more. Remove it again when they have ended."
+    )
 
 
 class NumberQuery(PageQuery):
@@ -105,13 +123,13 @@ async def list_numbers(query: Annotated[NumberQuery, Query()], who: ReadKey, api
         rows = await numbers.list_numbers(
             connection, who.tenant, pool_id=query.pool, after=after, limit=cursors.fetch_limit
         )
-    return cursors.page(rows, lambda number: number.id)
+    return cursors.page([_shown(number, who) for number in rows], lambda number: number.id)
 
 
 @router.get("/{number_id}", response_model=NumberOut, responses=READ_ERRORS, summary="Get a number")
 async def get_number(number_id: UUID, who: ReadKey, api: Deps) -> Number:
     async with api.store.reading() as connection:
-        return found(await numbers.get(connection, who.tenant, number_id), "number")
+        return _shown(found(await numbers.get(connection, who.tenant, number_id), "number"), who)
 
 
 @router.patch("/{number_id}", response_model=NumberOut, responses=WRITE_ERRORS, summary="Change a number")
@@ -130,15 +148,39 @@ async def update_number(number_id: UUID, body: NumberPatch, who: AdminKey, api: 
     return number
 
 
-@router.delete("/{number_id}", status_code=204, responses=DELETE_ERRORS, summary="Remove a number")
-async def delete_number(number_id: UUID, who: AdminKey, api: Deps) -> None:
-    """Refused while a call is on it: set it to draining first. Needs a key of the platform."""
+@router.delete(
+    "/{number_id}",
+    status_code=204,
+    response_model=None,
+    responses=DELETE_ERRORS | {202: {"model": NumberOut, "description": "It is draining."}},
+    summary="Remove a number",
+)
+async def delete_number(
+    number_id: UUID, query: Annotated[RemovalQuery, Query()], who: AdminKey, api: Deps, response: Response
+) -> NumberOut | None:
+    """Refused while a call is on it; with `drain` it is set to draining instead. Needs a key of the platform."""
     async with api.store.writing() as tx:
         number = found(await numbers.get(tx, who.tenant, number_id), "number")
         require_platform(who, "remove numbers")
-        await _require_idle(tx, number_id)
+        held = await numbers.lock_and_count_held(tx, number_id)
+        if held and query.drain:
+            return await _drain(tx, who, number_id, response)
+        _refuse_live(held)
         await numbers.remove(tx, number_id)
         await record(tx, who, "number.removed", number.id, number.tenant)
+    return None
+
+
+async def _drain(tx: Connection, who: Principal, number_id: UUID, response: Response) -> NumberOut:
+    number = found(await numbers.update(tx, number_id, NumberChange(status="draining")), "number")
+    await record(tx, who, "number.changed", number.id, number.tenant, status="draining")
+    response.status_code = 202
+    return NumberOut.model_validate(number)
+
+
+def _shown(number: Number, who: Principal) -> Number:
+    """Whose number it is knows its calls. On a shared one they are other tenants' too."""
+    return number if who.tenant.owns(number.tenant) else replace(number, channels_held=None)
 
 
 def _new(body: NumberIn) -> NewNumber:
@@ -153,6 +195,7 @@ def _new(body: NumberIn) -> NewNumber:
         account=body.account,
         max_channels=body.max_channels,
         status=body.status,
+        starts_per_s=body.starts_per_s,
     )
 
 
@@ -163,6 +206,8 @@ def _change(body: NumberPatch) -> NumberChange:
         account=body.account,
         max_channels=body.max_channels,
         status=body.status,
+        set_pace="starts_per_s" in body.model_fields_set,
+        starts_per_s=body.starts_per_s,
     )
 
 
@@ -184,7 +229,10 @@ async def _check_pool(tx: Connection, pool_id: str) -> None:
 
 
 async def _require_idle(tx: Connection, number_id: UUID) -> None:
-    held = await numbers.lock_and_count_held(tx, number_id)
+    _refuse_live(await numbers.lock_and_count_held(tx, number_id))
+
+
+def _refuse_live(held: int) -> None:
     if held:
         raise conflict(
             "calls_live",

@@ -3,10 +3,11 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import ConfigDict
+from pydantic import AliasChoices, ConfigDict, Field
 
 from trunkline.api.auth import API_ROOT, AdminKey, ReadKey
 from trunkline.api.deps import Deps
+from trunkline.api.errors import invalid
 from trunkline.api.models import (
     DELETE_ERRORS,
     MERCHANT,
@@ -22,11 +23,20 @@ from trunkline.api.models import (
 )
 from trunkline.api.ownership import owner_of, record, require_owner
 from trunkline.api.paging import Cursors, Page, PageOut, PageQuery
-from trunkline.leads.ingest import ObjectId
+from trunkline.leads.ingest import FieldProblem, ObjectId
 from trunkline.store import numbers
-from trunkline.store.numbers import Pool
+from trunkline.store.database import Connection
+from trunkline.store.numbers import Overflow, Pool
+from trunkline.store.tenants import Tenant
 
 router = APIRouter(prefix=f"{API_ROOT}/pools", tags=["numbers"])
+
+
+_OVERFLOW = (
+    "The pool whose numbers its leads may use when its own had no channel for so long. Not back again."
+)
+_AFTER = "How long a lead waits for a channel of this pool first, in seconds. Together with `overflow_pool`."
+AfterSeconds = Annotated[float, Field(ge=0, le=86_400)]
 
 
 class PoolIn(Body):
@@ -40,17 +50,35 @@ class PoolIn(Body):
     reseller_id: ObjectId | None = RESELLER
     merchant_id: ObjectId | None = MERCHANT
     name: Name
+    overflow_pool: ObjectId | None = Field(None, description=_OVERFLOW)
+    overflow_after_s: AfterSeconds | None = Field(None, description=_AFTER)
+
+    @property
+    def overflow(self) -> Overflow | None:
+        return _overflow(self.overflow_pool, self.overflow_after_s)
 
 
 class PoolPatch(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "Numbers of the shop"}]})
 
     name: Name | None = None
+    overflow_pool: ObjectId | None = Field(None, description=f"{_OVERFLOW} null: none.")
+    overflow_after_s: AfterSeconds | None = Field(None, description=_AFTER)
+
+    @property
+    def overflow(self) -> Overflow | None:
+        return _overflow(self.overflow_pool, self.overflow_after_s)
+
+    @property
+    def sets_overflow(self) -> bool:
+        return not self.model_fields_set.isdisjoint({"overflow_pool", "overflow_after_s"})
 
 
 class PoolOut(Owned):
     id: str
     name: str
+    overflow_pool: str | None = Field(validation_alias=AliasChoices("overflow_pool_id", "overflow_pool"))
+    overflow_after_s: float | None
 
 
 @router.post("", status_code=201, response_model=PoolOut, responses=WRITE_ERRORS, summary="Create a pool")
@@ -58,10 +86,11 @@ async def create_pool(body: PoolIn, who: AdminKey, api: Deps) -> Pool:
     """Of a merchant, of a reseller for all its merchants, or of the platform for everybody."""
     async with api.store.writing() as tx:
         owner = await owner_of(tx, who, body.reseller_id, body.merchant_id)
-        pool = created(
-            await numbers.insert_pool(tx, body.id, tenant=owner, name=body.name), "The pool", body.id
-        )
-        await record(tx, who, "pool.created", pool.id, owner, name=pool.name)
+        overflow = body.overflow
+        await _check_overflow(tx, body.id, owner, overflow)
+        made = await numbers.insert_pool(tx, body.id, tenant=owner, name=body.name, overflow=overflow)
+        pool = created(made, "The pool", body.id)
+        await record(tx, who, "pool.created", pool.id, owner, **_audited(body))
     return pool
 
 
@@ -83,19 +112,49 @@ async def get_pool(pool_id: ObjectId, who: ReadKey, api: Deps) -> Pool:
 
 @router.patch("/{pool_id}", response_model=PoolOut, responses=WRITE_ERRORS, summary="Change a pool")
 async def update_pool(pool_id: ObjectId, body: PoolPatch, who: AdminKey, api: Deps) -> Pool:
+    """What is left out stays as it is. The overflow is changed as a whole: both of its fields, or null for both."""
     async with api.store.writing() as tx:
         pool = found(await numbers.get_pool(tx, who.tenant, pool_id), "pool")
         require_owner(who, pool.tenant, "pool")
-        pool = found(await numbers.update_pool(tx, pool_id, body.name), "pool")
-        await record(tx, who, "pool.changed", pool.id, pool.tenant, name=pool.name)
+        overflow = body.overflow
+        await _check_overflow(tx, pool_id, pool.tenant, overflow)
+        changed = await numbers.update_pool(
+            tx, pool_id, name=body.name, set_overflow=body.sets_overflow, overflow=overflow
+        )
+        pool = found(changed, "pool")
+        await record(tx, who, "pool.changed", pool.id, pool.tenant, **_audited(body))
     return pool
 
 
 @router.delete("/{pool_id}", status_code=204, responses=DELETE_ERRORS, summary="Remove a pool")
 async def delete_pool(pool_id: ObjectId, who: AdminKey, api: Deps) -> None:
-    """Refused while a number or a lead is in it, or while it is a merchant's default."""
+    """Refused while a number or a lead is in it, and while it is a merchant's default or another pool's overflow."""
     async with api.store.writing() as tx:
         pool = found(await numbers.get_pool(tx, who.tenant, pool_id), "pool")
         require_owner(who, pool.tenant, "pool")
         refuse_in_use(await numbers.delete_pool(tx, pool_id), "pool")
         await record(tx, who, "pool.removed", pool.id, pool.tenant)
+
+
+def _overflow(pool_id: str | None, after_s: float | None) -> Overflow | None:
+    if pool_id is None and after_s is None:
+        return None
+    if pool_id is None or after_s is None:
+        missing = "overflow_pool" if pool_id is None else "overflow_after_s"
+        raise invalid(FieldProblem(missing, "Give both overflow_pool and overflow_after_s, or neither."))
+    return Overflow(pool_id, after_s)
+
+
+async def _check_overflow(tx: Connection, pool_id: str, owner: Tenant, overflow: Overflow | None) -> None:
+    """Every lead of the pool must be allowed to use the other one: it belongs to the same owner, or to one above."""
+    if overflow is None:
+        return
+    if overflow.pool_id == pool_id:
+        raise invalid(FieldProblem("overflow_pool", "A pool cannot overflow into itself."))
+    other = await numbers.get_pool(tx, owner, overflow.pool_id)
+    if other is None or not other.tenant.owns(owner):
+        raise invalid(FieldProblem("overflow_pool", f"Its owner has no pool {overflow.pool_id!r}."))
+
+
+def _audited(body: Body) -> dict[str, object]:
+    return body.model_dump(mode="json", exclude_unset=True, exclude={"id", "reseller_id", "merchant_id"})

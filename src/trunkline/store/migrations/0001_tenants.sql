@@ -64,8 +64,6 @@ CREATE TABLE numbers (
     -- How fast it may start calls, beside the pace of its account. NULL: as fast as that.
     starts_per_s  float8 CHECK (starts_per_s > 0),
     status        text NOT NULL DEFAULT 'active' CHECK (status IN ('active', 'draining', 'disabled')),
-    -- Whose calls it takes, and what the others hear. Nothing said: it takes none.
-    inbound       jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(inbound) = 'object'),
     version       int NOT NULL DEFAULT 1,
     created_at    timestamptz NOT NULL DEFAULT now(),
     updated_at    timestamptz NOT NULL DEFAULT now(),

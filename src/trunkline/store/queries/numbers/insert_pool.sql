@@ -1,4 +1,5 @@
 -- A new pool; no row if the id is taken.
-INSERT INTO pools (id, reseller_id, merchant_id, name) VALUES ($1, $2, $3, $4)
+INSERT INTO pools (id, reseller_id, merchant_id, name, overflow_pool_id, overflow_after_s)
+VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT (id) DO NOTHING
 RETURNING *
