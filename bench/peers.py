@@ -5,6 +5,7 @@ alone: a second run needs no network.
 """
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,8 @@ def python(*requirements: str) -> Path:
 
 def node(*packages: str) -> Path:
     """The folder from which Node finds these, as `name@version`."""
+    if not shutil.which("node"):
+        raise RuntimeError("Node is not installed, and some peers run on it")
     missing = [package for package in packages if not _has(package)]
     if missing:
         NODE_HOME.mkdir(parents=True, exist_ok=True)
