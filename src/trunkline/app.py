@@ -10,6 +10,7 @@ round: nothing new is begun, what was begun is finished within a limit, then con
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from uuid import UUID
 
 from fastapi import FastAPI
@@ -41,6 +42,8 @@ from trunkline.dispatch.calls import CallFold
 from trunkline.dispatch.checks import CheckLimits
 from trunkline.dispatch.configuration import DialStops
 from trunkline.dispatch.dialer import Dialer, DialerLimits
+from trunkline.dispatch.gates_windows import reopen
+from trunkline.dispatch.hangups import HangUps
 from trunkline.dispatch.inbound import Inbound
 from trunkline.dispatch.intent_batch import Rules
 from trunkline.dispatch.results import ResultWriter
@@ -65,7 +68,6 @@ from trunkline.loops.pods import PodExpiry
 from trunkline.loops.rebuilder import Rebuilder
 from trunkline.mailbox.inbox import Inbox
 from trunkline.mailbox.worker import MailboxWorker, WorkerLimits
-from trunkline.model import Entry
 from trunkline.router.allocator import Allocated, Allocator, NoneFree
 from trunkline.router.config import RouterConfig
 from trunkline.router.pods import Pods
@@ -149,15 +151,20 @@ class Platform:
             ),
             killed=self.controls.killed,
         )
-        self.brake = DoubtBrake(database, pace=lambda carrier, account: None)
+        self.brake = DoubtBrake(database, pace=self.carriers.starts_per_s)
+        rules = Rules(
+            stopped=DialStops(self.controls),
+            mark=lambda: guardian.mark,
+            account_pace=self.brake.starts_per_s,
+        )
         self.dialer = Dialer(
             database,
             bus,
             clock,
             sender,
             settings.identity,
-            Rules(stopped=DialStops(self.controls), account_pace=self.brake.starts_per_s),
-            self._next_opening,
+            rules,
+            partial(reopen, database, rules),
             DialerLimits(batch_max=settings.dispatch.batch_max, wait_max_s=settings.dispatch.idle_wait_s),
         )
 
@@ -203,6 +210,7 @@ class Platform:
                 Refiller(database, bus),
                 ChannelReconciler(database, bus, self.controls, grant_ttl_s=settings.dispatch.grant_ttl_s),
                 Checker(database, bus, clock, self.carriers, self.inbox, check_limits),
+                HangUps(database, self.carriers),
                 Heartbeat(self.leadership, database, bus, guardian),
                 AlarmLoop(self.leadership, database, bus, clock, announce=self._announce(settings)),
             ],
@@ -393,9 +401,6 @@ class Platform:
             outcome = "ok"
         finally:
             metrics.SCHEDULE_ADDS.labels(outcome).inc()
-
-    async def _next_opening(self, closed: Sequence[tuple[UUID, int]]) -> Sequence[Entry]:
-        return []
 
     async def _find_stream(self, call_id: str, attempt_id: UUID, merchant_id: str) -> Stream | str:
         match await self.allocator.allocate(call_id, merchant_id):
