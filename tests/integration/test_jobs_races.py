@@ -133,24 +133,33 @@ async def test_a_failed_job_waits_for_a_newer_one_that_is_not_yet_committed(
     assert (await world.job(old.id)).status == status
 
 
-async def test_batches_with_the_same_unique_keys_do_not_deadlock(world: JobWorld) -> None:
-    keys = [f"k{n}" for n in range(40)]
+@pytest.mark.parametrize("chunk", [1, 5000])
+async def test_unique_keys_are_locked_in_one_order(
+    world: JobWorld, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody holds the first key and then wants the second. Who waits for the first must not hold the second."""
+    monkeypatch.setattr("trunkline.jobs.outbox.CHUNK", chunk)
 
-    async def enqueue_all(order: list[str]) -> None:
+    async def enqueue_both() -> None:
         async with world.outbox.transaction(world.database) as work:
-            await work.enqueue_many(world.work.new(Work(key), unique_key=key) for key in order)
+            await work.enqueue_many(world.work.new(Work(key), unique_key=key) for key in ("b", "a"))
 
-    for _ in range(15):
-        await asyncio.gather(*(enqueue_all(order) for order in (keys, keys[::-1], keys[20:] + keys[:20])))
-    assert await world.sql("SELECT count(*) FROM job_outbox") == 40
+    async with world.database.transaction() as tx:
+        await world.outbox.enqueue(tx, world.work, Work("a"), unique_key="a")
+        other = asyncio.create_task(enqueue_both())
+        await world.blocked()
+        await world.outbox.enqueue(tx, world.work, Work("b"), unique_key="b")
+    await other
+    assert await world.sql("SELECT count(*) FROM job_outbox") == 2
 
 
 # Concurrency keys
 
 
 async def test_two_claims_at_once_never_run_two_jobs_of_one_key(world: JobWorld) -> None:
+    """The first takes one job and has not committed: the second sees another one, and nothing running."""
     ids = await enqueue_keyed(world, "a", "b", "c")
-    async with world.claiming_keyed("w1") as first:
+    async with world.claiming_keyed("w1", limit=1) as first:
         assert await world.claim_keyed("w2") == []
     assert [job.id for job in first] == ids[:1]
     assert await world.claim_keyed("w2") == []
@@ -232,16 +241,21 @@ async def test_a_stale_owner_does_not_free_a_key_twice(world: JobWorld) -> None:
     assert await running(world) == 0
 
 
-async def test_batches_with_the_same_keys_do_not_deadlock(world: JobWorld) -> None:
-    keys = [f"k{n}" for n in range(20)]
-    for _ in range(10):
-        for key in keys:
-            await enqueue_keyed(world, "a", "b", key=key)
-        async with world.claiming_keyed("w1", per_key=2) as claims:
-            pass
-        by_key = sorted(claims, key=lambda job: (job.id.int % 2, job.concurrency_key))
-        assert len(by_key) == 40
-        await asyncio.gather(end(world, *by_key[::2]), end(world, *by_key[::-2]))
+async def test_concurrency_keys_are_locked_in_one_order(world: JobWorld) -> None:
+    """Two batches end jobs of the same two keys, in opposite order."""
+    for key in ("k", "l"):
+        await enqueue_keyed(world, "a", "b", key=key)
+    async with world.claiming_keyed("w1", per_key=2) as claims:
+        pass
+    k1, k2 = (job for job in claims if job.concurrency_key == "k")
+    l1, l2 = (job for job in claims if job.concurrency_key == "l")
+    async with world.database.transaction() as tx:
+        await tx.execute("SELECT FROM job_keys WHERE key = 'k' FOR UPDATE")
+        ending = asyncio.create_task(end(world, l1, k1))
+        await world.blocked()
+        await finisher.write(tx, [End(l2.id, l2.fence), End(k2.id, k2.fence)], "w1", {"keyed_work": 2})
+    await ending
+    assert [await running(world, key) for key in ("k", "l")] == [0, 0]
 
 
 async def test_a_count_that_drifted_is_corrected(world: JobWorld) -> None:

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from trunkline.clock import ManualClock, SystemClock
-from trunkline.jobs import Done, JobType, Policy, Registry, Run
+from trunkline.jobs import Done, JobType, LeaseLost, Policy, Registry, Run
 from trunkline.jobs.held import Held
 from trunkline.jobs.pokes import CANCELLED, CHANNEL
 from trunkline.store import job_admin
@@ -223,27 +223,32 @@ async def test_a_handler_may_finish_its_job_in_its_own_transaction(world: JobWor
 async def test_idempotency_the_effects_of_who_lost_the_lease_are_undone(world: JobWorld) -> None:
     await world.sql("CREATE TABLE effects (attempt int)")
     kind: JobType[Work] = JobType("transactional", Work, Policy())
-    runs: list[int] = []
-    taken_over = asyncio.Event()
+    first_runs, second_done, first_undone = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def handle(work: Work, run: Run) -> None:
-        runs.append(run.attempt)
         if run.attempt == 1:
-            await world.sql("UPDATE job_outbox SET lease_expires_at = now() - interval '1 s'")
-            await taken_over.wait()
-        else:
-            taken_over.set()
-        async with world.database.transaction() as tx:
-            await tx.execute("INSERT INTO effects VALUES ($1)", run.attempt)
-            await run.finish(tx)
+            first_runs.set()
+            await second_done.wait()
+        try:
+            async with world.database.transaction() as tx:
+                await tx.execute("INSERT INTO effects VALUES ($1)", run.attempt)
+                await run.finish(tx)
+        except LeaseLost:
+            first_undone.set()
+            raise
+        second_done.set()
 
     registry = Registry()
     registry.add(kind, handle)
     enqueued = await world.enqueue("a", kind=kind)
-    async with world.service(registry=registry, renew_s=NEVER_S):
-        await world.ended(enqueued.id)
-    assert runs == [1, 2]
+    async with world.service(registry=registry, running_max=1, renew_s=NEVER_S):
+        await first_runs.wait()
+        async with world.service(registry=registry, renew_s=NEVER_S):
+            await world.sql("UPDATE job_outbox SET lease_expires_at = now() - interval '1 s'")
+            [job] = await world.ended(enqueued.id)
+            await first_undone.wait()
     assert await world.sql("SELECT array_agg(attempt) FROM effects") == [2]
+    assert (job.outcome, job.attempt_count) == ("succeeded", 2)
 
 
 async def test_progress_can_be_read_while_it_runs_and_afterwards(world: JobWorld) -> None:
