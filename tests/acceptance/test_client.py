@@ -1,7 +1,8 @@
 """The client against the real API, over HTTP."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -129,3 +130,82 @@ async def test_a_key_knows_who_it_is_and_a_wrong_one_is_told(client: TrunklineCl
         with pytest.raises(ApiError) as caught:
             await stranger.me()
     assert (caught.value.status, caught.value.code) == (401, "unauthorized")
+
+
+def people(count: int) -> Iterator[dict[str, Any]]:
+    for number in range(count):
+        yield {"request_id": f"order-{number}", "merchant_id": "acme-store", "phone": f"+1415555{number:04}"}
+
+
+async def test_many_leads_are_taken_in_and_bad_rows_are_told(shop: TrunklineClient) -> None:
+    due = datetime.now(UTC) + timedelta(days=1)
+    rows = [*people(50), {"request_id": "bad", "phone": "12"}, {"request_id": "late", "scheduled_at": due}]
+    rows[-1] |= {"merchant_id": "acme-store", "phone": PHONE, "campaign_id": uuid4()}
+
+    report = await shop.create_leads(rows)
+
+    assert (report.rows, report.created, report.refused) == (52, 51, 1)
+    [problem] = report.problems
+    assert (problem.row, problem.request_id, problem.code) == (51, "bad", "invalid_request")
+    assert [each.field for each in problem.fields] == ["merchant_id"]
+    assert (await shop.create_leads(people(50))).existing == 50
+    with pytest.raises(ApiError) as caught:
+        await shop.create_leads([*people(2), {"request_id": "bad"}], atomic=True)
+    assert caught.value.code == "rows_refused"
+
+
+async def test_a_file_is_uploaded_as_it_is_read(shop: TrunklineClient) -> None:
+    async def lines() -> AsyncIterator[bytes]:
+        yield b"request_id,merchant_id,phone,payload.name\n"
+        for number in range(100):
+            yield f"row-{number},acme-store,+1415555{number:04},Ada\n".encode()
+
+    report = await shop.upload_leads(lines(), "text/csv")
+    assert (report.rows, report.created, report.problems) == (100, 100, ())
+
+
+async def test_a_lead_is_changed_called_now_and_aborted(shop: TrunklineClient) -> None:
+    due = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
+    lead = await shop.create_lead(phone=PHONE, merchant_id="acme-store", timezone="America/New_York")
+    changed = await shop.update_lead(lead.id, scheduled_at=due, priority=7, payload={"a": 1})
+    assert (changed.due_at, changed.priority, changed.payload, changed.version) == (due, 7, {"a": 1}, 2)
+    assert (await shop.dispatch_now(lead.id)).due_at < due
+    ended = await shop.abort_lead(lead.id, "sold out")
+    assert (ended.status, ended.outcome, ended.outcome_reason) == ("FINISHED", "ABORTED", "sold out")
+    story = await shop.get_lead(lead.id)
+    assert [each.what for each in story.timeline if each.source == "lead"] == ["created", "finished"]
+    with pytest.raises(ApiError) as caught:
+        await shop.update_lead(lead.id, priority=9)
+    assert (caught.value.status, caught.value.code) == (409, "finished")
+
+
+async def test_many_leads_are_aborted(shop: TrunklineClient) -> None:
+    await shop.create_leads(people(20))
+    some = [lead.id async for lead in shop.list_leads()][:5]
+    assert (await shop.abort_leads("sold out", lead_ids=some)).aborted == 5
+    assert (await shop.abort_leads("sold out", merchant_id="acme-store")).aborted == 15
+    assert [lead async for lead in shop.list_leads(status="BACKLOG")] == []
+
+
+async def test_numbers_pools_and_merchants_are_read_changed_and_removed(shop: TrunklineClient) -> None:
+    await shop.create_pool("spare", "Spare", reseller_id="acme")
+    pool = await shop.update_pool("main", overflow_pool="spare", overflow_after_s=2)
+    assert (pool.overflow_pool, pool.overflow_after_s) == ("spare", 2.0)
+    assert [each.id async for each in shop.list_pools()] == ["main", "spare"]
+    with pytest.raises(ApiError, match="pools name it"):
+        await shop.delete_pool("spare")
+    assert (await shop.update_pool("main", overflow_pool=None, overflow_after_s=None)).overflow_pool is None
+    await shop.delete_pool("spare")
+
+    [number] = [each async for each in shop.list_numbers(pool="main")]
+    number = await shop.update_number(number.id, max_channels=7, starts_per_s=2)
+    assert (number.max_channels, number.starts_per_s, number.channels_held) == (7, 2.0, 0)
+    assert await shop.get_number(number.id) == number
+    assert await shop.delete_number(number.id, drain=True) is None
+
+    merchant = await shop.update_merchant("acme-store", max_concurrent=5, default_region=None)
+    assert (merchant.max_concurrent, merchant.default_region) == (5, None)
+    assert [each.id async for each in shop.list_merchants(reseller_id="acme")] == ["acme-store"]
+    await shop.delete_merchant("acme-store")
+    with pytest.raises(ApiError):
+        await shop.get_merchant("acme-store")

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from trunkline.client import ApiError, FieldError, Health, Lead, Me, TrunklineClient, Unreachable
-from trunkline.client import client as client_module
+from trunkline.client import leads as client_module
 
 LEAD_ID = "01980000-0000-7000-8000-000000000001"
 LEAD: dict[str, Any] = {
@@ -21,6 +21,7 @@ LEAD: dict[str, Any] = {
     "reseller_id": "acme",
     "merchant_id": "acme-store",
     "phone": "+14155550123",
+    "timezone": None,
     "payload": {"name": "Ada"},
     "campaign_id": None,
     "pool": "main",
@@ -37,6 +38,8 @@ LEAD: dict[str, Any] = {
     "created_at": "2030-04-30T12:00:00.123456Z",
     "updated_at": "2030-05-01T07:31:00Z",
     "finished_at": "2030-05-01T07:31:00Z",
+    "cancel_requested_at": None,
+    "cancel_reason": None,
 }
 ATTEMPT = {
     "id": "01980000-0000-7000-8000-000000000002",
@@ -52,6 +55,31 @@ ATTEMPT = {
     "ended_at": "2030-05-01T07:31:00Z",
     "end_reason": "completed",
     "duration_s": 50,
+}
+
+STORY: dict[str, Any] = {
+    "attempts": [],
+    "decisions": [
+        {
+            "reason": "window",
+            "subject": None,
+            "times": 2,
+            "first_at": "2030-05-01T07:00:00Z",
+            "last_at": "2030-05-01T07:10:00Z",
+            "until": None,
+        }
+    ],
+    "timeline": [
+        {
+            "at": "2030-04-30T12:00:00Z",
+            "source": "lead",
+            "what": "created",
+            "attempt_id": None,
+            "actor": None,
+            "reason": None,
+            "details": {},
+        }
+    ],
 }
 
 Answer = Callable[[web.Request], web.StreamResponse]
@@ -259,7 +287,7 @@ async def test_an_answer_that_is_not_understood_is_not_taken_for_a_lead(
 
 
 async def test_a_lead_is_read_with_its_attempts(api: Api, client: TrunklineClient) -> None:
-    api.answers_with(ok(LEAD | {"attempts": [ATTEMPT], "a_new_field": 1}))
+    api.answers_with(ok(LEAD | STORY | {"attempts": [ATTEMPT], "a_new_field": 1}))
 
     lead = await client.get_lead(LEAD_ID)
 
@@ -270,7 +298,7 @@ async def test_a_lead_is_read_with_its_attempts(api: Api, client: TrunklineClien
 
 
 async def test_an_id_cannot_lead_to_another_path(api: Api, client: TrunklineClient) -> None:
-    api.answers_with(ok(LEAD | {"attempts": []}))
+    api.answers_with(ok(LEAD | STORY))
     await client.get_lead("../me?x=1")
     assert api.asked[0].query == {}
     assert api.asked[0].path.startswith("/api/v1/leads/")

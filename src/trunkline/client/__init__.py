@@ -7,7 +7,10 @@ async with TrunklineClient("https://calls.example.com", api_key) as trunkline:
 from trunkline.client.client import TrunklineClient
 from trunkline.client.errors import ApiError, FieldError, Unreachable
 from trunkline.client.models import (
+    Aborted,
     Attempt,
+    Decision,
+    Happening,
     Health,
     Lead,
     LeadWithAttempts,
@@ -16,12 +19,17 @@ from trunkline.client.models import (
     Number,
     Pool,
     Reseller,
+    RowProblem,
+    UploadReport,
 )
 
 __all__ = [
+    "Aborted",
     "ApiError",
     "Attempt",
+    "Decision",
     "FieldError",
+    "Happening",
     "Health",
     "Lead",
     "LeadWithAttempts",
@@ -30,6 +38,8 @@ __all__ = [
     "Number",
     "Pool",
     "Reseller",
+    "RowProblem",
     "TrunklineClient",
     "Unreachable",
+    "UploadReport",
 ]

@@ -8,6 +8,8 @@ from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 from uuid import UUID
 
+from trunkline.client.errors import FieldError
+
 T = TypeVar("T")
 
 
@@ -20,6 +22,7 @@ class Lead:
     reseller_id: str
     merchant_id: str
     phone: str = field(repr=False)
+    timezone: str | None
     payload: dict[str, Any] = field(repr=False)
     campaign_id: UUID | None
     pool: str
@@ -36,6 +39,9 @@ class Lead:
     created_at: datetime
     updated_at: datetime
     finished_at: datetime | None
+    # Its end was asked for while it was being called: it ends with this call.
+    cancel_requested_at: datetime | None
+    cancel_reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +64,69 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
+class Decision:
+    """A reason for which a lead was not called."""
+
+    reason: str
+    subject: str | None
+    times: int
+    first_at: datetime
+    last_at: datetime
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """Something that happened to a lead. `source` says who knows: lead, attempt, carrier or audit."""
+
+    at: datetime
+    source: str
+    what: str
+    attempt_id: UUID | None
+    actor: str | None
+    reason: str | None
+    details: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class LeadWithAttempts(Lead):
+    """A lead and its whole story."""
+
     attempts: list[Attempt]
+    decisions: list[Decision]
+    timeline: list[Happening]
+
+
+@dataclass(frozen=True, slots=True)
+class RowProblem:
+    """A row of an upload that made no lead."""
+
+    row: int
+    result: str
+    request_id: str | None = None
+    code: str | None = None
+    error: str | None = None
+    fields: tuple[FieldError, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UploadReport:
+    """What became of the rows of an upload. `existing` were sent before; `problems` are conflicts and refusals."""
+
+    rows: int
+    created: int
+    existing: int
+    conflict: int
+    refused: int
+    problems: tuple[RowProblem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """How many leads have ended, and how many are being called and end with this call."""
+
+    aborted: int
+    cancel_requested: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +144,7 @@ class Merchant:
     default_region: str | None
     default_pool: str | None
     weight: int
+    max_concurrent: int | None
     created_at: datetime
 
 
@@ -86,6 +154,8 @@ class Pool:
     name: str
     reseller_id: str | None
     merchant_id: str | None
+    overflow_pool: str | None
+    overflow_after_s: float | None
     created_at: datetime
 
 
@@ -97,6 +167,9 @@ class Number:
     carrier: str
     account: str
     max_channels: int
+    # None where it is not yours to know.
+    channels_held: int | None
+    starts_per_s: float | None
     status: str
     version: int
     reseller_id: str | None
@@ -151,6 +224,8 @@ def _value(hint: Any, data: Any) -> Any:
         return datetime.fromisoformat(data)
     if hasattr(hint, "__dataclass_fields__"):
         return decode(hint, data)
+    if hint is float and type(data) is int:
+        return float(data)
     if not isinstance(data, get_origin(hint) or hint):
         raise TypeError(f"expected {hint}, got {data!r}")
     return data

@@ -1,6 +1,7 @@
 """Requests to the API: one key, one time limit, and errors that say what happened."""
 
 import json
+from collections.abc import AsyncIterable
 from typing import Any
 
 from aiohttp import ClientError, ClientSession, ClientTimeout
@@ -33,9 +34,30 @@ class Transport:
     async def put(self, path: str, body: dict[str, Any]) -> Any:
         return await self._ask("PUT", path, json=body)
 
+    async def patch(self, path: str, body: dict[str, Any]) -> Any:
+        return await self._ask("PATCH", path, json=body)
+
     async def delete(self, path: str, params: dict[str, str | int] | None = None) -> Any:
-        """Only for answers with a body."""
+        """None where the answer has no body."""
         return await self._ask("DELETE", path, params=params)
+
+    async def upload(
+        self,
+        path: str,
+        body: AsyncIterable[bytes],
+        content_type: str,
+        params: dict[str, str | int],
+        timeout_s: float,
+    ) -> Any:
+        """A body of any size, sent as it comes."""
+        return await self._ask(
+            "POST",
+            path,
+            data=body,
+            params=params,
+            headers={"Content-Type": content_type},
+            timeout=ClientTimeout(total=timeout_s),
+        )
 
     async def close(self) -> None:
         if self._session is not None:
@@ -57,6 +79,8 @@ class Transport:
 
 
 def _read(status: int, text: str, request_id: str) -> Any:
+    if status == 204:
+        return None
     try:
         body = json.loads(text)
     except ValueError:

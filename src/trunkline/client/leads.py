@@ -1,0 +1,205 @@
+"""Leads: having people called, one by one or by the hundred thousand, and changing one's mind."""
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypedDict, Unpack
+from uuid import UUID, uuid4
+
+from trunkline.client.calls import PAGE_SIZE_MAX, ROOT, Calls, decoded, given, path
+from trunkline.client.errors import ApiError, FieldError, Unreachable
+from trunkline.client.models import Aborted, Lead, LeadWithAttempts, RowProblem, UploadReport
+from trunkline.client.transport import is_transient
+
+LEAD_TRIES = 4
+LEAD_FIRST_WAIT_S = 0.25
+UPLOAD_TIMEOUT_S = 600.0
+NDJSON = "application/x-ndjson"
+# Rows are sent in pieces of about this size.
+PIECE_BYTES = 64 * 1024
+
+
+class LeadChanges(TypedDict, total=False):
+    """What may change while a lead waits. What is left out stays as it is."""
+
+    scheduled_at: datetime
+    priority: int
+    pool: str
+    payload: Mapping[str, Any]
+    max_attempts: int
+    reporting_webhook_url: str | None
+
+
+class LeadCalls(Calls):
+    async def create_lead(
+        self,
+        *,
+        phone: str | None = None,
+        merchant_id: str | None = None,
+        request_id: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        scheduled_at: datetime | None = None,
+        timezone: str | None = None,
+        priority: int | None = None,
+        campaign_id: UUID | None = None,
+        pool: str | None = None,
+        max_attempts: int | None = None,
+        reporting_webhook_url: str | None = None,
+    ) -> Lead:
+        """Have a person called. The same `request_id` again answers with the same lead and calls nobody twice.
+
+        Give your own id (an order, a ticket) if your process may die and ask again; without one, one is made.
+        """
+        body = given(
+            request_id=request_id or str(uuid4()),
+            merchant_id=merchant_id,
+            phone=phone,
+            payload=payload,
+            scheduled_at=scheduled_at and _moment(scheduled_at),
+            timezone=timezone,
+            priority=priority,
+            campaign_id=campaign_id and str(campaign_id),
+            pool=pool,
+            max_attempts=max_attempts,
+            reporting_webhook_url=reporting_webhook_url,
+        )
+        return decoded(Lead, await self._post_until_answered(f"{ROOT}/leads", body))
+
+    async def create_leads(self, rows: Iterable[Mapping[str, Any]], *, atomic: bool = False) -> UploadReport:
+        """Have many people called, up to 100,000: each row as the fields of `create_lead`, its `request_id` included.
+
+        A refused row costs no other row, unless `atomic` is asked for: then it is an `ApiError`, and none is taken.
+        """
+        return await self.upload_leads(_lines(rows), NDJSON, atomic=atomic)
+
+    async def upload_leads(
+        self,
+        body: AsyncIterable[bytes],
+        content_type: str,
+        *,
+        atomic: bool = False,
+        timeout_s: float = UPLOAD_TIMEOUT_S,
+    ) -> UploadReport:
+        """The same from bytes as they come: CSV (`text/csv`), JSON lines or a JSON array. Sent once, safe to repeat."""
+        params: dict[str, str | int] = {"results": "problems", "atomic": "true" if atomic else "false"}
+        answer = await self._transport.upload(f"{ROOT}/leads/bulk", body, content_type, params, timeout_s)
+        return _report(answer)
+
+    async def get_lead(self, lead_id: UUID | str) -> LeadWithAttempts:
+        return await self._get(LeadWithAttempts, "leads", lead_id)
+
+    async def why(self, lead_id: UUID | str) -> dict[str, Any]:
+        """Why the lead is not being called, and when it may be."""
+        answer: dict[str, Any] = await self._transport.get(path("leads", lead_id, "why"))
+        return answer
+
+    async def list_leads(
+        self,
+        *,
+        status: str | None = None,
+        merchant_id: str | None = None,
+        campaign_id: UUID | None = None,
+        phone: str | None = None,
+        request_id: str | None = None,
+        page_size: int = PAGE_SIZE_MAX,
+    ) -> AsyncIterator[Lead]:
+        """Every lead that fits, newest first, page by page as you iterate."""
+        filters = given(
+            status=status,
+            merchant_id=merchant_id,
+            campaign_id=campaign_id and str(campaign_id),
+            phone=phone,
+            request_id=request_id,
+        )
+        async for lead in self._walk(Lead, "leads", page_size, **filters):
+            yield lead
+
+    async def update_lead(self, lead_id: UUID | str, **changes: Unpack[LeadChanges]) -> Lead:
+        """Change or reschedule a lead that waits. An `ApiError` (409) once it is being called or has ended."""
+        body: dict[str, Any] = dict(changes)
+        if "scheduled_at" in changes:
+            body["scheduled_at"] = _moment(changes["scheduled_at"])
+        return await self._change(Lead, "leads", lead_id, body)
+
+    async def dispatch_now(self, lead_id: UUID | str) -> Lead:
+        """It is due at once. Windows, limits and stops hold as for every call."""
+        return decoded(Lead, await self._transport.post(path("leads", lead_id, "dispatch-now"), {}))
+
+    async def abort_lead(self, lead_id: UUID | str, reason: str, *, hang_up: bool = False) -> Lead:
+        """Do not call it, or not again: one that is being called ends with its call, and says so meanwhile."""
+        params = {"reason": reason, "hang_up": "true" if hang_up else "false"}
+        return decoded(Lead, await self._transport.delete(path("leads", lead_id), dict(params)))
+
+    async def abort_leads(
+        self,
+        reason: str,
+        *,
+        lead_ids: Sequence[UUID | str] | None = None,
+        merchant_id: str | None = None,
+        campaign_id: UUID | None = None,
+        phone: str | None = None,
+        hang_up: bool = False,
+    ) -> Aborted:
+        """Those that are named, or all that fit a filter; asked again until all of them are done."""
+        body = given(
+            reason=reason,
+            lead_ids=lead_ids and [str(each) for each in lead_ids],
+            merchant_id=merchant_id,
+            campaign_id=campaign_id and str(campaign_id),
+            phone=phone,
+            hang_up=hang_up,
+        )
+        done = Aborted(0, 0)
+        while True:
+            answer = await self._transport.post(f"{ROOT}/leads/abort", body)
+            done = Aborted(
+                done.aborted + answer["aborted"], done.cancel_requested + answer["cancel_requested"]
+            )
+            if answer["complete"]:
+                return done
+
+    async def _post_until_answered(self, path: str, body: dict[str, Any]) -> Any:
+        """For requests that may be carried out twice."""
+        for tries in range(1, LEAD_TRIES):
+            try:
+                return await self._transport.post(path, body)
+            except (ApiError, Unreachable) as error:
+                if not is_transient(error):
+                    raise
+            # Full jitter, so that many clients do not come back in one moment.
+            await asyncio.sleep(random.uniform(0, LEAD_FIRST_WAIT_S * 2**tries))  # noqa: S311
+        return await self._transport.post(path, body)
+
+
+def _moment(moment: datetime) -> str:
+    if moment.tzinfo is None:
+        raise ValueError("scheduled_at needs a time zone")
+    return moment.isoformat()
+
+
+async def _lines(rows: Iterable[Mapping[str, Any]]) -> AsyncIterator[bytes]:
+    piece = bytearray()
+    for row in rows:
+        piece += json.dumps(row, default=_plain).encode() + b"\n"
+        if len(piece) >= PIECE_BYTES:
+            yield bytes(piece)
+            piece.clear()
+    yield bytes(piece)
+
+
+def _plain(value: object) -> str:
+    return _moment(value) if isinstance(value, datetime) else str(value)
+
+
+def _report(answer: Mapping[str, Any]) -> UploadReport:
+    sums = {name: answer[name] for name in ("rows", "created", "existing", "conflict", "refused")}
+    return UploadReport(**sums, problems=tuple(map(_problem, answer["results"])))
+
+
+def _problem(row: Mapping[str, Any]) -> RowProblem:
+    fields = tuple(FieldError(each["field"], each["error"]) for each in row.get("fields") or ())
+    return RowProblem(
+        row["row"], row["result"], row.get("request_id"), row.get("code"), row.get("error"), fields
+    )
