@@ -61,8 +61,8 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        """One READ COMMITTED transaction, whatever the server's default: what is counted after a lock was waited for must
-        see what the lock's last holder committed."""
+        """One READ COMMITTED transaction, whatever the server's default: what is counted after a lock was waited for
+        must see what the lock's last holder committed."""
         async with (
             self.pool.acquire(timeout=self._acquire_timeout_s) as connection,
             connection.transaction(isolation="read_committed"),
