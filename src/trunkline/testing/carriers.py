@@ -7,6 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+from trunkline.agent.simulated import SimulatedPods
+from trunkline.app import Platform
+from trunkline.client import TrunklineClient
 from trunkline.clock import Clock, SystemClock
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
 from trunkline.telephony.carrier import Accepted, CallbackKind, CallEvent, CallOrder, CallView, Carrier
@@ -14,10 +17,12 @@ from trunkline.telephony.exotel import Exotel
 from trunkline.telephony.plivo import Plivo
 from trunkline.telephony.session import CarrierSession, basic
 from trunkline.telephony.simulator import Faults, SimulatedAccount, Simulator, SimulatorConfig
+from trunkline.telephony.simulator.calls import Call
 from trunkline.telephony.simulator.config import ACCOUNTS, CarrierName
 from trunkline.telephony.simulator.receiver import Receiver
 from trunkline.telephony.twilio import Twilio
 from trunkline.telephony.vapi import Vapi
+from trunkline.testing.world import ADMIN_KEY, TIME_SCALE, World, world_settings
 
 FROM = "+15005559901"
 KEYS = CallbackKeys.from_secrets(["a secret of the tests"])
@@ -198,3 +203,66 @@ async def open_line(name: CarrierName, config: SimulatorConfig | None = None) ->
         yield line
         for one in line.built:
             await one.aclose()
+
+
+# --- the whole platform at one of the carriers
+
+
+def carrier_settings(simulator: Simulator) -> dict[str, object]:
+    """Accounts at all four, all played by one simulator. Nothing is to be slowed down but by a test."""
+    plivo, exotel, vapi = (simulator.config.account(name) for name in ("plivo", "exotel", "vapi"))
+    urls = {f"{name.upper()}_BASE_URL": simulator.base_url for name in TRAITS}
+    paces = {f"{name.upper()}_CALLS_PER_SECOND": 1000 for name in TRAITS}
+    return {
+        **urls,
+        **paces,
+        "PLIVO_AUTH_ID": plivo.sid,
+        "PLIVO_AUTH_TOKEN": plivo.auth_token,
+        "EXOTEL_SID": exotel.sid,
+        "EXOTEL_API_KEY": exotel.api_key,
+        "EXOTEL_API_TOKEN": exotel.auth_token,
+        "EXOTEL_APP_ID": APP_ID,
+        "VAPI_API_KEY": vapi.auth_token,
+        "VAPI_WEBHOOK_SECRET": "a webhook secret of the tests",
+        "VAPI_ASSISTANT_ID": ASSISTANT_ID,
+    }
+
+
+@asynccontextmanager
+async def open_carrier_world(
+    database_url: str,
+    redis_url: str,
+    domain: str,
+    *,
+    config: SimulatorConfig | None = None,
+    number: str = FROM,
+    pods: int = 4,
+    **more: object,
+) -> AsyncIterator[World]:
+    """A world with accounts at all carriers: what an operator would enter there is entered. There is no number yet."""
+    async with Simulator(config or SimulatorConfig(time_scale=TIME_SCALE)) as simulator:
+        settings = world_settings(
+            database_url, redis_url, domain, simulator, **(carrier_settings(simulator) | more)
+        )
+        async with (
+            Platform.open(settings) as platform,
+            SimulatedPods(pods, platform.base_url, ADMIN_KEY) as simulated,
+            TrunklineClient(platform.base_url, ADMIN_KEY) as client,
+        ):
+            simulator.flows[APP_ID] = platform.accounts.urls("exotel", "default")["answer"]
+            simulator.vapi_numbers.add(number)
+            await client.create_reseller("r", "Reseller")
+            await client.create_pool("p", "Pool", reseller_id="r")
+            await client.create_merchant(
+                "m", "Merchant", reseller_id="r", default_region="US", default_pool="p"
+            )
+            yield World(platform, simulator, simulated, client)
+
+
+def ring_in(world: World, carrier: CarrierName, to: str, from_: str, account: str = "default") -> Call:
+    """Somebody calls one of our numbers, at the URLs that the platform says to enter."""
+    urls = world.platform.accounts.urls(carrier, account)
+    secret = {"X-Vapi-Secret": "a webhook secret of the tests"} if carrier == "vapi" else {}
+    return world.carrier.ring(
+        carrier, to, from_, inbound_url=urls["inbound"], status_url=urls["status"], headers=secret
+    )

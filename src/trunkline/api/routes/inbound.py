@@ -1,0 +1,153 @@
+"""What happens to calls that come in on a number: who is taken, and what the others get.
+
+Without a decision everybody is taken while a channel is free, and the others hear that the line is busy.
+"""
+
+from datetime import datetime
+from typing import Annotated, Literal
+from uuid import UUID
+
+from fastapi import APIRouter
+from pydantic import ConfigDict, Field, StringConstraints
+
+from trunkline.api.auth import API_ROOT, AdminKey, ReadKey
+from trunkline.api.deps import Deps
+from trunkline.api.errors import invalid
+from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, Body, Out, found
+from trunkline.api.ownership import record, require_owner
+from trunkline.leads import phones
+from trunkline.leads.ingest import FieldProblem, ObjectId
+from trunkline.store import inbound, numbers, tenants
+from trunkline.store.database import Connection
+from trunkline.store.inbound import InboundPolicy
+from trunkline.store.numbers import Number
+from trunkline.store.tenants import PLATFORM
+
+router = APIRouter(prefix=f"{API_ROOT}/numbers/{{number_id}}/inbound", tags=["numbers"])
+
+Phone = Annotated[str, StringConstraints(min_length=1, max_length=phones.TEXT_MAX)]
+Message = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]+$")]
+WHITELIST_MAX = 1000
+
+
+class InboundIn(Body):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"admits": "everybody", "otherwise": "message", "message": "All lines are busy."},
+                {"admits": "whitelist", "whitelist": ["+14155550123"], "otherwise": "reject"},
+            ]
+        }
+    )
+
+    admits: Literal["everybody", "whitelist", "nobody"] = "everybody"
+    whitelist: list[Phone] = Field(
+        default=[], max_length=WHITELIST_MAX, description="Who is taken, as E.164."
+    )
+    merchant_id: ObjectId | None = Field(
+        None, description="Whose call it is. Needed on a number that several merchants share."
+    )
+    otherwise: Literal["reject", "message", "redirect"] = Field(
+        "reject", description="What the others get: a busy line, a message, or another number."
+    )
+    message: Message | None = Field(None, description="Spoken before the call ends.")
+    redirect_to: Phone | None = Field(None, description="The number they are connected with.")
+
+
+class InboundOut(Out):
+    number_id: UUID
+    admits: str
+    whitelist: list[str]
+    merchant_id: str | None
+    otherwise: str
+    message: str | None
+    redirect_to: str | None
+    updated_at: datetime | None = Field(description="null: nobody has decided anything.")
+
+
+@router.get(
+    "", response_model=InboundOut, responses=READ_ERRORS, summary="Get what happens to calls that come in"
+)
+async def get_inbound(number_id: UUID, who: ReadKey, api: Deps) -> InboundPolicy:
+    async with api.store.reading() as connection:
+        found(await numbers.get(connection, who.tenant, number_id), "number")
+        return await inbound.get_policy(connection, number_id) or _undecided(number_id)
+
+
+@router.put(
+    "", response_model=InboundOut, responses=WRITE_ERRORS, summary="Decide what happens to calls that come in"
+)
+async def put_inbound(number_id: UUID, body: InboundIn, who: AdminKey, api: Deps) -> InboundPolicy:
+    """The whole decision: what is left out is as it is without one. It holds from the next call on."""
+    async with api.store.writing() as tx:
+        number = found(await numbers.get(tx, who.tenant, number_id), "number")
+        require_owner(who, number.tenant, "number")
+        await _check_merchant(tx, number, body.merchant_id)
+        policy = await inbound.put_policy(tx, _policy(number_id, body))
+        details = body.model_dump(mode="json", exclude={"whitelist", "redirect_to"})
+        await record(tx, who, "number.inbound_changed", number.id, number.tenant, **details)
+    return policy
+
+
+@router.delete(
+    "", status_code=204, responses=DELETE_ERRORS, summary="Take a decision about calls that come in back"
+)
+async def delete_inbound(number_id: UUID, who: AdminKey, api: Deps) -> None:
+    async with api.store.writing() as tx:
+        number = found(await numbers.get(tx, who.tenant, number_id), "number")
+        require_owner(who, number.tenant, "number")
+        await inbound.delete_policy(tx, number_id)
+        await record(tx, who, "number.inbound_changed", number.id, number.tenant)
+
+
+def _undecided(number_id: UUID) -> InboundPolicy:
+    return InboundPolicy(number_id, "everybody", [], None, "reject", None, None)
+
+
+def _policy(number_id: UUID, body: InboundIn) -> InboundPolicy:
+    problems = [
+        FieldProblem(
+            name,
+            "Needed, as `otherwise` says." if otherwise == body.otherwise else "Only as `otherwise` says.",
+        )
+        for name, otherwise, value in (
+            ("message", "message", body.message),
+            ("redirect_to", "redirect", body.redirect_to),
+        )
+        if (otherwise == body.otherwise) != (value is not None)
+    ]
+    whitelist, bad = _e164s(body.whitelist, "whitelist")
+    redirect_to, worse = _e164s([body.redirect_to] if body.redirect_to else [], "redirect_to")
+    problems += [*bad, *worse]
+    if problems:
+        raise invalid(*problems)
+    return InboundPolicy(
+        number_id,
+        body.admits,
+        whitelist,
+        body.merchant_id,
+        body.otherwise,
+        body.message,
+        redirect_to[0] if redirect_to else None,
+    )
+
+
+def _e164s(texts: list[str], field: str) -> tuple[list[str], list[FieldProblem]]:
+    good, bad = [], []
+    for text in texts:
+        match phones.to_e164(text, None):
+            case phones.BadPhone(error=error):
+                bad.append(FieldProblem(field, error))
+            case str() as e164:
+                good.append(e164)
+    return list(dict.fromkeys(good)), bad
+
+
+async def _check_merchant(tx: Connection, number: Number, merchant_id: str | None) -> None:
+    """A number has the merchant it belongs to; one that is shared may name any of those who share it."""
+    if merchant_id is None:
+        return
+    merchant = await tenants.get_merchant(tx, PLATFORM, merchant_id)
+    is_theirs = merchant is not None and number.reseller_id in (None, merchant.reseller_id)
+    if not is_theirs or number.merchant_id not in (None, merchant_id):
+        raise invalid(FieldProblem("merchant_id", "This merchant does not use the number."))

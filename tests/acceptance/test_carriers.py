@@ -1,0 +1,104 @@
+"""The same call through each carrier: dialled over its own REST API, followed by its own webhooks, at its own pod."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from trunkline.client import LeadWithAttempts
+from trunkline.telephony.simulator import SimulatedAccount, SimulatorConfig
+from trunkline.testing.asgi import AsgiClient
+from trunkline.testing.carriers import FROM, TRAITS, open_carrier_world
+from trunkline.testing.world import ADMIN_KEY, TIME_SCALE, World
+
+SECOND = SimulatedAccount(sid="AC" + "0" * 31 + "2", auth_token="another-token")
+
+
+@pytest.fixture
+async def world(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[World]:
+    usual = SimulatorConfig(time_scale=TIME_SCALE)
+    config = replace(usual, accounts=(*usual.accounts, SECOND))
+    async with open_carrier_world(database_url, redis_url, key_prefix, config=config) as world:
+        yield world
+
+
+async def number_at(world: World, carrier: str, account: str = "default", max_channels: int = 3) -> None:
+    await world.client.create_number(
+        FROM, pool="p", carrier=carrier, account=account, max_channels=max_channels
+    )
+
+
+async def call(world: World, phone: str) -> LeadWithAttempts:
+    lead = await world.client.create_lead(merchant_id="m", phone=phone)
+    return await world.finished(lead.id)
+
+
+@pytest.mark.parametrize("carrier", sorted(TRAITS))
+async def test_an_answered_call_is_finished_and_frees_its_channel(world: World, carrier: str) -> None:
+    await number_at(world, carrier)
+    lead = await call(world, "+15005551000")
+    assert lead.outcome == "ANSWERED"
+    assert [attempt.state for attempt in lead.attempts] == ["ended"]
+    await world.channels_are_free()
+    served = world.pods.records().calls
+    assert len(served) == (0 if carrier == "vapi" else 1)
+    assert world.carrier.ledger.double_dials() == []
+    (dial,) = world.carrier.ledger.dials
+    assert (dial.from_, dial.attempt) == (FROM, str(lead.attempts[0].id))
+
+
+@pytest.mark.parametrize("carrier", sorted(TRAITS))
+@pytest.mark.parametrize(("phone", "reason"), [("+15005551100", "BUSY"), ("+15005551200", "NO_ANSWER")])
+async def test_a_call_that_nobody_takes_says_why(world: World, carrier: str, phone: str, reason: str) -> None:
+    await number_at(world, carrier)
+    lead = await call(world, phone)
+    assert (lead.outcome, lead.outcome_reason) == ("NO_ANSWER", reason)
+
+
+@pytest.mark.parametrize("carrier", ["plivo", "exotel", "vapi"])
+@pytest.mark.parametrize("fault", ["21", "23", "24", "25", "41", "42", "43"])
+async def test_a_carrier_that_misbehaves_changes_no_outcome(world: World, carrier: str, fault: str) -> None:
+    """500 after dialling, reset, garbage, webhook first; doubled, reordered and late webhooks."""
+    await number_at(world, carrier)
+    lead = await call(world, f"+1500555{fault}00")
+    assert lead.outcome == "ANSWERED"
+    assert len(lead.attempts) == 1
+    assert len(world.carrier.ledger.dials) == 1
+
+
+async def test_a_number_dials_with_the_account_it_names(world: World) -> None:
+    """The account is kept in Postgres; its webhooks are signed with its own token."""
+    admin = AsgiClient(world.platform.api, ADMIN_KEY)
+    body = {
+        "carrier": "twilio",
+        "name": "second",
+        "credentials": {"account_sid": SECOND.sid, "auth_token": SECOND.auth_token},
+        "base_url": world.carrier.base_url,
+    }
+    assert (await admin.post("/api/v1/accounts", body)).status == 201
+    await number_at(world, "twilio", "second")
+    lead = await call(world, "+15005551000")
+    assert lead.outcome == "ANSWERED"
+    (dial,) = world.carrier.ledger.dials
+    assert dial.account == SECOND.sid
+    assert len(world.pods.records().calls) == 1
+
+
+async def test_a_number_whose_account_is_missing_dials_with_no_other(world: World) -> None:
+    await number_at(world, "twilio", "missing")
+    lead = await world.client.create_lead(merchant_id="m", phone="+15005551000")
+    found = await world.client.get_lead(lead.id)
+    assert found.status in ("BACKLOG", "PROCESSING")
+    assert world.carrier.ledger.dials == []
+
+
+@pytest.mark.parametrize("carrier", sorted(TRAITS))
+async def test_more_leads_than_channels_wait_their_turn(world: World, carrier: str) -> None:
+    await number_at(world, carrier, max_channels=2)
+    leads = [await world.client.create_lead(merchant_id="m", phone=f"+150055515{n:02d}") for n in range(6)]
+    for lead in leads:
+        await world.finished(lead.id)
+    ledger = world.carrier.ledger
+    assert len(ledger.dials) == 6
+    assert ledger.double_dials() == []
+    assert ledger.over_capacity({FROM: 2}) == []

@@ -1,0 +1,122 @@
+"""Calls that come in over the wire: admitted on the number's channels, connected to a pod, and freed at their end."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from trunkline.telephony.simulator.config import CarrierName
+from trunkline.testing.asgi import AsgiClient
+from trunkline.testing.carriers import FROM, TRAITS, open_carrier_world, ring_in
+from trunkline.testing.waiting import eventually
+from trunkline.testing.world import ADMIN_KEY, World
+
+CALLER = "+15005551600"  # talks until somebody hangs up
+BRIEF = "+15005551500"
+
+
+@pytest.fixture
+async def world(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[World]:
+    async with open_carrier_world(database_url, redis_url, key_prefix) as world:
+        yield world
+
+
+async def number_at(world: World, carrier: str, max_channels: int = 2) -> str:
+    """A shared number, whose calls are the merchant's."""
+    number = await world.client.create_number(FROM, pool="p", carrier=carrier, max_channels=max_channels)
+    await decide(world, str(number.id), merchant_id="m")
+    return str(number.id)
+
+
+async def decide(world: World, number_id: str, **policy: object) -> None:
+    admin = AsgiClient(world.platform.api, ADMIN_KEY)
+    answer = await admin.request("PUT", f"/api/v1/numbers/{number_id}/inbound", json=policy)
+    assert answer.status == 200, answer.body
+
+
+async def held(world: World) -> int:
+    async with world.platform.database.connection() as conn:
+        return int(await conn.fetchval("SELECT count(*) FROM attempts WHERE holds_channel"))
+
+
+@pytest.mark.parametrize("carrier", sorted(TRAITS))
+async def test_a_call_that_comes_in_reaches_an_agent_and_frees_its_channel(
+    world: World, carrier: CarrierName
+) -> None:
+    await number_at(world, carrier)
+    call = ring_in(world, carrier, FROM, BRIEF)
+    await world.carrier.idle()
+    (dial,) = world.carrier.ledger.dials
+    assert (dial.direction, dial.call_id) == ("inbound", call.sid)
+    served = world.pods.records().calls
+    assert [record.call_sid for record in served] == ([] if carrier == "vapi" else [call.sid])
+
+    async def none_held() -> bool:
+        return await held(world) == 0
+
+    await eventually(none_held, what="its channel is free")
+    await world.channels_are_free()
+    async with world.platform.database.connection() as conn:
+        row = await conn.fetchrow("SELECT * FROM attempts")
+    assert row is not None
+    assert (row["state"], row["direction"], row["merchant_id"]) == ("ended", "inbound", "m")
+    assert row["carrier_call_id"] == call.sid
+
+
+@pytest.mark.parametrize("carrier", sorted(TRAITS))
+async def test_a_call_that_finds_no_channel_reaches_nobody(world: World, carrier: CarrierName) -> None:
+    await number_at(world, carrier, max_channels=1)
+    first = ring_in(world, carrier, FROM, CALLER)
+    await eventually(lambda: len(world.carrier.ledger.dials) == 1, what="the first has its agent")
+    second = ring_in(world, carrier, FROM, BRIEF)
+    await eventually(lambda: second.state == "ended", what="the second was refused")
+    assert first.state == "answered"
+    assert len(world.carrier.ledger.dials) == 1
+    assert world.carrier.ledger.over_capacity({FROM: 1}) == []
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"otherwise": "message", "message": "All lines are busy."},
+        {"otherwise": "redirect", "redirect_to": "+14155550199"},
+        {"admits": "nobody"},
+        {"admits": "whitelist", "whitelist": ["+14155550123"]},
+    ],
+)
+async def test_who_is_not_taken_gets_what_was_decided_and_no_agent(
+    world: World, policy: dict[str, object]
+) -> None:
+    number_id = await number_at(world, "twilio", max_channels=0)
+    await decide(world, number_id, merchant_id="m", **policy)
+    ring_in(world, "twilio", FROM, BRIEF)
+    await world.carrier.idle()
+    assert world.carrier.ledger.dials == []
+    assert world.pods.records().calls == []
+
+
+async def test_calls_out_and_calls_in_share_the_channels(world: World) -> None:
+    await number_at(world, "twilio", max_channels=2)
+    leads = [await world.client.create_lead(merchant_id="m", phone=f"+150055515{n:02d}") for n in range(8)]
+    for n in range(12):
+        ring_in(world, "twilio", FROM, f"+1500555150{n % 10}")
+        await eventually(lambda: world.carrier.ledger.live() <= 2)
+    for lead in leads:
+        await world.finished(lead.id)
+    await world.carrier.idle()
+    assert world.carrier.ledger.over_capacity({FROM: 2}) == []
+    assert world.pods.records().overlaps == []
+
+
+async def test_without_a_pod_the_caller_hears_that_nobody_is_free_and_the_channel_is_freed(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    async with open_carrier_world(database_url, redis_url, key_prefix, pods=0) as world:
+        await number_at(world, "twilio")
+        ring_in(world, "twilio", FROM, BRIEF)
+        await world.carrier.idle()
+
+        async def none_held() -> bool:
+            return await held(world) == 0
+
+        await eventually(none_held, what="its channel is free")
+        assert world.carrier.ledger.dials == []
