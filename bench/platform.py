@@ -142,6 +142,8 @@ def _environ(database_url: str, redis_url: str, carrier_url: str, public_url: st
         "TWILIO_BASE_URL": carrier_url,
         "TWILIO_ACCOUNT_SID": account.sid,
         "TWILIO_AUTH_TOKEN": account.auth_token,
+        # The pace is kept, and never in the way.
+        "TWILIO_CALLS_PER_SECOND": "10000",
     }
 
 
