@@ -96,7 +96,7 @@ _LINE = ("at", "actor", "action", "subject", "reason")
 def connect(
     ctx: Context,
     url: Annotated[
-        str, typer.Option(envvar="TRUNKLINE_URL", help="Where the API is.")
+        str, typer.Option(envvar=["TRUNKLINE_API_URL", "TRUNKLINE_URL"], help="Where the API is.")
     ] = "http://127.0.0.1:8080",
     key: Annotated[
         str, typer.Option(envvar="TRUNKLINE_API_KEY", help=f"The API key. Unset: that of {ADMIN_KEY_FILE}.")

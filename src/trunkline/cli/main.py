@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from trunkline import __version__
-from trunkline.cli import control, jobs
+from trunkline.cli import control, jobs, leads, numbers
 from trunkline.errors import TrunklineError
 from trunkline.settings import Settings, load_settings
 from trunkline.telemetry import get_logger
@@ -25,6 +25,10 @@ app = typer.Typer(
 )
 app.add_typer(control.app, name="control")
 app.add_typer(jobs.app, name="jobs")
+app.add_typer(leads.app, name="leads")
+app.add_typer(numbers.app, name="numbers")
+app.add_typer(numbers.pools, name="pools")
+app.add_typer(numbers.merchants, name="merchants")
 out = Console()
 
 DataDir = Annotated[

@@ -15,15 +15,27 @@ class FieldError:
 
 
 class ApiError(Exception):
-    """`code` is for programs, `message` for people; `request_id` is what support wants to know."""
+    """`code` is for programs, `message` for people; `request_id` is what support wants to know.
 
-    def __init__(self, status: int, code: str, message: str, fields: tuple[FieldError, ...], request_id: str):
+    `report` is there when an upload was cut short: how many rows were taken in, and which were not.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        fields: tuple[FieldError, ...],
+        request_id: str,
+        report: Any = None,
+    ):
         super().__init__(message)
         self.status = status
         self.code = code
         self.message = message
         self.fields = fields
         self.request_id = request_id
+        self.report = report
 
     def __str__(self) -> str:
         fields = "".join(f"; {each.field}: {each.error}" for each in self.fields)
@@ -39,4 +51,5 @@ def api_error(status: int, body: Any, request_id: str) -> ApiError:
     if not isinstance(body, dict) or "code" not in body:
         return ApiError(status, f"http_{status}", f"answered with status {status}", (), request_id)
     fields = tuple(FieldError(each["field"], each["error"]) for each in body.get("fields") or ())
-    return ApiError(status, body["code"], body["error"], fields, body.get("request_id") or request_id)
+    known_as = body.get("request_id") or request_id
+    return ApiError(status, body["code"], body["error"], fields, known_as, body.get("report"))

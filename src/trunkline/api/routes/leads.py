@@ -15,6 +15,7 @@ from trunkline.api.errors import conflict, forbidden, invalid, unknown
 from trunkline.api.models import READ_ERRORS, WRITE_ERRORS, Out, found
 from trunkline.api.paging import LAST_ID, Cursors, Page, PageOut, PageQuery
 from trunkline.api.principal import Principal
+from trunkline.api.routes.why import DecisionOut
 from trunkline.errors import StoreUnavailable
 from trunkline.leads import ingest, phones
 from trunkline.leads.ingest import FieldProblem, LeadRequest, ObjectId, Refused, Text
@@ -73,15 +74,6 @@ class LeadOut(Out):
         description="Its end was asked for while it was being called: it ends with this call."
     )
     cancel_reason: str | None
-
-
-class DecisionOut(Out):
-    reason: str = Field(description="Why it was not called.")
-    subject: str | None = Field(description="Whose limit, list or window it was.")
-    times: int
-    first_at: datetime
-    last_at: datetime
-    until: datetime | None = Field(description="When it may be called again, as far as this reason goes.")
 
 
 class HappeningOut(Out):

@@ -1,0 +1,160 @@
+"""`trunkline leads`, `numbers`, `pools` and `merchants` against the API over a real socket."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from trunkline.cli.main import app
+from trunkline.testing.api_world import ADMIN_KEY, ApiWorld, open_api
+from trunkline.testing.http_server import serve
+
+Run = Callable[..., Awaitable[Result]]
+
+
+@pytest.fixture
+async def world(database_url: str) -> AsyncIterator[ApiWorld]:
+    async with open_api(database_url) as world:
+        yield world
+
+
+@pytest.fixture
+async def run(world: ApiWorld) -> AsyncIterator[Run]:
+    async with serve(world.app) as url:
+
+        async def invoke(group: str, *arguments: str, table: bool = False) -> Result:
+            options = ["--url", url, "--key", ADMIN_KEY, *([] if table else ["--json"])]
+            return await asyncio.to_thread(
+                CliRunner().invoke, app, [group, *options, *arguments], env={"COLUMNS": "200"}
+            )
+
+        yield invoke
+
+
+def answer(result: Result, status: int = 0) -> Any:
+    assert result.exit_code == status, result.output + str(result.exception)
+    return json.loads(result.stdout)
+
+
+async def test_a_lead_is_created_found_changed_and_aborted(run: Run) -> None:
+    lead = answer(
+        await run(
+            "leads", "create", "--merchant", "a1", "--phone", "+14155550123", "--request-id", "r1",
+            "--payload", '{"order": 1}', "--priority", "9", "--at", "2031-01-01T00:00:00Z",
+        )
+    )  # fmt: skip
+    assert (lead["priority"], lead["payload"]) == (9, {"order": 1})
+    found = answer(await run("leads", "list", "--merchant", "a1", "--status", "BACKLOG"))["items"]
+    assert [each["id"] for each in found] == [lead["id"]]
+    assert answer(await run("leads", "list", "--merchant", "a1", "--request-id", "r2"))["items"] == []
+    moved = answer(await run("leads", "reschedule", lead["id"], "2032-01-01T00:00:00Z"))
+    assert moved["due_at"] == "2032-01-01T00:00:00Z"
+    assert (
+        answer(await run("leads", "change", lead["id"], "--priority", "3", "--pool", "shared"))["pool"]
+        == "shared"
+    )
+    assert answer(await run("leads", "dispatch-now", lead["id"]))["version"] == 4
+    assert answer(await run("leads", "why", lead["id"]))["lead_id"] == lead["id"]
+    done = answer(await run("leads", "abort", lead["id"], "--reason", "sold out"))
+    assert done == {"aborted": 1, "cancel_requested": 0}
+    story = answer(await run("leads", "show", lead["id"]))
+    assert (story["outcome"], story["outcome_reason"]) == ("ABORTED", "sold out")
+
+
+async def test_people_get_tables(run: Run, world: ApiWorld) -> None:
+    lead = await world.make_lead("a1", payload={"order": 1})
+    shown = await run("leads", "show", lead["id"], table=True)
+    assert shown.exit_code == 0
+    for word in (lead["id"], "timeline", "created"):
+        assert word in shown.output
+    asked = await run("leads", "why", lead["id"], table=True)
+    assert "gate" in asked.output
+    listed = await run("numbers", "list", table=True)
+    assert "+14155550100" in listed.output
+
+
+async def test_leads_are_aborted_by_a_filter(run: Run, world: ApiWorld) -> None:
+    for number in range(3):
+        await world.make_lead("a1", f"r{number}")
+    await world.make_lead("a2")
+    assert answer(await run("leads", "abort", "--merchant", "a1", "--reason", "over"))["aborted"] == 3
+    refused = await run("leads", "abort", "--reason", "over")
+    assert refused.exit_code == 1
+    assert "name either lead_ids" in str(refused.exception)
+
+
+CSV = "request_id,merchant_id,phone\nr1,a1,+14155550001\nr2,a1,12\nr3,a1,+14155550003\n"
+
+
+async def test_a_file_is_uploaded_and_its_bad_rows_are_told(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "people.csv"
+    file.write_text(CSV)
+    report = answer(await run("leads", "upload", str(file)), status=1)
+    assert (report["created"], report["refused"], report["results"][0]["row"]) == (2, 1, 2)
+    file.write_text(CSV.replace("r2,a1,12\n", ""))
+    again = answer(await run("leads", "upload", str(file)))
+    assert (again["existing"], again["results"]) == (2, [])
+    shown = await run("leads", "upload", str(file), table=True)
+    assert (shown.exit_code, "existing" in shown.stdout) == (0, True)
+
+
+async def test_a_file_is_taken_whole_or_not(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "people.csv"
+    file.write_text(CSV)
+    refused = await run("leads", "upload", "--atomic", str(file), table=True)
+    assert refused.exit_code == 1
+    assert "1 of 3 rows" in str(refused.exception)
+    assert "phone: " in refused.stdout
+    assert answer(await run("leads", "list"))["items"] == []
+
+
+async def test_a_file_of_unknown_kind_is_asked_about(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "people.txt"
+    file.write_text('{"request_id": "r1", "merchant_id": "a1", "phone": "+14155550001"}\n')
+    assert (await run("leads", "upload", str(file))).exit_code == 2
+    assert answer(await run("leads", "upload", str(file), "--format", "ndjson"))["created"] == 1
+
+
+async def test_numbers_live_from_creation_to_removal(run: Run) -> None:
+    number = answer(
+        await run("numbers", "create", "+14155550190", "--pool", "shared", "--carrier", "twilio", "--channels", "3",
+                  "--pace", "0.5")
+    )  # fmt: skip
+    assert (number["max_channels"], number["starts_per_s"]) == (3, 0.5)
+    changed = answer(await run("numbers", "change", number["id"], "--channels", "0", "--pace", "none"))
+    assert (changed["max_channels"], changed["starts_per_s"]) == (0, None)
+    assert (
+        answer(await run("numbers", "change", number["id"], "--status", "draining"))["status"] == "draining"
+    )
+    assert len(answer(await run("numbers", "list", "--pool", "shared"))["items"]) == 2
+    assert answer(await run("numbers", "remove", number["id"], "--drain")) == {"items": []}
+    assert (await run("numbers", "show", number["id"])).exit_code == 1
+
+
+async def test_pools_and_merchants_live_from_creation_to_removal(run: Run) -> None:
+    pool = answer(
+        await run("pools", "create", "own", "--reseller", "a", "--overflow", "shared", "--after", "2")
+    )
+    assert (pool["name"], pool["overflow_pool"], pool["overflow_after_s"]) == ("own", "shared", 2)
+    assert answer(await run("pools", "change", "own", "--overflow", "none"))["overflow_pool"] is None
+    merchant = answer(
+        await run("merchants", "create", "c1", "--reseller", "a", "--pool", "own", "--max-concurrent", "5")
+    )
+    assert (merchant["default_pool"], merchant["max_concurrent"]) == ("own", 5)
+    changed = answer(
+        await run("merchants", "change", "c1", "--pool", "none", "--max-concurrent", "none", "--weight", "2")
+    )
+    assert (changed["default_pool"], changed["max_concurrent"], changed["weight"]) == (None, None, 2)
+    assert "c1" in [each["id"] for each in answer(await run("merchants", "list", "--reseller", "a"))["items"]]
+    for group, key in (("merchants", "c1"), ("pools", "own")):
+        assert answer(await run(group, "remove", key)) == {"items": []}
+        assert (await run(group, "show", key)).exit_code == 1
+
+
+async def test_what_is_no_number_is_said_before_anything_is_sent(run: Run) -> None:
+    assert (await run("merchants", "change", "a1", "--max-concurrent", "many")).exit_code == 2
+    assert (await run("leads", "create", "--payload", "{oops")).exit_code == 2
