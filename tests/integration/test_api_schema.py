@@ -66,7 +66,7 @@ def checks_of(operation: str) -> Any:
 
 def make_plausible(case: Case[Any]) -> None:
     """Let a lead be one of a merchant that exists, to a phone: generated ones never are."""
-    plausible = {"merchant_id": "a1", "phone": "+14155550123", "pool": None, "timezone": None}
+    plausible: dict[str, Any] = {"merchant_id": "a1", "phone": "+14155550123", "pool": None, "timezone": None}
     if case.operation.label == "POST /api/v1/leads" and isinstance(case.body, dict):
         case.body |= plausible
     if case.operation.label == REFUSES_ROWS and isinstance(case.body, list):
