@@ -22,7 +22,7 @@ TIME_SCALE = 0.05
 SIZES = (1_000, 100_000, 1_000_000)
 SETTLE_S, MEASURED_S = 6.0, max(5.0, 20.0 * SCALE)
 # What is dialled while we look: so many more than the size are there at the beginning.
-DIALLED_MAX = 200 * int(SETTLE_S + MEASURED_S + 4)
+DIALLED_MAX = 130 * int(SETTLE_S + MEASURED_S + 4)
 FLAT = 1.2
 
 

@@ -38,7 +38,7 @@ CLIMB_PER_S = (300.0, 400.0, 500.0, 600.0, 700.0, 800.0, 1000.0)
 FIRST_OF_CLIMB = 1_000_000
 STEP_S = max(3.0, 6.0 * SCALE)
 # A step is carried if its leads were dialled on time: beyond this a queue is growing.
-CARRIED_MS = 500.0
+CARRIED_MS = 250.0
 CPU_MAX_MS, TRANSACTIONS_MAX, VALKEY_MAX_PERCENT = 3.0, 3.0, 12.0
 STATED = {"cpu_ms": 13.0, "transactions": 30.0}
 
