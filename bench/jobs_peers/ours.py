@@ -81,8 +81,7 @@ async def enqueue(plan: Plan, do: str) -> dict[str, float]:
 
 async def one_by_one(plan: Plan, database: Database, outbox: Outbox, *, paced: bool) -> None:
     for _ in range(plan.count):
-        async with outbox.transaction(database) as work:
-            await work.enqueue(JOB, Job(time.time()))
+        await outbox.submit(database, JOB, Job(time.time()))
         if paced:
             await asyncio.sleep(plan.gap_s)
 

@@ -41,6 +41,12 @@ async def test_a_job_of_a_transaction_that_fails_does_not_exist(world: JobWorld)
     assert await world.sql("SELECT count(*) FROM job_outbox") == 0
 
 
+async def test_a_job_can_be_submitted_by_itself(world: JobWorld) -> None:
+    submitted = await world.outbox.submit(world.database, world.work, Work("a"), priority=7)
+    job = await world.job(submitted.id)
+    assert (job.status, job.priority) == ("PENDING", 7)
+
+
 async def test_a_refused_job_leaves_the_transaction_usable(world: JobWorld) -> None:
     async with world.outbox.transaction(world.database) as work:
         with pytest.raises(UnknownJobType):

@@ -5,7 +5,8 @@
         job = await outbox.enqueue(tx, DELIVER_WEBHOOK, payload)
     outbox.poke(job)
 
-The poke comes after the commit. Who forgets it waits for a second.
+The poke comes after the commit. Who forgets it waits for a second. `transaction` remembers it, and `submit` is for a
+job that follows from nothing else.
 """
 
 from collections.abc import AsyncIterator, Iterable
@@ -58,6 +59,15 @@ class Outbox:
             tenant=tenant,
         )
         return (await jobs.insert(tx, [new]))[0]
+
+    async def submit(
+        self, database: Database, job_type: JobType[P] | str, payload: P, **options: Any
+    ) -> Inserted:
+        """Enqueue one job by itself, in one round trip, and poke."""
+        async with database.connection() as conn:
+            job = await self.enqueue(conn, job_type, payload, **options)
+        self.poke(job)
+        return job
 
     async def enqueue_many(self, tx: Connection, new: Iterable[NewJob]) -> list[Inserted]:
         """Enqueue jobs made by `JobType.new`, in order. Two with the same unique key are one."""

@@ -153,7 +153,8 @@ class JobWorker(Loop):
         claimed.sort(key=lambda job: (job.priority, job.run_at, job.id))
         self._book.claimed(claimed)
         self._crew.take([Held(job, asked_s, self._claimant.lease_s) for job in claimed], was_full=is_full)
-        _record(claimed, self._claimant.worker)
+        # The jobs begin first; telling of them takes its turn after.
+        asyncio.get_running_loop().call_soon(_record, claimed, self._claimant.worker)
 
     async def _give_back_unknown(self) -> None:
         """The reply to a claim was lost. What it claimed was not begun, so it need not wait for its lease to end."""
