@@ -38,6 +38,7 @@ from trunkline.control.provider import Flags
 from trunkline.control.refresh import ControlRefresh
 from trunkline.control.webhook import ANNOUNCE_ALARM, AlarmAnnouncer, AlarmDelivery
 from trunkline.dispatch.accounts import AccountDesk, AccountsRefresh
+from trunkline.dispatch.calls import LIMITS as CALL_LIMITS
 from trunkline.dispatch.calls import CallFold
 from trunkline.dispatch.checks import CheckLimits
 from trunkline.dispatch.configuration import DialStops
@@ -48,7 +49,6 @@ from trunkline.dispatch.inbound import Inbound
 from trunkline.dispatch.intent_batch import Rules
 from trunkline.dispatch.results import ResultWriter
 from trunkline.dispatch.sender import Callbacks, Sender, SenderLimits
-from trunkline.errors import BusUnavailable
 from trunkline.jobs.crew import CrewLimits
 from trunkline.jobs.face import JobFace
 from trunkline.jobs.platform.catalogue import PlatformParts, job_files, platform_registry
@@ -67,7 +67,7 @@ from trunkline.loops.loader import Loader, Refiller
 from trunkline.loops.pods import PodExpiry
 from trunkline.loops.rebuilder import Rebuilder
 from trunkline.mailbox.inbox import Inbox
-from trunkline.mailbox.worker import MailboxWorker, WorkerLimits
+from trunkline.mailbox.worker import MailboxWorker
 from trunkline.router.allocator import Allocated, Allocator, NoneFree
 from trunkline.router.config import RouterConfig
 from trunkline.router.pods import Pods
@@ -170,7 +170,7 @@ class Platform:
 
         # What the carrier reports is folded into facts, and what follows is settled.
         self.call_worker = MailboxWorker(
-            database, bus, CallFold(bus, self._release_pods), settings.identity, WorkerLimits()
+            database, bus, CallFold(bus, self._release_pods), settings.identity, CALL_LIMITS
         )
 
         # What follows a call is enqueued with the fact that caused it, and run by the role `jobs`.
@@ -415,8 +415,7 @@ class Platform:
 
     async def _release_pods(self, call_ids: list[str]) -> None:
         """The carrier says that these calls are over: the fourth of the ways in which a pod is released."""
-        for call_id in call_ids:
-            try:
-                await self.allocator.release(call_id)
-            except BusUnavailable:
-                log.warning("router.release_lost", call_id=call_id)
+        released = await asyncio.gather(*map(self.allocator.release, call_ids), return_exceptions=True)
+        lost = [error for error in released if isinstance(error, BaseException)]
+        if lost:
+            log.warning("router.release_lost", calls=len(lost), reason=str(lost[0]))

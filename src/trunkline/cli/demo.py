@@ -87,6 +87,7 @@ class Demo:
                 TWILIO_BASE_URL=carrier.base_url,
                 TWILIO_ACCOUNT_SID=account.sid,
                 TWILIO_AUTH_TOKEN=account.auth_token,
+                TWILIO_CALLS_PER_SECOND=account.calls_per_s,
             )
         )
         pods = await stack.enter_async_context(SimulatedPods(PODS, platform.base_url, key))

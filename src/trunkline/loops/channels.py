@@ -54,7 +54,9 @@ class ChannelReconciler(Loop):
             truth = await store_schedule.holders(conn)
             now_ms = await store_schedule.clock_s(conn) * 1000
         changed = await channels.configure(self._bus, wanted)
-        written = await channels.hold(self._bus, truth)
+        # Only what is missing here: a call that ended after Postgres was read must not get its channel back.
+        known = {holder.attempt_id for holder in believed}
+        written = await channels.hold(self._bus, [h for h in truth if h.attempt_id not in known])
         true_ids = {holder.attempt_id for holder in truth}
         oldest_ms = now_ms - self._grant_ttl_s * 1000
         dead = [h for h in believed if h.attempt_id not in true_ids and h.granted_ms < oldest_ms]

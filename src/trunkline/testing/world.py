@@ -64,6 +64,7 @@ def world_settings(
         "TWILIO_BASE_URL": carrier.base_url,
         "TWILIO_ACCOUNT_SID": account.sid,
         "TWILIO_AUTH_TOKEN": account.auth_token,
+        "TWILIO_CALLS_PER_SECOND": account.calls_per_s,
     }
     return load_settings({}, **(given | more))
 
