@@ -35,7 +35,7 @@ class Loader(Loop):
 
     name = "loader"
 
-    def __init__(self, database: Database, bus: Bus, interval_s: float = 2.0):
+    def __init__(self, database: Database, bus: Bus, interval_s: float = 5.0):
         super().__init__(interval_s)
         self._database = database
         self._bus = bus
