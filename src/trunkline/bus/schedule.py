@@ -83,15 +83,15 @@ async def match(bus: Bus, attempt_ids: Sequence[UUID], *, clock_offset_ms: int) 
     args: list[str | int] = [bus.memory, bus.epoch, clock_offset_ms, BECOME_DUE_MAX, *map(str, attempt_ids)]
     next_ms, grants, closed = await bus.run(_MATCH, [bus.keys.epoch], args)
     return Match(
-        tuple(_grant(grants[i : i + 6]) for i in range(0, len(grants), 6)),
+        tuple(_grant(grants[i : i + 7]) for i in range(0, len(grants), 7)),
         tuple((UUID(closed[i]), int(closed[i + 1])) for i in range(0, len(closed), 2)),
         None if float(next_ms) < 0 else float(next_ms) / 1000,
     )
 
 
 def _grant(fields: Sequence[str]) -> Grant:
-    attempt, lead, version, number, channel, due = fields
-    return Grant(UUID(attempt), UUID(lead), int(version), UUID(number), int(channel), int(due))
+    attempt, lead, version, number, channel, due, granted = fields
+    return Grant(UUID(attempt), UUID(lead), int(version), UUID(number), int(channel), int(due), int(granted))
 
 
 async def give_back(bus: Bus, unused: Iterable[GiveBack], *, clock_offset_ms: int = 0) -> int:

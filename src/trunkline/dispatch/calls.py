@@ -69,7 +69,7 @@ class CallFold:
         folded = {attempt.id: _facts(attempt, facts[attempt.id]) for attempt in locked.values()}
         changed = {each: known for each, known in folded.items() if known != locked[each].facts}
         applied = await _apply(tx, locked, changed)
-        settlement = await settle(tx, locked, _decisions(locked, applied))
+        settlement = await settle(tx, locked, _decisions(locked, applied), applied)
         ended = [
             facts.call_id for facts in applied.values() if facts.state is AttemptState.ENDED and facts.call_id
         ]

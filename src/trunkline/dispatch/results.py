@@ -12,14 +12,16 @@ from uuid import UUID
 
 from trunkline.bus.connection import Bus
 from trunkline.crashpoint import crash_point
+from trunkline.dispatch.intent import slow_account
 from trunkline.dispatch.settlement import Settlement, settle
 from trunkline.errors import BusUnavailable
 from trunkline.leads import policy
-from trunkline.model import Budget, Decision
+from trunkline.model import Budget, Decision, Retry
 from trunkline.states import AttemptState
 from trunkline.store import attempts
 from trunkline.store.attempts import Result
 from trunkline.store.database import UNAVAILABLE, Database
+from trunkline.store.dispatch import UNACCEPTABLE
 from trunkline.telemetry import get_logger
 from trunkline.telephony.carrier import Accepted, InDoubt, PlaceResult, Rejected, Throttled
 
@@ -28,12 +30,16 @@ log = get_logger(__name__)
 LINGER_S = 0.03
 BATCH_MAX = 200
 RETRY_AFTER_S = 1.0
+# A call that we ourselves did not send costs its lead nothing; it only must not come back in a hot loop.
+NOT_SENT_DELAY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     attempt_id: UUID
     place: PlaceResult
+    # Carrier and name of the account that it was asked of.
+    account: tuple[str, str]
 
 
 class ResultWriter:
@@ -57,18 +63,29 @@ class ResultWriter:
 
     async def _drain(self) -> None:
         await asyncio.sleep(LINGER_S)
+        apart = 0
         while self._waiting:
-            batch = self._waiting[:BATCH_MAX]
+            batch = self._waiting[: 1 if apart else BATCH_MAX]
             try:
                 settlement = await self._write(batch)
-            except UNAVAILABLE as error:
-                # The answers stay here. If this process dies, the attempts are `dialing` past their deadline and
-                # become `in_doubt`: nothing is lost, only slower.
-                log.warning("results.store_unavailable", waiting=len(self._waiting), error=str(error))
-                await asyncio.sleep(RETRY_AFTER_S)
-                continue
+            except Exception as error:
+                if isinstance(error, UNAVAILABLE) and not isinstance(error, UNACCEPTABLE):
+                    # The answers stay here. If this process dies, the attempts are `dialing` past their deadline and
+                    # become `in_doubt`: nothing is lost, only slower.
+                    log.warning("results.store_unavailable", waiting=len(self._waiting), error=str(error))
+                    await asyncio.sleep(RETRY_AFTER_S)
+                    continue
+                if len(batch) > 1:
+                    # One of them cannot be written, and must not keep the others from it: one by one.
+                    apart = len(batch)
+                    continue
+                # The checker will ask the carrier what became of the call.
+                log.error("results.not_written", attempt_id=str(batch[0].attempt_id), exc_info=error)
+                settlement = Settlement()
             del self._waiting[: len(batch)]
+            apart = max(0, apart - 1)
             await self._tell(settlement)
+            await self._slow_down(batch)
 
     async def _write(self, batch: Sequence[Answer]) -> Settlement:
         crash_point("results.before_write")
@@ -89,6 +106,19 @@ class ResultWriter:
         except BusUnavailable as error:
             log.warning("results.bus_unavailable", error=str(error))
 
+    async def _slow_down(self, batch: Sequence[Answer]) -> None:
+        """Accounts whose carrier said that we are too fast. The calls themselves are written by now."""
+        waits_s: dict[tuple[str, str], float] = {}
+        for answer in batch:
+            if isinstance(answer.place, Throttled):
+                wait_s = max(answer.place.retry_after_s, waits_s.get(answer.account, 0.0))
+                waits_s[answer.account] = wait_s
+        for (carrier, account), wait_s in waits_s.items():
+            try:
+                await slow_account(self._database, carrier, account, wait_s)
+            except UNAVAILABLE as error:
+                log.warning("results.account_not_slowed", carrier=carrier, error=str(error))
+
 
 def _result(answer: Answer) -> Result:
     match answer.place:
@@ -104,6 +134,8 @@ def _result(answer: Answer) -> Result:
 
 def _decide(place: PlaceResult, budget: Budget) -> Decision | None:
     match place:
+        case Rejected(reason="not_sent_in_time"):
+            return Retry(NOT_SENT_DELAY_S, counted=False)
         case Rejected(code=code):
             return policy.after_refusal(code, budget)
         case Throttled(retry_after_s=retry_after_s):

@@ -110,7 +110,7 @@ class Sender:
             log.info(
                 "call.placed", carrier=intent.carrier, result=_word(place), lateness_s=round(lateness_s, 3)
             )
-            self._results.add(Answer(intent.attempt_id, place))
+            self._results.add(Answer(intent.attempt_id, place, (intent.carrier, intent.account)))
 
     async def _until(self, boottime_s: float) -> None:
         wait_s = boottime_s - self._clock.boottime_s()
@@ -129,7 +129,11 @@ class Sender:
             log.warning("call.not_sent", reason="late")
             return Rejected("not_sent_in_time", "late", retryable=True)
         crash_point("dialer.before_send")
-        return await carrier.place(self._order(intent, asked))
+        try:
+            return await carrier.place(self._order(intent, asked))
+        except Exception as error:  # a bug of ours, and the call may have been made all the same
+            log.error("call.broke", carrier=intent.carrier, exc_info=error)
+            return InDoubt(type(error).__name__)
 
     def _order(self, intent: Intent, asked: Asked) -> CallOrder:
         return CallOrder(

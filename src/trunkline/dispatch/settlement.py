@@ -11,12 +11,15 @@ from uuid import UUID
 from trunkline.bus import channels, epoch, schedule
 from trunkline.bus.connection import Bus
 from trunkline.errors import MemoryLost
-from trunkline.model import Decision, Entry, Finish, Retry
+from trunkline.leads.cancellation import Cancellation, after_cancellation
+from trunkline.model import CallFacts, Decision, Entry, Finish, Retry
 from trunkline.states import LeadStatus
 from trunkline.store import attempts
 from trunkline.store.attempts import Attempt
 from trunkline.store.database import Connection
 from trunkline.telemetry import metrics
+
+NOTHING_LEARNT: Mapping[UUID, CallFacts] = {}
 
 
 @dataclass(slots=True)
@@ -38,15 +41,23 @@ class Settlement:
 
 
 async def settle(
-    tx: Connection, locked: Mapping[UUID, Attempt], decisions: Iterable[tuple[UUID, Decision]]
+    tx: Connection,
+    locked: Mapping[UUID, Attempt],
+    decisions: Iterable[tuple[UUID, Decision]],
+    learnt: Mapping[UUID, CallFacts] = NOTHING_LEARNT,
 ) -> Settlement:
-    """Write what was decided about the leads of these attempts. The decided attempts no longer hold a channel."""
+    """Write what was decided about the leads of these attempts. The decided attempts no longer hold a channel. `learnt`
+    are the facts of this transaction; of the other attempts those hold that were read with them."""
     settlement, ends, retries = Settlement(), {}, {}
-    for attempt_id, decision in decisions:
+    for attempt_id, proposed in decisions:
         attempt = locked[attempt_id]
         settlement.freed.append(attempt_id)
         if attempt.lead_id is None or not _may_decide(attempt):
             continue
+        facts = learnt.get(attempt_id, attempt.facts)
+        decision = after_cancellation(
+            proposed, _cancellation(attempt), was_answered=facts.answered_at is not None
+        )
         match decision:
             case Finish():
                 ends[attempt.lead_id] = decision
@@ -56,6 +67,10 @@ async def settle(
     await attempts.finish_leads(tx, ends)
     settlement.scheduled = await attempts.retry_leads(tx, retries)
     return settlement
+
+
+def _cancellation(attempt: Attempt) -> Cancellation | None:
+    return Cancellation(attempt.cancel_reason, attempt.hang_up_wanted) if attempt.is_cancelled else None
 
 
 def _may_decide(attempt: Attempt) -> bool:

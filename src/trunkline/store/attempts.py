@@ -41,6 +41,10 @@ class Attempt:
     lead_status: LeadStatus | None
     budget: Budget
     is_newest: bool
+    # Somebody wanted the lead's end while it was being called, or even the call cut short.
+    is_cancelled: bool = False
+    cancel_reason: str | None = None
+    hang_up_wanted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,9 @@ def _attempt(row: Any) -> Attempt:
         lead_status=LeadStatus(row["lead_status"]) if row["lead_status"] else None,
         budget=Budget(row["attempt_count"] or 1, row["max_attempts"] or 1, row["carrier_error_count"] or 0),
         is_newest=row["is_newest"],
+        is_cancelled=row["is_cancelled"],
+        cancel_reason=row["cancel_reason"],
+        hang_up_wanted=row["hang_up_wanted"],
     )
 
 

@@ -153,7 +153,7 @@ async def postgres_swallowed(scene: Scene) -> None:
 async def commits_unanswered(scene: Scene) -> None:
     """Commits take effect and one dialer never learns of it."""
     for _ in range(4):
-        scene.place.to_postgres.swallow_reply(after=b"COMMIT")
+        scene.place.to_postgres.swallow_reply(after=b"COMMIT;")
         await asyncio.sleep(scene.some_s((0.1, 0.3)))
     await scene.place.to_postgres.heal()
 

@@ -6,7 +6,7 @@
 -- ARGV[1] key prefix  ARGV[2] epoch number  ARGV[3] offset of Postgres' clock in ms: Postgres decides what is due
 -- ARGV[4] the most leads that become due in this run  ARGV[5..] attempt ids; their count is the most that is granted
 -- -> {ms until something happens by itself (-1: nothing will; 0: ask again at once),
---     grants: attempt, lead, version, number, channel, due, …; leads whose window has closed: lead, version, …}
+--     grants: attempt, lead, version, number, channel, due, granted at, …; leads whose window closed: lead, version, …}
 local base = ARGV[1]
 -- @include epoch
 -- @include leads
@@ -95,7 +95,7 @@ local function grant(flow, start, lead, number, channel)
     redis.call('ZADD', base .. 'finish:' .. parts.pool, finish, flow)
   end
   redis.call('ZREMRANGEBYSCORE', base .. 'finish:' .. parts.pool, '-inf', start)
-  for _, value in ipairs({attempt, lead.id, lead.version, number, channel, string.format('%.0f', lead.due)}) do
+  for _, value in ipairs({attempt, lead.id, lead.version, number, channel, string.format('%.0f', lead.due), text_now}) do
     grants[#grants + 1] = tostring(value)
   end
   next_id = next_id + 1

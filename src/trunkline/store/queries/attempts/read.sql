@@ -3,7 +3,8 @@ SELECT a.id, a.lead_id, a.attempt_no, a.carrier, a.holds_channel, a.state, a.car
        a.answered_at, a.ended_at, a.end_reason, a.duration_s,
        -- By Postgres' own clock; the numbers of attempts repeat when one is not counted against its lead.
        NOT EXISTS (SELECT FROM attempts AS n WHERE n.lead_id = a.lead_id AND n.intent_at > a.intent_at) AS is_newest,
-       l.status AS lead_status, l.attempt_count, l.max_attempts, l.carrier_error_count
+       l.status AS lead_status, l.attempt_count, l.max_attempts, l.carrier_error_count,
+       l.cancel_requested_at IS NOT NULL AS is_cancelled, l.cancel_reason, a.hang_up_at IS NOT NULL AS hang_up_wanted
 FROM attempts AS a
 LEFT JOIN leads AS l ON l.id = a.lead_id
 WHERE a.id = ANY($1::uuid[])

@@ -1,0 +1,302 @@
+"""The whole way of a call in one process, step by step: every loop is there and none runs by itself.
+
+    async with open_stage(database_url, redis_url, key_prefix) as stage:
+        lead = await stage.dialing.lead()
+        await stage.dial()
+        stage.carrier.orders                # what truly left for the carrier
+
+The carrier is scripted: it answers what the test says, when the test says it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, cast
+from uuid import UUID
+
+from trunkline.bus import channels, epoch
+from trunkline.bus.connection import Bus
+from trunkline.bus.connection import connect as connect_bus
+from trunkline.bus.keys import Keys
+from trunkline.clock import Clock, SystemClock
+from trunkline.control.controls import Controls
+from trunkline.control.stops import Stops
+from trunkline.dispatch.calls import KIND, CallFold
+from trunkline.dispatch.checks import CheckLimits
+from trunkline.dispatch.dialer import Dialer, DialerLimits
+from trunkline.dispatch.hangups import HangUps
+from trunkline.dispatch.intent_batch import Rules
+from trunkline.dispatch.policies import Policies
+from trunkline.dispatch.results import ResultWriter
+from trunkline.dispatch.sender import Callbacks, Sender, SenderLimits
+from trunkline.loops.channels import ChannelReconciler
+from trunkline.loops.checker import Checker
+from trunkline.loops.loader import Loader, Refiller
+from trunkline.loops.rebuilder import Rebuilder
+from trunkline.mailbox.inbox import Inbox
+from trunkline.mailbox.worker import MailboxWorker, WorkerLimits
+from trunkline.model import Entry
+from trunkline.store.database import Database
+from trunkline.store.mailboxes import NewEvent
+from trunkline.telephony.callbacks import CallbackKeys
+from trunkline.telephony.carrier import (
+    Accepted,
+    CallOrder,
+    HangUpAsked,
+    HangUpResult,
+    ListResult,
+    LookUpResult,
+    NoSuchCall,
+    PlaceResult,
+)
+from trunkline.telephony.directory import CarrierDirectory
+from trunkline.testing.dialing import Dialing, open_dialing
+
+ME = "stage"
+SECRET = "a secret of the stage"
+LIMITS = CheckLimits(request_timeout_s=5, ring_timeout_s=30, time_limit_s=3600)
+
+
+class ScriptedCarrier:
+    """Takes every call unless the test says otherwise, and knows of its calls what the test says."""
+
+    name = "twilio"
+
+    def __init__(self) -> None:
+        self.orders: list[CallOrder] = []
+        self.answer: Callable[[CallOrder], Awaitable[PlaceResult]] = self.accept
+        self.calls: ListResult = []
+        self.found: dict[str, LookUpResult] = {}
+        self.hung_up: list[str] = []
+
+    async def accept(self, order: CallOrder) -> PlaceResult:
+        return Accepted(f"CA-{order.attempt_id}")
+
+    def says(self, *answers: PlaceResult) -> None:
+        """These, one after the other; the last one from then on."""
+        left = list(answers)
+
+        async def next_one(_: CallOrder) -> PlaceResult:
+            return left.pop(0) if len(left) > 1 else left[0]
+
+        self.answer = next_one
+
+    async def place(self, order: CallOrder) -> PlaceResult:
+        self.orders.append(order)
+        return await self.answer(order)
+
+    async def list_calls(self, to: str, from_: str, since: datetime) -> ListResult:
+        if not isinstance(self.calls, list):
+            return self.calls
+        return [
+            call
+            for call in self.calls
+            if (call.to, call.from_) == (to, from_) and (call.created_at or datetime.now(UTC)) >= since
+        ]
+
+    async def look_up(self, call_id: str) -> LookUpResult:
+        return self.found.get(call_id, NoSuchCall())
+
+    async def hang_up(self, call_id: str, *, only_unanswered: bool = False) -> HangUpResult:
+        self.hung_up.append(call_id)
+        return HangUpAsked("completed")
+
+
+class _OneCarrier:
+    def __init__(self, carrier: ScriptedCarrier):
+        self._carrier = carrier
+
+    def get(self, carrier: str, account: str = "default") -> ScriptedCarrier:
+        return self._carrier
+
+
+@dataclass
+class Stage:
+    dialing: Dialing
+    bus: Bus
+    carrier: ScriptedCarrier
+    clock: Clock
+    controls: Controls
+    inbox: Inbox
+    rebuilder: Rebuilder
+    loader: Loader
+    refiller: Refiller
+    reconciler: ChannelReconciler
+    checker: Checker
+    folder: MailboxWorker
+    hang_ups: HangUps
+    ended_calls: list[str]
+    _dialers: list[Dialer] = field(default_factory=list)
+    _senders: list[Sender] = field(default_factory=list)
+
+    @property
+    def database(self) -> Database:
+        return self.dialing.database
+
+    @property
+    def dialer(self) -> Dialer:
+        return self._dialers[0]
+
+    def another_dialer(
+        self,
+        *,
+        database: Database | None = None,
+        bus: Bus | None = None,
+        clock: Clock | None = None,
+        name: str | None = None,
+        **limits: Any,
+    ) -> Dialer:
+        """One more, which may see its engines and clocks in its own way."""
+        database, bus, clock = database or self.database, bus or self.bus, clock or self.clock
+        sender = Sender(
+            clock,
+            self.directory,
+            Callbacks("http://trunkline.test", CallbackKeys.from_secrets([SECRET])),
+            ResultWriter(database, bus),
+            SenderLimits(),
+            killed=self.controls.killed,
+        )
+        dialer = Dialer(
+            database,
+            bus,
+            clock,
+            sender,
+            name or f"{ME}-{len(self._dialers) + 1}",
+            Rules(policies=Policies(fresh_s=0)),
+            _nothing_reopens,
+            DialerLimits(**limits),
+        )
+        self._dialers.append(dialer)
+        self._senders.append(sender)
+        return dialer
+
+    @property
+    def directory(self) -> CarrierDirectory:
+        return cast(CarrierDirectory, _OneCarrier(self.carrier))
+
+    async def dial(self, dialer: Dialer | None = None) -> int:
+        """Bring what is due, match, send, and write down the answers; how many calls were sent."""
+        await self.loader.run_once()
+        sent = await (dialer or self.dialer).run_once()
+        await (dialer or self.dialer).drain()
+        return sent
+
+    async def told(self, attempt: UUID, *kinds: str, call_id: str | None = None, **more: Any) -> None:
+        """The carrier's webhooks of a call, in this order, and folded."""
+        for kind in kinds:
+            await self.inbox.append(event(attempt, kind, call_id or f"CA-{attempt}", **more))
+        await self.folder.drain()
+
+    async def age(self, attempt: UUID, seconds: float) -> None:
+        """Let time pass since it was sent, and let somebody look at it now."""
+        await self.dialing.run(
+            "UPDATE attempts SET intent_at = intent_at - d, send_at = send_at - d, next_check_at = now()"
+            " FROM make_interval(secs => $2) AS d WHERE id = $1",
+            attempt,
+            seconds,
+        )
+
+    async def attempts(self, lead: UUID) -> list[dict[str, Any]]:
+        async with self.database.connection() as conn:
+            rows = await conn.fetch("SELECT * FROM attempts WHERE lead_id = $1 ORDER BY id", lead)
+        return [dict(row) for row in rows]
+
+    async def attempt(self, lead: UUID) -> dict[str, Any]:
+        (only,) = await self.attempts(lead)
+        return only
+
+    async def lead(self, lead: UUID) -> dict[str, Any]:
+        return await self.dialing.lead_row(lead)
+
+    async def due_now(self, *leads: UUID) -> None:
+        """As if their time had come; an edit, so with a new version."""
+        await self.dialing.run(
+            "UPDATE leads SET due_at = now(), version = version + 1 WHERE id = ANY($1)", list(leads)
+        )
+
+    async def held(self) -> set[UUID]:
+        """Who holds a channel, as Valkey has it."""
+        return {holder.attempt_id for holder in await channels.holders(self.bus)}
+
+    async def truly_held(self) -> set[UUID]:
+        async with self.database.connection() as conn:
+            return {row["id"] for row in await conn.fetch("SELECT id FROM attempts WHERE holds_channel")}
+
+    async def forget(self) -> None:
+        """Everything that Valkey knew of this domain is gone."""
+        keys = self.bus.keys
+        async for key in self.bus.client.scan_iter(match=f"{keys.prefix}:{{{keys.domain}}}:*"):
+            await self.bus.client.delete(key)
+
+    async def known_leads(self) -> dict[str, str]:
+        await epoch.ensure(self.bus)
+        found: dict[str, str] = await self.bus.read(self.bus.client.hgetall(f"{self.bus.memory}leads"))
+        return found
+
+
+def event(attempt: UUID, kind: str, call_id: str, **more: Any) -> NewEvent:
+    at = more.get("at") or datetime.now(UTC)
+    return NewEvent(
+        kind=KIND,
+        key=str(attempt),
+        dedupe_key=more.get("dedupe_key") or f"{call_id}:{kind}",
+        type=kind,
+        payload={
+            "kind": kind,
+            "call_id": call_id,
+            "at": at.isoformat(),
+            "reason": more.get("reason", "completed" if kind == "ended" else None),
+            "duration_s": more.get("duration_s"),
+            "raw": {},
+        },
+    )
+
+
+async def _nothing_reopens(closed: Sequence[tuple[UUID, int]]) -> Sequence[Entry]:
+    return []
+
+
+@asynccontextmanager
+async def open_stage(
+    database_url: str, redis_url: str, key_prefix: str, *, clock: Clock | None = None
+) -> AsyncIterator[Stage]:
+    """With a memory that is built, one number of ten channels, and nothing to do."""
+    async with open_dialing(database_url) as dialing:
+        bus = connect_bus(redis_url, Keys(prefix=key_prefix))
+        clock = clock or SystemClock()
+        controls = Controls(clock)
+        controls.read(await dialing.now(), Stops())
+        carrier = ScriptedCarrier()
+        directory = cast(CarrierDirectory, _OneCarrier(carrier))
+        inbox = Inbox(dialing.database, bus)
+        ended: list[str] = []
+
+        async def note_ended(call_ids: list[str]) -> None:
+            ended.extend(call_ids)
+
+        stage = Stage(
+            dialing,
+            bus,
+            carrier,
+            clock,
+            controls,
+            inbox,
+            Rebuilder(dialing.database, bus, controls),
+            Loader(dialing.database, bus),
+            Refiller(dialing.database, bus),
+            ChannelReconciler(dialing.database, bus, controls, grant_ttl_s=5),
+            Checker(dialing.database, bus, SystemClock(), directory, inbox, LIMITS),
+            MailboxWorker(dialing.database, bus, CallFold(bus, note_ended), ME, WorkerLimits()),
+            HangUps(dialing.database, directory),
+            ended,
+        )
+        stage.another_dialer(name=ME)
+        await stage.rebuilder.run_once()
+        try:
+            yield stage
+        finally:
+            await asyncio.gather(*(sender.drain() for sender in stage._senders))
+            await inbox.aclose()
+            await bus.close()

@@ -1,0 +1,269 @@
+"""Faults 18 to 27 of the design that this one replaces: how people were rung twice, and leads forgotten or starved."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+
+from trunkline.bus.connection import connect as connect_bus
+from trunkline.bus.keys import Keys
+from trunkline.bus.probe import server_time_s
+from trunkline.errors import BusUnavailable
+from trunkline.store import attempts as store_attempts
+from trunkline.store import lead_edits
+from trunkline.store.tenants import PLATFORM
+from trunkline.telephony.carrier import (
+    Accepted,
+    CallOrder,
+    CallView,
+    InDoubt,
+    LookUpUnavailable,
+    PlaceResult,
+    Rejected,
+)
+from trunkline.testing.proxy import TcpProxy
+from trunkline.testing.stage import Stage, open_stage
+from trunkline.testing.world import open_world
+
+
+@pytest.fixture
+async def stage(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[Stage]:
+    async with open_stage(database_url, redis_url, key_prefix) as stage:
+        yield stage
+
+
+def as_listed(order: CallOrder, state: str = "answered", **more: object) -> CallView:
+    """The carrier's own record of a call that it made for this order."""
+    return CallView(
+        f"CA-{order.attempt_id}",
+        order.to,
+        order.from_,
+        state,
+        state,  # type: ignore[arg-type]
+        created_at=datetime.now(UTC),
+        **more,  # type: ignore[arg-type]
+    )
+
+
+async def test_fault_18_a_reply_that_never_came_is_no_reason_to_ring_again(stage: Stage) -> None:
+    lead = await stage.dialing.lead()
+    stage.carrier.says(InDoubt("time-out"))
+    assert await stage.dial() == 1
+    assert (await stage.attempt(lead))["state"] == "in_doubt"
+    await stage.due_now(lead)
+    assert await stage.dial() == 0
+    (order,) = stage.carrier.orders
+    assert await stage.held() == {order.attempt_id}, "it may be live, so its line is taken"
+    await stage.told(order.attempt_id, "ringing", "answered", "ended")
+    assert (await stage.lead(lead))["outcome"] == "ANSWERED"
+    assert len(stage.carrier.orders) == 1
+
+
+async def test_fault_18_a_dialer_that_died_after_its_request_is_no_reason_to_ring_again(stage: Stage) -> None:
+    """Its attempt is found by the checker, and its call in the carrier's list."""
+    lead = await stage.dialing.lead()
+    asked, never = asyncio.Event(), asyncio.Event()
+
+    async def dies(_: CallOrder) -> PlaceResult:
+        asked.set()
+        await never.wait()
+        raise asyncio.CancelledError
+
+    stage.carrier.answer = dies
+    await stage.loader.run_once()
+    await stage.dialer.run_once()
+    await asked.wait()
+    (order,) = stage.carrier.orders
+    stage.carrier.calls = [as_listed(order)]
+    await stage.age(order.attempt_id, 20)
+    await stage.checker.run_once()
+    assert (await stage.attempt(lead))["state"] == "in_doubt"
+    await stage.age(order.attempt_id, 0)
+    await stage.checker.run_once()
+    await stage.folder.drain()
+    adopted = await stage.attempt(lead)
+    assert (adopted["state"], adopted["carrier_call_id"]) == ("answered", f"CA-{order.attempt_id}")
+    assert len(stage.carrier.orders) == 1
+    never.set()
+
+
+async def test_fault_19_webhooks_that_beat_the_reply_find_their_attempt(stage: Stage) -> None:
+    lead = await stage.dialing.lead()
+
+    async def slow(order: CallOrder) -> PlaceResult:
+        await stage.told(order.attempt_id, "ringing", "answered", "ended")
+        return Accepted(f"CA-{order.attempt_id}")
+
+    stage.carrier.answer = slow
+    await stage.dial()
+    found = await stage.attempt(lead)
+    assert (found["state"], found["holds_channel"]) == ("ended", False)
+    assert found["carrier_call_id"] == f"CA-{found['id']}"
+    assert (await stage.lead(lead))["outcome"] == "ANSWERED"
+    assert await stage.held() == set()
+
+
+@pytest.mark.parametrize("hang_up", [True, False])
+async def test_fault_20_an_abort_during_the_dial_is_heard(stage: Stage, hang_up: bool) -> None:
+    lead = await stage.dialing.lead()
+
+    async def aborted_meanwhile(order: CallOrder) -> PlaceResult:
+        async with stage.database.transaction() as tx:
+            await lead_edits.lock(tx, PLATFORM, [lead])
+            await lead_edits.request_cancel(tx, [lead], "changed my mind", hang_up=hang_up)
+        return Accepted(f"CA-{order.attempt_id}")
+
+    stage.carrier.answer = aborted_meanwhile
+    await stage.dial()
+    (order,) = stage.carrier.orders
+    await stage.hang_ups.run_once()
+    assert stage.carrier.hung_up == ([f"CA-{order.attempt_id}"] if hang_up else [])
+    # Nobody has answered. Without the abort it would be called again.
+    await stage.told(order.attempt_id, "ended", reason="no_answer")
+    row = await stage.lead(lead)
+    assert (row["status"], row["outcome"], row["outcome_reason"]) == (
+        "FINISHED",
+        "ABORTED",
+        "changed my mind",
+    )
+    assert await stage.held() == set()
+
+
+async def test_fault_21_no_call_is_closed_by_time_alone(stage: Stage) -> None:
+    lead = await stage.dialing.lead()
+    await stage.dial()
+    (order,) = stage.carrier.orders
+    await stage.told(order.attempt_id, "answered")
+    call_id = f"CA-{order.attempt_id}"
+    for said in (LookUpUnavailable("down"), as_listed(order)):
+        stage.carrier.found[call_id] = said
+        await stage.age(order.attempt_id, 7200)
+        await stage.checker.run_once()
+        await stage.folder.drain()
+        assert (await stage.attempt(lead))["state"] == "answered"
+        assert await stage.held() == {order.attempt_id}
+    stage.carrier.found[call_id] = as_listed(order, "ended", reason="completed")
+    await stage.age(order.attempt_id, 0)
+    await stage.checker.run_once()
+    await stage.folder.drain()
+    assert (await stage.attempt(lead))["state"] == "ended"
+    assert await stage.held() == set()
+    assert len(stage.carrier.orders) == 1
+
+
+async def test_fault_22_whatever_goes_wrong_leaves_no_lead_locked(stage: Stage) -> None:
+    """A carrier's code that breaks is a bug; the call may have been made, so it is in doubt, and found out about."""
+    lead = await stage.dialing.lead()
+
+    async def breaks(_: CallOrder) -> PlaceResult:
+        raise RuntimeError("a bug")
+
+    stage.carrier.answer = breaks
+    await stage.dial()
+    assert (await stage.attempt(lead))["state"] == "in_doubt"
+    (order,) = stage.carrier.orders
+    await given_up(stage, order.attempt_id)
+    assert (await stage.attempt(lead))["state"] == "absent"
+    stage.carrier.answer = stage.carrier.accept
+    await stage.due_now(lead)
+    assert await stage.dial() == 1
+
+
+async def given_up(stage: Stage, attempt: UUID) -> None:
+    """Every time the list is asked it lacks the call."""
+    for _ in range(5):
+        await stage.age(attempt, 600)
+        await stage.checker.run_once()
+
+
+async def test_fault_23_a_lead_that_no_carrier_takes_ends(stage: Stage) -> None:
+    lead = await stage.dialing.lead(max_attempts=20)
+    stage.carrier.says(Rejected("refused", "13224", retryable=True))
+    for _ in range(10):
+        await stage.due_now(lead)
+        await stage.dial()
+    row = await stage.lead(lead)
+    assert (row["status"], row["outcome"]) == ("FINISHED", "CARRIER_ERROR")
+    assert len(stage.carrier.orders) == 3
+
+
+async def test_fault_24_an_end_that_is_told_twice_is_one_retry(stage: Stage) -> None:
+    lead = await stage.dialing.lead(max_attempts=3)
+    await stage.dial()
+    (order,) = stage.carrier.orders
+    await stage.told(order.attempt_id, "ended", reason="busy")
+    once = await stage.lead(lead)
+    await stage.told(order.attempt_id, "ended", reason="busy", dedupe_key="told-again")
+    assert await stage.lead(lead) == once
+    assert (once["status"], once["attempt_count"]) == ("BACKLOG", 1)
+
+
+async def test_fault_24_the_end_of_a_call_and_its_retry_are_written_together_or_not_at_all(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lead = await stage.dialing.lead(max_attempts=3)
+    await stage.dial()
+    (order,) = stage.carrier.orders
+
+    async def dies(*_: object) -> None:
+        raise ConnectionResetError("the process is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store_attempts, "retry_leads", dies)
+        await stage.told(order.attempt_id, "ended", reason="busy")
+    assert (await stage.attempt(lead))["state"] == "accepted"
+    assert (await stage.lead(lead))["status"] == "PROCESSING"
+    await stage.dialing.run("UPDATE mailboxes SET claimable_at = now() WHERE claimable_at IS NOT NULL")
+    await stage.folder.drain()
+    assert (await stage.attempt(lead))["state"] == "ended"
+    assert (await stage.lead(lead))["status"] == "BACKLOG"
+
+
+async def test_fault_25_a_client_that_repeats_itself_is_one_lead(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    async with open_world(database_url, redis_url, key_prefix, pods=0) as world:
+        leads = await asyncio.gather(
+            *(
+                world.client.create_lead(merchant_id="m", phone="+15005551000", request_id="order-1")
+                for _ in range(8)
+            )
+        )
+        assert len({lead.id for lead in leads}) == 1
+
+
+async def test_fault_26_taking_a_lead_in_does_not_wait_for_a_valkey_that_is_away(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    async with (
+        TcpProxy.before(redis_url) as proxy,
+        open_world(database_url, proxy.url, key_prefix, pods=0) as world,
+    ):
+        proxy.black_hole()
+        asked = asyncio.create_task(valkey_gives_up(proxy.url, key_prefix))
+        taken_in = asyncio.create_task(
+            world.client.create_lead(merchant_id="m", phone="+15005551000", request_id="order-1")
+        )
+        done, _ = await asyncio.wait({asked, taken_in}, return_when=asyncio.FIRST_COMPLETED)
+        assert done == {taken_in}, "it was answered before the first command to Valkey gave up"
+        await asked
+        await proxy.heal()
+
+
+async def valkey_gives_up(url: str, key_prefix: str) -> None:
+    bus = connect_bus(url, Keys(prefix=key_prefix))
+    with pytest.raises(BusUnavailable):
+        await server_time_s(bus)
+    await bus.close()
+
+
+async def test_fault_27_one_tenants_many_leads_starve_nobody(stage: Stage) -> None:
+    await stage.dialing.run("UPDATE numbers SET max_channels = 4")
+    await stage.reconciler.run_once()
+    await stage.dialing.leads(100, merchant="m", due_in_s=-60)
+    few = await stage.dialing.leads(2, merchant="n", due_in_s=0)
+    assert await stage.dial() == 4
+    for lead in few:
+        assert (await stage.attempt(lead))["state"] == "accepted"
