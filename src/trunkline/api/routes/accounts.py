@@ -53,7 +53,10 @@ class AccountIn(Body):
                 {
                     "carrier": "twilio",
                     "name": "acme",
-                    "credentials": {"account_sid": "AC00000000000000000000000000000001", "auth_token": "…"},
+                    "credentials": {
+                        "account_sid": "AC00000000000000000000000000000001",
+                        "auth_token": "the-account-s-token",
+                    },
                     "starts_per_s": 1,
                 }
             ]
@@ -69,7 +72,9 @@ class AccountIn(Body):
 
 
 class AccountPatch(Body):
-    model_config = ConfigDict(json_schema_extra={"examples": [{"credentials": {"auth_token": "…"}}]})
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"credentials": {"auth_token": "the-account-s-token"}}]}
+    )
 
     credentials: dict[CredentialName, Credential] | None = Field(
         None, max_length=20, description=f"Those that change; an empty one is removed. {_CREDENTIALS}"
