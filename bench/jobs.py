@@ -3,7 +3,7 @@ every commit; SAQ on Valkey stands for what a queue in memory can do.
 
 Everybody has a database of its own on the same server, one process that enqueues and one that works. How fast a queue
 is drained is asked in turns, and the median of the rounds counts. How soon a single job is picked up, and how late a
-delayed one is, is asked of all at the same time, a few jobs each second: whatever else the machine does, it does to all.
+delayed one is, is asked of all at the same time, a few jobs each second: what the machine does, it does to all.
 """
 
 import asyncio

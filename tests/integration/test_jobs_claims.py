@@ -1,6 +1,7 @@
 """Out of the outbox: claims in order, fences that hold, and plans that stay good."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
@@ -13,6 +14,7 @@ from trunkline.store.jobs import PLANNER, Claimant, Claimed, Death, End, Lane, P
 from trunkline.store.sql import query
 from trunkline.store.tenants import PLATFORM
 from trunkline.testing.job_world import JobWorld, Work, job_world
+from trunkline.testing.waiting import eventually
 
 WORK = Lane("work", 50)
 
@@ -77,6 +79,18 @@ async def test_next_due_leaves_out_what_is_due_already(world: JobWorld) -> None:
     async with world.database.connection() as conn:
         [coming] = await jobs.next_due(conn, [WORK])
     assert coming.due_in_s is None
+
+
+async def test_what_became_due_between_the_claim_and_the_question_is_not_missed(world: JobWorld) -> None:
+    """The claim was too early for it. Asked only for what is still to come, it would wait for a survey."""
+    enqueued = await world.enqueue(run_at=datetime.now(UTC) + timedelta(seconds=0.2))
+    asked_s = time.monotonic()
+    assert await world.claim() == []
+    await eventually(lambda: world.sql("SELECT clock_timestamp() > $1", enqueued.run_at))
+    async with world.database.connection() as conn:
+        [coming] = await jobs.next_due(conn, [WORK], since_s=time.monotonic() - asked_s)
+    assert coming.due_in_s is not None
+    assert coming.due_in_s <= 0
 
 
 async def test_a_claim_looks_from_its_floor_and_a_survey_from_the_beginning(world: JobWorld) -> None:
@@ -232,7 +246,7 @@ HOT = {
                       "job_outbox_pkey"),
     "jobs/renew": ("ARRAY[gen_random_uuid()], ARRAY[1], 'w', 15", "job_outbox_pkey"),
     "jobs/expired": ("now(), 100", "job_outbox_expired_lease"),
-    "jobs/next_due": ("ARRAY['work'], ARRAY[50::int2], ARRAY[false]", "job_outbox_runnable"),
+    "jobs/next_due": ("ARRAY['work'], ARRAY[50::int2], ARRAY[false], 0", "job_outbox_runnable"),
     "jobs/survey": ("ARRAY['work']", "job_outbox_runnable"),
 }  # fmt: skip
 

@@ -127,7 +127,7 @@ class JobWorker(Loop):
             self._begin(claimed, asked_s, is_full=is_full)
         if not is_full:
             async with self._database.connection() as conn:
-                coming = await jobs.next_due(conn, lanes)
+                coming = await jobs.next_due(conn, lanes, since_s=self._now_s() - asked_s)
             self._book.emptied(coming, asked_s, self._now_s())
         return len(claimed)
 

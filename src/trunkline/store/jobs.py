@@ -276,10 +276,15 @@ async def survey(conn: Connection, job_types: Sequence[str]) -> list[Survey]:
     return [Survey(_lane(r), Place(r["run_at"], r["id"]), r["due_in_s"]) for r in rows]
 
 
-async def next_due(conn: Connection, lanes: Iterable[Lane]) -> list[NextDue]:
+async def next_due(conn: Connection, lanes: Iterable[Lane], *, since_s: float = 0.0) -> list[NextDue]:
+    """When each lane has something again, beginning with what became due in the last `since_s`."""
     listed = list(lanes)
     rows = await conn.fetch(
-        _NEXT_DUE, [x.job_type for x in listed], [x.priority for x in listed], [x.keyed for x in listed]
+        _NEXT_DUE,
+        [x.job_type for x in listed],
+        [x.priority for x in listed],
+        [x.keyed for x in listed],
+        since_s,
     )
     return [NextDue(_lane(r), r["seen_at"], r["due_in_s"]) for r in rows]
 
