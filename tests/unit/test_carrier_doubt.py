@@ -1,0 +1,134 @@
+"""The table of `doubt`, row by row and carrier by carrier: what an answer proves, in that carrier's own words."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from trunkline.telephony import exotel, plivo, twilio, vapi
+from trunkline.telephony.carrier import Accepted, InDoubt, PlaceResult, Rejected, Throttled
+from trunkline.telephony.carriers import CARRIERS
+from trunkline.telephony.doubt import CONCURRENCY_RETRY_S, QUEUE_RETRY_S, ROWS, Row, Verdict
+from trunkline.telephony.exchange import Dialect, Exchange, Lost, NotSent, Reply, classify
+
+DIALECTS: dict[str, Dialect] = {
+    "twilio": twilio.DIALECT,
+    "plivo": plivo.DIALECT,
+    "exotel": exotel.DIALECT,
+    "vapi": vapi.DIALECT,
+}
+# How each carrier says an error, and that it has a call.
+ERRORS: dict[str, Callable[[int, str, str], object]] = {
+    "twilio": lambda status, code, message: {"code": int(code), "message": message, "status": status},
+    "plivo": lambda status, code, message: {"api_id": "1", "error": message},
+    "exotel": lambda status, code, message: {"RestException": {"Status": status, "Message": message}},
+    "vapi": lambda status, code, message: {"statusCode": status, "message": message, "error": "Error"},
+}
+CREATED: dict[str, object] = {
+    "twilio": {"sid": "1"},
+    "plivo": {"request_uuid": "1", "message": "call fired", "api_id": "2"},
+    "exotel": {"Call": {"Sid": "1", "Status": "in-progress"}},
+    "vapi": {"id": "1", "status": "queued"},
+}
+RESULTS: dict[Verdict, Callable[[str], PlaceResult | type[InDoubt]]] = {
+    "in_doubt": lambda code: InDoubt,
+    "not_this_call": lambda code: Rejected("refused", code, retryable=False),
+    "not_now": lambda code: Rejected("refused", code, retryable=True),
+    "too_fast": lambda code: Throttled(QUEUE_RETRY_S),
+    "too_many": lambda code: Throttled(CONCURRENCY_RETRY_S, "concurrency"),
+}
+
+
+def reply(status: int, body: object) -> Reply:
+    return Reply(status, {}, body if isinstance(body, bytes) else json.dumps(body).encode())
+
+
+def test_every_carrier_has_its_rows() -> None:
+    assert set(ROWS) == set(DIALECTS) == set(CARRIERS)
+
+
+@pytest.mark.parametrize(
+    ("carrier", "row"),
+    [(carrier, row) for carrier, rows in ROWS.items() for row in rows],
+    ids=lambda value: value if isinstance(value, str) else f"{value.status} {value.code} {value.word}",
+)
+def test_a_row_means_what_it_says(carrier: str, row: Row) -> None:
+    status = row.status or 400
+    code = row.code or ("21211" if carrier == "twilio" else str(status))
+    result = classify(
+        reply(status, ERRORS[carrier](status, code, f"because of {row.word}")), DIALECTS[carrier]
+    )
+    wanted = RESULTS[row.verdict](code)
+    assert isinstance(result, InDoubt) if wanted is InDoubt else result == wanted
+    assert row.why
+
+
+# What no row names, whoever the carrier is.
+OTHERS: dict[str, tuple[Exchange, type[PlaceResult]]] = {
+    "could not connect": (NotSent("not_connected", "ClientConnectorError"), Rejected),
+    "connected after the deadline": (NotSent("not_sent_in_time", "late"), Rejected),
+    "time-out after sending": (Lost("TimeoutError"), InDoubt),
+    "reset after sending": (Lost("ClientOSError"), InDoubt),
+    "closed without a reply": (Lost("ServerDisconnectedError"), InDoubt),
+    "reply cut short": (Lost("ClientPayloadError"), InDoubt),
+    "429 of a proxy": (reply(429, b"<html>slow down</html>"), Throttled),
+    "2xx that is not JSON": (reply(201, b"<html>It works!</html>"), InDoubt),
+    "2xx that is empty": (reply(204, b""), InDoubt),
+    "2xx that is a list": (reply(200, []), InDoubt),
+    "2xx without an id": (reply(201, {"status": "queued"}), InDoubt),
+    "redirect": (reply(307, b""), InDoubt),
+    "403 of a firewall": (reply(403, b"<html>Blocked</html>"), InDoubt),
+    "404 of a proxy": (reply(404, b"no such host"), InDoubt),
+    "408 of a proxy": (reply(408, b""), InDoubt),
+    "400 with other JSON": (reply(400, {"oops": True}), InDoubt),
+    "500": (reply(500, b"Internal Server Error"), InDoubt),
+    "502": (reply(502, b"Bad Gateway"), InDoubt),
+    "503": (reply(503, b"Service Unavailable"), InDoubt),
+    "504": (reply(504, b"Gateway Time-out"), InDoubt),
+}
+
+
+@pytest.mark.parametrize("carrier", DIALECTS)
+@pytest.mark.parametrize("what", OTHERS)
+def test_what_no_row_names_is_in_doubt_unless_nothing_was_sent(carrier: str, what: str) -> None:
+    exchange, kind = OTHERS[what]
+    assert isinstance(classify(exchange, DIALECTS[carrier]), kind)
+
+
+@pytest.mark.parametrize("carrier", DIALECTS)
+@pytest.mark.parametrize("status", [409, 410, 418, 451])
+def test_a_refusal_of_a_status_that_no_row_names_proves_nothing(carrier: str, status: int) -> None:
+    said = ERRORS[carrier](status, "99999", "something new")
+    assert isinstance(classify(reply(status, said), DIALECTS[carrier]), InDoubt)
+
+
+@pytest.mark.parametrize("carrier", DIALECTS)
+def test_a_5xx_in_the_carriers_own_words_is_still_in_doubt(carrier: str) -> None:
+    said = ERRORS[carrier](500, "20500", "internal error")
+    assert isinstance(classify(reply(500, said), DIALECTS[carrier]), InDoubt)
+
+
+@pytest.mark.parametrize("carrier", DIALECTS)
+def test_an_id_makes_it_certain(carrier: str) -> None:
+    assert classify(reply(201, CREATED[carrier]), DIALECTS[carrier]) == Accepted("1")
+
+
+@pytest.mark.parametrize("carrier", DIALECTS)
+def test_the_words_of_one_carrier_are_not_anothers(carrier: str) -> None:
+    for other, say in ERRORS.items():
+        if other != carrier:
+            result = classify(reply(400, say(400, "21211", "no")), DIALECTS[carrier])
+            assert isinstance(result, InDoubt), other
+
+
+def test_vapi_takes_a_call_over_its_limit_and_does_not_say_how_long_it_waits() -> None:
+    body = {"id": "1", "subscriptionLimits": {"concurrencyBlocked": True, "concurrencyLimit": 10}}
+    result = classify(reply(201, body), DIALECTS["vapi"])
+    assert result == Accepted("1", None)
+    assert isinstance(result, Accepted)
+    assert result.is_queued
+
+
+def test_vapis_batch_answer_is_not_an_answer_to_one_call() -> None:
+    body = {"results": [], "errors": [{"customer": {"number": "+1"}, "error": "no"}]}
+    assert isinstance(classify(reply(201, body), DIALECTS["vapi"]), InDoubt)
