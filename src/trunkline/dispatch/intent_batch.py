@@ -1,4 +1,5 @@
-"""One intent's transaction, in four statements at READ COMMITTED: lock the leads, lock the limits, count, write.
+"""One intent's transaction, in four statements at READ COMMITTED: lock the leads, lock the limits, count, write. Limits
+that few merchants have are counted in a fifth, refusals are written in a sixth.
 
 The gates judge in between, on what was read under the locks. Counting is a statement of its own, later than the locks,
 because a statement's snapshot is older than what it waits for. Lock order, here and everywhere: leads, limits (persons,

@@ -15,7 +15,8 @@ from trunkline.store.sql import query
 
 _LOCK_GRANTED = query("dispatch/lock_granted")
 _LOCK_LIMITS = query("dispatch/lock_limits")
-_WRITE = query("dispatch/write_intents")
+_WRITE_INTENTS = query("dispatch/write_intents")
+_WRITE_REFUSALS = query("dispatch/write_refusals")
 _EXPLAIN = query("dispatch/explain")
 _OWNERS = query("dispatch/owners")
 _DISOWN_LOCK = query("dispatch/disown_lock")
@@ -112,7 +113,7 @@ class NewDecision:
 
 @dataclass(slots=True)
 class Writing:
-    """Everything that the last statement of an intent writes."""
+    """Everything that an intent writes."""
 
     attempts: list[NewAttempt] = field(default_factory=list)
     next_starts: list[NextStart] = field(default_factory=list)
@@ -121,8 +122,8 @@ class Writing:
     decisions: list[NewDecision] = field(default_factory=list)
 
     @property
-    def is_empty(self) -> bool:
-        return not (self.attempts or self.ends or self.moves or self.decisions)
+    def has_refusals(self) -> bool:
+        return bool(self.ends or self.moves or self.decisions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +200,15 @@ async def lock_limits(
 
 
 async def write(tx: Connection, writing: Writing, dialer: str) -> Written:
-    starts, decisions = writing.next_starts, writing.decisions
-    finishes, moves = list(writing.ends.values()), list(writing.moves.values())
+    inserted = await _write_attempts(tx, writing, dialer) if writing.attempts else frozenset()
+    moved = await _write_refusals(tx, writing) if writing.has_refusals else {}
+    return Written(inserted, moved)
+
+
+async def _write_attempts(tx: Connection, writing: Writing, dialer: str) -> frozenset[UUID]:
+    starts = writing.next_starts
     rows = await tx.fetch(
-        _WRITE,
+        _WRITE_INTENTS,
         *_columns(writing.attempts),
         [a.reserved_micros for a in writing.attempts],
         [a.day for a in writing.attempts],
@@ -211,6 +217,14 @@ async def write(tx: Connection, writing: Writing, dialer: str) -> Written:
         [s.kind for s in starts],
         [s.subject for s in starts],
         [s.next_start_at for s in starts],
+    )
+    return frozenset(row["id"] for row in rows)
+
+
+async def _write_refusals(tx: Connection, writing: Writing) -> dict[UUID, Entry]:
+    finishes, moves, decisions = writing.ends.values(), writing.moves.values(), writing.decisions
+    rows = await tx.fetch(
+        _WRITE_REFUSALS,
         list(writing.ends),
         [f.word or f.outcome.value for f in finishes],
         [f.reason for f in finishes],
@@ -223,8 +237,7 @@ async def write(tx: Connection, writing: Writing, dialer: str) -> Written:
         [d.subject for d in decisions],
         [d.until for d in decisions],
     )
-    inserted = frozenset(row["attempt_id"] for row in rows if row["attempt_id"] is not None)
-    return Written(inserted, {row["id"]: entry_of(row) for row in rows if row["attempt_id"] is None})
+    return {row["id"]: entry_of(row) for row in rows}
 
 
 def _columns(attempts: Sequence[NewAttempt]) -> tuple[list[Any], ...]:

@@ -1,4 +1,4 @@
-"""What the limits of an intent count, all questions in one statement."""
+"""What the limits of an intent count: what all of them ask in one statement, what only some ask in another."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,6 +11,7 @@ from trunkline.store.database import Connection
 from trunkline.store.sql import query
 
 _COUNT = query("dispatch/count_limits")
+_COUNT_MORE = query("dispatch/count_more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,11 @@ class Questions:
     numbers: list[tuple[UUID, int]] = field(default_factory=list)
     unanswered: bool = False
 
+    @property
+    def needs_more(self) -> bool:
+        """Whether anything is asked that most intents do not ask."""
+        return bool(self.talks or self.merchants or self.campaigns or self.days or self.unanswered)
+
 
 @dataclass(slots=True)
 class Counts:
@@ -76,8 +82,8 @@ class Counts:
 
 
 async def count(tx: Connection, asked: Questions) -> Counts:
-    """In a later statement than the locks under which it is asked."""
-    persons, talks, days = asked.persons, asked.talks, asked.days
+    """In later statements than the locks under which it is asked."""
+    persons = asked.persons
     rows = await tx.fetch(
         _COUNT,
         [q.phone for q in persons],
@@ -85,6 +91,19 @@ async def count(tx: Connection, asked: Questions) -> Counts:
         [q.max_calls for q in persons],
         [q.window_s for q in persons],
         [q.asked_by for q in persons],
+        *_unzip(asked.paces),
+        *_unzip(asked.accounts),
+        *_unzip(asked.numbers),
+    )
+    if asked.needs_more:
+        rows += await _count_more(tx, asked)
+    return _counts(rows, asked)
+
+
+async def _count_more(tx: Connection, asked: Questions) -> list[Any]:
+    talks, days = asked.talks, asked.days
+    return await tx.fetch(
+        _COUNT_MORE,
         [q.phone for q in talks],
         [q.merchant_id for q in talks],
         [q.cooldown_s for q in talks],
@@ -95,12 +114,8 @@ async def count(tx: Connection, asked: Questions) -> Counts:
         [q.first_at for q in days],
         [q.attempts_from for q in days],
         [q.micros_from for q in days],
-        *_unzip(asked.paces),
-        *_unzip(asked.accounts),
-        *_unzip(asked.numbers),
         asked.unanswered,
     )
-    return _counts(rows, asked)
 
 
 def _unzip(pairs: Sequence[tuple[object, object]]) -> tuple[list[object], list[object]]:

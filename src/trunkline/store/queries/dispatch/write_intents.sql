@@ -1,12 +1,10 @@
--- Last step, in one statement: attempts, and everything that follows from what went in and what did not.
--- Attempts go in by (number, channel), so that everybody who inserts meets everybody else in one order. A conflict with a
--- unique index skips the row: only returned ids may be sent, and only their leads are started. Paces and the counters of
--- days are advanced for them alone: a skipped row costs nobody a turn. Both come after all attempts are in, in one order.
--- Leads that were refused end here, or get their new due time; their rows are locked since the first step.
+-- Last step: the attempts, and what follows from those that went in.
+-- They go in by (number, channel), so that everybody who inserts meets everybody else in one order. A conflict with a
+-- unique index skips the row: only returned ids may be sent, and only their leads are started. The counters of days and
+-- the paces are advanced for them alone: a skipped row costs nobody a turn. Both come after all attempts are in, in one
+-- order: whoever waits for a channel holds neither.
 --
 -- $1-$17 attempts, $18 the dialer   $19-$22 paces: of which attempt, kind, subject, next start
--- $23-$25 leads that end: lead, outcome, reason   $26-$28 leads that move: lead, due, end of the window
--- $29-$33 decisions: lead, reason, merchant, subject, until
 WITH wanted AS MATERIALIZED (
     SELECT *
     FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::text[], $5::text[], $6::uuid[], $7::uuid[], $8::int[],
@@ -45,28 +43,5 @@ WITH wanted AS MATERIALIZED (
     JOIN inserted AS i ON i.id = n.attempt_id
     GROUP BY 1, 2 ORDER BY 1, 2
     ON CONFLICT (kind, subject) DO UPDATE SET next_start_at = greatest(p.next_start_at, EXCLUDED.next_start_at)
-), ended AS (
-    UPDATE leads AS l
-    SET status = 'FINISHED', outcome = e.outcome, outcome_reason = e.reason, version = version + 1,
-        finished_at = clock_timestamp(), updated_at = clock_timestamp()
-    FROM unnest($23::uuid[], $24::text[], $25::text[]) AS e (id, outcome, reason)
-    WHERE l.id = e.id
-), moved AS (
-    UPDATE leads AS l
-    SET due_at = v.due_at, closes_at = v.closes_at, version = version + 1, updated_at = clock_timestamp()
-    FROM unnest($26::uuid[], $27::timestamptz[], $28::timestamptz[]) AS v (id, due_at, closes_at)
-    WHERE l.id = v.id
-    RETURNING l.id, l.version, l.priority, l.due_at, l.closes_at, l.pool_id, l.reseller_id, l.merchant_id, l.campaign_id
-), told AS (
-    INSERT INTO decisions AS d (lead_id, reason, merchant_id, subject, until)
-    SELECT * FROM unnest($29::uuid[], $30::text[], $31::text[], $32::text[], $33::timestamptz[])
-    ON CONFLICT (lead_id, reason) DO UPDATE
-    SET times = d.times + 1, last_at = clock_timestamp(), until = EXCLUDED.until, subject = EXCLUDED.subject
 )
-SELECT i.id AS attempt_id, NULL::uuid AS id, NULL::int AS version, NULL::smallint AS priority,
-       NULL::timestamptz AS due_at, NULL::timestamptz AS closes_at, NULL::text AS pool_id, NULL::text AS reseller_id,
-       NULL::text AS merchant_id, NULL::uuid AS campaign_id, NULL::text AS overflow_pool_id,
-       NULL::float8 AS overflow_after_s
-FROM inserted AS i
-UNION ALL
-SELECT NULL, v.*, p.overflow_pool_id, p.overflow_after_s FROM moved AS v JOIN pools AS p ON p.id = v.pool_id
+SELECT id FROM inserted
