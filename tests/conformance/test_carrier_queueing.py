@@ -1,0 +1,99 @@
+"""Calls in the carrier's own queue: taken back when they would ring too late, and never once they ring."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from trunkline.clock import SystemClock
+from trunkline.telephony.carrier import Accepted, Rejected
+from trunkline.telephony.queueing import (
+    PATIENCE,
+    QueueGuard,
+    Waiting,
+    cancel_if_queued,
+    place,
+    rings_too_late,
+)
+from trunkline.telephony.simulator import SimulatorConfig
+from trunkline.testing.carriers import Line, open_line
+
+CLOCK = SystemClock()
+TO = "+15005551701"
+
+
+def slow(calls_per_s: float) -> SimulatorConfig:
+    usual = SimulatorConfig(time_scale=0.005)
+    twilio = replace(usual.account("twilio"), calls_per_s=calls_per_s)
+    others = tuple(one for one in usual.accounts if one.carrier != "twilio")
+    return replace(usual, accounts=(twilio, *others))
+
+
+@pytest.fixture
+async def busy() -> AsyncIterator[Line]:
+    """A hundred seconds for each call, and the first has been dialled: the next waits."""
+    async with open_line("twilio", slow(0.01)) as line:
+        assert isinstance(await line.carrier.place(line.order(TO)), Accepted)
+        yield line
+
+
+async def test_a_call_that_would_wait_too_long_is_taken_back_and_never_rings(busy: Line) -> None:
+    result = await place(busy.carrier, busy.order("+15005551101"), CLOCK)
+    assert result == Rejected("refused", "queued_too_long", retryable=True)
+    assert [dial.to for dial in busy.simulator.ledger.dials] == [TO]
+
+
+async def test_a_call_that_is_dialled_at_once_is_left_alone() -> None:
+    async with open_line("twilio", slow(1000)) as line:
+        assert isinstance(await place(line.carrier, line.order(TO), CLOCK), Accepted)
+        assert len(line.simulator.ledger.dials) == 1
+
+
+async def test_a_short_wait_is_fine_unless_the_window_closes_in_it() -> None:
+    async with open_line("twilio", slow(0.1)) as line:
+        assert isinstance(await line.carrier.place(line.order(TO)), Accepted)
+        assert isinstance(await place(line.carrier, line.order("+15005551702"), CLOCK), Accepted)
+        closing = replace(line.order("+15005551703"), not_after=CLOCK.now() + timedelta(seconds=1))
+        assert isinstance(await place(line.carrier, closing, CLOCK), Rejected)
+
+
+async def test_what_is_still_queued_when_its_window_closes_is_cancelled(busy: Line) -> None:
+    placed = await busy.carrier.place(busy.order("+15005551101"))
+    assert isinstance(placed, Accepted)
+    guard = QueueGuard(CLOCK)
+    guard.watch(Waiting(busy.carrier, placed.call_id, CLOCK.now()))
+    await guard.settled()
+    await busy.receiver.until(lambda _: "ended" in [event.kind for event in busy.events()])
+    assert busy.events()[-1].reason == "canceled"
+    assert [dial.to for dial in busy.simulator.ledger.dials] == [TO]
+
+
+async def test_a_call_that_rings_when_its_window_closes_is_left_alone(busy: Line) -> None:
+    ringing = busy.simulator.ledger.dials[0]
+    await busy.until("ringing")
+    assert not await cancel_if_queued(Waiting(busy.carrier, ringing.call_id, CLOCK.now()))
+    assert ringing.ended_at is None
+
+
+async def test_a_guard_that_is_closed_cancels_nothing(busy: Line) -> None:
+    placed = await busy.carrier.place(busy.order("+15005551101"))
+    assert isinstance(placed, Accepted)
+    guard = QueueGuard(CLOCK)
+    guard.watch(Waiting(busy.carrier, placed.call_id, CLOCK.now() + timedelta(hours=1)))
+    await guard.aclose()
+    states = {call.call_id: call.state for call in await busy.listed("+15005551101")}
+    assert states[placed.call_id] == "queued"
+
+
+@pytest.mark.parametrize(
+    ("queued_ms", "late"),
+    [
+        (0, False),
+        (None, False),  # it waits, and the carrier does not say how long
+        (1000, False),
+        (int(PATIENCE.total_seconds() * 1000) + 1, True),
+    ],
+)
+async def test_only_what_the_carrier_says_is_too_late(busy: Line, queued_ms: int | None, late: bool) -> None:
+    assert rings_too_late(Accepted("1", queued_ms), busy.order(TO), CLOCK.now()) == late
