@@ -20,7 +20,8 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What the match obeys. Subjects are `r/<reseller>`, `m/<merchant>`, `c/<merchant>/<campaign>`; a stop has its reason."""
+    """What the match obeys. Subjects are `r/<reseller>`, `m/<merchant>`, `c/<merchant>/<campaign>`. A stop has its
+    reason."""
 
     numbers: tuple[NumberLimit, ...] = ()
     weights: Mapping[str, int] = field(default_factory=dict)
