@@ -154,6 +154,11 @@ async def test_filters_do_not_reach_beyond_the_tenant(world: ApiWorld) -> None:
             "leads",
             {
                 ("POST", "/api/v1/leads"),
+                ("POST", "/api/v1/leads/bulk"),
+                ("POST", "/api/v1/leads/abort"),
+                ("POST", "/api/v1/leads/{lead_id}/dispatch-now"),
+                ("PATCH", "/api/v1/leads/{lead_id}"),
+                ("DELETE", "/api/v1/leads/{lead_id}"),
                 ("POST", "/api/v1/jobs/exports"),
                 ("POST", "/api/v1/do-not-call"),
                 ("POST", "/api/v1/do-not-call/bulk"),

@@ -10,6 +10,8 @@ import pytest
 
 from trunkline.api.routes import leads_abort
 from trunkline.model import new_id
+from trunkline.store import mailboxes
+from trunkline.store.mailboxes import NewEvent
 from trunkline.testing.api_world import ApiWorld, expect, open_api
 
 LEADS = "/api/v1/leads"
@@ -294,18 +296,9 @@ async def test_the_story_of_a_lead_is_told_in_order(world: ApiWorld) -> None:
     path = f"{LEADS}/{lead['id']}"
     expect(await world.admin.patch(path, {"priority": 7, "payload": {"secret": "Ada"}}), 200)
     attempt_id = await call(world, lead["id"])
-    await execute(
-        world,
-        "INSERT INTO mailboxes (kind, key, appended) VALUES ('call', $1::text, 1)",
-        str(attempt_id),
-    )
-    await execute(
-        world,
-        "INSERT INTO mailbox_events (kind, key, seq, dedupe_key, type, payload) VALUES ('call', $1::text, 1, 'd', "
-        "'ringing', $2)",
-        str(attempt_id),
-        {"kind": "ringing", "call_id": "CA1", "at": "2030-01-01T00:00:00Z", "raw": {"x": "y"}},
-    )
+    told = {"kind": "ringing", "call_id": "CA1", "at": "2030-01-01T00:00:00Z", "raw": {"x": "y"}}
+    async with world.database.connection() as connection:
+        await mailboxes.append(connection, [NewEvent("call", str(attempt_id), "d", "ringing", told)])
     await execute(
         world,
         "INSERT INTO decisions (lead_id, reason, merchant_id, until) VALUES ($1, 'window', 'a1', now())",
