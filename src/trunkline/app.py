@@ -170,7 +170,7 @@ class Platform:
 
         # What the carrier reports is folded into facts, and what follows is settled.
         self.call_worker = MailboxWorker(
-            database, bus, CallFold(bus, self._release_pods), settings.identity, CALL_LIMITS
+            database, bus, CallFold(bus, self._release_pods, database), settings.identity, CALL_LIMITS
         )
 
         # What follows a call is enqueued with the fact that caused it, and run by the role `jobs`.

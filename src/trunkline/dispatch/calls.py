@@ -12,9 +12,9 @@ from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
-import asyncpg
-
 from trunkline.bus.connection import Bus
+from trunkline.control.raising import raise_alarm
+from trunkline.dispatch import late_facts
 from trunkline.dispatch.settlement import Settlement, settle
 from trunkline.leads import policy
 from trunkline.leads.fold import Fact, Unreadable, fold, read
@@ -24,7 +24,7 @@ from trunkline.model import CallFacts, Decision
 from trunkline.states import ATTEMPT_MOVES, LIVE, AttemptState
 from trunkline.store import attempts
 from trunkline.store.attempts import Attempt
-from trunkline.store.database import Connection
+from trunkline.store.database import Connection, Database
 from trunkline.store.mailboxes import Event, Parked
 from trunkline.telemetry import get_logger
 
@@ -45,9 +45,11 @@ class CallFold:
 
     kind = KIND
 
-    def __init__(self, bus: Bus, on_ended: OnEnded):
+    def __init__(self, bus: Bus, on_ended: OnEnded, database: Database | None = None):
+        """`database` is where alarms are raised, after the commit."""
         self._bus = bus
         self._on_ended = on_ended
+        self._database = database
 
     async def handle(self, batch: Batch) -> Done:
         facts: dict[UUID, list[Fact]] = {}
@@ -63,21 +65,39 @@ class CallFold:
     async def _write(
         self, batch: Batch, facts: Mapping[UUID, list[Fact]], parked: list[Parked], tx: Connection
     ) -> AfterCommit:
-        locked = await attempts.lock(tx, list(facts))
+        locked: Mapping[UUID, Attempt] = await attempts.lock(tx, list(facts))
         for unknown in facts.keys() - locked.keys():
             parked += _all_parked(batch[str(unknown)], "there is no such attempt")
+        locked = await self._adopt(tx, locked, facts)
         folded = {attempt.id: _facts(attempt, facts[attempt.id]) for attempt in locked.values()}
         changed = {each: known for each, known in folded.items() if known != locked[each].facts}
         applied = await _apply(tx, locked, changed)
+        late = await late_facts.follow(tx, locked, applied)
         settlement = await settle(tx, locked, _decisions(locked, applied), applied)
         ended = [
             facts.call_id for facts in applied.values() if facts.state is AttemptState.ENDED and facts.call_id
         ]
-        return partial(self._follow_up, settlement, ended)
+        return partial(self._follow_up, settlement, ended, late)
 
-    async def _follow_up(self, settlement: Settlement, ended: list[str]) -> None:
+    async def _adopt(
+        self, tx: Connection, locked: Mapping[UUID, Attempt], facts: Mapping[UUID, list[Fact]]
+    ) -> Mapping[UUID, Attempt]:
+        """Leads of calls that surfaced are being called again, unless a newer attempt does that already."""
+        surfaced = [
+            attempt
+            for attempt in locked.values()
+            if attempt.is_newest and late_facts.has_surfaced(attempt, fold(attempt.facts, facts[attempt.id]))
+        ]
+        if not surfaced:
+            return locked
+        await late_facts.take_up(tx, surfaced)
+        return await attempts.lock(tx, list(locked))
+
+    async def _follow_up(self, settlement: Settlement, ended: list[str], late: list[UUID]) -> None:
         await settlement.tell(self._bus)
         await self._on_ended(ended)
+        if late and self._database is not None:
+            await raise_alarm(self._database, "late_fact", "", {"attempts": [str(each) for each in late]})
 
 
 def _attempt_id(key: str) -> UUID | None:
@@ -106,9 +126,7 @@ def _readable(events: Sequence[Event], parked: list[Parked]) -> list[Fact]:
 def _facts(attempt: Attempt, told: Sequence[Fact]) -> CallFacts:
     facts = fold(attempt.facts, told)
     if facts.state in LIVE and attempt.facts.state not in LIVE and not attempt.is_newest:
-        # A call that we had given up on surfaced beside a newer attempt: it may not become live again.
-        log.error("call.surfaced_late", attempt_id=str(attempt.id), lead_id=str(attempt.lead_id))
-        return attempt.facts
+        return late_facts.beside(attempt, facts)
     return facts
 
 
@@ -121,8 +139,13 @@ async def _apply(
         return changed
     applied: dict[UUID, CallFacts] = {}
     for attempt_id, facts in changed.items():
-        known = locked[attempt_id].facts
-        for possible in (facts, replace(facts, call_id=known.call_id)):
+        attempt = locked[attempt_id]
+        as_far_as_possible = (
+            facts,
+            replace(facts, call_id=attempt.facts.call_id),
+            late_facts.beside(attempt, facts),
+        )
+        for possible in as_far_as_possible:
             if await _is_applied(tx, {attempt_id: possible}):
                 applied[attempt_id] = possible
                 break
@@ -137,7 +160,7 @@ async def _is_applied(tx: Connection, facts: Mapping[UUID, CallFacts]) -> bool:
     try:
         async with tx.transaction():
             await attempts.apply_facts(tx, facts)
-    except asyncpg.UniqueViolationError:
+    except attempts.TAKEN:
         return False
     return True
 

@@ -6,6 +6,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import asyncpg
+
 from trunkline.model import Budget, CallFacts, Entry, Finish, Retry
 from trunkline.states import AttemptState, LeadStatus, sources
 from trunkline.store.database import Connection
@@ -25,7 +27,13 @@ _CHECK_LATER = query("attempts/check_later")
 _DOUBT = query("attempts/doubt")
 _GIVE_UP = query("attempts/give_up")
 _FREE_CHANNEL = query("attempts/free_channel")
+_TAKE_UP = query("attempts/take_up")
+_HOLD_AGAIN = query("attempts/hold_again")
 _KNOWN_CALL_IDS = query("attempts/known_call_ids")
+
+
+# An index refuses a row: the call's id, its line or its place as the live one is another attempt's.
+TAKEN: tuple[type[BaseException], ...] = (asyncpg.UniqueViolationError,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +215,16 @@ async def give_up(tx: Connection, attempt_id: UUID, state: AttemptState, reason:
 
 async def free_channel(tx: Connection, attempt_id: UUID) -> bool:
     return await tx.fetchval(_FREE_CHANNEL, attempt_id) is not None
+
+
+async def take_up(tx: Connection, lead_ids: Sequence[UUID]) -> None:
+    """These leads are being called after all, by an attempt that was given up."""
+    await tx.execute(_TAKE_UP, lead_ids)
+
+
+async def hold_again(tx: Connection, attempt_id: UUID) -> None:
+    """Give a call that surfaced a line. An index refuses it if somebody took that line meanwhile."""
+    await tx.execute(_HOLD_AGAIN, attempt_id)
 
 
 async def known_call_ids(conn: Connection, carrier: str, call_ids: Sequence[str]) -> set[str]:

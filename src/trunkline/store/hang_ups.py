@@ -10,6 +10,7 @@ from trunkline.store.sql import query
 
 _CLAIM = query("hang_ups/claim")
 _LATER = query("hang_ups/later")
+_WANT_BY_ID = query("hang_ups/want_by_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,11 @@ class HangUp:
     # Unknown only of a call that is over.
     carrier_call_id: str | None
     state: AttemptState
+
+
+async def want(tx: Connection, attempt_ids: Sequence[UUID]) -> None:
+    """These calls shall end. The caller holds their rows."""
+    await tx.execute(_WANT_BY_ID, attempt_ids)
 
 
 async def claim(conn: Connection, *, limit: int, lease_s: float) -> Sequence[HangUp]:

@@ -15,6 +15,7 @@ CRASH_POINTS: frozenset[str] = frozenset(
     {
         "dialer.after_match",
         "dialer.after_intent",
+        "dialer.before_send",
         "dialer.after_send",
         "results.before_write",
         "inbox.after_commit",

@@ -288,7 +288,9 @@ async def open_stage(
             Refiller(dialing.database, bus),
             ChannelReconciler(dialing.database, bus, controls, grant_ttl_s=5),
             Checker(dialing.database, bus, SystemClock(), directory, inbox, LIMITS),
-            MailboxWorker(dialing.database, bus, CallFold(bus, note_ended), ME, WorkerLimits()),
+            MailboxWorker(
+                dialing.database, bus, CallFold(bus, note_ended, dialing.database), ME, WorkerLimits()
+            ),
             HangUps(dialing.database, directory),
             ended,
         )

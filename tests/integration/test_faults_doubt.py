@@ -1,0 +1,218 @@
+"""The races of doubt, forced: calls that may or may not have been made, and those that surface unexpectedly.
+
+`test_race_1_10` is race 10 of the first round, `test_race_2_04` race 4 of the second.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from trunkline.telephony.carrier import CallOrder, CallView, InDoubt, ListResult, ListUnavailable
+from trunkline.testing.stage import Stage, event, open_stage
+
+
+@pytest.fixture
+async def stage(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[Stage]:
+    async with open_stage(database_url, redis_url, key_prefix) as stage:
+        yield stage
+
+
+def listed(order: CallOrder, call_id: str, **more: object) -> CallView:
+    created_at = more.pop("created_at", datetime.now(UTC))
+    return CallView(call_id, order.to, order.from_, "ringing", "ringing", created_at=created_at, **more)  # type: ignore[arg-type]
+
+
+async def in_doubt(stage: Stage, lead: UUID) -> CallOrder:
+    """Dialled, and the reply told nothing."""
+    stage.carrier.says(InDoubt("status 500"))
+    assert await stage.dial() == 1
+    stage.carrier.answer = stage.carrier.accept
+    assert (await stage.attempt(lead))["state"] == "in_doubt"
+    return stage.carrier.orders[-1]
+
+
+async def asked(stage: Stage, attempt: UUID, *, until_final: bool = False) -> None:
+    """The list is asked once, or until we give up."""
+    for _ in range(5 if until_final else 1):
+        await stage.age(attempt, 600 if until_final else 6)
+        await stage.checker.run_once()
+        if await stage.dialing.state_of(attempt) != "in_doubt":
+            break
+    await stage.folder.drain()
+
+
+async def test_race_1_10_a_call_that_surfaces_is_adopted_if_no_newer_attempt_was_made(stage: Stage) -> None:
+    lead = await stage.dialing.lead(max_attempts=3)
+    order = await in_doubt(stage, lead)
+    await asked(stage, order.attempt_id, until_final=True)
+    assert (await stage.attempt(lead))["state"] == "absent"
+    await stage.told(order.attempt_id, "answered")
+    assert (await stage.attempt(lead))["state"] == "answered"
+    # They are talking: however due the lead is, it is not called.
+    await stage.due_now(lead)
+    assert await stage.dial() == 0
+    await stage.told(order.attempt_id, "ended")
+    row = await stage.lead(lead)
+    assert (row["status"], row["outcome"]) == ("FINISHED", "ANSWERED"), "and what was said counts"
+    assert len(stage.carrier.orders) == 1
+
+
+async def test_race_1_10_a_call_that_surfaces_beside_a_newer_one_is_stored_and_hung_up(stage: Stage) -> None:
+    lead = await stage.dialing.lead(max_attempts=3)
+    old = await in_doubt(stage, lead)
+    await asked(stage, old.attempt_id, until_final=True)
+    await stage.due_now(lead)
+    assert await stage.dial() == 1
+    new = stage.carrier.orders[-1]
+    await stage.told(old.attempt_id, "answered")
+    await stage.hang_ups.run_once()
+    assert stage.carrier.hung_up == [f"CA-{old.attempt_id}"]
+    found = {row["id"]: row for row in await stage.attempts(lead)}
+    assert found[old.attempt_id]["carrier_call_id"] == f"CA-{old.attempt_id}", "stored beside the newer one"
+    assert found[old.attempt_id]["answered_at"] is not None
+    assert found[new.attempt_id]["state"] == "accepted"
+    await stage.told(new.attempt_id, "answered", "ended")
+    assert (await stage.lead(lead))["outcome"] == "ANSWERED"
+
+
+async def test_race_1_10_a_call_that_surfaces_beside_another_leads_call_to_the_person_is_hung_up(
+    stage: Stage,
+) -> None:
+    """One live call per pair of numbers is an index: it must neither be broken nor poison the mailbox."""
+    lead = await stage.dialing.lead("+12125550177")
+    old = await in_doubt(stage, lead)
+    await asked(stage, old.attempt_id, until_final=True)
+    await stage.dialing.run("UPDATE leads SET due_at = now() + interval '1 hour', version = version + 1")
+    other = await stage.dialing.lead("+12125550177")
+    assert await stage.dial() == 1
+    await stage.told(old.attempt_id, "answered")
+    await stage.hang_ups.run_once()
+    assert stage.carrier.hung_up == [f"CA-{old.attempt_id}"]
+    assert await stage.dialing.value("SELECT max(failures) FROM mailboxes") == 0
+    assert (await stage.attempt(other))["state"] == "accepted"
+    await stage.told(old.attempt_id, "ended")
+    assert (await stage.attempt(lead))["state"] == "ended"
+
+
+async def test_race_1_10_an_unknown_call_is_not_repeated_and_keeps_its_line_while_it_could_last(
+    stage: Stage,
+) -> None:
+    lead = await stage.dialing.lead(max_attempts=3)
+    order = await in_doubt(stage, lead)
+    stage.carrier.calls = ListUnavailable("down")
+    await asked(stage, order.attempt_id, until_final=True)
+    attempt, row = await stage.attempt(lead), await stage.lead(lead)
+    assert (attempt["state"], attempt["holds_channel"]) == ("unknown", True)
+    assert (row["status"], row["outcome"], row["outcome_reason"]) == (
+        "FINISHED",
+        "UNKNOWN",
+        "call_list_unavailable",
+    )
+    assert await stage.held() == {order.attempt_id}
+    held_s = attempt["next_check_at"] - await stage.dialing.now()
+    assert held_s > timedelta(seconds=30 + 3600), "ring time-out and time limit"
+    await stage.age(order.attempt_id, 4000)
+    await stage.checker.run_once()
+    assert await stage.held() == set()
+    assert len(stage.carrier.orders) == 1
+
+
+async def test_race_1_11_a_call_that_is_another_attempts_is_not_adopted(stage: Stage) -> None:
+    lead = await stage.dialing.lead()
+    order = await in_doubt(stage, lead)
+    taken = await stage.dialing.attempt("+12125550000")
+    await stage.dialing.run("UPDATE attempts SET carrier_call_id = 'CA-theirs' WHERE id = $1", taken)
+    stage.carrier.calls = [listed(order, "CA-theirs")]
+    await asked(stage, order.attempt_id)
+    assert (await stage.attempt(lead))["state"] == "in_doubt"
+    stage.carrier.calls = [listed(order, "CA-theirs"), listed(order, "CA-ours")]
+    await stage.age(order.attempt_id, 600)
+    await asked(stage, order.attempt_id)
+    assert (await stage.attempt(lead))["carrier_call_id"] == "CA-ours"
+
+
+async def test_race_1_11_two_candidates_are_no_answer(stage: Stage) -> None:
+    lead = await stage.dialing.lead()
+    order = await in_doubt(stage, lead)
+    stage.carrier.calls = [listed(order, "CA-1"), listed(order, "CA-2")]
+    await asked(stage, order.attempt_id, until_final=True)
+    assert (await stage.attempt(lead))["state"] == "unknown"
+    assert (await stage.lead(lead))["outcome_reason"] == "two_candidates"
+
+
+async def test_race_2_04_a_call_that_began_before_our_intent_by_the_carriers_clock_is_ours(
+    stage: Stage,
+) -> None:
+    """Its clock is behind ours, and its dates are whole seconds."""
+    lead = await stage.dialing.lead()
+    order = await in_doubt(stage, lead)
+    intent_at = (await stage.attempt(lead))["intent_at"]
+    stage.carrier.calls = [listed(order, "CA-1", created_at=intent_at - timedelta(seconds=50))]
+    await asked(stage, order.attempt_id)
+    assert (await stage.attempt(lead))["carrier_call_id"] == "CA-1"
+
+
+async def two_in_doubt(stage: Stage) -> list[UUID]:
+    """Both are due to be looked at in one run."""
+    leads = await stage.dialing.leads(2)
+    stage.carrier.says(InDoubt("status 500"))
+    assert await stage.dial() == 2
+    for lead in leads:
+        await stage.age((await stage.attempt(lead))["id"], 10)
+    return leads
+
+
+def ringing(to: str, from_: str) -> ListResult:
+    return [CallView(f"CA-{to}", to, from_, "ringing", "ringing", created_at=datetime.now(UTC))]
+
+
+async def test_a_list_that_hangs_holds_up_no_other_check(stage: Stage) -> None:
+    """The first question is answered only after the second was asked."""
+    leads = await two_in_doubt(stage)
+    questions: list[str] = []
+    second_asked = asyncio.Event()
+
+    async def list_calls(to: str, from_: str, since: datetime) -> ListResult:
+        questions.append(to)
+        if len(questions) == 1:
+            await asyncio.wait_for(second_asked.wait(), 20)
+        second_asked.set()
+        return ringing(to, from_)
+
+    stage.carrier.list_calls = list_calls  # type: ignore[method-assign]
+    await stage.checker.run_once()
+    await stage.folder.drain()
+    assert [(await stage.attempt(lead))["state"] for lead in leads] == ["ringing", "ringing"]
+
+
+async def test_a_check_that_breaks_costs_no_other_check_its_turn(stage: Stage) -> None:
+    leads = await two_in_doubt(stage)
+    questions: list[str] = []
+
+    async def list_calls(to: str, from_: str, since: datetime) -> ListResult:
+        questions.append(to)
+        if len(questions) == 1:
+            raise RuntimeError("a bug")
+        return ringing(to, from_)
+
+    stage.carrier.list_calls = list_calls  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="a bug"):
+        await stage.checker.run_once()
+    await stage.folder.drain()
+    assert sorted([(await stage.attempt(lead))["state"] for lead in leads]) == ["in_doubt", "ringing"]
+
+
+async def test_race_1_22_an_event_that_nobody_can_read_keeps_no_line(stage: Stage) -> None:
+    await stage.dialing.lead()
+    await stage.dial()
+    (order,) = stage.carrier.orders
+    call_id = f"CA-{order.attempt_id}"
+    unreadable = event(order.attempt_id, "ringing", call_id)
+    unreadable.payload["at"] = "yesterday"
+    await stage.inbox.append(unreadable)
+    await stage.told(order.attempt_id, "ended")
+    assert await stage.held() == set()
+    assert await stage.dialing.value("SELECT count(*) FROM mailboxes WHERE processing_status <> 'idle'") == 0
