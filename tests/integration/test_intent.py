@@ -10,7 +10,9 @@ from trunkline.control.continuity import Mark
 from trunkline.dispatch.intent import Intents, slow_account
 from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
 from trunkline.model import Finish, Outcome
+from trunkline.store import dispatch
 from trunkline.store.database import Connection
+from trunkline.store.sql import query
 from trunkline.testing.dialing import ME, Dialing, open_dialing
 
 R = RefusalReason
@@ -265,3 +267,23 @@ async def test_an_empty_reply_of_the_gates_writes_nothing(dialing: Dialing) -> N
     intents = await dialing.intend(dialing.grant(uuid4()), dialing.grant(uuid4()))
     assert [refusal.subject for refusal in intents.refused] == ["gone", "gone"]
     assert await dialing.value("SELECT count(*) FROM decisions") == 0
+
+
+PLANNED = ["lock_limits", "count_limits", "count_more", "write_intents", "write_refusals"]
+
+
+@pytest.mark.parametrize("name", PLANNED)
+async def test_a_plan_made_on_empty_tables_is_right_for_full_ones(dialing: Dialing, name: str) -> None:
+    """Plans are kept. One that walks over all calls or leads costs nothing on the first day, and every dial later."""
+    async with dialing.database.transaction() as tx:
+        await dispatch.lock_granted(tx, [], lock_timeout_ms=500, transaction_timeout_ms=2000, known=None)
+        sql = query(f"dispatch/{name}")
+        nulls = ", ".join("NULL" for _ in (await tx.prepare(sql)).get_parameters())
+        await tx.execute(f"PREPARE planned AS {sql}")
+        rows = await tx.fetch(f"EXPLAIN EXECUTE planned ({nulls})")
+    plan = "\n".join(row[0] for row in rows)
+    assert "Seq Scan" not in plan
+    assert "attempts_to_check" not in plan, "the index of all live calls, read from end to end"
+    assert "Hash Join" not in plan
+    if "channel_no DESC" in sql:
+        assert "attempts_one_per_channel" in plan
