@@ -49,7 +49,9 @@ async def test_the_indexes_that_guard_the_promise_name_the_live_states(database_
     connection = await asyncpg.connect(database_url)
     try:
         for index in ("attempts_one_live_per_lead", "attempts_one_live_per_pair"):
-            definition = await connection.fetchval("SELECT indexdef FROM pg_indexes WHERE indexname = $1", index)
+            definition = await connection.fetchval(
+                "SELECT indexdef FROM pg_indexes WHERE indexname = $1", index
+            )
             predicate = definition.split(" WHERE ")[1]
             named = {state for state in migrate_states() if f"'{state}'" in predicate}
             assert named == {state.value for state in LIVE}, index

@@ -20,9 +20,6 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )
-in_two_orders = st.lists(st.deferred(lambda: sane), max_size=6).flatmap(
-    lambda events: st.tuples(st.just(events), st.permutations(events))
-)
 moments = st.integers(-3600, 1800).map(lambda s: (NOW + timedelta(seconds=s)).isoformat())
 kinds = st.sampled_from(["initiated", "ringing", "answered", "ended", "machine", "recording"])
 payloads = st.fixed_dictionaries(
@@ -32,6 +29,9 @@ payloads = st.fixed_dictionaries(
 sane = st.fixed_dictionaries(
     {"kind": kinds, "at": moments, "call_id": st.sampled_from(["CA1", "CA2"])},
     optional={"reason": st.sampled_from(["busy", "completed"]), "duration_s": st.integers(0, 100)},
+)
+in_two_orders = st.lists(sane, max_size=6).flatmap(
+    lambda events: st.tuples(st.just(events), st.permutations(events))
 )
 
 
