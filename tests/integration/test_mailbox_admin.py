@@ -11,7 +11,7 @@ from trunkline.mailbox.worker import FailureRule
 from trunkline.states import MailboxStatus
 from trunkline.store import mailbox_admin
 from trunkline.store.mailboxes import Parked
-from trunkline.testing.mailbox_world import KIND, MailboxWorld, Recorder, event, mailbox_world
+from trunkline.testing.mailbox_world import KIND, MailboxWorld, Recorder, event, mailbox_world, names
 
 DAY_S = 86_400
 
@@ -104,9 +104,9 @@ async def test_an_event_that_was_set_aside_gets_another_turn(world: MailboxWorld
     async with world.database.transaction() as tx:
         assert await mailbox_admin.replay_event(tx, KIND, "a", 1) == 4
         assert await mailbox_admin.replay_event(tx, KIND, "a", 2) is None
-    assert await world.names([claim]) == ["3"]
+    assert names([claim]) == ["3"]
     assert await world.complete(claim) == {"a": "queued"}
-    assert await world.names(await world.claim()) == ["1"]
+    assert names(await world.claim()) == ["1"]
 
 
 async def test_events_are_listed_by_what_became_of_them(world: MailboxWorld) -> None:

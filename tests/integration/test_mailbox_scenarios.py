@@ -10,7 +10,7 @@ import pytest
 
 from trunkline.bus import nudges
 from trunkline.mailbox.stores import EventLogStore, IssueStore
-from trunkline.store.mailboxes import Claim, NewEvent
+from trunkline.store.mailboxes import Claimed, NewEvent
 from trunkline.testing.mailbox_world import MailboxWorld, mailbox_world
 
 KIND = "issue"
@@ -63,18 +63,20 @@ class Worker:
         return [message for message, _ in entries]
 
     async def acknowledges(self, *messages: str) -> None:
-        await nudges.done(self.tracker.world.bus, KIND, nudges.Nudges(messages))
+        await nudges.done(self.tracker.world.bus, KIND, messages)
 
-    async def claims(self) -> Claim | None:
+    async def claims(self) -> Claimed | None:
         return await self.issues.claim_queued(ISSUE)
 
-    async def processes(self, claim: Claim | None, *, crash: bool = False) -> list[str]:
+    async def processes(self, claimed: Claimed | None, *, crash: bool = False) -> list[str]:
         """All pending events together, in one transaction with the completion."""
-        assert claim is not None
+        assert claimed is not None
         pending = await self.tracker.events.list_unprocessed_by_issue(ISSUE)
         async with self.tracker.world.database.transaction() as tx:
-            await self.tracker.events.mark_batch_processed(tx, claim, [event.seq for event in pending])
-            assert await self.issues.set_processed(tx, claim)
+            await self.tracker.events.mark_batch_processed(
+                tx, claimed.claim, [event.seq for event in pending]
+            )
+            assert await self.issues.set_processed(tx, claimed)
             if crash:
                 raise Crash
         return [event.payload["name"] for event in pending]
@@ -189,7 +191,7 @@ async def test_a_worker_that_lost_its_lease_marks_nothing(tracker: Tracker) -> N
     await tracker.lease_ends()
     assert await quick.claims() is not None
     async with tracker.world.database.transaction() as tx:
-        assert not await tracker.events.mark_processed(tx, old, 1)
+        assert not await tracker.events.mark_processed(tx, old.claim, 1)
         assert not await slow.issues.set_processed(tx, old)
 
 

@@ -55,9 +55,9 @@ async def receive(bus: Bus, kind: str, worker: str, *, count: int, timeout_s: fl
     return Nudges(tuple(entry_id for entry_id, _ in entries), tuple(keys))
 
 
-async def done(bus: Bus, kind: str, nudges: Nudges) -> None:
+async def done(bus: Bus, kind: str, ids: Sequence[str]) -> None:
     """Acknowledge and remove: the mailboxes are claimed, or had nothing to claim."""
-    for some in _slices(nudges.ids):
+    for some in _slices(ids):
         await bus.run(_DONE, [bus.keys.nudges(kind)], [GROUP, *some])
 
 

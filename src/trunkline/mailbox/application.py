@@ -136,7 +136,7 @@ class Mailboxes:
         payload: dict[str, Any],
         *,
         dedupe_key: str | None = None,
-        urgent: bool = True,
+        urgent: bool | None = None,
     ) -> Receipt:
         """Return when the event is durable. With a dedupe key it is so once, however often it is sent."""
         return await self.inbox.append(

@@ -1,14 +1,14 @@
 """The way into mailboxes: append events durably, then nudge a worker.
 
 Concurrent appends share one transaction (group commit): what arrives while a batch is being written goes into the
-next one. The caller is answered when its event is committed, and never waits for a worker. A caller that leaves
+next one. Only when a whole batch waits is a second one written beside the first; no mailbox is in both, so its events
+keep their order. The caller is answered when its event is committed, and never waits for a worker. A caller that leaves
 takes nothing back: its event is written all the same.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import asyncpg
 
@@ -28,9 +28,6 @@ log = get_logger(__name__)
 # Sent again, the same batch may pass: a deadlock, a row that somebody held too long.
 _PASSING = (asyncpg.TransactionRollbackError, asyncpg.LockNotAvailableError)
 
-# What a nudge can do something for. `processing` finds the event when it completes.
-_WAITS = (MailboxStatus.IDLE, MailboxStatus.QUEUED)
-
 
 class BadEvent(TrunklineError, ValueError):
     """An event that no mailbox can hold."""
@@ -40,6 +37,8 @@ class BadEvent(TrunklineError, ValueError):
 class InboxLimits:
     # A batch is bounded so that one commit stays in the milliseconds.
     batch_max: int = 500
+    # Batches that are written at once. The second is begun while Postgres works on the first.
+    writers_max: int = 2
     # How long an append waits for company, if there has been some. Measured: half the transactions for webhooks.
     linger_s: float = 0.005
     # Beyond this many the store is not keeping up, and callers had better know.
@@ -52,6 +51,10 @@ class InboxLimits:
 class _Waiting:
     event: NewEvent
     done: "asyncio.Future[Receipt]"
+
+    @property
+    def mailbox(self) -> tuple[str, str]:
+        return self.event.kind, self.event.key
 
     def answer(self, receipt: Receipt) -> None:
         if not self.done.done():
@@ -70,7 +73,8 @@ class Inbox:
         self._nudger = Nudger(bus)
         self._limits = limits or InboxLimits()
         self._waiting: list[_Waiting] = []
-        self._flusher: asyncio.Task[None] | None = None
+        self._writers: dict[asyncio.Task[None], set[tuple[str, str]]] = {}
+        self._lingering: asyncio.TimerHandle | None = None
         self._last_came_s = float("-inf")
         self._is_closed = False
 
@@ -93,30 +97,60 @@ class Inbox:
     async def aclose(self) -> None:
         """Take nothing new, and return when everything taken is written or refused."""
         self._is_closed = True
-        while self._flusher is not None and not self._flusher.done():
-            await asyncio.wait([self._flusher])
+        self._write_waiting()
+        while self._writers:
+            await asyncio.wait(self._writers)
         await self._nudger.flush()
 
     def _add(self, event: NewEvent) -> "asyncio.Future[Receipt]":
         if self._is_closed or len(self._waiting) >= self._limits.waiting_max:
             raise StoreUnavailable("The inbox is closing." if self._is_closed else "The inbox is full.")
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(event, loop.create_future())
-        self._waiting.append(waiting)
-        if self._flusher is None or self._flusher.done():
+        done: asyncio.Future[Receipt] = loop.create_future()
+        self._waiting.append(_Waiting(event, done))
+        if self._lingering is None and self._has_free_writer():
+            # A lone event goes as soon as the caller yields; in a stream of them each waits a moment for others.
             has_company = loop.time() - self._last_came_s < self._limits.linger_s
-            self._flusher = loop.create_task(self._flush(has_company), name="inbox")
+            self._lingering = loop.call_later(
+                self._limits.linger_s if has_company else 0, self._write_waiting
+            )
         self._last_came_s = loop.time()
-        return waiting.done
+        return done
 
-    async def _flush(self, has_company: bool) -> None:
-        """Write until nothing waits. A lone event goes at once; in a stream of them each waits a moment for others."""
-        if has_company and not self._is_closed:
-            await asyncio.sleep(self._limits.linger_s)
-        while self._waiting:
+    def _has_free_writer(self) -> bool:
+        is_full = len(self._waiting) >= self._limits.batch_max
+        return not self._writers or (is_full and len(self._writers) < self._limits.writers_max)
+
+    def _write_waiting(self) -> None:
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
+        while self._waiting and self._has_free_writer():
+            batch = self._take_batch()
+            if not batch:
+                return  # everything that waits is for a mailbox that is being written to
+            writer = asyncio.create_task(self._write(batch), name="inbox")
+            self._writers[writer] = {waiting.mailbox for waiting in batch}
+            writer.add_done_callback(self._written)
+
+    def _take_batch(self) -> list[_Waiting]:
+        if not self._writers:
             batch = self._waiting[: self._limits.batch_max]
             del self._waiting[: len(batch)]
-            await self._write(batch)
+            return batch
+        busy = set[tuple[str, str]]().union(*self._writers.values())
+        batch, rest = [], []
+        for waiting in self._waiting:
+            if len(batch) < self._limits.batch_max and waiting.mailbox not in busy:
+                batch.append(waiting)
+            else:
+                rest.append(waiting)
+        self._waiting = rest
+        return batch
+
+    def _written(self, writer: "asyncio.Task[None]") -> None:
+        del self._writers[writer]
+        self._write_waiting()
 
     async def _write(self, batch: list[_Waiting]) -> None:
         try:
@@ -129,10 +163,10 @@ class Inbox:
         except Exception as error:
             await self._write_apart(batch, error)
         else:
+            crash_point("inbox.after_commit")
             for waiting, receipt in zip(batch, receipts, strict=True):
                 waiting.answer(receipt)
-            crash_point("inbox.after_commit")
-            self._follow_up([w.event for w in batch], receipts)
+            self._follow_up(batch, receipts)
 
     async def _write_apart(self, batch: list[_Waiting], error: Exception) -> None:
         """What cannot be written must not take its neighbours with it: by mailbox, and then one by one."""
@@ -142,7 +176,7 @@ class Inbox:
             return
         parts: dict[tuple[str, str], list[_Waiting]] = {}
         for waiting in batch:
-            parts.setdefault((waiting.event.kind, waiting.event.key), []).append(waiting)
+            parts.setdefault(waiting.mailbox, []).append(waiting)
         if len(parts) == 1:
             for waiting in batch:
                 await self._write([waiting])
@@ -156,32 +190,44 @@ class Inbox:
         await asyncio.gather(*map(write, parts.values()))
 
     async def _append(self, batch: Sequence[_Waiting]) -> list[Receipt]:
-        async with self._database.transaction() as tx:
-            return await mailboxes.append(tx, [waiting.event for waiting in batch])
+        async with self._database.connection() as conn:
+            return await mailboxes.append(conn, [waiting.event for waiting in batch])
 
-    def _follow_up(self, events: Sequence[NewEvent], receipts: Sequence[Receipt]) -> None:
+    def _follow_up(self, batch: Sequence[_Waiting], receipts: Sequence[Receipt]) -> None:
         """Count what is new, alarm about what nobody will process, and wake workers for the rest."""
-        counts: dict[str, Counter[str]] = {}
-        wake: dict[str, dict[str, None]] = {}
-        seen: set[tuple[str, str]] = set()
-        for event, receipt in zip(events, receipts, strict=True):
-            if not receipt.created:
-                continue
-            count = counts.setdefault(event.kind, Counter())
-            count["events"] += 1
-            if (event.kind, event.key) not in seen:
-                seen.add((event.kind, event.key))
-                count[receipt.status_before] += 1
-                if receipt.status_before is MailboxStatus.DEAD:
-                    log.error("mailbox.append_to_dead", kind=event.kind, key=event.key)
-            if event.urgent and receipt.status_before in _WAITS:
-                wake.setdefault(event.kind, {})[event.key] = None
-        for kind, count in counts.items():
-            measures.appended(
-                kind, count["events"], queued=count[MailboxStatus.IDLE], dead=count[MailboxStatus.DEAD]
-            )
-        for kind, keys in wake.items():
-            self._nudger.wake(kind, keys)
+        tallies: dict[str, _Tally] = {}
+        for waiting, receipt in zip(batch, receipts, strict=True):
+            if receipt.created:
+                event = waiting.event
+                tally = tallies.get(event.kind) or tallies.setdefault(event.kind, _Tally())
+                tally.events += 1
+                tally.add(event, receipt.status_before)
+        for kind, tally in tallies.items():
+            measures.appended(kind, tally.events, queued=len(tally.queued), dead=len(tally.dead))
+            for key in tally.dead:
+                log.error("mailbox.append_to_dead", kind=kind, key=key)
+            if tally.wake:
+                self._nudger.wake(kind, tally.wake)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What a batch did to the mailboxes of one kind."""
+
+    events: int = 0
+    queued: set[str] = field(default_factory=set)
+    dead: set[str] = field(default_factory=set)
+    wake: dict[str, None] = field(default_factory=dict)
+
+    def add(self, event: NewEvent, status_before: MailboxStatus) -> None:
+        if status_before is MailboxStatus.IDLE:
+            self.queued.add(event.key)
+            if event.urgent is not False:
+                self.wake[event.key] = None
+        elif status_before is MailboxStatus.DEAD:
+            self.dead.add(event.key)
+        elif event.urgent and status_before is MailboxStatus.QUEUED:
+            self.wake[event.key] = None
 
 
 def check(event: NewEvent) -> None:
@@ -189,20 +235,20 @@ def check(event: NewEvent) -> None:
     for name, text, bytes_max in (
         ("kind", event.kind, KIND_BYTES_MAX),
         ("key", event.key, KEY_BYTES_MAX),
-        ("dedupe_key", event.dedupe_key, KEY_BYTES_MAX),
+        ("dedupe key", event.dedupe_key, KEY_BYTES_MAX),
         ("type", event.type, KEY_BYTES_MAX),
     ):
-        if (
-            not text
-            or "\x00" in text
-            or len(text) > bytes_max
-            or len(text.encode("utf-8", "replace")) > bytes_max
-        ):
-            raise BadEvent(f"The {name} of an event has 1 to {bytes_max} bytes and no NUL.")
+        if not _fits(text, bytes_max):
+            raise BadEvent(f"The {name} of an event has 1 to {bytes_max} bytes, and no NUL among them.")
+
+
+def _fits(text: str, bytes_max: int) -> bool:
+    size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+    return 0 < size <= bytes_max and "\x00" not in text
 
 
 def _refuse(batch: Iterable[_Waiting], error: Exception, cause: BaseException) -> None:
+    if error is not cause:
+        error.__cause__ = cause
     for waiting in batch:
-        if error is not cause:
-            error.__cause__ = cause
         waiting.refuse(error)

@@ -1,4 +1,8 @@
-"""Sends nudges beside the work, so that a slow Valkey slows nobody: a lost nudge costs a second, until the sweep."""
+"""Sends nudges and their acknowledgements beside the work, so that a slow Valkey slows nobody.
+
+Both are hints: a nudge that is lost costs a second, until the sweep; an acknowledgement that is lost, an entry on the
+pending list, until it is tidied.
+"""
 
 import asyncio
 from collections.abc import Iterable
@@ -20,24 +24,43 @@ class Nudger:
     def __init__(self, bus: Bus):
         self._bus = bus
         self._waiting: dict[str, dict[str, None]] = {}
+        self._done: dict[str, list[str]] = {}
         self._sender: asyncio.Task[None] | None = None
 
     def wake(self, kind: str, keys: Iterable[str]) -> None:
+        """Tell the workers of a kind to look into these mailboxes."""
         waiting = self._waiting.setdefault(kind, {})
         if len(waiting) < WAITING_MAX:
             waiting.update(dict.fromkeys(keys))
-        if self._sender is None or self._sender.done():
-            self._sender = asyncio.create_task(self._send(), name="nudges")
+        self._start()
+
+    def acknowledge(self, kind: str, ids: Iterable[str]) -> None:
+        """These nudges have been heard and acted upon."""
+        done = self._done.setdefault(kind, [])
+        if len(done) < WAITING_MAX:
+            done.extend(ids)
+        self._start()
 
     async def flush(self) -> None:
-        """Return when every nudge was sent or given up on."""
+        """Return when everything was sent or given up on."""
         while self._sender is not None and not self._sender.done():
             await asyncio.wait([self._sender])
 
+    def _start(self) -> None:
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.create_task(self._send(), name="nudges")
+
     async def _send(self) -> None:
-        while self._waiting:
-            kind, keys = self._waiting.popitem()
+        while self._waiting or self._done:
             try:
-                await nudges.send(self._bus, kind, list(keys))
+                await self._send_some()
             except BusUnavailable as error:
-                log.debug("mailbox.nudges_lost", kind=kind, count=len(keys), error=str(error))
+                log.debug("mailbox.nudges_lost", error=str(error))
+
+    async def _send_some(self) -> None:
+        if self._waiting:
+            kind, keys = self._waiting.popitem()
+            await nudges.send(self._bus, kind, list(keys))
+        else:
+            kind, ids = self._done.popitem()
+            await nudges.done(self._bus, kind, ids)

@@ -16,7 +16,7 @@ from trunkline.mailbox.nudger import Nudger
 from trunkline.states import MailboxStatus
 from trunkline.store import mailboxes
 from trunkline.store.database import Connection, Database, describe
-from trunkline.store.mailboxes import Claim, Completed, Event, Handled
+from trunkline.store.mailboxes import Claim, Claimed, Completed
 from trunkline.telemetry import bind, get_logger, metrics, span
 
 log = get_logger(__name__)
@@ -40,20 +40,6 @@ class FailureRule:
         return min(self.backoff_max_s, self.backoff_first_s * 2.0 ** min(failures_before, 32))
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A claimed mailbox and those of its events that are handled now."""
-
-    claim: Claim
-    events: Sequence[Event]
-    is_whole: bool = True
-
-    @property
-    def handled(self) -> Handled:
-        """Its mailbox is done up to here. There may be more events than are read at once."""
-        return Handled(self.claim, self.claim.appended if self.is_whole else self.events[-1].seq)
-
-
 class Processor:
     def __init__(
         self,
@@ -72,12 +58,12 @@ class Processor:
         self._rule = rule
         self._lock_timeout_ms = lock_timeout_ms
 
-    async def process(self, pieces: Sequence[Piece]) -> None:
+    async def process(self, pieces: Sequence[Claimed]) -> None:
         """See them through: afterwards each is completed, put back, dead, or somebody else's."""
         with self._leases.kept([piece.claim for piece in pieces]):
             await self._process(pieces)
 
-    async def _process(self, pieces: Sequence[Piece]) -> None:
+    async def _process(self, pieces: Sequence[Claimed]) -> None:
         try:
             await self._attempt(pieces)
         except LeaseLost:
@@ -94,10 +80,10 @@ class Processor:
                 )
                 await self._process_apart(pieces)
 
-    async def _process_apart(self, pieces: Sequence[Piece]) -> None:
+    async def _process_apart(self, pieces: Sequence[Claimed]) -> None:
         hands = asyncio.Semaphore(APART_MAX)
 
-        async def process(piece: Piece) -> None:
+        async def process(piece: Claimed) -> None:
             async with hands:
                 await self._process([piece])
 
@@ -105,7 +91,7 @@ class Processor:
             for piece in pieces:
                 group.create_task(process(piece))
 
-    async def _attempt(self, pieces: Sequence[Piece]) -> None:
+    async def _attempt(self, pieces: Sequence[Claimed]) -> None:
         with span("mailbox.fold", kind=self._handler.kind, mailboxes=len(pieces)):
             done = await self._handle(pieces)
             completed, after = await self._commit(pieces, done)
@@ -115,7 +101,7 @@ class Processor:
         if after is not None:
             await self._follow_up(after)
 
-    async def _handle(self, pieces: Sequence[Piece]) -> Done:
+    async def _handle(self, pieces: Sequence[Claimed]) -> Done:
         batch = {piece.claim.key: piece.events for piece in pieces if piece.events}
         if not batch:
             return Done()
@@ -124,16 +110,18 @@ class Processor:
                 return as_done(await self._handler.handle(batch))
 
     async def _commit(
-        self, pieces: Sequence[Piece], done: Done
+        self, pieces: Sequence[Claimed], done: Done
     ) -> tuple[dict[str, Completed], AfterCommit | None]:
         crash_point("mailbox.before_write")
+        if not (done.write or done.send or done.parked):
+            return await self._complete(pieces), None
         async with self._database.transaction() as tx:
             if done.write and self._lock_timeout_ms:
                 await mailboxes.limit_waiting(tx, self._lock_timeout_ms)
             after = await done.write(tx) if done.write else None
             if done.send:
                 await self._send(tx, pieces, done)
-            completed = await mailboxes.complete(tx, [piece.handled for piece in pieces])
+            completed = await mailboxes.complete(tx, pieces)
             if len(completed) != len(pieces):
                 raise _PartlyLost(frozenset(completed))
             if done.parked:
@@ -141,17 +129,25 @@ class Processor:
             crash_point("mailbox.before_commit")
         return completed, after
 
-    async def _send(self, tx: Connection, pieces: Sequence[Piece], done: Done) -> None:
+    async def _complete(self, pieces: Sequence[Claimed]) -> dict[str, Completed]:
+        """With nothing to write, one statement does it. What was lost takes nothing from the others."""
+        async with self._database.connection() as conn:
+            completed = await mailboxes.complete(conn, pieces)
+        if len(completed) < len(pieces):
+            log.warning("mailbox.lease_lost", kind=self._handler.kind, count=len(pieces) - len(completed))
+        return completed
+
+    async def _send(self, tx: Connection, pieces: Sequence[Claimed], done: Done) -> None:
         """Locks are taken sorted, ours and the addressees' together: two handlers that write to each other's
         mailboxes would otherwise wait for each other."""
         ours = {(piece.claim.kind, piece.claim.key) for piece in pieces}
         await mailboxes.lock(tx, ours | {(event.kind, event.key) for event in done.send})
         await mailboxes.append(tx, done.send)
 
-    def _count(self, pieces: Sequence[Piece], completed: dict[str, Completed]) -> None:
+    def _count(self, pieces: Sequence[Claimed], completed: dict[str, Completed]) -> None:
         for piece in pieces:
-            took_s = completed[piece.claim.key].took.total_seconds()
-            measures.processed(self._handler.kind, len(piece.events), took_s)
+            if mailbox := completed.get(piece.claim.key):
+                measures.processed(self._handler.kind, len(piece.events), mailbox.took.total_seconds())
 
     def _wake(self, completed: dict[str, Completed], done: Done) -> None:
         """More has come meanwhile, here or for those we wrote to."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from trunkline.store import mailbox_admin, mailboxes
 from trunkline.store.database import Connection, Database
 from trunkline.store.mailbox_admin import MailboxRow, StoredEvent
-from trunkline.store.mailboxes import Claim, Handled, NewEvent
+from trunkline.store.mailboxes import Claim, Claimed, NewEvent
 from trunkline.store.sql import query
 
 _QUEUE_IF_IDLE = query("mailbox/queue_if_idle")
@@ -44,18 +44,24 @@ class IssueStore:
         async with self._database.connection() as conn:
             return await conn.fetchval(_QUEUE_IF_IDLE, self._kind, issue_id) is not None
 
-    async def claim_queued(self, issue_id: str) -> Claim | None:
+    async def claim_queued(self, issue_id: str) -> Claimed | None:
         """`queued → processing`, or from a lease that ran out. None if somebody else has it, or it has no work."""
         async with self._database.connection() as conn:
-            claims = await mailboxes.claim_nudged(
-                conn, self._kind, [issue_id], worker=self._worker, lease_s=self._lease_s
+            claimed = await mailboxes.claim(
+                conn,
+                self._kind,
+                [issue_id],
+                limit=1,
+                worker=self._worker,
+                lease_s=self._lease_s,
+                events_max=LIST_MAX,
             )
-        return claims[0] if claims else None
+        return claimed[0] if claimed else None
 
-    async def set_processed(self, tx: Connection, claim: Claim) -> bool:
+    async def set_processed(self, tx: Connection, claimed: Claimed) -> bool:
         """`processing → idle`, or `queued` if more has come. Last in its transaction, which must not be committed if
         the answer is false: the lease was lost."""
-        return bool(await mailboxes.complete(tx, [Handled(claim, claim.appended)]))
+        return bool(await mailboxes.complete(tx, [claimed]))
 
 
 class EventLogStore:

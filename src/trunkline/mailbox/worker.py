@@ -6,7 +6,7 @@ batches are in hand at once as the limits say, so one slow mailbox delays no oth
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,10 +20,10 @@ from trunkline.mailbox import measures
 from trunkline.mailbox.handler import AfterCommit, Batch, Done, Handler, Write
 from trunkline.mailbox.leases import Leases
 from trunkline.mailbox.nudger import Nudger
-from trunkline.mailbox.processing import FailureRule, Piece, Processor
+from trunkline.mailbox.processing import FailureRule, Processor
 from trunkline.store import mailboxes
 from trunkline.store.database import Connection, Database, describe
-from trunkline.store.mailboxes import Claim
+from trunkline.store.mailboxes import Claim, Claimed
 from trunkline.telemetry import get_logger, metrics
 
 __all__ = ["AfterCommit", "Batch", "Done", "FailureRule", "Handler", "MailboxWorker", "WorkerLimits", "Write"]
@@ -75,6 +75,7 @@ class MailboxWorker(Loop):
         )
         self._in_hand: dict[asyncio.Task[None], Sequence[Claim]] = {}
         self._nudges = Nudges()
+        self._hearing: asyncio.Future[Nudges] | None = None
         self._has_more = False
         self._sweep_at_s = self._tidy_at_s = float("-inf")
 
@@ -83,6 +84,16 @@ class MailboxWorker(Loop):
             await super().run()
         finally:
             await self._finish()
+
+    def stop(self) -> None:
+        super().stop()
+        self._stop_hearing()
+
+    def _stop_hearing(self) -> None:
+        """The client may miss a cancellation that comes while it takes a connection, so it is told until it hears."""
+        if self._hearing is not None and not self._hearing.done():
+            self._hearing.cancel()
+            asyncio.get_running_loop().call_later(0.05, self._stop_hearing)
 
     async def wait(self) -> None:
         """Until there is a hand free and something to do: a nudge, the next sweep, or the rest of a full one."""
@@ -122,46 +133,34 @@ class MailboxWorker(Loop):
         heard, self._nudges = self._nudges, Nudges()
         if not heard.keys:
             return 0
-        claims = await self._claim(
-            lambda conn: mailboxes.claim_nudged(
-                conn, self._kind, heard.keys, worker=self._worker, lease_s=self._limits.lease_s
-            )
-        )
-        await self._acknowledge(heard)
-        return len(claims)
+        claimed = await self._claim(heard.keys, limit=len(heard.keys))
+        self._nudger.acknowledge(self._kind, heard.ids)
+        return claimed
 
     async def _sweep(self) -> int:
         self._sweep_at_s = self._now_s() + self._limits.sweep_s
         limit = self._room
-        claims = await self._claim(
-            lambda conn: mailboxes.claim_due(
-                conn, self._kind, limit=limit, worker=self._worker, lease_s=self._limits.lease_s
+        claimed = await self._claim(None, limit=limit)
+        self._has_more = claimed == limit
+        return claimed
+
+    async def _claim(self, keys: Sequence[str] | None, *, limit: int) -> int:
+        """Claim and begin; how many mailboxes were claimed."""
+        async with self._database.connection() as conn:
+            claimed = await mailboxes.claim(
+                conn,
+                self._kind,
+                keys,
+                limit=limit,
+                worker=self._worker,
+                lease_s=self._limits.lease_s,
+                events_max=self._limits.events_max,
             )
-        )
-        self._has_more = len(claims) == limit
-        return len(claims)
-
-    async def _claim(self, claim: Callable[[Connection], Awaitable[list[Claim]]]) -> list[Claim]:
-        """Claim, read the events in a later statement, and begin."""
-        async with self._database.connection() as conn:
-            claims = await claim(conn)
-        crash_point("mailbox.after_claim")
-        if not claims:
-            return claims
-        try:
-            for batch in self._batches(await self._pieces(claims)):
-                self._begin(batch)
-        except Exception:
-            await self._give_back(claims)
-            raise
-        return claims
-
-    async def _pieces(self, claims: Sequence[Claim]) -> list[Piece]:
-        most = self._limits.events_max
-        async with self._database.connection() as conn:
-            alive = [claim for claim in claims if not await self._buried(conn, claim)]
-            events = await mailboxes.events(conn, alive, limit=most) if alive else {}
-        return [Piece(claim, events[claim.key], len(events[claim.key]) < most) for claim in alive]
+            crash_point("mailbox.after_claim")
+            alive = [each for each in claimed if not await self._buried(conn, each.claim)]
+        for batch in self._batches(alive):
+            self._begin(batch)
+        return len(claimed)
 
     async def _buried(self, conn: Connection, claim: Claim) -> bool:
         """A mailbox that took too many workers with it ends like one whose handler failed too often."""
@@ -172,7 +171,7 @@ class MailboxWorker(Loop):
         log.error("mailbox.died", kind=self._kind, key=claim.key, failures=claim.failures, error=error)
         return True
 
-    def _batches(self, pieces: Sequence[Piece]) -> list[list[Piece]]:
+    def _batches(self, pieces: Sequence[Claimed]) -> list[list[Claimed]]:
         """What failed before travels alone, so that it costs its neighbours nothing again."""
         sound = [piece for piece in pieces if not piece.claim.failures]
         size = self._limits.batch_max
@@ -181,12 +180,12 @@ class MailboxWorker(Loop):
             *(sound[start : start + size] for start in range(0, len(sound), size)),
         ]
 
-    def _begin(self, batch: list[Piece]) -> None:
+    def _begin(self, batch: list[Claimed]) -> None:
         task = asyncio.create_task(self._see_to(batch), name=f"mailbox {self._kind}")
         self._in_hand[task] = [piece.claim for piece in batch]
         task.add_done_callback(self._in_hand.pop)
 
-    async def _see_to(self, batch: list[Piece]) -> None:
+    async def _see_to(self, batch: list[Claimed]) -> None:
         try:
             await self._processor.process(batch)
         except Exception as error:
@@ -209,26 +208,19 @@ class MailboxWorker(Loop):
 
     async def _receive(self, timeout_s: float) -> Nudges:
         """Hear what there is, but not past the moment in which the worker is told to stop."""
-        hearing = asyncio.ensure_future(
+        self._hearing = asyncio.ensure_future(
             nudges.receive(
                 self._bus, self._kind, self._worker, count=self._room, timeout_s=max(0.0, timeout_s)
             )
         )
         try:
-            await self._unless_stopping([hearing])
-            return hearing.result() if hearing.done() else Nudges()
+            return await self._hearing
+        except asyncio.CancelledError:
+            if not self.stopping:
+                raise
+            return Nudges()
         finally:
-            while (
-                not hearing.done()
-            ):  # the client may miss a cancellation that comes while it takes a connection
-                hearing.cancel()
-                await asyncio.wait([hearing], timeout=0.05)
-
-    async def _acknowledge(self, heard: Nudges) -> None:
-        try:
-            await nudges.done(self._bus, self._kind, heard)
-        except BusUnavailable as error:
-            log.debug("mailbox.nudges_not_acknowledged", kind=self._kind, error=str(error))
+            self._hearing = None
 
     async def _tidy(self) -> None:
         self._tidy_at_s = self._now_s() + self._limits.tidy_s

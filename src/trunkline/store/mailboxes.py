@@ -4,21 +4,21 @@ An append locks its mailboxes first and counts under the lock; a completion comp
 Between the two no event is lost, whichever comes first. Lock order: mailboxes last but for jobs, sorted by (kind, key).
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+
+import msgspec
 
 from trunkline.states import MailboxStatus
 from trunkline.store.database import Connection
 from trunkline.store.sql import query
 
-_ENSURE = query("mailbox/ensure")
 _LOCK = query("mailbox/lock")
 _APPEND = query("mailbox/append")
-_CLAIM_DUE = query("mailbox/claim_due")
-_CLAIM_NUDGED = query("mailbox/claim_nudged")
-_EVENTS = query("mailbox/events")
+_CLAIM = query("mailbox/claim")
 _COMPLETE = query("mailbox/complete")
 _PARK = query("mailbox/park")
 _FAIL = query("mailbox/fail")
@@ -26,6 +26,8 @@ _BURY = query("mailbox/bury")
 _RENEW = query("mailbox/renew")
 _RELEASE = query("mailbox/release")
 _PATIENCE = query("mailbox/patience")
+
+_STATUSES = {status.value: status for status in MailboxStatus}
 
 KIND_BYTES_MAX = 63
 KEY_BYTES_MAX = 500
@@ -43,12 +45,12 @@ class NewEvent:
     dedupe_key: str
     type: str
     payload: dict[str, Any]
-    # An event that is not urgent wakes nobody: it waits for an urgent one, or for the next sweep.
-    urgent: bool = True
+    # None wakes a worker, unless the mailbox waits for one already. False wakes nobody: the event waits for the next
+    # sweep, or for an urgent one, which wakes a worker even then.
+    urgent: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(msgspec.Struct, frozen=True, gc=False):
     """Where an event is. A doubled event gets the receipt of the first, with `created` false."""
 
     seq: int
@@ -62,14 +64,14 @@ class Claim:
 
     kind: str
     key: str
+    mailbox_id: int
     fence: int
     processed: int
     appended: int
     failures: int
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True, gc=False):
     key: str
     seq: int
     type: str
@@ -78,11 +80,17 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Handled:
-    """A claim of which the events up to this number were handled."""
+class Claimed:
+    """A claim and its pending events in order, at most `events_max` of them."""
 
     claim: Claim
-    upto: int
+    events: list[Event]
+    events_max: int
+
+    @property
+    def upto(self) -> int:
+        """Its mailbox is done up to this number when these events are. There may be more than are read at once."""
+        return self.claim.appended if len(self.events) < self.events_max else self.events[-1].seq
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,71 +108,76 @@ class Parked:
     error: str
 
 
-async def append(tx: Connection, events: Sequence[NewEvent]) -> list[Receipt]:
-    """Append inside a transaction; a receipt for each event, in their order."""
-    once: dict[tuple[str, str, str], NewEvent] = {}
+async def append(conn: Connection, events: Sequence[NewEvent]) -> list[Receipt]:
+    """Append, alone or inside a transaction; a receipt for each event, in their order."""
+    boxes: dict[tuple[str, str], int] = {}
+    once: dict[tuple[int, str], NewEvent] = {}
     for event in events:
-        once.setdefault((event.kind, event.key, event.dedupe_key), event)
-    await lock(tx, {(kind, key) for kind, key, _ in once})
-    distinct = list(once.values())
-    rows = await tx.fetch(
+        box = boxes.setdefault((event.kind, event.key), len(boxes) + 1)
+        once.setdefault((box, event.dedupe_key), event)
+    places = [box for box, _ in once]
+    amounts = Counter(places)
+    rows = await conn.fetch(
         _APPEND,
-        [e.kind for e in distinct],
-        [e.key for e in distinct],
-        [e.dedupe_key for e in distinct],
-        [e.type for e in distinct],
-        [e.payload for e in distinct],
+        [kind for kind, _ in boxes],
+        [key for _, key in boxes],
+        [amounts[box] for box in boxes.values()],
+        places,
+        [dedupe_key for _, dedupe_key in once],
+        [event.type for event in once.values()],
+        [event.payload for event in once.values()],
+        LOCK_TIMEOUT_MS,
     )
-    assert len(rows) == len(distinct), "every mailbox is there, under our lock"
-    found = {row["position"]: row for row in rows}
-    receipts = {
-        identity: Receipt(row["seq"], row["created"], MailboxStatus(row["status_before"]))
-        for identity, row in zip(once, (found[n] for n in range(1, len(distinct) + 1)), strict=True)
-    }
-    return [receipts[event.kind, event.key, event.dedupe_key] for event in events]
+    receipts = dict(zip(once, _receipts(places, rows), strict=True))
+    if len(once) == len(events):
+        return list(receipts.values())
+    return [receipts[boxes[event.kind, event.key], event.dedupe_key] for event in events]
+
+
+def _receipts(boxes: Sequence[int], rows: Sequence[Any]) -> Iterator[Receipt]:
+    """A mailbox's new events are numbered in their order, on from what it had; doubled ones were there already."""
+    last: dict[int, int] = {}
+    status: dict[int, MailboxStatus] = {}
+    known: dict[int, int] = {}
+    for box, number, status_before, known_at in rows:
+        if known_at is None:
+            last[box], status[box] = number, _STATUSES[status_before]
+        else:
+            known[known_at] = number
+    for at, box in enumerate(boxes, 1):
+        if at in known:
+            yield Receipt(known[at], False, status[box])
+        else:
+            last[box] += 1
+            yield Receipt(last[box], True, status[box])
 
 
 async def lock(tx: Connection, mailboxes: set[tuple[str, str]]) -> None:
     """Lock mailboxes, made if they are missing, until the end of the transaction."""
-    ordered = sorted(mailboxes)
-    kinds, keys = [kind for kind, _ in ordered], [key for _, key in ordered]
-    while True:
-        await tx.execute(_ENSURE, kinds, keys, str(LOCK_TIMEOUT_MS))
-        # Retention may have removed one between the two statements.
-        if len(await tx.fetch(_LOCK, kinds, keys)) == len(ordered):
-            return
+    kinds, keys = [kind for kind, _ in mailboxes], [key for _, key in mailboxes]
+    await tx.execute(_LOCK, kinds, keys, LOCK_TIMEOUT_MS)
 
 
-async def claim_due(conn: Connection, kind: str, *, limit: int, worker: str, lease_s: float) -> list[Claim]:
-    """The sweep: whatever has work and is in nobody's hands."""
-    return _claims(kind, await conn.fetch(_CLAIM_DUE, kind, limit, worker, lease_s))
-
-
-async def claim_nudged(
-    conn: Connection, kind: str, keys: Sequence[str], *, worker: str, lease_s: float
-) -> list[Claim]:
-    """Those of these mailboxes that have work and are in nobody's hands."""
-    return _claims(kind, await conn.fetch(_CLAIM_NUDGED, kind, keys, worker, lease_s))
-
-
-def _claims(kind: str, rows: Sequence[Any]) -> list[Claim]:
-    return [Claim(kind, **row) for row in rows]
-
-
-async def events(conn: Connection, claims: Sequence[Claim], *, limit: int) -> dict[str, list[Event]]:
-    """The pending events of claimed mailboxes of one kind, in order, by key; at most `limit` of each."""
-    found: dict[str, list[Event]] = {claim.key: [] for claim in claims}
-    rows = await conn.fetch(
-        _EVENTS,
-        claims[0].kind,
-        [c.key for c in claims],
-        [c.processed for c in claims],
-        [c.appended for c in claims],
-        limit,
-    )
-    for row in rows:
-        found[row["key"]].append(Event(**row))
-    return found
+async def claim(
+    conn: Connection,
+    kind: str,
+    keys: Sequence[str] | None,
+    *,
+    limit: int,
+    worker: str,
+    lease_s: float,
+    events_max: int,
+) -> list[Claimed]:
+    """Those of these mailboxes that have work and are in nobody's hands; without keys, whatever is so."""
+    rows = await conn.fetch(_CLAIM, kind, keys, limit, worker, lease_s, events_max)
+    claimed: list[Claimed] = []
+    for key, mailbox_id, fence, processed, appended, failures, seq, type_, payload, created_at in rows:
+        if not claimed or claimed[-1].claim.mailbox_id != mailbox_id:
+            claim = Claim(kind, key, mailbox_id, fence, processed, appended, failures)
+            claimed.append(Claimed(claim, [], events_max))
+        if seq is not None:
+            claimed[-1].events.append(Event(key, seq, type_, payload, created_at))
+    return claimed
 
 
 async def limit_waiting(tx: Connection, lock_timeout_ms: int) -> None:
@@ -172,15 +185,15 @@ async def limit_waiting(tx: Connection, lock_timeout_ms: int) -> None:
     await tx.execute(_PATIENCE, str(lock_timeout_ms))
 
 
-async def complete(tx: Connection, handled: Sequence[Handled]) -> dict[str, Completed]:
+async def complete(tx: Connection, handled: Sequence[Claimed]) -> dict[str, Completed]:
     """Mark the events and free the mailboxes, last in the handler's transaction. A key that is missing from the
     answer lost its lease: its effects must not be committed."""
     rows = await tx.fetch(
         _COMPLETE,
         handled[0].claim.kind,
-        [h.claim.key for h in handled],
-        [h.claim.fence for h in handled],
-        [h.upto for h in handled],
+        [each.claim.key for each in handled],
+        [each.claim.fence for each in handled],
+        [each.upto for each in handled],
         str(LOCK_TIMEOUT_MS),
         str(COMMIT_TIMEOUT_MS),
     )

@@ -1,7 +1,7 @@
 """Mailboxes on real engines, for tests: a world to append to and look into, and a handler that can be held."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,7 @@ from trunkline.mailbox.worker import Handler, MailboxWorker, WorkerLimits
 from trunkline.store import database as store_database
 from trunkline.store import mailboxes
 from trunkline.store.database import Connection, Database
-from trunkline.store.mailboxes import Claim, Handled, NewEvent, Receipt
+from trunkline.store.mailboxes import Claimed, NewEvent, Receipt
 
 KIND = "thing"
 
@@ -25,6 +25,11 @@ def event(
 ) -> NewEvent:
     """An event whose name is its dedupe key and its payload."""
     return NewEvent(kind, key, name, type_, {"name": name}, **more)
+
+
+def names(claimed: Sequence[Claimed]) -> list[str]:
+    """The names of the events of claims, in order."""
+    return [each.payload["name"] for mailbox in claimed for each in mailbox.events]
 
 
 @dataclass(slots=True)
@@ -38,19 +43,22 @@ class MailboxWorld:
         async with self.database.transaction() as tx:
             return await mailboxes.append(tx, events)
 
-    async def claim(self, *, worker: str = "w1", lease_s: float = 60.0, limit: int = 100) -> list[Claim]:
+    async def claim(
+        self,
+        keys: Sequence[str] | None = None,
+        *,
+        worker: str = "w1",
+        lease_s: float = 60.0,
+        limit: int = 100,
+    ) -> list[Claimed]:
         async with self.database.connection() as conn:
-            return await mailboxes.claim_due(conn, KIND, limit=limit, worker=worker, lease_s=lease_s)
+            return await mailboxes.claim(
+                conn, KIND, keys, limit=limit, worker=worker, lease_s=lease_s, events_max=1000
+            )
 
-    async def names(self, claims: Sequence[Claim]) -> list[str]:
-        """The names of the pending events of claims, in order."""
-        async with self.database.connection() as conn:
-            found = await mailboxes.events(conn, claims, limit=1000)
-        return [each.payload["name"] for claim in claims for each in found[claim.key]]
-
-    async def complete(self, *claims: Claim) -> dict[str, str]:
+    async def complete(self, *claimed: Claimed) -> dict[str, str]:
         async with self.database.transaction() as tx:
-            done = await mailboxes.complete(tx, [Handled(claim, claim.appended) for claim in claims])
+            done = await mailboxes.complete(tx, claimed)
         return {key: completed.status.value for key, completed in done.items()}
 
     async def status(self, key: str = "a", kind: str = KIND) -> str:
@@ -62,7 +70,8 @@ class MailboxWorld:
 
     async def unprocessed(self) -> list[str]:
         rows = await self.rows(
-            "SELECT dedupe_key FROM mailbox_events WHERE processed_at IS NULL ORDER BY kind, key, seq"
+            """SELECT dedupe_key FROM mailbox_events AS e JOIN mailboxes AS m ON m.id = e.mailbox_id
+               WHERE processed_at IS NULL ORDER BY kind, key, seq"""
         )
         return [row["dedupe_key"] for row in rows]
 
@@ -118,28 +127,6 @@ async def running(*workers: MailboxWorker) -> AsyncIterator[None]:
         for worker in workers:
             worker.stop()
         await asyncio.gather(*tasks)
-
-
-class Interrupted:
-    """A session that is stopped before one of its statements, once, for something else to happen."""
-
-    def __init__(self, session: Connection, before: str, act: Callable[[], Awaitable[object]]):
-        self._session = session
-        self._before = before
-        self._act: Callable[[], Awaitable[object]] | None = act
-
-    async def execute(self, statement: str, *args: object) -> Any:
-        await self._stop(statement)
-        return await self._session.execute(statement, *args)
-
-    async def fetch(self, statement: str, *args: object) -> Any:
-        await self._stop(statement)
-        return await self._session.fetch(statement, *args)
-
-    async def _stop(self, statement: str) -> None:
-        if statement == self._before and self._act is not None:
-            act, self._act = self._act, None
-            await act()
 
 
 @dataclass(slots=True)

@@ -21,7 +21,9 @@ SELECT * FROM (
     SELECT e.created_at, 'carrier', e.type, a.id, NULL, e.error,
            jsonb_strip_nulls(jsonb_build_object('at', e.payload -> 'at', 'call_id', e.payload -> 'call_id',
                                                 'reason', e.payload -> 'reason', 'duration_s', e.payload -> 'duration_s'))
-    FROM attempts AS a JOIN mailbox_events AS e ON e.kind = 'call' AND e.key = a.id::text
+    FROM attempts AS a
+    JOIN mailboxes AS m ON m.kind = 'call' AND m.key = a.id::text
+    JOIN mailbox_events AS e ON e.mailbox_id = m.id
     WHERE a.lead_id = $1
     UNION ALL
     SELECT g.at, 'audit', g.action, NULL, g.actor, g.reason, g.details

@@ -5,7 +5,7 @@ WITH patience AS MATERIALIZED (
     SELECT set_config('lock_timeout', $5::text, true),
            set_config('idle_in_transaction_session_timeout', $6::text, true) AS set
 ), ours AS (
-    SELECT m.kind, m.key, m.fence, m.processed, c.handled
+    SELECT m.kind, m.key, m.id, m.fence, m.processed, c.handled
     FROM patience
     CROSS JOIN unnest($2::text[], $3::bigint[], $4::bigint[]) AS c (key, fence, handled)
     JOIN mailboxes AS m ON m.kind = $1 AND m.key = c.key
@@ -30,7 +30,7 @@ WITH patience AS MATERIALIZED (
         FROM ours
         CROSS JOIN LATERAL (
             SELECT p.ctid FROM mailbox_events AS p
-            WHERE p.kind = ours.kind AND p.key = ours.key AND p.seq > ours.processed AND p.seq <= ours.handled
+            WHERE p.mailbox_id = ours.id AND p.seq > ours.processed AND p.seq <= ours.handled
               AND p.processed_at IS NULL
             ORDER BY p.seq) AS p))
 )

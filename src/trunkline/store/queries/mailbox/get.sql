@@ -1,4 +1,4 @@
--- One of them, for whoever looks into a mailbox.
+-- One mailbox.
 SELECT kind, key, processing_status, appended, processed, failures, last_error, locked_by, claimable_at,
        processing_started_at, last_processed_at, created_at
 FROM mailboxes

@@ -1,7 +1,7 @@
 -- The events of a mailbox after $3, in their order: all, the unprocessed, or those that were set aside.
-SELECT kind, key, seq, dedupe_key, type, payload, created_at, processed_at, error
-FROM mailbox_events
-WHERE kind = $1 AND key = $2 AND seq > $3
-  AND ($4::text = 'all' OR ($4 = 'unprocessed' AND processed_at IS NULL) OR ($4 = 'parked' AND error IS NOT NULL))
-ORDER BY seq
+SELECT m.kind, m.key, e.seq, e.dedupe_key, e.type, e.payload, e.created_at, e.processed_at, e.error
+FROM mailboxes AS m JOIN mailbox_events AS e ON e.mailbox_id = m.id
+WHERE m.kind = $1 AND m.key = $2 AND e.seq > $3
+  AND ($4::text = 'all' OR ($4 = 'unprocessed' AND e.processed_at IS NULL) OR ($4 = 'parked' AND e.error IS NOT NULL))
+ORDER BY e.seq
 LIMIT $5

@@ -1,5 +1,2 @@
--- Lock the mailboxes of an append, sorted. Their counters are read by the next statement, under these locks.
-SELECT m.kind, m.key
-FROM unnest($1::text[], $2::text[]) AS a (kind, key) JOIN mailboxes AS m ON m.kind = a.kind AND m.key = a.key
-ORDER BY m.kind, m.key
-FOR NO KEY UPDATE OF m
+-- Lock mailboxes until the end of the transaction, sorted, and make those that are missing: migration 0003 says how.
+SELECT FROM mailbox_lock($1, $2, $3)

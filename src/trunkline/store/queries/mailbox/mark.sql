@@ -3,5 +3,5 @@ UPDATE mailbox_events AS e
 SET processed_at = clock_timestamp()
 FROM mailboxes AS m
 WHERE m.kind = $1 AND m.key = $2 AND m.fence = $3 AND m.processing_status = 'processing'
-  AND e.kind = m.kind AND e.key = m.key AND e.seq = ANY($4::bigint[]) AND e.processed_at IS NULL
+  AND e.mailbox_id = m.id AND e.seq = ANY($4::bigint[]) AND e.processed_at IS NULL
 RETURNING e.seq

@@ -4,7 +4,7 @@ WITH again AS (
     UPDATE mailbox_events AS e
     SET seq = m.appended + 1, processed_at = NULL, error = NULL
     FROM mailboxes AS m
-    WHERE e.kind = $1 AND e.key = $2 AND e.seq = $3 AND e.error IS NOT NULL AND m.kind = e.kind AND m.key = e.key
+    WHERE m.kind = $1 AND m.key = $2 AND e.mailbox_id = m.id AND e.seq = $3 AND e.error IS NOT NULL
     RETURNING e.seq
 )
 UPDATE mailboxes AS m

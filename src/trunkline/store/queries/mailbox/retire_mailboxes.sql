@@ -4,7 +4,7 @@ WITH old AS (
     SELECT m.kind, m.key FROM mailboxes AS m
     WHERE m.processing_status = 'idle'
       AND COALESCE(m.last_processed_at, m.created_at) < statement_timestamp() - make_interval(secs => $1)
-      AND NOT EXISTS (SELECT FROM mailbox_events AS e WHERE e.kind = m.kind AND e.key = m.key)
+      AND NOT EXISTS (SELECT FROM mailbox_events AS e WHERE e.mailbox_id = m.id)
     LIMIT $2
     FOR UPDATE OF m SKIP LOCKED
 )

@@ -1,5 +1,6 @@
 -- Set a pending event aside, so that the rest of its mailbox can go on without it.
-UPDATE mailbox_events
+UPDATE mailbox_events AS e
 SET processed_at = clock_timestamp(), error = $4
-WHERE kind = $1 AND key = $2 AND seq = $3 AND processed_at IS NULL
-RETURNING seq
+FROM mailboxes AS m
+WHERE m.kind = $1 AND m.key = $2 AND e.mailbox_id = m.id AND e.seq = $3 AND e.processed_at IS NULL
+RETURNING e.seq
