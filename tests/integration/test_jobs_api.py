@@ -38,7 +38,8 @@ async def enqueue(world: ApiWorld, tenant: Tenant = A1, **options: Any) -> str:
 
 async def claim(world: ApiWorld) -> list[Claimed]:
     async with world.database.connection() as conn:
-        return await jobs.claim(conn, {Lane("deliver_webhook", 50): Place(BEGINNING)}, 10, Claimant("w1"))
+        look = await jobs.claim(conn, {Lane("deliver_webhook", 50): Place(BEGINNING)}, 10, Claimant("w1"))
+    return look.claimed
 
 
 async def die(world: ApiWorld) -> None:

@@ -1,7 +1,6 @@
 """Out of the outbox: claims in order, fences that hold, and plans that stay good."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
@@ -46,7 +45,7 @@ async def test_claims_take_urgent_jobs_first_and_equals_by_age(world: JobWorld) 
     order = []
     for _ in range(3):
         async with world.database.connection() as conn:
-            order += await jobs.claim(conn, lanes, 1, Claimant("w"))
+            order += (await jobs.claim(conn, lanes, 1, Claimant("w"))).claimed
     assert [job.payload for job in order] == [
         world.work.encode(Work(name)) for name in ("urgent", "old", "new")
     ]
@@ -66,7 +65,7 @@ async def test_what_is_not_due_is_not_claimed_and_says_when_it_is(world: JobWorl
     await world.enqueue(run_at=datetime.now(UTC) + timedelta(seconds=60))
     assert await world.claim() == []
     async with world.database.connection() as conn:
-        [coming] = await jobs.next_due(conn, [WORK])
+        [coming] = await jobs.next_due(conn, [WORK], datetime.now(UTC))
         [surveyed] = await jobs.survey(conn, ["work"])
     assert coming.due_in_s is not None
     assert 50 < coming.due_in_s < 60
@@ -75,34 +74,47 @@ async def test_what_is_not_due_is_not_claimed_and_says_when_it_is(world: JobWorl
 
 async def test_next_due_leaves_out_what_is_due_already(world: JobWorld) -> None:
     """It is claimed or blocked: a worker that slept until then would not sleep at all."""
-    await world.enqueue()
+    enqueued = await world.enqueue()
     async with world.database.connection() as conn:
-        [coming] = await jobs.next_due(conn, [WORK])
+        [coming] = await jobs.next_due(conn, [WORK], enqueued.run_at)
     assert coming.due_in_s is None
 
 
 async def test_what_became_due_between_the_claim_and_the_question_is_not_missed(world: JobWorld) -> None:
     """The claim was too early for it. Asked only for what is still to come, it would wait for a survey."""
     enqueued = await world.enqueue(run_at=datetime.now(UTC) + timedelta(seconds=0.2))
-    asked_s = time.monotonic()
-    assert await world.claim() == []
-    await eventually(lambda: world.sql("SELECT clock_timestamp() > $1", enqueued.run_at))
     async with world.database.connection() as conn:
-        [coming] = await jobs.next_due(conn, [WORK], since_s=time.monotonic() - asked_s)
+        look = await jobs.claim(conn, {WORK: Place()}, 10, Claimant("w"))
+        assert look.claimed == []
+        await eventually(lambda: world.sql("SELECT clock_timestamp() > $1", enqueued.run_at))
+        [coming] = await jobs.next_due(conn, [WORK], look.at)
     assert coming.due_in_s is not None
     assert coming.due_in_s <= 0
+
+
+async def test_a_claim_may_look_ahead_and_then_nothing_is_missed_either(world: JobWorld) -> None:
+    soon = await world.enqueue("soon", run_at=datetime.now(UTC) + timedelta(seconds=20))
+    later = await world.enqueue("later", run_at=datetime.now(UTC) + timedelta(seconds=40))
+    async with world.database.connection() as conn:
+        look = await jobs.claim(conn, {WORK: Place()}, 10, Claimant("w"), ahead_s=30)
+        [coming] = await jobs.next_due(conn, [WORK], look.at)
+    assert [job.id for job in look.claimed] == [soon.id]
+    assert (await world.job(soon.id)).started_at == soon.run_at
+    assert coming.due_in_s is not None
+    assert 30 < coming.due_in_s < 40
+    assert (await world.job(later.id)).status == "PENDING"
 
 
 async def test_a_claim_looks_from_its_floor_and_a_survey_from_the_beginning(world: JobWorld) -> None:
     enqueued = await world.enqueue()
     above = Place(enqueued.run_at + timedelta(microseconds=1))
     async with world.database.connection() as conn:
-        assert await jobs.claim(conn, {WORK: above}, 10, Claimant("w")) == []
+        assert (await jobs.claim(conn, {WORK: above}, 10, Claimant("w"))).claimed == []
         assert [found.first for found in await jobs.survey(conn, ["work"])] == [
             Place(enqueued.run_at, enqueued.id)
         ]
         at_it = Place(enqueued.run_at, enqueued.id)
-        assert len(await jobs.claim(conn, {WORK: at_it}, 10, Claimant("w"))) == 1
+        assert len((await jobs.claim(conn, {WORK: at_it}, 10, Claimant("w"))).claimed) == 1
 
 
 async def test_a_survey_finds_every_lane_and_no_foreign_type(world: JobWorld) -> None:
@@ -238,7 +250,7 @@ async def plan(conn: store.Connection, name: str, arguments: str) -> str:
 
 
 HOT = {
-    "jobs/claim": ("ARRAY['work'], ARRAY[50::int2], ARRAY[now()], ARRAY[gen_random_uuid()], 500, 'w', 15",
+    "jobs/claim": ("ARRAY['work'], ARRAY[50::int2], ARRAY[now()], ARRAY[gen_random_uuid()], 500, 'w', 15, 0",
                    "job_outbox_runnable"),
     "jobs/finish": ("ARRAY[gen_random_uuid()], ARRAY[1], 'w', ARRAY['succeeded'], ARRAY[''], ARRAY[''], ARRAY[''], "
                     "ARRAY[0::real], ARRAY['']", "job_outbox_pkey"),
@@ -246,7 +258,7 @@ HOT = {
                       "job_outbox_pkey"),
     "jobs/renew": ("ARRAY[gen_random_uuid()], ARRAY[1], 'w', 15", "job_outbox_pkey"),
     "jobs/expired": ("now(), 100", "job_outbox_expired_lease"),
-    "jobs/next_due": ("ARRAY['work'], ARRAY[50::int2], ARRAY[false], 0", "job_outbox_runnable"),
+    "jobs/next_due": ("ARRAY['work'], ARRAY[50::int2], ARRAY[false], now()", "job_outbox_runnable"),
     "jobs/survey": ("ARRAY['work']", "job_outbox_runnable"),
 }  # fmt: skip
 

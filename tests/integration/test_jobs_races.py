@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 
 import pytest
 
@@ -190,7 +191,7 @@ async def test_blocked_jobs_are_out_of_the_way_until_their_key_is_free(world: Jo
     [first] = await world.claim_keyed()
     async with world.database.connection() as conn:
         assert await jobs.survey(conn, ["keyed_work"]) == []
-        assert [found.due_in_s for found in await jobs.next_due(conn, KEYED)] == [None]
+        assert [found.due_in_s for found in await jobs.next_due(conn, KEYED, datetime.now(UTC))] == [None]
     written = await end(world, first)
     assert [lane for lane, _ in written.places] == [Lane("keyed_work", 50, keyed=True)]
     assert [job.id for job in await world.claim_keyed()] == ids[1:2]
@@ -310,7 +311,7 @@ async def test_the_reaper_passes_over_a_job_that_is_just_being_finished(world: J
 async def test_a_job_claimed_while_it_is_cancelled_is_asked_to_stop(world: JobWorld) -> None:
     enqueued = await world.enqueue()
     async with world.database.transaction() as tx:
-        [claim] = await jobs.claim(tx, {Lane("work", 50): Place(BEGINNING)}, 1, Claimant("w1"))
+        [claim] = (await jobs.claim(tx, {Lane("work", 50): Place(BEGINNING)}, 1, Claimant("w1"))).claimed
         cancelling = asyncio.create_task(cancel(world, enqueued.id))
         await world.blocked()
     assert await cancelling == "asked"

@@ -241,8 +241,9 @@ async def test_idempotency_the_effects_of_who_lost_the_lease_are_undone(world: J
     registry = Registry()
     registry.add(kind, handle)
     enqueued = await world.enqueue("a", kind=kind)
-    async with world.service(registry=registry, running_max=1, renew_s=NEVER_S):
+    async with world.service(registry=registry, renew_s=NEVER_S) as first:
         await first_runs.wait()
+        first.worker.stop()  # so that it is the other one that claims it anew
         async with world.service(registry=registry, renew_s=NEVER_S):
             await world.sql("UPDATE job_outbox SET lease_expires_at = now() - interval '1 s'")
             [job] = await world.ended(enqueued.id)

@@ -11,6 +11,7 @@ from trunkline.jobs.registry import JobType, Registry
 from trunkline.jobs.run import Run
 from trunkline.model import new_id
 from trunkline.store.jobs import Claimed, End, Return
+from trunkline.testing.waiting import eventually
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 
@@ -153,6 +154,31 @@ async def test_slow_jobs_are_not_hoarded() -> None:
     assert not any(verdict.counted for verdict in given_back)
     deck.gate.set()
     await deck.crew.idle()
+
+
+async def test_what_was_claimed_early_begins_at_its_moment() -> None:
+    deck = Deck()
+    loop = asyncio.get_running_loop()
+    [held] = deck.held("a")
+    held.begin_s = deck.clock.boottime_s() + 0.02
+    before_s = loop.time()
+    deck.crew.take([held], was_full=False)
+    assert held in deck.hold
+    await settle()
+    assert deck.ran == []
+    await eventually(lambda: deck.ran == ["a"])
+    assert loop.time() - before_s >= 0.02
+    await deck.crew.idle()
+
+
+async def test_what_was_claimed_early_is_given_back_too() -> None:
+    deck = Deck()
+    [held] = deck.held("a")
+    held.begin_s = deck.clock.boottime_s() + 600
+    deck.crew.take([held], was_full=False)
+    assert deck.crew.give_back() == 1
+    assert len(deck.hold) == 0
+    assert isinstance(deck.verdicts[0], Return)
 
 
 async def test_no_more_is_held_than_allowed() -> None:

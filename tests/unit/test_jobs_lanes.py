@@ -4,10 +4,19 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from trunkline.jobs.lanes import MARGIN, LaneBook
+from trunkline.jobs.worker import ClaimLimits, survey_wait_s
 from trunkline.store.jobs import Claimed, Lane, NextDue, Place, Survey
 
 NOON = datetime(2025, 1, 1, 12, tzinfo=UTC)
 A, B, KEYED = Lane("a", 50), Lane("b", 50), Lane("a", 50, True)
+
+
+def test_one_slow_survey_is_no_reason_to_look_less_often() -> None:
+    limits = ClaimLimits(probe_s=1.0, poll_s=30.0, survey_share_max=0.05)
+    assert survey_wait_s([9.0], limits) == 1.0
+    assert survey_wait_s([9.0, 0.001, 9.0], limits) == 1.0
+    assert survey_wait_s([0.3, 0.2, 0.4], limits) == 4.0
+    assert survey_wait_s([9.0, 9.0, 9.0], limits) == 30.0
 
 
 def at(seconds: float, number: int = 0) -> Place:
@@ -22,7 +31,7 @@ def claimed(lane: Lane, place: Place) -> Claimed:
 
 
 def emptied(book: LaneBook, *lanes: Lane, due_in_s: float | None = None, now_s: float = 0) -> None:
-    book.emptied([NextDue(lane, NOON, due_in_s) for lane in lanes], now_s, now_s)
+    book.emptied([NextDue(lane, NOON, due_in_s) for lane in lanes], NOON, now_s)
 
 
 def test_a_survey_makes_due_lanes_hot_from_their_first_job_on() -> None:
@@ -38,6 +47,30 @@ def test_a_lane_becomes_hot_when_its_next_job_is_due() -> None:
     book.surveyed([Survey(B, at(9), 9)], now_s=100)
     assert not book.hot(108.9, keyed=False)
     assert book.hot(109, keyed=False) == {B: at(9)}
+
+
+def test_a_worker_without_room_can_sleep_although_something_is_due() -> None:
+    book = LaneBook()
+    book.surveyed([Survey(A, at(-5), -5)], now_s=100)
+    assert book.hot(100, keyed=False)
+    assert book.is_hot
+    assert book.next_due_s == float("inf")
+
+
+def test_a_lane_is_looked_at_ahead_of_its_moment_unless_it_has_keys() -> None:
+    book = LaneBook(ahead_s=0.5)
+    book.surveyed([Survey(A, at(9), 9), Survey(KEYED, at(9), 9)], now_s=100)
+    assert book.hot(108.5, keyed=False) == {A: at(9)}
+    assert not book.hot(108.5, keyed=True)
+    assert book.hot(109, keyed=True) == {KEYED: at(9)}
+
+
+def test_a_look_at_one_kind_of_lane_leaves_the_timers_of_the_other() -> None:
+    """Else the worker would go to sleep with nothing to wake it."""
+    book = LaneBook()
+    book.surveyed([Survey(A, at(9), 9)], now_s=100)
+    assert not book.hot(109, keyed=True)
+    assert book.next_due_s == 109
 
 
 def test_a_poke_makes_a_lane_hot_and_lowers_its_floor() -> None:
@@ -80,10 +113,12 @@ def test_an_emptied_lane_is_quiet_until_its_next_job() -> None:
     assert book.hot(13, keyed=False) == {A: Place(NOON - MARGIN)}
 
 
-def test_the_floor_counts_from_before_the_look() -> None:
+def test_the_floor_counts_from_the_look_and_never_from_the_future() -> None:
     book = LaneBook()
-    book.emptied([NextDue(A, NOON, 0.5)], looked_s=8, now_s=10)
+    book.emptied([NextDue(A, NOON, 0.5)], NOON - timedelta(seconds=2), now_s=10)
     assert book.hot(11, keyed=False) == {A: Place(NOON - timedelta(seconds=2) - MARGIN)}
+    book.emptied([NextDue(A, NOON, 0.5)], NOON + timedelta(seconds=2), now_s=10)
+    assert book.hot(11, keyed=False) == {A: Place(NOON - MARGIN)}
 
 
 def test_urgent_lanes_come_first_and_equals_take_turns() -> None:

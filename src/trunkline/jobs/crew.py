@@ -40,6 +40,8 @@ QUEUE_FIRST = 16
 # What waited this long here should have been left for others, and what waited that long goes back to them.
 QUEUE_AGE_MAX_S = 0.1
 GIVE_BACK_AGE_S = 1.0
+# Timers of the event loop are rounded to whole milliseconds; a job is never begun before its moment.
+TIMER_ROUNDING_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class Crew:
         self._on_verdict = on_verdict
         self._on_room = on_room
         self._queue: deque[Held] = deque()
+        self._early: dict[Held, asyncio.TimerHandle] = {}
         self._queue_target = 0
         self._runners: set[asyncio.Task[None]] = set()
         self._running_max = registry.running_max
@@ -89,9 +92,26 @@ class Crew:
         """Run these. `was_full`: the claim got all that it asked for, so there is probably more."""
         if was_full and not self._queue:
             self._queue_target = min(self._limits.queue_max, max(QUEUE_FIRST, 2 * self._queue_target))
+        now_s = self._now_s()
         for held in batch:
             self._hold.add(held)
-        self._queue.extend(batch)
+            if held.begin_s > now_s:
+                self._await_its_moment(held, held.begin_s - now_s)
+            else:
+                self._queue.append(held)
+        self._start_runners()
+
+    def _await_its_moment(self, held: Held, wait_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._early[held] = loop.call_later(wait_s + TIMER_ROUNDING_S, self._moment_has_come, held)
+
+    def _moment_has_come(self, held: Held) -> None:
+        del self._early[held]
+        # Before what waits already: it is due now, and the others have been for a while.
+        self._queue.appendleft(held)
+        self._start_runners()
+
+    def _start_runners(self) -> None:
         for _ in range(min(len(self._queue), self._limits.running_max - len(self._runners))):
             runner = asyncio.create_task(self._run_queue(), name="job_runner")
             self._runners.add(runner)
@@ -100,12 +120,19 @@ class Crew:
     def give_back(self, *, older_than_s: float = 0.0) -> int:
         """Let go of what was not begun; how much that was."""
         limit_s = self._now_s() - older_than_s
-        count = 0
+        count = self._give_back_early() if older_than_s == 0 else 0
         while self._queue and self._queue[0].renewed_s <= limit_s:
             held = self._queue.popleft()
             self._conclude(held, GivenBack(counted=False))
             count += 1
         return count
+
+    def _give_back_early(self) -> int:
+        early, self._early = self._early, {}
+        for held, timer in early.items():
+            timer.cancel()
+            self._conclude(held, GivenBack(counted=False))
+        return len(early)
 
     def stop_running(self, reason: Stop) -> int:
         running = [held for held in self._hold if held.task is not None]

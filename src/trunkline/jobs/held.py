@@ -21,12 +21,14 @@ class Held:
     """One job in our hands. Times are of the clock that also counts while the machine sleeps."""
 
     __slots__ = (
-        "duration_s", "fraction", "job", "lease_until_s", "note", "renewed_s", "reported", "started_s", "stop_reason",
-        "task",
+        "begin_s", "duration_s", "fraction", "job", "lease_until_s", "note", "renewed_s", "reported", "started_s",
+        "stop_reason", "task",
     )  # fmt: skip
 
     def __init__(self, job: Claimed, asked_s: float, lease_s: float):
         self.job = job
+        # Not before: it was claimed ahead of its time.
+        self.begin_s = 0.0
         self.renewed_s = asked_s
         self.lease_until_s = asked_s + lease_s
         self.started_s = 0.0

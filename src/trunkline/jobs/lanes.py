@@ -19,7 +19,9 @@ MARGIN = timedelta(seconds=0.5)
 class LaneBook:
     """All times in it are of the worker's own clock, but for places, which are Postgres'."""
 
-    def __init__(self) -> None:
+    def __init__(self, ahead_s: float = 0.0) -> None:
+        # How long before its moment a job without a concurrency key may be claimed.
+        self._ahead_s = ahead_s
         self._floors: dict[Lane, Place] = {}
         self._hot: set[Lane] = set()
         self._due_s: dict[Lane, float] = {}
@@ -32,13 +34,16 @@ class LaneBook:
     def surveyed(self, found: Iterable[Survey], now_s: float) -> None:
         """A look at everything. Lanes without a waiting job are forgotten, unless a poke came meanwhile."""
         self._floors = {survey.lane: survey.first for survey in found}
-        self._due_s = {survey.lane: now_s + survey.due_in_s for survey in found if survey.due_in_s > 0}
-        self._hot = {survey.lane for survey in found if survey.due_in_s <= 0}
+        self._due_s = {survey.lane: self._look_s(survey.lane, now_s + survey.due_in_s) for survey in found}
+        self._hot = set()
 
     def hot(self, now_s: float, *, keyed: bool) -> dict[Lane, Place]:
         """Lanes that may have due jobs, urgent ones first. Among equals the first one changes from look to look."""
         self._take_pokes()
-        self._hot |= {lane for lane, due_s in self._due_s.items() if due_s <= now_s}
+        for lane in [lane for lane, due_s in self._due_s.items() if due_s <= now_s and lane.keyed == keyed]:
+            # Its timer has done its work: one that stayed would keep a worker without room from sleeping.
+            del self._due_s[lane]
+            self._hot.add(lane)
         lanes = sorted(lane for lane in self._hot if lane.keyed == keyed)
         if len(lanes) > 1:
             self._turn = (self._turn + 1) % len(lanes)
@@ -57,20 +62,22 @@ class LaneBook:
             if place > self._floors.get(lane, place):
                 self._floors[lane] = place
 
-    def emptied(self, lanes: Iterable[NextDue], looked_s: float, now_s: float) -> None:
-        """Nothing was left in these lanes at `looked_s`; what comes next in them was asked afterwards."""
+    def emptied(self, lanes: Iterable[NextDue], looked_at: datetime, now_s: float) -> None:
+        """Nothing was left in these lanes up to `looked_at`; what comes next in them was asked afterwards."""
         for next_due in lanes:
             lane = next_due.lane
-            looked_at = next_due.seen_at - timedelta(seconds=now_s - looked_s)
-            self._floors[lane] = Place(looked_at - MARGIN)
+            self._floors[lane] = Place(min(looked_at, next_due.seen_at) - MARGIN)
             self._hot.discard(lane)
             self._due_s.pop(lane, None)
             if next_due.due_in_s is not None:
-                self._due_s[lane] = now_s + next_due.due_in_s
+                self._due_s[lane] = self._look_s(lane, now_s + next_due.due_in_s)
 
     @property
     def next_due_s(self) -> float:
         return min(self._due_s.values(), default=float("inf"))
+
+    def _look_s(self, lane: Lane, due_s: float) -> float:
+        return due_s if lane.keyed else due_s - self._ahead_s
 
     def _take_pokes(self) -> None:
         for lane, run_at in self._poked.items():

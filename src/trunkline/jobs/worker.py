@@ -1,11 +1,13 @@
 """Claims due jobs for the crew: at a poke, when a timer says so, after a look at everything once a second.
 
 Nothing depends on being poked. A lost poke costs until the next survey, a second; after a start the survey is the first
-thing that happens. Surveys take at most a twentieth of the time, so that an outbox full of dead rows is not made worse.
+thing that happens. Surveys take at most a twentieth of the time, so that an outbox full of dead rows is not made worse;
+one that was slow because the machine was is no reason to look less often.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -14,13 +16,16 @@ from trunkline.jobs.crew import Crew
 from trunkline.jobs.held import Held, Hold
 from trunkline.jobs.lanes import LaneBook
 from trunkline.jobs.registry import Registry
+from trunkline.jobs.server_clock import ServerClock
 from trunkline.loops.base import Loop
 from trunkline.store import jobs
 from trunkline.store.database import Database
-from trunkline.store.jobs import Claimant, Claimed, Lane, Place, Return
+from trunkline.store.jobs import Claimant, Claimed, Lane, Look, Place, Return
 from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
+
+SURVEYS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,8 @@ class ClaimLimits:
     # A survey is never put off for longer than this.
     poll_s: float = 30.0
     survey_share_max: float = 0.05
+    # A claim takes milliseconds, and sometimes a slow commit more: begun so early, it is over when the job is due.
+    ahead_s: float = 0.025
 
 
 class JobWorker(Loop):
@@ -54,9 +61,11 @@ class JobWorker(Loop):
         self._claimant = claimant
         self._limits = limits
         self._now_s = now_s
-        self._book = LaneBook()
+        self._book = LaneBook(limits.ahead_s)
+        self._server_clock = ServerClock()
         self._signal = asyncio.Event()
         self._survey_at_s = float("-inf")
+        self._survey_costs_s: deque[float] = deque(maxlen=SURVEYS)
         self._doubtful = False
 
     def wake(self, places: Mapping[Lane, datetime] | None = None) -> None:
@@ -111,8 +120,8 @@ class JobWorker(Loop):
             found = await jobs.survey(conn, self._registry.runnable)
         now_s = self._now_s()
         self._book.surveyed(found, now_s)
-        wait_s = max(self._limits.probe_s, (now_s - started_s) / self._limits.survey_share_max)
-        self._survey_at_s = now_s + min(self._limits.poll_s, wait_s)
+        self._survey_costs_s.append(now_s - started_s)
+        self._survey_at_s = now_s + survey_wait_s(self._survey_costs_s, self._limits)
 
     async def _claim(self, *, keyed: bool) -> int:
         lanes = self._book.hot(self._now_s(), keyed=keyed)
@@ -120,39 +129,58 @@ class JobWorker(Loop):
         if not lanes or limit <= 0 or self.stopping:
             return 0
         asked_s = self._now_s()
-        claimed = await self._ask(lanes, limit, keyed=keyed)
+        ahead_s = 0.0 if keyed or not self._server_clock.is_known else self._limits.ahead_s
+        look, was_all = await self._ask(lanes, limit, ahead_s, keyed=keyed)
         crash_point("jobs.after_claim")
-        is_full = len(claimed) == limit
-        if claimed:
-            self._begin(claimed, asked_s, is_full=is_full)
-        if not is_full:
-            async with self._database.connection() as conn:
-                coming = await jobs.next_due(conn, lanes, since_s=self._now_s() - asked_s)
-            self._book.emptied(coming, asked_s, self._now_s())
-        return len(claimed)
+        if look.claimed:
+            self._begin(look.claimed, asked_s, is_full=not was_all)
+        if was_all:
+            await self._look_forward(lanes, look.at)
+        return len(look.claimed)
 
-    async def _ask(self, lanes: Mapping[Lane, Place], limit: int, *, keyed: bool) -> list[Claimed]:
+    async def _look_forward(self, lanes: Mapping[Lane, Place], looked_at: datetime) -> None:
+        """Nothing was left: when is there something again?"""
+        async with self._database.connection() as conn:
+            coming = await jobs.next_due(conn, lanes, looked_at)
+        now_s = self._now_s()
+        for next_due in coming:
+            self._server_clock.note(next_due.seen_at, now_s)
+        self._book.emptied(coming, looked_at, now_s)
+
+    async def _ask(
+        self, lanes: Mapping[Lane, Place], limit: int, ahead_s: float, *, keyed: bool
+    ) -> tuple[Look, bool]:
+        """What was claimed, and whether that was all there is."""
         self._doubtful = True  # until the answer is here, we may own jobs that we do not know of
-        claimed = await (self._ask_keyed(lanes, limit) if keyed else self._ask_plain(lanes, limit))
+        if keyed:
+            answer = await self._ask_keyed(lanes, limit)
+        else:
+            answer = await self._ask_plain(lanes, limit, ahead_s)
         self._doubtful = False
-        return claimed
+        return answer
 
-    async def _ask_plain(self, lanes: Mapping[Lane, Place], limit: int) -> list[Claimed]:
+    async def _ask_plain(self, lanes: Mapping[Lane, Place], limit: int, ahead_s: float) -> tuple[Look, bool]:
         async with self._database.connection() as conn:
-            return await jobs.claim(conn, lanes, limit, self._claimant)
+            look = await jobs.claim(conn, lanes, limit, self._claimant, ahead_s=ahead_s)
+        return look, len(look.claimed) < limit
 
-    async def _ask_keyed(self, lanes: Mapping[Lane, Place], limit: int) -> list[Claimed]:
+    async def _ask_keyed(self, lanes: Mapping[Lane, Place], limit: int) -> tuple[Look, bool]:
         async with self._database.connection() as conn:
-            candidates = await jobs.keyed_candidates(conn, lanes, limit)
+            looked_at, candidates = await jobs.keyed_candidates(conn, lanes, limit)
         if not candidates:
-            return []
+            return Look(looked_at, []), True
         async with self._database.transaction() as tx:
-            return await jobs.claim_keyed(tx, candidates, self._claimant, self._registry.running_max)
+            claimed = await jobs.claim_keyed(tx, candidates, self._claimant, self._registry.running_max)
+        return Look(looked_at, claimed), len(candidates) < limit
 
     def _begin(self, claimed: list[Claimed], asked_s: float, *, is_full: bool) -> None:
         claimed.sort(key=lambda job: (job.priority, job.run_at, job.id))
         self._book.claimed(claimed)
-        self._crew.take([Held(job, asked_s, self._claimant.lease_s) for job in claimed], was_full=is_full)
+        batch = [Held(job, asked_s, self._claimant.lease_s) for job in claimed]
+        if self._server_clock.is_known:
+            for held in batch:
+                held.begin_s = self._server_clock.ours_s(held.job.run_at)
+        self._crew.take(batch, was_full=is_full)
         # The jobs begin first; telling of them takes its turn after.
         asyncio.get_running_loop().call_soon(_record, claimed, self._claimant.worker)
 
@@ -167,6 +195,12 @@ class JobWorker(Loop):
         if returns:
             log.warning("job_claim_undone", count=len(returns))
             self._survey_at_s = float("-inf")
+
+
+def survey_wait_s(costs_s: Sequence[float], limits: ClaimLimits) -> float:
+    """By the cheapest of the last few surveys: all of them are dear only if the outbox makes them so."""
+    cost_s = min(costs_s) if len(costs_s) == SURVEYS else 0.0
+    return min(limits.poll_s, max(limits.probe_s, cost_s / limits.survey_share_max))
 
 
 def _record(claimed: list[Claimed], worker: str) -> None:

@@ -4,7 +4,7 @@ Everything that ends a claim names its fence. A job that is missing from an answ
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -109,6 +109,13 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     reseller_id: str | None
     merchant_id: str | None
     payload: str
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What a claim got, and the moment up to which it has seen everything."""
+
+    at: datetime
+    claimed: list[Claimed]
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -240,17 +247,22 @@ async def now(tx: Connection) -> datetime:
 
 
 async def claim(
-    conn: Connection, lanes: Mapping[Lane, Place], limit: int, claimant: Claimant
-) -> list[Claimed]:
-    """Claim due jobs without concurrency keys, in the order of the lanes."""
-    rows = await conn.fetch(_CLAIM, *_columns(lanes), limit, claimant.worker, claimant.lease_s)
-    return [Claimed(*row) for row in rows]
+    conn: Connection, lanes: Mapping[Lane, Place], limit: int, claimant: Claimant, *, ahead_s: float = 0.0
+) -> Look:
+    """Claim jobs without concurrency keys that are due, or will be within `ahead_s`, in the order of the lanes."""
+    rows = await conn.fetch(_CLAIM, *_columns(lanes), limit, claimant.worker, claimant.lease_s, ahead_s)
+    claimed = [Claimed(*columns) for _, *columns in rows if columns[0] is not None]
+    return Look(rows[0]["looked_at"] + timedelta(seconds=ahead_s), claimed)
 
 
-async def keyed_candidates(conn: Connection, lanes: Mapping[Lane, Place], limit: int) -> list[Candidate]:
-    """Due jobs under concurrency keys. A statement of its own: who adds a key's row must not hold it any longer."""
+async def keyed_candidates(
+    conn: Connection, lanes: Mapping[Lane, Place], limit: int
+) -> tuple[datetime, list[Candidate]]:
+    """Due jobs under concurrency keys, and the moment of the look. A statement of its own: who adds a key's row must
+    not hold it any longer."""
     rows = await conn.fetch(_KEYED_CANDIDATES, *_columns(lanes), limit)
-    return [Candidate(*row) for row in rows]
+    candidates = [Candidate(*columns) for _, *columns in rows if columns[0] is not None]
+    return rows[0]["looked_at"], candidates
 
 
 async def claim_keyed(
@@ -276,15 +288,15 @@ async def survey(conn: Connection, job_types: Sequence[str]) -> list[Survey]:
     return [Survey(_lane(r), Place(r["run_at"], r["id"]), r["due_in_s"]) for r in rows]
 
 
-async def next_due(conn: Connection, lanes: Iterable[Lane], *, since_s: float = 0.0) -> list[NextDue]:
-    """When each lane has something again, beginning with what became due in the last `since_s`."""
+async def next_due(conn: Connection, lanes: Iterable[Lane], after: datetime) -> list[NextDue]:
+    """When each lane has something again, behind the moment up to which a claim has seen everything."""
     listed = list(lanes)
     rows = await conn.fetch(
         _NEXT_DUE,
         [x.job_type for x in listed],
         [x.priority for x in listed],
         [x.keyed for x in listed],
-        since_s,
+        after,
     )
     return [NextDue(_lane(r), r["seen_at"], r["due_in_s"]) for r in rows]
 

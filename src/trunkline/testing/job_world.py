@@ -137,9 +137,10 @@ class JobWorld:
     ) -> list[Claimed]:
         """Claim unkeyed work as a worker of this name would."""
         async with self.database.connection() as conn:
-            return await jobs.claim(
+            look = await jobs.claim(
                 conn, {Lane("work", priority): Place(BEGINNING)}, limit, Claimant(worker, lease_s)
             )
+        return look.claimed
 
     async def claim_keyed(
         self, worker: str = "w1", *, limit: int = 100, lease_s: float = 15.0
@@ -154,7 +155,7 @@ class JobWorld:
         """A claim that is committed at the end of the block."""
         lanes = {Lane("keyed_work", 50, keyed=True): Place(BEGINNING)}
         async with self.database.connection() as conn:
-            candidates = await jobs.keyed_candidates(conn, lanes, limit)
+            _, candidates = await jobs.keyed_candidates(conn, lanes, limit)
         async with self.database.transaction() as tx:
             yield await jobs.claim_keyed(tx, candidates, Claimant(worker, lease_s), {"keyed_work": per_key})
 

@@ -1,4 +1,5 @@
 -- First step of a claim under concurrency keys: due jobs in the order of their lanes, and a row for each of their keys.
+-- Each with the moment of the look; if there are none, that moment comes alone.
 -- Committed by itself: another claim that adds the same key would wait for this one's end. And only for keys that are
 -- not there: ON CONFLICT DO NOTHING waits for whoever is changing the row that it would do nothing about.
 WITH lanes AS (
@@ -25,4 +26,5 @@ WITH lanes AS (
     ORDER BY 1, 2
     ON CONFLICT DO NOTHING
 )
-SELECT id, job_type, concurrency_key FROM candidates
+SELECT statement_timestamp() AS looked_at, c.id, c.job_type, c.concurrency_key
+FROM (SELECT) AS always LEFT JOIN candidates AS c ON true
