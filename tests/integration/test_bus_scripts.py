@@ -386,6 +386,8 @@ async def test_memory_of_another_life_is_refused(bus: Bus) -> None:
 async def test_of_two_rebuilds_the_newer_wins(bus: Bus) -> None:
     await bus.client.delete(bus.keys.epoch)
     older = await epoch.begin(bus, 7)
+    assert await epoch.begin(bus, 8) is None, "the older one is still at it"
+    await bus.client.hset(bus.keys.epoch, "seen_at", 0)
     newer = await epoch.begin(bus, 8)
     assert older is not None
     assert newer is not None

@@ -13,6 +13,8 @@ _BEGIN = script("epoch_begin")
 _PUBLISH = script("epoch_publish")
 _READ = script("epoch_read")
 
+# A rebuild is heard of at least once per page of flows, which takes well under a second; after this it is dead.
+SILENT_MS = 5000
 # Keys of an old epoch are removed so many at a time.
 SWEEP_BATCH = 500
 
@@ -30,8 +32,13 @@ async def ensure(bus: Bus) -> None:
 
 
 async def begin(bus: Bus, number: int) -> Bus | None:
-    """The bus to rebuild through, or None if somebody is ahead of us."""
-    return bus.at_epoch(number) if await bus.run(_BEGIN, [bus.keys.epoch], [number]) else None
+    """The bus to rebuild through, or None if somebody is ahead of us or at it."""
+    return bus.at_epoch(number) if await go_on(bus, number) else None
+
+
+async def go_on(bus: Bus, number: int) -> bool:
+    """Say that this rebuild is going on. False: it is somebody else's now."""
+    return bool(await bus.run(_BEGIN, [bus.keys.epoch], [number, SILENT_MS]))
 
 
 async def publish(bus: Bus, number: int) -> bool:

@@ -17,7 +17,8 @@ from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
 
-FLOWS_PER_PAGE = 200
+# Between two pages the others hear that the rebuild is going on: a page of full flows takes about a second.
+FLOWS_PER_PAGE = 20
 
 
 class Rebuilder(Loop):
@@ -53,4 +54,5 @@ class Rebuilder(Loop):
         while flows := await store_schedule.flows(conn, after=after, limit=FLOWS_PER_PAGE):
             loaded += await load(conn, building, flows)
             after = flows[-1]
+            await epoch.go_on(building, building.epoch)
         return loaded
