@@ -84,29 +84,37 @@ class Intake:
         self._openings = Openings()
         self._turns = Turns()
         self._candidates: list[Candidate] = []
-        self._refused: list[RowResult] = []
+        self._batch = Batch()
         self._bytes = 0
         self.rows_read = 0
 
     async def feed(self, block: bytes) -> None:
-        await self._read(self._rows.feed(block))
+        await self._take(self._rows.feed(block))
         self._bytes += len(block)
-        if len(self._candidates) >= BATCH_ROWS or self._bytes >= BATCH_BYTES:
+        if len(self._batch.staged) >= BATCH_ROWS or self._bytes >= BATCH_BYTES:
             await self.flush()
 
     async def end(self) -> None:
-        await self._read(self._rows.end())
+        await self._take(self._rows.end())
         await self.flush()
 
     async def flush(self) -> None:
         """Hand over what was read so far."""
-        candidates, batch = self._candidates, Batch(refused=self._refused)
-        self._candidates, self._refused, self._bytes = [], [], 0
+        await self._prepare_all()
+        batch, self._batch, self._bytes = self._batch, Batch(), 0
+        await self._loader.add(batch)
+
+    async def _take(self, rows: Iterator[Row]) -> None:
+        """Requests live only as long as their block: a batch of them keeps the garbage collector busy, 10 µs a row."""
+        await self._read(rows)
+        await self._prepare_all()
+
+    async def _prepare_all(self) -> None:
+        candidates, self._candidates = self._candidates, []
         await self._admit(candidates)
         for candidate in candidates:
             await self._turns.next()
-            self._prepare(candidate, batch)
-        await self._loader.add(batch)
+            self._prepare(candidate, self._batch)
 
     async def _read(self, rows: Iterator[Row]) -> None:
         for row in rows:
@@ -118,7 +126,7 @@ class Intake:
                 case Candidate() as candidate:
                     self._candidates.append(candidate)
                 case RowResult() as refusal:
-                    self._refused.append(refusal)
+                    self._batch.refused.append(refusal)
 
     async def _admit(self, candidates: list[Candidate]) -> None:
         new = list({c.key for c in candidates} - self._admissions.keys())

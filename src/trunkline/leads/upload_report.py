@@ -18,7 +18,7 @@ Result = Literal["created", "existing", "conflict", "refused"]
 _encode = msgspec.json.Encoder().encode
 
 
-class RowResult(msgspec.Struct, frozen=True, omit_defaults=True):
+class RowResult(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """`existing`: sent before, with the same content. `conflict`: sent before with other content."""
 
     row: int

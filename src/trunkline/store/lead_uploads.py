@@ -19,8 +19,9 @@ _LOAD_REST = query("leads/load_rest")
 _TABLE = "staged_leads"
 
 
-class StagedLead(msgspec.Struct, frozen=True, array_like=True):
-    """A row that passed every check, in the order of the staging table. Slim: a hundred thousand of them may wait."""
+class StagedLead(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A row that passed every check, in the order of the staging table. Slim, and of no interest to the garbage
+    collector: thousands of them wait for their batch."""
 
     row_no: int
     id: UUID
