@@ -75,7 +75,9 @@ def whole(value: object) -> int | None:
 
 
 def _unquoted(text: str) -> str:
-    return unquote_plus(text, errors="strict") if "%" in text or "+" in text else text
+    if "%" in text:
+        return unquote_plus(text, errors="strict")
+    return text.replace("+", " ") if "+" in text else text
 
 
 def _flat(values: dict[str, Any]) -> Fields | None:

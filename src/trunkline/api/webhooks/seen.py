@@ -43,11 +43,11 @@ class PublicView:
         return list(dict.fromkeys([*told, own]))
 
     def _is_trusted(self, client: tuple[str, int] | None) -> bool:
-        try:
-            address = ip_address(client[0]) if client else None
-        except ValueError:
+        if not self.trusted or not client:
             return False
-        if address is None:
+        try:
+            address = ip_address(client[0])
+        except ValueError:
             return False
         if isinstance(address, IPv6Address) and address.ipv4_mapped:
             address = address.ipv4_mapped
