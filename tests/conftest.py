@@ -1,6 +1,11 @@
-"""Tests use the servers of their fixtures, never those of whoever runs them."""
+"""Tests use the servers of their fixtures, never those of whoever runs them, and none of them minds a busy machine."""
 
 import os
+
+from hypothesis import settings
+
+settings.register_profile("busy machine", deadline=None)
+settings.load_profile("busy machine")
 
 
 def pytest_configure() -> None:
