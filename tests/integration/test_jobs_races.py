@@ -266,7 +266,8 @@ async def test_a_count_that_drifted_is_corrected(world: JobWorld) -> None:
     assert await world.claim_keyed() == []
     async with world.database.transaction() as tx:
         keys = await job_upkeep.lock_keys(tx, ("", ""), 100)
-        assert await job_upkeep.recount_keys(tx, keys, world.registry.running_max) == (1, 1)
+        wrong, let_in = await job_upkeep.recount_keys(tx, keys, world.registry.running_max)
+    assert (wrong, [lane for lane, _ in let_in]) == (1, [Lane("keyed_work", 50, keyed=True)])
     assert [job.id for job in await world.claim_keyed()] == ids[1:]
 
 
@@ -277,7 +278,7 @@ async def test_a_key_that_nobody_uses_is_forgotten_and_one_in_use_is_not(world: 
     await end(world, by_key["idle"])
     async with world.database.transaction() as tx:
         keys = await job_upkeep.lock_keys(tx, ("", ""), 100)
-        assert await job_upkeep.recount_keys(tx, keys, world.registry.running_max) == (0, 0)
+        assert await job_upkeep.recount_keys(tx, keys, world.registry.running_max) == (0, [])
     assert await world.sql("SELECT array_agg(key) FROM job_keys") == ["busy"]
 
 

@@ -20,7 +20,7 @@ async def world(database_url: str) -> AsyncIterator[JobWorld]:
 
 
 def upkeep(world: JobWorld, **limits: float) -> Upkeep:
-    return Upkeep(world.database, world.registry, UpkeepLimits(**limits))  # type: ignore[arg-type]
+    return Upkeep(world.database, world.registry, world.poker, UpkeepLimits(**limits))  # type: ignore[arg-type]
 
 
 async def finished(world: JobWorld, *names: str) -> None:

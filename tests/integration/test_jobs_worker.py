@@ -220,6 +220,51 @@ async def test_a_handler_may_finish_its_job_in_its_own_transaction(world: JobWor
     assert await world.sql("SELECT count(*) FROM effects") == 1
 
 
+async def test_a_handler_that_fails_after_it_finished_is_tried_again_at_once(world: JobWorld) -> None:
+    kind: JobType[Work] = JobType("transactional", Work, Policy())
+
+    async def handle(work: Work, run: Run) -> None:
+        async with world.database.transaction() as tx:
+            await run.finish(tx, run.attempt)
+            if run.attempt == 1:
+                raise RuntimeError("undone")
+
+    registry = Registry()
+    registry.add(kind, handle)
+    enqueued = await world.enqueue("a", kind=kind)
+    async with world.service(registry=registry, lease_s=NEVER_S):
+        [job] = await world.ended(enqueued.id)
+    assert (job.result, job.attempt_count, job.last_error_code) == ("2", 2, "RuntimeError")
+
+
+async def test_a_key_freed_in_the_handlers_own_transaction_lets_the_next_in_without_a_probe(
+    world: JobWorld,
+) -> None:
+    kind: JobType[Work] = JobType("transactional", Work, Policy(per_key=1))
+    second_is_parked = asyncio.Event()
+
+    async def handle(work: Work, run: Run) -> None:
+        if work.name == "first":
+            await second_is_parked.wait()
+        async with world.database.transaction() as tx:
+            await run.finish(tx)
+
+    registry = Registry()
+    registry.add(kind, handle)
+    ids = [(await world.enqueue(name, kind=kind, concurrency_key="k")).id for name in ("first", "second")]
+    before = completed("transactional")
+    async with world.service(registry=registry, probe_s=NEVER_S, notify=False):
+        await eventually(lambda: world.sql("SELECT count(*) FROM job_outbox WHERE parked"))
+        second_is_parked.set()
+        await world.ended(*ids)
+    assert completed("transactional") == before + 2
+
+
+def completed(job_type: str) -> float:
+    value: float = metrics.JOBS_COMPLETED.labels(job_type, "success")._value.get()
+    return value
+
+
 async def test_idempotency_the_effects_of_who_lost_the_lease_are_undone(world: JobWorld) -> None:
     await world.sql("CREATE TABLE effects (attempt int)")
     kind: JobType[Work] = JobType("transactional", Work, Policy())
@@ -241,11 +286,13 @@ async def test_idempotency_the_effects_of_who_lost_the_lease_are_undone(world: J
     registry = Registry()
     registry.add(kind, handle)
     enqueued = await world.enqueue("a", kind=kind)
-    async with world.service(registry=registry, renew_s=NEVER_S) as first:
+    # A lease as long as this: the first must learn of its loss from Postgres, however slow this machine is.
+    async with world.service(registry=registry, renew_s=NEVER_S, lease_s=NEVER_S) as first:
         await first_runs.wait()
         first.worker.stop()  # so that it is the other one that claims it anew
-        async with world.service(registry=registry, renew_s=NEVER_S):
+        async with world.service(registry=registry, renew_s=NEVER_S, lease_s=NEVER_S) as second:
             await world.sql("UPDATE job_outbox SET lease_expires_at = now() - interval '1 s'")
+            await second.reaper.run_once()
             [job] = await world.ended(enqueued.id)
             await first_undone.wait()
     assert await world.sql("SELECT array_agg(attempt) FROM effects") == [2]

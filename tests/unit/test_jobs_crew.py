@@ -1,16 +1,18 @@
 """The crew runs what is still ours, no more at once than allowed, and hoards nothing."""
 
 import asyncio
+from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Any
 
 from trunkline.clock import ManualClock
 from trunkline.jobs.crew import QUEUE_FIRST, Crew, CrewLimits
 from trunkline.jobs.held import Held, Hold, Stop
 from trunkline.jobs.outcomes import Outcome, Policy, Verdict
-from trunkline.jobs.registry import JobType, Registry
+from trunkline.jobs.registry import Handler, JobType, Registry
 from trunkline.jobs.run import Run
 from trunkline.model import new_id
-from trunkline.store.jobs import Claimed, End, Return
+from trunkline.store.jobs import Claimed, Death, End, Return
 from trunkline.testing.waiting import eventually
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
@@ -19,7 +21,13 @@ NOW = datetime(2025, 1, 1, tzinfo=UTC)
 class Deck:
     """A crew whose handler waits at a gate."""
 
-    def __init__(self, running_max: int = 2, queue_max: int = 64, is_open: bool = True):
+    def __init__(
+        self,
+        running_max: int = 2,
+        queue_max: int = 64,
+        is_open: bool = True,
+        handler: Handler[str] | None = None,
+    ):
         self.clock = ManualClock()
         self.gate = asyncio.Event()
         if is_open:
@@ -28,7 +36,7 @@ class Deck:
         self.verdicts: list[Verdict] = []
         self.hold = Hold()
         registry = Registry()
-        registry.add(JobType("work", str, Policy()), self.handle)
+        registry.add(JobType("work", str, Policy()), handler or self.handle)
         self.crew = Crew(
             registry,
             self.hold,
@@ -36,6 +44,7 @@ class Deck:
             CrewLimits(running_max=running_max, queue_max=queue_max, held_max=100),
             now_s=self.clock.boottime_s,
             on_verdict=self.ended,
+            on_finished=lambda held, _let_in: self.hold.drop(held),
             on_room=lambda: None,
         )
 
@@ -116,6 +125,65 @@ async def test_a_stopped_job_does_not_stop_its_runner() -> None:
     assert isinstance(timed_out, Return)
     assert timed_out.error_code == "timeout"
     assert isinstance(done, End)
+
+
+async def test_a_job_cancelled_before_it_began_is_not_begun() -> None:
+    deck = Deck(running_max=1, is_open=False)
+    [_, waiting] = deck.take("a", "b")
+    await settle()
+    waiting.stop(Stop.CANCELLED)
+    deck.gate.set()
+    await deck.crew.idle()
+    assert deck.ran == ["a"]
+    cancelled = deck.verdicts[-1]
+    assert isinstance(cancelled, End)
+    assert cancelled.outcome == "cancelled"
+
+
+async def test_a_cancellation_that_nobody_asked_for_is_a_failure_and_not_the_end_of_the_runner() -> None:
+    """The handler waited for a task, and that one was cancelled."""
+
+    async def handle(_name: str, _run: Run) -> None:
+        inner = asyncio.ensure_future(asyncio.Event().wait())
+        inner.cancel()
+        await inner
+
+    deck = Deck(running_max=1, handler=handle)
+    deck.take("a", "b")
+    await deck.crew.idle()
+    assert [(type(v), getattr(v, "error_code", None)) for v in deck.verdicts] == [
+        (Return, "CancelledError")
+    ] * 2
+    assert len(deck.hold) == 0
+
+
+async def test_a_handler_that_overhears_its_stop_leaves_its_runner_well() -> None:
+    async def handle(name: str, _run: Run) -> None:
+        if name == "deaf":
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        else:
+            assert not asyncio.current_task().cancelling()  # type: ignore[union-attr]
+
+    deck = Deck(running_max=1, handler=handle)
+    [deaf, _] = deck.take("deaf", "next")
+    await settle()
+    deaf.stop(Stop.SHUTDOWN)
+    await deck.crew.idle()
+    assert [type(verdict) for verdict in deck.verdicts] == [End, End]
+
+
+async def test_what_is_no_outcome_is_a_dead_letter_that_says_so() -> None:
+    async def handle(_name: str, _run: Run) -> Any:
+        return {"rows": 3}
+
+    deck = Deck(handler=handle)
+    deck.take("a")
+    await deck.crew.idle()
+    [dead] = deck.verdicts
+    assert isinstance(dead, Death)
+    assert dead.error_code == "bad_outcome"
+    assert "returned dict" in dead.error_message
 
 
 async def test_who_lost_the_lease_writes_nothing() -> None:

@@ -50,6 +50,14 @@ def test_a_table_that_is_too_short_repeats_its_last_wait() -> None:
     assert [policy.wait_s(attempt) for attempt in (1, 2, 3, 9)] == [1, 2, 2, 2]
 
 
+@pytest.mark.parametrize("delay_s", [float("inf"), float("nan"), 1e12])
+def test_a_wait_without_end_is_refused_where_it_is_said(delay_s: float) -> None:
+    with pytest.raises(ValueError, match="no time to wait"):
+        Snooze(delay_s)
+    with pytest.raises(ValueError, match="no time to wait"):
+        Failed("x", retry_in_s=delay_s)
+
+
 def test_jitter_only_adds() -> None:
     policy = Policy(backoff_s=(100,), jitter=0.1)
     waits = [policy.wait_s(1) for _ in range(200)]

@@ -8,16 +8,7 @@ import asyncpg
 
 from trunkline.api.errors import conflict
 from trunkline.errors import StoreUnavailable
-from trunkline.store.database import UNAVAILABLE, Connection, Database, describe
-
-# Beside a server that cannot be reached: one that cannot serve this now. Sent again, the same request may pass.
-_PASSING: tuple[type[BaseException], ...] = (
-    asyncpg.InsufficientResourcesError,
-    asyncpg.OperatorInterventionError,
-    asyncpg.TransactionRollbackError,
-    asyncpg.LockNotAvailableError,
-    asyncpg.ReadOnlySQLTransactionError,
-)
+from trunkline.store.database import PASSING, UNAVAILABLE, Connection, Database, describe
 
 
 class Store:
@@ -51,5 +42,5 @@ def _translated() -> Iterator[None]:
             "changed_meanwhile",
             "Something that this request names was removed at the same moment. Send it again.",
         ) from error
-    except (*UNAVAILABLE, *_PASSING) as error:
+    except (*UNAVAILABLE, *PASSING) as error:
         raise StoreUnavailable(f"Postgres cannot serve this now: {describe(error)}") from error

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import msgspec
 import structlog
@@ -19,17 +20,17 @@ from trunkline.jobs.errors import PayloadRefused
 from trunkline.jobs.held import Held, Hold, Stop
 from trunkline.jobs.outcomes import (
     Cancel,
-    Done,
     Failed,
     GivenBack,
     Outcome,
     Verdict,
     from_exception,
+    understood,
     verdict,
 )
 from trunkline.jobs.registry import Registry
 from trunkline.jobs.run import Run
-from trunkline.store.jobs import End
+from trunkline.store.jobs import End, Lane
 from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
@@ -62,6 +63,7 @@ class Crew:
         *,
         now_s: Callable[[], float],
         on_verdict: Callable[[Held, Verdict], None],
+        on_finished: Callable[[Held, Sequence[tuple[Lane, datetime]]], None],
         on_room: Callable[[], None],
     ):
         self._registry = registry
@@ -70,6 +72,8 @@ class Crew:
         self._limits = limits
         self._now_s = now_s
         self._on_verdict = on_verdict
+        # It was finished in the handler's own transaction, which let these in under its key.
+        self._on_finished = on_finished
         self._on_room = on_room
         self._queue: deque[Held] = deque()
         self._early: dict[Held, asyncio.TimerHandle] = {}
@@ -171,6 +175,9 @@ class Crew:
             )
             self._hold.drop(held)
             return
+        if held.stop_reason is not None:
+            self._conclude(held, self._stopped(held))
+            return
         held.started_s, held.task = now_s, task
         structlog.contextvars.bind_contextvars(job_id=str(held.job.id), job_type=held.job.job_type)
         run = Run(held, self._worker, self._running_max)
@@ -179,8 +186,9 @@ class Crew:
         held.duration_s = self._now_s() - now_s
         self._seconds[held.job.job_type].observe(held.duration_s)
         crash_point("jobs.after_run")
-        if run.is_finished:
-            self._hold.drop(held)
+        # One that failed after it had finished was undone with its transaction. If it was not, the fence says so.
+        if run.is_finished and not isinstance(outcome, Failed | GivenBack):
+            self._on_finished(held, run.let_in)
         else:
             self._conclude(held, outcome)
 
@@ -188,17 +196,26 @@ class Crew:
         name = held.job.job_type
         try:
             payload = self._registry[name].decode(held.job.payload)
-            return await self._registry.handler(name)(payload, run) or Done()
+            return understood(await self._registry.handler(name)(payload, run))
         except PayloadRefused as error:
             return Failed("bad_payload", str(error), final=True)
-        except asyncio.CancelledError:
-            if held.stop_reason is None:
-                raise
-            task.uncancel()
-            return _stopped(held.stop_reason, self._registry.policy(name).timeout_s)
+        except asyncio.CancelledError as error:
+            if held.stop_reason is not None:
+                return self._stopped(held)
+            if task.cancelling():
+                raise  # the process ends
+            # Something that the handler waited for was cancelled, and nobody asked this job to stop.
+            return from_exception(error)
         except Exception as error:
             log.warning("job_raised", attempt=held.job.attempt, exc_info=error)
             return from_exception(error)
+        finally:
+            if held.stop_reason is not None:
+                task.uncancel()
+
+    def _stopped(self, held: Held) -> Outcome | GivenBack:
+        assert held.stop_reason is not None
+        return _stopped(held.stop_reason, self._registry.policy(held.job.job_type).timeout_s)
 
     def _conclude(self, held: Held, outcome: Outcome | GivenBack) -> None:
         if held.stop_reason is Stop.LEASE_LOST:

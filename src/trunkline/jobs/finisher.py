@@ -6,8 +6,7 @@ long as its lease may last; after that the job belongs to whoever finds it expir
 
 import asyncio
 from collections.abc import Callable, Sequence
-
-import asyncpg
+from datetime import datetime
 
 from trunkline.crashpoint import crash_point
 from trunkline.jobs.held import Held, Hold
@@ -15,8 +14,8 @@ from trunkline.jobs.outcomes import Verdict
 from trunkline.jobs.poker import Poker
 from trunkline.jobs.record import Written, record
 from trunkline.store import jobs
-from trunkline.store.database import UNAVAILABLE, Connection, Database, describe
-from trunkline.store.jobs import Death, End, Return
+from trunkline.store.database import Connection, Database, describe, may_pass
+from trunkline.store.jobs import Death, End, Ended, Lane, Return
 from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
@@ -74,6 +73,14 @@ class Finisher:
         if self._flusher is None or self._flusher.done():
             self._flusher = asyncio.create_task(self._flush(), name="finisher")
 
+    def finished(self, held: Held, let_in: Sequence[tuple[Lane, datetime]]) -> None:
+        """The handler wrote it down itself, in a transaction of its own."""
+        job = held.job
+        self._hold.drop(held)
+        self._poker.poke_places(let_in)
+        ended = Ended(job.id, job.job_type, job.concurrency_key)
+        record({held: End(job.id, job.fence)}, Written(ended=[ended]), is_retry=False)
+
     async def flushed(self) -> None:
         """Until everything so far is written or given up."""
         while self._flusher is not None and not self._flusher.done():
@@ -91,14 +98,14 @@ class Finisher:
             crash_point("jobs.before_finish")
             try:
                 written = await self._try(batch)
-            except UNAVAILABLE as error:
+            except Exception as error:
+                if not may_pass(error):
+                    await self._write_singly(batch, error)
+                    return
                 log.warning("job_results_delayed", count=len(batch), error=describe(error))
                 await asyncio.sleep(pause_s)
                 pause_s, is_retry = min(RETRY_MAX_S, pause_s * 2), True
                 batch = self._still_leased(batch)
-            except asyncpg.PostgresError as error:
-                await self._write_singly(batch, error)
-                return
             else:
                 self._conclude(batch, written, is_retry)
                 return
@@ -112,8 +119,9 @@ class Finisher:
         async with self._database.transaction() as tx:
             return await write(tx, list(batch.values()), self._worker, self._running_max)
 
-    async def _write_singly(self, batch: dict[Held, Verdict], error: asyncpg.PostgresError) -> None:
-        """A verdict that Postgres refuses must not take its neighbours with it."""
+    async def _write_singly(self, batch: dict[Held, Verdict], error: Exception) -> None:
+        """A verdict that cannot be written must not take its neighbours with it. Its job is let go: nobody renews the
+        lease of a run that has no end, and the reaper takes it from there."""
         if len(batch) > 1:
             for held, verdict in batch.items():
                 await self._write({held: verdict})

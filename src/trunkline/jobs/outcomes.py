@@ -20,6 +20,7 @@ BACKOFF_S: tuple[float, ...] = (0.0, 30.0, 300.0)
 RESULT_BYTES_MAX = 256 * 1024
 CODE_MAX = 50
 MESSAGE_MAX = 2000
+DELAY_MAX_S = 10 * 365 * 86400.0
 
 _jitter = Random()  # noqa: S311, spreads retries
 
@@ -32,6 +33,9 @@ class Done:
 @dataclass(frozen=True, slots=True)
 class Snooze:
     delay_s: float
+
+    def __post_init__(self) -> None:
+        _check_delay(self.delay_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,10 @@ class Failed:
     message: str = ""
     retry_in_s: float | None = None
     final: bool = False
+
+    def __post_init__(self) -> None:
+        if self.retry_in_s is not None:
+            _check_delay(self.retry_in_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +129,20 @@ def failure(
     return Return(job_id, fence, wait_s, True, code, message)
 
 
+def understood(said: object) -> Outcome:
+    """What a handler returned. Nothing means done; what is no outcome is a mistake that another run would repeat."""
+    match said:
+        case None:
+            return Done()
+        case Done() | Snooze() | Cancel() | Failed():
+            return said
+        case _:
+            message = (
+                f"The handler returned {type(said).__name__}; allowed: Done, Snooze, Cancel, Failed or None"
+            )
+            return Failed("bad_outcome", message, final=True)
+
+
 def from_exception(error: BaseException) -> Failed:
     """An error may bring its own code; else it is known by its class."""
     code = getattr(error, "code", None)
@@ -129,13 +151,19 @@ def from_exception(error: BaseException) -> Failed:
 
 def clean(text: str, length_max: int) -> str:
     """As Postgres takes it: without NUL and lone surrogates, and bounded."""
-    return text[:length_max].replace("\x00", "�").encode("utf-8", "replace").decode()
+    return str(text)[:length_max].replace("\x00", "�").encode("utf-8", "replace").decode()
+
+
+def _check_delay(delay_s: float) -> None:
+    """Here, so that the handler's own traceback names the line."""
+    if not delay_s <= DELAY_MAX_S:
+        raise ValueError(f"{delay_s} s is no time to wait; allowed: up to {DELAY_MAX_S:g} s")
 
 
 def _with_result(job: Claimed, policy: Policy, result: Any) -> Verdict:
     try:
         encoded = msgspec.json.encode(result)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         failed = Failed("bad_result", f"The result cannot be written as JSON: {error}", final=True)
         return verdict(job, policy, failed)
     if len(encoded) > RESULT_BYTES_MAX:

@@ -87,7 +87,7 @@ class JobType(Generic[P]):
     def encode(self, payload: P) -> str:
         try:
             encoded = _encode(payload)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError) as error:
             raise PayloadRefused(
                 f"The payload of job {self.name} cannot be written as JSON: {error}"
             ) from error

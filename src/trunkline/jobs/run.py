@@ -8,9 +8,10 @@ import msgspec
 
 from trunkline.errors import TrunklineError
 from trunkline.jobs.held import Held
+from trunkline.jobs.outcomes import MESSAGE_MAX, clean
 from trunkline.store import jobs
 from trunkline.store.database import Connection
-from trunkline.store.jobs import End
+from trunkline.store.jobs import End, Lane
 from trunkline.store.tenants import Tenant
 
 
@@ -21,13 +22,15 @@ class LeaseLost(TrunklineError):
 class Run:
     """One run of one job. It may happen more than once: what a handler does must be safe to repeat."""
 
-    __slots__ = ("_held", "_running_max", "_worker", "is_finished")
+    __slots__ = ("_held", "_running_max", "_worker", "is_finished", "let_in")
 
     def __init__(self, held: Held, worker: str, running_max: dict[str, int]):
         self._held = held
         self._worker = worker
         self._running_max = running_max
         self.is_finished = False
+        # Where jobs wait that had to wait for this one.
+        self.let_in: list[tuple[Lane, datetime]] = []
 
     @property
     def job_id(self) -> UUID:
@@ -57,7 +60,7 @@ class Run:
     def progress(self, fraction: float, note: str | None = None) -> None:
         """Say how far it is, from 0 to 1. Costs nothing: what was said last is written once a second."""
         self._held.fraction = min(1.0, max(0.0, fraction))
-        self._held.note = note
+        self._held.note = None if note is None else clean(note, MESSAGE_MAX)
         self._held.reported = False
 
     async def finish(self, tx: Connection, result: Any = None) -> None:
@@ -70,5 +73,5 @@ class Run:
         ended = await jobs.finish(tx, [end], self._worker)
         if not ended:
             raise LeaseLost(f"Job {self.job_id} belongs to another worker now")
-        await jobs.free_keys(tx, ended, self._running_max)
+        self.let_in = await jobs.free_keys(tx, ended, self._running_max)
         self.is_finished = True

@@ -89,7 +89,8 @@ class JobService:
         )  # fmt: skip
         self.crew = Crew(
             registry, self.hold, self.worker_id, config.crew,
-            now_s=now_s, on_verdict=self.finisher.add, on_room=lambda: self.worker.room_again(),
+            now_s=now_s, on_verdict=self.finisher.add, on_finished=self.finisher.finished,
+            on_room=lambda: self.worker.room_again(),
         )  # fmt: skip
         self.worker = JobWorker(
             database, registry, self.hold, self.crew, claimant, config.claims, now_s=now_s
@@ -99,7 +100,7 @@ class JobService:
         )
         self.reaper = Reaper(database, registry, poker)
         self.scheduler = Scheduler(database, Outbox(registry, poker), recurring)
-        self.upkeep = Upkeep(database, registry, config.upkeep)
+        self.upkeep = Upkeep(database, registry, poker, config.upkeep)
         self.listener = (
             Listener(
                 direct_url,

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import asyncpg
 
+from trunkline.jobs.poker import Poker
 from trunkline.jobs.registry import Registry
 from trunkline.loops.base import Loop
 from trunkline.store import job_admin, job_upkeep, jobs
@@ -35,10 +36,18 @@ class UpkeepLimits:
 class Upkeep(Loop):
     name = "job_upkeep"
 
-    def __init__(self, database: Database, registry: Registry, limits: UpkeepLimits, interval_s: float = 5.0):
+    def __init__(
+        self,
+        database: Database,
+        registry: Registry,
+        poker: Poker,
+        limits: UpkeepLimits,
+        interval_s: float = 5.0,
+    ):
         super().__init__(interval_s)
         self._database = database
         self._registry = registry
+        self._poker = poker
         self._limits = limits
         self._due_s: dict[str, float] = {}
         self._after_key = ("", "")
@@ -61,8 +70,9 @@ class Upkeep(Loop):
             wrong, unparked = await job_upkeep.recount_keys(tx, keys, self._registry.running_max)
         self._after_key = keys[-1] if len(keys) == PAGE else ("", "")
         if wrong or unparked:
-            log.warning("job_keys_corrected", wrong=wrong, unparked=unparked)
-        return wrong + unparked
+            log.warning("job_keys_corrected", wrong=wrong, unparked=len(unparked))
+        self._poker.poke_places(unparked)
+        return wrong + len(unparked)
 
     async def measure_depth(self) -> None:
         async with self._database.connection() as conn:

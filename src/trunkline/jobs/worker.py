@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from trunkline.crashpoint import crash_point
 from trunkline.jobs.crew import Crew
@@ -133,7 +133,8 @@ class JobWorker(Loop):
         look, was_all = await self._ask(lanes, limit, ahead_s, keyed=keyed)
         crash_point("jobs.after_claim")
         if look.claimed:
-            self._begin(look.claimed, asked_s, is_full=not was_all)
+            looked_at = look.at - timedelta(seconds=ahead_s)
+            self._begin(look.claimed, asked_s, looked_at, is_full=not was_all)
         if was_all:
             await self._look_forward(lanes, look.at)
         return len(look.claimed)
@@ -173,12 +174,13 @@ class JobWorker(Loop):
             claimed = await jobs.claim_keyed(tx, candidates, self._claimant, self._registry.running_max)
         return Look(looked_at, claimed), len(candidates) < limit
 
-    def _begin(self, claimed: list[Claimed], asked_s: float, *, is_full: bool) -> None:
+    def _begin(self, claimed: list[Claimed], asked_s: float, looked_at: datetime, *, is_full: bool) -> None:
         claimed.sort(key=lambda job: (job.priority, job.run_at, job.id))
         self._book.claimed(claimed)
         batch = [Held(job, asked_s, self._claimant.lease_s) for job in claimed]
-        if self._server_clock.is_known:
-            for held in batch:
+        for held in batch:
+            # What was due when Postgres looked need not be reckoned: it may begin.
+            if held.job.run_at > looked_at:
                 held.begin_s = self._server_clock.ours_s(held.job.run_at)
         self._crew.take(batch, was_full=is_full)
         # The jobs begin first; telling of them takes its turn after.

@@ -29,7 +29,18 @@ UNAVAILABLE: tuple[type[BaseException], ...] = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.InterfaceError,
+    # The connection broke between two steps of one statement, and the driver lost its place.
+    asyncpg.InternalClientError,
     asyncpg.TooManyConnectionsError,
+)
+
+# Beside a server that cannot be reached: one that cannot serve this now. Sent again, the same statement may pass.
+PASSING: tuple[type[BaseException], ...] = (
+    asyncpg.InsufficientResourcesError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.TransactionRollbackError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.ReadOnlySQLTransactionError,
 )
 
 # What can go wrong while connecting: all of that, a refused login, and a URL that is none.
@@ -123,6 +134,11 @@ async def _prepare_connection(connection: Any) -> None:
             encoder=lambda value: _encode_json(value).decode(),
             decoder=_decode_json,
         )
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether the same statement may do better in a moment. A value that Postgres cannot take never will."""
+    return isinstance(error, (*UNAVAILABLE, *PASSING)) and not isinstance(error, asyncpg.DataError)
 
 
 def describe(error: BaseException) -> str:

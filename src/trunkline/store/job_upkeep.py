@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from trunkline.store.database import Connection
+from trunkline.store.jobs import Lane
 from trunkline.store.sql import query
 
 _FORGET_HISTORY = query("jobs/forget_history")
@@ -36,8 +37,8 @@ async def lock_keys(tx: Connection, after: tuple[str, str], limit: int) -> list[
 
 async def recount_keys(
     tx: Connection, keys: Sequence[tuple[str, str]], running_max: dict[str, int]
-) -> tuple[int, int]:
-    """Make locked keys what they truly are; how many were wrong, and how many parked jobs were let in."""
+) -> tuple[int, list[tuple[Lane, datetime]]]:
+    """Make locked keys what they truly are; how many were wrong, and where parked jobs wait that were let in."""
     rows = await tx.fetch(_RECOUNT, [key[0] for key in keys], [key[1] for key in keys])
     wrong = sum(row["running"] != row["truth"] for row in rows)
     waiting = [(row["job_type"], row["key"]) for row in rows if row["has_parked"]]
@@ -47,7 +48,7 @@ async def recount_keys(
         [key for _, key in waiting],
         [running_max.get(job_type, 1) for job_type, _ in waiting],
     )
-    return wrong, len(unparked)
+    return wrong, [(Lane(row["job_type"], row["priority"], keyed=True), row["run_at"]) for row in unparked]
 
 
 async def dead_rows(conn: Connection) -> int:
