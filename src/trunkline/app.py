@@ -47,6 +47,7 @@ from trunkline.dispatch.gates_windows import reopen
 from trunkline.dispatch.hangups import HangUps
 from trunkline.dispatch.inbound import Inbound
 from trunkline.dispatch.intent_batch import Rules
+from trunkline.dispatch.prechecks import Prechecks
 from trunkline.dispatch.results import ResultWriter
 from trunkline.dispatch.sender import Callbacks, Sender, SenderLimits
 from trunkline.jobs.crew import CrewLimits
@@ -61,10 +62,10 @@ from trunkline.loops.alarms import AlarmLoop, Announce
 from trunkline.loops.base import Loop
 from trunkline.loops.channels import ChannelReconciler
 from trunkline.loops.checker import Checker
-from trunkline.loops.doubt_brake import DoubtBrake
 from trunkline.loops.leader import Leadership, LeaseTimes
 from trunkline.loops.loader import Loader, Refiller
 from trunkline.loops.pods import PodExpiry
+from trunkline.loops.prechecks import PrecheckWalk
 from trunkline.loops.rebuilder import Rebuilder
 from trunkline.mailbox.inbox import Inbox
 from trunkline.mailbox.worker import MailboxWorker
@@ -151,12 +152,14 @@ class Platform:
             ),
             killed=self.controls.killed,
         )
-        self.brake = DoubtBrake(database, pace=self.carriers.starts_per_s)
         rules = Rules(
             stopped=DialStops(self.controls),
             mark=lambda: guardian.mark,
-            account_pace=self.brake.starts_per_s,
+            account_pace=self.carriers.starts_per_s,
         )
+        self._to_tenants = Outgoing(allow_insecure=settings.jobs.allow_insecure_webhooks)
+        prechecks = Prechecks(database, self._to_tenants, rules)
+        self.precheck_walk = PrecheckWalk(database, bus, self.controls, rules.policies, prechecks)
         self.dialer = Dialer(
             database,
             bus,
@@ -166,6 +169,7 @@ class Platform:
             rules,
             partial(reopen, database, rules),
             DialerLimits(batch_max=settings.dispatch.batch_max, wait_max_s=settings.dispatch.idle_wait_s),
+            prechecks.ask,
         )
 
         # What the carrier reports is folded into facts, and what follows is settled.
@@ -199,7 +203,7 @@ class Platform:
         )
         self._loops: dict[str, list[Loop]] = {
             "api": [],
-            "dispatcher": [self.brake, self.dialer],
+            "dispatcher": [self.dialer],
             "mailbox": [self.call_worker],
             "jobs": [],
             "router": [PodExpiry(self.pods, config.expire_interval_s)],
@@ -211,6 +215,7 @@ class Platform:
                 ChannelReconciler(database, bus, self.controls, grant_ttl_s=settings.dispatch.grant_ttl_s),
                 Checker(database, bus, clock, self.carriers, self.inbox, check_limits),
                 HangUps(database, self.carriers),
+                self.precheck_walk,
                 Heartbeat(self.leadership, database, bus, guardian),
                 AlarmLoop(self.leadership, database, bus, clock, announce=self._announce(settings)),
             ],
@@ -284,8 +289,9 @@ class Platform:
             loop.stop()
         try:
             async with asyncio.timeout(self.settings.http.shutdown_timeout_s):
-                await self.dialer.drain()
                 await asyncio.gather(*self._tasks)
+                await self.dialer.drain()
+                await self.precheck_walk.drain()
                 await self.leadership.resign()
                 await self.presence.leave()
         except TimeoutError:
@@ -298,6 +304,7 @@ class Platform:
         await self.flags.close()
         await self.poker.close()
         await self.carriers.aclose()
+        await self._to_tenants.close()
         log.info("platform.stopped")
 
     def _running(self) -> list[Loop]:

@@ -14,7 +14,7 @@ import pytest
 from trunkline.bus import channels, schedule
 from trunkline.bus.connection import connect as connect_bus
 from trunkline.clock import SystemClock
-from trunkline.dispatch import dialer as dialer_module
+from trunkline.dispatch import batches as batches_module
 from trunkline.dispatch.dialer import Dialer
 from trunkline.dispatch.intent import Intents, intend
 from trunkline.errors import BusUnavailable
@@ -24,6 +24,7 @@ from trunkline.store.database import connect as connect_database
 from trunkline.telephony.carrier import Accepted, CallOrder, InDoubt, PlaceResult, Rejected, Throttled
 from trunkline.testing.proxy import TcpProxy
 from trunkline.testing.stage import Stage, open_stage
+from trunkline.testing.waiting import eventually
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def arrange(*, before: Meanwhile | None = None, after: Meanwhile | None = None, age_ms: int = 0) -> None:
         async def with_interruption(database: Any, grants: Sequence[Grant], *more: Any) -> Intents:
-            monkeypatch.setattr(dialer_module, "intend", intend)
+            monkeypatch.setattr(batches_module, "intend", intend)
             if before:
                 await before()
             if age_ms:
@@ -65,7 +66,7 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
                 await after()
             return intents
 
-        monkeypatch.setattr(dialer_module, "intend", with_interruption)
+        monkeypatch.setattr(batches_module, "intend", with_interruption)
 
     return arrange
 
@@ -384,3 +385,38 @@ async def test_an_in_doubt_answer_keeps_its_line_through_every_reconciliation(st
     stage.bus.epoch = 0
     await stage.rebuilder.run_once()
     assert await stage.held() == {order.attempt_id}
+
+
+# Batches beside each other
+
+
+async def test_while_there_is_more_to_do_the_next_batch_does_not_wait_for_the_last(
+    stage: Stage, between: Callable[..., None]
+) -> None:
+    gate = asyncio.Event()
+    between(before=gate.wait)
+    dialer = stage.another_dialer(batch_max=2, batches_max=2)
+    await stage.dialing.leads(4)
+    await stage.loader.run_once()
+    assert [await dialer.run_once(), await dialer.run_once()] == [2, 2]
+    await eventually(lambda: len(stage.carrier.orders) == 2, what="the second batch has left")
+    gate.set()
+    await dialer.drain()
+    assert len({order.attempt_id for order in stage.carrier.orders}) == 4
+
+
+async def test_what_goes_wrong_with_a_batch_that_was_left_running_is_the_next_rounds_failure(
+    stage: Stage, between: Callable[..., None]
+) -> None:
+    async def break_down() -> None:
+        raise RuntimeError("a bug")
+
+    between(before=break_down)
+    dialer = stage.another_dialer(batch_max=1)
+    await stage.dialing.leads(2)
+    await stage.loader.run_once()
+    assert await dialer.run_once() == 1
+    await dialer.drain()
+    with pytest.raises(RuntimeError, match="a bug"):
+        await dialer.run_once()
+    assert await dialer.run_once() == 1

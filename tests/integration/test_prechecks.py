@@ -4,21 +4,27 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from trunkline.dispatch import batches
+from trunkline.dispatch.dialer import Dialer
 from trunkline.dispatch.gates_windows import reopen
+from trunkline.dispatch.intent_batch import Rules
+from trunkline.dispatch.policies import Policies
 from trunkline.dispatch.prechecks import Deferred, Ended, Passed, Prechecks, Skipped
 from trunkline.dispatch.refusals import RefusalReason
 from trunkline.jobs.platform.outgoing import Outgoing
 from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.leads.conditions import HttpCheck
 from trunkline.leads.windows import Span, Window
+from trunkline.loops.prechecks import PrecheckWalk
 from trunkline.model import Finish, Outcome
 from trunkline.testing.dialing import Dialing, open_dialing
+from trunkline.testing.stage import Stage, open_stage
 from trunkline.testing.waiting import eventually
 
 
@@ -264,14 +270,139 @@ async def test_race_20_one_slow_answer_holds_up_no_other_lead(
     tenant.slow_for = str(slow)
     asking = asyncio.create_task(prechecks.run_ahead([slow, *others]))
 
-    async def others_may_be_called() -> bool:
-        intents = await dialing.intend(*[dialing.grant(lead) for lead in (slow, *others)])
-        return len(intents.committed) == 3
+    called: set[UUID] = set()
 
-    await eventually(others_may_be_called)
+    async def others_are_called() -> bool:
+        left = [lead for lead in (slow, *others) if lead not in called]
+        intents = await dialing.intend(*[dialing.grant(lead) for lead in left])
+        called.update(intent.lead_id for intent in intents.committed)
+        return called == set(others)
+
+    await eventually(others_are_called)
     assert not asking.done()
     tenant.may_answer.set()
     assert Passed(slow) in await asking
+
+
+# The dialer, and the walk ahead of it
+
+
+@pytest.fixture
+async def stage(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[Stage]:
+    async with open_stage(database_url, redis_url, key_prefix) as stage:
+        yield stage
+
+
+@pytest.fixture
+async def asking(stage: Stage, url: str) -> AsyncIterator[tuple[Dialer, PrecheckWalk]]:
+    """A dialer that asks when it must, and the walk that asks before."""
+    outgoing = Outgoing(allow_insecure=True)
+    policies = Policies(fresh_s=0)
+    prechecks = Prechecks(stage.database, outgoing, Rules(policies=policies))
+    walk = PrecheckWalk(stage.database, stage.bus, stage.controls, policies, prechecks)
+    await check(stage.dialing, url)
+    yield stage.another_dialer(ask=prechecks.ask), walk
+    await walk.drain()
+    await outgoing.close()
+
+
+Asking = tuple[Dialer, PrecheckWalk]
+
+
+async def test_race_2_12_a_lead_that_was_asked_about_ahead_is_dialled_at_its_first_turn(
+    stage: Stage, asking: Asking, tenant: Tenant
+) -> None:
+    dialer, walk = asking
+    lead = await stage.dialing.lead()
+    other = await stage.dialing.lead(merchant="n")
+    assert await walk.run_once() == 1, "only those whose policy has pre-checks"
+    await walk.drain()
+    assert await stage.dial(dialer) == 2
+    assert [question["lead_id"] for question in tenant.asked] == [str(lead)]
+    assert await stage.dialing.value("SELECT count(*) FROM decisions") == 0
+    assert {(await stage.attempt(each))["state"] for each in (lead, other)} == {"accepted"}
+
+
+async def test_race_2_12_without_a_pass_a_lead_keeps_its_channel_while_it_is_asked_about(
+    stage: Stage, asking: Asking, tenant: Tenant
+) -> None:
+    dialer, _ = asking
+    tenant.may_answer.clear()
+    lead = await stage.dialing.lead()
+    await stage.loader.run_once()
+    assert await dialer.run_once() == 0
+    await eventually(lambda: len(tenant.asked) == 1)
+    (kept,) = await stage.held()
+    tenant.may_answer.set()
+    await dialer.drain()
+    assert (await stage.attempt(lead))["id"] == kept, "under the same grant"
+    assert len(tenant.asked) == 1
+
+
+async def test_race_2_12_an_answer_that_is_slow_costs_the_channel_and_not_the_leads_place(
+    stage: Stage, asking: Asking, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "CHANNEL_KEPT_S", 0.0)
+    dialer, _ = asking
+    tenant.may_answer.clear()
+    lead = await stage.dialing.lead()
+    await stage.loader.run_once()
+    await dialer.run_once()
+    await eventually(lambda: len(tenant.asked) == 1)
+
+    async def nobody_holds() -> bool:
+        return not await stage.held()
+
+    await eventually(nobody_holds)
+    tenant.may_answer.set()
+    await dialer.drain()
+
+    async def is_called() -> bool:
+        await stage.dial(dialer)
+        return len(stage.carrier.orders) == 1
+
+    await eventually(is_called)
+    assert len(tenant.asked) == 1, "the late pass was kept"
+    assert (await stage.attempt(lead))["state"] == "accepted"
+
+
+async def test_a_lead_that_is_refused_with_its_channel_waiting_frees_it(
+    stage: Stage, asking: Asking, tenant: Tenant, url: str
+) -> None:
+    dialer, _ = asking
+    tenant.answers = [(200, {"ok": False})]
+    ended = await stage.dialing.lead()
+    await stage.dial(dialer)
+    assert (await stage.lead(ended))["outcome"] == "PRECHECK_FAILED"
+    await check(stage.dialing, url, otherwise="defer", defer_s=600)
+    deferred = await stage.dialing.lead()
+    await stage.dial(dialer)
+    assert (await stage.lead(deferred))["due_at"] > await stage.dialing.now()
+    assert await stage.held() == set()
+    assert list(await stage.known_leads()) == [str(deferred)], "and Valkey knows both facts"
+    assert stage.carrier.orders == []
+
+
+async def test_nobody_is_asked_about_what_is_stopped(stage: Stage, asking: Asking, tenant: Tenant) -> None:
+    _, walk = asking
+    await stage.dialing.lead()
+    stage.controls.close("for the test")
+    assert await walk.run_once() == 0
+    assert tenant.asked == []
+
+
+async def test_a_deferral_that_was_found_ahead_moves_the_lead_in_valkey_too(
+    stage: Stage, asking: Asking, tenant: Tenant, url: str
+) -> None:
+    dialer, walk = asking
+    tenant.answers = [(200, {"ok": False})]
+    await check(stage.dialing, url, otherwise="defer", defer_s=600)
+    lead = await stage.dialing.lead()
+    await stage.loader.run_once()
+    await walk.run_once()
+    await walk.drain()
+    assert await dialer.run_once() == 0
+    assert (await stage.known_leads())[str(lead)].startswith("2|s|")
 
 
 # Leads that the match set aside because their window had closed

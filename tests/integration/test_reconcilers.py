@@ -14,7 +14,6 @@ from trunkline.clock import SystemClock
 from trunkline.control.controls import Controls
 from trunkline.control.stops import Stops
 from trunkline.loops.channels import ChannelReconciler
-from trunkline.loops.doubt_brake import DoubtBrake, is_doubtful
 from trunkline.loops.loader import Loader, Refiller
 from trunkline.loops.rebuilder import Rebuilder
 from trunkline.model import Grant, Holder, new_id
@@ -246,30 +245,3 @@ async def test_the_fallback_sees_no_channel_that_is_held(stage: Stage) -> None:
         (grant,) = await store_schedule.fallback_grants(conn, 10)
     assert (grant.lead_id, grant.channel_no) == (second, 2)
     assert await epoch.read(stage.bus) > 0
-
-
-async def test_an_account_in_doubt_gets_one_probe_every_five_seconds(stage: Stage) -> None:
-    brake = DoubtBrake(stage.database, pace=lambda carrier, account: 10.0)
-    async with stage.database.connection() as conn:
-        await conn.execute("UPDATE numbers SET max_channels = 4")
-    for channel in range(4):
-        lead = await stage.lead()
-        await stage.attempt(Grant(new_id(), lead, 1, NUMBER, channel + 1, 0))
-    assert await brake.run_once() == 0
-    assert brake.starts_per_s("twilio", "default") == 10.0
-    async with stage.database.connection() as conn:
-        await conn.execute("UPDATE attempts SET state = 'in_doubt'")
-    assert await brake.run_once() == 1
-    assert brake.starts_per_s("twilio", "default") == 0.2
-    assert brake.starts_per_s("twilio", "another") == 10.0
-    async with stage.database.connection() as conn:
-        await conn.execute("UPDATE attempts SET state = 'answered'")
-    assert await brake.run_once() == 0
-    assert brake.starts_per_s("twilio", "default") == 10.0
-
-
-@pytest.mark.parametrize(
-    ("in_doubt", "channels", "braked"), [(3, 10, False), (4, 10, True), (5, 100, False), (6, 100, True)]
-)
-def test_doubt_is_too_much_over_three_and_five_percent(in_doubt: int, channels: int, braked: bool) -> None:
-    assert is_doubtful(in_doubt, channels) is braked

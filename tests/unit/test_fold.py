@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trunkline.leads import policy
@@ -65,7 +65,11 @@ def test_the_events_of_a_call_add_up() -> None:
     )
 
 
+NO_LENGTH, NO_SECONDS = event("ended"), event("ended", duration_s=0)
+
+
 @given(st.sampled_from(list(AttemptState)), in_two_orders)
+@example(S.RINGING, ([NO_LENGTH, NO_SECONDS], [NO_SECONDS, NO_LENGTH]))
 def test_the_order_of_events_does_not_matter(
     state: AttemptState, both: tuple[list[dict[str, Any]], list[dict[str, Any]]]
 ) -> None:

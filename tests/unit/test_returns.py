@@ -10,10 +10,9 @@ from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
 from trunkline.dispatch.returns import PAUSE_MS, give_backs, moved_entries, true_holders
 from trunkline.model import Entry, Finish, Flow, Grant, Outcome
 
-NOW_MS = 1_000_000
 UNTIL = datetime.fromtimestamp(2_000, UTC)
 OWNER = uuid4()
-GRANT = Grant(uuid4(), uuid4(), 3, uuid4(), 2, NOW_MS)
+GRANT = Grant(uuid4(), uuid4(), 3, uuid4(), 2, 1_000_000)
 
 
 def refusal(
@@ -38,36 +37,36 @@ def refusal(
     ],
 )
 def test_what_is_blocked_waits_until_its_time(blocks: Blocks, how: Return) -> None:
-    (back,) = give_backs([refusal(blocks)], NOW_MS)
+    (back,) = give_backs([refusal(blocks)])
     assert (back.attempt_id, back.how, back.until_ms) == (GRANT.attempt_id, how, 2_000_000)
 
 
-def test_a_refusal_without_a_time_pauses() -> None:
-    (back,) = give_backs([refusal(Blocks.LEAD, until=None)], NOW_MS)
-    assert back.until_ms == NOW_MS + PAUSE_MS
+def test_a_refusal_without_a_time_pauses_from_whatever_now_is_in_valkey() -> None:
+    (back,) = give_backs([refusal(Blocks.LEAD, until=None)])
+    assert back.until_ms == -PAUSE_MS
 
 
 def test_a_taken_channel_is_given_its_owner_and_the_lead_may_go_on_at_once() -> None:
     taken = refusal(Blocks.CHANNEL, reason=RefusalReason.CHANNEL)
-    (back,) = give_backs([taken], NOW_MS)
+    (back,) = give_backs([taken])
     assert (back.how, back.until_ms) == (Return.AGAIN, 0)
     (holder,) = true_holders([taken])
     assert (holder.attempt_id, holder.number_id, holder.channel_no) == (OWNER, GRANT.number_id, 2)
 
 
 def test_a_person_being_called_is_waited_for() -> None:
-    (back,) = give_backs([refusal(Blocks.PERSON)], NOW_MS)
+    (back,) = give_backs([refusal(Blocks.PERSON)])
     assert back.behind == OWNER
 
 
 def test_a_lead_that_moved_is_forgotten_here_and_scheduled_anew() -> None:
     entry = Entry(GRANT.lead_id, 4, Flow("p", "r", "m"), UNTIL)
     moved = refusal(Blocks.LEAD, reason=RefusalReason.WINDOW, moved=entry)
-    assert [back.how for back in give_backs([moved], NOW_MS)] == [Return.FORGET]
+    assert [back.how for back in give_backs([moved])] == [Return.FORGET]
     assert moved_entries([moved]) == [entry]
 
 
 def test_a_lead_that_ended_is_forgotten() -> None:
     ended = refusal(Blocks.LEAD, finish=Finish(Outcome.UNKNOWN, None))
-    assert [back.how for back in give_backs([ended], NOW_MS)] == [Return.FORGET]
+    assert [back.how for back in give_backs([ended])] == [Return.FORGET]
     assert moved_entries([ended]) == []

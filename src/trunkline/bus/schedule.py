@@ -44,6 +44,7 @@ class Return(StrEnum):
 class GiveBack:
     attempt_id: UUID
     how: Return
+    # By Postgres' clock; 0 is now, and below it that many ms from now: nobody's own clock comes into it.
     until_ms: int = 0
     # The attempt that the person is being called with, for BEHIND.
     behind: UUID | None = None

@@ -7,7 +7,6 @@ that was not answered may have gone through: nothing of it is sent, and its atte
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
 from trunkline.dispatch.intent_batch import IntentBatch, Rules
 from trunkline.dispatch.refusals import Answer, Refusal, RefusalReason
@@ -22,7 +21,6 @@ log = get_logger(__name__)
 LOCK_TIMEOUT_MS = 500
 # Alone, after its batch failed: somebody held a lock for half a second already, and others are waiting.
 LOCK_TIMEOUT_ALONE_MS = 50
-AGAIN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +80,7 @@ async def _intend_alone(
 
 
 def _contended(grant: Grant) -> Refusal:
-    """Only a hint of when to look again, so our own clock will do."""
-    again = datetime.now(UTC) + timedelta(seconds=AGAIN_S)
-    return Refusal.of(grant, Answer(RefusalReason.CONTENDED, until=again))
+    return Refusal.of(grant, Answer(RefusalReason.CONTENDED))
 
 
 async def _poisoned(database: Database, grant: Grant, error: str) -> Refusal:

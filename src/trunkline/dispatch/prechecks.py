@@ -1,8 +1,9 @@
 """Asks a tenant's own system whether a lead may be called, before a channel is taken for it.
 
-`run_ahead` is for the leads at the heads of flows: no channel waits for them. A pass holds for 60 s. A lead that is
-granted without one is refused as `precheck needed`; the dialer keeps its channel, asks with `ask` in a task of its own,
-and tries again. Every lead is asked about on its own, so a slow answer holds up nobody else.
+`run_ahead` is for the leads at the heads of flows (`loops/prechecks.py` walks over them): no channel waits for them. A
+pass holds for 60 s. A lead that is granted without one is refused as `precheck needed`; the dialer keeps its channel
+(`batches.py`), asks with `ask` in a task of its own, and tries again. Every lead is asked about on its own, so a slow
+answer holds up nobody else.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from uuid import UUID
 
 from trunkline.dispatch.intent_batch import Rules
 from trunkline.dispatch.policies import Owner
-from trunkline.dispatch.precheck_http import Nobody, ask_all
+from trunkline.dispatch.precheck_http import Asker, Nobody
 from trunkline.jobs.platform.outgoing import Outgoing
 from trunkline.leads.calling_policy import Effective
 from trunkline.leads.conditions import HttpCheck
@@ -28,7 +29,6 @@ log = get_logger(__name__)
 PASS_VALID_S = 60.0
 # Asked again ahead of time, so that a pass does not run out between two rounds.
 RENEW_BELOW_S = 20.0
-AT_ONCE_MAX = 64
 REASON = "precheck"
 
 
@@ -65,9 +65,8 @@ Verdict = Passed | Ended | Deferred | Skipped
 class Prechecks:
     def __init__(self, database: Database, outgoing: Outgoing, rules: Rules):
         self._database = database
-        self._outgoing = outgoing
+        self._asker = Asker(outgoing)
         self._rules = rules
-        self._room = asyncio.Semaphore(AT_ONCE_MAX)
 
     async def run_ahead(self, lead_ids: Sequence[UUID]) -> list[Verdict]:
         """For leads that will be granted soon. Those that have a fresh pass, or need none, cost one read."""
@@ -100,8 +99,7 @@ class Prechecks:
         return verdicts + list(await asyncio.gather(*asked))
 
     async def _judge(self, lead: AskedLead, policy: Effective, deferrals: int) -> Verdict:
-        async with self._room:
-            refused = await ask_all(self._outgoing, policy.prechecks, lead)
+        refused = await self._asker.ask_all(policy.prechecks, lead)
         if refused is None:
             await self._pass(lead, policy)
             return Passed(lead.id)

@@ -11,15 +11,15 @@ from trunkline.model import Entry, Holder
 PAUSE_MS = 1000
 
 
-def give_backs(refusals: Iterable[Refusal], now_ms: int) -> list[GiveBack]:
-    return [_give_back(refusal, now_ms) for refusal in refusals]
+def give_backs(refusals: Iterable[Refusal]) -> list[GiveBack]:
+    return [_give_back(refusal) for refusal in refusals]
 
 
-def _give_back(refusal: Refusal, now_ms: int) -> GiveBack:
+def _give_back(refusal: Refusal) -> GiveBack:
     attempt_id = refusal.grant.attempt_id
     if refusal.is_gone:
         return GiveBack(attempt_id, Return.FORGET)
-    until_ms = to_ms(refusal.until) if refusal.until else now_ms + PAUSE_MS
+    until_ms = to_ms(refusal.until) if refusal.until else -PAUSE_MS
     match refusal.blocks:
         case Blocks.CHANNEL:
             # The channel gets its true owner; the lead may have another one now.

@@ -89,9 +89,9 @@ class Sender:
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
-    async def one_is_done(self) -> None:
-        if self._sending:
-            await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
+    @property
+    def tasks(self) -> "frozenset[asyncio.Task[None]]":
+        return frozenset(self._sending)
 
     async def drain(self) -> None:
         """Let the calls that are on their way finish: a committed dial is never cancelled."""

@@ -70,9 +70,11 @@ def fold(before: CallFacts, facts: Iterable[Fact]) -> CallFacts:
     return known
 
 
-def _order(fact: Fact) -> tuple[int, datetime, str, str, int]:
-    """Total, so that what two contradicting events add up to does not hang on which of them came first."""
-    return _ORDER[fact.proves], fact.at, fact.call_id or "", fact.reason or "", fact.duration_s or 0
+def _order(fact: Fact) -> tuple[object, ...]:
+    """Total, so that what two contradicting events add up to does not hang on which of them came first. Of two that
+    tell the same moment, the one that says more counts; a call of no seconds says more than one of unknown length."""
+    said = (fact.call_id, fact.reason, fact.duration_s)
+    return _ORDER[fact.proves], fact.at, *((value is None, value) for value in said)
 
 
 def _add(known: CallFacts, fact: Fact) -> CallFacts:

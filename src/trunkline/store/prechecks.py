@@ -10,6 +10,7 @@ from trunkline.store.database import Connection
 from trunkline.store.rows import pick
 from trunkline.store.sql import query
 
+_ARE_WANTED = query("prechecks/are_wanted")
 _WAITING = query("prechecks/waiting")
 _CLAIM = query("prechecks/claim")
 _PASS = query("prechecks/pass")
@@ -32,6 +33,10 @@ class AskedLead:
     due_at: datetime
     # The checks that it has passed, if that holds for long enough still.
     passed_checks: bytes | None
+
+
+async def are_wanted(conn: Connection) -> bool:
+    return bool(await conn.fetchval(_ARE_WANTED))
 
 
 async def waiting(conn: Connection, lead_ids: Sequence[UUID], *, fresh_for_s: float) -> list[AskedLead]:

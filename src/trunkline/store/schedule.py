@@ -1,7 +1,6 @@
 """What Valkey's memory is made of: flows and their next leads, numbers, limits, and who holds a channel."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -21,21 +20,10 @@ _NEXT_EPOCH = query("schedule/next_epoch")
 _CLOCK = query("schedule/clock")
 _KNOWN_ATTEMPTS = query("schedule/known_attempts")
 _FALLBACK = query("schedule/fallback")
-_DOUBTS = query("schedule/doubts")
 
 # How the index writes "no campaign".
 _NO_CAMPAIGN = UUID(int=0)
 BEFORE_ALL = Flow("", "", "", None)
-
-
-@dataclass(frozen=True, slots=True)
-class Doubts:
-    """How much of an account is in doubt."""
-
-    carrier: str
-    account: str
-    in_doubt: int
-    channels: int
 
 
 async def flows(conn: Connection, *, after: Flow, limit: int) -> list[Flow]:
@@ -132,10 +120,6 @@ async def fallback_grants(conn: Connection, limit: int) -> list[Grant]:
         )
         for row in rows
     ]
-
-
-async def doubts(conn: Connection) -> list[Doubts]:
-    return [Doubts(**row) for row in await conn.fetch(_DOUBTS)]
 
 
 async def next_epoch(conn: Connection) -> int:

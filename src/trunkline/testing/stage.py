@@ -23,6 +23,7 @@ from trunkline.bus.keys import Keys
 from trunkline.clock import Clock, SystemClock
 from trunkline.control.controls import Controls
 from trunkline.control.stops import Stops
+from trunkline.dispatch.batches import Ask
 from trunkline.dispatch.calls import KIND, CallFold
 from trunkline.dispatch.checks import CheckLimits
 from trunkline.dispatch.dialer import Dialer, DialerLimits
@@ -146,6 +147,7 @@ class Stage:
         bus: Bus | None = None,
         clock: Clock | None = None,
         name: str | None = None,
+        ask: Ask | None = None,
         **limits: Any,
     ) -> Dialer:
         """One more, which may see its engines and clocks in its own way."""
@@ -167,6 +169,7 @@ class Stage:
             Rules(policies=Policies(fresh_s=0)),
             _nothing_reopens,
             DialerLimits(**limits),
+            ask,
         )
         self._dialers.append(dialer)
         self._senders.append(sender)

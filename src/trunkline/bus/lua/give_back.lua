@@ -10,7 +10,8 @@
 --
 -- KEYS[1] epoch  KEYS[2] bell
 -- ARGV[1] key prefix  ARGV[2] epoch number  ARGV[3] offset of Postgres' clock in ms
--- ARGV[4..] records of four: attempt, what, until in ms (0: now), subject (the attempt it is behind, or '')
+-- ARGV[4..] records of four: attempt, what, until in ms (0: now; below: so many from now), subject (the attempt it is
+-- behind, or '')
 -- -> the number of grants that were given back
 local base = ARGV[1]
 -- @include epoch
@@ -45,6 +46,7 @@ end
 
 for i = 4, #ARGV, 4 do
   local what, till, subject = ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]
+  if till < 0 then till = now - till end
   local held = release(ARGV[i])
   if held then
     given = given + 1

@@ -1,0 +1,174 @@
+"""From grants to calls on their way: the intent of a batch, its sends, and whatever came to nothing.
+
+    grants ─► intent ─► send
+                │ lost: written as not sent        │ refused: given back, and what was refused is blocked
+                └ to be asked about first: keeps its channel, in a task of its own, then intended again
+
+A batch whose lead needs a pre-check does not wait for it: the others are on their way by then.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from trunkline.bus import channels, schedule
+from trunkline.bus.connection import Bus
+from trunkline.clock import Clock
+from trunkline.crashpoint import crash_point
+from trunkline.dispatch import returns
+from trunkline.dispatch.intent import Intents, disown, intend
+from trunkline.dispatch.intent_batch import Rules
+from trunkline.dispatch.offset import ClockOffset
+from trunkline.dispatch.prechecks import Deferred, Ended, Passed, Skipped, Verdict
+from trunkline.dispatch.refusals import Refusal, RefusalReason
+from trunkline.dispatch.sender import Asked, Sender
+from trunkline.errors import BusUnavailable
+from trunkline.model import Entry, Grant
+from trunkline.store.database import UNAVAILABLE, Database
+from trunkline.store.dispatch import NewAttempt
+from trunkline.telemetry import get_logger, span
+
+log = get_logger(__name__)
+
+# A grant is good for 3 s. Whoever has not answered by then is still listened to, without the channel.
+CHANNEL_KEPT_S = 2.0
+
+# Asks a tenant's own system about one lead.
+Ask = Callable[[UUID], Awaitable[Verdict]]
+
+
+class Batches:
+    def __init__(
+        self,
+        database: Database,
+        bus: Bus,
+        clock: Clock,
+        sender: Sender,
+        identity: str,
+        rules: Rules,
+        offset: ClockOffset,
+        ask: Ask | None,
+    ):
+        self._database = database
+        self._bus = bus
+        self._clock = clock
+        self._sender = sender
+        self._identity = identity
+        self._rules = rules
+        self._offset = offset
+        self._ask = ask
+        self._asking: set[asyncio.Task[None]] = set()
+        # Attempts whose COMMIT was not answered, until they are written as not sent.
+        self._lost: list[NewAttempt] = []
+
+    @property
+    def in_flight(self) -> int:
+        """Calls on their way, and channels that wait for an answer about their lead."""
+        return self._sender.in_flight + len(self._asking)
+
+    async def one_is_done(self) -> None:
+        await asyncio.wait({*self._asking, *self._sender.tasks}, return_when=asyncio.FIRST_COMPLETED)
+
+    async def dial(self, grants: Sequence[Grant]) -> int:
+        """Commit and send; the number of calls that are on their way."""
+        intents = await self._intend(grants)
+        needy = [refusal for refusal in intents.refused if self._is_to_be_asked(refusal)]
+        for refusal in needy:
+            self._in_the_background(self._ask_first(refusal))
+        await self._give_back([refusal for refusal in intents.refused if refusal not in needy])
+        return len(intents.committed)
+
+    async def drain(self) -> None:
+        """Let what was begun finish: a committed dial is never cancelled."""
+        if self._asking:
+            await asyncio.wait(self._asking)
+        await self._sender.drain()
+
+    async def disown_lost(self) -> None:
+        """Never send what may or may not be committed: write it as not sent, and let its lead be due again."""
+        lost, self._lost = self._lost, []
+        if not lost:
+            return
+        try:
+            due_again = await disown(self._database, lost, self._identity)
+        except UNAVAILABLE as error:
+            self._lost += lost
+            log.warning("dialer.disown_failed", attempts=len(lost), error=str(error))
+            return
+        await self._tell(due_again, [attempt.grant.attempt_id for attempt in lost])
+
+    async def _intend(self, grants: Sequence[Grant]) -> Intents:
+        asked = Asked.now(self._clock)
+        with span("dispatch.intent") as step:
+            intents = await intend(self._database, grants, self._identity, self._rules)
+            step.add(granted=len(grants), committed=len(intents.committed))
+        crash_point("dialer.after_intent")
+        for intent in intents.committed:
+            self._sender.send_soon(intent, asked)
+        self._lost += intents.lost
+        await self.disown_lost()
+        return intents
+
+    def _is_to_be_asked(self, refusal: Refusal) -> bool:
+        return self._ask is not None and refusal.reason is RefusalReason.PRECHECK
+
+    async def _ask_first(self, refusal: Refusal) -> None:
+        """The channel is kept meanwhile. After a pass the lead is intended once more, and then no more: whatever is
+        said then, the grant is used up."""
+        verdict = await self._verdict(refusal.grant.lead_id)
+        match verdict:
+            case Passed() | Skipped(reason="not_needed"):
+                await self._give_back((await self._intend([refusal.grant])).refused)
+            case Ended(finish=finish):
+                await self._give_back([replace(refusal, finish=finish)])
+            case Deferred(moved=moved):
+                await self._give_back([replace(refusal, moved=moved)])
+            case _:
+                await self._give_back([refusal])
+
+    async def _verdict(self, lead_id: UUID) -> Verdict | None:
+        """None if it did not come in time; a pass that comes later is there at the lead's next turn."""
+        assert self._ask is not None
+        question = asyncio.ensure_future(self._ask(lead_id))
+        await asyncio.wait({question}, timeout=CHANNEL_KEPT_S)
+        if not question.done():
+            self._in_the_background(_quietly(question))
+            return None
+        return question.result()
+
+    def _in_the_background(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work, name="ask first")
+        self._asking.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        self._asking.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # The holder without an attempt is found by the reconciler.
+            log.error("dialer.ask_failed", error=str(error), exc_info=error)
+
+    async def _give_back(self, refused: Sequence[Refusal]) -> None:
+        """Tell Valkey what Postgres refused and why, so that the same is not granted again at once."""
+        if not refused:
+            return
+        try:
+            offset_ms = await self._offset.ms()
+            await schedule.give_back(self._bus, returns.give_backs(refused), clock_offset_ms=offset_ms)
+            await channels.hold(self._bus, returns.true_holders(refused))
+            await schedule.add(self._bus, returns.moved_entries(refused), clock_offset_ms=offset_ms)
+        except BusUnavailable as error:
+            log.warning("dialer.refusals_untold", count=len(refused), reason=str(error))
+
+    async def _tell(self, due_again: Sequence[Entry], freed: Sequence[UUID]) -> None:
+        try:
+            await channels.release(self._bus, freed)
+            await schedule.add(self._bus, due_again)
+        except BusUnavailable as error:
+            log.warning("dialer.disowned_untold", count=len(freed), reason=str(error))
+
+
+async def _quietly(question: "asyncio.Future[Verdict]") -> None:
+    await asyncio.wait({question})
+    if (error := question.exception()) is not None:
+        log.warning("dialer.late_answer_failed", error=str(error))
