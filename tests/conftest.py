@@ -1,11 +1,16 @@
-"""Tests use the servers of their fixtures, never those of whoever runs them, and none of them minds a busy machine."""
+"""Tests use the servers of their fixtures, never those of whoever runs them.
+
+Property tests try the same examples each time and have no time limit, so that a run says the same on every machine.
+To look for new ones: `make test ARGS="--hypothesis-profile=explore -k name"`.
+"""
 
 import os
 
 from hypothesis import settings
 
-settings.register_profile("busy machine", deadline=None)
-settings.load_profile("busy machine")
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, max_examples=2000, print_blob=True)
+settings.load_profile("same")
 
 
 def pytest_configure() -> None:

@@ -15,16 +15,15 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from trunkline.cli.console import out
 from trunkline.client.errors import ApiError, Unreachable
 from trunkline.client.transport import Transport
 from trunkline.errors import TrunklineError
 from trunkline.settings.values import parse_duration_s
 
 app = typer.Typer(help="Steer a running platform: controls, flags, alarms.", no_args_is_help=True)
-out = Console()
 
 ROOT = "/api/v1"
 TIMEOUT_S = 10.0

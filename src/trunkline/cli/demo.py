@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
-from rich.console import Console
 from rich.live import Live
 
 from trunkline.agent.simulated import SimulatedPods
 from trunkline.app import Platform
 from trunkline.cli import demo_world
+from trunkline.cli.console import out
 from trunkline.cli.demo_display import Lateness, Snapshot, Verdict, live_view, summary
 from trunkline.cli.running import embedded_platform
 from trunkline.client import TrunklineClient
@@ -31,8 +31,6 @@ CONCURRENT_UPLOADS = 16
 REFRESH_S = 0.25
 # The longest a run may take: its leads at their pace, and then some.
 PATIENCE_S = 60.0
-
-out = Console()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from trunkline.cli.console import out
 from trunkline.cli.control import ROOT, Context, Limit, Remote, connect
 from trunkline.client.errors import ApiError
 from trunkline.client.leads import UPLOAD_TIMEOUT_S
@@ -28,7 +29,6 @@ from trunkline.states import LeadStatus
 
 app = typer.Typer(help="Take in, find, change and abort leads.", no_args_is_help=True)
 app.callback()(connect)
-out = Console()
 # A bar that moves must not end up in what a program reads.
 bar_out = Console(stderr=True)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from trunkline import __version__
 from trunkline.cli import control, jobs, leads, numbers
+from trunkline.cli.console import out
 from trunkline.errors import TrunklineError
 from trunkline.settings import Settings, load_settings
 from trunkline.telemetry import get_logger
@@ -29,7 +29,6 @@ app.add_typer(leads.app, name="leads")
 app.add_typer(numbers.app, name="numbers")
 app.add_typer(numbers.pools, name="pools")
 app.add_typer(numbers.merchants, name="merchants")
-out = Console()
 
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", help="Folder of the embedded engines and generated keys.")

@@ -317,6 +317,7 @@ def _environment(
         "TWILIO_BASE_URL": carrier.base_url,
         "TWILIO_ACCOUNT_SID": account.sid,
         "TWILIO_AUTH_TOKEN": account.auth_token,
+        "TWILIO_CALLS_PER_SECOND": str(account.calls_per_s),
         "CARRIER_REQUEST_TIMEOUT": "2s",
         "CALL_TIME_LIMIT": "60s",
         "HTTP_SHUTDOWN_TIMEOUT": "5s",
