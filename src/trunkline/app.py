@@ -10,6 +10,7 @@ round: nothing new is begun, what was begun is finished within a limit, then con
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
@@ -67,7 +68,10 @@ from trunkline.loops.loader import Loader, Refiller
 from trunkline.loops.pods import PodExpiry
 from trunkline.loops.prechecks import PrecheckWalk
 from trunkline.loops.rebuilder import Rebuilder
+from trunkline.mailbox.gauges import MailboxGauges
 from trunkline.mailbox.inbox import Inbox
+from trunkline.mailbox.processing import FailureRule
+from trunkline.mailbox.retention import MailboxRetention
 from trunkline.mailbox.worker import MailboxWorker
 from trunkline.router.allocator import Allocated, Allocator, NoneFree
 from trunkline.router.config import RouterConfig
@@ -174,7 +178,16 @@ class Platform:
 
         # What the carrier reports is folded into facts, and what follows is settled.
         self.call_worker = MailboxWorker(
-            database, bus, CallFold(bus, self._release_pods, database), settings.identity, CALL_LIMITS
+            database,
+            bus,
+            CallFold(bus, self._release_pods, database),
+            settings.identity,
+            replace(
+                CALL_LIMITS,
+                concurrency=settings.mailboxes.concurrency,
+                lease_s=settings.mailboxes.lease_s,
+                failure=FailureRule(failures_max=settings.mailboxes.failures_max),
+            ),
         )
 
         # What follows a call is enqueued with the fact that caused it, and run by the role `jobs`.
@@ -216,6 +229,8 @@ class Platform:
                 Checker(database, bus, clock, self.carriers, self.inbox, check_limits),
                 HangUps(database, self.carriers),
                 self.precheck_walk,
+                MailboxRetention(database, keep_s=settings.mailboxes.keep_s),
+                MailboxGauges(database),
                 Heartbeat(self.leadership, database, bus, guardian),
                 AlarmLoop(self.leadership, database, bus, clock, announce=self._announce(settings)),
             ],
@@ -301,6 +316,7 @@ class Platform:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*(server.stop() for server in self._servers))
+        await self.inbox.aclose()
         await self.flags.close()
         await self.poker.close()
         await self.carriers.aclose()
@@ -378,6 +394,7 @@ class Platform:
                 carriers=frozenset(CARRIERS),
                 jobs=self.job_face,
                 accounts=self.accounts,
+                inbox=self.inbox,
             ),
             [*webhooks.hot_routes(), *router_face.hot_routes(self.allocator, self.pods)],
         )

@@ -45,7 +45,7 @@ async def world(database_url: str) -> AsyncIterator[ApiWorld]:
 async def test_every_route_under_the_api_is_documented(world: ApiWorld) -> None:
     documented = {(operation.method, operation.path) for operation in operations(world.app)}
     routes = {
-        (method, route.path)
+        (method, str(route.path).replace(":path}", "}"))
         for route in iter_route_contexts(world.app.routes)
         for method in (route.methods or set()) - {"HEAD"}
         if str(route.path).startswith("/api")
@@ -162,6 +162,7 @@ async def test_filters_do_not_reach_beyond_the_tenant(world: ApiWorld) -> None:
                 ("POST", "/api/v1/jobs/exports"),
                 ("POST", "/api/v1/do-not-call"),
                 ("POST", "/api/v1/do-not-call/bulk"),
+                ("POST", "/api/v1/mailboxes/{kind}/{key}/events"),
             },
         ),
     ],

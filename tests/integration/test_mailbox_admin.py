@@ -5,12 +5,14 @@ from dataclasses import asdict
 
 import pytest
 
+from trunkline.mailbox.gauges import MailboxGauges
 from trunkline.mailbox.handler import Done
 from trunkline.mailbox.retention import MailboxRetention
 from trunkline.mailbox.worker import FailureRule
 from trunkline.states import MailboxStatus
 from trunkline.store import mailbox_admin
 from trunkline.store.mailboxes import Parked
+from trunkline.telemetry import metrics
 from trunkline.testing.mailbox_world import KIND, MailboxWorld, Recorder, event, mailbox_world, names
 
 DAY_S = 86_400
@@ -43,6 +45,20 @@ async def test_the_summary_counts_what_is_not_idle(world: MailboxWorld) -> None:
         (KIND, "processing", 1, 2),
         (KIND, "queued", 1, 3),
     ]
+
+
+async def test_the_gauges_tell_what_postgres_counts_and_forget_what_is_gone(world: MailboxWorld) -> None:
+    def gauge(name: str) -> float | None:
+        return metrics.REGISTRY.get_sample_value(name, {"kind": KIND, "status": "queued"})
+
+    gauges = MailboxGauges(world.database)
+    await world.append(event(), event(name="2"))
+    await gauges.run_once()
+    assert (gauge("trunkline_mailboxes"), gauge("trunkline_mailbox_events_pending")) == (1, 2)
+    assert gauge("trunkline_mailbox_oldest_seconds") is not None
+    await world.worker(Recorder()).drain()
+    await gauges.run_once()
+    assert (gauge("trunkline_mailboxes"), gauge("trunkline_mailbox_events_pending")) == (None, None)
 
 
 async def test_mailboxes_are_listed_by_kind_and_status_in_pages(world: MailboxWorld) -> None:

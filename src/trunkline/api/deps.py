@@ -17,6 +17,7 @@ from trunkline.clock import Clock
 from trunkline.dispatch.accounts import AccountDesk
 from trunkline.jobs.face import JobFace
 from trunkline.leads.ingest import PAYLOAD_BYTES_MAX
+from trunkline.mailbox.inbox import Inbox
 from trunkline.store.database import Database
 
 USUAL_BODY = BodyRule(bytes_max=1024 * 1024, timeout_s=10.0)
@@ -70,6 +71,8 @@ class ApiDeps:
     jobs: JobFace | None = None
     # Without it those of accounts do.
     accounts: AccountDesk | None = None
+    # Without it nothing is appended to mailboxes.
+    inbox: Inbox | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ TAGS = [
     {"name": "numbers", "description": "Outbound numbers and the pools they are in."},
     {"name": "keys", "description": "API keys."},
     {"name": "router", "description": "Pods for calls. Needs a key of the platform."},
+    {"name": "mailboxes", "description": "Entities with pending events."},
     {"name": "webhooks", "description": "For carriers, which sign them."},
     {"name": "control", "description": "Controls, feature flags, alarms and the audit log."},
     {"name": "operation", "description": "For load balancers, schedulers and monitoring. No key is needed."},

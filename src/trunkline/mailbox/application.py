@@ -110,14 +110,16 @@ class Mailboxes:
         handlers: Sequence[MailboxHandler] = (),
         *,
         prefix: str = "mailboxes",
+        domain: str | None = None,
         pool_size: int = 10,
         worker: str | None = None,
         keep_s: float = 7 * DAY_S,
     ) -> "AsyncIterator[Mailboxes]":
-        """Make the tables if they are missing, connect, and work until the end of the block."""
+        """Make the tables if they are missing, connect, and work until the end of the block. `domain` is that of a
+        platform whose mailboxes these are too; an application alone has keys with a prefix of its own."""
         await migrate(database_url, only=SCHEMA)
         database = await store_database.connect(database_url, pool_size=pool_size)
-        bus = bus_connection.connect(redis_url, Keys(prefix=prefix))
+        bus = bus_connection.connect(redis_url, Keys(domain) if domain else Keys(prefix=prefix))
         name = worker or f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}"
         mailboxes = cls(database, bus, handlers, worker=name, keep_s=keep_s)
         mailboxes.start()

@@ -94,6 +94,10 @@ class Inbox:
                 raise result
         return [result for result in results if isinstance(result, Receipt)]
 
+    def nudge(self, kind: str, keys: Iterable[str]) -> None:
+        """Wake a worker for mailboxes that are queued already, such as those that were replayed."""
+        self._nudger.wake(kind, keys)
+
     async def aclose(self) -> None:
         """Take nothing new, and return when everything taken is written or refused."""
         self._is_closed = True

@@ -1,30 +1,8 @@
 """What mailboxes count. Every kind is labelled; `issue` also has the names that its dashboards know."""
 
-from prometheus_client import Counter, Gauge, Histogram
-
 from trunkline.telemetry import metrics
 
-# The kind whose metrics have names of their own. `docs/mailboxes.md` lists them.
 ISSUE = "issue"
-ISSUES_QUEUED = Counter("issues_queued_total", "Issues that became queued.", registry=metrics.REGISTRY)
-ISSUES_PROCESSED = Counter("issues_processed_total", "Issues that were processed.", registry=metrics.REGISTRY)
-ISSUES_SECONDS = Histogram(
-    "issues_processing_duration_seconds",
-    "From the claim of an issue to its completion.",
-    buckets=metrics.LATENESS_S,
-    registry=metrics.REGISTRY,
-)
-ISSUE_BATCH_EVENTS = Histogram(
-    "events_per_issue_batch",
-    "Events of one issue that were processed together.",
-    buckets=metrics.EVENTS,
-    registry=metrics.REGISTRY,
-)
-PENDING_MESSAGES = Gauge(
-    "redis_pending_messages",
-    "Nudges of issues that are read and not acknowledged.",
-    registry=metrics.REGISTRY,
-)
 
 
 def appended(kind: str, events: int, *, queued: int, dead: int) -> None:
@@ -33,7 +11,7 @@ def appended(kind: str, events: int, *, queued: int, dead: int) -> None:
     metrics.MAILBOX_QUEUED.labels(kind).inc(queued)
     metrics.MAILBOX_APPENDED_TO_DEAD.labels(kind).inc(dead)
     if kind == ISSUE:
-        ISSUES_QUEUED.inc(queued)
+        metrics.ISSUES_QUEUED.inc(queued)
 
 
 def processed(kind: str, events: int, took_s: float) -> None:
@@ -43,12 +21,12 @@ def processed(kind: str, events: int, took_s: float) -> None:
     metrics.MAILBOX_SECONDS.labels(kind).observe(took_s)
     metrics.MAILBOX_BATCH_EVENTS.labels(kind).observe(events)
     if kind == ISSUE:
-        ISSUES_PROCESSED.inc()
-        ISSUES_SECONDS.observe(took_s)
-        ISSUE_BATCH_EVENTS.observe(events)
+        metrics.ISSUES_PROCESSED.inc()
+        metrics.ISSUES_SECONDS.observe(took_s)
+        metrics.ISSUE_BATCH_EVENTS.observe(events)
 
 
 def pending_nudges(kind: str, count: int) -> None:
     metrics.MAILBOX_PENDING_NUDGES.labels(kind).set(count)
     if kind == ISSUE:
-        PENDING_MESSAGES.set(count)
+        metrics.ISSUES_PENDING_MESSAGES.set(count)

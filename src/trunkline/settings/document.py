@@ -25,6 +25,7 @@ _TITLES = {
     "vapi": "Vapi",
     "router": "Router",
     "jobs": "Jobs",
+    "mailboxes": "Mailboxes",
     "control": "Controls, flags and alarms",
     "spans": "Spans",
 }

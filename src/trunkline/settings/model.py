@@ -299,6 +299,31 @@ class Jobs(Group):
     )
 
 
+class Mailboxes(Group):
+    """Folding the events of calls, and how long the events of every mailbox are kept."""
+
+    concurrency: int = env(
+        "MAILBOX_CONCURRENCY",
+        2,
+        "Batches of calls that one process folds at a time. Each holds a connection while it writes.",
+        ge=1,
+        le=100,
+    )
+    lease_s: Seconds = env(
+        "MAILBOX_LEASE",
+        "15s",
+        "A worker that was not heard of for this long loses its mailboxes to others. Renewed three times in it.",
+    )
+    failures_max: int = env(
+        "MAILBOX_FAILURES_MAX", 10, "After so many failures in a row a mailbox is dead.", ge=1, le=1000
+    )
+    keep_s: Seconds = env(
+        "MAILBOX_RETENTION",
+        "168h",
+        "How long processed events are kept. A repeated event is recognised for as long.",
+    )
+
+
 class Control(Group):
     """What steers the platform while it runs."""
 
@@ -374,6 +399,7 @@ class Settings(Group):
     vapi: Vapi = Vapi()
     router: Router = Router()
     jobs: Jobs = Jobs()
+    mailboxes: Mailboxes = Mailboxes()
     control: Control = Control()
     spans: Spans = Spans()
 

@@ -1,5 +1,6 @@
 """Mailboxes as people see them: how many, which, what is in them; and what is done by hand or by age."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -69,9 +70,9 @@ class StoredEvent:
     error: str | None
 
 
-async def summary(conn: Connection) -> list[Summary]:
-    """Every kind that has mailboxes which are not idle."""
-    return [pick(Summary, row) for row in await conn.fetch(_SUMMARY)]
+async def summary(conn: Connection, kinds: Sequence[str] | None = None) -> list[Summary]:
+    """Every kind that has mailboxes which are not idle; or of these kinds."""
+    return [pick(Summary, row) for row in await conn.fetch(_SUMMARY, kinds)]
 
 
 async def list_mailboxes(
@@ -80,9 +81,11 @@ async def list_mailboxes(
     return [pick(MailboxRow, row) for row in await conn.fetch(_LIST, kind, status, after, limit)]
 
 
-async def stuck(conn: Connection, *, in_hand_for_s: float, limit: int) -> list[MailboxRow]:
+async def stuck(
+    conn: Connection, *, in_hand_for_s: float, limit: int, kinds: Sequence[str] | None = None
+) -> list[MailboxRow]:
     """Mailboxes that one worker has had in hand for long, the longest first."""
-    return [pick(MailboxRow, row) for row in await conn.fetch(_STUCK, in_hand_for_s, limit)]
+    return [pick(MailboxRow, row) for row in await conn.fetch(_STUCK, in_hand_for_s, limit, kinds)]
 
 
 async def get(conn: Connection, kind: str, key: str) -> MailboxRow | None:

@@ -46,11 +46,20 @@ class Declared(NamedTuple):
 
 
 DECLARED: list[Declared] = []
+ISSUE_METRICS = frozenset(
+    {
+        "issues_queued_total",
+        "issues_processing_duration_seconds",
+        "issues_processed_total",
+        "events_per_issue_batch",
+        "redis_pending_messages",
+    }
+)
 
 
 def _declare(kind: str, name: str, meaning: str, labels: tuple[str, ...]) -> str:
-    # Metrics of jobs keep the names that their operators know.
-    full_name = name if name.startswith("job_") else f"trunkline_{name}"
+    # Metrics of jobs and of issues keep the names that their operators know.
+    full_name = name if name.startswith("job_") or name in ISSUE_METRICS else f"trunkline_{name}"
     DECLARED.append(Declared(full_name, kind, labels, meaning))
     return full_name
 
@@ -165,6 +174,24 @@ MAILBOX_PENDING_NUDGES = _gauge(
     "mailbox_pending_nudges", "Nudges that were read and not yet acknowledged.", "kind"
 )
 MAILBOXES = _gauge("mailboxes", "Mailboxes that are not idle, as Postgres counts them.", "kind", "status")
+MAILBOX_EVENTS_PENDING = _gauge("mailbox_events_pending", "Events that wait in them.", "kind", "status")
+MAILBOX_OLDEST_SECONDS = _gauge(
+    "mailbox_oldest_seconds", "How long the one that waits longest was not processed.", "kind", "status"
+)
+# The kind `issue` also has the names that its dashboards know.
+ISSUES_QUEUED = _counter("issues_queued_total", "Mailboxes of kind `issue` that became queued.")
+ISSUES_PROCESSED = _counter("issues_processed_total", "Mailboxes of kind `issue` that were processed.")
+ISSUES_SECONDS = _histogram(
+    "issues_processing_duration_seconds",
+    "From the claim of an issue to its completion.",
+    buckets=LATENESS_S,
+)
+ISSUE_BATCH_EVENTS = _histogram(
+    "events_per_issue_batch", "Events of one issue that were processed together.", buckets=EVENTS
+)
+ISSUES_PENDING_MESSAGES = _gauge(
+    "redis_pending_messages", "Nudges of issues that were read and not yet acknowledged."
+)
 
 # Jobs
 JOB_QUEUE_DEPTH = _gauge(

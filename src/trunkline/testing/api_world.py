@@ -24,16 +24,20 @@ from trunkline.api.deps import ApiDeps, ApiLimits, Probe
 from trunkline.api.hot_routes import HotRoute
 from trunkline.api.paging import LAST_ID
 from trunkline.api.principal import SCOPES
+from trunkline.bus import connection as bus_connection
+from trunkline.bus.keys import Keys
 from trunkline.clock import ManualClock, SystemClock
 from trunkline.control.raising import raise_alarm
 from trunkline.dispatch.accounts import AccountDesk
 from trunkline.jobs.face import JobFace
 from trunkline.jobs.poker import Poker
+from trunkline.mailbox.inbox import Inbox
 from trunkline.model import new_id
-from trunkline.store import alarms, keys, numbers, tenants, webhook_endpoints
+from trunkline.store import alarms, keys, mailbox_kinds, mailboxes, numbers, tenants, webhook_endpoints
 from trunkline.store.alarms import AlarmFilter
 from trunkline.store.database import Connection, Database, connect
 from trunkline.store.keys import NewKey
+from trunkline.store.mailboxes import NewEvent
 from trunkline.store.numbers import NewNumber
 from trunkline.store.tenants import PLATFORM, MerchantChange, Tenant
 from trunkline.telemetry import metrics
@@ -44,6 +48,8 @@ from trunkline.testing.asgi import Answer, AsgiClient
 from trunkline.testing.waiting import eventually
 
 ADMIN_KEY = "admin-key-of-the-tests"
+# No Valkey is needed: nudges are hints, and nobody here waits for them.
+NOBODY = "redis://127.0.0.1:1"
 RESELLERS = ("a", "b")
 MERCHANTS = {"a1": "a", "a2": "a", "b1": "b"}
 _TENANTS: Mapping[str, Tenant] = {
@@ -116,6 +122,7 @@ class ApiWorld:
             "campaign_id": campaign_id,
             "entry_id": await self._list_phone(merchant_id),
             "account_id": await self._add_account(merchant_id),
+            **await self._add_mailbox(merchant_id),
         }
 
     async def _list_phone(self, merchant_id: str) -> str:
@@ -155,6 +162,14 @@ class ApiWorld:
         credentials = {"account_sid": "AC1", "auth_token": "a token of the tests"}
         body = {"carrier": "twilio", "name": f"for-{merchant_id}", "credentials": credentials}
         return str(expect(await self.admin.post("/api/v1/accounts", body), 201)["id"])
+
+    async def _add_mailbox(self, merchant_id: str) -> dict[str, str]:
+        """With an event that waits."""
+        kind, key = f"issue-{merchant_id}", f"issue of {merchant_id}"
+        async with self.database.transaction() as tx:
+            await mailbox_kinds.insert(tx, kind, _TENANTS[merchant_id], self.jobs.sealer.seal("secret"))
+            await mailboxes.append(tx, [NewEvent(kind, key, "first", "opened", {})])
+        return {"kind": kind, "key": key}
 
     async def somebody_waits_for_a_lock(self) -> None:
         """Wait until a statement of this database waits for another transaction."""
@@ -245,6 +260,8 @@ async def open_api(
         accepted.extend(lead_ids)
 
     folder = TemporaryDirectory()
+    bus = bus_connection.connect(NOBODY, Keys())
+    inbox = Inbox(database, bus)
     jobs = JobFace.build(Poker(None), ["secret of the tests" * 2], Path(folder.name))
     deps = ApiDeps(
         database=database,
@@ -255,6 +272,7 @@ async def open_api(
         limits=limits or ApiLimits(),
         jobs=jobs,
         accounts=account_desk(database),
+        inbox=inbox,
     )
     world = ApiWorld(database, create_api(deps, hot_routes), clock, accepted, jobs)
     try:
@@ -263,5 +281,7 @@ async def open_api(
             await world.populate()
         yield world
     finally:
+        await inbox.aclose()
+        await bus.close()
         await database.close()
         folder.cleanup()

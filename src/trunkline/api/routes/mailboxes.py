@@ -1,0 +1,266 @@
+"""Mailboxes: what waits, is stuck or dead, and what an operator can do about it."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from urllib.parse import quote, unquote
+
+from fastapi import APIRouter, Query
+from pydantic import ConfigDict, Field
+
+from trunkline.api.auth import API_ROOT, AdminKey, ReadKey
+from trunkline.api.deps import Deps
+from trunkline.api.errors import conflict
+from trunkline.api.models import READ_ERRORS, WRITE_ERRORS, Body, Out, found
+from trunkline.api.ownership import record
+from trunkline.api.paging import Cursors, Page, PageOut, PageQuery
+from trunkline.api.principal import Principal
+from trunkline.api.routes.controls import Reason
+from trunkline.api.routes.mailbox_events import KeyPath, inbox_of
+from trunkline.api.routes.mailbox_kinds import KindPath, visible_kind
+from trunkline.states import MailboxStatus
+from trunkline.store import mailbox_admin, mailbox_kinds
+from trunkline.store.database import Connection
+from trunkline.store.mailbox_admin import MailboxRow, StoredEvent, Summary
+from trunkline.store.tenants import PLATFORM, Tenant
+
+router = APIRouter(prefix=f"{API_ROOT}/mailboxes", tags=["mailboxes"])
+
+# Of one mailbox, in the answer that shows it. The rest is a list of its own.
+EVENTS_SHOWN = 50
+REPLAY_MAX = 1_000
+SEQ_MAX = 2**63 - 1
+# A key of 500 bytes, each of them escaped, in base64.
+CURSOR_LENGTH_MAX = 2_100
+
+
+class SummaryOut(Out):
+    kind: str
+    status: MailboxStatus
+    mailboxes: int
+    events: int = Field(description="What waits in them.")
+    oldest_s: float = Field(description="How long the one that waits longest was not processed.")
+
+
+class SummariesOut(Out):
+    items: list[SummaryOut]
+
+
+class MailboxOut(Out):
+    kind: str
+    key: str
+    processing_status: MailboxStatus
+    pending: int = Field(description="Events that wait.")
+    appended: int = Field(description="The number of its last event.")
+    processed: int = Field(description="Every event up to this number is processed or set aside.")
+    failures: int = Field(description="In a row.")
+    last_error: str | None
+    locked_by: str | None = Field(description="The worker that has it in hand.")
+    claimable_at: datetime | None = Field(
+        description="Its turn if queued, the end of its lease if processing."
+    )
+    processing_started_at: datetime | None
+    last_processed_at: datetime | None
+    created_at: datetime
+
+
+class MailboxesOut(Out):
+    items: list[MailboxOut]
+
+
+class EventOut(Out):
+    seq: int
+    dedupe_key: str
+    type: str
+    payload: dict[str, Any]
+    created_at: datetime
+    processed_at: datetime | None
+    error: str | None = Field(description="Why it was set aside.")
+
+
+class MailboxDetailOut(MailboxOut):
+    events: list[EventOut] = Field(description=f"The first {EVENTS_SHOWN} that wait.")
+
+
+class MailboxQuery(PageQuery):
+    cursor: str | None = Field(
+        None, max_length=CURSOR_LENGTH_MAX, description="`next_cursor` of the page before."
+    )
+    status: MailboxStatus | None = None
+
+
+class EventQuery(PageQuery):
+    which: Literal["all", "unprocessed", "parked"] = Field("all", description="`parked`: those set aside.")
+
+
+class StuckQuery(PageQuery):
+    in_hand_for_s: float = Field(600, ge=0, le=1e9, description="In one worker's hands for at least so long.")
+
+
+class ReplayIn(Body):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "The handler is mended"}]})
+
+    reason: Reason = Field(description="Why. It is in the audit log.")
+    seq: int | None = Field(
+        None, ge=1, le=SEQ_MAX, description="One event that was set aside. Left out: the dead mailbox."
+    )
+
+
+class SetAsideIn(Body):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"seq": 7, "reason": "Nobody can read it"}]})
+
+    seq: int = Field(ge=1, le=SEQ_MAX, description="The number of an event that waits.")
+    reason: Reason = Field(description="Kept beside the event, and in the audit log.")
+
+
+class ReplayKindIn(Body):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "The handler is mended"}]})
+
+    reason: Reason = Field(description="Why. It is in the audit log.")
+
+
+class ReplayedOut(Out):
+    replayed: int = Field(description=f"At most {REPLAY_MAX} at a time: ask again until it is 0.")
+
+
+@router.get("", response_model=SummariesOut, responses=READ_ERRORS, summary="What waits, is in hand or dead")
+async def summarize(who: ReadKey, api: Deps) -> SummariesOut:
+    """By kind and status. Idle mailboxes are not counted."""
+    async with api.store.reading() as connection:
+        kinds = await mailbox_kinds.names(connection, who.tenant)
+        rows: Sequence[Summary] = await mailbox_admin.summary(connection, kinds)
+    return SummariesOut(items=[SummaryOut.model_validate(row) for row in rows])
+
+
+@router.get(
+    "/stuck", response_model=MailboxesOut, responses=READ_ERRORS, summary="List what is in hand for long"
+)
+async def list_stuck(query: Annotated[StuckQuery, Query()], who: ReadKey, api: Deps) -> MailboxesOut:
+    """The longest first, of every kind. A handler takes its time, or its worker died and the lease is long."""
+    async with api.store.reading() as connection:
+        kinds = await mailbox_kinds.names(connection, who.tenant)
+        rows = await mailbox_admin.stuck(
+            connection, in_hand_for_s=query.in_hand_for_s, limit=query.limit, kinds=kinds
+        )
+    return MailboxesOut(items=[MailboxOut.model_validate(row) for row in rows])
+
+
+@router.get("/{kind}", response_model=PageOut[MailboxOut], responses=READ_ERRORS, summary="List mailboxes")
+async def list_mailboxes(
+    kind: KindPath, query: Annotated[MailboxQuery, Query()], who: ReadKey, api: Deps
+) -> Page[MailboxRow]:
+    """Of one kind, by key."""
+    cursors = Cursors(f"mailboxes {kind}", who, query)
+    after = unquote(cursors.start_key(""))
+    async with api.store.reading() as connection:
+        await _owner(connection, who, kind)
+        rows = await mailbox_admin.list_mailboxes(
+            connection, kind, status=query.status, after=after, limit=cursors.fetch_limit
+        )
+    return cursors.page(rows, lambda mailbox: quote(mailbox.key, safe=""))
+
+
+@router.post("/{kind}/replay", response_model=ReplayedOut, responses=WRITE_ERRORS, summary="Replay a kind")
+async def replay_kind(kind: KindPath, body: ReplayKindIn, who: AdminKey, api: Deps) -> ReplayedOut:
+    """All dead mailboxes of it get another turn, with a clean slate."""
+    inbox = inbox_of(api)
+    async with api.store.writing() as tx:
+        owner = await _owner(tx, who, kind)
+        keys = await mailbox_admin.replay(tx, kind, limit=REPLAY_MAX)
+        await record(tx, who, "mailboxes.replayed", kind, owner, reason=body.reason, count=len(keys))
+    inbox.nudge(kind, keys)
+    return ReplayedOut(replayed=len(keys))
+
+
+@router.get(
+    "/{kind}/{key:path}/events",
+    response_model=PageOut[EventOut],
+    responses=READ_ERRORS,
+    summary="List the events of a mailbox",
+)
+async def list_events(
+    kind: KindPath, key: KeyPath, query: Annotated[EventQuery, Query()], who: ReadKey, api: Deps
+) -> Page[StoredEvent]:
+    """In their order, as long as they are kept."""
+    cursors = Cursors(f"events {kind} {key}", who, query)
+    after = cursors.start_number(SEQ_MAX) if query.cursor else 0
+    async with api.store.reading() as connection:
+        await _mailbox(connection, who, kind, key)
+        rows = await mailbox_admin.list_events(
+            connection, kind, key, which=query.which, after=after, limit=cursors.fetch_limit
+        )
+    return cursors.page(rows, lambda event: event.seq)
+
+
+@router.post(
+    "/{kind}/{key:path}/replay", response_model=MailboxOut, responses=WRITE_ERRORS, summary="Replay a mailbox"
+)
+async def replay_mailbox(
+    kind: KindPath, key: KeyPath, body: ReplayIn, who: AdminKey, api: Deps
+) -> MailboxRow:
+    """A dead mailbox gets another turn; or, with `seq`, one event that was set aside, as if it came now."""
+    inbox = inbox_of(api)
+    async with api.store.writing() as tx:
+        owner = await _owner(tx, who, kind)
+        await _mailbox(tx, who, kind, key)
+        await _replay(tx, kind, key, body.seq)
+        subject = f"{kind}/{key}"
+        await record(tx, who, "mailbox.replayed", subject, owner, reason=body.reason, seq=body.seq)
+        mailbox = found(await mailbox_admin.get(tx, kind, key), "mailbox")
+    inbox.nudge(kind, [key])
+    return mailbox
+
+
+@router.post(
+    "/{kind}/{key:path}/set-aside",
+    response_model=MailboxOut,
+    responses=WRITE_ERRORS,
+    summary="Set an event aside",
+)
+async def set_aside(kind: KindPath, key: KeyPath, body: SetAsideIn, who: AdminKey, api: Deps) -> MailboxRow:
+    """Its mailbox goes on without it. It stays, with the reason, and can be replayed."""
+    async with api.store.writing() as tx:
+        owner = await _owner(tx, who, kind)
+        await _mailbox(tx, who, kind, key)
+        if not await mailbox_admin.set_aside(tx, kind, key, body.seq, body.reason):
+            raise conflict("event_not_waiting", "No event with this number waits in this mailbox.")
+        subject = f"{kind}/{key}"
+        await record(tx, who, "mailbox.event_set_aside", subject, owner, reason=body.reason, seq=body.seq)
+        return found(await mailbox_admin.get(tx, kind, key), "mailbox")
+
+
+@router.get(
+    "/{kind}/{key:path}", response_model=MailboxDetailOut, responses=READ_ERRORS, summary="Get a mailbox"
+)
+async def get_mailbox(kind: KindPath, key: KeyPath, who: ReadKey, api: Deps) -> MailboxDetailOut:
+    """With its last error and the events that wait."""
+    async with api.store.reading() as connection:
+        mailbox = await _mailbox(connection, who, kind, key)
+        waiting = await mailbox_admin.list_events(
+            connection, kind, key, which="unprocessed", after=mailbox.processed, limit=EVENTS_SHOWN
+        )
+    return MailboxDetailOut(
+        events=[EventOut.model_validate(event) for event in waiting],
+        **MailboxOut.model_validate(mailbox).model_dump(),
+    )
+
+
+async def _replay(tx: Connection, kind: str, key: str, seq: int | None) -> None:
+    if seq is None:
+        if not await mailbox_admin.replay(tx, kind, key):
+            raise conflict("mailbox_not_dead", "This mailbox is not dead. There is nothing to replay.")
+    elif await mailbox_admin.replay_event(tx, kind, key, seq) is None:
+        raise conflict("event_not_set_aside", "No event with this number was set aside in this mailbox.")
+
+
+async def _owner(conn: Connection, who: Principal, kind: str) -> Tenant:
+    """Whose a kind is, if this key may see it. The platform sees kinds too that were never opened to others."""
+    if who.tenant.is_platform:
+        known = await mailbox_kinds.get(conn, PLATFORM, kind)
+        return known.tenant if known else PLATFORM
+    return (await visible_kind(conn, who, kind)).tenant
+
+
+async def _mailbox(conn: Connection, who: Principal, kind: str, key: str) -> MailboxRow:
+    await _owner(conn, who, kind)
+    return found(await mailbox_admin.get(conn, kind, key), "mailbox")

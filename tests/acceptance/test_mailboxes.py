@@ -1,0 +1,72 @@
+"""Mailboxes of a whole platform: appended to over HTTP, handled by an application, counted and tidied by us."""
+
+import asyncio
+
+import pytest
+
+from trunkline.app import Platform
+from trunkline.errors import StoreUnavailable
+from trunkline.mailbox import Mailbox, Mailboxes, NewEvent, mailbox
+from trunkline.testing.asgi import AsgiClient
+from trunkline.testing.waiting import eventually
+from trunkline.testing.world import ADMIN_KEY, World, open_world
+
+
+async def test_what_is_appended_over_http_is_handled_by_an_application(
+    world: World, database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    api = AsgiClient(world.platform.api, ADMIN_KEY)
+    assert (await api.post("/api/v1/mailbox-kinds", {"kind": "issue", "merchant_id": "m"})).status == 201
+    handled: asyncio.Queue[tuple[str, list[str]]] = asyncio.Queue()
+
+    @mailbox("issue")
+    async def triage(issue: Mailbox) -> None:
+        handled.put_nowait((issue.key, [event.type for event in issue.events]))
+
+    async with Mailboxes.open(database_url, redis_url, [triage], domain=key_prefix):
+        sent = await api.post("/api/v1/mailboxes/issue/acme/site#12/events", {"type": "opened"})
+        assert sent.status == 201
+        assert await asyncio.wait_for(handled.get(), 20) == ("acme/site#12", ["opened"])
+
+        async def is_idle() -> bool:
+            box = (await api.get("/api/v1/mailboxes/issue/acme/site#12")).json()
+            return bool(box["processing_status"] == "idle")
+
+        await eventually(is_idle)
+
+
+async def test_the_role_control_counts_mailboxes_and_removes_what_is_old(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    async with open_world(
+        database_url,
+        redis_url,
+        key_prefix,
+        pods=0,
+        TRUNKLINE_ROLES="api,mailbox,control",
+        MAILBOX_RETENTION="1ms",
+    ) as world:
+        running = {loop.name for loop in world.platform._running()}
+        assert {"mailbox", "mailbox_gauges", "mailbox_retention"} <= running
+        [retention] = [loop for loop in world.platform._running() if loop.name == "mailbox_retention"]
+        # No attempt has this key, so the fold sets it aside at once.
+        await world.platform.inbox.append(NewEvent("call", "nobody", "1", "ended", {}))
+
+        async def is_gone() -> bool:
+            await retention.run_once()
+            async with world.platform.database.connection() as conn:
+                return not await conn.fetchval("SELECT count(*) FROM mailboxes")
+
+        await eventually(is_gone)
+
+
+async def test_a_stopping_platform_writes_what_was_taken_and_takes_no_more(
+    world: World, database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    settings = world.platform.settings
+    async with Platform.open(settings) as platform:
+        taken = asyncio.ensure_future(platform.inbox.append(NewEvent("issue", "1", "1", "opened", {})))
+        await asyncio.sleep(0)
+    assert (await taken).created
+    with pytest.raises(StoreUnavailable):
+        await platform.inbox.append(NewEvent("issue", "1", "2", "opened", {}))
