@@ -12,7 +12,7 @@ from trunkline.telemetry.document import rewritten
 from trunkline.telemetry.patterns import names_a_person
 
 PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
-ROW = re.compile(r"^\| `((?:trunkline|job)_\w+)` \| (\w+) \| (.*?) \| (.+?) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| `(\w+)` \| (counter|gauge|histogram) \| (.*?) \| (.+?) \|$", re.MULTILINE)
 
 
 def families() -> dict[str, str]:
@@ -22,7 +22,7 @@ def families() -> dict[str, str]:
     return {
         f"{family.name}_total" if family.type == "counter" else family.name: family.type
         for family in found
-        if family.name.startswith(("trunkline_", "job_"))
+        if not family.name.startswith("process_")
     }
 
 
