@@ -18,11 +18,13 @@ from fastapi import FastAPI
 
 from trunkline.api import router_face
 from trunkline.api.admin_key import ensure_admin_key
+from trunkline.api.agent_face import AgentFace
 from trunkline.api.application import create_api
 from trunkline.api.body_guard import BodyRule
 from trunkline.api.deps import ApiDeps, ApiLimits, Probe
 from trunkline.api.server import HttpServer, bind
 from trunkline.api.status import create_status
+from trunkline.api.store import Store
 from trunkline.api.webhooks import PublicView, Stream, WebhookDeps, Webhooks
 from trunkline.bus import connection as bus_connection
 from trunkline.bus import epoch, schedule
@@ -39,6 +41,7 @@ from trunkline.control.provider import Flags
 from trunkline.control.refresh import ControlRefresh
 from trunkline.control.webhook import ANNOUNCE_ALARM, AlarmAnnouncer, AlarmDelivery
 from trunkline.dispatch.accounts import AccountDesk, AccountsRefresh
+from trunkline.dispatch.call_tokens import CallKeys
 from trunkline.dispatch.calls import LIMITS as CALL_LIMITS
 from trunkline.dispatch.calls import CallFold
 from trunkline.dispatch.checks import CheckLimits
@@ -121,7 +124,8 @@ class Platform:
         )
         self.inbox = Inbox(database, bus)
 
-        # Calls get pods.
+        # Calls get pods, and their agents a key to them.
+        self.call_keys = CallKeys.from_secrets(secrets)
         config = RouterConfig(
             voice_agent_base_url=settings.router.agent_base_url,
             heartbeat_ttl_s=settings.router.heartbeat_ttl_s,
@@ -381,6 +385,10 @@ class Platform:
                 find_stream=self._find_stream,
             )
         )
+        limits = ApiLimits(
+            body=BodyRule(self.settings.http.max_body_bytes, self.settings.http.read_timeout_s)
+        )
+        agents = AgentFace(Store(self.database, timeout_s=limits.store_timeout_s), self.call_keys)
         return create_api(
             ApiDeps(
                 database=self.database,
@@ -388,15 +396,17 @@ class Platform:
                 on_leads_accepted=self._schedule,
                 probes=self._probes(),
                 render_metrics=metrics.render,
-                limits=ApiLimits(
-                    body=BodyRule(self.settings.http.max_body_bytes, self.settings.http.read_timeout_s),
-                ),
+                limits=limits,
                 carriers=frozenset(CARRIERS),
                 jobs=self.job_face,
                 accounts=self.accounts,
                 inbox=self.inbox,
             ),
-            [*webhooks.hot_routes(), *router_face.hot_routes(self.allocator, self.pods)],
+            [
+                *webhooks.hot_routes(),
+                *agents.hot_routes(),
+                *router_face.hot_routes(self.allocator, self.pods),
+            ],
         )
 
     def _probes(self) -> dict[str, Probe]:
@@ -429,9 +439,9 @@ class Platform:
     async def _find_stream(self, call_id: str, attempt_id: UUID, merchant_id: str) -> Stream | str:
         match await self.allocator.allocate(call_id, merchant_id):
             case Allocated() as pod:
-                return Stream(
-                    pod.ws_url, {"attempt": str(attempt_id), "call_sid": call_id, "token": pod.token}
-                )
+                # Three, because Exotel takes no more: whose call it is stands in the stream's first frame.
+                key = self.call_keys.sign(attempt_id, call_id)
+                return Stream(pod.ws_url, {"attempt": str(attempt_id), "token": pod.token, "key": key})
             case NoneFree():
                 return "busy"
             case _:

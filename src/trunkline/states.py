@@ -59,11 +59,12 @@ ATTEMPT_MOVES: Mapping[AttemptState, frozenset[AttemptState]] = {
 # The partial unique indexes of `attempts` name the same states; a test compares the two.
 LIVE: frozenset[AttemptState] = frozenset({A.DIALING, A.IN_DOUBT, A.ACCEPTED, A.RINGING, A.ANSWERED})
 
-# A lead returns to BACKLOG only by its retry transaction: its rank is (attempt number, status).
+# A lead returns to BACKLOG only by its retry transaction: its rank is (attempt number, status). From its end it returns
+# only when the agent's report on its last call came after the carrier's: a callback is wanted, a machine had answered.
 LEAD_MOVES: Mapping[LeadStatus, frozenset[LeadStatus]] = {
     LeadStatus.BACKLOG: frozenset({LeadStatus.PROCESSING, LeadStatus.FINISHED}),
     LeadStatus.PROCESSING: frozenset({LeadStatus.BACKLOG, LeadStatus.FINISHED}),
-    LeadStatus.FINISHED: frozenset(),
+    LeadStatus.FINISHED: frozenset({LeadStatus.BACKLOG}),
 }
 
 

@@ -10,7 +10,21 @@ asyncio.run(Agent(handler).run())
 
 from trunkline.agent.agent import Agent
 from trunkline.agent.call import Call, CallClosed
+from trunkline.agent.contract import Context, Outcome, PlatformUnavailable, ReportRefused
 from trunkline.agent.frames import Dtmf, Mark, Media
 from trunkline.agent.settings import AgentSettings, AgentSettingsError
 
-__all__ = ["Agent", "AgentSettings", "AgentSettingsError", "Call", "CallClosed", "Dtmf", "Mark", "Media"]
+__all__ = [
+    "Agent",
+    "AgentSettings",
+    "AgentSettingsError",
+    "Call",
+    "CallClosed",
+    "Context",
+    "Dtmf",
+    "Mark",
+    "Media",
+    "Outcome",
+    "PlatformUnavailable",
+    "ReportRefused",
+]

@@ -11,6 +11,7 @@ from aiohttp import WSMsgType, web
 from trunkline import __version__
 from trunkline.agent import frames
 from trunkline.agent.call import Call
+from trunkline.agent.contract import Contract
 from trunkline.agent.frames import Start
 from trunkline.agent.guard import FORBIDDEN, Guard, Refused
 from trunkline.agent.heartbeats import Heartbeats
@@ -157,11 +158,14 @@ class Agent:
             parameters = query | dict(start.parameters)
             verdict = self._guard.admit(call_sid, parameters.pop("token", ""))
             if not isinstance(verdict, Refused):
-                return Call(socket, start, parameters)
+                return Call(socket, start, parameters, self._contract(call_sid, parameters))
             refused = verdict
         log.warning("pod %s: refused a stream: %s", self.name, refused.reason)
         await socket.close(code=refused.close_code, message=refused.reason.encode())
         return None
+
+    def _contract(self, call_sid: str, parameters: dict[str, str]) -> Contract:
+        return Contract(self.settings.platform_url or self.settings.router_url, call_sid, parameters)
 
     async def _first_frame(self, socket: web.WebSocketResponse) -> Start | None:
         self._strangers += 1

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from aiohttp import WSMsgType, web
 
 from trunkline.agent import frames
+from trunkline.agent.contract import Context, Contract, Outcome
 from trunkline.agent.frames import Message, Start, Stop
 
 # 30 s of audio at 50 frames a second. A handler that listens less loses the oldest: live audio does not wait.
@@ -20,13 +21,20 @@ class CallClosed(Exception):
 class Call:
     """Iterate over it to hear the person. The iteration ends when the stream does."""
 
-    def __init__(self, socket: web.WebSocketResponse, start: Start, parameters: Mapping[str, str]):
+    def __init__(
+        self,
+        socket: web.WebSocketResponse,
+        start: Start,
+        parameters: Mapping[str, str],
+        contract: Contract | None = None,
+    ):
         self.call_sid = start.call_sid
         self.stream_sid = start.stream_sid
         self.media_format = start.media_format
         # What the platform gave the call along: `attempt` and whatever the answer document named.
         self.parameters = parameters
         self.dropped = 0
+        self._contract = contract
         self._dialect = start.dialect
         self._socket = socket
         self._unread: deque[Message] = deque()
@@ -60,6 +68,20 @@ class Call:
     async def clear(self) -> None:
         """Stop playing and forget what was sent: the person interrupts."""
         await self._send(frames.clear(self.stream_sid, self._dialect))
+
+    async def context(self) -> Context:
+        """Whom it is about and what for: the lead, its payload, the direction."""
+        return await self._platform.context()
+
+    async def report(self, outcome: Outcome) -> None:
+        """Tell the platform what came of the call: once, also when it is over already."""
+        await self._platform.report(outcome)
+
+    @property
+    def _platform(self) -> Contract:
+        if self._contract is None:
+            raise RuntimeError("this call has no platform to ask")
+        return self._contract
 
     async def hang_up(self) -> None:
         """Close the stream. The carrier goes on with what follows it in the answer document: nothing."""

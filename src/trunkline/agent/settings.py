@@ -25,6 +25,8 @@ class AgentSettings:
     pod_ip: str = "127.0.0.1"
     # Where carriers reach this pod (`wss://…`); empty: the router's own VOICE_AGENT_BASE_URL.
     base_url: str = ""
+    # Where calls are asked about and reported on; empty: where the router is.
+    platform_url: str = ""
     heartbeat_interval_s: float = 30.0
     shutdown_timeout_s: float = 300.0
 
@@ -38,11 +40,14 @@ class AgentSettings:
             pod_name=reader.text("POD_NAME", socket.gethostname()),
             pod_ip=reader.text("POD_IP", "127.0.0.1"),
             base_url=reader.text("VOICE_AGENT_BASE_URL", ""),
+            platform_url=reader.text("TRUNKLINE_API_URL", ""),
             heartbeat_interval_s=reader.duration_s("VOICE_AGENT_HEARTBEAT_INTERVAL", 30.0),
             shutdown_timeout_s=reader.duration_s("VOICE_AGENT_SHUTDOWN_TIMEOUT", 300.0),
         )
         if not settings.router_url.startswith(("http://", "https://")):
             reader.problems.append("SMART_ROUTER_BASE_URL: must begin with http:// or https://")
+        if settings.platform_url and not settings.platform_url.startswith(("http://", "https://")):
+            reader.problems.append("TRUNKLINE_API_URL: must begin with http:// or https://")
         if settings.base_url and not settings.base_url.startswith(("ws://", "wss://")):
             reader.problems.append("VOICE_AGENT_BASE_URL: must begin with ws:// or wss://")
         if reader.problems:

@@ -25,6 +25,7 @@ TAGS = [
     {"name": "keys", "description": "API keys."},
     {"name": "router", "description": "Pods for calls. Needs a key of the platform."},
     {"name": "mailboxes", "description": "Entities with pending events."},
+    {"name": "agents", "description": "For agents, which show the token of their call."},
     {"name": "webhooks", "description": "For carriers, which sign them."},
     {"name": "control", "description": "Controls, feature flags, alarms and the audit log."},
     {"name": "operation", "description": "For load balancers, schedulers and monitoring. No key is needed."},

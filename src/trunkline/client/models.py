@@ -61,6 +61,8 @@ class Attempt:
     ended_at: datetime | None
     end_reason: str | None
     duration_s: int | None
+    # What its agent reported: disposition, opt_out, callback_at, transcript_ref, recording_ref, data, reported_at.
+    report: dict[str, Any] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,8 @@ from uuid import UUID
 
 from trunkline.bus.connection import Bus
 from trunkline.control.raising import raise_alarm
-from trunkline.dispatch import late_facts
-from trunkline.dispatch.settlement import Settlement, settle
-from trunkline.leads import policy
+from trunkline.dispatch import late_facts, witnesses
+from trunkline.dispatch.settlement import Settlement, revise, settle
 from trunkline.leads.fold import Fact, Unreadable, fold, read
 from trunkline.mailbox.handler import AfterCommit, Batch, Done
 from trunkline.mailbox.worker import WorkerLimits
@@ -74,6 +73,7 @@ class CallFold:
         applied = await _apply(tx, locked, changed)
         late = await late_facts.follow(tx, locked, applied)
         settlement = await settle(tx, locked, _decisions(locked, applied), applied)
+        settlement.scheduled += await revise(tx, locked, witnesses.revisions(locked.values()))
         ended = [
             facts.call_id for facts in applied.values() if facts.state is AttemptState.ENDED and facts.call_id
         ]
@@ -169,7 +169,7 @@ def _decisions(
     locked: Mapping[UUID, Attempt], changed: Mapping[UUID, CallFacts]
 ) -> list[tuple[UUID, Decision]]:
     return [
-        (attempt_id, policy.after_call(facts.answered_at, facts.end_reason, locked[attempt_id].budget))
+        (attempt_id, witnesses.decide(locked[attempt_id], facts))
         for attempt_id, facts in changed.items()
         if facts.state is AttemptState.ENDED
         and AttemptState.ENDED in ATTEMPT_MOVES[locked[attempt_id].facts.state]

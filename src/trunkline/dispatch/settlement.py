@@ -69,6 +69,23 @@ async def settle(
     return settlement
 
 
+async def revise(
+    tx: Connection, locked: Mapping[UUID, Attempt], decisions: Iterable[tuple[UUID, Decision]]
+) -> list[Entry]:
+    """Leads that ended as the carrier told it, and whose agents spoke later. Returns those that are due again."""
+    ends, retries = {}, {}
+    for attempt_id, decision in decisions:
+        lead_id = locked[attempt_id].lead_id
+        assert lead_id is not None, "only calls to leads are decided on"
+        match decision:
+            case Finish():
+                ends[lead_id] = decision
+            case Retry():
+                retries[lead_id] = decision
+    await attempts.revise_leads(tx, ends)
+    return await attempts.retry_leads(tx, retries, status=LeadStatus.FINISHED)
+
+
 def _cancellation(attempt: Attempt) -> Cancellation | None:
     return Cancellation(attempt.cancel_reason, attempt.hang_up_wanted) if attempt.is_cancelled else None
 

@@ -21,6 +21,7 @@ _PROVES: Mapping[str, AttemptState | None] = {
     "ended": AttemptState.ENDED,
     "machine": None,
     "recording": None,
+    "reported": None,
 }
 _ORDER: Mapping[AttemptState | None, int] = {state: n for n, state in enumerate(_PROVES.values())}
 

@@ -20,6 +20,7 @@ _READ = query("attempts/read")
 _WRITE_RESULTS = query("attempts/write_results")
 _APPLY_FACTS = query("attempts/apply_facts")
 _FINISH_LEADS = query("attempts/finish_leads")
+_REVISE_LEADS = query("attempts/revise_leads")
 _RETRY_LEADS = query("attempts/retry_leads")
 _CURRENT = query("attempts/current")
 _CLAIM_CHECKS = query("attempts/claim_checks")
@@ -34,6 +35,15 @@ _KNOWN_CALL_IDS = query("attempts/known_call_ids")
 
 # An index refuses a row: the call's id, its line or its place as the live one is another attempt's.
 TAKEN: tuple[type[BaseException], ...] = (asyncpg.UniqueViolationError,)
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """Of an agent's report, what decides on the lead."""
+
+    disposition: str | None
+    opt_out: bool
+    callback_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +63,10 @@ class Attempt:
     is_cancelled: bool = False
     cancel_reason: str | None = None
     hang_up_wanted: bool = False
+    lead_outcome: str | None = None
+    # What its agent reported, and when that was read, by Postgres' clock.
+    report: Reported | None = None
+    read_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +136,14 @@ def _attempt(row: Any) -> Attempt:
         is_cancelled=row["is_cancelled"],
         cancel_reason=row["cancel_reason"],
         hang_up_wanted=row["hang_up_wanted"],
+        lead_outcome=row["lead_outcome"],
+        report=_reported(row) if row["is_reported"] else None,
+        read_at=row["read_at"],
     )
+
+
+def _reported(row: Any) -> Reported:
+    return Reported(row["disposition"], row["opt_out"], row["callback_at"])
 
 
 async def write_results(tx: Connection, results: Sequence[Result]) -> set[UUID]:
@@ -159,12 +180,27 @@ async def finish_leads(tx: Connection, ends: Mapping[UUID, Finish]) -> None:
     if ends:
         finishes = list(ends.values())
         await tx.execute(
-            _FINISH_LEADS, list(ends), [f.outcome.value for f in finishes], [f.reason for f in finishes]
+            _FINISH_LEADS, list(ends), [_outcome(f) for f in finishes], [f.reason for f in finishes]
         )
 
 
-async def retry_leads(tx: Connection, retries: Mapping[UUID, Retry]) -> list[Entry]:
-    """Send leads back to BACKLOG; returns them as the schedule needs them."""
+async def revise_leads(tx: Connection, ends: Mapping[UUID, Finish]) -> None:
+    """Leads that have ended, ended as this: their agents spoke after the carrier."""
+    if ends:
+        finishes = list(ends.values())
+        await tx.execute(
+            _REVISE_LEADS, list(ends), [_outcome(f) for f in finishes], [f.reason for f in finishes]
+        )
+
+
+def _outcome(finish: Finish) -> str:
+    return finish.word or finish.outcome.value
+
+
+async def retry_leads(
+    tx: Connection, retries: Mapping[UUID, Retry], *, status: LeadStatus = LeadStatus.PROCESSING
+) -> list[Entry]:
+    """Send leads of this status back to BACKLOG; returns them as the schedule needs them."""
     if not retries:
         return []
     wanted = list(retries.values())
@@ -174,6 +210,7 @@ async def retry_leads(tx: Connection, retries: Mapping[UUID, Retry]) -> list[Ent
         [r.delay_s for r in wanted],
         [int(r.carrier_error) for r in wanted],
         [int(not r.counted) for r in wanted],
+        status.value,
     )
     return [entry_of(row) for row in rows]
 

@@ -123,6 +123,8 @@ class LeadAttempt:
     ended_at: datetime | None
     end_reason: str | None
     duration_s: int | None
+    # What its agent reported.
+    report: dict[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,9 @@ CALLS_PLACED = _counter(
     "carrier",
     "outcome",
 )
+CALL_REPORTS = _counter(
+    "call_reports_total", "Reports of agents on their calls, by what became of them.", "result"
+)
 CALLS_FINISHED = _counter("calls_finished_total", "Ended calls by outcome.", "carrier", "outcome")
 ATTEMPTS_GIVEN_UP = _counter(
     "attempts_given_up_total", "Attempts in doubt that ended as absent or unknown.", "carrier", "state"

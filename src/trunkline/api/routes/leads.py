@@ -45,6 +45,7 @@ class AttemptOut(Out):
     ended_at: datetime | None
     end_reason: str | None
     duration_s: int | None
+    report: dict[str, Any] | None = Field(description="What its agent reported, if it has.")
 
 
 class LeadOut(Out):
@@ -78,7 +79,7 @@ class LeadOut(Out):
 
 class HappeningOut(Out):
     at: datetime
-    source: str = Field(description="Who knows: `lead`, `attempt`, `carrier` or `audit`.")
+    source: str = Field(description="Who knows: `lead`, `attempt`, `carrier`, `agent` or `audit`.")
     what: str
     attempt_id: UUID | None
     actor: str | None

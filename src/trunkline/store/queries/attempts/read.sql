@@ -4,7 +4,12 @@ SELECT a.id, a.lead_id, a.attempt_no, a.carrier, a.holds_channel, a.state, a.car
        -- By Postgres' own clock; the numbers of attempts repeat when one is not counted against its lead.
        NOT EXISTS (SELECT FROM attempts AS n WHERE n.lead_id = a.lead_id AND n.intent_at > a.intent_at) AS is_newest,
        l.status AS lead_status, l.attempt_count, l.max_attempts, l.carrier_error_count,
-       l.cancel_requested_at IS NOT NULL AS is_cancelled, l.cancel_reason, a.hang_up_at IS NOT NULL AS hang_up_wanted
+       l.outcome AS lead_outcome,
+       l.cancel_requested_at IS NOT NULL AS is_cancelled, l.cancel_reason, a.hang_up_at IS NOT NULL AS hang_up_wanted,
+       -- What the agent reported; `read_at` is the clock by which a wanted callback is so many seconds away.
+       r.attempt_id IS NOT NULL AS is_reported, r.disposition, r.opt_out, r.callback_at,
+       clock_timestamp() AS read_at
 FROM attempts AS a
 LEFT JOIN leads AS l ON l.id = a.lead_id
+LEFT JOIN call_reports AS r ON r.attempt_id = a.id
 WHERE a.id = ANY($1::uuid[])

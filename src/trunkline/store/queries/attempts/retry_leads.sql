@@ -1,11 +1,12 @@
--- The retry transaction: the only way back to BACKLOG. The new version makes every older grant and entry stale.
+-- The retry transaction: the only way back to BACKLOG. The new version makes every older grant and entry stale. A lead
+-- that ended comes back when its agent spoke after the carrier, and then it has not ended.
 WITH retried AS (
 UPDATE leads AS l
 SET status = 'BACKLOG', due_at = clock_timestamp() + make_interval(secs => r.delay_s), version = version + 1,
     carrier_error_count = carrier_error_count + r.carrier_errors, attempt_count = attempt_count - r.uncounted,
-    updated_at = clock_timestamp()
+    outcome = NULL, outcome_reason = NULL, finished_at = NULL, updated_at = clock_timestamp()
 FROM unnest($1::uuid[], $2::float8[], $3::smallint[], $4::smallint[]) AS r (id, delay_s, carrier_errors, uncounted)
-WHERE l.id = r.id AND l.status = 'PROCESSING'
+WHERE l.id = r.id AND l.status = $5
 RETURNING l.id, l.version, l.priority, l.due_at, l.closes_at, l.pool_id, l.reseller_id, l.merchant_id, l.campaign_id
 )
 SELECT r.*, p.overflow_pool_id, p.overflow_after_s FROM retried AS r JOIN pools AS p ON p.id = r.pool_id

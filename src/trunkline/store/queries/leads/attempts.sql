@@ -1,2 +1,6 @@
--- Every attempt to call a lead, in order.
-SELECT * FROM attempts WHERE lead_id = $1 ORDER BY attempt_no, intent_at
+-- Every attempt to call a lead, in order, with what its agent reported.
+SELECT a.*, to_jsonb(r) - 'attempt_id' AS report
+FROM attempts AS a
+LEFT JOIN call_reports AS r ON r.attempt_id = a.id
+WHERE a.lead_id = $1
+ORDER BY a.attempt_no, a.intent_at

@@ -1,4 +1,4 @@
--- All that happened to a lead, in order: to itself, to its attempts, what the carrier told of them, who changed it.
+-- All that happened to a lead, in order: to itself, to its attempts, what the carrier and the agent told of them, who changed it.
 SELECT * FROM (
     SELECT t.at, 'lead' AS source, t.what, NULL::uuid AS attempt_id, NULL::text AS actor, t.reason, '{}'::jsonb AS details
     FROM leads AS l
@@ -23,7 +23,13 @@ SELECT * FROM (
                                                 'reason', e.payload -> 'reason', 'duration_s', e.payload -> 'duration_s'))
     FROM attempts AS a
     JOIN mailboxes AS m ON m.kind = 'call' AND m.key = a.id::text
-    JOIN mailbox_events AS e ON e.mailbox_id = m.id
+    JOIN mailbox_events AS e ON e.mailbox_id = m.id AND e.type <> 'reported'
+    WHERE a.lead_id = $1
+    UNION ALL
+    SELECT r.reported_at, 'agent', 'reported', r.attempt_id, NULL, r.disposition,
+           jsonb_strip_nulls(jsonb_build_object('opt_out', r.opt_out, 'callback_at', r.callback_at))
+    FROM attempts AS a
+    JOIN call_reports AS r ON r.attempt_id = a.id
     WHERE a.lead_id = $1
     UNION ALL
     SELECT g.at, 'audit', g.action, NULL, g.actor, g.reason, g.details

@@ -1,0 +1,118 @@
+"""What an agent knows of its call and what it says of it afterwards, over HTTP, with the call's own key."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+from aiohttp import ClientError, ClientSession, ClientTimeout
+
+# A report that is not kept is lost: it is sent again, and only ever counts once.
+TRIES = 5
+PAUSE_FIRST_S = 0.2
+
+
+class PlatformUnavailable(Exception):
+    """The platform did not answer, several times."""
+
+
+class ReportRefused(Exception):
+    """The platform answered, and does not take it: the message says why. Sending it again does not help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A call as the platform knows it. A call that came in has no lead."""
+
+    call_sid: str
+    attempt_id: str
+    direction: str
+    to: str = field(repr=False)
+    from_: str = field(repr=False)
+    merchant_id: str
+    template: str | None
+    lead_id: str | None
+    payload: Mapping[str, Any] = field(repr=False)
+    # Everything that was answered, also what has no name here.
+    raw: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a call. `callback_at` needs a time zone."""
+
+    disposition: str | None = None
+    opt_out: bool = False
+    callback_at: datetime | None = None
+    transcript_ref: str | None = None
+    recording_ref: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def body(self) -> dict[str, Any]:
+        return {
+            "disposition": self.disposition,
+            "opt_out": self.opt_out,
+            "callback_at": self.callback_at.isoformat() if self.callback_at else None,
+            "transcript_ref": self.transcript_ref,
+            "recording_ref": self.recording_ref,
+            "data": dict(self.data),
+        }
+
+
+class Contract:
+    """One call's line to the platform. `parameters` are those of its stream."""
+
+    def __init__(self, url: str, call_sid: str, parameters: Mapping[str, str], timeout_s: float = 5.0):
+        self._path = f"{url.rstrip('/')}/api/v1/calls/{quote(call_sid, safe='')}"
+        token = f"{parameters.get('attempt', '')}.{parameters.get('key', '')}"
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._timeout = ClientTimeout(total=timeout_s)
+
+    async def context(self) -> Context:
+        return _context(await self._ask("GET", self._path))
+
+    async def report(self, outcome: Outcome) -> None:
+        """Returns when it is kept. Safe to repeat."""
+        await self._ask("POST", f"{self._path}/outcome", json=outcome.body())
+
+    async def _ask(self, method: str, url: str, **body: Any) -> Any:
+        problem = ""
+        async with ClientSession(headers=self._headers, timeout=self._timeout) as session:
+            for attempt in range(TRIES):
+                if attempt:
+                    await asyncio.sleep(PAUSE_FIRST_S * 2 ** (attempt - 1))
+                try:
+                    # A redirect would carry the key to another host.
+                    async with session.request(method, url, allow_redirects=False, **body) as response:
+                        answer = await response.json(content_type=None)
+                except (ClientError, OSError, ValueError) as error:
+                    problem = str(error) or type(error).__name__
+                    continue
+                if response.status < 300:
+                    return answer
+                problem = f"{response.status}: {_reason(answer)}"
+                if response.status < 500:
+                    raise ReportRefused(problem)
+        raise PlatformUnavailable(f"{method} {url}: {problem}")
+
+
+def _context(answer: Any) -> Context:
+    lead = answer["lead"] or {}
+    return Context(
+        call_sid=answer["call_sid"],
+        attempt_id=answer["attempt_id"],
+        direction=answer["direction"],
+        to=answer["to"],
+        from_=answer["from"],
+        merchant_id=answer["merchant_id"],
+        template=answer["template"],
+        lead_id=lead.get("id"),
+        payload=lead.get("payload") or {},
+        raw=answer,
+    )
+
+
+def _reason(answer: Any) -> str:
+    return str(answer.get("error", "")) if isinstance(answer, dict) else ""

@@ -1,0 +1,208 @@
+"""The agent's contract: what an agent may know of the call it has, and what it reports of it.
+
+Both ask for the call's own token instead of an API key. An agent gets it with the stream of the call, so it can ask
+about the calls that it was given and about no others.
+"""
+
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+from pydantic import ConfigDict, Field, StringConstraints, ValidationError
+from pydantic.config import JsonDict
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trunkline.api.auth import API_ROOT
+from trunkline.api.errors import ApiError, conflict, invalid, not_found
+from trunkline.api.hot_routes import HotRoute
+from trunkline.api.models import Body
+from trunkline.api.store import Store
+from trunkline.dispatch import reports
+from trunkline.dispatch.call_tokens import CallKeys
+from trunkline.leads import payloads
+from trunkline.leads.ingest import FieldProblem, Moment
+from trunkline.store import call_reports
+from trunkline.store.call_reports import CallContext, CallReport
+from trunkline.telemetry import metrics
+
+CALL_PATH = f"{API_ROOT}/calls/{{call_sid}}"
+DATA_BYTES_MAX = 64 * 1024
+# A report with its data; transcripts are referred to, not sent.
+BODY_BYTES_MAX = 128 * 1024
+
+Reference = Annotated[str, StringConstraints(min_length=1, max_length=2000, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Disposition = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+EXAMPLE: JsonDict = {
+    "disposition": "interested",
+    "opt_out": False,
+    "callback_at": "2030-05-01T09:30:00+02:00",
+    "transcript_ref": "s3://transcripts/4711.json",
+    "recording_ref": "s3://recordings/4711.wav",
+    "data": {"appointment": "2030-05-03"},
+}
+
+
+class OutcomeIn(Body):
+    """What came of a call."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
+
+    disposition: Disposition | None = Field(
+        None,
+        description="The outcome in the agent's word. BUSY, VOICEMAIL and TRANSFERRED mean what they mean here.",
+    )
+    opt_out: bool = Field(False, description="The person wants no more calls of this merchant.")
+    callback_at: Moment | None = Field(None, description="When the person wants to be called again.")
+    transcript_ref: Reference | None = Field(None, description="Where the transcript is kept.")
+    recording_ref: Reference | None = Field(None, description="Where the recording is kept.")
+    data: dict[str, Any] = Field(default_factory=dict, description="Whatever else the agent found out.")
+
+
+class AgentFace:
+    def __init__(self, store: Store, keys: CallKeys):
+        self._store = store
+        self._keys = keys
+
+    def hot_routes(self) -> list[HotRoute]:
+        return [
+            HotRoute("GET", CALL_PATH, self.context, None, _CONTEXT_DOC),
+            HotRoute("POST", f"{CALL_PATH}/outcome", self.outcome, None, _OUTCOME_DOC),
+        ]
+
+    async def context(self, request: Request) -> Response:
+        attempt_id = self._attempt(request)
+        async with self._store.reading() as conn:
+            call = await call_reports.context(conn, attempt_id)
+            report = await call_reports.get(conn, attempt_id)
+        if call is None:
+            raise not_found("call")
+        return _json(200, _told(call, request.path_params["call_sid"], report is not None))
+
+    async def outcome(self, request: Request) -> Response:
+        attempt_id = self._attempt(request)
+        report = _report(await _bounded_body(request))
+        async with self._store.writing() as tx:
+            taken = await reports.take(tx, attempt_id, report)
+        metrics.CALL_REPORTS.labels(taken).inc()
+        match taken:
+            case "no_call":
+                raise not_found("call")
+            case "contradicted":
+                raise conflict("reported_before", "This call was reported on before, with other content.")
+            case "new":
+                return _json(201, {"success": True, "attempt_id": str(attempt_id)})
+            case "known":
+                return _json(200, {"success": True, "attempt_id": str(attempt_id)})
+
+    def _attempt(self, request: Request) -> UUID:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        attempt_id = self._keys.verify(token.strip(), request.path_params["call_sid"])
+        if scheme.lower() != "bearer" or attempt_id is None:
+            raise ApiError(
+                401,
+                "unauthorized",
+                f"Send the call's own token. {_PROOF}",
+                headers={"WWW-Authenticate": 'Bearer realm="trunkline"'},
+            )
+        return attempt_id
+
+
+def _told(call: CallContext, call_sid: str, is_reported: bool) -> dict[str, Any]:
+    return {
+        "call_sid": call_sid,
+        "attempt_id": str(call.attempt_id),
+        "attempt_no": call.attempt_no,
+        "direction": call.direction,
+        "carrier": call.carrier,
+        "to": call.to_phone,
+        "from": call.from_phone,
+        "reseller_id": call.reseller_id,
+        "merchant_id": call.merchant_id,
+        "campaign_id": str(call.campaign_id) if call.campaign_id else None,
+        "template": (call.payload or {}).get("template"),
+        "lead": _lead(call),
+        "reported": is_reported,
+    }
+
+
+def _lead(call: CallContext) -> dict[str, Any] | None:
+    if call.lead_id is None:
+        return None
+    return {
+        "id": str(call.lead_id),
+        "request_id": call.request_id,
+        "payload": call.payload,
+        "max_attempts": call.max_attempts,
+        "timezone": call.timezone,
+    }
+
+
+def _report(body: bytes) -> CallReport:
+    try:
+        given = OutcomeIn.model_validate_json(body)
+    except ValidationError as error:
+        raise invalid(*_problems(error)) from None
+    reason = payloads.problem(given.data, bytes_max=DATA_BYTES_MAX)
+    if reason:
+        raise invalid(FieldProblem("data", reason))
+    return CallReport(
+        given.disposition,
+        given.opt_out,
+        given.callback_at,
+        given.transcript_ref,
+        given.recording_ref,
+        given.data,
+    )
+
+
+def _problems(error: ValidationError) -> list[FieldProblem]:
+    return [
+        FieldProblem(".".join(map(str, each["loc"]))[:100] or "body", each["msg"]) for each in error.errors()
+    ]
+
+
+async def _bounded_body(request: Request) -> bytes:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > BODY_BYTES_MAX:
+            raise ApiError(413, "body_too_large", f"At most {BODY_BYTES_MAX} bytes are taken here.")
+    return bytes(body)
+
+
+def _json(status: int, content: dict[str, Any]) -> Response:
+    return Response(msgspec.json.encode(content), status, media_type="application/json")
+
+
+_PROOF = "Authorization: `Bearer <attempt>.<key>`, as the parameters of the call's stream have them."
+_OBJECT = {"application/json": {"schema": {"type": "object"}}}
+_CONTEXT_DOC: dict[str, Any] = {
+    "tags": ["agents"],
+    "summary": "What an agent has to know of its call",
+    "description": f"Lead, payload, template and direction. {_PROOF}",
+    "responses": {
+        "200": {"description": "The call.", "content": _OBJECT},
+        "401": {"description": "Not the token of this call.", "content": _OBJECT},
+        "404": {"description": "There is no such call.", "content": _OBJECT},
+    },
+}
+_OUTCOME_DOC: dict[str, Any] = {
+    "tags": ["agents"],
+    "summary": "Report what came of a call",
+    "description": f"Once per call, also after its end; the same report again changes nothing. {_PROOF}",
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": OutcomeIn.model_json_schema(), "example": EXAMPLE}},
+    },
+    "responses": {
+        "200": {"description": "This report was kept before.", "content": _OBJECT},
+        "201": {"description": "Kept.", "content": _OBJECT},
+        "401": {"description": "Not the token of this call.", "content": _OBJECT},
+        "404": {"description": "There is no such call.", "content": _OBJECT},
+        "409": {"description": "Another report of this call was kept before.", "content": _OBJECT},
+        "413": {"description": "Too large.", "content": _OBJECT},
+        "422": {"description": "A field is wrong: see `fields`.", "content": _OBJECT},
+    },
+}

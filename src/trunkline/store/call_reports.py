@@ -1,0 +1,81 @@
+"""What agents are told of their calls, and what they report of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from trunkline.store.database import Connection
+from trunkline.store.rows import pick_or_none
+from trunkline.store.sql import query
+from trunkline.store.tenants import Tenant
+
+_INSERT = query("call_reports/insert")
+_GET = query("call_reports/get")
+_CONTEXT = query("call_reports/context")
+
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """A call as its agent needs to know it."""
+
+    attempt_id: UUID
+    call_id: str | None
+    direction: str
+    carrier: str
+    to_phone: str = field(repr=False)
+    from_phone: str = field(repr=False)
+    attempt_no: int
+    reseller_id: str
+    merchant_id: str
+    campaign_id: UUID | None
+    lead_id: UUID | None
+    request_id: str | None
+    payload: Mapping[str, Any] | None = field(repr=False)
+    max_attempts: int | None
+    timezone: str | None
+
+    @property
+    def tenant(self) -> Tenant:
+        return Tenant(self.reseller_id, self.merchant_id)
+
+    @property
+    def person_phone(self) -> str:
+        """Whom the agent talks with."""
+        return self.from_phone if self.direction == "inbound" else self.to_phone
+
+
+@dataclass(frozen=True, slots=True)
+class CallReport:
+    """What came of a call, in the agent's own words. References are kept as they are: nobody here opens them."""
+
+    disposition: str | None = None
+    opt_out: bool = False
+    callback_at: datetime | None = None
+    transcript_ref: str | None = None
+    recording_ref: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+async def context(conn: Connection, attempt_id: UUID) -> CallContext | None:
+    return pick_or_none(CallContext, await conn.fetchrow(_CONTEXT, attempt_id))
+
+
+async def insert(tx: Connection, attempt_id: UUID, report: CallReport) -> bool:
+    """Whether it is the first report of this call."""
+    inserted = await tx.fetchval(
+        _INSERT,
+        attempt_id,
+        report.disposition,
+        report.opt_out,
+        report.callback_at,
+        report.transcript_ref,
+        report.recording_ref,
+        dict(report.data),
+    )
+    return inserted is not None
+
+
+async def get(conn: Connection, attempt_id: UUID) -> CallReport | None:
+    return pick_or_none(CallReport, await conn.fetchrow(_GET, attempt_id))

@@ -1,0 +1,172 @@
+"""An agent's report and the carrier's facts add up to the same, whichever comes first."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from trunkline.dispatch import reports
+from trunkline.store.call_reports import CallReport
+from trunkline.testing.stage import Stage, open_stage
+
+
+@pytest.fixture
+async def stage(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[Stage]:
+    async with open_stage(database_url, redis_url, key_prefix) as stage:
+        yield stage
+
+
+async def answered(stage: Stage, **lead: Any) -> tuple[UUID, UUID]:
+    """A lead whose call was answered, and its attempt."""
+    lead_id = await stage.dialing.lead(**lead)
+    assert await stage.dial() == 1
+    attempt = (await stage.attempts(lead_id))[-1]["id"]
+    await stage.told(attempt, "ringing", "answered")
+    return lead_id, attempt
+
+
+async def report(stage: Stage, attempt: UUID, report: CallReport) -> str:
+    async with stage.database.transaction() as tx:
+        taken = await reports.take(tx, attempt, report)
+    await stage.folder.drain()
+    return taken
+
+
+async def both(stage: Stage, attempt: UUID, told: CallReport, *, agent_first: bool, **end: Any) -> None:
+    """The end of the call and the report on it, in one order or the other."""
+    if agent_first:
+        await report(stage, attempt, told)
+    await stage.told(attempt, "ended", **end)
+    if not agent_first:
+        await report(stage, attempt, told)
+
+
+ORDERS = pytest.mark.parametrize("agent_first", [True, False], ids=["agent first", "carrier first"])
+
+
+@ORDERS
+async def test_the_agents_word_is_the_outcome(stage: Stage, agent_first: bool) -> None:
+    lead_id, attempt = await answered(stage)
+    await both(stage, attempt, CallReport("not interested"), agent_first=agent_first)
+    lead = await stage.lead(lead_id)
+    assert (lead["status"], lead["outcome"]) == ("FINISHED", "NOT_INTERESTED")
+
+
+@ORDERS
+async def test_who_wants_to_be_called_again_has_a_new_due_time(stage: Stage, agent_first: bool) -> None:
+    lead_id, attempt = await answered(stage, max_attempts=3)
+    wanted = datetime.now(UTC) + timedelta(hours=5)
+    await both(stage, attempt, CallReport("callback", callback_at=wanted), agent_first=agent_first)
+    lead = await stage.lead(lead_id)
+    assert (lead["status"], lead["outcome"], lead["finished_at"]) == ("BACKLOG", None, None)
+    assert abs(lead["due_at"] - wanted) < timedelta(seconds=1)
+
+
+@ORDERS
+async def test_a_machine_that_only_the_agent_noticed_is_called_again(stage: Stage, agent_first: bool) -> None:
+    lead_id, attempt = await answered(stage, max_attempts=2)
+    await both(stage, attempt, CallReport("voicemail"), agent_first=agent_first)
+    lead = await stage.lead(lead_id)
+    assert lead["status"] == "BACKLOG"
+    # And the next call is the last one: the budget is one for all of them.
+    await stage.due_now(lead_id)
+    assert await stage.dial() == 1
+    again = max(await stage.attempts(lead_id), key=lambda row: row["intent_at"])["id"]
+    await stage.told(again, "answered")
+    await both(stage, again, CallReport("voicemail"), agent_first=agent_first)
+    lead = await stage.lead(lead_id)
+    assert (lead["status"], lead["outcome"]) == ("FINISHED", "VOICEMAIL")
+
+
+@ORDERS
+async def test_a_callback_beyond_the_budget_is_kept_and_not_made(stage: Stage, agent_first: bool) -> None:
+    lead_id, attempt = await answered(stage, max_attempts=1)
+    wanted = datetime.now(UTC) + timedelta(hours=5)
+    await both(stage, attempt, CallReport("callback", callback_at=wanted), agent_first=agent_first)
+    lead = await stage.lead(lead_id)
+    assert (lead["status"], lead["outcome"]) == ("FINISHED", "CALLBACK")
+
+
+@ORDERS
+async def test_who_opts_out_is_not_called_again(stage: Stage, agent_first: bool) -> None:
+    lead_id, attempt = await answered(stage, max_attempts=3)
+    other = await stage.dialing.lead(phone=(await stage.lead(lead_id))["phone"])
+    told = CallReport("voicemail", opt_out=True, callback_at=datetime.now(UTC))
+    await both(stage, attempt, told, agent_first=agent_first)
+    assert (await stage.lead(lead_id))["outcome"] == "VOICEMAIL"
+    # Another lead to the same person meets the list at its dial.
+    assert await stage.dial() == 0
+    assert (await stage.lead(other))["outcome"] == "BLACKLISTED"
+
+
+@ORDERS
+async def test_a_call_that_nobody_answered_is_not_made_an_answered_one(
+    stage: Stage, agent_first: bool
+) -> None:
+    lead_id = await stage.dialing.lead(max_attempts=1)
+    await stage.dial()
+    attempt = (await stage.attempt(lead_id))["id"]
+    await both(stage, attempt, CallReport("sold"), agent_first=agent_first, reason="no_answer")
+    lead = await stage.lead(lead_id)
+    assert (lead["outcome"], lead["outcome_reason"]) == ("NO_ANSWER", "NO_ANSWER")
+
+
+async def test_a_late_report_does_not_bring_back_a_lead_that_somebody_ended(stage: Stage) -> None:
+    lead_id, attempt = await answered(stage, max_attempts=3)
+    await stage.dialing.run(
+        "UPDATE leads SET cancel_requested_at = now(), cancel_reason = 'paid' WHERE id = $1", lead_id
+    )
+    await both(
+        stage,
+        attempt,
+        CallReport("callback", callback_at=datetime.now(UTC) + timedelta(hours=1)),
+        agent_first=False,
+    )
+    assert (await stage.lead(lead_id))["status"] == "FINISHED"
+
+
+async def test_a_report_on_an_older_call_decides_nothing(stage: Stage) -> None:
+    lead_id, attempt = await answered(stage, max_attempts=2)
+    await both(stage, attempt, CallReport("voicemail"), agent_first=True)
+    await stage.due_now(lead_id)
+    await stage.dial()
+    newer = max(await stage.attempts(lead_id), key=lambda row: row["intent_at"])["id"]
+    await stage.told(newer, "answered", "ended")
+    assert (await stage.lead(lead_id))["outcome"] == "ANSWERED"
+    await stage.told(attempt, "recording")  # a late event of the old call, which has a report
+    assert (await stage.lead(lead_id))["outcome"] == "ANSWERED"
+
+
+async def test_the_same_report_again_is_known_and_another_is_refused(stage: Stage) -> None:
+    lead_id, attempt = await answered(stage)
+    told = CallReport(
+        "sold", transcript_ref="s3://t/1", recording_ref="s3://r/1", data={"sum": [1, {"a": None}]}
+    )
+    assert await report(stage, attempt, told) == "new"
+    assert await report(stage, attempt, told) == "known"
+    assert await report(stage, attempt, CallReport("not sold")) == "contradicted"
+    await stage.told(attempt, "ended")
+    assert (await stage.lead(lead_id))["outcome"] == "SOLD"
+    async with stage.database.connection() as conn:
+        kept = await conn.fetchrow("SELECT * FROM call_reports WHERE attempt_id = $1", attempt)
+    assert kept is not None
+    assert (kept["transcript_ref"], kept["recording_ref"]) == ("s3://t/1", "s3://r/1")
+    assert kept["data"] == {"sum": [1, {"a": None}]}
+
+
+async def test_a_call_that_is_not_known_cannot_be_reported_on(stage: Stage) -> None:
+    assert await report(stage, uuid4(), CallReport("sold")) == "no_call"
+
+
+@pytest.mark.parametrize("reason", ["no_answer", "busy", "completed"])
+async def test_the_router_is_told_of_every_end_answered_or_not(stage: Stage, reason: str) -> None:
+    """The third and the fourth way in which a pod is released: unanswered, and the status callback."""
+    lead_id = await stage.dialing.lead()
+    await stage.dial()
+    attempt = (await stage.attempt(lead_id))["id"]
+    if reason == "completed":
+        await stage.told(attempt, "answered")
+    await stage.told(attempt, "ended", reason=reason)
+    assert stage.ended_calls == [f"CA-{attempt}"]
