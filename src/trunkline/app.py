@@ -50,9 +50,11 @@ from trunkline.dispatch.dialer import Dialer, DialerLimits
 from trunkline.dispatch.gates_windows import reopen
 from trunkline.dispatch.hangups import HangUps
 from trunkline.dispatch.inbound import Inbound
+from trunkline.dispatch.intent import is_cancelled
 from trunkline.dispatch.intent_batch import Rules
 from trunkline.dispatch.prechecks import Prechecks
 from trunkline.dispatch.results import ResultWriter
+from trunkline.dispatch.rollout import Rollout
 from trunkline.dispatch.sender import Callbacks, Sender, SenderLimits
 from trunkline.jobs.crew import CrewLimits
 from trunkline.jobs.face import JobFace
@@ -159,9 +161,11 @@ class Platform:
                 time_limit_s=int(settings.carrier.time_limit_s),
             ),
             killed=self.controls.killed,
+            unwanted=partial(is_cancelled, database),
         )
+        rollout = Rollout(self.flags)
         rules = Rules(
-            stopped=DialStops(self.controls),
+            stopped=DialStops(self.controls, rollout),
             mark=lambda: guardian.mark,
             account_pace=self.carriers.starts_per_s,
         )
@@ -226,10 +230,12 @@ class Platform:
             "router": [PodExpiry(self.pods, config.expire_interval_s)],
             "control": [
                 self.leadership,
-                Rebuilder(database, bus, self.controls),
+                Rebuilder(database, bus, self.controls, rollout),
                 Loader(database, bus),
                 Refiller(database, bus),
-                ChannelReconciler(database, bus, self.controls, grant_ttl_s=settings.dispatch.grant_ttl_s),
+                ChannelReconciler(
+                    database, bus, self.controls, rollout, grant_ttl_s=settings.dispatch.grant_ttl_s
+                ),
                 Checker(database, bus, clock, self.carriers, self.inbox, check_limits),
                 HangUps(database, self.carriers),
                 self.precheck_walk,

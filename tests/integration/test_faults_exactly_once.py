@@ -131,6 +131,34 @@ async def test_fault_20_an_abort_during_the_dial_is_heard(stage: Stage, hang_up:
     assert await stage.held() == set()
 
 
+async def test_fault_20_an_abort_while_a_call_waits_for_its_turn_keeps_it_from_being_sent(
+    stage: Stage,
+) -> None:
+    """One call a second: the second of a batch waits that long."""
+    await stage.dialing.run("UPDATE numbers SET starts_per_s = 1.5")
+    leads = await stage.dialing.leads(2)
+    sent = asyncio.Event()
+
+    async def first_has_left(order: CallOrder) -> PlaceResult:
+        sent.set()
+        return Accepted(f"CA-{order.attempt_id}")
+
+    stage.carrier.answer = first_has_left
+    await stage.loader.run_once()
+    assert await stage.dialer.run_once() == 2
+    await sent.wait()
+    (first,) = (order.to for order in stage.carrier.orders)
+    (other,) = [lead for lead in leads if (await stage.lead(lead))["phone"] != first]
+    async with stage.database.transaction() as tx:
+        await lead_edits.lock(tx, PLATFORM, [other])
+        await lead_edits.request_cancel(tx, [other], "changed my mind", hang_up=False)
+    await stage.dialer.drain()
+    assert len(stage.carrier.orders) == 1
+    row = await stage.lead(other)
+    assert (row["outcome"], row["outcome_reason"]) == ("ABORTED", "changed my mind")
+    assert (await stage.attempt(other))["end_reason"] == "not_sent_in_time:unwanted"
+
+
 async def test_fault_21_no_call_is_closed_by_time_alone(stage: Stage) -> None:
     lead = await stage.dialing.lead()
     await stage.dial()

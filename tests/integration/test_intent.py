@@ -248,7 +248,7 @@ async def test_an_account_that_was_told_to_slow_down_starts_nothing_until_then(d
     assert (refusal.reason, refusal.blocks, refusal.subject) == (
         R.PACE,
         Blocks.ACCOUNT,
-        "account twilio/default",
+        "account",
     )
     assert refusal.until is not None
     assert timedelta(seconds=25) < refusal.until - await dialing.now() <= timedelta(seconds=30)

@@ -220,6 +220,26 @@ async def test_why_says_everything_that_stands_in_the_way(world: ApiWorld) -> No
     assert found["next_at"] is not None
 
 
+async def test_why_says_who_stopped_it_and_not_what_somebody_above_wrote(world: ApiWorld) -> None:
+    lead = await world.make_lead("a1")
+    async with world.database.connection() as conn:
+        await conn.execute(
+            "INSERT INTO controls (scope, subject, set_by, reason, changed_by, ramp_s) VALUES"
+            " ('kill_switch', '', 'platform', 'secret of the platform', 'test', 0),"
+            " ('merchant', 'a1', 'platform', 'suspected fraud', 'test', 0),"
+            " ('merchant', 'a1', 'reseller', 'unpaid', 'test', 0),"
+            " ('merchant', 'a1', 'merchant', 'holiday', 'test', 0)"
+        )
+    seen = {}
+    for name, asks in (("a1", world.tenant("a1")), ("a", world.tenant("a")), ("platform", world.admin)):
+        found = expect(await asks.get(f"/api/v1/leads/{lead['id']}/why"), 200)
+        seen[name] = sorted(check["detail"] for check in found["checks"] if check["gate"] == "control")
+    assert seen["a1"] == ["kill_switch", "merchant", "merchant", "merchant: holiday"]
+    assert seen["a"] == ["kill_switch", "merchant", "merchant: holiday", "merchant: unpaid"]
+    assert "merchant: suspected fraud" in seen["platform"]
+    assert "kill_switch: secret of the platform" in seen["platform"]
+
+
 async def test_why_a_pool_without_a_free_channel(world: ApiWorld) -> None:
     lead = await world.make_lead("a1")
     async with world.database.connection() as conn:

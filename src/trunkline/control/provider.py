@@ -88,6 +88,7 @@ class Flags:
     """Asks whichever provider was chosen. OpenFeature knows providers by domain; each platform has its own."""
 
     def __init__(self, board: FlagBoard, provider_path: str | None = None):
+        self._board = None if provider_path else board
         self._provider = load_provider(provider_path) if provider_path else StoreProvider(board)
         self._domain = f"trunkline-{uuid4().hex}"
         self._client = api.get_client(self._domain)
@@ -111,6 +112,10 @@ class Flags:
             merchant_id or reseller_id, {name: value for name, value in named.items() if value is not None}
         )
         return self._client.get_boolean_value(flag.name, flag.default, context)
+
+    def is_unset(self, flag: FlagDefinition) -> bool:
+        """Is it as the code has it, for everybody? Of another provider that is never known."""
+        return self._board is not None and self._board.get(flag.name) is None
 
 
 def load_provider(path: str) -> FeatureProvider:

@@ -34,6 +34,9 @@ log = get_logger(__name__)
 # A grant is good for 3 s. Whoever has not answered by then is still listened to, without the channel.
 CHANNEL_KEPT_S = 2.0
 
+# The clocks of Postgres and Valkey have drifted apart, or a dialer was stopped between match and intent.
+_OF_CLOCKS = frozenset({RefusalReason.NOT_DUE, RefusalReason.STALE_GRANT})
+
 # Asks a tenant's own system about one lead.
 Ask = Callable[[UUID], Awaitable[Verdict]]
 
@@ -152,6 +155,8 @@ class Batches:
         """Tell Valkey what Postgres refused and why, so that the same is not granted again at once."""
         if not refused:
             return
+        if any(refusal.reason in _OF_CLOCKS for refusal in refused):
+            self._offset.doubt()
         try:
             offset_ms = await self._offset.ms()
             await schedule.give_back(self._bus, returns.give_backs(refused), clock_offset_ms=offset_ms)

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from trunkline.bus.channels import ALL, Configuration
 from trunkline.control.controls import Controls
+from trunkline.dispatch.rollout import LEFT_OUT, Rollout
 from trunkline.model import NumberLimit
 from trunkline.store import schedule
 from trunkline.store.controls import Scope
@@ -15,14 +16,15 @@ from trunkline.store.database import Connection
 _SUBJECTS = {Scope.RESELLER: "r", Scope.MERCHANT: "m", Scope.CAMPAIGN: "c"}
 
 
-async def read(conn: Connection, controls: Controls) -> Configuration:
+async def read(conn: Connection, controls: Controls, rollout: Rollout | None = None) -> Configuration:
     numbers = await schedule.numbers(conn)
     caps = await schedule.merchant_caps(conn)
+    left_out = await rollout.left_out(conn) if rollout else ()
     return Configuration(
         numbers=tuple(_allowed(limit, carrier, controls) for limit, carrier in numbers),
         weights=await schedule.weights(conn),
         caps={f"m/{merchant}": cap for merchant, cap in caps.items()},
-        stops=stops(controls),
+        stops={f"m/{merchant}": LEFT_OUT for merchant in left_out} | stops(controls),
     )
 
 
@@ -47,10 +49,12 @@ def _allowed(limit: NumberLimit, carrier: str, controls: Controls) -> NumberLimi
 
 class DialStops:
     """Asked once more inside the intent: what was stopped after the match is not dialled. Whatever grows back after a
-    stop starts only a growing share of its calls."""
+    stop starts only a growing share of its calls. The answer is kept with the lead, whose tenant reads it: it says at
+    which level calls are stopped, and not what somebody above the tenant wrote about it."""
 
-    def __init__(self, controls: Controls):
+    def __init__(self, controls: Controls, rollout: Rollout | None = None):
         self._controls = controls
+        self._rollout = rollout
 
     def __call__(
         self, reseller_id: str, merchant_id: str, campaign_id: UUID | None, number_id: UUID, carrier: str
@@ -63,7 +67,9 @@ class DialStops:
             "carrier": carrier,
         }
         if stop := self._controls.stopped(**target):
-            return stop.reason
+            return stop.scope
+        if self._rollout and not self._rollout.includes(reseller_id, merchant_id):
+            return LEFT_OUT
         share = self._controls.share(**target)
         # Not a secret: which calls of a share go first does not matter.
         return None if random.random() < share else "resuming"  # noqa: S311

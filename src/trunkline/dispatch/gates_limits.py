@@ -256,7 +256,8 @@ class Tally:
 
 def _too_fast(pace: Pace) -> Answer:
     blocks = {"account": Blocks.ACCOUNT, "number": Blocks.NUMBER}.get(pace.kind, Blocks.FLOW)
-    return Answer(RefusalReason.PACE, blocks, pace.next_start_at, f"{pace.kind} {pace.subject}")
+    # Not which account: it may be the platform's, and the lead's tenant reads this.
+    return Answer(RefusalReason.PACE, blocks, pace.next_start_at, pace.kind)
 
 
 def _in_doubt(doubts: Doubts) -> bool:

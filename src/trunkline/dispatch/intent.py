@@ -7,11 +7,12 @@ that was not answered may have gone through: nothing of it is sent, and its atte
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 from trunkline.dispatch.intent_batch import IntentBatch, Rules
 from trunkline.dispatch.refusals import Answer, Refusal, RefusalReason
 from trunkline.model import Entry, Grant, Intent
-from trunkline.store import dispatch
+from trunkline.store import dispatch, lead_edits
 from trunkline.store.database import UNAVAILABLE, Database
 from trunkline.store.dispatch import CONTENDED, UNACCEPTABLE, NewAttempt
 from trunkline.telemetry import get_logger, metrics
@@ -59,6 +60,12 @@ async def disown(database: Database, lost: Sequence[NewAttempt], dialer: str) ->
     `dialing`, of which the carrier is asked."""
     async with database.transaction() as tx:
         return await dispatch.disown(tx, lost, dialer)
+
+
+async def is_cancelled(database: Database, lead_id: UUID) -> bool:
+    """Whether somebody has asked for the end of a lead since its intent was committed."""
+    async with database.connection() as conn:
+        return await lead_edits.is_cancelled(conn, lead_id)
 
 
 async def slow_account(database: Database, carrier: str, account: str, seconds: float) -> None:

@@ -25,6 +25,10 @@ class ClockOffset:
             self._measured_at_s = time.monotonic()
         return self._offset_ms
 
+    def doubt(self) -> None:
+        """Postgres said otherwise than Valkey: somebody has set a clock, and the next use measures anew."""
+        self._measured_at_s = float("-inf")
+
     async def _measure(self) -> int:
         """Both clocks are read within one short moment, and each is taken at the middle of its round trip."""
         async with self._database.connection() as conn:

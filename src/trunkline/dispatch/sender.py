@@ -6,13 +6,15 @@ next attempt may be ringing already. There is no retry here, and a send that has
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from uuid import UUID
 
 from trunkline.clock import Clock
 from trunkline.crashpoint import crash_point
 from trunkline.dispatch.results import Answer, ResultWriter
 from trunkline.model import Intent
+from trunkline.store.database import UNAVAILABLE
 from trunkline.telemetry import bind, get_logger, metrics, span
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
 from trunkline.telephony.carrier import (
@@ -29,13 +31,24 @@ from trunkline.telephony.directory import CarrierDirectory
 
 log = get_logger(__name__)
 
+# So long before its turn it is asked once more whether a call is still wanted.
+ASKED_AHEAD_S = 0.1
+_NOBODY_SAYS: tuple[type[BaseException], ...] = (TimeoutError, *UNAVAILABLE)
+_UNWANTED = Rejected("not_sent_in_time", "unwanted", retryable=False)
+
 
 @dataclass(frozen=True, slots=True)
 class SenderLimits:
+    # Of a call that waits this long for its turn, somebody may have changed their mind meanwhile.
+    ask_again_after_s: float = 0.25
     # A call that would leave later than this after its moment is not sent: it would burst beside punctual ones.
     late_max_s: float = 0.5
     ring_timeout_s: int = 30
     time_limit_s: int = 3600
+
+
+# Asks whether the lead of a committed attempt is to be called no more.
+Unwanted = Callable[[UUID], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +84,7 @@ class Sender:
         results: ResultWriter,
         limits: SenderLimits,
         killed: Callable[[], object],
+        unwanted: Unwanted,
     ):
         self._clock = clock
         self._carriers = carriers
@@ -78,6 +92,7 @@ class Sender:
         self._results = results
         self._limits = limits
         self._killed = killed
+        self._unwanted = unwanted
         self._sending: set[asyncio.Task[None]] = set()
 
     @property
@@ -101,9 +116,9 @@ class Sender:
 
     async def _send(self, intent: Intent, asked: Asked) -> None:
         with bind(lead_id=intent.lead_id, attempt_id=intent.attempt_id), span("dispatch.send"):
-            await self._until(asked.boottime_s + intent.send_in_s)
+            is_unwanted = await self._wait_for_its_turn(intent, asked)
             lateness_s = (self._clock.now() - intent.due_at).total_seconds()
-            place = await self._place(intent, asked)
+            place = _UNWANTED if is_unwanted else await self._place(intent, asked)
             crash_point("dialer.after_send")
             metrics.DISPATCH_LATENESS_SECONDS.observe(max(0.0, lateness_s))
             metrics.CALLS_PLACED.labels(intent.carrier, _word(place)).inc()
@@ -111,6 +126,21 @@ class Sender:
                 "call.placed", carrier=intent.carrier, result=_word(place), lateness_s=round(lateness_s, 3)
             )
             self._results.add(Answer(intent.attempt_id, place, (intent.carrier, intent.account)))
+
+    async def _wait_for_its_turn(self, intent: Intent, asked: Asked) -> bool:
+        """Whether it is unwanted by then. If nobody can say, it is sent: it was committed to."""
+        turn_s = asked.boottime_s + intent.send_in_s
+        if intent.send_in_s <= self._limits.ask_again_after_s:
+            await self._until(turn_s)
+            return False
+        await self._until(turn_s - ASKED_AHEAD_S)
+        try:
+            async with asyncio.timeout(ASKED_AHEAD_S):
+                is_unwanted = await self._unwanted(intent.lead_id)
+        except _NOBODY_SAYS:
+            is_unwanted = False
+        await self._until(turn_s)
+        return is_unwanted
 
     async def _until(self, boottime_s: float) -> None:
         wait_s = boottime_s - self._clock.boottime_s()

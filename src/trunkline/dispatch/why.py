@@ -21,6 +21,7 @@ from trunkline.store.decisions import Decision, Standing, StopOfLead
 from trunkline.store.tenants import Tenant
 
 _NOBODY = UUID(int=0)
+_LEVELS = ("platform", "reseller", "merchant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ async def why(conn: Connection, policies: Policies, tenant: Tenant, lead_id: UUI
     owner = Owner(standing.lead.reseller_id, standing.lead.merchant_id, standing.lead.campaign_id)
     policy = (await policies.of(conn, [owner]))[owner]
     checks = (
-        *_first_checks(standing, await decisions.stops(conn, standing.lead)),
+        *_first_checks(standing, tenant, await decisions.stops(conn, standing.lead)),
         *(await _policy_checks(conn, standing, policy)),
         _channel(standing),
     )
@@ -63,12 +64,12 @@ async def why(conn: Connection, policies: Policies, tenant: Tenant, lead_id: UUI
     return Why(lead_id, standing.status, _sentence(closed), next_at, checks, history)
 
 
-def _first_checks(standing: Standing, stops: Sequence[StopOfLead]) -> Iterator[Check]:
+def _first_checks(standing: Standing, tenant: Tenant, stops: Sequence[StopOfLead]) -> Iterator[Check]:
     lead = standing.lead
     yield Check("due", lead.due_at <= lead.now, until=lead.due_at)
     if stops:
         for stop in stops:
-            yield Check("control", False, f"{stop.scope}: {stop.reason}", stop.ends_at)
+            yield Check("control", False, _stop_in_words(stop, tenant), stop.ends_at)
     else:
         yield Check("control", True)
     is_left = lead.attempt_count < lead.max_attempts
@@ -76,6 +77,13 @@ def _first_checks(standing: Standing, stops: Sequence[StopOfLead]) -> Iterator[C
     yield Check(
         "do_not_call", lead.listed_by is None, lead.listed_by and f"on the list of the {lead.listed_by}"
     )
+
+
+def _stop_in_words(stop: StopOfLead, tenant: Tenant) -> str:
+    """What somebody above the asking tenant wrote about a stop is not for the tenant's eyes; that there is one is."""
+    own = "merchant" if tenant.merchant_id else "reseller" if tenant.reseller_id else "platform"
+    is_above = _LEVELS.index(stop.set_by) < _LEVELS.index(own)
+    return stop.scope if is_above else f"{stop.scope}: {stop.reason}"
 
 
 async def _policy_checks(conn: Connection, standing: Standing, policy: Effective | None) -> list[Check]:

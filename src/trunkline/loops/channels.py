@@ -9,7 +9,9 @@ The two are read in this order on purpose: Valkey first, Postgres second. A gran
 then seen in both; the other way round it would look like a dead dialer's.
 """
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 from trunkline.bus import channels, epoch, schedule
 from trunkline.bus.connection import Bus
@@ -18,6 +20,7 @@ from trunkline.control.controls import Controls
 from trunkline.control.raising import raise_alarm
 from trunkline.dispatch import configuration
 from trunkline.dispatch.breaker import is_mass_free
+from trunkline.dispatch.rollout import Rollout
 from trunkline.loops.base import Loop
 from trunkline.model import Holder, NumberLimit
 from trunkline.store import schedule as store_schedule
@@ -35,22 +38,26 @@ class ChannelReconciler(Loop):
         database: Database,
         bus: Bus,
         controls: Controls,
+        rollout: Rollout | None = None,
         *,
         grant_ttl_s: float = 5.0,
-        interval_s: float = 2.0,
+        interval_s: float = 1.0,
     ):
         super().__init__(interval_s)
         self._controls = controls
+        self._rollout = rollout
+        self._generation = -1
         self._database = database
         self._bus = bus
         self._grant_ttl_s = grant_ttl_s
 
     async def run_once(self) -> int:
         """How many limits and holders had to be changed."""
+        self._generation = self._controls.generation
         await epoch.ensure(self._bus)
         believed = await channels.holders(self._bus)
         async with self._database.connection() as conn:
-            wanted = await configuration.read(conn, self._controls)
+            wanted = await configuration.read(conn, self._controls, self._rollout)
             truth = await store_schedule.holders(conn)
             now_ms = await store_schedule.clock_s(conn) * 1000
         changed = await channels.configure(self._bus, wanted)
@@ -67,6 +74,12 @@ class ChannelReconciler(Loop):
             log.warning("channels.healed", written=written, given_back=given_back)
         _report(wanted.numbers, truth)
         return written + given_back + changed
+
+    async def wait(self) -> None:
+        """A stop, and its end, reach the match at once."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.interval_s):
+                await self._controls.changed(self._generation)
 
     async def _give_back(self, dead: Sequence[Holder], *, held: int) -> int:
         """Leads of dead grants return to the schedule if Postgres still wants them called. A holder whose attempt has

@@ -8,6 +8,7 @@ from trunkline.bus import channels, epoch
 from trunkline.bus.connection import Bus
 from trunkline.control.controls import Controls
 from trunkline.dispatch import configuration
+from trunkline.dispatch.rollout import Rollout
 from trunkline.loops.base import Loop
 from trunkline.loops.loader import load
 from trunkline.store import schedule as store_schedule
@@ -24,9 +25,17 @@ FLOWS_PER_PAGE = 20
 class Rebuilder(Loop):
     name = "rebuilder"
 
-    def __init__(self, database: Database, bus: Bus, controls: Controls, interval_s: float = 1.0):
+    def __init__(
+        self,
+        database: Database,
+        bus: Bus,
+        controls: Controls,
+        rollout: Rollout | None = None,
+        interval_s: float = 1.0,
+    ):
         super().__init__(interval_s)
         self._controls = controls
+        self._rollout = rollout
         self._database = database
         self._bus = bus
 
@@ -48,7 +57,8 @@ class Rebuilder(Loop):
         return 1
 
     async def _rebuild(self, conn: Connection, building: Bus) -> int:
-        await channels.configure(building, await configuration.read(conn, self._controls))
+        wanted = await configuration.read(conn, self._controls, self._rollout)
+        await channels.configure(building, wanted)
         await channels.hold(building, await store_schedule.holders(conn))
         loaded, after = 0, BEFORE_ALL
         while flows := await store_schedule.flows(conn, after=after, limit=FLOWS_PER_PAGE):

@@ -104,6 +104,11 @@ class Current:
     merchant_id: str
     is_newest: bool
     is_over: bool
+    hang_up_wanted: bool
+
+    @property
+    def may_connect(self) -> bool:
+        return self.is_newest and not self.is_over and not self.hang_up_wanted
 
 
 async def lock(tx: Connection, attempt_ids: Sequence[UUID]) -> dict[UUID, Attempt]:
@@ -224,6 +229,7 @@ async def current(conn: Connection, attempt_id: UUID) -> Current | None:
         merchant_id=row["merchant_id"],
         is_newest=row["lead_id"] is None or bool(row["newest"]),
         is_over=row["state"] in ("ended", "rejected"),
+        hang_up_wanted=row["hang_up_wanted"],
     )
 
 

@@ -29,6 +29,8 @@ class Decision:
 @dataclass(frozen=True, slots=True)
 class StopOfLead:
     scope: str
+    # Who may lift it: the platform, a reseller or a merchant.
+    set_by: str
     reason: str
     ends_at: datetime | None
 

@@ -17,6 +17,7 @@ _EDIT = query("leads/edit")
 _DUE_NOW = query("leads/due_now")
 _ABORT = query("leads/abort")
 _CANCEL = query("leads/cancel")
+_IS_CANCELLED = query("leads/is_cancelled")
 _WANT_HANG_UP = query("hang_ups/want")
 
 
@@ -46,6 +47,10 @@ async def lock(tx: Connection, tenant: Tenant, lead_ids: Sequence[UUID]) -> dict
     """Those of the leads that are the tenant's, as they are now that nobody else can change them."""
     rows = await tx.fetch(_LOCK, tenant.reseller_id, tenant.merchant_id, lead_ids)
     return {row["id"]: pick(Lead, row) for row in rows}
+
+
+async def is_cancelled(conn: Connection, lead_id: UUID) -> bool:
+    return bool(await conn.fetchval(_IS_CANCELLED, lead_id))
 
 
 async def edit(tx: Connection, lead_id: UUID, change: LeadChange) -> Lead:

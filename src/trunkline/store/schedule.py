@@ -15,6 +15,7 @@ _PLACES = query("schedule/places")
 _NUMBERS = query("schedule/numbers")
 _WEIGHTS = query("schedule/weights")
 _CAPS = query("schedule/caps")
+_WAITING_MERCHANTS = query("schedule/waiting_merchants")
 _HOLDERS = query("schedule/holders")
 _NEXT_EPOCH = query("schedule/next_epoch")
 _CLOCK = query("schedule/clock")
@@ -88,6 +89,11 @@ async def merchant_caps(conn: Connection) -> dict[str, int]:
     return {row["id"]: row["max_concurrent"] for row in await conn.fetch(_CAPS)}
 
 
+async def waiting_merchants(conn: Connection) -> list[tuple[str, str]]:
+    """Resellers and merchants that have leads to call."""
+    return [(row["reseller_id"], row["id"]) for row in await conn.fetch(_WAITING_MERCHANTS)]
+
+
 async def holders(conn: Connection) -> list[Holder]:
     rows = await conn.fetch(_HOLDERS)
     return [
@@ -117,6 +123,7 @@ async def fallback_grants(conn: Connection, limit: int) -> list[Grant]:
             row["number_id"],
             row["channel_no"],
             int(row["due_at"].timestamp() * 1000),
+            row["granted_ms"],
         )
         for row in rows
     ]

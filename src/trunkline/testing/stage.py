@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, cast
 from uuid import UUID
 
@@ -28,6 +29,7 @@ from trunkline.dispatch.calls import KIND, CallFold
 from trunkline.dispatch.checks import CheckLimits
 from trunkline.dispatch.dialer import Dialer, DialerLimits
 from trunkline.dispatch.hangups import HangUps
+from trunkline.dispatch.intent import is_cancelled
 from trunkline.dispatch.intent_batch import Rules
 from trunkline.dispatch.policies import Policies
 from trunkline.dispatch.results import ResultWriter
@@ -159,6 +161,7 @@ class Stage:
             ResultWriter(database, bus),
             SenderLimits(),
             killed=self.controls.killed,
+            unwanted=partial(is_cancelled, database),
         )
         dialer = Dialer(
             database,

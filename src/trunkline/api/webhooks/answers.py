@@ -41,11 +41,16 @@ class Answers:
     keys: CallbackKeys
 
     async def to_answered(self, heard: Heard) -> Document:
-        """The answer gate: a call that was superseded is hung up; if the truth cannot be read, it connects."""
+        """The answer gate: a call that was superseded, or that somebody wants ended, is hung up. If the truth cannot be
+        read, it connects."""
         with bind(attempt_id=str(heard.attempt_id)):
             current = await self._current(heard.attempt_id)
-            if current is not None and (current.is_over or not current.is_newest):
-                log.warning("answer.superseded", call_id=heard.event.call_id)
+            if current is not None and not current.may_connect:
+                log.warning(
+                    "answer.not_connected",
+                    call_id=heard.event.call_id,
+                    reason="hang_up_wanted" if current.hang_up_wanted else "superseded",
+                )
                 return heard.carrier.hang_up_document()
             return await self._connect(heard, current.merchant_id if current else "")
 

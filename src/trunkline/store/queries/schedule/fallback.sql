@@ -28,7 +28,8 @@ WITH RECURSIVE flows AS (
     WHERE n.status = 'active' AND NOT EXISTS (
         SELECT FROM attempts AS a WHERE a.number_id = n.id AND a.channel_no = line.no AND a.holds_channel)
 )
-SELECT d.id, d.version, d.due_at, f.number_id, f.channel_no::int
+SELECT d.id, d.version, d.due_at, f.number_id, f.channel_no::int,
+       (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS granted_ms
 FROM due AS d JOIN free AS f ON f.pool_id = d.pool_id AND f.place = d.place
 ORDER BY d.turn, d.due_at
 LIMIT $1

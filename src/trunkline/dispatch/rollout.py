@@ -1,0 +1,41 @@
+"""Whose leads this platform dispatches: the flag `event_dispatch`, asked merchant by merchant.
+
+Leads of the others are taken in and kept: another system still calls them. Nothing of them is matched, and the intent
+asks once more.
+"""
+
+import time
+from collections.abc import Sequence
+
+from trunkline.control.flags import EVENT_DISPATCH
+from trunkline.control.provider import Flags
+from trunkline.store import schedule
+from trunkline.store.database import Connection
+
+LEFT_OUT = EVENT_DISPATCH.name
+# A flag service takes tens of microseconds for an answer, and a batch asks about the same few merchants.
+FRESH_S = 0.25
+
+
+class Rollout:
+    def __init__(self, flags: Flags):
+        self._flags = flags
+        self._known: dict[tuple[str, str], bool] = {}
+        self._known_since_s = float("-inf")
+
+    def includes(self, reseller_id: str, merchant_id: str) -> bool:
+        if time.monotonic() - self._known_since_s > FRESH_S:
+            self._known, self._known_since_s = {}, time.monotonic()
+        key = (reseller_id, merchant_id)
+        if key not in self._known:
+            self._known[key] = self._flags.is_on(
+                EVENT_DISPATCH, reseller_id=reseller_id, merchant_id=merchant_id
+            )
+        return self._known[key]
+
+    async def left_out(self, conn: Connection) -> Sequence[str]:
+        """The merchants with leads to call, and whose leads are not called here."""
+        if self._flags.is_unset(EVENT_DISPATCH):
+            return ()
+        waiting = await schedule.waiting_merchants(conn)
+        return [merchant for reseller, merchant in waiting if not self.includes(reseller, merchant)]
