@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trunkline.testing.servers import Background
 
 # Every operation takes this many of each kind; the whole stays under a minute.
-EXAMPLES = 12
+EXAMPLES = 5
 CHECKS: Any = [
     not_a_server_error,
     status_code_conformance,
