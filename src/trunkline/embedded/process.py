@@ -15,7 +15,10 @@ from trunkline.embedded.account import Account
 LAUNCHER = Path(__file__).with_name("launch.py")
 # Servers see nothing else of our environment: no PG… variable may bend them, no secret may show in /proc.
 KEPT_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-POLL_S = 0.01
+# An end that is expected is seen at once; whoever watches a server for hours looks four times a second.
+POLL_MIN_S = 0.01
+POLL_MAX_S = 0.25
+POLL_GROWTH = 1.3
 LOG_BYTES_MAX = 10_000_000
 
 
@@ -83,10 +86,11 @@ class Child:
             return log.read().decode(errors="replace")
 
     async def exited(self) -> int:
-        while True:
-            if (status := self.exit_status) is not None:
-                return status
-            await asyncio.sleep(POLL_S)
+        pause_s = POLL_MIN_S
+        while (status := self.exit_status) is None:
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * POLL_GROWTH, POLL_MAX_S)
+        return status
 
     async def stop(self, steps: Sequence[Step]) -> None:
         """Ask, then insist: each step only if the one before did not end it in time."""
