@@ -56,14 +56,13 @@ from trunkline.dispatch.prechecks import Prechecks
 from trunkline.dispatch.results import ResultWriter
 from trunkline.dispatch.rollout import Rollout
 from trunkline.dispatch.sender import Callbacks, Sender, SenderLimits
-from trunkline.jobs.crew import CrewLimits
+from trunkline.jobs.application import load_enricher, load_modules
 from trunkline.jobs.face import JobFace
 from trunkline.jobs.platform.catalogue import PlatformParts, job_files, platform_registry
 from trunkline.jobs.platform.outgoing import Outgoing
 from trunkline.jobs.poker import Poker
+from trunkline.jobs.recurring import declared_schedules
 from trunkline.jobs.service import JobConfig, JobService
-from trunkline.jobs.upkeep import UpkeepLimits
-from trunkline.jobs.worker import ClaimLimits
 from trunkline.loops.alarms import AlarmLoop, Announce
 from trunkline.loops.base import Loop
 from trunkline.loops.channels import ChannelReconciler
@@ -200,6 +199,7 @@ class Platform:
 
         # What follows a call is enqueued with the fact that caused it, and run by the role `jobs`.
         self.poker = Poker(settings.database.session_url if settings.jobs.notify else None)
+        load_modules(settings.jobs.modules)
         self.job_face = JobFace.build(
             self.poker,
             secrets,
@@ -346,7 +346,12 @@ class Platform:
         assert database.url, "connected"
         outgoing = Outgoing(allow_insecure=jobs.allow_insecure_webhooks)
         parts = PlatformParts(
-            self.database, self.job_face.sealer, outgoing, SystemClock(), job_files(self.settings.data_dir)
+            self.database,
+            self.job_face.sealer,
+            outgoing,
+            SystemClock(),
+            job_files(self.settings.data_dir),
+            load_enricher(jobs.enricher),
         )
         registry = platform_registry(parts)
         alarm_url = self.settings.control.alarm_webhook_url
@@ -354,21 +359,13 @@ class Platform:
         registry.add(
             ANNOUNCE_ALARM, AlarmDelivery(alarm_url.get_secret_value() if alarm_url else None, operators).run
         )
-        config = JobConfig(
-            identity=self.settings.identity,
-            claims=ClaimLimits(probe_s=jobs.probe_s, poll_s=jobs.poll_s),
-            crew=CrewLimits(running_max=jobs.concurrency),
-            upkeep=UpkeepLimits(history_s=jobs.history_s, dead_s=jobs.dead_s),
-            lease_s=jobs.lease_s,
-            renew_s=jobs.renew_s,
-            notify=jobs.notify,
-        )
         async with JobService.open(
-            config,
+            JobConfig.of(self.settings),
             registry,
             database.url,
             direct_url=database.direct_url,
             behind_pooler=database.pooler == "transaction",
+            recurring=declared_schedules,
             poker=self.poker,
         ):
             yield

@@ -1,11 +1,12 @@
 """Jobs: durable work after a commit. See `outbox` for the way in, `worker` for the way out, `service` for the whole.
 
-from trunkline.jobs import Cancel, Done, Failed, Policy, Run, Snooze, job
+from trunkline.jobs import Cancel, Done, Failed, Policy, Run, Snooze, job, recurring
 """
 
 from trunkline.jobs.errors import InvalidJob, PayloadRefused, UnknownJobType
 from trunkline.jobs.outbox import Outbox
 from trunkline.jobs.outcomes import Cancel, Done, Failed, Policy, Snooze
+from trunkline.jobs.recurring import Recurring, recurring
 from trunkline.jobs.registry import JobType, Registry, declared, job
 from trunkline.jobs.run import LeaseLost, Run
 
@@ -19,10 +20,12 @@ __all__ = [
     "Outbox",
     "PayloadRefused",
     "Policy",
+    "Recurring",
     "Registry",
     "Run",
     "Snooze",
     "UnknownJobType",
     "declared",
     "job",
+    "recurring",
 ]

@@ -6,9 +6,10 @@ it moved, and a crash leaves neither. Ticks that passed while nobody ran are one
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from trunkline.jobs.cron import parse_rule
+from trunkline.jobs.errors import InvalidJob
 from trunkline.jobs.outbox import Outbox
 from trunkline.jobs.registry import JobType
 from trunkline.loops.base import Loop
@@ -19,6 +20,8 @@ from trunkline.store.jobs import Inserted
 from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
+
+P = TypeVar("P")
 
 WAIT_MAX_S = 30.0
 
@@ -32,6 +35,21 @@ class Recurring:
     payload: Any
     rule: str
     timezone: str = "UTC"
+
+
+# Every schedule that was declared by `recurring`, in any module that was imported.
+declared_schedules: list[Recurring] = []
+
+
+def recurring(name: str, job_type: JobType[P], payload: P, rule: str, *, timezone: str = "UTC") -> Recurring:
+    """Enqueue this job at every tick of the rule, as `cron` explains it. A wrong rule is an `InvalidJob` here."""
+    parse_rule(rule, timezone)
+    job_type.encode(payload)
+    if any(schedule.name == name for schedule in declared_schedules):
+        raise InvalidJob(f"There are two recurring jobs of the name {name}")
+    schedule = Recurring(name, job_type, payload, rule, timezone)
+    declared_schedules.append(schedule)
+    return schedule
 
 
 class Scheduler(Loop):

@@ -16,6 +16,7 @@ from trunkline.settings.values import (
     Folder,
     HttpUrl,
     LongSecret,
+    Modules,
     Name,
     Networks,
     Port,
@@ -292,6 +293,16 @@ class Jobs(Group):
     )
     history_s: Seconds = env("JOB_HISTORY_RETENTION", "168h", "How long finished jobs are remembered.")
     dead_s: Seconds = env("JOB_DEAD_RETENTION", "720h", "How long dead letters wait for a replay.")
+    modules: Modules = env(
+        "JOB_MODULES",
+        "",
+        "Modules that declare job types and recurring jobs of your own, imported at the start.",
+    )
+    enricher: Text | None = env(
+        "CALL_ENRICHER",
+        None,
+        "`package.module:factory` of what is made of an ended call. Unset, its recording and transcript are kept.",
+    )
     allow_insecure_webhooks: Switch = env(
         "WEBHOOK_ALLOW_INSECURE",
         "false",

@@ -101,6 +101,11 @@ Networks = Annotated[
     BeforeValidator(split_networks),
     Allowed("addresses and networks such as `10.0.0.0/8`, with commas between"),
 ]
+Modules = Annotated[
+    tuple[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")], ...],
+    BeforeValidator(split_list),
+    Allowed("names of Python modules such as `acme.jobs`, with commas between"),
+]
 Folder = Annotated[Path, Allowed("a path")]
 Secret = Annotated[SecretStr, Allowed("text")]
 LongSecret = Annotated[SecretStr, Field(min_length=16), Allowed("at least 16 characters")]

@@ -1,0 +1,37 @@
+"""What an application adds to the platform: job types, recurring jobs, an enricher of calls.
+
+JOB_MODULES=acme.jobs                 imported by every process: an API must know a type to enqueue it
+CALL_ENRICHER=acme.calls:enricher     called without arguments, gives an `Enricher`
+"""
+
+from collections.abc import Iterable
+from importlib import import_module
+
+from trunkline.errors import TrunklineError
+from trunkline.jobs.platform.enrichment import Enricher
+
+
+class ApplicationError(TrunklineError):
+    """JOB_MODULES or CALL_ENRICHER cannot be used."""
+
+
+def load_modules(names: Iterable[str]) -> None:
+    """Import what declares job types by `@job` and schedules by `recurring`."""
+    for name in names:
+        try:
+            import_module(name)
+        except Exception as error:
+            raise ApplicationError(f"JOB_MODULES names {name}, which cannot be imported: {error}") from error
+
+
+def load_enricher(path: str | None) -> Enricher | None:
+    if path is None:
+        return None
+    module_name, _, name = path.partition(":")
+    try:
+        enricher: Enricher = getattr(import_module(module_name), name)()
+    except Exception as error:
+        raise ApplicationError(
+            f"CALL_ENRICHER={path} cannot be used: {error}. It is written package.module:factory."
+        ) from error
+    return enricher
