@@ -155,6 +155,33 @@ async def test_freeing_a_key_wakes_the_next_job_without_a_probe(world: JobWorld)
     assert world.workshop.most_running == 1
 
 
+async def test_a_job_whose_key_was_just_being_changed_is_looked_for_again_without_a_probe(
+    world: JobWorld,
+) -> None:
+    before = await world.enqueue("before", kind=world.keyed, concurrency_key="busy")
+    async with world.service(probe_s=NEVER_S, poker=world.poker) as service:
+        await world.ended(before.id)
+        async with world.database.transaction() as tx:
+            assert await tx.fetchval("SELECT key FROM job_keys WHERE key = 'busy' FOR UPDATE")
+            passed_over = await world.enqueue("a", kind=world.keyed, concurrency_key="busy", poke=True)
+            beside = await world.enqueue("b", kind=world.keyed, concurrency_key="free", poke=True)
+            await world.ended(beside.id)
+            assert service.worker._book.next_due_s < float("inf")
+            assert "a" not in world.workshop.names
+        await world.ended(passed_over.id)
+
+
+async def test_a_job_that_runs_for_longer_than_a_lease_keeps_it(world: JobWorld) -> None:
+    enqueued = await world.enqueue("a", "hold")
+    async with world.service(lease_s=5.0, renew_s=0.05):
+        await eventually(
+            lambda: world.sql("SELECT lease_expires_at > locked_at + interval '5.2 s' FROM job_outbox")
+        )
+        world.workshop.gates["a"].set()
+        [job] = await world.ended(enqueued.id)
+    assert (job.attempt_count, job.outcome) == (1, "succeeded")
+
+
 async def test_a_failure_is_tried_again_at_once_and_then_later(world: JobWorld) -> None:
     enqueued = await world.enqueue("a", "raise")
     async with world.service():

@@ -53,7 +53,7 @@ def test_without_settings_there_is_nothing_to_load() -> None:
 
 
 def test_a_module_that_cannot_be_imported_is_named() -> None:
-    with pytest.raises(ApplicationError, match="JOB_MODULES names acme.nowhere"):
+    with pytest.raises(ApplicationError, match=r"JOB_MODULES names acme\.nowhere"):
         load_modules(["acme.nowhere"])
 
 

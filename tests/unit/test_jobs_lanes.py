@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from trunkline.jobs.lanes import MARGIN, LaneBook
+from trunkline.jobs.lanes import BUSY_KEY_S, MARGIN, LaneBook
 from trunkline.jobs.worker import ClaimLimits, survey_wait_s
 from trunkline.store.jobs import Claimed, Lane, NextDue, Place, Survey
 
@@ -47,6 +47,17 @@ def test_a_lane_becomes_hot_when_its_next_job_is_due() -> None:
     book.surveyed([Survey(B, at(9), 9)], now_s=100)
     assert not book.hot(108.9, keyed=False)
     assert book.hot(109, keyed=False) == {B: at(9)}
+
+
+def test_a_lane_with_a_busy_key_is_looked_at_again_from_the_same_place() -> None:
+    book = LaneBook()
+    book.surveyed([Survey(KEYED, at(-5), -5)], now_s=100)
+    lanes = book.hot(100, keyed=True)
+    book.claimed([claimed(KEYED, at(-1))])
+    book.busy(lanes, 100)
+    assert not book.hot(100, keyed=True)
+    assert book.next_due_s == 100 + BUSY_KEY_S
+    assert book.hot(100 + BUSY_KEY_S, keyed=True) == {KEYED: at(-5)}
 
 
 def test_a_worker_without_room_can_sleep_although_something_is_due() -> None:

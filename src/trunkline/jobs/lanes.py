@@ -14,6 +14,8 @@ from trunkline.store.jobs import Claimed, Lane, NextDue, Place, Survey
 
 # How far below the moment of an empty look the floor stays: the usual length of a transaction that enqueues.
 MARGIN = timedelta(seconds=0.5)
+# A key's row is locked for the length of a small transaction.
+BUSY_KEY_S = 0.02
 
 
 class LaneBook:
@@ -71,6 +73,13 @@ class LaneBook:
             self._due_s.pop(lane, None)
             if next_due.due_in_s is not None:
                 self._due_s[lane] = self._look_s(lane, now_s + next_due.due_in_s)
+
+    def busy(self, lanes: Mapping[Lane, Place], now_s: float) -> None:
+        """A concurrency key of theirs was just being changed: look again in a moment, from the same places."""
+        for lane, place in lanes.items():
+            self._floors[lane] = place
+            self._hot.discard(lane)
+            self._due_s[lane] = now_s + BUSY_KEY_S
 
     @property
     def next_due_s(self) -> float:

@@ -96,8 +96,9 @@ class JobService:
             database, registry, self.hold, self.crew, claimant, config.claims, now_s=now_s
         )
         self.keeper = LeaseKeeper(
-            database, registry, self.hold, self.crew, claimant, renew_s=config.renew_s, now_s=now_s
-        )
+            database, registry, self.hold, self.crew, claimant, renew_s=config.renew_s, now_s=now_s,
+            interval_s=min(1.0, config.renew_s / 2),
+        )  # fmt: skip
         self.reaper = Reaper(database, registry, poker)
         self.scheduler = Scheduler(database, Outbox(registry, poker), recurring)
         self.upkeep = Upkeep(database, registry, poker, config.upkeep)

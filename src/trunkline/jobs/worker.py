@@ -135,8 +135,10 @@ class JobWorker(Loop):
         if look.claimed:
             looked_at = look.at - timedelta(seconds=ahead_s)
             self._begin(look.claimed, asked_s, looked_at, is_full=not was_all)
-        if was_all:
+        if was_all and look.is_whole:
             await self._look_forward(lanes, look.at)
+        elif not look.is_whole:
+            self._book.busy(lanes, self._now_s())
         return len(look.claimed)
 
     async def _look_forward(self, lanes: Mapping[Lane, Place], looked_at: datetime) -> None:
@@ -171,8 +173,10 @@ class JobWorker(Loop):
         if not candidates:
             return Look(looked_at, []), True
         async with self._database.transaction() as tx:
-            claimed = await jobs.claim_keyed(tx, candidates, self._claimant, self._registry.running_max)
-        return Look(looked_at, claimed), len(candidates) < limit
+            claimed, is_whole = await jobs.claim_keyed(
+                tx, candidates, self._claimant, self._registry.running_max
+            )
+        return Look(looked_at, claimed, is_whole), len(candidates) < limit
 
     def _begin(self, claimed: list[Claimed], asked_s: float, looked_at: datetime, *, is_full: bool) -> None:
         claimed.sort(key=lambda job: (job.priority, job.run_at, job.id))

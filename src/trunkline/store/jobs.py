@@ -112,10 +112,12 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What a claim got, and the moment up to which it has seen everything."""
+    """What a claim got, and the moment up to which it has seen everything. Not whole: but for jobs under a concurrency
+    key that somebody was just changing."""
 
     at: datetime
     claimed: list[Claimed]
+    is_whole: bool = True
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -267,8 +269,9 @@ async def keyed_candidates(
 
 async def claim_keyed(
     tx: Connection, candidates: Sequence[Candidate], claimant: Claimant, running_max: Mapping[str, int]
-) -> list[Claimed]:
-    """Claim as many as their keys have room for. `running_max` says how many of a type may run under one key."""
+) -> tuple[list[Claimed], bool]:
+    """Claim as many as their keys have room for, and whether every key could be asked: one that somebody is changing
+    is passed over. `running_max` says how many of a type may run under one key."""
     wanted = sorted({(c.job_type, c.concurrency_key) for c in candidates})
     locked = await tx.fetch(_LOCK_KEYS, [w[0] for w in wanted], [w[1] for w in wanted])
     rows = await tx.fetch(
@@ -280,7 +283,7 @@ async def claim_keyed(
         claimant.worker,
         claimant.lease_s,
     )
-    return [Claimed(*row) for row in rows]
+    return [Claimed(*row) for row in rows], len(locked) == len(wanted)
 
 
 async def survey(conn: Connection, job_types: Sequence[str]) -> list[Survey]:

@@ -157,7 +157,10 @@ class JobWorld:
         async with self.database.connection() as conn:
             _, candidates = await jobs.keyed_candidates(conn, lanes, limit)
         async with self.database.transaction() as tx:
-            yield await jobs.claim_keyed(tx, candidates, Claimant(worker, lease_s), {"keyed_work": per_key})
+            claimed, _ = await jobs.claim_keyed(
+                tx, candidates, Claimant(worker, lease_s), {"keyed_work": per_key}
+            )
+            yield claimed
 
     async def job(self, job_id: UUID) -> Job:
         async with self.database.connection() as conn:
