@@ -5,7 +5,7 @@ from trunkline.jobs import Cancel, Done, Failed, Policy, Run, Snooze, job, recur
 
 from trunkline.jobs.errors import InvalidJob, PayloadRefused, UnknownJobType
 from trunkline.jobs.outbox import Outbox
-from trunkline.jobs.outcomes import Cancel, Done, Failed, Policy, Snooze
+from trunkline.jobs.outcomes import Cancel, Done, Failed, Outcome, Policy, Snooze
 from trunkline.jobs.recurring import Recurring, recurring
 from trunkline.jobs.registry import JobType, Registry, declared, job
 from trunkline.jobs.run import LeaseLost, Run
@@ -18,6 +18,7 @@ __all__ = [
     "JobType",
     "LeaseLost",
     "Outbox",
+    "Outcome",
     "PayloadRefused",
     "Policy",
     "Recurring",
