@@ -21,7 +21,7 @@ from trunkline.api.admin_key import ensure_admin_key
 from trunkline.api.agent_face import AgentFace
 from trunkline.api.application import create_api
 from trunkline.api.body_guard import BodyRule
-from trunkline.api.deps import ApiDeps, ApiLimits, Probe
+from trunkline.api.deps import ApiDeps, ApiLimits, Probe, ReminderRules
 from trunkline.api.server import HttpServer, bind
 from trunkline.api.status import create_status
 from trunkline.api.store import Store
@@ -77,6 +77,8 @@ from trunkline.mailbox.inbox import Inbox
 from trunkline.mailbox.processing import FailureRule
 from trunkline.mailbox.retention import MailboxRetention
 from trunkline.mailbox.worker import MailboxWorker
+from trunkline.reminders.follower import ReminderFollower
+from trunkline.reminders.scheduler import ReminderScheduler
 from trunkline.router.allocator import Allocated, Allocator, NoneFree
 from trunkline.router.config import RouterConfig
 from trunkline.router.pods import Pods
@@ -222,6 +224,12 @@ class Platform:
                 settings.leader.duration_s, settings.leader.renew_deadline_s, settings.leader.retry_period_s
             ),
         )
+        self.reminders = ReminderScheduler(
+            database,
+            self._schedule,
+            interval_s=settings.reminders.poll_s,
+            batch_max=settings.reminders.batch_max,
+        )
         self._loops: dict[str, list[Loop]] = {
             "api": [],
             "dispatcher": [self.dialer],
@@ -242,6 +250,8 @@ class Platform:
                 MailboxRetention(database, keep_s=settings.mailboxes.keep_s),
                 MailboxGauges(database),
                 Heartbeat(self.leadership, database, bus, guardian),
+                self.reminders,
+                ReminderFollower(database),
                 AlarmLoop(self.leadership, database, bus, clock, announce=self._announce(settings)),
             ],
         }
@@ -404,6 +414,7 @@ class Platform:
                 jobs=self.job_face,
                 accounts=self.accounts,
                 inbox=self.inbox,
+                reminders=ReminderRules(self.reminders.horizon_s, self.settings.reminders.attempts_max),
             ),
             [
                 *webhooks.hot_routes(),

@@ -11,9 +11,9 @@ from trunkline.testing.hurry import hurrying
 from trunkline.testing.installation import open_installation
 from trunkline.testing.promises import keeps_its_promises
 
-# Which process passes a point, by the first part of its name. Those of jobs are crashed in a test of their own.
+# Which process passes a point, by the first part of its name. Those elsewhere are crashed in tests of their own.
 PROCESS = {"dialer": "dialer-1", "results": "dialer-1", "inbox": "face", "mailbox": "folder"}
-ELSEWHERE = frozenset({"jobs"})
+ELSEWHERE = frozenset({"jobs", "reminders"})
 POINTS = sorted(point for point in CRASH_POINTS if point.partition(".")[0] not in ELSEWHERE)
 
 

@@ -10,6 +10,7 @@ from fastapi.routing import iter_route_contexts
 from trunkline.testing.api_world import ApiWorld, open_api
 
 OPEN = {"/health", "/ready", "/metrics"}
+REMINDER_ACTS = ("skip", "next", "pause", "resume")
 
 
 class Operation(NamedTuple):
@@ -163,6 +164,10 @@ async def test_filters_do_not_reach_beyond_the_tenant(world: ApiWorld) -> None:
                 ("POST", "/api/v1/do-not-call"),
                 ("POST", "/api/v1/do-not-call/bulk"),
                 ("POST", "/api/v1/mailboxes/{kind}/{key}/events"),
+                ("POST", "/api/v1/reminders"),
+                ("PATCH", "/api/v1/reminders/{reminder_id}"),
+                ("DELETE", "/api/v1/reminders/{reminder_id}"),
+                *(("POST", f"/api/v1/reminders/{{reminder_id}}/{what}") for what in REMINDER_ACTS),
             },
         ),
     ],

@@ -56,6 +56,14 @@ class ApiLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class ReminderRules:
+    """How far ahead occurrences are made, and how often one is tried unless its reminder says otherwise."""
+
+    horizon_s: float = 120.0
+    attempts_max: int = 3
+
+
+@dataclass(frozen=True, slots=True)
 class ApiDeps:
     database: Database
     clock: Clock
@@ -73,6 +81,7 @@ class ApiDeps:
     accounts: AccountDesk | None = None
     # Without it nothing is appended to mailboxes.
     inbox: Inbox | None = None
+    reminders: ReminderRules = ReminderRules()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ import binascii
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
@@ -79,6 +80,13 @@ class Cursors:
         if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= first):
             raise _bad_cursor()
         return int(text)
+
+    def start_wall(self, first: datetime) -> datetime:
+        """For lists by wall time, which has no zone."""
+        try:
+            return datetime.fromisoformat(self.start_key(first.isoformat())).replace(tzinfo=None)
+        except ValueError:
+            raise _bad_cursor() from None
 
     def start_key(self, first: str) -> str:
         if self._given is None:

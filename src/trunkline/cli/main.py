@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from trunkline import __version__
-from trunkline.cli import control, jobs, leads, mailbox, numbers
+from trunkline.cli import control, jobs, leads, mailbox, numbers, reminders
 from trunkline.cli.console import out
 from trunkline.errors import TrunklineError
 from trunkline.settings import Settings, load_settings
@@ -28,6 +28,7 @@ app.add_typer(jobs.app, name="jobs")
 app.add_typer(leads.app, name="leads")
 app.add_typer(mailbox.app, name="mailbox")
 app.add_typer(numbers.app, name="numbers")
+app.add_typer(reminders.app, name="reminders")
 app.add_typer(numbers.pools, name="pools")
 app.add_typer(numbers.merchants, name="merchants")
 

@@ -26,6 +26,7 @@ _TITLES = {
     "router": "Router",
     "jobs": "Jobs",
     "mailboxes": "Mailboxes",
+    "reminders": "Reminders",
     "control": "Controls, flags and alarms",
     "spans": "Spans",
 }

@@ -335,6 +335,24 @@ class Mailboxes(Group):
     )
 
 
+class Reminders(Group):
+    """Making the occurrences of reminders, and how often each is tried."""
+
+    poll_s: Seconds = env(
+        "SCHEDULER_POLL_INTERVAL_SECONDS", "60s", "How often to look for reminders that are due."
+    )
+    batch_max: int = env(
+        "SCHEDULER_BATCH_SIZE",
+        10,
+        "Reminders that one look takes at most. A full one is repeated at once.",
+        ge=1,
+        le=1000,
+    )
+    attempts_max: int = env(
+        "RETRY_MAX_ATTEMPTS", 3, "Attempts of an occurrence, unless its reminder says otherwise.", ge=1, le=20
+    )
+
+
 class Control(Group):
     """What steers the platform while it runs."""
 
@@ -411,6 +429,7 @@ class Settings(Group):
     router: Router = Router()
     jobs: Jobs = Jobs()
     mailboxes: Mailboxes = Mailboxes()
+    reminders: Reminders = Reminders()
     control: Control = Control()
     spans: Spans = Spans()
 

@@ -217,6 +217,20 @@ JOBS_FOUND_BY_POLL = _counter(
     "job_poll_scanned_total", "Jobs that were claimed after a look at everything instead of a poke."
 )
 
+# Reminders
+REMINDER_OCCURRENCES = _counter(
+    "reminder_occurrences_total", "Occurrences of reminders that became due: made, missed.", "result"
+)
+REMINDERS_PROCESSED = _counter(
+    "reminders_processed_total", "Occurrences that have ended, answered or failed."
+)
+REMINDERS_FAILED = _counter("reminders_failed_total", "Occurrences that ended without an answer.")
+REMINDERS_RETRIED = _counter("reminders_retried_total", "Times that an occurrence was put off to a retry.")
+REMINDER_LOCK_CONTENTION = _counter(
+    "reminder_lock_contention_total",
+    "Times that a scheduler found a due reminder taken by another one. Normal.",
+)
+
 # Steering: controls and alarms
 CONTROLS = _gauge("controls", "Stops in force, or growing back from one, by scope.", "scope")
 CONTROLS_AGE_SECONDS = _gauge(

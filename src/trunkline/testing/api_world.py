@@ -123,6 +123,7 @@ class ApiWorld:
             "entry_id": await self._list_phone(merchant_id),
             "account_id": await self._add_account(merchant_id),
             **await self._add_mailbox(merchant_id),
+            "reminder_id": await self._add_reminder(merchant_id),
         }
 
     async def _list_phone(self, merchant_id: str) -> str:
@@ -170,6 +171,17 @@ class ApiWorld:
             await mailbox_kinds.insert(tx, kind, _TENANTS[merchant_id], self.jobs.sealer.seal("secret"))
             await mailboxes.append(tx, [NewEvent(kind, key, "first", "opened", {})])
         return {"kind": kind, "key": key}
+
+    async def _add_reminder(self, merchant_id: str) -> str:
+        body = {
+            "merchant_id": merchant_id,
+            "phone": "+14155550123",
+            "starts_at": "2090-05-01T09:00",
+            "timezone": "UTC",
+            "rrule": "FREQ=DAILY",
+            "carrier": "twilio",
+        }
+        return str(expect(await self.admin.post("/api/v1/reminders", body), 201)["id"])
 
     async def somebody_waits_for_a_lock(self) -> None:
         """Wait until a statement of this database waits for another transaction."""

@@ -27,6 +27,11 @@ CRASH_POINTS: frozenset[str] = frozenset(
         "jobs.after_run",
         "jobs.before_finish",
         "jobs.reaper_locked",
+        "reminders.after_claim",
+        "reminders.after_occurrence",
+        "reminders.after_lead",
+        "reminders.before_commit",
+        "reminders.after_commit",
     }
 )
 

@@ -1,0 +1,379 @@
+"""Reminders: calls at a local time, once or by a rule."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from fastapi import APIRouter, BackgroundTasks, Query, Response
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+
+from trunkline.api.auth import API_ROOT, LeadsKey, ReadKey
+from trunkline.api.deps import Api, Deps
+from trunkline.api.errors import conflict, invalid, unknown
+from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, Body, Out, found
+from trunkline.api.ownership import record
+from trunkline.api.paging import LAST_ID, Cursors, Page, PageOut, PageQuery
+from trunkline.api.principal import Principal
+from trunkline.api.routes.leads import bring, e164
+from trunkline.dispatch.policies import campaign_key
+from trunkline.leads import ingest, phones
+from trunkline.leads.ingest import FieldProblem, ObjectId, Refused, Text
+from trunkline.reminders import changes, making
+from trunkline.reminders.request import (
+    CARRIER,
+    LATE_MINUTES_MAX,
+    ReminderRequest,
+    WallMoment,
+    prepare,
+    stored_series,
+)
+from trunkline.reminders.states import State
+from trunkline.store import leads, policy, reminders
+from trunkline.store.database import Connection
+from trunkline.store.leads import AdmissionKey
+from trunkline.store.reminders import NewReminder, Occurrence, Reminder
+
+router = APIRouter(prefix=f"{API_ROOT}/reminders", tags=["reminders"])
+
+Status = Literal["ACTIVE", "PAUSED", "ENDED"]
+UPCOMING_MAX = 100
+
+
+class ReminderOut(Out):
+    id: UUID
+    request_id: str | None
+    reseller_id: str
+    merchant_id: str
+    phone: str = Field(description="As E.164.")
+    timezone: str
+    starts_at: datetime = Field(description="Wall time in `timezone`.")
+    rrule: str | None
+    message: str | None
+    assistant_id: str | None
+    payload: dict[str, Any]
+    carrier: str | None
+    pool: str = Field(validation_alias=AliasChoices("pool_id", "pool"))
+    priority: int
+    max_attempts: int
+    late_s: int = Field(description="How late it is rung at most after an outage.")
+    reporting_webhook_url: str | None
+    status: Status
+    ended_reason: Literal["finished", "cancelled"] | None
+    next_wall: datetime | None = Field(description="The next occurrence that is not made yet, as wall time.")
+    next_at: datetime | None = Field(description="The same as an instant. null: paused or ended.")
+    created_at: datetime
+    updated_at: datetime
+
+
+class OccurrenceOut(Out):
+    id: UUID
+    reminder_id: UUID
+    wall_at: datetime = Field(description="Wall time in the reminder's zone.")
+    scheduled_at: datetime
+    state: State
+    skip_reason: Literal["asked", "missed", "paused", "cancelled"] | None
+    lead_id: UUID | None
+    attempt_count: int
+    max_attempts: int
+    next_retry_at: datetime | None
+    last_error: str | None
+    idempotency_key: str | None = Field(description="`{id}-{attempt}-{8 hex}` of the newest attempt.")
+    external_call_id: str | None = Field(description="The carrier's id of the newest call.")
+    created_at: datetime
+    updated_at: datetime
+
+
+class UpcomingOut(BaseModel):
+    wall_at: datetime
+    at: datetime
+    skipped: bool = Field(description="It was skipped ahead of its time.")
+
+
+class UpcomingListOut(BaseModel):
+    items: list[UpcomingOut]
+
+
+class ReminderQuery(PageQuery):
+    merchant_id: ObjectId | None = None
+    status: Status | None = None
+    phone: Text | None = Field(None, min_length=1, max_length=phones.TEXT_MAX)
+
+
+class UpcomingQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    limit: int = Field(10, ge=1, le=UPCOMING_MAX)
+
+
+class ReminderChange(Body):
+    """What is left out stays as it is. The schedule cannot be changed: cancel it and make another one."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"message": "Time for both medicines."}]})
+
+    message: Text | None = Field(None, min_length=1, max_length=2000)
+    assistant_id: Text | None = Field(None, min_length=1, max_length=200)
+    payload: dict[str, Any] | None = None
+    priority: int | None = Field(None, ge=1, le=99, strict=True)
+    max_attempts: int | None = Field(None, ge=1, le=20, strict=True)
+    late_minutes: int | None = Field(None, ge=0, le=LATE_MINUTES_MAX, strict=True)
+
+
+class SkipIn(Body):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"wall_at": "2030-05-06T09:00"}]})
+
+    wall_at: WallMoment | None = Field(None, description="Which one, as wall time. Left out: the next one.")
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=ReminderOut,
+    responses=WRITE_ERRORS | {200: {"model": ReminderOut, "description": "This request was sent before."}},
+    summary="Make a reminder",
+)
+async def create_reminder(
+    body: ReminderRequest, who: LeadsKey, api: Deps, response: Response, afterwards: BackgroundTasks
+) -> Reminder:
+    """With a `request_id` it is safe to repeat: 200 and the same reminder, or 409 if that one had other content."""
+    merchant_id = body.merchant_id or who.tenant.merchant_id
+    if merchant_id is None:
+        raise invalid(FieldProblem("merchant_id", "Name the merchant: this key is not bound to one."))
+    async with api.store.writing() as tx:
+        new = await _prepared(tx, api, who, body, merchant_id)
+        reminder = await reminders.insert(tx, new)
+        if reminder is None:
+            response.status_code = 200
+            return await _sent_before(tx, new)
+        if body.windows:
+            await _put_windows(tx, who, reminder, body)
+        reminder, made = await making.make_due(tx, reminder, api.deps.reminders.horizon_s)
+        await record(tx, who, "reminder.made", reminder.id, reminder.tenant)
+    afterwards.add_task(bring, api, made)
+    return reminder
+
+
+@router.get("", response_model=PageOut[ReminderOut], responses=READ_ERRORS, summary="List reminders")
+async def list_reminders(query: Annotated[ReminderQuery, Query()], who: ReadKey, api: Deps) -> Page[Reminder]:
+    """Newest first."""
+    cursors = Cursors("reminders", who, query)
+    async with api.store.reading() as connection:
+        rows = await reminders.list_reminders(
+            connection,
+            who.tenant,
+            merchant_id=query.merchant_id,
+            status=query.status,
+            phone=e164(query.phone),
+            before=cursors.start_id(LAST_ID),
+            limit=cursors.fetch_limit,
+        )
+    return cursors.page(rows, lambda reminder: reminder.id)
+
+
+@router.get("/{reminder_id}", response_model=ReminderOut, responses=READ_ERRORS, summary="Get a reminder")
+async def get_reminder(reminder_id: UUID, who: ReadKey, api: Deps) -> Reminder:
+    async with api.store.reading() as connection:
+        return found(await reminders.get(connection, who.tenant, reminder_id), "reminder")
+
+
+@router.patch(
+    "/{reminder_id}", response_model=ReminderOut, responses=WRITE_ERRORS, summary="Change a reminder"
+)
+async def change_reminder(reminder_id: UUID, body: ReminderChange, who: LeadsKey, api: Deps) -> Reminder:
+    """From the next occurrence on: one that is a lead already stays as it is."""
+    given = body.model_dump(exclude_none=True)
+    if "late_minutes" in given:
+        given["late_s"] = given.pop("late_minutes") * 60
+    problem = ingest.payload_problem(body.payload or {}, api.deps.limits.payload_bytes_max)
+    if problem is not None:
+        raise invalid(problem)
+    async with api.store.writing() as tx:
+        reminder = await _locked(tx, who, reminder_id)
+        changed = await reminders.edit(tx, reminder.id, given)
+        await record(tx, who, "reminder.changed", reminder.id, reminder.tenant, fields=sorted(given))
+    return changed
+
+
+@router.get(
+    "/{reminder_id}/upcoming",
+    response_model=UpcomingListOut,
+    responses=READ_ERRORS,
+    summary="When a reminder rings next",
+)
+async def get_upcoming(
+    reminder_id: UUID, query: Annotated[UpcomingQuery, Query()], who: ReadKey, api: Deps
+) -> UpcomingListOut:
+    """The occurrences that are not made yet, in order. None while it is paused."""
+    async with api.store.reading() as connection:
+        reminder = found(await reminders.get(connection, who.tenant, reminder_id), "reminder")
+        place = making.next_place(reminder)
+        places = stored_series(reminder).upcoming(place, query.limit) if place else []
+        known = await reminders.known_walls(connection, reminder_id, [each.wall for each in places])
+    return UpcomingListOut(
+        items=[UpcomingOut(wall_at=each.wall, at=each.at, skipped=each.wall in known) for each in places]
+    )
+
+
+@router.get(
+    "/{reminder_id}/occurrences",
+    response_model=PageOut[OccurrenceOut],
+    responses=READ_ERRORS,
+    summary="List what became of a reminder's occurrences",
+)
+async def list_occurrences(
+    reminder_id: UUID, query: Annotated[PageQuery, Query()], who: ReadKey, api: Deps
+) -> Page[Occurrence]:
+    """Newest first. The state is that of the lead, at most a second or two late."""
+    cursors = Cursors(f"occurrences {reminder_id}", who, query)
+    before = cursors.start_wall(datetime(9999, 12, 31))  # noqa: DTZ001 (a wall time)
+    async with api.store.reading() as connection:
+        found(await reminders.get(connection, who.tenant, reminder_id), "reminder")
+        rows = await reminders.occurrences(connection, reminder_id, before=before, limit=cursors.fetch_limit)
+    return cursors.page(rows, lambda occurrence: occurrence.wall_at.isoformat())
+
+
+@router.post(
+    "/{reminder_id}/skip",
+    response_model=ReminderOut,
+    responses=WRITE_ERRORS,
+    summary="Skip one occurrence of a reminder",
+)
+async def skip_occurrence(reminder_id: UUID, body: SkipIn, who: LeadsKey, api: Deps) -> Reminder:
+    """The next one, or the one at a wall time. One that is a lead already is ended, unless its phone rings by now."""
+    async with api.store.writing() as tx:
+        reminder = await _locked(tx, who, reminder_id)
+        skipped = await changes.skip(tx, reminder, body.wall_at)
+        if skipped is None:
+            raise conflict(
+                "nothing_to_skip", "There is no such occurrence that has not been made or skipped."
+            )
+        reminder, place = skipped
+        await record(
+            tx, who, "reminder.skipped", reminder.id, reminder.tenant, wall_at=place.wall.isoformat()
+        )
+    return reminder
+
+
+@router.post(
+    "/{reminder_id}/next",
+    response_model=ReminderOut,
+    responses=WRITE_ERRORS,
+    summary="Ring the next occurrence now",
+)
+async def ring_next(reminder_id: UUID, who: LeadsKey, api: Deps, afterwards: BackgroundTasks) -> Reminder:
+    """In the place of its own time. Windows, limits and stops hold as they do for every call."""
+    async with api.store.writing() as tx:
+        reminder = await _locked(tx, who, reminder_id)
+        if making.next_place(reminder) is None:
+            raise conflict("not_active", f"This reminder is {reminder.status}: it has no next occurrence.")
+        reminder, made = await making.make_now(tx, reminder)
+        await record(tx, who, "reminder.rung", reminder.id, reminder.tenant)
+    afterwards.add_task(bring, api, made)
+    return reminder
+
+
+@router.post(
+    "/{reminder_id}/pause", response_model=ReminderOut, responses=WRITE_ERRORS, summary="Pause a reminder"
+)
+async def pause_reminder(reminder_id: UUID, who: LeadsKey, api: Deps) -> Reminder:
+    """What waits is skipped; who is being called goes on talking. Safe to repeat."""
+    async with api.store.writing() as tx:
+        reminder = await _locked(tx, who, reminder_id)
+        if reminder.status == "ACTIVE":
+            reminder = await changes.pause(tx, reminder)
+            await record(tx, who, "reminder.paused", reminder.id, reminder.tenant)
+    if reminder.status == "ENDED":
+        raise conflict("not_active", "This reminder has ended.")
+    return reminder
+
+
+@router.post(
+    "/{reminder_id}/resume", response_model=ReminderOut, responses=WRITE_ERRORS, summary="Resume a reminder"
+)
+async def resume_reminder(
+    reminder_id: UUID, who: LeadsKey, api: Deps, afterwards: BackgroundTasks
+) -> Reminder:
+    """From its next occurrence on: what went by in the pause is not made up for. Safe to repeat."""
+    made: list[UUID] = []
+    async with api.store.writing() as tx:
+        reminder = await _locked(tx, who, reminder_id)
+        if reminder.status == "ENDED":
+            raise conflict("not_active", "This reminder has ended.")
+        if reminder.status == "PAUSED":
+            reminder = await changes.resume(tx, reminder)
+            reminder, made = await making.make_due(tx, reminder, api.deps.reminders.horizon_s)
+            await record(tx, who, "reminder.resumed", reminder.id, reminder.tenant)
+    afterwards.add_task(bring, api, made)
+    return reminder
+
+
+@router.delete(
+    "/{reminder_id}", response_model=ReminderOut, responses=DELETE_ERRORS, summary="Cancel a reminder"
+)
+async def cancel_reminder(
+    reminder_id: UUID,
+    who: LeadsKey,
+    api: Deps,
+    hang_up: Annotated[bool, Query(description="Cut short a call that is going on.")] = False,
+) -> Reminder:
+    """It rings no more. It stays readable, with its occurrences. Safe to repeat."""
+    async with api.store.writing() as tx:
+        reminder = await _locked(tx, who, reminder_id)
+        reminder = await changes.cancel(tx, reminder, hang_up=hang_up)
+        await record(tx, who, "reminder.cancelled", reminder.id, reminder.tenant, hang_up=hang_up)
+    return reminder
+
+
+async def _locked(tx: Connection, who: Principal, reminder_id: UUID) -> Reminder:
+    return found(await reminders.lock(tx, who.tenant, reminder_id), "reminder")
+
+
+async def _prepared(
+    tx: Connection, api: Api, who: Principal, body: ReminderRequest, merchant_id: str
+) -> NewReminder:
+    carrier = body.carrier or (None if body.pool else CARRIER)
+    key = AdmissionKey(merchant_id, None, None)
+    if not await leads.admissions(tx, who.tenant, [key]):
+        raise unknown("merchant_id", "merchant")
+    pool_id = await reminders.pool(tx, merchant_id, body.pool, carrier)
+    if pool_id is None:
+        raise invalid(_no_pool(body, carrier))
+    key = AdmissionKey(merchant_id, pool_id, None)
+    admission = (await leads.admissions(tx, who.tenant, [key]))[key]
+    prepared = prepare(
+        body.model_copy(update={"carrier": carrier}),
+        admission,
+        attempts=api.deps.reminders.attempts_max,
+        payload_bytes_max=api.deps.limits.payload_bytes_max,
+    )
+    if isinstance(prepared, Refused):
+        raise invalid(*prepared.problems)
+    return prepared
+
+
+def _no_pool(body: ReminderRequest, carrier: str | None) -> FieldProblem:
+    if body.pool is None:
+        return FieldProblem(
+            "carrier", f"There is no pool whose numbers are all of {carrier}. Name another one."
+        )
+    if carrier is None:
+        return FieldProblem("pool", f"This merchant has no pool {body.pool!r}.")
+    return FieldProblem(
+        "pool", f"This merchant has no pool {body.pool!r} whose numbers are all of {carrier}."
+    )
+
+
+async def _sent_before(tx: Connection, new: NewReminder) -> Reminder:
+    assert new.request_id is not None, "only a request_id is taken twice"
+    reminder = found(await reminders.by_request(tx, new.merchant_id, new.request_id), "reminder")
+    if reminder.request_hash != new.request_hash:
+        raise conflict(
+            "request_id_reused", "This request_id was used before with other content. Choose another one."
+        )
+    return reminder
+
+
+async def _put_windows(tx: Connection, who: Principal, reminder: Reminder, body: ReminderRequest) -> None:
+    """As a layer of calling policy under the reminder's id: the dial looks at it like at every other one."""
+    document = {"windows": [window.model_dump(mode="json", exclude_unset=True) for window in body.windows]}
+    key = campaign_key(reminder.merchant_id, reminder.id)
+    await policy.put(tx, key, document, owner=reminder.tenant, actor=who.actor)

@@ -1,0 +1,1 @@
+"""Campaigns: many leads under one policy."""

@@ -1,0 +1,101 @@
+"""Skipping, pausing, resuming and cancelling, each under the lock of its series.
+
+Who is being called right now goes on talking; what waits is ended and was skipped. Locks are taken in one order: the
+series, then its leads, then its occurrences.
+"""
+
+from dataclasses import replace
+from datetime import datetime
+from uuid import UUID
+
+from trunkline.model import new_id
+from trunkline.reminders.making import advanced, next_place
+from trunkline.reminders.request import stored_series
+from trunkline.reminders.series import Place
+from trunkline.reminders.walltime import instant
+from trunkline.states import LeadStatus
+from trunkline.store import lead_edits, reminders
+from trunkline.store.database import Connection
+from trunkline.store.reminders import NewOccurrence, Reminder
+
+SEARCH_MAX = 10_000
+
+
+async def pause(tx: Connection, reminder: Reminder) -> Reminder:
+    """Its place is kept, and nothing is made."""
+    await _end_waiting(tx, reminder, "paused")
+    return await reminders.move(tx, replace(reminder, status="PAUSED", next_at=None))
+
+
+async def resume(tx: Connection, reminder: Reminder) -> Reminder:
+    """From the first occurrence that is yet to come: what went by in the pause is not made up for."""
+    assert reminder.next_wall is not None, "a paused reminder keeps its place"
+    series = stored_series(reminder)
+    since = Place(reminder.next_wall, instant(reminder.next_wall, reminder.timezone), reminder.next_no)
+    place = series.first_from(reminder.now, since)
+    if place is None:
+        return await reminders.move(
+            tx, replace(reminder, status="ENDED", ended_reason="finished", next_wall=None, next_at=None)
+        )
+    return await reminders.move(
+        tx, replace(reminder, status="ACTIVE", next_wall=place.wall, next_at=place.at, next_no=place.no)
+    )
+
+
+async def cancel(tx: Connection, reminder: Reminder, *, hang_up: bool) -> Reminder:
+    await _end_waiting(tx, reminder, "cancelled", hang_up=hang_up)
+    if reminder.status == "ENDED":
+        return reminder
+    return await reminders.move(
+        tx, replace(reminder, status="ENDED", ended_reason="cancelled", next_wall=None, next_at=None)
+    )
+
+
+async def skip(tx: Connection, reminder: Reminder, wall: datetime | None) -> tuple[Reminder, Place] | None:
+    """One occurrence: the next one, or the one at that wall time. None: there is no such occurrence to skip."""
+    waiting = await reminders.open_leads(tx, reminder.id, wall) if wall else []
+    if waiting and await _end(tx, reminder, [each.lead_id for each in waiting], "asked"):
+        return reminder, Place(waiting[0].wall_at, reminder.now, 0)
+    place = _find(reminder, wall)
+    if place is None or not await reminders.insert_occurrence(tx, _skipped(reminder, place)):
+        return None
+    if place == next_place(reminder):
+        reminder = await reminders.move(tx, advanced(reminder, stored_series(reminder), place))
+    return reminder, place
+
+
+def _find(reminder: Reminder, wall: datetime | None) -> Place | None:
+    place = next_place(reminder)
+    if place is None or wall is None:
+        return place
+    series = stored_series(reminder)
+    for _ in range(SEARCH_MAX):
+        if place is None or place.wall >= wall:
+            break
+        place = series.after(place)
+    return place if place is not None and place.wall == wall else None
+
+
+def _skipped(reminder: Reminder, place: Place) -> NewOccurrence:
+    return NewOccurrence(
+        new_id(), reminder.id, place.wall, place.at, "SKIPPED", "asked", reminder.max_attempts
+    )
+
+
+async def _end_waiting(tx: Connection, reminder: Reminder, reason: str, *, hang_up: bool = False) -> None:
+    waiting = await reminders.open_leads(tx, reminder.id)
+    await _end(tx, reminder, [each.lead_id for each in waiting], reason, hang_up=hang_up)
+
+
+async def _end(
+    tx: Connection, reminder: Reminder, lead_ids: list[UUID], reason: str, *, hang_up: bool = False
+) -> int:
+    """How many of them were skipped. Those that are being called end with their call."""
+    if not lead_ids:
+        return 0
+    locked = await lead_edits.lock(tx, reminder.tenant, lead_ids)
+    called = [lead.id for lead in locked.values() if lead.status == LeadStatus.PROCESSING]
+    ended = await lead_edits.abort(tx, sorted(locked.keys() - set(called)), f"reminder {reason}")
+    if called and reason == "cancelled":
+        await lead_edits.request_cancel(tx, called, f"reminder {reason}", hang_up=hang_up)
+    return await reminders.skip(tx, [lead.id for lead in ended], reason)

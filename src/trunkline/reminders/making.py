@@ -1,0 +1,127 @@
+"""Making occurrences: the one place where a reminder becomes a lead.
+
+Everything happens in the caller's transaction, under the lock of the series: the occurrence, its lead, and the place
+that the series has come to. A crash before the commit leaves nothing, a crash after it everything. Two guards stand
+behind the lock: the wall time is unique within the series, and the lead's `request_id` is made from it.
+"""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from trunkline.crashpoint import crash_point
+from trunkline.leads import ingest
+from trunkline.leads.ingest import LeadRequest, Refused
+from trunkline.model import new_id
+from trunkline.reminders.request import stored_series
+from trunkline.reminders.series import Place, Series
+from trunkline.store import leads, reminders
+from trunkline.store.database import Connection
+from trunkline.store.leads import AdmissionKey, NewLead
+from trunkline.store.reminders import NewOccurrence, Reminder
+from trunkline.telemetry import metrics
+
+# After a long outage a series has many missed occurrences. So many are recorded in one transaction.
+STEPS_MAX = 200
+
+
+async def make_due(tx: Connection, reminder: Reminder, horizon_s: float) -> tuple[Reminder, list[UUID]]:
+    """Make what is due within the horizon, in order. The series as it is now, and the new leads."""
+    series, until = stored_series(reminder), reminder.now + timedelta(seconds=horizon_s)
+    made: list[UUID] = []
+    for _ in range(STEPS_MAX):
+        place = next_place(reminder)
+        if place is None or place.at > until:
+            break
+        made += await _make(tx, reminder, place, place.at)
+        reminder = advanced(reminder, series, place)
+    return await reminders.move(tx, reminder), made
+
+
+async def make_now(tx: Connection, reminder: Reminder) -> tuple[Reminder, list[UUID]]:
+    """Make the next occurrence at once, in the place of its own time."""
+    place = next_place(reminder)
+    assert place is not None, "the caller has looked"
+    made = await _make(tx, reminder, place, reminder.now)
+    return await reminders.move(tx, advanced(reminder, stored_series(reminder), place)), made
+
+
+def next_place(reminder: Reminder) -> Place | None:
+    if reminder.next_wall is None or reminder.next_at is None:
+        return None
+    return Place(reminder.next_wall, reminder.next_at, reminder.next_no)
+
+
+def advanced(reminder: Reminder, series: Series, place: Place) -> Reminder:
+    """The series after this occurrence: at the next one, or at its end."""
+    after = series.after(place, reminder.last_at)
+    if after is None:
+        return replace(
+            reminder,
+            status="ENDED",
+            ended_reason="finished",
+            next_wall=None,
+            next_at=None,
+            last_at=place.at,
+        )
+    return replace(reminder, next_wall=after.wall, next_at=after.at, next_no=after.no, last_at=place.at)
+
+
+async def _make(tx: Connection, reminder: Reminder, place: Place, wanted_at: datetime) -> list[UUID]:
+    is_missed = wanted_at < reminder.now - timedelta(seconds=reminder.late_s)
+    occurrence = NewOccurrence(
+        id=new_id(),
+        reminder_id=reminder.id,
+        wall_at=place.wall,
+        scheduled_at=wanted_at,
+        state="SKIPPED" if is_missed else "SCHEDULED",
+        skip_reason="missed" if is_missed else None,
+        max_attempts=reminder.max_attempts,
+    )
+    if not await reminders.insert_occurrence(tx, occurrence):
+        return []
+    crash_point("reminders.after_occurrence")
+    metrics.REMINDER_OCCURRENCES.labels("missed" if is_missed else "made").inc()
+    return [] if is_missed else await _make_lead(tx, reminder, occurrence)
+
+
+async def _make_lead(tx: Connection, reminder: Reminder, occurrence: NewOccurrence) -> list[UUID]:
+    key = AdmissionKey(reminder.merchant_id, reminder.pool_id, reminder.campaign_id)
+    admission = (await leads.admissions(tx, reminder.tenant, [key]))[key]
+    match ingest.prepare(lead_request(reminder, occurrence), admission):
+        case Refused(problems):
+            await _fail(tx, occurrence, "; ".join(problem.error for problem in problems))
+            return []
+        case NewLead() as new:
+            lead = await leads.insert(tx, new)
+            crash_point("reminders.after_lead")
+            if lead is None:
+                await _fail(tx, occurrence, "This person is on a list of those who are not to be called.")
+                return []
+            await reminders.give_lead(tx, occurrence.id, lead.id, lead.version, None)
+            return [lead.id]
+
+
+async def _fail(tx: Connection, occurrence: NewOccurrence, error: str) -> None:
+    metrics.REMINDERS_FAILED.inc()
+    metrics.REMINDERS_PROCESSED.inc()
+    await reminders.give_lead(tx, occurrence.id, None, None, error)
+
+
+def lead_request(reminder: Reminder, occurrence: NewOccurrence) -> LeadRequest:
+    said = {"message": reminder.message, "assistant_id": reminder.assistant_id}
+    told = {name: value for name, value in said.items() if value is not None}
+    return LeadRequest(
+        request_id=f"reminder/{reminder.id}/{occurrence.wall_at.isoformat()}",
+        phone=reminder.phone,
+        timezone=reminder.timezone,
+        payload=reminder.payload
+        | told
+        | {"reminder_id": str(reminder.id), "occurrence_id": str(occurrence.id)},
+        scheduled_at=occurrence.scheduled_at,
+        priority=reminder.priority,
+        campaign_id=reminder.campaign_id,
+        pool=reminder.pool_id,
+        max_attempts=reminder.max_attempts,
+        reporting_webhook_url=reminder.reporting_webhook_url,
+    )

@@ -1,0 +1,159 @@
+"""Recurrence rules (RFC 5545), in wall time and one occurrence at a time. Pure.
+
+A rule says on which days and at which hours of the clock on the wall; what instant that is, `walltime` says. Nothing
+here lists all occurrences: a rule may have no end. The next one is found from the last one, as if the rule had begun
+there. That is the same rule, because every occurrence lies in a period that the interval does not leave out, and has
+the day, month and time that the rule would take from its start. So a step costs the same in the tenth year too.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from itertools import islice
+from zoneinfo import ZoneInfo
+
+from dateutil.rrule import rrule, rrulestr  # type: ignore[import-untyped]
+
+COUNT_MAX = 10_000
+INTERVAL_MAX = 1000
+PER_DAY_MAX = 24
+TEXT_MAX = 500
+
+_FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY")
+_PARTS = frozenset(
+    {"FREQ", "INTERVAL", "COUNT", "UNTIL", "WKST", "BYMONTH", "BYMONTHDAY", "BYYEARDAY", "BYWEEKNO", "BYDAY"}
+    | {"BYHOUR", "BYMINUTE", "BYSETPOS"}
+)
+_UNTIL = re.compile(r"(\d{8})(?:T(\d{6})(Z?))?")
+_DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule without its end, and its end: at the latest `until`, at most `count` occurrences."""
+
+    text: str
+    count: int | None = None
+    until: datetime | None = None
+
+    def allows(self, wall: datetime, no: int) -> bool:
+        """Whether the occurrence of that number, at that time, is still one."""
+        return (self.count is None or no <= self.count) and (self.until is None or wall <= self.until)
+
+
+@dataclass(frozen=True, slots=True)
+class BadRule:
+    error: str
+
+
+def parse(text: str, start: datetime, zone: str) -> Rule | BadRule:
+    """`start` is a wall time in `zone`: the first moment that may be an occurrence."""
+    parts = _split(text)
+    if isinstance(parts, BadRule):
+        return parts
+    for check in (_frequency, _numbers):
+        if (problem := check(parts)) is not None:
+            return problem
+    until = _until(parts.pop("UNTIL", None), zone)
+    if isinstance(until, BadRule):
+        return until
+    count = int(parts.pop("COUNT", "0")) or None
+    if until is not None and until < start:
+        return BadRule("The rule ends before the reminder starts.")
+    rule = Rule(";".join(f"{name}={value}" for name, value in parts.items()), count, until)
+    return _unusable(rule, start) or rule
+
+
+def first(rule: Rule, start: datetime) -> datetime | None:
+    """The first occurrence at `start` or after it, whatever the rule's end."""
+    found: datetime | None = next(_walls(rule.text, start), None)
+    return found
+
+
+def following(rule: Rule, last: datetime) -> datetime | None:
+    """The occurrence after the one at `last`, whatever the rule's end. None: the calendar is at its end."""
+    return next((wall for wall in islice(_walls(rule.text, last), 2) if wall > last), None)
+
+
+def _walls(text: str, start: datetime) -> Iterator[datetime]:
+    return iter(_parsed(text, start))
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str, start: datetime) -> rrule:
+    return rrulestr(text, dtstart=start, cache=False)
+
+
+def _split(text: str) -> dict[str, str] | BadRule:
+    text = text.strip().upper().removeprefix("RRULE:")
+    parts: dict[str, str] = {}
+    for part in text.rstrip(";").split(";"):
+        name, found, value = part.partition("=")
+        if not found or not value or name in parts:
+            return BadRule(f"{part[:40]!r} is no part of a rule. Write one like FREQ=WEEKLY;BYDAY=MO,TH.")
+        if name not in _PARTS:
+            return BadRule(
+                f"{name[:40]!r} is not allowed here. The start and the time zone are fields of their own."
+            )
+        parts[name] = value
+    if "COUNT" in parts and "UNTIL" in parts:
+        return BadRule("A rule ends by COUNT or by UNTIL, not by both.")
+    return parts
+
+
+def _frequency(parts: dict[str, str]) -> BadRule | None:
+    if parts.get("FREQ") not in _FREQUENCIES:
+        return BadRule(f"FREQ must be one of {', '.join(_FREQUENCIES)}: nobody is called every minute.")
+    if parts["FREQ"] == "HOURLY" and "BYSETPOS" in parts:
+        return BadRule("BYSETPOS chooses among the days of a period: an hour has none.")
+    return None
+
+
+def _numbers(parts: dict[str, str]) -> BadRule | None:
+    for name, most in (("COUNT", COUNT_MAX), ("INTERVAL", INTERVAL_MAX)):
+        value = parts.get(name, "1")
+        if not (value.isascii() and value.isdecimal() and len(value) < 10 and 1 <= int(value) <= most):
+            return BadRule(f"{name} must be a whole number from 1 to {most}.")
+    return None
+
+
+def _until(text: str | None, zone: str) -> datetime | BadRule | None:
+    """As wall time. A date alone means the end of that day."""
+    if text is None:
+        return None
+    match = _UNTIL.fullmatch(text)
+    try:
+        if match is None:
+            raise ValueError(text)
+        moment = datetime.strptime(f"{match[1]}{match[2] or '235959'}+0000", "%Y%m%d%H%M%S%z")
+        if match[3]:
+            moment = moment.astimezone(ZoneInfo(zone))
+    except (ValueError, OverflowError):
+        return BadRule("UNTIL must be a date or a time like 20301231 or 20301231T090000Z.")
+    return moment.replace(tzinfo=None)
+
+
+def _unusable(rule: Rule, start: datetime) -> BadRule | None:
+    try:
+        if next(_walls(rule.text, _in_the_last_years(start)), None) is None:
+            return BadRule("No day fits this rule: it would never ring.")
+        some = list(islice(_walls(rule.text, start), PER_DAY_MAX + 1))
+    except (ValueError, TypeError, OverflowError) as error:
+        return BadRule(f"The rule cannot be read: {str(error)[:200] or 'something in it is no number'}.")
+    if len(some) > PER_DAY_MAX and some[-1] - some[0] < _DAY:
+        return BadRule(f"The rule rings more than {PER_DAY_MAX} times a day.")
+    if rule.until is not None and (not some or some[0] > rule.until):
+        return BadRule("The rule ends before its first occurrence.")
+    return None
+
+
+def _in_the_last_years(start: datetime) -> datetime:
+    """The same day in a year from 9944 to 9971.
+
+    A rule that no day fits is searched for until the calendar ends, in the year 9999: from today three million days.
+    From there it is at most 56 years. Within 1901 to 2099, and 8000 years later, weekdays and leap years repeat every
+    28 years, so what never happens there never happens here.
+    """
+    return start.replace(year=9944 + (start.year - 2000) % 28)

@@ -1,0 +1,67 @@
+"""A series and the place that it has come to. Pure.
+
+Instants only grow. Where clocks are put forward, two wall times may be one instant, or change places (02:30 is rung at
+03:30, after 03:00): whatever does not come after the one before it is left out.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from trunkline.reminders import recurrence
+from trunkline.reminders.recurrence import Rule
+from trunkline.reminders.walltime import instant
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An occurrence: its wall time, its instant, its number in the rule."""
+
+    wall: datetime
+    at: datetime
+    no: int
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    starts_at: datetime
+    zone: str
+    rule: Rule | None
+
+    def places(self) -> Iterator[Place]:
+        """All of them, one after the other."""
+        place = self._first()
+        while place is not None:
+            yield place
+            place = self.after(place)
+
+    def after(self, place: Place, last_at: datetime | None = None) -> Place | None:
+        """The occurrence after this one. `last_at` is the instant that it must come after."""
+        later_than = max(place.at, last_at or place.at)
+        if self.rule is None:
+            return None
+        wall, no = recurrence.following(self.rule, place.wall), place.no + 1
+        while wall is not None and self.rule.allows(wall, no):
+            if (at := instant(wall, self.zone)) > later_than:
+                return Place(wall, at, no)
+            wall, no = recurrence.following(self.rule, wall), no + 1
+        return None
+
+    def first_from(self, moment: datetime, since: Place | None = None) -> Place | None:
+        """The first occurrence that is not before the moment, searched from `since` on."""
+        place = since or self._first()
+        while place is not None and place.at < moment:
+            place = self.after(place)
+        return place
+
+    def upcoming(self, since: Place, limit: int) -> list[Place]:
+        found = [since]
+        while len(found) < limit and (place := self.after(found[-1])) is not None:
+            found.append(place)
+        return found
+
+    def _first(self) -> Place | None:
+        wall = recurrence.first(self.rule, self.starts_at) if self.rule else self.starts_at
+        if wall is None or (self.rule and not self.rule.allows(wall, 1)):
+            return None
+        return Place(wall, instant(wall, self.zone), 1)

@@ -1,0 +1,247 @@
+"""Reminders: series and their occurrences. What they mean is decided in `trunkline.reminders`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from trunkline.store.database import Connection
+from trunkline.store.rows import pick, pick_or_none
+from trunkline.store.sql import query
+from trunkline.store.tenants import Tenant
+
+_INSERT = query("reminders/insert")
+_BY_REQUEST = query("reminders/by_request")
+_GET = query("reminders/get")
+_LOCK = query("reminders/lock")
+_LIST = query("reminders/list")
+_DUE = query("reminders/due")
+_CLAIM = query("reminders/claim")
+_MOVE = query("reminders/move")
+_EDIT = query("reminders/edit")
+_INSERT_OCCURRENCE = query("reminders/insert_occurrence")
+_GIVE_LEAD = query("reminders/give_lead")
+_OPEN_LEADS = query("reminders/open_leads")
+_SKIP = query("reminders/skip")
+_KNOWN_WALLS = query("reminders/known_walls")
+_OCCURRENCES = query("reminders/occurrences")
+_POOL = query("reminders/pool")
+
+
+@dataclass(frozen=True, slots=True)
+class NewReminder:
+    id: UUID
+    reseller_id: str
+    merchant_id: str
+    request_id: str | None
+    request_hash: bytes
+    phone: str
+    timezone: str
+    starts_at: datetime
+    rrule: str | None
+    message: str | None
+    assistant_id: str | None
+    payload: dict[str, Any]
+    carrier: str | None
+    pool_id: str
+    has_windows: bool
+    priority: int
+    max_attempts: int
+    late_s: int
+    reporting_webhook_url: str | None
+    next_wall: datetime
+    next_at: datetime
+    next_no: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reminder:
+    """A series. `next_wall`, `next_at` and `next_no` name the occurrence to be made next."""
+
+    id: UUID
+    reseller_id: str
+    merchant_id: str
+    request_id: str | None
+    request_hash: bytes
+    phone: str
+    timezone: str
+    starts_at: datetime
+    rrule: str | None
+    message: str | None
+    assistant_id: str | None
+    payload: dict[str, Any]
+    carrier: str | None
+    pool_id: str
+    has_windows: bool
+    priority: int
+    max_attempts: int
+    late_s: int
+    reporting_webhook_url: str | None
+    status: str
+    ended_reason: str | None
+    next_wall: datetime | None
+    next_at: datetime | None
+    next_no: int
+    last_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    # Postgres' clock when this was read.
+    now: datetime
+
+    @property
+    def tenant(self) -> Tenant:
+        return Tenant(self.reseller_id, self.merchant_id)
+
+    @property
+    def campaign_id(self) -> UUID | None:
+        """Under which its own windows are found."""
+        return self.id if self.has_windows else None
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    id: UUID
+    reminder_id: UUID
+    wall_at: datetime
+    scheduled_at: datetime
+    state: str
+    skip_reason: str | None
+    lead_id: UUID | None
+    attempt_count: int
+    max_attempts: int
+    next_retry_at: datetime | None
+    last_error: str | None
+    idempotency_key: str | None
+    external_call_id: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NewOccurrence:
+    id: UUID
+    reminder_id: UUID
+    wall_at: datetime
+    scheduled_at: datetime
+    state: str
+    skip_reason: str | None
+    max_attempts: int
+    last_error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLead:
+    """The lead of an occurrence that has not ended."""
+
+    id: UUID
+    lead_id: UUID
+    wall_at: datetime
+
+
+async def insert(tx: Connection, new: NewReminder) -> Reminder | None:
+    """None if the merchant has sent this request before."""
+    values = (getattr(new, name) for name in NewReminder.__dataclass_fields__)
+    return pick_or_none(Reminder, await tx.fetchrow(_INSERT, *values))
+
+
+async def by_request(tx: Connection, merchant_id: str, request_id: str) -> Reminder | None:
+    return pick_or_none(Reminder, await tx.fetchrow(_BY_REQUEST, merchant_id, request_id))
+
+
+async def get(conn: Connection, tenant: Tenant, reminder_id: UUID) -> Reminder | None:
+    row = await conn.fetchrow(_GET, tenant.reseller_id, tenant.merchant_id, reminder_id)
+    return pick_or_none(Reminder, row)
+
+
+async def lock(tx: Connection, tenant: Tenant, reminder_id: UUID) -> Reminder | None:
+    row = await tx.fetchrow(_LOCK, tenant.reseller_id, tenant.merchant_id, reminder_id)
+    return pick_or_none(Reminder, row)
+
+
+async def list_reminders(
+    conn: Connection,
+    tenant: Tenant,
+    *,
+    merchant_id: str | None,
+    status: str | None,
+    phone: str | None,
+    before: UUID,
+    limit: int,
+) -> list[Reminder]:
+    rows = await conn.fetch(
+        _LIST, tenant.reseller_id, tenant.merchant_id, before, merchant_id, status, phone, limit
+    )
+    return [pick(Reminder, row) for row in rows]
+
+
+async def due(conn: Connection, *, horizon_s: float, limit: int) -> list[UUID]:
+    return [row["id"] for row in await conn.fetch(_DUE, horizon_s, limit)]
+
+
+async def claim(tx: Connection, reminder_id: UUID, *, horizon_s: float) -> Reminder | None:
+    """None if somebody else has it, or has made its occurrence already."""
+    return pick_or_none(Reminder, await tx.fetchrow(_CLAIM, reminder_id, horizon_s))
+
+
+async def move(tx: Connection, reminder: Reminder) -> Reminder:
+    """Write where a locked series has come to."""
+    row = await tx.fetchrow(
+        _MOVE,
+        reminder.id,
+        reminder.status,
+        reminder.ended_reason,
+        reminder.next_wall,
+        reminder.next_at,
+        reminder.next_no,
+        reminder.last_at,
+    )
+    return _changed(row)
+
+
+async def edit(tx: Connection, reminder_id: UUID, changes: Mapping[str, Any]) -> Reminder:
+    names = ("message", "assistant_id", "payload", "priority", "max_attempts", "late_s")
+    return _changed(await tx.fetchrow(_EDIT, reminder_id, *(changes.get(name) for name in names)))
+
+
+def _changed(row: Any) -> Reminder:
+    assert row is not None, "a reminder that is locked does not go away"
+    return pick(Reminder, row)
+
+
+async def insert_occurrence(tx: Connection, new: NewOccurrence) -> bool:
+    """False if it was made or skipped before."""
+    values = (getattr(new, name) for name in NewOccurrence.__dataclass_fields__)
+    return await tx.fetchval(_INSERT_OCCURRENCE, *values) is not None
+
+
+async def give_lead(
+    tx: Connection, occurrence_id: UUID, lead_id: UUID | None, lead_version: int | None, error: str | None
+) -> None:
+    await tx.execute(_GIVE_LEAD, occurrence_id, lead_id, lead_version, error)
+
+
+async def open_leads(tx: Connection, reminder_id: UUID, wall_at: datetime | None = None) -> list[OpenLead]:
+    return [pick(OpenLead, row) for row in await tx.fetch(_OPEN_LEADS, reminder_id, wall_at)]
+
+
+async def skip(tx: Connection, lead_ids: Sequence[UUID], reason: str) -> int:
+    return len(await tx.fetch(_SKIP, lead_ids, reason))
+
+
+async def known_walls(conn: Connection, reminder_id: UUID, walls: Sequence[datetime]) -> dict[datetime, str]:
+    """Of these wall times, those that have an occurrence, and its state."""
+    rows = await conn.fetch(_KNOWN_WALLS, reminder_id, walls)
+    return {row["wall_at"]: row["state"] for row in rows}
+
+
+async def occurrences(
+    conn: Connection, reminder_id: UUID, *, before: datetime, limit: int
+) -> list[Occurrence]:
+    return [pick(Occurrence, row) for row in await conn.fetch(_OCCURRENCES, reminder_id, before, limit)]
+
+
+async def pool(conn: Connection, merchant_id: str, pool_id: str | None, carrier: str | None) -> str | None:
+    """From which a merchant's reminders are rung. None: there is no such pool."""
+    found: str | None = await conn.fetchval(_POOL, merchant_id, pool_id, carrier)
+    return found

@@ -1,0 +1,305 @@
+"""Making occurrences, each once; what becomes of them."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+import structlog
+
+from trunkline.model import new_id
+from trunkline.reminders.follower import ReminderFollower
+from trunkline.reminders.scheduler import ReminderScheduler
+from trunkline.store.database import Database, connect
+from trunkline.telemetry import metrics
+from trunkline.testing.crashpoints import CRASH_POINTS, run_until_crash
+
+POINTS = sorted(point for point in CRASH_POINTS if point.startswith("reminders."))
+
+# A scheduler in a process of its own, for one look.
+PROGRAM = """
+import asyncio, sys
+from trunkline.reminders.scheduler import ReminderScheduler
+from trunkline.store.database import connect
+
+async def nobody(lead_ids): ...
+
+async def main():
+    database = await connect(sys.argv[1], pool_size=2)
+    await ReminderScheduler(database, nobody, interval_s=60, batch_max=3).run_once()
+    await database.close()
+
+asyncio.run(main())
+"""
+
+
+@dataclass
+class World:
+    url: str
+    database: Database
+    told: list[UUID] = field(default_factory=list)
+
+    def scheduler(self, batch_max: int = 10) -> ReminderScheduler:
+        return ReminderScheduler(self.database, self._tell, interval_s=60, batch_max=batch_max)
+
+    async def _tell(self, lead_ids: Sequence[UUID]) -> None:
+        self.told += lead_ids
+
+    async def sql(self, text: str, *args: Any) -> Any:
+        async with self.database.connection() as conn:
+            return await conn.fetchval(text, *args)
+
+    async def rows(self, text: str, *args: Any) -> list[dict[str, Any]]:
+        async with self.database.connection() as conn:
+            return [dict(row) for row in await conn.fetch(text, *args)]
+
+    async def reminder(
+        self, due_in_s: float = -1, rrule: str | None = "FREQ=DAILY", late_s: int = 900
+    ) -> UUID:
+        """One whose next occurrence is due then."""
+        reminder_id, at = new_id(), datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=due_in_s)
+        await self.sql(
+            "INSERT INTO reminders (id, reseller_id, merchant_id, request_hash, phone, timezone, starts_at, rrule,"
+            " pool_id, late_s, next_wall, next_at)"
+            " VALUES ($1, 'r', 'm', sha256('x'), '+14155550123', 'UTC', $2, $3, 'p', $4, $2, $5)",
+            reminder_id,
+            at.replace(tzinfo=None),
+            rrule,
+            late_s,
+            at,
+        )
+        return reminder_id
+
+    async def occurrences(self, reminder_id: UUID) -> list[dict[str, Any]]:
+        return await self.rows(
+            "SELECT * FROM reminder_occurrences WHERE reminder_id = $1 ORDER BY wall_at", reminder_id
+        )
+
+    async def is_whole(self, reminder_ids: Sequence[UUID], each: int = 1) -> None:
+        """Every occurrence has its lead, every lead its occurrence, and nobody has two."""
+        assert await self.sql("SELECT count(*) FROM reminder_occurrences") == each * len(reminder_ids)
+        assert await self.sql("SELECT count(DISTINCT lead_id) FROM reminder_occurrences") == each * len(
+            reminder_ids
+        )
+        assert await self.sql("SELECT count(*) FROM leads") == each * len(reminder_ids)
+
+
+@pytest.fixture
+async def world(database_url: str) -> AsyncIterator[World]:
+    database = await connect(database_url, pool_size=6)
+    async with database.connection() as conn:
+        await conn.execute("INSERT INTO resellers (id, name) VALUES ('r', 'r')")
+        await conn.execute("INSERT INTO merchants (id, reseller_id, name) VALUES ('m', 'r', 'm')")
+        await conn.execute("INSERT INTO pools (id, reseller_id, name) VALUES ('p', 'r', 'p')")
+    yield World(database_url, database)
+    await database.close()
+
+
+async def test_what_is_due_becomes_a_lead_once(world: World) -> None:
+    reminder = await world.reminder()
+    assert await world.scheduler().run_once() == 1
+    assert await world.scheduler().run_once() == 0
+    [occurrence] = await world.occurrences(reminder)
+    assert occurrence["state"] == "SCHEDULED"
+    assert world.told == [occurrence["lead_id"]]
+    assert await world.sql("SELECT next_wall FROM reminders") == occurrence["wall_at"] + timedelta(days=1)
+
+
+async def test_an_occurrence_is_a_lead_before_its_time_comes(world: World) -> None:
+    reminder = await world.reminder(due_in_s=100)
+    await world.reminder(due_in_s=200)
+    assert await world.scheduler().run_once() == 1
+    [occurrence] = await world.occurrences(reminder)
+    due = await world.sql("SELECT due_at FROM leads WHERE id = $1", occurrence["lead_id"])
+    assert due == occurrence["scheduled_at"]
+
+
+async def test_a_full_batch_is_followed_by_the_next_at_once(world: World) -> None:
+    made = [await world.reminder() for _ in range(7)]
+    assert await world.scheduler(batch_max=2).run_once() == 7
+    await world.is_whole(made)
+
+
+async def test_many_schedulers_make_each_occurrence_once(world: World) -> None:
+    made = [await world.reminder() for _ in range(20)]
+    before = metrics.REMINDER_LOCK_CONTENTION._value.get()
+    total = await asyncio.gather(*(world.scheduler(batch_max=5).run_once() for _ in range(4)))
+    assert sum(total) == 20
+    assert metrics.REMINDER_LOCK_CONTENTION._value.get() > before, "they met, and one gave way"
+    await world.is_whole(made)
+
+
+async def test_one_that_another_process_holds_is_passed_over_and_said_so(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reminder = await world.reminder()
+    log = structlog.testing.CapturingLogger()
+    monkeypatch.setattr("trunkline.reminders.scheduler.log", log)
+    async with world.database.transaction() as tx:
+        await tx.execute("SELECT FROM reminders WHERE id = $1 FOR UPDATE", reminder)
+        assert await world.scheduler(batch_max=1).run_once() == 0
+    [line] = log.calls
+    assert (line.method_name, line.args) == ("debug", (f"Reminder {reminder} already being processed",))
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_a_crash_between_any_two_steps_makes_each_occurrence_once(world: World, point: str) -> None:
+    made = [await world.reminder() for _ in range(4)]
+    await run_until_crash([sys.executable, "-c", PROGRAM, world.url], point, nth=2)
+    await world.scheduler().run_once()
+    await world.is_whole(made)
+
+
+async def test_after_an_outage_what_is_not_too_old_is_rung_late_and_the_rest_is_skipped(world: World) -> None:
+    reminder = await world.reminder(due_in_s=-3 * 3600 - 60, rrule="FREQ=HOURLY")
+    await world.scheduler().run_once()
+    found = [(each["state"], each["skip_reason"]) for each in await world.occurrences(reminder)]
+    assert found == [("SKIPPED", "missed")] * 3 + [("SCHEDULED", None)]
+    assert await world.sql("SELECT next_at > now() FROM reminders")
+
+
+async def test_a_very_long_outage_is_worked_off_piece_by_piece(world: World) -> None:
+    await world.reminder(due_in_s=-500 * 3600, rrule="FREQ=HOURLY", late_s=60)
+    await world.scheduler(batch_max=1).run_once()
+    assert await world.sql("SELECT count(*) FROM reminder_occurrences WHERE skip_reason = 'missed'") >= 499
+    assert await world.sql("SELECT next_at > now() FROM reminders")
+
+
+async def test_a_one_off_ends_with_its_occurrence(world: World) -> None:
+    await world.reminder(rrule=None)
+    await world.scheduler().run_once()
+    assert await world.rows("SELECT status, ended_reason, next_at FROM reminders") == [
+        {"status": "ENDED", "ended_reason": "finished", "next_at": None}
+    ]
+
+
+class Story:
+    """What a lead goes through, told step by step."""
+
+    def __init__(self, world: World, lead_id: UUID, number: UUID):
+        self._world, self._lead_id, self._number, self._attempts = world, lead_id, number, 0
+
+    async def dialled(self, call_id: str | None = None) -> None:
+        self._attempts += 1
+        await self._world.sql(
+            "UPDATE leads SET status = 'PROCESSING', attempt_count = attempt_count + 1, version = version + 1"
+            " WHERE id = $1",
+            self._lead_id,
+        )
+        await self._world.sql(
+            "INSERT INTO attempts (id, lead_id, attempt_no, reseller_id, merchant_id, number_id, channel_no, carrier,"
+            " account, to_phone, from_phone, dialer, carrier_call_id)"
+            " VALUES ($1, $2, $3, 'r', 'm', $4, 1, 'vapi', 'default', '+14155550123', '+14155550100', 'd', $5)",
+            new_id(),
+            self._lead_id,
+            self._attempts,
+            self._number,
+            call_id,
+        )
+
+    async def not_answered(self) -> None:
+        await self._end_attempt("busy", answered=False)
+        await self._world.sql(
+            "UPDATE leads SET status = 'BACKLOG', due_at = now() + interval '60 s', version = version + 1"
+            " WHERE id = $1",
+            self._lead_id,
+        )
+
+    async def finished(self, outcome: str, *, answered: bool) -> None:
+        await self._end_attempt("completed", answered=answered)
+        await self._world.sql(
+            "UPDATE leads SET status = 'FINISHED', outcome = $2, outcome_reason = 'so', finished_at = now(),"
+            " version = version + 1 WHERE id = $1",
+            self._lead_id,
+            outcome,
+        )
+
+    async def _end_attempt(self, reason: str, *, answered: bool) -> None:
+        await self._world.sql(
+            "UPDATE attempts SET state = 'ended', holds_channel = false, end_reason = $2,"
+            " answered_at = CASE WHEN $3 THEN now() END WHERE lead_id = $1 AND holds_channel",
+            self._lead_id,
+            reason,
+            answered,
+        )
+
+
+async def _begun(world: World) -> tuple[UUID, UUID, Story]:
+    reminder = await world.reminder(rrule=None)
+    await world.scheduler().run_once()
+    [occurrence] = await world.occurrences(reminder)
+    return reminder, occurrence["id"], Story(world, occurrence["lead_id"], new_id())
+
+
+async def _followed(world: World, reminder: UUID) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    with structlog.testing.capture_logs() as logs:
+        await ReminderFollower(world.database).run_once()
+    [occurrence] = await world.occurrences(reminder)
+    return occurrence, [(line["log_level"], line["event"]) for line in logs]
+
+
+async def test_the_state_follows_the_lead_to_an_answer(world: World) -> None:
+    reminder, id_, story = await _begun(world)
+    await story.dialled()
+    found, lines = await _followed(world, reminder)
+    assert (found["state"], found["attempt_count"], found["external_call_id"]) == ("PROCESSING", 1, None)
+    assert lines == [("info", f"Processing reminder {id_} (attempt 1/3)")]
+    assert found["idempotency_key"].startswith(f"{id_}-1-")
+    assert len(found["idempotency_key"]) == 36 + 3 + 8
+    await world.sql("UPDATE attempts SET carrier_call_id = 'call-1'")
+    found, lines = await _followed(world, reminder)
+    assert (found["external_call_id"], lines) == ("call-1", [("info", f"Call initiated for reminder {id_}")])
+    await story.finished("ANSWERED", answered=True)
+    found, lines = await _followed(world, reminder)
+    assert (found["state"], lines) == ("COMPLETED", [])
+    assert (await _followed(world, reminder))[1] == [], "nothing is left to follow"
+
+
+async def test_the_state_follows_the_lead_through_retries_to_its_failure(world: World) -> None:
+    reminder, id_, story = await _begun(world)
+    failed, retried = metrics.REMINDERS_FAILED._value.get(), metrics.REMINDERS_RETRIED._value.get()
+    keys = set()
+    for attempt in (1, 2):
+        await story.dialled(f"call-{attempt}")
+        await story.not_answered()
+        found, lines = await _followed(world, reminder)
+        keys.add(found["idempotency_key"])
+        assert (found["state"], found["attempt_count"], found["last_error"]) == (
+            "PENDING_RETRY",
+            attempt,
+            "busy",
+        )
+        assert found["next_retry_at"] is not None
+        assert lines == [
+            ("info", f"Processing reminder {id_} (attempt {attempt}/3)"),
+            ("info", f"Call initiated for reminder {id_}"),
+            ("warning", f"Reminder {id_} failed, scheduling retry"),
+        ]
+    await story.dialled("call-3")
+    await story.finished("NO_ANSWER", answered=False)
+    found, lines = await _followed(world, reminder)
+    assert (found["state"], found["next_retry_at"], found["last_error"]) == ("FAILED", None, "NO_ANSWER: so")
+    assert lines[-1] == ("error", f"Reminder {id_} permanently failed")
+    assert len(keys | {found["idempotency_key"]}) == 3, "each attempt has a key of its own"
+    assert metrics.REMINDERS_FAILED._value.get() == failed + 1
+    assert metrics.REMINDERS_RETRIED._value.get() == retried + 2
+
+
+async def test_a_machine_that_answers_is_no_completion(world: World) -> None:
+    reminder, _, story = await _begun(world)
+    await story.dialled("call-1")
+    await story.finished("VOICEMAIL", answered=True)
+    assert (await _followed(world, reminder))[0]["state"] == "FAILED"
+
+
+async def test_many_followers_write_each_change_once(world: World) -> None:
+    made = [await _begun(world) for _ in range(3)]
+    for _, _, story in made:
+        await story.dialled(None)
+        await world.sql("UPDATE attempts SET holds_channel = false, state = 'ended'")
+    followers = [ReminderFollower(world.database) for _ in range(4)]
+    assert sum(await asyncio.gather(*(each.run_once() for each in followers))) == 3

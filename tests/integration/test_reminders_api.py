@@ -1,0 +1,240 @@
+"""Reminders through the API."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from trunkline.testing.api_world import ApiWorld, expect, open_api
+
+ROOT = "/api/v1/reminders"
+
+
+@pytest.fixture
+async def world(database_url: str) -> AsyncIterator[ApiWorld]:
+    async with open_api(database_url) as world:
+        yield world
+
+
+def wall(in_s: float = 3600) -> str:
+    return (datetime.now(UTC) + timedelta(seconds=in_s)).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def body(**more: Any) -> dict[str, Any]:
+    usual = {"phone": "+14155550123", "starts_at": wall(), "timezone": "UTC", "carrier": "twilio"}
+    return usual | more
+
+
+async def make(world: ApiWorld, status: int = 201, **more: Any) -> dict[str, Any]:
+    return expect(await world.tenant("a1", "leads").post(ROOT, body(**more)), status)
+
+
+async def act(
+    world: ApiWorld, reminder: dict[str, Any], what: str, status: int = 200, **more: Any
+) -> dict[str, Any]:
+    answer = await world.tenant("a1", "leads").post(f"{ROOT}/{reminder['id']}/{what}", more)
+    return expect(answer, status)
+
+
+async def occurrences(world: ApiWorld, reminder: dict[str, Any]) -> list[dict[str, Any]]:
+    answer = await world.tenant("a1", "read").get(f"{ROOT}/{reminder['id']}/occurrences")
+    items: list[dict[str, Any]] = expect(answer, 200)["items"]
+    return items
+
+
+async def upcoming(world: ApiWorld, reminder: dict[str, Any], limit: int = 3) -> list[dict[str, Any]]:
+    answer = await world.tenant("a1").get(f"{ROOT}/{reminder['id']}/upcoming", {"limit": limit})
+    items: list[dict[str, Any]] = expect(answer, 200)["items"]
+    return items
+
+
+async def lead_of(world: ApiWorld, occurrence: dict[str, Any]) -> dict[str, Any]:
+    return expect(await world.tenant("a1").get(f"/api/v1/leads/{occurrence['lead_id']}"), 200)
+
+
+async def test_a_reminder_waits_for_its_time(world: ApiWorld) -> None:
+    reminder = await make(world, rrule="FREQ=DAILY;COUNT=5", message="Hello")
+    assert reminder["status"] == "ACTIVE"
+    assert (reminder["max_attempts"], reminder["late_s"], reminder["pool"]) == (3, 900, "a1-pool")
+    assert await occurrences(world, reminder) == []
+    assert len(await upcoming(world, reminder, 10)) == 5
+
+
+async def test_one_that_is_due_at_once_is_a_lead_when_the_answer_comes(world: ApiWorld) -> None:
+    reminder = await make(
+        world, starts_at=wall(5), message="Hello", assistant_id="nurse", payload={"order": 1}
+    )
+    assert (reminder["status"], reminder["ended_reason"]) == ("ENDED", "finished")
+    [occurrence] = await occurrences(world, reminder)
+    assert occurrence["state"] == "SCHEDULED"
+    lead = await lead_of(world, occurrence)
+    assert lead["scheduled_at"] == occurrence["scheduled_at"]
+    assert lead["max_attempts"] == 3
+    assert lead["payload"] == {
+        "order": 1,
+        "message": "Hello",
+        "assistant_id": "nurse",
+        "reminder_id": reminder["id"],
+        "occurrence_id": occurrence["id"],
+    }
+    assert [str(lead_id) for lead_id in world.accepted] == [occurrence["lead_id"]]
+
+
+async def test_a_request_id_makes_it_safe_to_repeat(world: ApiWorld) -> None:
+    at = wall()
+    first = await make(world, request_id="r", starts_at=at)
+    again = await make(world, 200, request_id="r", starts_at=at, phone="+1 (415) 555-0123")
+    assert again["id"] == first["id"]
+    assert (await make(world, 409, request_id="r", starts_at=wall(60)))["code"] == "request_id_reused"
+
+
+async def test_vapi_is_the_carrier_unless_another_is_named(world: ApiWorld) -> None:
+    refused = await make(world, 422, carrier=None)
+    assert "vapi" in refused["fields"][0]["error"]
+    async with world.database.connection() as conn:
+        await conn.execute("UPDATE numbers SET carrier = 'vapi' WHERE pool_id = 'shared'")
+    assert (await make(world, carrier=None))["pool"] == "shared"
+    assert (await make(world, carrier=None, pool="a1-pool"))["pool"] == "a1-pool"
+    refused = await make(world, 422, carrier="vapi", pool="a1-pool")
+    assert refused["fields"][0]["field"] == "pool"
+    assert (await make(world, 422, pool="b1-pool"))["fields"][0]["field"] == "pool"
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        ({"starts_at": "2030-05-01T09:00+02:00"}, "starts_at"),
+        ({"starts_at": 1}, "starts_at"),
+        ({"starts_at": "2001-01-01T00:00"}, "starts_at"),
+        ({"starts_at": "9999-01-01T00:00"}, "starts_at"),
+        ({"timezone": "Mars/Olympus"}, "timezone"),
+        ({"phone": "12"}, "phone"),
+        ({"rrule": "FREQ=SECONDLY"}, "rrule"),
+        ({"rrule": "FREQ=DAILY;COUNT=1000000"}, "rrule"),
+        ({"rrule": "FREQ=DAILY;UNTIL=20200101"}, "rrule"),
+        ({"rrule": "FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30"}, "rrule"),
+        ({"max_attempts": 0}, "max_attempts"),
+        ({"windows": [{"spans": [{"start": "09:00", "end": "09:00"}]}]}, "windows.0.spans.0"),
+        ({"reporting_webhook_url": "nowhere"}, "reporting_webhook_url"),
+        ({"unknown": 1}, "unknown"),
+    ],
+)
+async def test_what_is_wrong_is_named_and_nothing_is_made(
+    world: ApiWorld, more: dict[str, Any], field: str
+) -> None:
+    refused = await make(world, 422, **more)
+    assert field in [problem["field"] for problem in refused["fields"]]
+    assert expect(await world.admin.get(ROOT), 200)["items"] == []
+
+
+async def test_one_off_in_the_past_is_refused_and_a_rule_goes_on_from_now(world: ApiWorld) -> None:
+    refused = await make(world, 422, starts_at=wall(-60))
+    assert "passed" in refused["fields"][0]["error"]
+    reminder = await make(world, starts_at=wall(-36 * 3600), rrule="FREQ=DAILY;COUNT=3")
+    assert len(await upcoming(world, reminder)) == 1, "two of three have gone by"
+
+
+async def test_skipping_the_next_one_moves_on(world: ApiWorld) -> None:
+    reminder = await make(world, rrule="FREQ=DAILY")
+    one, two, three = await upcoming(world, reminder)
+    assert (await act(world, reminder, "skip"))["next_wall"] == two["wall_at"]
+    await act(world, reminder, "skip", wall_at=three["wall_at"])
+    assert [each["skipped"] for each in await upcoming(world, reminder, 2)] == [False, True]
+    assert (await act(world, reminder, "skip", 409, wall_at=three["wall_at"]))["code"] == "nothing_to_skip"
+    assert (await act(world, reminder, "skip", 409, wall_at="2030-01-01T00:00:01"))[
+        "code"
+    ] == "nothing_to_skip"
+    states = {
+        each["wall_at"]: (each["state"], each["skip_reason"]) for each in await occurrences(world, reminder)
+    }
+    assert states == {one["wall_at"]: ("SKIPPED", "asked"), three["wall_at"]: ("SKIPPED", "asked")}
+
+
+async def test_skipping_one_that_waits_ends_its_lead(world: ApiWorld) -> None:
+    reminder = await make(world, starts_at=wall(30), rrule="FREQ=DAILY")
+    [waiting] = await occurrences(world, reminder)
+    await act(world, reminder, "skip", wall_at=waiting["wall_at"])
+    [skipped] = await occurrences(world, reminder)
+    assert (skipped["state"], skipped["skip_reason"]) == ("SKIPPED", "asked")
+    assert (await lead_of(world, skipped))["outcome"] == "ABORTED"
+
+
+async def test_the_next_one_can_be_rung_now(world: ApiWorld) -> None:
+    reminder = await make(world, rrule="FREQ=DAILY")
+    one, two, _ = await upcoming(world, reminder)
+    assert (await act(world, reminder, "next"))["next_wall"] == two["wall_at"]
+    [occurrence] = await occurrences(world, reminder)
+    assert occurrence["wall_at"] == one["wall_at"]
+    assert occurrence["scheduled_at"] < one["at"]
+    assert occurrence["lead_id"] in map(str, world.accepted)
+
+
+async def test_a_pause_ends_what_waits_and_a_resume_makes_nothing_up(world: ApiWorld) -> None:
+    reminder = await make(world, starts_at=wall(30), rrule="FREQ=DAILY")
+    paused = await act(world, reminder, "pause")
+    assert (paused["status"], paused["next_at"]) == ("PAUSED", None)
+    [skipped] = await occurrences(world, reminder)
+    assert (skipped["state"], skipped["skip_reason"]) == ("SKIPPED", "paused")
+    assert await upcoming(world, reminder) == []
+    await act(world, reminder, "pause")
+    async with world.database.connection() as conn:
+        await conn.execute(
+            "UPDATE reminders SET next_wall = next_wall - interval '5 days', starts_at = starts_at - interval '6 days'"
+        )
+    resumed = await act(world, reminder, "resume")
+    assert resumed["status"] == "ACTIVE"
+    assert datetime.fromisoformat(resumed["next_at"]) > datetime.now(UTC)
+    assert len(await occurrences(world, reminder)) <= 2
+    await act(world, reminder, "resume")
+
+
+async def test_cancelling_ends_it_for_good(world: ApiWorld) -> None:
+    reminder = await make(world, starts_at=wall(30), rrule="FREQ=DAILY")
+    path = f"{ROOT}/{reminder['id']}"
+    for _ in range(2):
+        ended = expect(await world.tenant("a1", "leads").delete(path), 200)
+        assert (ended["status"], ended["ended_reason"], ended["next_at"]) == ("ENDED", "cancelled", None)
+    [skipped] = await occurrences(world, reminder)
+    assert skipped["skip_reason"] == "cancelled"
+    for what in ("pause", "resume", "next"):
+        assert (await act(world, reminder, what, 409))["code"] == "not_active"
+
+
+async def test_a_change_holds_from_the_next_occurrence_on(world: ApiWorld) -> None:
+    reminder = await make(world, rrule="FREQ=DAILY", message="old")
+    path = f"{ROOT}/{reminder['id']}"
+    changed = expect(await world.tenant("a1").patch(path, {"message": "new", "late_minutes": 1}), 200)
+    assert (changed["message"], changed["late_s"], changed["rrule"]) == ("new", 60, "FREQ=DAILY")
+    await act(world, reminder, "next")
+    [occurrence] = await occurrences(world, reminder)
+    assert (await lead_of(world, occurrence))["payload"]["message"] == "new"
+
+
+async def test_windows_of_its_own_put_the_call_off_until_they_open(world: ApiWorld) -> None:
+    hour = (datetime.now(UTC) + timedelta(hours=2)).strftime("%H:00")
+    later = (datetime.now(UTC) + timedelta(hours=3)).strftime("%H:00")
+    reminder = await make(world, starts_at=wall(30), windows=[{"spans": [{"start": hour, "end": later}]}])
+    [occurrence] = await occurrences(world, reminder)
+    lead = await lead_of(world, occurrence)
+    assert lead["due_at"][11:16] == hour
+    assert lead["campaign_id"] == reminder["id"], "the dial finds the windows under it"
+
+
+async def test_somebody_who_is_not_to_be_called_is_a_failed_occurrence(world: ApiWorld) -> None:
+    expect(await world.admin.post("/api/v1/do-not-call", {"phone": "+14155550123", "merchant_id": "a1"}), 201)
+    reminder = await make(world, starts_at=wall(30))
+    [failed] = await occurrences(world, reminder)
+    assert (failed["state"], failed["lead_id"]) == ("FAILED", None)
+    assert "not to be called" in failed["last_error"]
+
+
+async def test_lists_are_paged_and_filtered(world: ApiWorld) -> None:
+    made = [await make(world, rrule="FREQ=DAILY") for _ in range(3)]
+    await act(world, made[0], "pause")
+    page = expect(await world.tenant("a").get(ROOT, {"limit": 2}), 200)
+    rest = expect(await world.tenant("a").get(ROOT, {"limit": 2, "cursor": page["next_cursor"]}), 200)
+    assert [each["id"] for each in page["items"] + rest["items"]] == [each["id"] for each in reversed(made)]
+    paused = expect(await world.tenant("a").get(ROOT, {"status": "PAUSED"}), 200)["items"]
+    assert [each["id"] for each in paused] == [made[0]["id"]]
+    assert expect(await world.tenant("b").get(ROOT), 200)["items"] == []
