@@ -1,11 +1,12 @@
 """From a request for a reminder to a series, or to every reason why not. Pure."""
 
 import hashlib
+import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NaiveDatetime
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NaiveDatetime, WithJsonSchema
 from pydantic.config import JsonDict
 
 from trunkline.leads import ingest, payloads, phones
@@ -39,13 +40,20 @@ EXAMPLE: JsonDict = {
 }
 
 
+_WALL = r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d)?$"
+
+
 def _wall_text(value: object) -> object:
-    if isinstance(value, str | datetime):
+    """Seconds since 1970 would be an instant, and so would a time with an offset."""
+    if isinstance(value, str) and re.fullmatch(_WALL, value, re.ASCII):
         return value
-    raise ValueError("write a local date and time as text, for example 2030-05-01T09:00")
+    raise ValueError("write a local date and time without an offset, for example 2030-05-01T09:00")
 
 
-WallMoment = Annotated[NaiveDatetime, BeforeValidator(_wall_text)]
+_WALL_SCHEMA = WithJsonSchema({"type": "string", "pattern": _WALL, "examples": ["2030-05-01T09:00:00"]})
+# A wall time that is taken, and one that is given.
+WallMoment = Annotated[NaiveDatetime, BeforeValidator(_wall_text), _WALL_SCHEMA]
+WallTimeOut = Annotated[datetime, _WALL_SCHEMA]
 
 
 class ReminderRequest(BaseModel):

@@ -24,6 +24,7 @@ from trunkline.reminders.request import (
     LATE_MINUTES_MAX,
     ReminderRequest,
     WallMoment,
+    WallTimeOut,
     prepare,
     stored_series,
 )
@@ -46,7 +47,7 @@ class ReminderOut(Out):
     merchant_id: str
     phone: str = Field(description="As E.164.")
     timezone: str
-    starts_at: datetime = Field(description="Wall time in `timezone`.")
+    starts_at: WallTimeOut = Field(description="Wall time in `timezone`.")
     rrule: str | None
     message: str | None
     assistant_id: str | None
@@ -59,7 +60,9 @@ class ReminderOut(Out):
     reporting_webhook_url: str | None
     status: Status
     ended_reason: Literal["finished", "cancelled"] | None
-    next_wall: datetime | None = Field(description="The next occurrence that is not made yet, as wall time.")
+    next_wall: WallTimeOut | None = Field(
+        description="The next occurrence that is not made yet, as wall time."
+    )
     next_at: datetime | None = Field(description="The same as an instant. null: paused or ended.")
     created_at: datetime
     updated_at: datetime
@@ -68,7 +71,7 @@ class ReminderOut(Out):
 class OccurrenceOut(Out):
     id: UUID
     reminder_id: UUID
-    wall_at: datetime = Field(description="Wall time in the reminder's zone.")
+    wall_at: WallTimeOut = Field(description="Wall time in the reminder's zone.")
     scheduled_at: datetime
     state: State
     skip_reason: Literal["asked", "missed", "paused", "cancelled"] | None
@@ -84,7 +87,7 @@ class OccurrenceOut(Out):
 
 
 class UpcomingOut(BaseModel):
-    wall_at: datetime
+    wall_at: WallTimeOut
     at: datetime
     skipped: bool = Field(description="It was skipped ahead of its time.")
 
