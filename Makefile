@@ -46,8 +46,8 @@ test: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 check: $(VENV)/.dev
-	@$(BIN)/ruff format --check src tests bench
-	@$(BIN)/ruff check src tests bench
+	@$(BIN)/ruff format --check src tests bench examples
+	@$(BIN)/ruff check src tests bench examples
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
@@ -55,8 +55,8 @@ bench: $(VENV)/.dev
 	@$(BIN)/python -m bench $(ONLY)
 
 fmt: $(VENV)/.dev
-	@$(BIN)/ruff format src tests bench
-	@$(BIN)/ruff check --fix-only src tests bench
+	@$(BIN)/ruff format src tests bench examples
+	@$(BIN)/ruff check --fix-only src tests bench examples
 
 lock: $(BIN)/uv
 	@$(UV_COMPILE) --extra embedded --group build pyproject.toml -o requirements/runtime.txt
