@@ -1,214 +1,126 @@
 """The model's steps are the code's: every step from every state of the model, taken on Postgres by the code itself.
 
-The exploration in `tests/unit/test_mailbox_model.py` proves the model. Here its every transition is walked, with each
-open transaction a session of its own, and after each step the database must be in the state that the model is in.
+The exploration in `tests/unit/test_mailbox_model.py` proves the model. Here its every transition is walked, and every
+wait of one session for another. That the walks would notice is shown by walking through code that was spoilt.
 """
 
-from collections import deque
-from collections.abc import Hashable
-from dataclasses import replace
-from typing import Any
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
+import trunkline.store
 from trunkline.store import mailboxes
-from trunkline.store.database import Connection
-from trunkline.store.mailboxes import Claimed, NewEvent
-from trunkline.testing.mailbox_model import Explored, Model, State, Step, explore
-from trunkline.testing.mailbox_world import MailboxWorld, mailbox_world, names
+from trunkline.testing.mailbox_model import Model, explore
+from trunkline.testing.mailbox_walk import EFFECTS, Walker, cover, waits
+from trunkline.testing.mailbox_world import MailboxWorld, mailbox_world
 
-Edge = tuple[State, Step, State]
+MIGRATION = Path(trunkline.store.__file__).parent / "migrations" / "0003_mailboxes.sql"
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A walk holds locks and a completion open for many steps."""
+    monkeypatch.setattr(mailboxes, "COMMIT_TIMEOUT_MS", 60_000)
+    monkeypatch.setattr(mailboxes, "LOCK_TIMEOUT_MS", 60_000)
+
+
+async def walk_all(world: MailboxWorld, model: Model) -> None:
+    for number, walk in enumerate(cover(model, explore(model))):
+        async with Walker(world, model, f"walk{number}") as walker:
+            for edge in walk:
+                await walker.take(edge)
+
+
+async def wait_all(world: MailboxWorld, model: Model) -> None:
+    for number, (way, freeing, taking) in enumerate(waits(model, explore(model))):
+        async with Walker(world, model, f"wait{number}") as walker:
+            await walker.go(way)
+            await walker.wait_for(freeing, taking)
+
+
+@pytest.fixture
+async def world(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[MailboxWorld]:
+    async with mailbox_world(database_url, redis_url, key_prefix) as world:
+        await world.value(EFFECTS)
+        yield world
 
 
 @pytest.mark.parametrize("names", [("x", "x"), ("x", "y")], ids="-".join)
 async def test_every_step_of_the_model_is_a_step_of_the_code(
-    database_url: str,
-    redis_url: str,
-    key_prefix: str,
-    names: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
+    world: MailboxWorld, names: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(
-        mailboxes, "COMMIT_TIMEOUT_MS", 60_000
-    )  # a walk holds a completion open for many steps
-    model = Model(names=names, crashes=1)
-    walks = cover(model, explore(model))
-    async with mailbox_world(database_url, redis_url, key_prefix) as world:
-        await world.value("CREATE TABLE effects (kind text, name text)")
-        for number, walk in enumerate(walks):
-            async with Walker(world, model, f"walk{number}") as walker:
-                for edge in walk:
-                    await walker.take(edge)
+    await walk_all(world, Model(names=names, crashes=1))
 
 
-def cover(model: Model, explored: Explored) -> list[list[Edge]]:
-    """Walks from the start that pass through every transition at least once. Which worker is which is all the same."""
-    left = {_essence(state, step) for state, steps in explored.edges.items() for step, _ in steps}
-    walks: list[list[Edge]] = []
-    while left:
-        walk: list[Edge] = []
-        state = model.start
-        while way := _way_to_something_left(explored, state, left):
-            walk += way
-            left -= {_essence(before, step) for before, step, _ in way}
-            state = walk[-1][2]
-        walks.append(walk)
-    return walks
+async def test_whoever_waited_for_a_mailbox_takes_it_as_it_is_then(world: MailboxWorld) -> None:
+    await wait_all(world, Model(names=("x", "y"), crashes=0))
 
 
-def _essence(state: State, step: Step) -> Hashable:
-    actor = state.workers[step.actor] if step.action.startswith("worker") else step.actor
-    lock = "w" if state.lock.startswith("w") else state.lock
-    return replace(state, workers=tuple(sorted(state.workers, key=repr)), lock=lock), step.action, actor
+# What is taken out of the code, and from where: one of its queries, or one of the functions of the migration.
+SPOILT = {
+    "completion does not compare the fence": ("_COMPLETE", " AND m.fence = c.fence", ""),
+    "completion looks at the events instead of the counter": (
+        "_COMPLETE",
+        "WHEN m.appended = ours.handled THEN",
+        "WHEN NOT EXISTS (SELECT FROM mailbox_events AS e WHERE e.mailbox_id = m.id AND e.seq > ours.handled) THEN",
+    ),
+    "completion marks every event": ("_COMPLETE", " AND p.seq <= ours.handled", ""),
+    "completion marks none": ("_COMPLETE", "WHERE e.ctid = ANY", "WHERE false AND e.ctid = ANY"),
+    "a failure does not compare the fence": ("_FAIL", " AND fence = $3", " AND $3::bigint IS NOT NULL"),
+    "an append counts only in an idle mailbox": (
+        "mailbox_append",
+        "AND added.amount > 0",
+        "AND added.amount > 0 AND m.processing_status = 'idle'",
+    ),
+    "a doubled event counts": (
+        "mailbox_append",
+        "amounts[known_box] := amounts[known_box] - 1;",
+        "amounts[known_box] := amounts[known_box];",
+    ),
+    "an append does not queue": (
+        "mailbox_append",
+        "CASE WHEN m.processing_status = 'idle' THEN 'queued' ELSE m.processing_status END",
+        "m.processing_status",
+    ),
+    "an append counts before it has the lock": ("mailbox_lock", "FOR NO KEY UPDATE OF m", ""),
+    "a claim takes only what is queued": (
+        "mailbox_claim",
+        "WHERE kind = in_kind AND claimable_at",
+        "WHERE kind = in_kind AND processing_status = 'queued' AND claimable_at",
+    ),
+    "a claim does not ask for the lease": (
+        "mailbox_claim",
+        "WHERE kind = in_kind AND claimable_at <= statement_timestamp()",
+        "WHERE kind = in_kind AND claimable_at IS NOT NULL",
+    ),
+    "a claim keeps the fence": ("mailbox_claim", "fence = nextval('mailbox_fences')", "fence = 1"),
+}
 
 
-def _way_to_something_left(explored: Explored, start: State, left: set[Hashable]) -> list[Edge]:
-    ways: dict[State, list[Edge]] = {start: []}
-    queue = deque([start])
-    while queue:
-        state = queue.popleft()
-        for step, reached in explored.edges[state]:
-            if _essence(state, step) in left:
-                return [*ways[state], (state, step, reached)]
-            if reached not in ways:
-                ways[reached] = [*ways[state], (state, step, reached)]
-                queue.append(reached)
-    return []
+@pytest.mark.parametrize("name", SPOILT)
+async def test_the_walks_notice_when(world: MailboxWorld, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    await spoil(world, monkeypatch, *SPOILT[name])
+    with pytest.raises(Exception):  # noqa: B017, PT011  # a comparison, a claim that is not there, an index: anything
+        await walk_some(world)
 
 
-class Walker:
-    """One mailbox, whose actors are sessions."""
+async def walk_some(world: MailboxWorld) -> None:
+    await walk_all(world, Model(names=("x", "x"), crashes=0))
+    await wait_all(world, Model(names=("x", "y"), crashes=0))
+    await walk_all(world, Model(names=("x", "y"), crashes=0))
 
-    def __init__(self, world: MailboxWorld, model: Model, kind: str):
-        self._world = world
-        self._model = model
-        self._kind = kind
-        self._sessions: dict[str, tuple[Any, Any]] = {}
-        self._claims: dict[int, Claimed] = {}
-        self._expires_when_unlocked = False
 
-    async def __aenter__(self) -> "Walker":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for actor in list(self._sessions):
-            await self._roll_back(actor)
-
-    async def take(self, edge: Edge) -> None:
-        before, step, after = edge
-        await self._act(before, step, after)
-        if not after.lock and self._expires_when_unlocked:
-            await self._expire()
-        await self._compare(after, f"after {step} in {before}")
-        if after.lock or not self._model.is_claimable(after):
-            assert await self._claim() == [], f"after {step} in {before}"
-
-    async def _act(self, before: State, step: Step, after: State) -> None:
-        n = step.actor
-        match step.action:
-            case "append begins":
-                await mailboxes.append(await self._open(f"a{n}"), [self._event(n)])
-            case "append commits":
-                await self._commit(f"a{n}")
-            case "append crashes":
-                await self._roll_back(f"a{n}")
-            case "worker claims":
-                [self._claims[n]] = await self._claim()
-            case "worker reads":
-                # The code reads in the same call, in a statement of its own, up to the counter that it claimed. What
-                # comes in between makes no difference to a worker that still owns the mailbox, and the other cannot
-                # write anything.
-                if before.workers[n].has_fence:
-                    assert tuple(names([self._claims[n]])) == after.workers[n].names
-            case "worker locks":
-                await self._lock(n, is_lost=after.workers[n].at == "idle")
-            case "worker commits":
-                await self._commit(f"w{n}")
-            case "worker crashes":
-                await self._roll_back(f"w{n}")
-            case "worker fails":
-                await self._fail(n)
-            case "worker renews":
-                await self._renew(n)
-            case "lease expires":
-                self._expires_when_unlocked = True
-            case unknown:
-                raise AssertionError(unknown)
-
-    def _event(self, n: int) -> NewEvent:
-        name = self._model.names[n]
-        return NewEvent(self._kind, "k", name, "happened", {"name": name})
-
-    async def _claim(self) -> list[Claimed]:
-        async with self._world.database.connection() as conn:
-            return await mailboxes.claim(
-                conn, self._kind, None, limit=1, worker="w", lease_s=3600, events_max=100
-            )
-
-    async def _lock(self, n: int, *, is_lost: bool) -> None:
-        claim, tx = self._claims[n], await self._open(f"w{n}")
-        await tx.executemany(
-            "INSERT INTO effects VALUES ($1, $2)", [(self._kind, name) for name in names([claim])]
-        )
-        completed = await mailboxes.complete(tx, [claim])
-        assert (completed == {}) is is_lost
-        if is_lost:
-            await self._roll_back(f"w{n}")
-
-    async def _fail(self, n: int) -> None:
-        async with self._world.database.connection() as conn:
-            await mailboxes.fail(conn, self._claims[n].claim, "failed", failures_max=1000, delay_s=0)
-
-    async def _renew(self, n: int) -> None:
-        async with self._world.database.connection() as conn:
-            assert not await mailboxes.renew(conn, self._kind, [self._claims[n].claim], lease_s=3600)
-        self._expires_when_unlocked = False
-
-    async def _expire(self) -> None:
-        """Time needs no lock; this stand-in for it does."""
-        self._expires_when_unlocked = False
-        await self._world.value(
-            """UPDATE mailboxes SET claimable_at = now() - interval '1 s'
-               WHERE kind = $1 AND processing_status = 'processing'""",
-            self._kind,
-        )
-
-    async def _compare(self, state: State, where: str) -> None:
-        [row] = await self._world.rows(
-            """SELECT coalesce(max(processing_status), 'idle') AS status,
-                      coalesce(max(appended), 0) AS appended, coalesce(max(processed), 0) AS processed,
-                      coalesce(bool_or(claimable_at > now()), false) AS lease_lives,
-                      ARRAY(SELECT dedupe_key FROM mailbox_events
-                            WHERE mailbox_id = max(m.id) ORDER BY seq) AS events,
-                      ARRAY(SELECT dedupe_key FROM mailbox_events
-                            WHERE mailbox_id = max(m.id) AND processed_at IS NULL ORDER BY seq) AS pending,
-                      ARRAY(SELECT name FROM effects WHERE kind = $1 ORDER BY name) AS effects
-               FROM mailboxes AS m WHERE kind = $1""",
-            self._kind,
-        )
-        assert row["status"] == state.status, where
-        assert (row["appended"], row["processed"]) == (state.appended, state.processed), where
-        assert tuple(row["events"]) == state.events, where
-        assert tuple(row["pending"]) == state.pending, where
-        assert row["effects"] == [name for name, times in state.effects for _ in range(times)], where
-        if state.status == "processing" and not self._expires_when_unlocked:
-            assert row["lease_lives"] == state.lease_lives, where
-
-    async def _open(self, actor: str) -> Connection:
-        connection = await self._world.database.pool.acquire()
-        transaction = connection.transaction()
-        await transaction.start()
-        self._sessions[actor] = connection, transaction
-        return connection
-
-    async def _commit(self, actor: str) -> None:
-        connection, transaction = self._sessions.pop(actor)
-        await transaction.commit()
-        await self._world.database.pool.release(connection)
-
-    async def _roll_back(self, actor: str) -> None:
-        """Nothing, for an actor that has no transaction open."""
-        if actor in self._sessions:
-            connection, transaction = self._sessions.pop(actor)
-            await transaction.rollback()
-            await self._world.database.pool.release(connection)
+async def spoil(world: MailboxWorld, monkeypatch: pytest.MonkeyPatch, what: str, old: str, new: str) -> None:
+    if what.startswith("_"):
+        text = getattr(mailboxes, what)
+        assert old in text
+        monkeypatch.setattr(mailboxes, what, text.replace(old, new))
+        return
+    found = re.search(
+        rf"CREATE FUNCTION ({what}\(.*?END \$\$);", MIGRATION.read_text(encoding="utf-8"), re.DOTALL
+    )
+    assert found is not None
+    assert old in found[1]
+    await world.value(f"CREATE OR REPLACE FUNCTION {found[1].replace(old, new)}")
