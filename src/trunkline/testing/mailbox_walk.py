@@ -24,7 +24,9 @@ EFFECTS = "CREATE TABLE effects (kind text, name text)"
 
 def cover(model: Model, explored: Explored) -> list[list[Edge]]:
     """Walks from the start that pass through every transition at least once. Which worker is which is all the same."""
-    left = {_essence(state, step) for state, steps in explored.edges.items() for step, _ in steps}
+    left: set[Hashable] = {
+        _essence(state, step) for state, steps in explored.edges.items() for step, _ in steps
+    }
     walks: list[list[Edge]] = []
     while left:
         walk: list[Edge] = []
