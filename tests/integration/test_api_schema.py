@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 import schemathesis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -73,6 +73,11 @@ def make_plausible(case: Case[Any]) -> None:
         case.body = [row | plausible if isinstance(row, dict) else row for row in case.body]
 
 
+def arrives(case: Case[Any]) -> bool:
+    """An empty list or object in a query is no word in the URL: what is wrong with it reaches nobody."""
+    return not any(value in ([], {}, None) for value in (case.query or {}).values())
+
+
 @pytest.mark.parametrize("mode", list(GenerationMode))
 def test_generated_requests_get_documented_answers(
     served: Served, mode: GenerationMode, subtests: pytest.Subtests
@@ -96,6 +101,7 @@ def test_generated_requests_get_documented_answers(
         )
         @given(case=operation.as_strategy(mode, path_parameters=served.ids if mode.is_positive else None))
         def check(case: Case[Any]) -> None:
+            assume(arrives(case))
             if mode.is_positive:
                 make_plausible(case)
             case.call_and_validate(
