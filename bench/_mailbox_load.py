@@ -15,6 +15,8 @@ from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
 from trunkline.dispatch import calls
 from trunkline.dispatch.calls import CallFold
+from trunkline.dispatch.policies import Policies
+from trunkline.dispatch.settlement import Settler
 from trunkline.embedded import Engines
 from trunkline.mailbox import Batch, Handler, MailboxWorker, NewEvent, WorkerLimits
 from trunkline.store import database as store_database
@@ -47,7 +49,7 @@ class Stage:
 
         async def forget(_call_ids: list[str]) -> None: ...
 
-        return self.worker(CallFold(self.bus, forget), limits)
+        return self.worker(CallFold(self.bus, Settler(Policies()), forget), limits)
 
     async def value(self, statement: str, *args: object) -> Any:
         async with self.database.connection() as conn:

@@ -52,10 +52,12 @@ from trunkline.dispatch.hangups import HangUps
 from trunkline.dispatch.inbound import Inbound
 from trunkline.dispatch.intent import is_cancelled
 from trunkline.dispatch.intent_batch import Rules
+from trunkline.dispatch.policies import Policies
 from trunkline.dispatch.prechecks import Prechecks
 from trunkline.dispatch.results import ResultWriter
 from trunkline.dispatch.rollout import Rollout
 from trunkline.dispatch.sender import Callbacks, Sender, SenderLimits
+from trunkline.dispatch.settlement import Settler
 from trunkline.jobs.application import load_enricher, load_modules
 from trunkline.jobs.face import JobFace
 from trunkline.jobs.platform.catalogue import PlatformParts, job_files, platform_registry
@@ -151,7 +153,9 @@ class Platform:
         ]
 
         # Due leads meet free channels and are dialled.
-        self.results = ResultWriter(database, bus)
+        policies = Policies()
+        settler = Settler(policies)
+        self.results = ResultWriter(database, bus, settler)
         sender = Sender(
             clock,
             self.carriers,
@@ -166,6 +170,7 @@ class Platform:
         )
         rollout = Rollout(self.flags)
         rules = Rules(
+            policies=policies,
             stopped=DialStops(self.controls, rollout),
             mark=lambda: guardian.mark,
             account_pace=self.carriers.starts_per_s,
@@ -189,7 +194,7 @@ class Platform:
         self.call_worker = MailboxWorker(
             database,
             bus,
-            CallFold(bus, self._release_pods, database),
+            CallFold(bus, settler, self._release_pods, database),
             settings.identity,
             replace(
                 CALL_LIMITS,
@@ -244,7 +249,7 @@ class Platform:
                 ChannelReconciler(
                     database, bus, self.controls, rollout, grant_ttl_s=settings.dispatch.grant_ttl_s
                 ),
-                Checker(database, bus, clock, self.carriers, self.inbox, check_limits),
+                Checker(database, bus, clock, self.carriers, self.inbox, check_limits, settler),
                 HangUps(database, self.carriers),
                 self.precheck_walk,
                 MailboxRetention(database, keep_s=settings.mailboxes.keep_s),

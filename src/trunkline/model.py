@@ -131,6 +131,9 @@ class CallFacts:
     ended_at: datetime | None = None
     end_reason: str | None = None
     duration_s: int | None = None
+    # None is "nobody said".
+    is_machine: bool | None = None
+    agent_joined: bool | None = None
 
 
 class Outcome(StrEnum):

@@ -10,6 +10,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from trunkline.dispatch.calls import KIND, LIMITS, CallFold
+from trunkline.dispatch.policies import Policies
+from trunkline.dispatch.settlement import Settler
 from trunkline.mailbox.worker import MailboxWorker
 from trunkline.store.mailboxes import NewEvent
 from trunkline.testing.mailbox_world import MailboxWorld, mailbox_world
@@ -26,7 +28,11 @@ class Exchange:
     @property
     def worker(self) -> MailboxWorker:
         return MailboxWorker(
-            self.world.database, self.world.bus, CallFold(self.world.bus, self._hear), "w", LIMITS
+            self.world.database,
+            self.world.bus,
+            CallFold(self.world.bus, Settler(Policies()), self._hear),
+            "w",
+            LIMITS,
         )
 
     async def _hear(self, call_ids: list[str]) -> None:

@@ -21,14 +21,18 @@ json_values = st.recursive(
     max_leaves=5,
 )
 moments = st.integers(-3600, 1800).map(lambda s: (NOW + timedelta(seconds=s)).isoformat())
-kinds = st.sampled_from(["initiated", "ringing", "answered", "ended", "machine", "recording"])
+kinds = st.sampled_from(["initiated", "ringing", "answered", "ended", "machine", "recording", "no_agent"])
 payloads = st.fixed_dictionaries(
     {"kind": kinds | json_values, "at": moments | json_values},
     optional={"call_id": st.text() | json_values, "reason": json_values, "duration_s": json_values},
 )
 sane = st.fixed_dictionaries(
     {"kind": kinds, "at": moments, "call_id": st.sampled_from(["CA1", "CA2"])},
-    optional={"reason": st.sampled_from(["busy", "completed"]), "duration_s": st.integers(0, 100)},
+    optional={
+        "reason": st.sampled_from(["busy", "completed"]),
+        "duration_s": st.integers(0, 100),
+        "answered_by": st.sampled_from(["human", "machine_start", "unknown"]),
+    },
 )
 in_two_orders = st.lists(sane, max_size=6).flatmap(
     lambda events: st.tuples(st.just(events), st.permutations(events))
@@ -155,3 +159,26 @@ def test_what_postgres_could_not_keep_is_left_out_and_the_end_stays() -> None:
 def test_what_is_told_beside_the_call_changes_nothing() -> None:
     before = CallFacts(S.RINGING, call_id="CA1")
     assert fold(before, told(event("machine"), event("recording"))) == before
+
+
+@pytest.mark.parametrize(
+    ("said", "is_machine"),
+    [
+        (["human"], False),
+        (["machine_end_beep"], True),
+        (["fax"], True),
+        (["unknown"], None),
+        ([7], None),
+        (["human", "machine_start"], True),
+        (["machine_start", "human"], True),
+    ],
+)
+def test_whether_a_machine_answered_is_known_if_anybody_heard_one(
+    said: list[Any], is_machine: bool | None
+) -> None:
+    events = [event("machine", answered_by=each) for each in said]
+    assert fold(CallFacts(S.ANSWERED), told(*events)).is_machine is is_machine
+
+
+def test_a_call_for_which_there_was_no_agent_is_known() -> None:
+    assert fold(CallFacts(S.ANSWERED), told({"kind": "no_agent"})).agent_joined is False

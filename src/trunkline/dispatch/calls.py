@@ -15,8 +15,9 @@ from uuid import UUID
 from trunkline.bus.connection import Bus
 from trunkline.control.raising import raise_alarm
 from trunkline.dispatch import late_facts, witnesses
-from trunkline.dispatch.settlement import Settlement, revise, settle
+from trunkline.dispatch.settlement import Decide, Settlement, Settler
 from trunkline.leads.fold import Fact, Unreadable, fold, read
+from trunkline.leads.retries import Retries
 from trunkline.mailbox.handler import AfterCommit, Batch, Done
 from trunkline.mailbox.worker import WorkerLimits
 from trunkline.model import CallFacts, Decision
@@ -44,9 +45,10 @@ class CallFold:
 
     kind = KIND
 
-    def __init__(self, bus: Bus, on_ended: OnEnded, database: Database | None = None):
+    def __init__(self, bus: Bus, settler: Settler, on_ended: OnEnded, database: Database | None = None):
         """`database` is where alarms are raised, after the commit."""
         self._bus = bus
+        self._settler = settler
         self._on_ended = on_ended
         self._database = database
 
@@ -72,8 +74,8 @@ class CallFold:
         changed = {each: known for each, known in folded.items() if known != locked[each].facts}
         applied = await _apply(tx, locked, changed)
         late = await late_facts.follow(tx, locked, applied)
-        settlement = await settle(tx, locked, _decisions(locked, applied), applied)
-        settlement.scheduled += await revise(tx, locked, witnesses.revisions(locked.values()))
+        settlement = await self._settler.settle(tx, locked, _decisions(locked, applied), applied)
+        settlement.scheduled += await self._settler.revise(tx, locked)
         ended = [
             facts.call_id for facts in applied.values() if facts.state is AttemptState.ENDED and facts.call_id
         ]
@@ -165,12 +167,14 @@ async def _is_applied(tx: Connection, facts: Mapping[UUID, CallFacts]) -> bool:
     return True
 
 
-def _decisions(
-    locked: Mapping[UUID, Attempt], changed: Mapping[UUID, CallFacts]
-) -> list[tuple[UUID, Decision]]:
-    return [
-        (attempt_id, witnesses.decide(locked[attempt_id], facts))
+def _decisions(locked: Mapping[UUID, Attempt], changed: Mapping[UUID, CallFacts]) -> dict[UUID, Decide]:
+    return {
+        attempt_id: partial(_decide, facts)
         for attempt_id, facts in changed.items()
         if facts.state is AttemptState.ENDED
         and AttemptState.ENDED in ATTEMPT_MOVES[locked[attempt_id].facts.state]
-    ]
+    }
+
+
+def _decide(facts: CallFacts, attempt: Attempt, retries: Retries) -> Decision:
+    return witnesses.decide(attempt, facts, retries)

@@ -8,18 +8,20 @@ compare-and-set then changes nothing but a missing call id.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
 from trunkline.bus.connection import Bus
 from trunkline.crashpoint import crash_point
 from trunkline.dispatch.intent import slow_account
-from trunkline.dispatch.settlement import Settlement, settle
+from trunkline.dispatch.settlement import Decide, Settlement, Settler
 from trunkline.errors import BusUnavailable
 from trunkline.leads import policy
-from trunkline.model import Budget, Decision, Retry
+from trunkline.leads.retries import Retries
+from trunkline.model import Decision, Retry
 from trunkline.states import AttemptState
 from trunkline.store import attempts
-from trunkline.store.attempts import Result
+from trunkline.store.attempts import Attempt, Result
 from trunkline.store.database import UNAVAILABLE, Database
 from trunkline.store.dispatch import UNACCEPTABLE
 from trunkline.telemetry import get_logger
@@ -45,9 +47,10 @@ class Answer:
 class ResultWriter:
     """Collects answers and writes them in batches. One per process."""
 
-    def __init__(self, database: Database, bus: Bus):
+    def __init__(self, database: Database, bus: Bus, settler: Settler):
         self._database = database
         self._bus = bus
+        self._settler = settler
         self._waiting: list[Answer] = []
         self._writer: asyncio.Task[None] | None = None
 
@@ -92,13 +95,12 @@ class ResultWriter:
         async with self._database.transaction() as tx:
             locked = await attempts.lock(tx, [answer.attempt_id for answer in batch])
             moved = await attempts.write_results(tx, [_result(answer) for answer in batch])
-            decisions = [
-                (answer.attempt_id, decision)
+            decisions: dict[UUID, Decide] = {
+                answer.attempt_id: partial(_decide, answer.place)
                 for answer in batch
-                if answer.attempt_id in moved
-                and (decision := _decide(answer.place, locked[answer.attempt_id].budget))
-            ]
-            return await settle(tx, locked, decisions)
+                if answer.attempt_id in moved and isinstance(answer.place, Rejected | Throttled)
+            }
+            return await self._settler.settle(tx, locked, decisions)
 
     async def _tell(self, settlement: Settlement) -> None:
         try:
@@ -132,13 +134,11 @@ def _result(answer: Answer) -> Result:
             return Result(answer.attempt_id, AttemptState.IN_DOUBT, reason=reason)
 
 
-def _decide(place: PlaceResult, budget: Budget) -> Decision | None:
+def _decide(place: Rejected | Throttled, attempt: Attempt, retries: Retries) -> Decision:
     match place:
         case Rejected(reason="not_sent_in_time"):
             return Retry(NOT_SENT_DELAY_S, counted=False)
         case Rejected(code=code):
-            return policy.after_refusal(code, budget)
+            return policy.after_refusal(code, attempt.budget, retries)
         case Throttled(retry_after_s=retry_after_s):
             return policy.after_throttling(retry_after_s)
-        case _:
-            return None

@@ -4,22 +4,33 @@ Two ways lead here: the carrier's answer to our own request (`ResultWriter`), an
 (`CallFold`). Both lock the leads first, write facts and consequences in one transaction, and tell Valkey afterwards.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TypeVar
 from uuid import UUID
 
 from trunkline.bus import channels, epoch, schedule
 from trunkline.bus.connection import Bus
+from trunkline.dispatch import witnesses
+from trunkline.dispatch.policies import Owner, Policies
 from trunkline.errors import MemoryLost
+from trunkline.leads.calling_policy import Effective, resolve
 from trunkline.leads.cancellation import Cancellation, after_cancellation
-from trunkline.model import CallFacts, Decision, Entry, Finish, Retry
+from trunkline.leads.limits import day_of
+from trunkline.leads.retries import Retries
+from trunkline.model import CallFacts, Decision, Entry, Finish, Outcome
 from trunkline.states import LeadStatus
 from trunkline.store import attempts
-from trunkline.store.attempts import Attempt
+from trunkline.store.attempts import Attempt, Cost, DueAgain
 from trunkline.store.database import Connection
 from trunkline.telemetry import metrics
 
+T = TypeVar("T")
+
 NOTHING_LEARNT: Mapping[UUID, CallFacts] = {}
+USUAL = resolve()
+NEVER_OPENS = Finish(Outcome.NO_CONFIG, "WINDOW_NEVER_OPENS")
 
 
 @dataclass(slots=True)
@@ -40,50 +51,113 @@ class Settlement:
             return
 
 
-async def settle(
-    tx: Connection,
-    locked: Mapping[UUID, Attempt],
-    decisions: Iterable[tuple[UUID, Decision]],
-    learnt: Mapping[UUID, CallFacts] = NOTHING_LEARNT,
-) -> Settlement:
-    """Write what was decided about the leads of these attempts. The decided attempts no longer hold a channel. `learnt`
-    are the facts of this transaction; of the other attempts those hold that were read with them."""
-    settlement, ends, retries = Settlement(), {}, {}
-    for attempt_id, proposed in decisions:
-        attempt = locked[attempt_id]
-        settlement.freed.append(attempt_id)
-        if attempt.lead_id is None or not _may_decide(attempt):
+# What follows for a lead from its attempt, under the retry rules of its owner.
+Decide = Callable[[Attempt, Retries], Decision]
+
+
+class Settler:
+    """Writes what was decided, under the policies of those whose leads they are."""
+
+    def __init__(self, policies: Policies):
+        self._policies = policies
+
+    async def settle(
+        self,
+        tx: Connection,
+        locked: Mapping[UUID, Attempt],
+        decisions: Mapping[UUID, Decide],
+        learnt: Mapping[UUID, CallFacts] = NOTHING_LEARNT,
+    ) -> Settlement:
+        """Decide about the leads of these attempts, which no longer hold a channel. `learnt` are the facts of this
+        transaction; of the other attempts those hold that were read with them."""
+        settlement = Settlement(freed=list(decisions))
+        policies = await self._of(tx, [locked[each] for each in decisions])
+        await attempts.settle_costs(tx, list(_costs(locked, learnt, policies)))
+        work = _Work()
+        for attempt_id, decide in decisions.items():
+            attempt = locked[attempt_id]
+            if attempt.lead_id is None or not _may_decide(attempt):
+                continue
+            facts = learnt.get(attempt_id, attempt.facts)
+            proposed = decide(attempt, policies[attempt_id].retries)
+            was_answered = facts.answered_at is not None
+            decision = after_cancellation(proposed, _cancellation(attempt), was_answered=was_answered)
+            work.add(attempt, decision, policies[attempt_id])
+        for attempt, finish in work.ends:
+            metrics.CALLS_FINISHED.labels(attempt.carrier, finish.outcome.value).inc()
+        await attempts.finish_leads(tx, work.by_lead(work.ends))
+        settlement.scheduled = await attempts.retry_leads(tx, work.by_lead(work.retries))
+        return settlement
+
+    async def revise(self, tx: Connection, locked: Mapping[UUID, Attempt]) -> list[Entry]:
+        """Leads that ended as the carrier told it, and whose agents spoke later. Returns those that are due again."""
+        late = [attempt for attempt in locked.values() if witnesses.spoke_late(attempt)]
+        if not late:
+            return []
+        policies, work = await self._of(tx, late), _Work()
+        for attempt in late:
+            policy = policies[attempt.id]
+            if decision := witnesses.revision(attempt, policy.retries):
+                work.add(attempt, decision, policy)
+        await attempts.revise_leads(tx, work.by_lead(work.ends))
+        return await attempts.retry_leads(tx, work.by_lead(work.retries), status=LeadStatus.FINISHED)
+
+    async def _of(self, tx: Connection, found: Sequence[Attempt]) -> dict[UUID, Effective]:
+        """By attempt. Under a policy that cannot be read nobody is called; what was called is settled by the usual
+        rules."""
+        policies = await self._policies.of(tx, map(_owner, found))
+        return {attempt.id: policies[_owner(attempt)] or USUAL for attempt in found}
+
+
+@dataclass(slots=True)
+class _Work:
+    ends: list[tuple[Attempt, Finish]] = field(default_factory=list)
+    retries: list[tuple[Attempt, DueAgain]] = field(default_factory=list)
+
+    def add(self, attempt: Attempt, decision: Decision, policy: Effective) -> None:
+        """A retry is due in the first open moment after its delay, by Postgres' clock."""
+        if isinstance(decision, Finish):
+            self.ends.append((attempt, decision))
+            return
+        assert attempt.read_at is not None, "read under its lock"
+        due_at = attempt.read_at + timedelta(seconds=decision.delay_s)
+        opening = policy.opening(attempt.phone, attempt.timezone, due_at)
+        if opening is None:
+            self.ends.append((attempt, NEVER_OPENS))
+        else:
+            self.retries.append((attempt, DueAgain(decision, opening.opens_at, opening.closes_at)))
+
+    @staticmethod
+    def by_lead(work: Sequence[tuple[Attempt, T]]) -> dict[UUID, T]:
+        return {attempt.lead_id: each for attempt, each in work if attempt.lead_id is not None}
+
+
+def _costs(
+    locked: Mapping[UUID, Attempt], learnt: Mapping[UUID, CallFacts], policies: Mapping[UUID, Effective]
+) -> Iterator[Cost]:
+    """Of calls that have ended, where a price is known or money was set aside."""
+    for attempt_id, policy in policies.items():
+        attempt, facts = locked[attempt_id], learnt.get(attempt_id)
+        if facts is None or attempt.lead_id is None or attempt.intent_at is None:
             continue
-        facts = learnt.get(attempt_id, attempt.facts)
-        decision = after_cancellation(
-            proposed, _cancellation(attempt), was_answered=facts.answered_at is not None
-        )
-        match decision:
-            case Finish():
-                ends[attempt.lead_id] = decision
-                metrics.CALLS_FINISHED.labels(attempt.carrier, decision.outcome.value).inc()
-            case Retry():
-                retries[attempt.lead_id] = decision
-    await attempts.finish_leads(tx, ends)
-    settlement.scheduled = await attempts.retry_leads(tx, retries)
-    return settlement
+        micros = policy.price.cost_micros(_talked_s(facts))
+        if (micros or attempt.reserved_micros) and attempt.tenant.merchant_id:
+            day = day_of(attempt.intent_at, policy.timezone).name
+            yield Cost(attempt_id, micros, attempt.tenant.merchant_id, day)
 
 
-async def revise(
-    tx: Connection, locked: Mapping[UUID, Attempt], decisions: Iterable[tuple[UUID, Decision]]
-) -> list[Entry]:
-    """Leads that ended as the carrier told it, and whose agents spoke later. Returns those that are due again."""
-    ends, retries = {}, {}
-    for attempt_id, decision in decisions:
-        lead_id = locked[attempt_id].lead_id
-        assert lead_id is not None, "only calls to leads are decided on"
-        match decision:
-            case Finish():
-                ends[lead_id] = decision
-            case Retry():
-                retries[lead_id] = decision
-    await attempts.revise_leads(tx, ends)
-    return await attempts.retry_leads(tx, retries, status=LeadStatus.FINISHED)
+def _talked_s(facts: CallFacts) -> float | None:
+    """None: nobody answered."""
+    if facts.answered_at is None:
+        return None
+    if facts.duration_s is not None:
+        return facts.duration_s
+    return max(0.0, (facts.ended_at - facts.answered_at).total_seconds()) if facts.ended_at else 0.0
+
+
+def _owner(attempt: Attempt) -> Owner:
+    tenant = attempt.tenant
+    return Owner(tenant.reseller_id or "", tenant.merchant_id or "", attempt.campaign_id)
 
 
 def _cancellation(attempt: Attempt) -> Cancellation | None:

@@ -5,6 +5,7 @@ the strictest wins; no tenant can loosen what the platform or its reseller has t
 pre-checks, the time zone of callees) is taken from the nearest layer that states it.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -56,6 +57,12 @@ class Price(Frozen):
     @property
     def reserved_micros(self) -> int:
         return self.per_call_micros + round(self.per_minute_micros * self.reserve_minutes)
+
+    def cost_micros(self, talked_s: float | None) -> int:
+        """Of a call that has ended: by the started minute. One that nobody answered (None) costs nothing."""
+        if talked_s is None:
+            return 0
+        return self.per_call_micros + self.per_minute_micros * math.ceil(talked_s / 60)
 
 
 class RecentContact(Frozen):

@@ -22,6 +22,7 @@ _PROVES: Mapping[str, AttemptState | None] = {
     "machine": None,
     "recording": None,
     "reported": None,
+    "no_agent": None,
 }
 _ORDER: Mapping[AttemptState | None, int] = {state: n for n, state in enumerate(_PROVES.values())}
 
@@ -41,6 +42,8 @@ class Fact:
     call_id: str | None = None
     reason: str | None = None
     duration_s: int | None = None
+    is_machine: bool | None = None
+    agent_joined: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ def read(payload: object, arrived_at: datetime) -> Fact | Unreadable:
         call_id=_text(payload.get("call_id")),
         reason=_text(payload.get("reason")),
         duration_s=_count(payload.get("duration_s")),
+        is_machine=_machine(payload.get("answered_by")),
+        agent_joined=False if kind == "no_agent" else None,
     )
 
 
@@ -79,6 +84,12 @@ def _order(fact: Fact) -> tuple[object, ...]:
 
 
 def _add(known: CallFacts, fact: Fact) -> CallFacts:
+    known = replace(
+        known,
+        # Of those who say different things, whoever heard a machine, or missed an agent, heard more.
+        is_machine=_either(known.is_machine, fact.is_machine, told=True),
+        agent_joined=_either(known.agent_joined, fact.agent_joined, told=False),
+    )
     if fact.proves is None:
         return known
     known = replace(known, state=_furthest(known.state, fact.proves), call_id=known.call_id or fact.call_id)
@@ -92,6 +103,10 @@ def _add(known: CallFacts, fact: Fact) -> CallFacts:
     return known
 
 
+def _either(one: bool | None, other: bool | None, *, told: bool) -> bool | None:
+    return told if told in (one, other) else one if one is not None else other
+
+
 def _furthest(state: AttemptState, proved: AttemptState) -> AttemptState:
     return proved if proved in ATTEMPT_MOVES[state] else state
 
@@ -102,6 +117,14 @@ def _moment(value: Any, arrived_at: datetime) -> datetime:
         return moment if arrived_at - EARLIER_MAX <= moment <= arrived_at + LATER_MAX else arrived_at
     except (TypeError, ValueError, OverflowError):
         return arrived_at
+
+
+def _machine(answered_by: Any) -> bool | None:
+    """Carriers say `human`, `machine`, `machine_end_beep`, `fax`, or that they do not know."""
+    text = answered_by.lower() if isinstance(answered_by, str) else ""
+    if text.startswith(("machine", "fax", "voicemail")):
+        return True
+    return False if text.startswith("human") else None
 
 
 def _text(value: Any) -> str | None:

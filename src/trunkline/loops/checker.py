@@ -6,6 +6,7 @@ folded. `absent` and `unknown` are our own conclusions, and are settled here.
 
 import asyncio
 from datetime import datetime, timedelta
+from functools import partial
 
 from trunkline.bus.connection import Bus
 from trunkline.clock import Clock
@@ -20,8 +21,9 @@ from trunkline.dispatch.checks import (
     Wait,
     next_step,
 )
-from trunkline.dispatch.settlement import Settlement, settle
+from trunkline.dispatch.settlement import Settlement, Settler
 from trunkline.leads import policy
+from trunkline.leads.retries import Retries
 from trunkline.loops.base import Loop
 from trunkline.mailbox.inbox import Inbox
 from trunkline.model import Decision, Finish, Outcome
@@ -57,6 +59,7 @@ class Checker(Loop):
         carriers: CarrierDirectory,
         inbox: Inbox,
         limits: CheckLimits,
+        settler: Settler,
         interval_s: float = 2.0,
     ):
         super().__init__(interval_s)
@@ -66,6 +69,7 @@ class Checker(Loop):
         self._carriers = carriers
         self._inbox = inbox
         self._limits = limits
+        self._settler = settler
 
     async def run_once(self) -> int:
         """Look at what is due; how many attempts that was."""
@@ -185,21 +189,20 @@ class Checker(Loop):
             locked = await attempts.lock(tx, [check.id])
             if not await attempts.give_up(tx, check.id, state, reason, self._limits.call_max_s):
                 return
-            settlement = await settle(
-                tx, locked, [(check.id, self._decision(state, locked[check.id], reason))]
-            )
+            settlement = await self._settler.settle(tx, locked, {check.id: partial(_decide, state, reason)})
         metrics.ATTEMPTS_GIVEN_UP.labels(check.carrier, state.value).inc()
         if state is AttemptState.UNKNOWN:
             settlement.freed.clear()  # its channel is held until no call can be live on it
         await settlement.tell(self._bus)
-
-    def _decision(self, state: AttemptState, attempt: attempts.Attempt, reason: str) -> Decision:
-        if state is AttemptState.UNKNOWN:
-            return Finish(Outcome.UNKNOWN, reason)
-        return policy.after_refusal(reason, attempt.budget)
 
     async def _free_channel(self, check: Check) -> None:
         async with self._database.transaction() as tx:
             freed = await attempts.free_channel(tx, check.id)
         if freed:
             await Settlement(freed=[check.id]).tell(self._bus)
+
+
+def _decide(state: AttemptState, reason: str, attempt: attempts.Attempt, retries: Retries) -> Decision:
+    if state is AttemptState.UNKNOWN:
+        return Finish(Outcome.UNKNOWN, reason)
+    return policy.after_refusal(reason, attempt.budget, retries)

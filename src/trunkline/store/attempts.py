@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +13,7 @@ from trunkline.states import AttemptState, LeadStatus, sources
 from trunkline.store.database import Connection
 from trunkline.store.schedule import entry_of
 from trunkline.store.sql import query
+from trunkline.store.tenants import PLATFORM, Tenant
 
 _LOCK_LEADS = query("attempts/lock_leads")
 _LOCK = query("attempts/lock")
@@ -22,6 +23,7 @@ _APPLY_FACTS = query("attempts/apply_facts")
 _FINISH_LEADS = query("attempts/finish_leads")
 _REVISE_LEADS = query("attempts/revise_leads")
 _RETRY_LEADS = query("attempts/retry_leads")
+_SETTLE_COSTS = query("attempts/settle_costs")
 _CURRENT = query("attempts/current")
 _CLAIM_CHECKS = query("attempts/claim_checks")
 _CHECK_LATER = query("attempts/check_later")
@@ -64,9 +66,33 @@ class Attempt:
     cancel_reason: str | None = None
     hang_up_wanted: bool = False
     lead_outcome: str | None = None
+    # Whose call it is, to whom, since when, and what was set aside for it.
+    tenant: Tenant = PLATFORM
+    campaign_id: UUID | None = None
+    phone: str = field(default="", repr=False)
+    timezone: str | None = None
+    intent_at: datetime | None = None
+    reserved_micros: int = 0
     # What its agent reported, and when that was read, by Postgres' clock.
     report: Reported | None = None
     read_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DueAgain:
+    """A retry, in the first open moment after its delay."""
+
+    retry: Retry
+    due_at: datetime
+    closes_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    attempt_id: UUID
+    micros: int
+    merchant_id: str
+    day: date
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +160,8 @@ def _attempt(row: Any) -> Attempt:
             ended_at=row["ended_at"],
             end_reason=row["end_reason"],
             duration_s=row["duration_s"],
+            is_machine=row["is_machine"],
+            agent_joined=row["agent_joined"],
         ),
         lead_status=LeadStatus(row["lead_status"]) if row["lead_status"] else None,
         budget=Budget(row["attempt_count"] or 1, row["max_attempts"] or 1, row["carrier_error_count"] or 0),
@@ -142,6 +170,12 @@ def _attempt(row: Any) -> Attempt:
         cancel_reason=row["cancel_reason"],
         hang_up_wanted=row["hang_up_wanted"],
         lead_outcome=row["lead_outcome"],
+        tenant=Tenant(row["reseller_id"], row["merchant_id"]),
+        campaign_id=row["campaign_id"],
+        phone=row["to_phone"],
+        timezone=row["timezone"],
+        intent_at=row["intent_at"],
+        reserved_micros=row["reserved_micros"],
         report=_reported(row) if row["is_reported"] else None,
         read_at=row["read_at"],
     )
@@ -178,6 +212,8 @@ async def apply_facts(tx: Connection, facts: Mapping[UUID, CallFacts]) -> None:
         [f.ended_at for f in known],
         [f.end_reason for f in known],
         [f.duration_s for f in known],
+        [f.is_machine for f in known],
+        [f.agent_joined for f in known],
     )
 
 
@@ -203,7 +239,7 @@ def _outcome(finish: Finish) -> str:
 
 
 async def retry_leads(
-    tx: Connection, retries: Mapping[UUID, Retry], *, status: LeadStatus = LeadStatus.PROCESSING
+    tx: Connection, retries: Mapping[UUID, DueAgain], *, status: LeadStatus = LeadStatus.PROCESSING
 ) -> list[Entry]:
     """Send leads of this status back to BACKLOG; returns them as the schedule needs them."""
     if not retries:
@@ -212,12 +248,25 @@ async def retry_leads(
     rows = await tx.fetch(
         _RETRY_LEADS,
         list(retries),
-        [r.delay_s for r in wanted],
-        [int(r.carrier_error) for r in wanted],
-        [int(not r.counted) for r in wanted],
+        [r.due_at for r in wanted],
+        [r.closes_at for r in wanted],
+        [int(r.retry.carrier_error) for r in wanted],
+        [int(not r.retry.counted) for r in wanted],
         status.value,
     )
     return [entry_of(row) for row in rows]
+
+
+async def settle_costs(tx: Connection, costs: Sequence[Cost]) -> None:
+    """Let what calls cost take the place of what was set aside. Once for each: a cost that is known stays."""
+    if costs:
+        await tx.execute(
+            _SETTLE_COSTS,
+            [c.attempt_id for c in costs],
+            [c.micros for c in costs],
+            [c.merchant_id for c in costs],
+            [c.day for c in costs],
+        )
 
 
 async def current(conn: Connection, attempt_id: UUID) -> Current | None:

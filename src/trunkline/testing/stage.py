@@ -34,6 +34,7 @@ from trunkline.dispatch.intent_batch import Rules
 from trunkline.dispatch.policies import Policies
 from trunkline.dispatch.results import ResultWriter
 from trunkline.dispatch.sender import Callbacks, Sender, SenderLimits
+from trunkline.dispatch.settlement import Settler
 from trunkline.loops.channels import ChannelReconciler
 from trunkline.loops.checker import Checker
 from trunkline.loops.loader import Loader, Refiller
@@ -158,7 +159,7 @@ class Stage:
             clock,
             self.directory,
             Callbacks("http://trunkline.test", CallbackKeys.from_secrets([SECRET])),
-            ResultWriter(database, bus),
+            ResultWriter(database, bus, Settler(Policies(fresh_s=0))),
             SenderLimits(),
             killed=self.controls.killed,
             unwanted=partial(is_cancelled, database),
@@ -255,6 +256,7 @@ def event(attempt: UUID, kind: str, call_id: str, **more: Any) -> NewEvent:
             "at": at.isoformat(),
             "reason": more.get("reason", "completed" if kind == "ended" else None),
             "duration_s": more.get("duration_s"),
+            "answered_by": more.get("answered_by"),
             "raw": {},
         },
     )
@@ -278,6 +280,7 @@ async def open_stage(
         directory = cast(CarrierDirectory, _OneCarrier(carrier))
         inbox = Inbox(dialing.database, bus)
         ended: list[str] = []
+        settler = Settler(Policies(fresh_s=0))
 
         async def note_ended(call_ids: list[str]) -> None:
             ended.extend(call_ids)
@@ -293,9 +296,13 @@ async def open_stage(
             Loader(dialing.database, bus),
             Refiller(dialing.database, bus),
             ChannelReconciler(dialing.database, bus, controls, grant_ttl_s=5),
-            Checker(dialing.database, bus, SystemClock(), directory, inbox, LIMITS),
+            Checker(dialing.database, bus, SystemClock(), directory, inbox, LIMITS, settler),
             MailboxWorker(
-                dialing.database, bus, CallFold(bus, note_ended, dialing.database), ME, WorkerLimits()
+                dialing.database,
+                bus,
+                CallFold(bus, settler, note_ended, dialing.database),
+                ME,
+                WorkerLimits(),
             ),
             HangUps(dialing.database, directory),
             ended,

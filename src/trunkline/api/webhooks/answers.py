@@ -39,6 +39,8 @@ class Answers:
     inbound: Inbound
     find_stream: FindStream
     keys: CallbackKeys
+    # Told of a call for which there is no agent.
+    on_no_agent: Callable[[UUID], Awaitable[None]]
 
     async def to_answered(self, heard: Heard) -> Document:
         """The answer gate: a call that was superseded, or that somebody wants ended, is hung up. If the truth cannot be
@@ -87,6 +89,7 @@ class Answers:
                 return carrier.hold_document(HOLD_S, self._again_url(heard))
             case _:
                 log.warning("answer.no_pod", call_id=call_id)
+                await self.on_no_agent(heard.attempt_id)
                 return carrier.busy_document(BUSY_MESSAGE)
 
     def _again_url(self, heard: Heard) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,12 +16,14 @@ from trunkline.clock import Clock
 from trunkline.dispatch.calls import KIND, URGENT
 from trunkline.dispatch.inbound import Inbound
 from trunkline.mailbox.inbox import Inbox
-from trunkline.store.database import Database
+from trunkline.store.database import UNAVAILABLE, Database
 from trunkline.store.mailboxes import NewEvent
-from trunkline.telemetry import metrics
+from trunkline.telemetry import get_logger, metrics
 from trunkline.telephony.callbacks import CallbackKeys
 from trunkline.telephony.carrier import CallbackKind, Document
 from trunkline.telephony.directory import CarrierDirectory
+
+log = get_logger(__name__)
 
 # "Kept, nothing to say." Exotel wants a 200 and no other.
 _KEPT: Mapping[str, int] = {"exotel": 200}
@@ -41,7 +44,7 @@ class WebhookDeps:
 class Webhooks:
     def __init__(self, deps: WebhookDeps):
         self._reader = Reader(deps.carriers, deps.keys, deps.view)
-        self._answers = Answers(deps.database, deps.inbound, deps.find_stream, deps.keys)
+        self._answers = Answers(deps.database, deps.inbound, deps.find_stream, deps.keys, self._no_agent)
         self._inbox = deps.inbox
         self._clock = deps.clock
 
@@ -78,6 +81,15 @@ class Webhooks:
         if isinstance(heard, Response):
             return heard
         return _told(await self._answers.to_arrived(heard))
+
+    async def _no_agent(self, attempt_id: UUID) -> None:
+        """It decides what becomes of the lead. That it cannot be written down changes nothing for the caller."""
+        try:
+            await self._inbox.append(
+                NewEvent(KIND, str(attempt_id), "no_agent", "no_agent", {"kind": "no_agent"})
+            )
+        except UNAVAILABLE as error:
+            log.warning("answer.no_agent_untold", attempt_id=str(attempt_id), error=str(error))
 
     async def _append(self, heard: Heard) -> None:
         event = heard.event

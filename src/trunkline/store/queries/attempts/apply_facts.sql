@@ -7,8 +7,10 @@ SET state = f.state,
     answered_at = COALESCE(a.answered_at, f.answered_at),
     ended_at = COALESCE(a.ended_at, f.ended_at),
     end_reason = COALESCE(f.end_reason, a.end_reason),
-    duration_s = COALESCE(a.duration_s, f.duration_s)
+    duration_s = COALESCE(a.duration_s, f.duration_s),
+    is_machine = f.is_machine,
+    agent_joined = f.agent_joined
 FROM unnest($1::uuid[], $2::text[], $3::text[], $4::timestamptz[], $5::timestamptz[], $6::timestamptz[], $7::text[],
-            $8::int[])
-     AS f (id, state, call_id, ringing_at, answered_at, ended_at, end_reason, duration_s)
+            $8::int[], $9::boolean[], $10::boolean[])
+     AS f (id, state, call_id, ringing_at, answered_at, ended_at, end_reason, duration_s, is_machine, agent_joined)
 WHERE a.id = f.id
