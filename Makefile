@@ -9,6 +9,8 @@
 
 # Compiled modules are kept whatever the shell says: without them every start compiles the world anew.
 export PYTHONDONTWRITEBYTECODE :=
+# As pip does: a company's own certificate counts.
+export UV_SYSTEM_CERTS ?= true
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
