@@ -1,0 +1,204 @@
+"""Workers are killed and stopped, Postgres dies, Valkey forgets: no event is lost, none takes effect twice."""
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from trunkline.embedded import Engines
+from trunkline.embedded.server import Server
+from trunkline.errors import StoreUnavailable
+from trunkline.store.mailboxes import NewEvent
+from trunkline.store.migrate import migrate
+from trunkline.testing.crashpoints import run_until_crash
+from trunkline.testing.mailbox_process import HELD, KINDS, LEDGER, command, mailbox_process, some_events
+from trunkline.testing.mailbox_world import MailboxWorld, mailbox_world
+from trunkline.testing.waiting import eventually
+
+
+@dataclass(frozen=True)
+class Scene:
+    world: MailboxWorld
+    # What a process needs to find it.
+    place: tuple[str, str, str]
+
+    async def effects(self) -> int:
+        return int(await self.world.value("SELECT count(*) FROM effects"))
+
+    async def settled(self, count: int, timeout_s: float = 40) -> None:
+        """So many events of each kind took effect, once each."""
+
+        async def is_settled() -> bool:
+            return bool(
+                await self.world.value(
+                    """SELECT (SELECT count(*) FROM mailbox_events WHERE processed_at IS NOT NULL) = $1
+                       AND NOT EXISTS (SELECT FROM mailboxes WHERE processing_status <> 'idle')""",
+                    count * len(KINDS),
+                )
+            )
+
+        await eventually(is_settled, timeout_s=timeout_s, what=f"{count} events of each kind are done")
+        doubled = await self.world.rows("SELECT kind, name FROM effects GROUP BY 1, 2 HAVING count(*) > 1")
+        assert doubled == []
+        assert await self.effects() == count * len(KINDS)
+
+
+@asynccontextmanager
+async def open_scene(database_url: str, redis_url: str, prefix: str) -> AsyncIterator[Scene]:
+    async with mailbox_world(database_url, redis_url, prefix) as world:
+        await world.database.pool.execute(LEDGER)
+        yield Scene(world, (database_url, redis_url, prefix))
+
+
+@pytest.fixture
+async def scene(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[Scene]:
+    async with open_scene(database_url, redis_url, key_prefix) as scene:
+        yield scene
+
+
+@pytest.mark.parametrize(
+    "point",
+    ["mailbox.after_claim", "mailbox.before_write", "mailbox.before_commit", "mailbox.after_commit"],
+)
+async def test_a_worker_that_dies_anywhere_loses_nothing_and_repeats_nothing(
+    scene: Scene, point: str
+) -> None:
+    await scene.world.append(*some_events(60))
+    await run_until_crash(command("work", scene.place, 1.0), point, nth=3)
+    async with mailbox_process(scene.place):
+        await scene.settled(60)
+
+
+async def test_what_dies_before_its_commit_has_begun_and_has_no_effect(scene: Scene) -> None:
+    await scene.world.append(*some_events(15))
+    await run_until_crash(command("work", scene.place, 60.0), "mailbox.before_commit")
+    assert await scene.world.value("SELECT count(*) FROM begun") > 0
+    assert await scene.effects() == 0
+    assert await scene.world.value("SELECT count(*) FROM mailbox_events WHERE processed_at IS NOT NULL") == 0
+
+
+async def test_a_sender_that_dies_after_the_commit_sends_again_without_harm(scene: Scene) -> None:
+    """It was told nothing, so it cannot know that its event is durable."""
+    await run_until_crash(command("send", scene.place, 20), "inbox.after_commit", nth=15)
+    assert await scene.world.value("SELECT count(*) FROM mailbox_events") == 15
+    sender = await asyncio.create_subprocess_exec(*command("send", scene.place, 20))
+    assert await sender.wait() == 0
+    assert await scene.world.value("SELECT count(*) FROM mailbox_events") == 20 * len(KINDS)
+    async with mailbox_process(scene.place):
+        await scene.settled(20)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_worker_stopped_past_its_lease_and_continued_writes_nothing(scene: Scene, kind: str) -> None:
+    held = NewEvent(kind, HELD, "1", "happened", {"name": "1"})
+    await scene.world.append(held)
+    async with mailbox_process(scene.place) as stopped:
+        await eventually(lambda: scene.world.value("SELECT count(*) = 1 FROM begun"))
+        stopped.send_signal(signal.SIGSTOP)
+        async with mailbox_process(scene.place) as successor:
+            await eventually(lambda: scene.world.value("SELECT count(*) = 2 FROM begun"))
+            await scene.world.value("INSERT INTO gates VALUES ($1)", HELD)
+            await eventually(lambda: scene.world.value("SELECT count(*) FROM effects"))
+            stopped.send_signal(signal.SIGCONT)
+            # What it does next shows that it came past the mailbox that it had lost.
+            successor.send_signal(signal.SIGTERM)
+            await successor.wait()
+            await scene.world.append(NewEvent(kind, "next", "2", "happened", {"name": "2"}))
+            await eventually(lambda: scene.world.value("SELECT count(*) FROM effects WHERE name = '2'"))
+            stopped.send_signal(signal.SIGTERM)
+            await stopped.wait()
+    rows = await scene.world.rows("SELECT name, pid FROM effects ORDER BY name")
+    assert [tuple(row) for row in rows] == [("1", successor.pid), ("2", stopped.pid)]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_a_random_mix_of_faults(scene: Scene, seed: int) -> None:
+    chance, sent = random.Random(seed), 0
+    for _ in range(4):
+        sent += 100
+        await scene.world.inbox.append_all(some_events(sent))
+        async with mailbox_process(scene.place) as victim, mailbox_process(scene.place):
+            await some_effects(scene, sent)
+            await inflict(scene, victim, chance.choice(["kill", "stop", "cut", "term"]))
+    async with mailbox_process(scene.place), mailbox_process(scene.place):
+        await scene.settled(sent)
+
+
+async def some_effects(scene: Scene, sent: int) -> None:
+    """Until something more took effect, or nothing is left."""
+    before = await scene.effects()
+    await eventually(
+        lambda: scene.world.value(
+            "SELECT count(*) > $1 OR count(*) >= $2 FROM effects", before, sent * len(KINDS)
+        )
+    )
+
+
+async def inflict(scene: Scene, victim: asyncio.subprocess.Process, fault: str) -> None:
+    match fault:
+        case "kill":
+            victim.kill()
+        case "term":
+            victim.send_signal(signal.SIGTERM)
+        case "stop":
+            victim.send_signal(signal.SIGSTOP)
+            await eventually(
+                lambda: scene.world.value(
+                    "SELECT count(*) = 0 FROM mailboxes WHERE processing_status = 'processing' AND claimable_at < now()"
+                )
+            )
+            victim.send_signal(signal.SIGCONT)
+        case "cut":
+            await scene.world.value(
+                """SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+                   WHERE datname = current_database() AND pid <> pg_backend_pid()"""
+            )
+
+
+async def append_through_anything(scene: Scene, events: Sequence[NewEvent]) -> None:
+    """As a sender of webhooks does: again, until it is told that it is kept."""
+    for start in range(0, len(events), 20):
+        some = events[start : start + 20]
+        await eventually(lambda some=some: _is_appended(scene, some), timeout_s=60)  # type: ignore[misc]
+
+
+async def _is_appended(scene: Scene, events: Sequence[NewEvent]) -> bool:
+    try:
+        await scene.world.inbox.append_all(events)
+    except StoreUnavailable:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("fault", ["valkey forgets", "valkey dies", "postgres stops", "postgres dies"])
+async def test_an_engine_fails_under_load(private_engines: Engines, key_prefix: str, fault: str) -> None:
+    await migrate(private_engines.database_url)
+    place = private_engines.database_url, private_engines.redis_url, key_prefix
+    async with open_scene(*place) as scene, mailbox_process(place, lease_s=2.0):
+        sending = asyncio.create_task(append_through_anything(scene, some_events(300)))
+        await eventually(lambda: scene.world.value("SELECT count(*) > 20 FROM effects"))
+        match fault:
+            case "valkey forgets":
+                await scene.world.bus.client.flushall()
+            case "valkey dies":
+                await restart(private_engines.valkey, signal.SIGKILL)
+            case "postgres stops":
+                await restart(private_engines.postgres, signal.SIGINT)
+            case _:
+                await restart(private_engines.postgres, signal.SIGKILL)
+        await sending
+        async with mailbox_world(*place) as with_new_connections:
+            await Scene(with_new_connections, place).settled(300)
+
+
+async def restart(server: Server | None, how: signal.Signals) -> None:
+    assert server is not None
+    assert server.pid is not None
+    os.kill(server.pid, how)
+    await server.exited()
+    await server.start()
