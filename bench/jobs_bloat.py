@@ -45,8 +45,8 @@ BATCH, BATCHES_PER_S = 5, 200
 TAIL_S = scaled(60, least=5)
 OLD_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ"
 STATE = """
-SELECT s.n_dead_tup AS dead, pg_table_size(s.relid) / 1048576.0 AS table_mb, pg_indexes_size(s.relid) / 1048576.0 AS index_mb,
-       (SELECT count(*) FROM job_history) AS done
+SELECT s.n_dead_tup AS dead, pg_table_size(s.relid) / 1048576.0 AS table_mb,
+       pg_indexes_size(s.relid) / 1048576.0 AS index_mb, (SELECT count(*) FROM job_history) AS done
 FROM pg_stat_user_tables AS s WHERE s.relname = 'job_outbox'
 """
 
@@ -209,7 +209,7 @@ class Watch:
 
 async def work(url: str) -> None:
     watch = Watch()
-    claims.claim = watch.claim  # type: ignore[assignment]
+    claims.claim = watch.claim
     registry = Registry()
     registry.add(JOB, watch.run)
     async with JobService.open(JobConfig(), registry, url):

@@ -61,6 +61,7 @@ from trunkline.dispatch.settlement import Settler
 from trunkline.jobs.application import load_enricher, load_modules
 from trunkline.jobs.face import JobFace
 from trunkline.jobs.platform.catalogue import PlatformParts, job_files, platform_registry
+from trunkline.jobs.platform.enrichment import EnrichmentDesk
 from trunkline.jobs.platform.outgoing import Outgoing
 from trunkline.jobs.poker import Poker
 from trunkline.jobs.recurring import declared_schedules
@@ -366,6 +367,7 @@ class Platform:
             outgoing,
             SystemClock(),
             job_files(self.settings.data_dir),
+            self.job_face.outbox,
             load_enricher(jobs.enricher),
         )
         registry = platform_registry(parts)
@@ -406,7 +408,8 @@ class Platform:
         limits = ApiLimits(
             body=BodyRule(self.settings.http.max_body_bytes, self.settings.http.read_timeout_s)
         )
-        agents = AgentFace(Store(self.database, timeout_s=limits.store_timeout_s), self.call_keys)
+        enrichment = EnrichmentDesk(self.job_face.outbox) if self.settings.jobs.enricher else None
+        agents = AgentFace(Store(self.database, timeout_s=limits.store_timeout_s), self.call_keys, enrichment)
         return create_api(
             ApiDeps(
                 database=self.database,

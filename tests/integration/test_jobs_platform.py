@@ -94,7 +94,9 @@ async def working(
     world: JobWorld, folder: Path, *, outgoing: Outgoing | None = None, enricher: Enricher | None = None
 ) -> AsyncIterator[None]:
     outgoing = outgoing or Outgoing(allow_insecure=True)
-    parts = PlatformParts(world.database, SEALER, outgoing, SystemClock(), job_files(folder), enricher)
+    parts = PlatformParts(
+        world.database, SEALER, outgoing, SystemClock(), job_files(folder), outbox(world), enricher
+    )
     async with world.service(registry=platform_registry(parts)):
         yield
     await outgoing.close()
@@ -319,9 +321,8 @@ async def test_a_name_is_asked_once_and_its_answer_used(
 async def test_a_url_of_a_request_becomes_an_endpoint_once(world: JobWorld, receiver: Receiver) -> None:
     async def send() -> None:
         async with world.database.transaction() as tx:
-            await webhooks.publish_to(
-                tx, outbox(world), SEALER, SHOP, receiver.url, "lead.finished", {}, at=AT
-            )
+            endpoint = await webhooks.ensure_endpoint(tx, SEALER, SHOP, receiver.url)
+            await webhooks.deliver(tx, outbox(world), [endpoint.id], SHOP, "lead.finished", {}, at=AT)
 
     await asyncio.gather(*(send() for _ in range(5)))
     assert await world.sql("SELECT count(*) FROM webhook_endpoints") == 1

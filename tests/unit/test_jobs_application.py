@@ -50,6 +50,7 @@ def test_the_types_schedules_and_enricher_of_a_module_are_known() -> None:
 def test_without_settings_there_is_nothing_to_load() -> None:
     load_modules([])
     assert load_enricher(None) is None
+    assert load_enricher("fetch") is None
 
 
 def test_a_module_that_cannot_be_imported_is_named() -> None:

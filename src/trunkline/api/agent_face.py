@@ -20,10 +20,13 @@ from trunkline.api.models import Body
 from trunkline.api.store import Store
 from trunkline.dispatch import reports
 from trunkline.dispatch.call_tokens import CallKeys
+from trunkline.jobs.platform.enrichment import CallSource, EnrichmentDesk
 from trunkline.leads import payloads
 from trunkline.leads.ingest import FieldProblem, Moment
 from trunkline.store import call_reports
 from trunkline.store.call_reports import CallContext, CallReport
+from trunkline.store.database import Connection
+from trunkline.store.jobs import Inserted
 from trunkline.telemetry import metrics
 
 CALL_PATH = f"{API_ROOT}/calls/{{call_sid}}"
@@ -61,9 +64,11 @@ class OutcomeIn(Body):
 
 
 class AgentFace:
-    def __init__(self, store: Store, keys: CallKeys):
+    def __init__(self, store: Store, keys: CallKeys, enrichment: EnrichmentDesk | None = None):
         self._store = store
         self._keys = keys
+        # Who asks for more of a call than its agent says, where somebody wants more.
+        self._enrichment = enrichment
 
     def hot_routes(self) -> list[HotRoute]:
         return [
@@ -85,6 +90,9 @@ class AgentFace:
         report = _report(await _bounded_body(request))
         async with self._store.writing() as tx:
             taken = await reports.take(tx, attempt_id, report)
+            asked = await self._enrich(tx, attempt_id, report) if taken == "new" else []
+        if self._enrichment is not None:
+            self._enrichment.poke(asked)
         metrics.CALL_REPORTS.labels(taken).inc()
         match taken:
             case "no_call":
@@ -95,6 +103,14 @@ class AgentFace:
                 return _json(201, {"success": True, "attempt_id": str(attempt_id)})
             case "known":
                 return _json(200, {"success": True, "attempt_id": str(attempt_id)})
+
+    async def _enrich(self, tx: Connection, attempt_id: UUID, report: CallReport) -> list[Inserted]:
+        if self._enrichment is None:
+            return []
+        call = await call_reports.context(tx, attempt_id)
+        assert call is not None, "reported on"
+        source = CallSource(report.recording_ref, report.transcript_ref, dict(report.data))
+        return await self._enrichment.ask(tx, str(attempt_id), source, call.tenant)
 
     def _attempt(self, request: Request) -> UUID:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")

@@ -1,7 +1,7 @@
 """What an application adds to the platform: job types, recurring jobs, an enricher of calls.
 
 JOB_MODULES=acme.jobs                 imported by every process: an API must know a type to enqueue it
-CALL_ENRICHER=acme.calls:enricher     called without arguments, gives an `Enricher`
+CALL_ENRICHER=acme.calls:enricher     called without arguments, gives an `Enricher`; `fetch` is our own
 """
 
 from collections.abc import Iterable
@@ -9,6 +9,8 @@ from importlib import import_module
 
 from trunkline.errors import TrunklineError
 from trunkline.jobs.platform.enrichment import Enricher
+
+FETCH = "fetch"
 
 
 class ApplicationError(TrunklineError):
@@ -25,7 +27,8 @@ def load_modules(names: Iterable[str]) -> None:
 
 
 def load_enricher(path: str | None) -> Enricher | None:
-    if path is None:
+    """None: ours, which fetches what it can."""
+    if path in (None, FETCH):
         return None
     module_name, _, name = path.partition(":")
     try:

@@ -301,7 +301,8 @@ class Jobs(Group):
     enricher: Text | None = env(
         "CALL_ENRICHER",
         None,
-        "`package.module:factory` of what is made of an ended call. Unset, its recording and transcript are kept.",
+        "What is made of a call that its agent reports on: `fetch` keeps its recording and transcript, "
+        "`package.module:factory` names an enricher of yours. Unset, nothing.",
     )
     allow_insecure_webhooks: Switch = env(
         "WEBHOOK_ALLOW_INSECURE",

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trunkline.clock import Clock
+from trunkline.jobs.outbox import Outbox
 from trunkline.jobs.platform.enrichment import ENRICH_CALL, CallEnrichment, Enricher, FetchingEnricher
 from trunkline.jobs.platform.exports import EXPORT, LeadExport
 from trunkline.jobs.platform.files import FileStore
+from trunkline.jobs.platform.lead_reports import REPORT_LEAD, LeadReport
 from trunkline.jobs.platform.outgoing import Outgoing
 from trunkline.jobs.platform.sealing import Sealer
 from trunkline.jobs.platform.webhooks import DELIVER_WEBHOOK, WebhookDelivery
@@ -23,12 +25,13 @@ class PlatformParts:
     outgoing: Outgoing
     clock: Clock
     files: FileStore
+    outbox: Outbox
     enricher: Enricher | None = None
 
 
 def known_types() -> Registry:
     """For a process that enqueues and does not run: the platform's types and those declared by `@job`."""
-    return Registry([DELIVER_WEBHOOK, ENRICH_CALL, EXPORT, *declared])
+    return Registry([DELIVER_WEBHOOK, ENRICH_CALL, EXPORT, REPORT_LEAD, *declared])
 
 
 def platform_registry(parts: PlatformParts) -> Registry:
@@ -38,6 +41,7 @@ def platform_registry(parts: PlatformParts) -> Registry:
     enricher = parts.enricher or FetchingEnricher(parts.outgoing, parts.files)
     registry.add(DELIVER_WEBHOOK, delivery.run)
     registry.add(ENRICH_CALL, CallEnrichment(parts.database, enricher).run)
+    registry.add(REPORT_LEAD, LeadReport(parts.database, parts.outbox, parts.sealer).run)
     registry.add(EXPORT, LeadExport(parts.database, parts.files).run)
     return registry
 

@@ -24,6 +24,8 @@ from trunkline.store.tenants import Tenant
 RECORDING_BYTES_MAX = 500 * 1024 * 1024
 TRANSCRIPT_BYTES_MAX = 5 * 1024 * 1024
 FETCH_TIMEOUT_S = 300.0
+# Where a recording or transcript may be fetched from. Another reference (s3://…) is left to an enricher that knows it.
+FETCHED = ("https://", "http://")
 
 
 class EnrichCall(msgspec.Struct):
@@ -35,7 +37,7 @@ ENRICH_CALL: JobType[EnrichCall] = JobType("enrich_call", EnrichCall, Policy(tim
 
 @dataclass(frozen=True, slots=True)
 class CallSource:
-    """What a carrier or an agent left behind of a call."""
+    """What a carrier or an agent left behind of a call: URLs, or whatever else leads to it."""
 
     recording_url: str | None = None
     transcript_url: str | None = None
@@ -57,6 +59,20 @@ async def request_enrichment(
         return []
     job = ENRICH_CALL.new(EnrichCall(item_id), unique_key=item_id, tenant=tenant)
     return await outbox.enqueue_many(tx, [job])
+
+
+class EnrichmentDesk:
+    """Takes requests for enrichment where calls end. There is none where nobody wants calls enriched."""
+
+    def __init__(self, outbox: Outbox):
+        self._outbox = outbox
+
+    async def ask(self, tx: Connection, item_id: str, source: CallSource, tenant: Tenant) -> list[Inserted]:
+        return await request_enrichment(tx, self._outbox, item_id, source, tenant)
+
+    def poke(self, asked: list[Inserted]) -> None:
+        """After the commit."""
+        self._outbox.poke(*asked)
 
 
 class CallEnrichment:
@@ -110,7 +126,7 @@ class FetchingEnricher:
         return Enriched(recording, transcript, data)
 
     async def _recording(self, item_id: str, url: str | None) -> str | None:
-        if url is None:
+        if url is None or not url.startswith(FETCHED):
             return None
         name = f"recording-{item_id}"
         async with (
@@ -123,7 +139,7 @@ class FetchingEnricher:
         return name
 
     async def _transcript(self, url: str | None) -> str | None:
-        if url is None:
+        if url is None or not url.startswith(FETCHED):
             return None
         async with self._outgoing.request("GET", url) as answer:
             _check(answer.status, "The transcript")

@@ -63,31 +63,29 @@ async def publish(
 ) -> list[Inserted]:
     """Enqueue a delivery for everybody who wants to hear of this. Poke after the commit."""
     endpoints = await webhook_endpoints.subscribed(tx, tenant, event_type)
+    return await deliver(tx, outbox, endpoints, tenant, event_type, data, at=at)
+
+
+async def deliver(
+    tx: Connection,
+    outbox: Outbox,
+    endpoints: Sequence[UUID],
+    tenant: Tenant,
+    event_type: str,
+    data: dict[str, Any],
+    *,
+    at: datetime,
+) -> list[Inserted]:
+    """Enqueue one message for each of these endpoints. They all get the same id."""
     message_id = f"msg_{new_id().hex}"
     return await outbox.enqueue_many(
         tx, [_delivery(endpoint_id, message_id, event_type, data, at, tenant) for endpoint_id in endpoints]
     )
 
 
-async def publish_to(
-    tx: Connection,
-    outbox: Outbox,
-    sealer: Sealer,
-    tenant: Tenant,
-    url: str,
-    event_type: str,
-    data: dict[str, Any],
-    *,
-    at: datetime,
-) -> list[Inserted]:
-    """Enqueue a delivery to a URL that came with a request. It becomes an endpoint of the tenant, with a secret."""
-    endpoint = await ensure_endpoint(tx, sealer, tenant, url)
-    job = _delivery(endpoint.id, f"msg_{new_id().hex}", event_type, data, at, tenant)
-    return await outbox.enqueue_many(tx, [job])
-
-
 async def ensure_endpoint(tx: Connection, sealer: Sealer, tenant: Tenant, url: str) -> Endpoint:
-    """Of no events by itself: only what is sent to its URL on purpose."""
+    """The endpoint of a URL that came with a request. A new one has a secret, and no events: only what is sent to its
+    URL on purpose."""
     known = await webhook_endpoints.by_url(tx, tenant, url)
     if known is not None:
         return known

@@ -1,0 +1,158 @@
+"""The end of a lead is told to whoever wants to hear of it: by any way of ending, exactly if it is committed, once."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from trunkline.jobs.platform import signing
+from trunkline.jobs.platform.catalogue import known_types
+from trunkline.jobs.platform.lead_reports import REPORT_LEAD, LeadReport
+from trunkline.jobs.platform.sealing import Sealer
+from trunkline.jobs.platform.webhooks import Webhook
+from trunkline.jobs.registry import Registry
+from trunkline.model import new_id
+from trunkline.store import tenants, webhook_endpoints
+from trunkline.store.sql import query
+from trunkline.store.tenants import Tenant
+from trunkline.testing.job_world import JobWorld, job_world
+
+SHOP, OTHER = Tenant("acme", "shop"), Tenant("acme", "other")
+SEALER = Sealer.from_secrets(["s" * 32])
+URL = "https://example.com/of-this-lead"
+
+
+@pytest.fixture
+async def world(database_url: str) -> AsyncIterator[JobWorld]:
+    async with job_world(database_url) as world:
+        async with world.database.transaction() as tx:
+            await tenants.insert_reseller(tx, "acme", "Acme")
+            await tx.execute("INSERT INTO pools (id, name) VALUES ('p', 'p')")
+            for name in ("shop", "other"):
+                await tenants.insert_merchant(
+                    tx,
+                    name,
+                    reseller_id="acme",
+                    name=name,
+                    default_region=None,
+                    default_pool_id=None,
+                    weight=1,
+                )
+        yield world
+
+
+async def add_lead(world: JobWorld, *, url: str | None = None, status: str = "PROCESSING") -> UUID:
+    lead_id: UUID = await world.sql(
+        """INSERT INTO leads (id, reseller_id, merchant_id, request_id, request_hash, phone, payload, pool_id,
+                              scheduled_at, due_at, status, reporting_webhook_url)
+           VALUES ($1, 'acme', 'shop', $2, sha256('x'), '+14155550123', $3, 'p', now(), now(), $4, $5)
+           RETURNING id""",
+        new_id(), str(new_id()), {"order": 7}, status, url,
+    )  # fmt: skip
+    return lead_id
+
+
+async def end(world: JobWorld, lead_id: UUID) -> None:
+    await world.sql(query("attempts/finish_leads"), [lead_id], ["ANSWERED"], ["COMPLETED"])
+
+
+async def subscribe(
+    world: JobWorld, tenant: Tenant, *event_types: str, url: str = "https://example.com/hook"
+) -> UUID:
+    async with world.database.transaction() as tx:
+        made = await webhook_endpoints.insert(
+            tx, new_id(), tenant, url, event_types or ["*"], SEALER.seal(signing.new_secret())
+        )
+    assert made is not None
+    return made.id
+
+
+async def reports(world: JobWorld) -> list[UUID]:
+    rows = await world.database.pool.fetch("SELECT id FROM job_outbox WHERE job_type = 'report_lead'")
+    return [row["id"] for row in rows]
+
+
+async def told(world: JobWorld) -> list[Webhook]:
+    """Let what was reported run, but for the deliveries."""
+    registry = Registry()
+    registry.add(REPORT_LEAD, LeadReport(world.database, world.outbox, SEALER).run)
+    async with world.service(registry=registry):
+        await world.ended(*await reports(world))
+    rows = await world.database.pool.fetch(
+        "SELECT payload FROM job_outbox WHERE job_type = 'deliver_webhook'"
+    )
+    return [msgspec.json.decode(row["payload"], type=Webhook) for row in rows]
+
+
+async def test_the_end_of_a_call_is_told_to_the_url_that_came_with_the_lead(world: JobWorld) -> None:
+    lead_id = await add_lead(world, url=URL)
+    await end(world, lead_id)
+    [webhook] = await told(world)
+    assert webhook.type == "lead.finished"
+    assert await world.sql("SELECT url FROM webhook_endpoints WHERE id = $1", webhook.endpoint_id) == URL
+    said: dict[str, Any] = webhook.data
+    assert (said["id"], said["outcome"], said["outcome_reason"]) == (str(lead_id), "ANSWERED", "COMPLETED")
+    assert (said["phone"], said["payload"], said["attempts"]) == ("+14155550123", {"order": 7}, [])
+
+
+async def test_an_abort_is_an_end_too(world: JobWorld) -> None:
+    lead_id = await add_lead(world, url=URL, status="BACKLOG")
+    await world.sql(query("leads/abort"), [lead_id], "not wanted")
+    [webhook] = await told(world)
+    assert (webhook.data["outcome"], webhook.data["outcome_reason"]) == ("ABORTED", "not wanted")
+
+
+async def test_only_those_who_want_to_hear_of_it_are_told(world: JobWorld) -> None:
+    wanted = {
+        await subscribe(world, SHOP, "lead.finished"),
+        await subscribe(world, Tenant("acme", None), url="https://example.com/reseller"),
+    }
+    await subscribe(world, SHOP, "lead.started", url="https://example.com/another-event")
+    await subscribe(world, OTHER, url="https://example.com/another-merchant")
+    await end(world, await add_lead(world))
+    webhooks = await told(world)
+    assert {webhook.endpoint_id for webhook in webhooks} == wanted
+    assert len({webhook.message_id for webhook in webhooks}) == 1
+
+
+async def test_who_is_named_twice_is_told_once(world: JobWorld) -> None:
+    subscribed = await subscribe(world, SHOP, url=URL)
+    await end(world, await add_lead(world, url=URL))
+    assert [webhook.endpoint_id for webhook in await told(world)] == [subscribed]
+
+
+async def test_where_nobody_listens_nothing_is_enqueued(world: JobWorld) -> None:
+    await subscribe(world, OTHER)
+    await end(world, await add_lead(world))
+    assert await world.sql("SELECT count(*) FROM job_outbox") == 0
+
+
+async def test_an_end_that_is_undone_is_not_told(world: JobWorld) -> None:
+    lead_id = await add_lead(world, url=URL)
+    async with world.database.pool.acquire() as conn:
+        transaction = conn.transaction()
+        await transaction.start()
+        await conn.fetch(query("attempts/finish_leads"), [lead_id], ["ANSWERED"], [None])
+        await transaction.rollback()
+    assert await reports(world) == []
+
+
+async def test_a_lead_ends_once(world: JobWorld) -> None:
+    lead_id = await add_lead(world, url=URL)
+    await end(world, lead_id)
+    await end(world, lead_id)
+    await world.sql("UPDATE leads SET status = 'FINISHED', outcome = 'ANSWERED' WHERE id = $1", lead_id)
+    assert len(await reports(world)) == 1
+
+
+async def test_the_job_is_what_the_platform_would_have_made(world: JobWorld) -> None:
+    lead_id = await add_lead(world, url=URL)
+    await end(world, lead_id)
+    [job_id] = await reports(world)
+    job = await world.job(job_id)
+    assert job_id.version == 7
+    assert (job.tenant, job.max_attempts, job.priority) == (SHOP, REPORT_LEAD.policy.attempts, 50)
+    assert job.payload is not None
+    assert known_types()["report_lead"].decode(job.payload).lead_id == lead_id
