@@ -72,6 +72,7 @@ from trunkline.loops.channels import ChannelReconciler
 from trunkline.loops.checker import Checker
 from trunkline.loops.leader import Leadership, LeaseTimes
 from trunkline.loops.loader import Loader, Refiller
+from trunkline.loops.pod_room import PodCount, PodRoomWatch
 from trunkline.loops.pods import PodExpiry
 from trunkline.loops.prechecks import PrecheckWalk
 from trunkline.loops.rebuilder import Rebuilder
@@ -101,6 +102,8 @@ log = get_logger(__name__)
 
 # The name under which one of many processes does what only one may do.
 LEADER = "control"
+# Their own agents talk: no pod of ours is needed.
+_PODLESS = frozenset({"vapi"})
 
 
 class Platform:
@@ -175,7 +178,9 @@ class Platform:
             stopped=DialStops(self.controls, rollout),
             mark=lambda: guardian.mark,
             account_pace=self.carriers.starts_per_s,
+            pods=lambda: self.pod_room.room(),
         )
+        self.pod_room = PodRoomWatch(database, self._count_pods, _PODLESS)
         self._to_tenants = Outgoing(allow_insecure=settings.jobs.allow_insecure_webhooks)
         prechecks = Prechecks(database, self._to_tenants, rules)
         self.precheck_walk = PrecheckWalk(database, bus, self.controls, rules.policies, prechecks)
@@ -238,7 +243,7 @@ class Platform:
         )
         self._loops: dict[str, list[Loop]] = {
             "api": [],
-            "dispatcher": [self.dialer],
+            "dispatcher": [self.pod_room, self.dialer],
             "mailbox": [self.call_worker],
             "jobs": [],
             "router": [PodExpiry(self.pods, config.expire_interval_s)],
@@ -468,6 +473,11 @@ class Platform:
                 return "busy"
             case _:
                 return "ended"
+
+    async def _count_pods(self) -> PodCount:
+        calls, pools = await self.pods.status()
+        free = sum(pool.available for pool in pools)
+        return PodCount(free, free + calls)
 
     async def _release_pods(self, call_ids: list[str]) -> None:
         """The carrier says that these calls are over: the fourth of the ways in which a pod is released."""

@@ -8,6 +8,7 @@ import pytest
 
 from trunkline.dispatch.intent import Intents
 from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
+from trunkline.errors import BusUnavailable
 from trunkline.leads.calling_policy import (
     CallingPolicy,
     Destinations,
@@ -17,6 +18,7 @@ from trunkline.leads.calling_policy import (
 from trunkline.leads.conditions import HttpCheck
 from trunkline.leads.limits import ROUND_S, CallsPerPerson, PersonLimit, PodRoom
 from trunkline.leads.windows import Span, Window
+from trunkline.loops.pod_room import PodCount, PodRoomWatch
 from trunkline.testing.dialing import Dialing, open_dialing
 
 R = RefusalReason
@@ -412,3 +414,59 @@ async def test_race_24_a_hundred_grants_do_not_all_see_the_same_three_pods(diali
         ).reason
         is R.PODS
     )
+
+
+async def test_race_24_who_was_just_answered_has_a_pod_that_was_counted_as_free(dialing: Dialing) -> None:
+    await dialing.attempt("+12125551000", state="answered", answered_at=await dialing.now())
+    grants = [dialing.grant(lead) for lead in await dialing.leads(2)]
+    intents = await dialing.intend(*grants, pods=lambda: PodRoom(free=2, answer_rate=1.0))
+    assert len(intents.committed) == 1
+
+
+async def test_calls_whose_carrier_brings_its_own_agent_need_no_pod(dialing: Dialing) -> None:
+    await dialing.attempt("+12125551000", state="ringing")
+    room = PodRoom(free=0, answer_rate=1.0, podless=frozenset({"twilio"}))
+    assert len((await dialing.intend(dialing.grant(await dialing.lead()), pods=lambda: room)).committed) == 1
+
+
+@pytest.mark.parametrize(
+    ("pods", "room"),
+    [
+        (PodCount(free=3, total=8), PodRoom(free=3, answer_rate=1.0)),
+        (PodCount(free=500, total=900), None),
+        (PodCount(free=0, total=0), None),
+    ],
+)
+async def test_pods_are_counted_against_only_while_they_are_known_and_may_run_short(
+    dialing: Dialing, pods: PodCount, room: PodRoom | None
+) -> None:
+    async def count() -> PodCount:
+        return pods
+
+    watch = PodRoomWatch(dialing.database, count, frozenset())
+    assert watch.room() is None, "before the first look nothing is known"
+    await watch.run_once()
+    assert watch.room() == room
+
+
+async def test_the_expected_rate_is_that_of_the_last_hour(dialing: Dialing) -> None:
+    now = await dialing.now()
+    for n in range(20):
+        await dialing.attempt(f"+121255510{n:02}", answered_at=now if n % 4 == 0 else None)
+    await dialing.attempt("+12125552000", ago_s=4000, answered_at=now)
+
+    async def count() -> PodCount:
+        return PodCount(3, 8)
+
+    watch = PodRoomWatch(dialing.database, count, frozenset())
+    await watch.run_once()
+    assert watch.room() == PodRoom(free=3, answer_rate=0.25)
+
+
+async def test_without_valkey_the_room_of_pods_is_unknown_and_calls_go_on(dialing: Dialing) -> None:
+    async def count() -> PodCount:
+        raise BusUnavailable("away")
+
+    watch = PodRoomWatch(dialing.database, count, frozenset())
+    assert await watch.run_once() == 0
+    assert watch.room() is None

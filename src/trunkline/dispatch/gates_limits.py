@@ -45,7 +45,7 @@ class Admitted:
 def questions(cases: Iterable[Case], pods: PodRoom | None) -> Questions:
     """What has to be counted for these cases, each question once."""
     cases = list(cases)
-    asked = Questions(unanswered=pods is not None)
+    asked = Questions(unanswered=pods is not None, podless=pods.podless if pods else frozenset())
     asked.persons = _once(question for case in cases for question, _ in _person_questions(case))
     asked.talks = _once(talk for case in cases if (talk := _talk_question(case)))
     asked.merchants = _once(
@@ -75,7 +75,7 @@ class Tally:
         self._campaigns: Counter[tuple[str, UUID]] = Counter()
         self._days: dict[tuple[str, date], Used] = dict(counts.days)
         self._numbers: Counter[UUID] = Counter()
-        self._admitted = 0
+        self._to_pods = 0
         self._paces: dict[tuple[str, str], Pace] = {}
 
     @property
@@ -175,7 +175,10 @@ class Tally:
         return Answer(RefusalReason.CHANNEL, Blocks.NUMBER, self.now + AGAIN, "number_full")
 
     def _pods_busy(self, case: Case) -> Answer | None:
-        if self._pods is None or pods_admit(self._pods, self._counts.unanswered + self._admitted):
+        if self._pods is None or _number(case).carrier in self._pods.podless:
+            return None
+        unanswered = self._counts.unanswered + self._to_pods
+        if pods_admit(self._pods, unanswered, self._counts.just_answered):
             return None
         return Answer(RefusalReason.PODS, Blocks.FLOW, self.now + AGAIN)
 
@@ -206,7 +209,8 @@ class Tally:
         if lead.campaign_id:
             self._campaigns[lead.merchant_id, lead.campaign_id] += 1
         self._numbers[number.id] += 1
-        self._admitted += 1
+        if self._pods is not None and number.carrier not in self._pods.podless:
+            self._to_pods += 1
         key = (lead.merchant_id, _day_of(case).name)
         used = self._days.get(key, Used())
         self._days[key] = Used(used.attempts + 1, used.micros + case.policy.price.reserved_micros)

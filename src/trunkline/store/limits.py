@@ -12,6 +12,7 @@ from trunkline.store.sql import query
 
 _COUNT = query("dispatch/count_limits")
 _COUNT_MORE = query("dispatch/count_more")
+_ANSWERING = query("dispatch/answering")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class Questions:
     accounts: list[tuple[str, str]] = field(default_factory=list)
     numbers: list[tuple[UUID, int]] = field(default_factory=list)
     unanswered: bool = False
+    podless: frozenset[str] = frozenset()
 
     @property
     def needs_more(self) -> bool:
@@ -79,6 +81,21 @@ class Counts:
     # Calls of the numbers that have one above their maximum.
     crowds: dict[UUID, int] = field(default_factory=dict)
     unanswered: int = 0
+    just_answered: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """Calls that nobody has answered yet, and the share that usually is."""
+
+    unanswered: int
+    rate: float
+
+
+async def answering(conn: Connection, podless: frozenset[str]) -> Answering:
+    row = await conn.fetchrow(_ANSWERING, sorted(podless))
+    assert row is not None, "a count has one row"
+    return Answering(row["unanswered"], row["rate"])
 
 
 async def count(tx: Connection, asked: Questions) -> Counts:
@@ -115,6 +132,7 @@ async def _count_more(tx: Connection, asked: Questions) -> list[Any]:
         [q.attempts_from for q in days],
         [q.micros_from for q in days],
         asked.unanswered,
+        sorted(asked.podless),
     )
 
 
@@ -145,5 +163,5 @@ def _counts(rows: Sequence[Any], asked: Questions) -> Counts:
             case "number":
                 counts.crowds[asked.numbers[which][0]] = n
             case "unanswered":
-                counts.unanswered = n
+                counts.unanswered, counts.just_answered = n, m
     return counts
