@@ -17,6 +17,7 @@ from trunkline.telephony.carrier import (
     ListUnavailable,
     LookUpUnavailable,
     NoSuchCall,
+    NumbersUnavailable,
     PlaceResult,
     Rejected,
     Throttled,
@@ -239,3 +240,25 @@ async def test_an_unknown_call_and_an_unreachable_carrier_are_told_apart(line: L
     assert isinstance(await gone.look_up(unknown), LookUpUnavailable)
     assert isinstance(await gone.hang_up(unknown), HangUpUnavailable)
     assert isinstance(await gone.list_calls("+1", FROM, datetime.now(UTC)), ListUnavailable)
+
+
+# --- what the account has
+
+
+async def test_the_accounts_numbers_are_read_to_their_end(line: Line) -> None:
+    numbers = await line.carrier.own_numbers()
+    assert isinstance(numbers, list)
+    assert {"+14155550100", "+14155550101"} <= set(numbers)
+
+
+async def test_wrong_credentials_are_known_for_that(line: Line) -> None:
+    wrong = replace(line.account, auth_token="not the token")
+    carrier = line.another(account=wrong)
+    assert await carrier.own_numbers() == NumbersUnavailable("status 401", is_unauthorized=True)
+
+
+async def test_a_carrier_that_is_away_says_nothing_of_credentials(line: Line) -> None:
+    await line.simulator.stop()
+    found = await line.carrier.own_numbers()
+    assert isinstance(found, NumbersUnavailable)
+    assert not found.is_unauthorized

@@ -1,16 +1,16 @@
 """The doctor: looks at everything the platform stands on, and says what to fix."""
 
-import asyncio
 import json
 import time
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 import asyncpg
 
 from trunkline.bus import connection as bus_connection
 from trunkline.bus.keys import Keys
 from trunkline.bus.probe import server_time_s
+from trunkline.cli.doctor_carriers import examine_carriers
+from trunkline.cli.finding import Finding
 from trunkline.errors import BusUnavailable
 from trunkline.settings import Settings
 from trunkline.store import migrate, schedule
@@ -21,19 +21,13 @@ CLOCK_DIFFERENCE_MAX_S = 1.0
 TIMEOUT_S = 5.0
 
 
-class Finding(NamedTuple):
-    what: str
-    state: Literal["ok", "warning", "problem"]
-    detail: str
-
-
 async def examine(settings: Settings) -> list[Finding]:
     """Every check, also after one has failed."""
     database_url, redis_url = _addresses(settings)
     findings = [_settings(settings), _secret_key(settings)]
     findings += await _postgres(database_url) if database_url else [_no_engine("Postgres", "DATABASE_URL")]
     findings += [await _valkey(settings, redis_url) if redis_url else _no_engine("Valkey", "REDIS_URL")]
-    findings += await _carriers(settings)
+    findings += await examine_carriers(settings, database_url)
     return findings
 
 
@@ -122,32 +116,3 @@ async def _valkey(settings: Settings, url: str) -> Finding:
     if policy.get("maxmemory-policy") != "noeviction":
         return Finding("Valkey", "problem", "it may evict keys: set maxmemory-policy noeviction")
     return Finding("Valkey", "ok", "scripts run, nothing is evicted")
-
-
-async def _carriers(settings: Settings) -> list[Finding]:
-    if not (settings.twilio.account_sid and settings.twilio.auth_token):
-        return [
-            Finding(
-                "carriers",
-                "warning",
-                "none is configured: set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN to dial",
-            )
-        ]
-    return [await _reachable("twilio", settings.twilio.base_url)]
-
-
-async def _reachable(name: str, base_url: str) -> Finding:
-    """Only the way there: asking with our credentials would count against the account's limits."""
-    from yarl import URL
-
-    url = URL(base_url)
-    try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(url.host, url.port), TIMEOUT_S)
-        writer.close()
-    except (OSError, TimeoutError) as error:
-        return Finding(
-            name,
-            "problem",
-            f"{url.host} cannot be reached: {describe(error)}. Check the network and base URL",
-        )
-    return Finding(name, "ok", f"{url.host} can be reached")

@@ -10,8 +10,10 @@ import typer
 from rich.table import Table
 
 from trunkline import __version__
-from trunkline.cli import control, jobs, leads, mailbox, numbers, reminders
+from trunkline.cli import accounts, control, jobs, leads, mailbox, numbers, reminders
+from trunkline.cli.call import call
 from trunkline.cli.console import out
+from trunkline.cli.number_import import import_numbers
 from trunkline.errors import TrunklineError
 from trunkline.settings import Settings, load_settings
 from trunkline.telemetry import get_logger
@@ -23,6 +25,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=True,
 )
+numbers.app.command("import")(import_numbers)
+app.command("call")(call)
+app.add_typer(accounts.app, name="accounts")
 app.add_typer(control.app, name="control")
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(leads.app, name="leads")
@@ -136,6 +141,17 @@ def demo(
     run(work)
     if not succeeded:
         raise typer.Exit(1)
+
+
+# The simulator reads its own options and explains them itself.
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+)
+def simulator(ctx: typer.Context) -> None:
+    """Run a simulated carrier that speaks like Twilio, Plivo, Exotel and Vapi. `--help` lists its options."""
+    from trunkline.telephony.simulator.__main__ import main as simulate
+
+    raise typer.Exit(simulate(ctx.args))
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 import types
 from collections.abc import Hashable
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from datetime import datetime
 from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -199,14 +199,21 @@ class Health:
 
 
 def decode(shape: type[T], data: Any) -> T:
-    """Build a dataclass from JSON. A missing or misshapen field raises `ValueError` with its name."""
+    """Build a dataclass from JSON. A missing or misshapen field raises `ValueError` with its name. A field that has a
+    default may be missing: an older platform does not know it."""
     values = {}
     for name, hint in _hints(cast(Hashable, shape)).items():
+        if name not in data and _has_default(shape, name):
+            continue
         try:
             values[name] = _value(hint, data[name])
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{shape.__name__}.{name}: {error!r}") from error
     return shape(**values)
+
+
+def _has_default(shape: Any, name: str) -> bool:
+    return shape.__dataclass_fields__[name].default is not MISSING
 
 
 @cache

@@ -136,6 +136,15 @@ class HangUpUnavailable:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class NumbersUnavailable:
+    """`is_unauthorized`: the carrier answered, and does not know these credentials."""
+
+    reason: str
+    is_unauthorized: bool = False
+
+
+NumbersResult = list[str] | NumbersUnavailable
 LookUpResult = CallView | NoSuchCall | LookUpUnavailable
 ListResult = list[CallView] | ListUnavailable
 HangUpResult = HangUpAsked | AlreadyOver | NoSuchCall | HangUpUnavailable
@@ -257,6 +266,10 @@ class Carrier(Protocol):
 
     async def list_calls(self, to: str, from_: str, since: datetime) -> ListResult:
         """Every call of this pair since then, in every state: queued, live and ended."""
+        ...
+
+    async def own_numbers(self) -> NumbersResult:
+        """The numbers of the account that can make calls, as E.164."""
         ...
 
     def parse_webhook(self, request: WebhookRequest) -> WebhookResult:

@@ -36,6 +36,7 @@ from trunkline.telephony.carrier import (
     LookUpResult,
     LookUpUnavailable,
     NoSuchCall,
+    NumbersResult,
     PlaceResult,
     Rejected,
     Throttled,
@@ -48,6 +49,7 @@ from trunkline.telephony.events import accept_event
 from trunkline.telephony.exchange import Dialect, Reply, classify, why
 from trunkline.telephony.exotel_webhooks import END_REASONS, Locale, read_event, state_of, with_legs
 from trunkline.telephony.forms import FORM, JSON, Fields, json_object, read_fields, read_query, whole
+from trunkline.telephony.own_numbers import NumbersPage, read_all, rows_of, text_or_none
 from trunkline.telephony.session import CarrierSession, basic
 
 BASE_URL = "https://api.exotel.com"
@@ -148,6 +150,22 @@ class Exotel:
                 return [call for call in calls.values() if _is_since(call, since)]
             exchange = await self._session.get(f"{self._base_url}/{str(following).lstrip('/')}")
         return ListUnavailable(f"more than {LIST_PAGES_MAX} pages")
+
+    async def own_numbers(self) -> NumbersResult:
+        """The next page is named by another host of Exotel's: only its query is taken."""
+        url = f"{self._base_url}/v2_beta/Accounts/{self._sid}/IncomingPhoneNumbers"
+        return await read_all(
+            lambda following: self._session.get(f"{url}?{following}" if following else url), self._numbers
+        )
+
+    def _numbers(self, body: bytes) -> NumbersPage | None:
+        page = json_object(body)
+        rows = rows_of(page, "incoming_phone_numbers")
+        if rows is None:
+            return None
+        following = text_or_none(page.get("next_page_uri"))
+        numbers = [self._locale.e164(str(row.get("phone_number"))) for row in rows]
+        return NumbersPage(numbers, urlsplit(following).query if following else None)
 
     def parse_webhook(self, request: WebhookRequest) -> WebhookResult:
         tag = request.tag or verify_callback(request.url, self._callback_keys)

@@ -26,6 +26,7 @@ from trunkline.telephony.carrier import (
     LookUpResult,
     LookUpUnavailable,
     NoSuchCall,
+    NumbersResult,
     PlaceResult,
     Rejected,
     Throttled,
@@ -36,9 +37,10 @@ from trunkline.telephony.doubt import judge
 from trunkline.telephony.events import accept_event
 from trunkline.telephony.exchange import Dialect, Exchange, Reply, classify, why
 from trunkline.telephony.forms import JSON, json_object
+from trunkline.telephony.own_numbers import NumbersPage, read_all, rows_of, text_or_none
 from trunkline.telephony.plivo_records import ended_view, live_view
 from trunkline.telephony.plivo_signature import verified_fields
-from trunkline.telephony.plivo_webhooks import END_REASONS, read_event
+from trunkline.telephony.plivo_webhooks import END_REASONS, e164, read_event
 from trunkline.telephony.session import CarrierSession, basic
 
 BASE_URL = "https://api.plivo.com"
@@ -124,6 +126,15 @@ class Plivo:
             return ended
         calls |= {call.call_id: call for call in ended}
         return [call for call in calls.values() if _is_since(call, since)]
+
+    async def own_numbers(self) -> NumbersResult:
+        first = f"{self._account_url}/Number/?limit={LIST_PAGE_SIZE}&offset=0"
+        return await read_all(
+            lambda following: self._session.get(
+                f"{self._base_url}/{following.lstrip('/')}" if following else first
+            ),
+            _numbers,
+        )
 
     def parse_webhook(self, request: WebhookRequest) -> WebhookResult:
         fields = verified_fields(request, self._auth_tokens)
@@ -293,3 +304,13 @@ def _nothing_to_hang_up(seen: LookUpResult, only_unanswered: bool) -> HangUpResu
 def _safe(call_id: str) -> str:
     # An empty id would address every call of the account.
     return quote(call_id, safe="") or "-"
+
+
+def _numbers(body: bytes) -> NumbersPage | None:
+    page = json_object(body)
+    rows, meta = rows_of(page, "objects"), page.get("meta")
+    if rows is None or not isinstance(meta, dict):
+        return None
+    # A number for messages alone cannot call.
+    voice = [row for row in rows if row.get("voice_enabled") is not False]
+    return NumbersPage([e164(str(row.get("number"))) for row in voice], text_or_none(meta.get("next")))

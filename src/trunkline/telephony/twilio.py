@@ -24,6 +24,7 @@ from trunkline.telephony.carrier import (
     LookUpResult,
     LookUpUnavailable,
     NoSuchCall,
+    NumbersResult,
     PlaceResult,
     Rejected,
     Throttled,
@@ -34,6 +35,7 @@ from trunkline.telephony.doubt import judge
 from trunkline.telephony.events import accept_event
 from trunkline.telephony.exchange import Dialect, Reply, classify, why
 from trunkline.telephony.forms import json_object, whole
+from trunkline.telephony.own_numbers import NumbersPage, read_all, rows_of, text_or_none
 from trunkline.telephony.session import CarrierSession, basic
 from trunkline.telephony.twilio_signature import FORM, verified_fields
 from trunkline.telephony.twilio_webhooks import END_REASONS, moment, read_event, state_of
@@ -120,6 +122,15 @@ class Twilio:
             return started
         calls = {call.call_id: call for call in (*queued, *started)}
         return [call for call in calls.values() if _is_since(call, since)]
+
+    async def own_numbers(self) -> NumbersResult:
+        first = (
+            f"/2010-04-01/Accounts/{self._account_sid}/IncomingPhoneNumbers.json?PageSize={LIST_PAGE_SIZE}"
+        )
+        return await read_all(
+            lambda following: self._session.get(f"{self._base_url}/{(following or first).lstrip('/')}"),
+            _numbers,
+        )
 
     def parse_webhook(self, request: WebhookRequest) -> WebhookResult:
         fields = verified_fields(request, self._auth_tokens)
@@ -251,6 +262,18 @@ def _view(call: object) -> CallView | None:
         started_at=moment(call.get("start_time")),
         ended_at=moment(call.get("end_time")),
         duration_s=whole(call.get("duration")),
+    )
+
+
+def _numbers(body: bytes) -> NumbersPage | None:
+    page = json_object(body)
+    rows = rows_of(page, "incoming_phone_numbers")
+    if rows is None:
+        return None
+    # A number for messages alone cannot call.
+    voice = [row for row in rows if (row.get("capabilities") or {}).get("voice") is not False]
+    return NumbersPage(
+        [str(row.get("phone_number")) for row in voice], text_or_none(page.get("next_page_uri"))
     )
 
 

@@ -25,6 +25,7 @@ from trunkline.telephony.carrier import (
     LookUpResult,
     LookUpUnavailable,
     NoSuchCall,
+    NumbersResult,
     PlaceResult,
     Rejected,
     Throttled,
@@ -35,6 +36,7 @@ from trunkline.telephony.doubt import judge
 from trunkline.telephony.events import accept_event
 from trunkline.telephony.exchange import Dialect, Reply, classify, why
 from trunkline.telephony.forms import JSON, json_object
+from trunkline.telephony.own_numbers import NumbersPage, read_all
 from trunkline.telephony.session import CarrierSession
 from trunkline.telephony.vapi_records import control_url, view_of
 from trunkline.telephony.vapi_signature import SECRET, is_verified
@@ -146,6 +148,12 @@ class Vapi:
                 return [call for call in calls.values() if call.to == to]
             query["createdAtLe"] = _iso(oldest)
         return ListUnavailable(f"more than {LIST_PAGES_MAX} pages")
+
+    async def own_numbers(self) -> NumbersResult:
+        query = {"limit": str(LIST_PAGE_SIZE)}
+        return await read_all(
+            lambda _: self._session.get(f"{self._base_url}/phone-number", query), _numbers_page
+        )
 
     def parse_webhook(self, request: WebhookRequest) -> WebhookResult:
         only_hmac = bool(self._credential_id)
@@ -270,9 +278,18 @@ def _error(reply: Reply) -> str | None:
     return str(body.get("message", "")) if body.get("statusCode") == reply.status else None
 
 
+def _numbers_page(body: bytes) -> NumbersPage | None:
+    rows = _rows(body)
+    return None if rows is None else NumbersPage([str(row["number"]) for row in rows if row.get("number")])
+
+
 def _list(reply: Reply) -> list[dict[str, Any]] | None:
+    return _rows(reply.body)
+
+
+def _rows(body: bytes) -> list[dict[str, Any]] | None:
     try:
-        return msgspec.json.decode(reply.body, type=list[dict[str, Any]])
+        return msgspec.json.decode(body, type=list[dict[str, Any]])
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
         return None
 

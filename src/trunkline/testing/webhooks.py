@@ -26,7 +26,8 @@ from trunkline.telephony.carrier import CallbackKind
 from trunkline.telephony.carriers import CarrierAccount
 from trunkline.telephony.directory import AccountName, CarrierDirectory
 
-KEYS = CallbackKeys.from_secrets(["a secret of the tests"])
+SECRET = "a secret of the tests and as long as one must be"
+KEYS = CallbackKeys.from_secrets([SECRET])
 TWILIO_TOKEN = "a-token-of-the-tests"
 EXAMPLES: Mapping[str, Mapping[str, str]] = {
     "twilio": {"account_sid": "AC1", "auth_token": TWILIO_TOKEN},

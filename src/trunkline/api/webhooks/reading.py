@@ -68,6 +68,19 @@ class Reader:
             return _refuse(carrier.name, "too_large", 413)
         return self._believe(carrier, tag, request, urls, body)
 
+    def seen(self, request: Request) -> dict[str, object] | Response:
+        """The URLs that this request may have been sent to, and who sent it on. Only for a URL that proves itself."""
+        urls = self._view.urls(request.scope)
+        tag = verify_callback(urls[0], self._keys)
+        if isinstance(tag, Forged):
+            return _refuse(_label(request.path_params["carrier"]), "forged", 403)
+        client = request.scope.get("client")
+        return {
+            "urls": urls,
+            "from": client[0] if client else None,
+            "is_trusted": self._view.trusts(request.scope),
+        }
+
     def _believe(
         self, carrier: Carrier, tag: CallbackTag, request: Request, urls: list[str], body: bytes
     ) -> Heard | Response:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -51,6 +52,7 @@ class Webhooks:
     def hot_routes(self) -> list[HotRoute]:
         return [
             _route("POST", "status", self.event, "A call changed its state"),
+            _route("GET", "status", self.seen, "Which URL is seen here, for whoever can sign one"),
             _route("POST", "recording", self.event, "A recording is ready"),
             _route("POST", "machine", self.event, "Whether a machine answered"),
             _route("POST", "answer", self.answer, "A call was answered"),
@@ -66,6 +68,11 @@ class Webhooks:
             return heard
         await self._append(heard)
         return Response(status_code=_KEPT.get(heard.carrier.name, 204))
+
+    async def seen(self, request: Request) -> Response:
+        """For the doctor: a carrier signs the URL that it was given, and we verify the one that we see."""
+        found = self._reader.seen(request)
+        return found if isinstance(found, Response) else _json(found)
 
     async def answer(self, request: Request) -> Response:
         """Somebody picked up: what shall the carrier do with the call?"""
@@ -113,6 +120,10 @@ class Webhooks:
         )
         if not receipt.created:
             metrics.WEBHOOKS_REPEATED.labels(heard.carrier.name).inc()
+
+
+def _json(content: object) -> Response:
+    return Response(msgspec.json.encode(content), media_type="application/json")
 
 
 def _told(document: Document) -> Response:

@@ -30,6 +30,10 @@ class PublicView:
         target = f"{path}?{query}" if query else path
         return [f"{base}{target}" for base in self._bases(scope)]
 
+    def trusts(self, scope: Scope) -> bool:
+        """Whether what it says of host and scheme is believed."""
+        return self._is_trusted(scope.get("client"))
+
     def _bases(self, scope: Scope) -> list[str]:
         if self.base_url:
             return [self.base_url.rstrip("/")]

@@ -9,11 +9,14 @@ import sys
 import uvloop
 
 from trunkline.telephony.simulator import Behaviour, SimulatedAccount, Simulator, SimulatorConfig
+from trunkline.telephony.simulator.config import ACCOUNTS
 
 
 def config_from(arguments: list[str]) -> SimulatorConfig:
     defaults, account, behaviour = SimulatorConfig(), SimulatedAccount(), Behaviour()
-    parser = argparse.ArgumentParser(prog="simulator", description="A simulated carrier on the wire.")
+    parser = argparse.ArgumentParser(
+        prog="trunkline simulator", description="A simulated carrier on the wire."
+    )
     parser.add_argument("--host", default=defaults.host, help="address to listen on (default: loopback)")
     parser.add_argument("--port", type=int, default=9290)
     parser.add_argument(
@@ -34,13 +37,29 @@ def config_from(arguments: list[str]) -> SimulatorConfig:
             port=given.port,
             seed=given.seed,
             time_scale=given.time_scale,
-            accounts=(SimulatedAccount(given.account_sid, given.auth_token, given.calls_per_s),),
+            accounts=(
+                SimulatedAccount(given.account_sid, given.auth_token, given.calls_per_s),
+                *ACCOUNTS[1:],
+            ),
             behaviour=Behaviour(
                 answer=given.answer, busy=given.busy, no_answer=given.no_answer, failed=given.failed
             ),
         )
     except ValueError as error:
         parser.error(str(error))
+
+
+def _shown(account: SimulatedAccount) -> str:
+    """What to enter at Trunkline. They are nobody's secrets."""
+    match account.carrier:
+        case "twilio":
+            return f"account_sid={account.sid} auth_token={account.auth_token}"
+        case "plivo":
+            return f"auth_id={account.sid} auth_token={account.auth_token}"
+        case "exotel":
+            return f"sid={account.sid} api_key={account.api_key} api_token={account.auth_token}"
+        case "vapi":
+            return f"api_key={account.auth_token}"
 
 
 async def serve(config: SimulatorConfig) -> None:
@@ -50,12 +69,14 @@ async def serve(config: SimulatorConfig) -> None:
         loop.add_signal_handler(name, stopped.set)
     async with Simulator(config) as simulator:
         sys.stdout.write(f"simulated carrier on {simulator.base_url}\n")
+        for account in config.accounts:
+            sys.stdout.write(f"  {account.carrier}: {_shown(account)}\n")
         sys.stdout.flush()
         await stopped.wait()
 
 
-def main() -> int:
-    config = config_from(sys.argv[1:])
+def main(arguments: list[str] | None = None) -> int:
+    config = config_from(sys.argv[1:] if arguments is None else arguments)
     try:
         uvloop.run(serve(config))
     except OSError as error:

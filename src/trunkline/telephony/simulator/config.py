@@ -23,6 +23,8 @@ class SimulatedAccount:
     # What is over it is refused: calls at once, and requests of any minute.
     max_concurrent: int | None = None
     requests_per_min: int | None = None
+    # What its list of numbers shows. It calls from others too: nobody has to enter them here first.
+    numbers: tuple[str, ...] = ("+14155550100", "+14155550101")
 
     def __post_init__(self) -> None:
         if self.calls_per_s <= 0:

@@ -52,9 +52,20 @@ class ExotelWire:
         return [
             web.post(f"{root}/connect.json", self._authenticated(self._create)),
             web.post(f"{root}/connect", self._authenticated(self._create)),
+            web.get(
+                "/v2_beta/Accounts/{account}/IncomingPhoneNumbers", self._authenticated(self._list_numbers)
+            ),
             web.get(f"{root}.json", self._authenticated(self._list)),
             web.get(f"{root}/{{call}}.json", self._authenticated(self._fetch)),
         ]
+
+    async def _list_numbers(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
+        """A page has one number, and the next one is named at a host that is not to be asked."""
+        number = int(request.query.get("Page", "0"))
+        rows = [{"sid": f"sid-{e164}", "phone_number": e164} for e164 in account.numbers[number : number + 1]]
+        is_last = number + 1 >= len(account.numbers)
+        following = None if is_last else f"http://another.example{request.path}?Page={number + 1}&PageSize=1"
+        return web.json_response({"incoming_phone_numbers": rows, "page": number, "next_page_uri": following})
 
     async def _create(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
         order = self._read_order(parse_qsl(await request.text(), keep_blank_values=True), account)

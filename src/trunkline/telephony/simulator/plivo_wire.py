@@ -44,11 +44,23 @@ class PlivoWire:
         root = "/v1/Account/{account}"
         return [
             web.post(f"{root}/Call/", self._authenticated(self._create)),
+            web.get(f"{root}/Number/", self._authenticated(self._list_numbers)),
             web.get(f"{root}/Call/", self._authenticated(self._list)),
             web.get(f"{root}/Call/{{call}}/", self._authenticated(self._fetch)),
             web.delete(f"{root}/Call/{{call}}/", self._authenticated(self._delete)),
             web.delete(f"{root}/Request/{{call}}/", self._authenticated(self._cancel)),
         ]
+
+    async def _list_numbers(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
+        """A page has one number, so that whoever reads the list has to turn pages."""
+        offset = int(request.query.get("offset", "0"))
+        rows = [
+            {"number": bare(e164), "voice_enabled": True} for e164 in account.numbers[offset : offset + 1]
+        ]
+        is_last = offset + 1 >= len(account.numbers)
+        following = None if is_last else f"{request.path}?limit=1&offset={offset + 1}"
+        meta = {"limit": 1, "offset": offset, "next": following, "total_count": len(account.numbers)}
+        return _json({"meta": meta, "objects": rows})
 
     async def _create(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
         order = _read_order(await request.read())

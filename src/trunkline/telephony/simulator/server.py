@@ -42,7 +42,9 @@ class Simulator:
         # What an operator would set up at the carrier. Exotel: where the applet of each flow asks for its stream.
         # Vapi: the numbers of the organisation, and by credential the secret that signs messages.
         self.flows: dict[str, str] = {}
-        self.vapi_numbers: set[str] = set()
+        self.vapi_numbers: set[str] = {
+            number for one in self.config.accounts if one.carrier == "vapi" for number in one.numbers
+        }
         self.vapi_credentials: dict[str, str] = {}
         wire = (self._calls, self.config.accounts, self.config.time_scale)
         self._twilio, self._plivo = TwilioWire(*wire), PlivoWire(*wire)

@@ -52,13 +52,26 @@ class TwilioWire:
         )
 
     def routes(self) -> list[web.RouteDef]:
-        root = "/2010-04-01/Accounts/{account}/Calls"
+        account = "/2010-04-01/Accounts/{account}"
+        root = f"{account}/Calls"
         return [
+            web.get(f"{account}/IncomingPhoneNumbers.json", self._authenticated(self._list_numbers)),
             web.post(f"{root}.json", self._authenticated(self._create)),
             web.get(f"{root}.json", self._authenticated(self._list)),
             web.get(f"{root}/{{call}}.json", self._authenticated(self._fetch)),
             web.post(f"{root}/{{call}}.json", self._authenticated(self._update)),
         ]
+
+    async def _list_numbers(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
+        """A page has one number, so that whoever reads the list has to turn pages."""
+        number = int(request.query.get("Page", "0"))
+        rows = [
+            {"phone_number": e164, "capabilities": {"voice": True, "sms": True}}
+            for e164 in account.numbers[number : number + 1]
+        ]
+        is_last = number + 1 >= len(account.numbers)
+        following = None if is_last else f"{request.path}?PageSize=1&Page={number + 1}&PageToken=PA{number}"
+        return web.json_response({"incoming_phone_numbers": rows, "page": number, "next_page_uri": following})
 
     async def _create(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
         order = read_order(parse_qsl(await request.text(), keep_blank_values=True))

@@ -1,0 +1,65 @@
+"""The numbers of an account, as its carrier lists them: what can be imported, and whether its credentials fit."""
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from trunkline.api.auth import API_ROOT, AdminKey, require_platform
+from trunkline.api.deps import Deps
+from trunkline.api.errors import ApiError, conflict
+from trunkline.api.models import WRITE_ERRORS, Body, ErrorOut, Responses
+from trunkline.api.routes.accounts import AccountName, CarrierName
+from trunkline.telephony.carrier import NumbersUnavailable
+from trunkline.telephony.carriers import CarrierConfigError
+
+router = APIRouter(prefix=f"{API_ROOT}/accounts", tags=["accounts"])
+
+_REFUSALS: Responses = {
+    409: {"model": ErrorOut, "description": "There is no such account, or it cannot be used."},
+    502: {"model": ErrorOut, "description": "The carrier refused, or did not answer."},
+}
+
+
+class WhichAccount(Body):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"carrier": "twilio", "account": "acme"}]})
+
+    carrier: CarrierName
+    account: AccountName = Field(
+        "default", description="The account's name. `default`: the environment's too."
+    )
+
+
+class CarrierNumbers(BaseModel):
+    carrier: str
+    account: str
+    numbers: list[str] = Field(description="As E.164; those that can make calls.")
+
+
+@router.post(
+    "/numbers",
+    response_model=CarrierNumbers,
+    responses=WRITE_ERRORS | _REFUSALS,
+    summary="Ask a carrier for an account's numbers",
+)
+async def ask_for_numbers(body: WhichAccount, who: AdminKey, api: Deps) -> CarrierNumbers:
+    """Asks the carrier itself, so it also tells whether the credentials are right. For a key of the platform."""
+    require_platform(who, "ask carriers")
+    if api.deps.accounts is None:
+        raise ApiError(
+            503, "accounts_unavailable", "This process has no accounts. Ask one with the role api."
+        )
+    await api.deps.accounts.refresh()
+    try:
+        account = api.deps.accounts.directory.get(body.carrier, body.account)
+    except CarrierConfigError as error:
+        raise conflict("account_not_usable", f"{error}.") from None
+    numbers = await account.own_numbers()
+    if isinstance(numbers, NumbersUnavailable):
+        raise _unavailable(body.carrier, numbers)
+    return CarrierNumbers(carrier=body.carrier, account=body.account, numbers=numbers)
+
+
+def _unavailable(carrier: str, found: NumbersUnavailable) -> ApiError:
+    if found.is_unauthorized:
+        message = f"{carrier} does not know these credentials ({found.reason}). Enter them again."
+        return ApiError(502, "carrier_refused", message)
+    return ApiError(502, "carrier_unavailable", f"{carrier} did not answer: {found.reason}.")

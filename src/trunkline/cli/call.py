@@ -1,0 +1,101 @@
+"""`trunkline call +14155550123`: one call, now, followed until it is over."""
+
+import asyncio
+import json
+from typing import Annotated, Any
+from uuid import uuid4
+
+import typer
+
+from trunkline.cli.console import out
+from trunkline.cli.control import ROOT, Context, Remote, connect
+from trunkline.cli.first_tenant import DEFAULT
+from trunkline.cli.leads import Payload
+from trunkline.client.transport import Transport
+
+POLL_S = 0.5
+
+
+def call(
+    ctx: Context,
+    phone: Annotated[str, typer.Argument(help="Whom to call, with + and the country code.")],
+    merchant: Annotated[str, typer.Option(help="For whom.")] = DEFAULT,
+    pool: Annotated[str, typer.Option(help="From a number of this pool. Left out: the merchant's.")] = "",
+    payload: Payload = "",
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Follow it until it is over.")] = True,
+    url: Annotated[
+        str, typer.Option(envvar=["TRUNKLINE_API_URL", "TRUNKLINE_URL"], help="Where the API is.")
+    ] = "http://127.0.0.1:8080",
+    key: Annotated[str, typer.Option(envvar="TRUNKLINE_API_KEY", help="The API key.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Call one person now, once, and show what happens."""
+    connect(ctx, url, key, as_json)
+    remote: Remote = ctx.obj
+    body: dict[str, Any] = {
+        "request_id": f"call-{uuid4()}",
+        "merchant_id": merchant,
+        "phone": phone,
+        "max_attempts": 1,
+        "payload": _read(payload),
+    }
+    if pool:
+        body["pool"] = pool
+    lead = remote.ask(lambda api: _place(api, body, wait=wait, quiet=as_json))
+    if as_json:
+        remote.show(lead, ())
+    elif lead["status"] == "FINISHED":
+        out.print(f"{lead['outcome']}" + (f" ({lead['outcome_reason']})" if lead["outcome_reason"] else ""))
+    if wait and lead["outcome"] in _NOT_CALLED:
+        raise typer.Exit(1)
+
+
+# Outcomes of a lead that was never dialled, or of which nobody knows.
+_NOT_CALLED = frozenset(
+    {"PRECHECK_FAILED", "BLACKLISTED", "NUMBER_UNAVAILABLE", "INVALID_PHONE", "NO_CONFIG", "CALL_LIMIT_REACHED",
+     "ABORTED", "CARRIER_ERROR", "UNKNOWN"}
+)  # fmt: skip
+
+
+def _read(payload: str) -> Any:
+    try:
+        return json.loads(payload) if payload else {}
+    except ValueError:
+        raise typer.BadParameter(f"{payload!r} is not JSON.") from None
+
+
+async def _place(api: Transport, body: dict[str, Any], *, wait: bool, quiet: bool) -> dict[str, Any]:
+    lead: dict[str, Any] = await api.post(f"{ROOT}/leads", body)
+    told: set[tuple[str, str, str]] = set()
+    while wait:
+        lead = await api.get(f"{ROOT}/leads/{lead['id']}")
+        if not quiet:
+            _tell(lead, told)
+        if lead["status"] == "FINISHED":
+            break
+        await asyncio.sleep(POLL_S)
+    return lead
+
+
+# Carriers tell whole seconds, and we tell fractions: within a second the order is that of a call's life.
+_LIFE = ("created", "intended", "accepted", "ringing", "answered", "ended", "reported", "finished")
+
+
+def _order(happened: dict[str, Any]) -> tuple[str, int]:
+    what = happened["what"]
+    return happened["at"][:19], _LIFE.index(what) if what in _LIFE else len(_LIFE)
+
+
+def _tell(lead: dict[str, Any], told: set[tuple[str, str, str]]) -> None:
+    """What has happened since, and, as long as nothing does, why not."""
+    for happened in sorted(lead["timeline"], key=_order):
+        line = (happened["at"], happened["source"], happened["what"])
+        if line not in told and happened["source"] != "carrier":
+            told.add(line)
+            reason = f"  {happened['reason']}" if happened["reason"] else ""
+            out.print(f"{happened['at'][11:19]}  {happened['what']}{reason}")
+    for decision in lead["decisions"]:
+        line = ("", "decision", decision["reason"])
+        if line not in told:
+            told.add(line)
+            out.print(f"waits: {decision['reason']}  (`trunkline leads why {lead['id']}` says more)")

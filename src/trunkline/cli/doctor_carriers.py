@@ -1,0 +1,170 @@
+"""The doctor's look at carriers: are the credentials known, can carriers reach us, and do their signatures fit.
+
+A carrier signs the URL that it was given. If a proxy makes another one of it, no signature fits and every webhook is
+refused; so the doctor sends itself a request along the public way and compares what was sent with what was seen.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from ipaddress import ip_address
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+import asyncpg
+
+from trunkline.cli.finding import Finding
+from trunkline.settings import Settings
+from trunkline.store import accounts as store_accounts
+from trunkline.store import database as store_database
+from trunkline.store.database import CANNOT_CONNECT
+from trunkline.telephony.callbacks import CallbackKeys, callback_url
+from trunkline.telephony.carrier import NumbersUnavailable
+from trunkline.telephony.carriers import CarrierAccount, CarrierConfigError
+from trunkline.telephony.directory import AccountName, CarrierDirectory
+from trunkline.telephony.environment import accounts_of
+from trunkline.telephony.forms import json_object
+from trunkline.telephony.vault import Opened, Vault
+
+TIMEOUT_S = 5.0
+
+
+async def examine_carriers(settings: Settings, database_url: str | None) -> list[Finding]:
+    known = _secrets(settings)
+    # Without the platform's key nothing stored can be opened, and no URL can be signed; the rest can be looked at.
+    keys = CallbackKeys.from_secrets(known or [secrets.token_urlsafe()])
+    accounts = accounts_of(settings, keys)
+    stored, findings = await _stored(database_url, known, keys) if database_url else ({}, [])
+    accounts |= stored
+    if not accounts:
+        hint = "none is configured: `trunkline accounts add twilio`, or set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN"
+        return [*findings, Finding("carriers", "warning", hint)]
+    directory = CarrierDirectory(accounts)
+    try:
+        findings += await asyncio.gather(*(_account(directory, name) for name in directory.names))
+    finally:
+        await directory.aclose()
+    return [*findings, await _public_url(settings, accounts, keys, can_sign=bool(known))]
+
+
+def _secrets(settings: Settings) -> list[str]:
+    if settings.secret_keys:
+        return [key.get_secret_value() for key in settings.secret_keys]
+    kept = Path(settings.data_dir) / "secret.key"
+    return [kept.read_text(encoding="utf-8").strip()] if kept.is_file() else []
+
+
+async def _stored(
+    database_url: str, known: list[str], keys: CallbackKeys
+) -> tuple[dict[AccountName, CarrierAccount], list[Finding]]:
+    try:
+        database = await store_database.connect(database_url, pool_size=1)
+    except CANNOT_CONNECT:
+        return {}, []  # said of Postgres already
+    try:
+        async with database.connection() as conn:
+            rows = await store_accounts.active(conn)
+    except asyncpg.UndefinedTableError:
+        return {}, []  # said of the migrations already
+    finally:
+        await database.close()
+    found: dict[AccountName, CarrierAccount] = {}
+    findings = []
+    for row in rows:
+        opened = Vault.from_secrets(known).open(row.carrier, row.name, row.credentials) if known else None
+        if isinstance(opened, Opened):
+            found[row.carrier, row.name] = CarrierAccount(
+                opened.credentials, keys, row.base_url, TIMEOUT_S, name=row.name
+            )
+        else:
+            hint = "it is sealed under another TRUNKLINE_SECRET_KEY: set that one, or enter its credentials again"
+            findings.append(Finding(_name((row.carrier, row.name)), "problem", hint))
+    return found, findings
+
+
+async def _account(directory: CarrierDirectory, name: AccountName) -> Finding:
+    """One question to the carrier, the list of numbers, which costs nothing and rings nobody."""
+    try:
+        found = await directory.get(*name).own_numbers()
+    except CarrierConfigError as error:
+        return Finding(_name(name), "problem", str(error))
+    match found:
+        case NumbersUnavailable(reason=reason, is_unauthorized=True):
+            hint = (
+                f"the carrier does not know these credentials ({reason}); its webhooks would be refused too"
+            )
+            return Finding(_name(name), "problem", hint)
+        case NumbersUnavailable(reason=reason):
+            return Finding(
+                _name(name), "problem", f"cannot be reached: {reason}. Check the network and the base URL"
+            )
+        case []:
+            return Finding(_name(name), "warning", "the credentials are right; the account has no number")
+        case numbers:
+            return Finding(_name(name), "ok", f"the credentials are right; {len(numbers)} numbers")
+
+
+def _name(name: AccountName) -> str:
+    carrier, account = name
+    return carrier if account == "default" else f"{carrier} {account}"
+
+
+async def _public_url(
+    settings: Settings, accounts: dict[AccountName, CarrierAccount], keys: CallbackKeys, *, can_sign: bool
+) -> Finding:
+    base_url = settings.http.public_base_url
+    if not base_url:
+        return _without_public_url(settings, accounts)
+    if not can_sign:
+        return Finding("PUBLIC_BASE_URL", "warning", "not tried: TRUNKLINE_SECRET_KEY is not known here")
+    carrier, account = min(accounts)
+    url = callback_url(base_url, carrier, "status", None, keys, account)
+    try:
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as http,
+            http.get(url, allow_redirects=False) as answer,
+        ):
+            status, body = answer.status, await answer.read()
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        return Finding("PUBLIC_BASE_URL", "problem", f"{base_url} cannot be reached: {type(error).__name__}")
+    return _compared(base_url, url, status, json_object(body))
+
+
+def _without_public_url(settings: Settings, accounts: dict[AccountName, CarrierAccount]) -> Finding:
+    own = f"http://{settings.http.host}:{settings.http.port}"
+    if all(_is_here(account.base_url) for account in accounts.values()):
+        return Finding("PUBLIC_BASE_URL", "ok", f"unset; carriers on this machine reach {own}")
+    hint = f"unset: carriers are told {own}, where they cannot reach it. Set it to the https:// address of this API"
+    return Finding("PUBLIC_BASE_URL", "problem", hint)
+
+
+def _is_here(base_url: str | None) -> bool:
+    host = urlsplit(base_url or "").hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _compared(base_url: str, url: str, status: int, told: Mapping[str, object]) -> Finding:
+    """Which URL a carrier would sign, and which one is seen where its signature is verified."""
+    what = "PUBLIC_BASE_URL"
+    if status == 403:
+        hint = f"{base_url} refuses our own URL: another TRUNKLINE_SECRET_KEY there, or a proxy changes the query"
+        return Finding(what, "problem", hint)
+    seen = told.get("urls")
+    if status != 200 or not isinstance(seen, list):
+        hint = f"{base_url} answers {status}: something else is there, or a proxy does not pass /webhooks/ on"
+        return Finding(what, "problem", hint)
+    if url in seen:
+        return Finding(what, "ok", f"{base_url} leads here, and signatures fit what is seen")
+    shown = ", ".join(str(each).partition("?")[0] for each in seen)
+    hint = (
+        f"signatures would fail: a carrier signs {url.partition('?')[0]}, this server sees {shown}."
+        f" Set PUBLIC_BASE_URL={base_url} for the server too"
+    )
+    if told.get("is_trusted") is False:
+        hint += f", or TRUSTED_PROXIES={told.get('from')} so that the proxy is believed"
+    return Finding(what, "problem", hint)

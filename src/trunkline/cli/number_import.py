@@ -1,0 +1,56 @@
+"""`trunkline numbers import`: the numbers that a carrier lists become numbers that are dialled from."""
+
+from typing import Annotated, Any
+
+import typer
+
+from trunkline.cli.console import out
+from trunkline.cli.control import ROOT, Context, Remote
+from trunkline.cli.first_tenant import DEFAULT, ensure_first_tenant
+from trunkline.client.errors import ApiError
+from trunkline.client.transport import Transport
+
+_ROW = ("e164", "result", "pool", "carrier", "account", "max_channels")
+
+
+def import_numbers(
+    ctx: Context,
+    carrier: Annotated[str, typer.Argument(help="twilio, plivo, exotel or vapi.")],
+    only: Annotated[
+        list[str] | None, typer.Option("--number", help="Only this one; may be repeated.")
+    ] = None,
+    pool: Annotated[
+        str, typer.Option(help="The pool they come into. Left out: `default`, made if needed.")
+    ] = "",
+    channels: Annotated[
+        int, typer.Option(min=0, max=10_000, help="How many calls each may carry at once.")
+    ] = 1,
+    account: Annotated[str, typer.Option(help="The carrier's account.")] = DEFAULT,
+) -> None:
+    """Ask a carrier for the numbers of an account, and take them in. Those that are known stay as they are."""
+    remote: Remote = ctx.obj
+    body = {"pool": pool or DEFAULT, "carrier": carrier, "account": account, "max_channels": channels}
+    rows = remote.ask(lambda api: _import(api, body, set(only or ()), make_pool=not pool))
+    remote.show({"items": rows}, _ROW)
+    if not remote.as_json and not rows:
+        out.print(f"{carrier} lists no such number.")
+
+
+async def _import(
+    api: Transport, body: dict[str, Any], only: set[str], *, make_pool: bool
+) -> list[dict[str, Any]]:
+    which = {"carrier": body["carrier"], "account": body["account"]}
+    listed = (await api.post(f"{ROOT}/accounts/numbers", which))["numbers"]
+    if make_pool:
+        await ensure_first_tenant(api)
+    return [await _take(api, body | {"e164": e164}) for e164 in listed if not only or e164 in only]
+
+
+async def _take(api: Transport, number: dict[str, Any]) -> dict[str, Any]:
+    try:
+        await api.post(f"{ROOT}/numbers", number)
+    except ApiError as error:
+        if error.code != "already_exists":
+            raise
+        return number | {"result": "known"}
+    return number | {"result": "imported"}

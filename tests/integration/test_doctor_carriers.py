@@ -1,0 +1,136 @@
+"""What the doctor finds out about carriers: credentials, the way back, and why a signature would not fit."""
+
+from collections.abc import AsyncIterator
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+
+from trunkline.cli.doctor_carriers import examine_carriers
+from trunkline.cli.finding import Finding
+from trunkline.model import new_id
+from trunkline.settings import Settings, load_settings
+from trunkline.store.accounts import NewAccount, insert
+from trunkline.store.database import connect
+from trunkline.telephony.simulator import Simulator, SimulatorConfig
+from trunkline.telephony.vault import Vault
+from trunkline.testing.webhooks import SECRET, open_door, reverse_proxy
+
+
+@pytest.fixture
+async def carrier() -> AsyncIterator[Simulator]:
+    async with Simulator(SimulatorConfig()) as simulator:
+        yield simulator
+
+
+def settings(carrier: Simulator, folder: Path, **more: object) -> Settings:
+    account = carrier.config.account("twilio")
+    given: dict[str, object] = {
+        "TRUNKLINE_SECRET_KEY": SECRET,
+        "TRUNKLINE_DATA_DIR": str(folder),
+        "TWILIO_BASE_URL": carrier.base_url,
+        "TWILIO_ACCOUNT_SID": account.sid,
+        "TWILIO_AUTH_TOKEN": account.auth_token,
+    }
+    return load_settings({}, **(given | more))
+
+
+async def found(settings: Settings, what: str, database_url: str | None = None) -> Finding:
+    (finding,) = [each for each in await examine_carriers(settings, database_url) if each.what == what]
+    return finding
+
+
+async def test_right_credentials_are_said_to_be_right(carrier: Simulator, tmp_path: Path) -> None:
+    finding = await found(settings(carrier, tmp_path), "twilio")
+    assert (finding.state, finding.detail) == ("ok", "the credentials are right; 2 numbers")
+
+
+async def test_a_wrong_token_is_told_from_a_carrier_that_is_away(carrier: Simulator, tmp_path: Path) -> None:
+    wrong = await found(settings(carrier, tmp_path, TWILIO_AUTH_TOKEN="another"), "twilio")
+    assert wrong.state == "problem"
+    assert "does not know these credentials" in wrong.detail
+    await carrier.stop()
+    away = await found(settings(carrier, tmp_path), "twilio")
+    assert away.state == "problem"
+    assert "cannot be reached" in away.detail
+
+
+async def test_without_any_account_it_says_how_to_add_one(tmp_path: Path) -> None:
+    (finding,) = await examine_carriers(load_settings({}, TRUNKLINE_DATA_DIR=str(tmp_path)), None)
+    assert (finding.what, finding.state) == ("carriers", "warning")
+    assert "trunkline accounts add" in finding.detail
+
+
+async def test_stored_accounts_are_asked_for_too(
+    carrier: Simulator, tmp_path: Path, database_url: str
+) -> None:
+    account = carrier.config.account("plivo")
+    credentials = {"auth_id": account.sid, "auth_token": account.auth_token}
+    database = await connect(database_url, pool_size=1)
+    for name, secret in (("good", SECRET), ("sealed", "a key that is gone and was another one")):
+        sealed = Vault.from_secrets([secret]).seal("plivo", name, credentials)
+        async with database.transaction() as tx:
+            await insert(tx, NewAccount(new_id(), "plivo", name, sealed, carrier.base_url, None, "active"))
+    await database.close()
+    assert (await found(settings(carrier, tmp_path), "plivo good", database_url)).state == "ok"
+    sealed_one = await found(settings(carrier, tmp_path), "plivo sealed", database_url)
+    assert sealed_one.state == "problem"
+    assert "another TRUNKLINE_SECRET_KEY" in sealed_one.detail
+
+
+async def test_a_carrier_elsewhere_needs_a_public_address(carrier: Simulator, tmp_path: Path) -> None:
+    near = await found(settings(carrier, tmp_path), "PUBLIC_BASE_URL")
+    assert near.state == "ok"
+    far = settings(carrier, tmp_path, TWILIO_BASE_URL="http://carrier.invalid")
+    finding = await found(far, "PUBLIC_BASE_URL")
+    assert finding.state == "problem"
+    assert "cannot reach it" in finding.detail
+
+
+async def test_the_public_way_is_walked(
+    carrier: Simulator, tmp_path: Path, database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    async with open_door(database_url, redis_url, key_prefix) as door:
+        finding = await found(settings(carrier, tmp_path, PUBLIC_BASE_URL=door.url), "PUBLIC_BASE_URL")
+        assert (finding.state, finding.detail) == (
+            "ok",
+            f"{door.url} leads here, and signatures fit what is seen",
+        )
+        other_key = settings(carrier, tmp_path, PUBLIC_BASE_URL=door.url, TRUNKLINE_SECRET_KEY="another" * 8)
+        refused = await found(other_key, "PUBLIC_BASE_URL")
+        assert "refuses our own URL" in refused.detail
+        elsewhere = settings(carrier, tmp_path, PUBLIC_BASE_URL=carrier.base_url)
+        assert "answers 404" in (await found(elsewhere, "PUBLIC_BASE_URL")).detail
+
+
+async def test_a_proxy_that_changes_the_url_is_explained(
+    carrier: Simulator, tmp_path: Path, database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    """The carrier would sign the proxy's address; the server behind it sees its own."""
+    async with (
+        open_door(database_url, redis_url, key_prefix) as door,
+        reverse_proxy(door.url, {}) as public,
+    ):
+        finding = await found(settings(carrier, tmp_path, PUBLIC_BASE_URL=public), "PUBLIC_BASE_URL")
+    assert finding.state == "problem"
+    assert f"a carrier signs {public}/webhooks/twilio/status" in finding.detail
+    assert f"this server sees {door.url}/webhooks/twilio/status" in finding.detail
+    assert f"PUBLIC_BASE_URL={public}" in finding.detail
+    assert "TRUSTED_PROXIES=127.0.0.1" in finding.detail
+
+
+async def test_a_proxy_that_is_believed_changes_nothing(
+    carrier: Simulator, tmp_path: Path, database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    trusted = [ip_network("127.0.0.0/8")]
+    async with open_door(database_url, redis_url, key_prefix, trusted=trusted) as door:
+        headers: dict[str, str] = {}
+        async with reverse_proxy(door.url, headers) as public:
+            headers |= {"X-Forwarded-Host": public.removeprefix("http://"), "X-Forwarded-Proto": "http"}
+            finding = await found(settings(carrier, tmp_path, PUBLIC_BASE_URL=public), "PUBLIC_BASE_URL")
+    assert finding.state == "ok"
+
+
+async def test_an_address_where_nobody_is_cannot_be_reached(carrier: Simulator, tmp_path: Path) -> None:
+    nobody = settings(carrier, tmp_path, PUBLIC_BASE_URL="http://127.0.0.1:1")
+    assert "cannot be reached" in (await found(nobody, "PUBLIC_BASE_URL")).detail
