@@ -184,6 +184,22 @@ async def test_healing_that_would_free_very_much_stops(stage: Stage) -> None:
     assert len(await channels.holders(stage.bus)) == 60
 
 
+async def test_race_1_16_calls_that_truly_ended_are_freed_however_many_they_are(stage: Stage) -> None:
+    """Their ends came while Valkey was away: the carrier has told of each of them."""
+    ended = [new_id() for _ in range(60)]
+    lead = await stage.lead()
+    async with stage.database.connection() as conn:
+        await conn.executemany(
+            "INSERT INTO attempts (id, lead_id, attempt_no, reseller_id, merchant_id, number_id, channel_no, carrier,"
+            " account, to_phone, from_phone, dialer, state, holds_channel)"
+            " VALUES ($1, $2, 1, 'r', 'm', $3, $4, 'twilio', 'default', '+1', '+2', 'd', 'ended', false)",
+            [(attempt, lead, NUMBER, channel) for channel, attempt in enumerate(ended, start=1)],
+        )
+    await channels.hold(stage.bus, [Holder(each, NUMBER, n) for n, each in enumerate(ended, start=1)])
+    await ChannelReconciler(stage.database, stage.bus, open_controls(), grant_ttl_s=-1).run_once()
+    assert await channels.holders(stage.bus) == []
+
+
 async def test_a_changed_number_takes_effect_and_live_channels_stay(stage: Stage) -> None:
     for _ in range(4):
         await stage.lead()
