@@ -22,6 +22,7 @@ from trunkline.api.agent_face import AgentFace
 from trunkline.api.application import create_api
 from trunkline.api.body_guard import BodyRule
 from trunkline.api.deps import ApiDeps, ApiLimits, Probe, ReminderRules
+from trunkline.api.router_carriers import CarrierFace
 from trunkline.api.server import HttpServer, bind
 from trunkline.api.status import create_status
 from trunkline.api.store import Store
@@ -36,6 +37,7 @@ from trunkline.clock import Clock, SystemClock
 from trunkline.control.controls import Controls
 from trunkline.control.flags import FlagBoard
 from trunkline.control.guardian import Guardian, Heartbeat
+from trunkline.control.pods import raise_mass_unready
 from trunkline.control.presence import Presence
 from trunkline.control.provider import Flags
 from trunkline.control.refresh import ControlRefresh
@@ -73,7 +75,7 @@ from trunkline.loops.checker import Checker
 from trunkline.loops.leader import Leadership, LeaseTimes
 from trunkline.loops.loader import Loader, Refiller
 from trunkline.loops.pod_room import PodCount, PodRoomWatch
-from trunkline.loops.pods import PodExpiry
+from trunkline.loops.pods import PodGauges
 from trunkline.loops.prechecks import PrecheckWalk
 from trunkline.loops.rebuilder import Rebuilder
 from trunkline.mailbox.gauges import MailboxGauges
@@ -83,9 +85,15 @@ from trunkline.mailbox.retention import MailboxRetention
 from trunkline.mailbox.worker import MailboxWorker
 from trunkline.reminders.follower import ReminderFollower
 from trunkline.reminders.scheduler import ReminderScheduler
-from trunkline.router.allocator import Allocated, Allocator, NoneFree
-from trunkline.router.config import RouterConfig
+from trunkline.router.allocator import Allocated, Allocator, NoneFree, Waiting
+from trunkline.router.assembly import router_config
+from trunkline.router.carriers import CarrierWord
+from trunkline.router.config import COMMON
+from trunkline.router.journal_writer import JournalWriter
+from trunkline.router.manager import PoolManager
+from trunkline.router.memory import Memory
 from trunkline.router.pods import Pods
+from trunkline.router.sources import HeartbeatSource
 from trunkline.router.streams import StreamKeys
 from trunkline.settings import Settings
 from trunkline.store import database as store_database
@@ -102,6 +110,7 @@ log = get_logger(__name__)
 
 # The name under which one of many processes does what only one may do.
 LEADER = "control"
+ROUTER_LEADER = "router"
 # Their own agents talk: no pod of ours is needed.
 _PODLESS = frozenset({"vapi"})
 
@@ -115,6 +124,9 @@ class Platform:
         self.settings = settings
         self.database = database
         self.bus = bus
+        self._lease_times = LeaseTimes(
+            settings.leader.duration_s, settings.leader.renew_deadline_s, settings.leader.retry_period_s
+        )
         self._listeners = {
             "HTTP_PORT": bind(settings.http.host, settings.http.port, "HTTP_PORT"),
             "METRICS_PORT": bind(settings.http.host, settings.http.metrics_port, "METRICS_PORT"),
@@ -135,14 +147,27 @@ class Platform:
 
         # Calls get pods, and their agents a key to them.
         self.call_keys = CallKeys.from_secrets(secrets)
-        config = RouterConfig(
-            voice_agent_base_url=settings.router.agent_base_url,
-            heartbeat_ttl_s=settings.router.heartbeat_ttl_s,
-        )
+        config = router_config(settings)
         router_keys = RouterKeys(settings.router_key_prefix)
         stream_keys = StreamKeys.from_secrets(secrets)
-        self.allocator = Allocator(bus, router_keys, stream_keys, config)
-        self.pods = Pods(bus, router_keys, stream_keys, config)
+        self.journal = JournalWriter(database)
+        self.allocator = Allocator(bus, router_keys, stream_keys, config, self.journal)
+        self.pods = Pods(bus, router_keys, stream_keys, config, self.journal)
+        self.router_leadership = Leadership(
+            database, clock, ROUTER_LEADER, settings.identity, self._lease_times
+        )
+        self.pool_manager = PoolManager(
+            bus,
+            router_keys,
+            config,
+            HeartbeatSource(bus, router_keys, config),
+            self.router_leadership,
+            clock,
+            self.journal,
+            Memory(database),
+            is_over=CarrierWord(database, self.carriers).is_over,
+            alarm=partial(raise_mass_unready, database),
+        )
 
         # What steers it: stops, flags, and whether this is the database that it should be.
         self.controls = Controls(clock)
@@ -231,9 +256,7 @@ class Platform:
             clock,
             LEADER,
             settings.identity,
-            LeaseTimes(
-                settings.leader.duration_s, settings.leader.renew_deadline_s, settings.leader.retry_period_s
-            ),
+            self._lease_times,
         )
         self.reminders = ReminderScheduler(
             database,
@@ -246,7 +269,7 @@ class Platform:
             "dispatcher": [self.pod_room, self.dialer],
             "mailbox": [self.call_worker],
             "jobs": [],
-            "router": [PodExpiry(self.pods, config.expire_interval_s)],
+            "router": [self.router_leadership, self.pool_manager, self.journal, PodGauges(self.pods)],
             "control": [
                 self.leadership,
                 Rebuilder(database, bus, self.controls, rollout),
@@ -339,6 +362,7 @@ class Platform:
                 await self.dialer.drain()
                 await self.precheck_walk.drain()
                 await self.leadership.resign()
+                await self.router_leadership.resign()
                 await self.presence.leave()
         except TimeoutError:
             log.warning("platform.drain_limit_reached")
@@ -398,6 +422,7 @@ class Platform:
         return AlarmAnnouncer(self.job_face.outbox).announce if settings.control.alarm_webhook_url else None
 
     def _api(self, clock: Clock) -> FastAPI:
+        view = PublicView(self.settings.http.public_base_url, self.settings.http.trusted_proxies)
         webhooks = Webhooks(
             WebhookDeps(
                 self.database,
@@ -405,7 +430,7 @@ class Platform:
                 self.carriers,
                 clock,
                 self.accounts.keys,
-                PublicView(self.settings.http.public_base_url, self.settings.http.trusted_proxies),
+                view,
                 Inbound(self.database, self.bus, self.settings.identity),
                 find_stream=self._find_stream,
             )
@@ -432,7 +457,13 @@ class Platform:
             [
                 *webhooks.hot_routes(),
                 *agents.hot_routes(),
-                *router_face.hot_routes(self.allocator, self.pods),
+                *router_face.hot_routes(
+                    self.allocator,
+                    self.pods,
+                    is_leader=lambda: self.pool_manager.is_leader,
+                    is_open=self.settings.router.is_open,
+                ),
+                *CarrierFace(self.allocator, self.carriers, self.accounts.keys, view).hot_routes(),
             ],
         )
 
@@ -464,20 +495,23 @@ class Platform:
             metrics.SCHEDULE_ADDS.labels(outcome).inc()
 
     async def _find_stream(self, call_id: str, attempt_id: UUID, merchant_id: str) -> Stream | str:
-        match await self.allocator.allocate(call_id, merchant_id):
+        match await self.allocator.allocate(call_id, merchant_id, may_wait=True):
             case Allocated() as pod:
                 # Three, because Exotel takes no more: whose call it is stands in the stream's first frame.
                 key = self.call_keys.sign(attempt_id, call_id)
                 return Stream(pod.ws_url, {"attempt": str(attempt_id), "token": pod.token, "key": key})
             case NoneFree():
                 return "busy"
+            case Waiting():
+                return "hold"
             case _:
                 return "ended"
 
     async def _count_pods(self) -> PodCount:
-        calls, pools = await self.pods.status()
-        free = sum(pool.available for pool in pools)
-        return PodCount(free, free + calls)
+        counts = await self.pods.counts()
+        # What every merchant's call may fall back to; reserved pods do not help the others.
+        free = sum(pool.room for pool in counts.pools if pool.tier in COMMON)
+        return PodCount(free, free + counts.calls)
 
     async def _release_pods(self, call_ids: list[str]) -> None:
         """The carrier says that these calls are over: the fourth of the ways in which a pod is released."""

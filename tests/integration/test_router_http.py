@@ -23,7 +23,9 @@ from trunkline.router.config import RouterConfig
 from trunkline.router.pods import Pods
 from trunkline.router.routes import Principal, RouterDeps, routes
 from trunkline.router.streams import StreamKeys
+from trunkline.settings.tiers import parse_tiers
 from trunkline.testing.waiting import eventually
+from trunkline.testing.world import ALL_STANDARD
 
 KEY = "tl_router_key"
 
@@ -72,9 +74,11 @@ class Face:
 
 
 @asynccontextmanager
-async def served(bus: Bus, prefix: str) -> AsyncIterator[Face]:
+async def served(bus: Bus, prefix: str, tier_config: str = ALL_STANDARD) -> AsyncIterator[Face]:
     keys, stream_keys = RouterKeys(prefix), StreamKeys.from_secrets(["a platform secret"])
-    config = RouterConfig(voice_agent_base_url="wss://voice.example.com")
+    config = RouterConfig(
+        voice_agent_base_url="wss://voice.example.com", tiers=parse_tiers(tier_config), settle_s=0
+    )
     deps = RouterDeps(
         Allocator(bus, keys, stream_keys, config), Pods(bus, keys, stream_keys, config), authorize
     )
@@ -160,6 +164,8 @@ async def test_status_and_pod_answer_as_documented(face: Face) -> None:
             "active_calls": 1,
             "is_leader": False,
             "status": "up",
+            "waiting": 0,
+            "free": {"standard": 1},
         },
     )
     assert await face.get(f"/pod/{call_pod}") == (
@@ -171,6 +177,10 @@ async def test_status_and_pod_answer_as_documented(face: Face) -> None:
             "has_active_lease": True,
             "lease_call_sid": "call-1",
             "status": "allocated",
+            "calls": ["call-1"],
+            "ip": "10.0.0.7",
+            "port": 8080,
+            "version": "1.2.3",
         },
     )
     assert (await face.get("/pod/voice-agent-9"))[0] == 404

@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-from trunkline.bus import router
+from trunkline.bus import router, router_views
 from trunkline.bus.connection import Bus, connect
 from trunkline.bus.keys import Keys
-from trunkline.bus.router import Allocation, Beat, PoolCount
+from trunkline.bus.router import Allocation, Beat, BeatRule, CallOver
 from trunkline.bus.router_keys import RouterKeys
 
 STEPS = 150
 PODS = 4
 RECENT = 8
+TIERS = "#order=standard standard=e|1|1"
 
 
 @dataclass
@@ -51,9 +52,7 @@ class World:
         pod.sequence += 1
         calls = [pod.call] if pod.call else []
         beat = Beat(pod.name, f"boot-{pod.boot}", pod.sequence, calls, False, {})
-        await router.heartbeat(
-            self.bus, self.keys, beat, new_tier="standard", lease_ttl_s=3600, ended_ttl_s=600
-        )
+        await router.heartbeat(self.bus, self.keys, beat, BeatRule(tiers=TIERS, settle_ms=0))
 
     async def allocate(self) -> None:
         call = self.some_call()
@@ -64,10 +63,9 @@ class World:
             merchant_id="",
             allocation_id=f"{call}-{self.dice.random()}",
             lease_ttl_s=3600,
-            tiers=["standard"],
         )
         if not isinstance(answer, Allocation):
-            assert (answer == "ended") == (call in self.ended)
+            assert isinstance(answer, CallOver) == (call in self.ended)
             return
         pod = self.pods[answer.pod]
         if answer.was_existing:
@@ -153,4 +151,6 @@ async def test_no_pod_is_shared_and_none_is_lost(bus: Bus, key_prefix: str, seed
     for pod in world.pods.values():
         pod.call = ""
         await world.beat(pod)
-    assert await router.status(bus, world.keys, ["standard"]) == (0, [PoolCount("standard", PODS, PODS)])
+    counts = await router_views.counts(bus, world.keys)
+    assert counts.calls == 0
+    assert [(pool.tier, pool.available, pool.assigned) for pool in counts.pools] == [("standard", PODS, PODS)]

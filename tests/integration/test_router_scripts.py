@@ -1,20 +1,26 @@
 """The router's scripts, each on one server and on a real cluster."""
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 
-from trunkline.bus import router
+from trunkline.bus import router, router_manager, router_views
 from trunkline.bus.connection import Bus, connect
 from trunkline.bus.keys import Keys
-from trunkline.bus.router import Allocation, Beat, PodView, PoolCount, Registration, Release
+from trunkline.bus.router import Allocation, Beat, BeatRule, CallOver, NoPod, Registration, Release
 from trunkline.bus.router_keys import RouterKeys
+from trunkline.bus.router_manager import Term
+from trunkline.bus.router_views import PodView
+from trunkline.settings.tiers import assignment_order, parse_tiers
+from trunkline.testing.world import ALL_STANDARD
 
 LEASE_TTL_S = 86_400
 ENDED_TTL_S = 600
+RULE = BeatRule(lease_ttl_s=LEASE_TTL_S, ended_ttl_s=ENDED_TTL_S)
 
 
 class Router:
@@ -25,6 +31,17 @@ class Router:
         self.keys = keys
         self.client: Any = bus.client
         self._sequence = 0
+        self.term = Term(bus, keys, "", 1)
+
+    async def begin(self, tier_config: str = ALL_STANDARD) -> None:
+        """A new installation, managed under the first term."""
+        lead = await router_manager.lead(self.bus, self.keys, 1)
+        self.term = Term(self.bus, self.keys, lead.epoch, 1)
+        await self.term.settled()
+        tiers = parse_tiers(tier_config)
+        await self.term.publish_tiers(
+            assignment_order(tiers), {name: tier.text for name, tier in tiers.items()}
+        )
 
     async def beat(
         self,
@@ -38,31 +55,38 @@ class Router:
         self._sequence += 1
         sequence = self._sequence if sequence is None else sequence
         beat = Beat(pod, boot_id, sequence, calls, leaving, {"ip": "10.0.0.1", "base_url": f"ws://{pod}"})
-        return await router.heartbeat(
-            self.bus,
-            self.keys,
-            beat,
-            new_tier="standard",
-            lease_ttl_s=LEASE_TTL_S,
-            ended_ttl_s=ENDED_TTL_S,
-        )
+        return await router.heartbeat(self.bus, self.keys, beat, RULE)
 
     async def allocate(self, call: str, allocation_id: str = "") -> Allocation | str:
-        return await router.allocate(
+        answer = await router.allocate(
             self.bus,
             self.keys,
             call,
             merchant_id="acme",
             allocation_id=allocation_id or f"allocation-of-{call}",
             lease_ttl_s=LEASE_TTL_S,
-            tiers=["standard"],
         )
+        match answer:
+            case Allocation():
+                return answer
+            case NoPod():
+                return "none"
+            case CallOver():
+                return "ended"
+            case _:
+                return "hold"
 
     async def release(self, call: str, by_pod: str = "") -> Release | None:
         return await router.release(self.bus, self.keys, call, by_pod=by_pod, ended_ttl_s=ENDED_TTL_S)
 
     async def expire(self, ttl_s: float = 90) -> list[str]:
-        return await router.expire(self.bus, self.keys, ttl_s=ttl_s, gap_max_s=15)
+        """As the manager does it, with no freeze."""
+        _, silent = await router_manager.silent(self.bus, self.keys, ttl_s=ttl_s, gap_max_s=15)
+        return [s.pod for s in silent if await self.term.remove(s.pod, heard_ms=s.heard_ms) is not None]
+
+    async def count(self) -> tuple[int, list[tuple[str, int, int]]]:
+        counts = await router_views.counts(self.bus, self.keys)
+        return counts.calls, [(pool.tier, pool.available, pool.assigned) for pool in counts.pools]
 
     async def pod_of(self, call: str) -> str:
         allocation = await self.allocate(call)
@@ -73,7 +97,7 @@ class Router:
         return set(await self.client.smembers(self.keys.available("standard")))
 
     async def status_of(self, pod: str) -> str | None:
-        view = await router.pod_view(self.bus, self.keys, pod)
+        view = await router_views.pod_view(self.bus, self.keys, pod)
         return view.status if view else None
 
     async def fall_silent(self, *pods: str) -> None:
@@ -93,19 +117,21 @@ async def routing(request: pytest.FixtureRequest, key_prefix: str, redis_url: st
     else:
         bus = connect(redis_url, Keys(prefix=key_prefix))
         keys = RouterKeys(key_prefix)
-    yield Router(bus, keys)
+    routing = Router(bus, keys)
+    await routing.begin()
+    yield routing
     await bus.close()
 
 
 async def test_a_new_pod_is_registered_and_free(routing: Router) -> None:
     answer = await routing.beat("agent-0")
 
-    assert answer == Registration(news=True, tier="standard", draining=False, call_sid="")
+    assert (answer.is_news, answer.tier, answer.draining, answer.calls) == (True, "standard", False, ())
     assert await routing.available() == {"agent-0"}
     assert await routing.client.smembers(routing.keys.assigned("standard")) == {"agent-0"}
     assert await routing.client.get(routing.keys.pod_tier("agent-0")) == "standard"
     metadata = await routing.client.hget(routing.keys.metadata, "agent-0")
-    assert metadata == '{"tier":"standard","name":"agent-0"}'
+    assert json.loads(metadata) == {"tier": "standard", "name": "agent-0"}
 
 
 async def test_an_allocation_leaves_the_documented_keys(routing: Router) -> None:
@@ -142,7 +168,7 @@ async def test_a_release_leaves_the_documented_keys_and_a_tombstone(routing: Rou
 
     released = await routing.release("call-1")
 
-    assert released == Release("agent-0", "pool:standard", was_draining=False, pod_status="available")
+    assert released == Release("agent-0", "pool:standard", False, "available", "allocation-of-call-1")
     client, keys = routing.client, routing.keys
     assert await client.exists(keys.call("call-1")) == 0
     assert await client.exists(keys.lease("agent-0")) == 0
@@ -267,7 +293,7 @@ async def test_a_draining_pod_is_not_free_after_its_release(routing: Router) -> 
 
     released = await routing.release("call-1")
 
-    assert released == Release("agent-0", "pool:standard", was_draining=True, pod_status="draining")
+    assert released == Release("agent-0", "pool:standard", True, "draining", "allocation-of-call-1")
     assert await routing.available() == set()
 
 
@@ -354,7 +380,7 @@ async def test_a_heartbeat_that_began_before_the_allocation_does_not_free_the_po
 
     answer = await routing.beat("agent-0")
 
-    assert answer.call_sid == "call-1"
+    assert answer.calls == ("call-1",)
     assert await routing.available() == set()
 
 
@@ -365,7 +391,7 @@ async def test_an_overtaken_heartbeat_is_ignored(routing: Router) -> None:
 
     answer = await routing.beat("agent-0", sequence=2)
 
-    assert not answer.news
+    assert not answer.is_news
     assert await routing.pod_of("call-1") == "agent-0"
 
 
@@ -407,7 +433,7 @@ async def test_a_force_reset_frees_the_pod_with_its_next_heartbeat(routing: Rout
     await routing.expire()
 
     assert await routing.available() == {"agent-0"}
-    assert await router.status(routing.bus, keys, ["standard"]) == (0, [PoolCount("standard", 1, 1)])
+    assert await routing.count() == (0, [("standard", 1, 1)])
 
 
 async def test_a_silent_pod_is_forgotten_and_its_call_may_have_another(routing: Router) -> None:
@@ -418,9 +444,9 @@ async def test_a_silent_pod_is_forgotten_and_its_call_may_have_another(routing: 
 
     assert await routing.expire() == ["agent-0"]
 
-    assert await router.pod_view(routing.bus, routing.keys, "agent-0") is None
+    assert await router_views.pod_view(routing.bus, routing.keys, "agent-0") is None
     assert await routing.pod_of("call-1") == "agent-1"
-    assert await router.status(routing.bus, routing.keys, ["standard"]) == (1, [PoolCount("standard", 0, 1)])
+    assert await routing.count() == (1, [("standard", 0, 1)])
 
 
 async def test_a_silent_pod_that_speaks_again_is_registered_with_its_call(routing: Router) -> None:
@@ -462,6 +488,6 @@ async def test_a_pod_is_shown_with_its_call(routing: Router) -> None:
     await routing.beat("agent-0")
     await routing.allocate("call-1")
 
-    view = await router.pod_view(routing.bus, routing.keys, "agent-0")
+    view = await router_views.pod_view(routing.bus, routing.keys, "agent-0")
 
-    assert view == PodView("standard", draining=False, call_sid="call-1", status="allocated")
+    assert view == PodView("agent-0", "standard", False, "call-1", "allocated", ("call-1",), "10.0.0.1")

@@ -38,14 +38,15 @@ FRAME_MAX_BYTES = 256 * 1024
 
 
 class Agent:
-    """`max_concurrent` is 1 for a pod of an exclusive tier: a call never shares its pod."""
+    """How many calls it takes at once is the router's word, by the pod's tier: 1 for an exclusive one. `max_concurrent`
+    is the most that this pod can bear, whatever the router says."""
 
     def __init__(
         self,
         handler: Handler,
         settings: AgentSettings | None = None,
         *,
-        max_concurrent: int = 1,
+        max_concurrent: int | None = None,
         port: int = 8080,
         version: str = __version__,
     ):
@@ -54,7 +55,8 @@ class Agent:
         self.registered = asyncio.Event()
         self._handler = handler
         self._version = version
-        self._guard = Guard(max_concurrent)
+        self._max_concurrent = max_concurrent
+        self._guard = Guard(1 if max_concurrent is None else max_concurrent)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._strangers = 0
         self._changed = asyncio.Event()
@@ -70,6 +72,10 @@ class Agent:
     @property
     def name(self) -> str:
         return self.settings.pod_name
+
+    @property
+    def max_concurrent(self) -> int:
+        return self._guard.max_concurrent
 
     @property
     def live_calls(self) -> list[str]:
@@ -122,7 +128,7 @@ class Agent:
         """Take no new calls, and wait for the live ones until the limit; then end them."""
         self._draining = True
         heard = await self._heartbeats.beat()
-        self._guard.leave([heard.call_sid] if heard and heard.call_sid else [])
+        self._guard.leave(heard.calls if heard else ())
         await self._until(lambda: not self._guard.expected, CONNECT_TIMEOUT_S)
         if not await self._until(lambda: not self._running, self.settings.shutdown_timeout_s):
             log.warning("pod %s: %d calls outlast the shutdown limit", self.name, len(self._running))
@@ -234,6 +240,9 @@ class Agent:
 
     def _hear(self, heard: Heard) -> None:
         self._guard.trust(heard.secrets)
+        if heard.max_concurrent:
+            most = self._max_concurrent
+            self._guard.limit(heard.max_concurrent if most is None else min(most, heard.max_concurrent))
         self.registered.set()
 
     async def _until(self, condition: Callable[[], bool], timeout_s: float) -> bool:

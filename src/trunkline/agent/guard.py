@@ -42,6 +42,10 @@ class Guard:
         self._expected: set[str] | None = None
 
     @property
+    def max_concurrent(self) -> int:
+        return self._max_concurrent
+
+    @property
     def live(self) -> list[str]:
         return sorted(self._live)
 
@@ -57,6 +61,10 @@ class Guard:
     def trust(self, secrets: Sequence[bytes]) -> None:
         """Tokens made with these are good. There are two while the platform's key is rotated."""
         self._secrets = secrets
+
+    def limit(self, max_concurrent: int) -> None:
+        """The most calls at once. Live ones above it go on."""
+        self._max_concurrent = max(1, max_concurrent)
 
     def leave(self, given: Iterable[str] = ()) -> None:
         """Take nobody any more but the calls that were given this pod and have not come yet."""

@@ -36,6 +36,8 @@ class Heartbeats:
         self._sequence = 0
         self._failures = 0
         self._wanted = asyncio.Event()
+        # When the router wants to hear from us again; 0: as usual.
+        self._again_in_s = 0.0
         # One at a time, so that they leave in the order of their sequence numbers.
         self._turn = asyncio.Lock()
 
@@ -62,6 +64,7 @@ class Heartbeats:
             if self._failures:
                 log.info("pod %s: the router hears us again", self._pod)
             self._failures = 0
+            self._again_in_s = heard.again_in_s
             self._hear(heard)
             return heard
 
@@ -71,7 +74,7 @@ class Heartbeats:
             log.warning("pod %s: the router does not hear us: %s", self._pod, error)
 
     async def _pause(self) -> None:
-        wait_s = self._interval_s
+        wait_s = min(self._interval_s, self._again_in_s or self._interval_s)
         if self._failures:
             # Full jitter: a thousand pods must not come back in one moment.
             wait_s = random.uniform(0, min(wait_s, RETRY_FIRST_S * 2 ** min(self._failures, 10)))  # noqa: S311

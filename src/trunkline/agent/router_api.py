@@ -14,11 +14,14 @@ class RouterUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The router's answer to a heartbeat. `call_sid` is the call that has this pod; '' if there is none."""
+    """The router's answer to a heartbeat. `calls` have this pod, connected or not. `again_in_s`: when it wants to hear
+    from us again, 0 for as usual; a `max_concurrent` of 0 is one that the router did not name."""
 
     tier: str
     draining: bool
-    call_sid: str
+    calls: Sequence[str]
+    max_concurrent: int
+    again_in_s: float
     secrets: Sequence[bytes] = field(repr=False)
 
 
@@ -35,7 +38,14 @@ class RouterApi:
             raise RouterUnavailable(f"heartbeat answered with {status}: {_reason(answer)}")
         try:
             secrets = tuple(bytes.fromhex(secret) for secret in answer["stream_secrets"])
-            return Heard(answer["tier"], answer["draining"], answer["call_sid"], secrets)
+            return Heard(
+                answer["tier"],
+                answer["draining"],
+                tuple(answer.get("calls") or filter(None, [answer["call_sid"]])),
+                int(answer.get("max_concurrent", 0)),
+                float(answer.get("again_in_s", 0.0)),
+                secrets,
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise RouterUnavailable("heartbeat answered with something unreadable") from error
 

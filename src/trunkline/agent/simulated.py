@@ -25,11 +25,13 @@ class CallRecord:
     call_sid: str
     began_s: float
     ended_s: float | None
+    # How many calls its pod may have at once.
+    max_concurrent: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """What the pods served. `overlaps` are pairs of calls that one pod had at the same time: there must be none."""
+    """What the pods served. `overlaps` are pairs of calls by which a pod had more than it may: there must be none."""
 
     calls: list[CallRecord]
     overlaps: list[tuple[CallRecord, CallRecord]]
@@ -114,7 +116,7 @@ class SimulatedPods:
 
     async def _talk(self, pod: str, call: Call) -> None:
         """Repeat what the person says, until they hang up."""
-        record = CallRecord(pod, call.call_sid, time.monotonic(), None)
+        record = CallRecord(pod, call.call_sid, time.monotonic(), None, self._agents[pod].max_concurrent)
         place = len(self._records)
         self._records.append(record)
         try:
@@ -137,20 +139,17 @@ class SimulatedPods:
 
 
 def overlaps(records: Iterable[CallRecord]) -> list[tuple[CallRecord, CallRecord]]:
-    """Pairs of calls that one pod had at the same time. The records are ordered by pod and beginning."""
+    """Pairs of calls that a pod had at the same time though it may not have so many. The records are ordered by pod and
+    beginning."""
     found: list[tuple[CallRecord, CallRecord]] = []
-    latest: CallRecord | None = None
+    live: list[CallRecord] = []
     for record in records:
-        if latest is not None and latest.pod == record.pod and _ends_after(latest, record.began_s):
-            found.append((latest, record))
-        if latest is None or latest.pod != record.pod or not _outlasts(latest, record):
-            latest = record
+        live = [other for other in live if other.pod == record.pod and _ends_after(other, record.began_s)]
+        if len(live) >= record.max_concurrent:
+            found.append((live[-1], record))
+        live.append(record)
     return found
 
 
 def _ends_after(record: CallRecord, moment_s: float) -> bool:
     return record.ended_s is None or record.ended_s > moment_s
-
-
-def _outlasts(record: CallRecord, other: CallRecord) -> bool:
-    return record.ended_s is None or (other.ended_s is not None and record.ended_s > other.ended_s)

@@ -1,5 +1,6 @@
 """The router's endpoints as hot routes of the application: its keys, its scopes, its documentation."""
 
+from collections.abc import Callable
 from typing import Any
 
 from starlette.requests import Request
@@ -9,35 +10,45 @@ from trunkline.router import routes as router_routes
 from trunkline.router.allocator import Allocator
 from trunkline.router.pods import Pods
 from trunkline.router.routes import RouterDeps
-from trunkline.store.tenants import Tenant
+from trunkline.store.tenants import PLATFORM, Tenant
 
 _SUMMARIES = {
-    "/api/v1/allocate": "Give a call its pod",
-    "/api/v1/release": "Take a call's pod back",
-    "/api/v1/pods/{name}/heartbeat": "A pod says that it is there, and which calls it holds",
-    "/api/v1/status": "Pools and calls in numbers",
-    "/api/v1/pod/{name}": "One pod",
+    "POST /api/v1/allocate": "Give a call its pod",
+    "POST /api/v1/release": "Take a call's pod back",
+    "POST /api/v1/drain": "Keep new calls away from a pod",
+    "DELETE /api/v1/drain/{name}": "Let a pod take calls again",
+    "GET /api/v1/status": "Pools and calls in numbers",
+    "GET /api/v1/pod/{name}": "One pod",
+    "GET /api/v1/pod/{name}/address": "Where a proxy reaches a pod, in the header X-Pod-Address",
+    "GET /api/v1/pods": "The pods",
+    "GET /api/v1/allocations": "The calls that have a pod",
+    "POST /api/v1/pods/{name}/heartbeat": "A pod says that it is there, and which calls it holds",
 }
 
 
-def hot_routes(allocator: Allocator, pods: Pods) -> list[HotRoute]:
-    deps = RouterDeps(allocator=allocator, pods=pods, authorize=_tenant)
-    return [
-        HotRoute(
-            method="POST" if "POST" in (route.methods or ()) else "GET",
-            path=route.path,
-            endpoint=route.endpoint,
-            scopes=("router",),
-            operation=_operation(route.path),
-        )
-        for route in router_routes.routes(deps)
-    ]
+def hot_routes(
+    allocator: Allocator, pods: Pods, *, is_leader: Callable[[], bool] = lambda: False, is_open: bool = False
+) -> list[HotRoute]:
+    """`is_open`: whoever reaches these endpoints may use them, as behind a wall of one's own."""
+    deps = RouterDeps(allocator, pods, _anybody if is_open else _tenant, is_leader)
+    return [_hot(route, is_open) for route in router_routes.routes(deps)]
 
 
-def _operation(path: str) -> dict[str, Any]:
+def _hot(route: Any, is_open: bool) -> HotRoute:
+    method = next(iter(route.methods - {"HEAD"}))
+    return HotRoute(
+        method=method,
+        path=route.path,
+        endpoint=route.endpoint,
+        scopes=None if is_open else ("router",),
+        operation=_operation(method, route.path),
+    )
+
+
+def _operation(method: str, path: str) -> dict[str, Any]:
     return {
         "tags": ["router"],
-        "summary": _SUMMARIES[path],
+        "summary": _SUMMARIES[f"{method} {path}"],
         "responses": {
             "200": {"description": "Done.", "content": {"application/json": {"schema": {"type": "object"}}}}
         },
@@ -48,3 +59,7 @@ async def _tenant(request: Request, _scope: str) -> Tenant:
     """The application has checked key and scope already; the router asks whose key it is."""
     tenant: Tenant = request.state.principal.tenant
     return tenant
+
+
+async def _anybody(_request: Request, _scope: str) -> Tenant:
+    return PLATFORM

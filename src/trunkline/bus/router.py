@@ -1,8 +1,9 @@
-"""Pods and the calls that have them: the scripts of the router."""
+"""Calls and their pods: the hot scripts of the router."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
+from uuid import uuid4
 
 from trunkline.bus.pipe import Value
 from trunkline.bus.router_keys import RouterKeys
@@ -11,12 +12,6 @@ from trunkline.bus.scripts import Script, script
 _ALLOCATE = script("router_allocate")
 _RELEASE = script("router_release")
 _HEARTBEAT = script("router_heartbeat")
-_EXPIRE = script("router_expire")
-_STATUS = script("router_status")
-_POD = script("router_pod")
-
-# One run of the expiry touches at most so many pods, about 10 µs each; the next run takes the rest.
-EXPIRED_MAX = 500
 
 
 class Runner(Protocol):
@@ -26,8 +21,18 @@ class Runner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class WaitRule:
+    """How calls wait for a pod. `most_ms` 0: they do not. Who is silent for `silence_ms` has left."""
+
+    most_ms: int = 0
+    silence_ms: int = 7000
+    waiters_max: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
 class Allocation:
-    """A call and its pod. `base_url` is where the pod itself wants its streams, '' if it did not say."""
+    """A call and its pod. `base_url` is where the pod itself wants its streams, '' if it did not say.
+    `is_misconfigured`: the merchant's config names no tier there is, so standard was tried."""
 
     pod: str
     source_pool: str
@@ -35,6 +40,25 @@ class Allocation:
     allocation_id: str
     base_url: str
     was_existing: bool
+    is_misconfigured: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NoPod:
+    is_misconfigured: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Ask again: so many wait before this call, and it has waited so long."""
+
+    before: int
+    waited_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallOver:
+    """The call has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +67,7 @@ class Release:
     source_pool: str
     was_draining: bool
     pod_status: str
+    allocation_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,28 +83,35 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
+class BeatRule:
+    """`durable_tier`: what Postgres knows of this pod, '' if nothing. `may_register`: heartbeats make pods known.
+    `settle_ms`: how long after a loss of memory an idle pod is not believed. `tiers`: should none be published."""
+
+    durable_tier: str = ""
+    may_register: bool = True
+    lease_ttl_s: int = 24 * 3600
+    ended_ttl_s: int = 600
+    settle_ms: int = 15_000
+    tiers: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Registration:
-    """`news` is False for a heartbeat that was overtaken by a later one. `call_sid` has the pod, or ''."""
+    """`is_news` is False for a heartbeat that was overtaken by a later one. `calls` have the pod. `again_ms`: when it
+    should be heard again, 0 for as usual. A tier of '' is that of a pod that may not register itself."""
 
-    news: bool
+    is_news: bool
     tier: str
     draining: bool
-    call_sid: str
+    calls: tuple[str, ...]
+    epoch: str
+    again_ms: int
+    max_concurrent: int
 
 
-@dataclass(frozen=True, slots=True)
-class PodView:
-    tier: str
-    draining: bool
-    call_sid: str
-    status: str
-
-
-@dataclass(frozen=True, slots=True)
-class PoolCount:
-    tier: str
-    available: int
-    assigned: int
+async def run(bus: Runner, keys: RouterKeys, lua: Script, *args: Value) -> Any:
+    """Every script of the router has one declared key, of the slot that all of its keys are in."""
+    return await bus.run(lua, [keys.epoch], [keys.base, uuid4().hex, *args])
 
 
 async def allocate(
@@ -90,88 +122,53 @@ async def allocate(
     merchant_id: str,
     allocation_id: str,
     lease_ttl_s: int,
-    tiers: Sequence[str],
-) -> Allocation | Literal["none", "ended"]:
+    wait: WaitRule = WaitRule(),  # noqa: B008  frozen
+) -> Allocation | NoPod | Hold | CallOver:
     """Give the call a pod of the first tier that has a free one; again for the same call: the same pod."""
-    reply = await bus.run(
-        _ALLOCATE,
-        [keys.call(call_sid), keys.ended(call_sid), keys.calls],
-        [keys.base, call_sid, merchant_id, allocation_id, lease_ttl_s, *tiers],
-    )
-    if reply[0] == "none" or reply[0] == "ended":
-        return "none" if reply[0] == "none" else "ended"
-    how, pod, source_pool, allocated_at, allocation, base_url = reply
-    return Allocation(pod, source_pool, int(allocated_at), allocation, base_url, how == "already")
+    rule = (wait.most_ms, wait.silence_ms, wait.waiters_max)
+    how, *rest = await run(bus, keys, _ALLOCATE, call_sid, merchant_id, allocation_id, lease_ttl_s, *rule)
+    match how:
+        case "none":
+            return NoPod(bool(rest[0]))
+        case "hold":
+            return Hold(int(rest[0]), int(rest[1]))
+        case "ended":
+            return CallOver()
+    pod, source_pool, allocated_at, allocation, base_url, odd = rest
+    return Allocation(pod, source_pool, int(allocated_at), allocation, base_url, how == "already", bool(odd))
 
 
 async def release(
-    bus: Runner, keys: RouterKeys, call_sid: str, *, by_pod: str, ended_ttl_s: int
+    bus: Runner, keys: RouterKeys, call_sid: str, *, by_pod: str, ended_ttl_s: int, only: str = ""
 ) -> Release | None:
-    """End the call's allocation. None: it has no pod, or not the one that lets go."""
-    reply = await bus.run(
-        _RELEASE,
-        [keys.call(call_sid), keys.ended(call_sid), keys.calls],
-        [keys.base, call_sid, by_pod, ended_ttl_s],
-    )
+    """End the call's allocation, or `only` this one of it. None: it has no pod, or not the one that lets go."""
+    reply = await run(bus, keys, _RELEASE, call_sid, by_pod, ended_ttl_s, only)
     if reply[0] == "unknown":
         return None
-    _, pod, source_pool, draining, status = reply
-    return Release(pod, source_pool, bool(draining), status)
+    _, pod, source_pool, draining, status, allocation_id = reply
+    return Release(pod, source_pool, bool(draining), status, allocation_id)
 
 
-async def heartbeat(
-    bus: Runner, keys: RouterKeys, beat: Beat, *, new_tier: str, lease_ttl_s: int, ended_ttl_s: int
-) -> Registration:
+async def heartbeat(bus: Runner, keys: RouterKeys, beat: Beat, rule: BeatRule) -> Registration:
     """Register the pod or refresh it, and make it free if nothing speaks against it."""
-    pod = beat.pod
-    reply = await bus.run(
+    reply = await run(
+        bus,
+        keys,
         _HEARTBEAT,
-        [
-            keys.pod(pod),
-            keys.lease(pod),
-            keys.draining(pod),
-            keys.pod_tier(pod),
-            keys.heartbeats,
-            keys.calls,
-            keys.metadata,
-        ],
-        [
-            keys.base,
-            pod,
-            beat.boot_id,
-            beat.sequence,
-            int(beat.leaving),
-            " ".join(beat.calls),
-            new_tier,
-            lease_ttl_s,
-            ended_ttl_s,
-            *(part for field in beat.fields.items() for part in field),
-        ],
+        beat.pod,
+        beat.boot_id,
+        beat.sequence,
+        int(beat.leaving),
+        " ".join(beat.calls),
+        rule.durable_tier,
+        int(rule.may_register),
+        rule.lease_ttl_s,
+        rule.ended_ttl_s,
+        rule.settle_ms,
+        rule.tiers,
+        *(part for field in beat.fields.items() for part in field),
     )
-    news, tier, draining, call_sid = reply
-    return Registration(bool(news), tier, bool(draining), call_sid)
-
-
-async def expire(bus: Runner, keys: RouterKeys, *, ttl_s: float, gap_max_s: float) -> list[str]:
-    """Forget the pods that were silent for `ttl_s`; returns their names."""
-    gone: list[str] = await bus.run(
-        _EXPIRE,
-        [keys.heartbeats, keys.hearing, keys.calls, keys.metadata],
-        [keys.base, round(ttl_s * 1000), round(gap_max_s * 1000), EXPIRED_MAX],
+    news, tier, draining, calls, epoch, again_ms, most = reply
+    return Registration(
+        bool(news), tier, bool(draining), tuple(calls.split()), epoch, int(again_ms), int(most)
     )
-    return gone
-
-
-async def status(bus: Runner, keys: RouterKeys, tiers: Sequence[str]) -> tuple[int, list[PoolCount]]:
-    """Calls that have a pod, and the pools."""
-    calls, *counts = await bus.run(_STATUS, [keys.calls], [keys.base, *tiers])
-    pairs = zip(counts[::2], counts[1::2], strict=True)
-    return calls, [PoolCount(tier, *pair) for tier, pair in zip(tiers, pairs, strict=True)]
-
-
-async def pod_view(bus: Runner, keys: RouterKeys, pod: str) -> PodView | None:
-    reply = await bus.run(_POD, [keys.pod(pod), keys.pod_tier(pod), keys.draining(pod), keys.lease(pod)])
-    if not reply:
-        return None
-    tier, draining, call_sid, pod_status = reply
-    return PodView(tier, bool(draining), call_sid, pod_status)

@@ -1,4 +1,4 @@
-"""Every key of the router, with the names and types of its operations sheet.
+"""Every key of the router, with the names and types of its operations sheet. `docs/router.md` lists them all.
 
 The prefix is `voice`; on a cluster it is `{voice}`, so that one script may touch all of the router's keys.
 """
@@ -18,17 +18,44 @@ class RouterKeys:
         """What scripts put before the keys they compose themselves."""
         return self._key("")
 
+    @property
+    def epoch(self) -> str:
+        """HASH `run_id`, `id`, `began_ms`, `term`: the life of the server that this memory is of, and its manager."""
+        return self._key("epoch")
+
+    @property
+    def tiers(self) -> str:
+        """HASH tier -> `e|target|1` or `s|target|max`, `#order` of assignment, `#number` of the config."""
+        return self._key("tiers")
+
+    def _pool(self, tier: str) -> str:
+        return self._key(tier) if tier.startswith("merchant:") else self._key("pool", tier)
+
     def available(self, tier: str) -> str:
-        """SET of the pods of an exclusive tier that may take a call."""
-        return self._key("pool", tier, "available")
+        """SET of the pods of an exclusive tier that may take a call; ZSET pod -> calls of a shared one."""
+        return f"{self._pool(tier)}:{'pods' if tier.startswith('merchant:') else 'available'}"
 
     def assigned(self, tier: str) -> str:
         """SET of all pods of a tier: free, busy and leaving."""
-        return self._key("pool", tier, "assigned")
+        return f"{self._pool(tier)}:assigned"
 
     def order(self, tier: str) -> str:
         """ZSET pod -> ms since when it is free. A hint: the SET decides."""
-        return self._key("pool", tier, "order")
+        return f"{self._pool(tier)}:order"
+
+    def waiting_for(self, tier: str) -> str:
+        """ZSET call -> ms since when it waits for a pod of this tier."""
+        return f"{self._pool(tier)}:waiting"
+
+    @property
+    def waiting(self) -> str:
+        """ZSET call -> ms when it last asked."""
+        return self._key("waiting")
+
+    @property
+    def waiters(self) -> str:
+        """HASH call -> the tiers that it waits for."""
+        return self._key("waiters")
 
     def pod(self, name: str) -> str:
         """HASH `status`, `allocated_call_sid`, …, and what the pod's last heartbeat said."""
@@ -37,6 +64,10 @@ class RouterKeys:
     def pod_tier(self, name: str) -> str:
         """STRING, the pod's tier."""
         return self._key("pod", "tier", name)
+
+    def pod_calls(self, name: str) -> str:
+        """SET of the calls that have this pod."""
+        return self._key("pod", "calls", name)
 
     def draining(self, name: str) -> str:
         """STRING with a TTL: an operator keeps new calls away."""
@@ -48,7 +79,7 @@ class RouterKeys:
         return self._key("pod", "metadata")
 
     def lease(self, name: str) -> str:
-        """STRING with a TTL: the call that has this pod."""
+        """STRING with a TTL: a call that has this pod."""
         return self._key("lease", name)
 
     def call(self, call_sid: str) -> str:
@@ -63,6 +94,26 @@ class RouterKeys:
     def calls(self) -> str:
         """ZSET call -> ms of its allocation, for those that have a pod."""
         return self._key("calls")
+
+    @property
+    def unnamed(self) -> str:
+        """ZSET call -> ms since when the pod that was given it does not name it."""
+        return self._key("unnamed")
+
+    @property
+    def merchant_config(self) -> str:
+        """HASH merchant -> JSON `{"tier", "pool"}`. Changed by hand, it is adopted."""
+        return self._key("merchant", "config")
+
+    @property
+    def merchant_written(self) -> str:
+        """HASH merchant -> JSON: what was written last, to tell a change by hand from a loss."""
+        return self._key("merchant", "written")
+
+    @property
+    def version(self) -> str:
+        """STRING, the version of the pod that began last: new calls prefer its peers."""
+        return self._key("version")
 
     @property
     def heartbeats(self) -> str:

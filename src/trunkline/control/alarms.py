@@ -136,6 +136,15 @@ _ALL = (
         subject="reconciler",
     ),
     AlarmDefinition(
+        "pods_vanished",
+        Severity.URGENT,
+        "More than a third of the pods vanished within a minute. None of them is removed from the pools and no call "
+        "loses its pod, because the fault is rather with whoever looks. Pods last known idle are still handed out.",
+        "Look whether the pods live: if they do, mend what stands between them and the router (network, API server, "
+        "clock). If they do not, bring them back. Pods that are still missing are removed after 15 minutes.",
+        Reported(quiet_s=60),
+    ),
+    AlarmDefinition(
         "dead_mailbox",
         Severity.URGENT,
         "Events were appended to a dead mailbox. Nobody processes them until it is replayed.",

@@ -1,21 +1,23 @@
-"""Forgets pods that fell silent."""
+"""Shows pools, free capacity and the wait queue as metrics, for people and for an autoscaler."""
 
 from trunkline.loops.base import Loop
 from trunkline.router.pods import Pods
-from trunkline.telemetry import get_logger
+from trunkline.telemetry import metrics
 
-log = get_logger(__name__)
+INTERVAL_S = 5.0
 
 
-class PodExpiry(Loop):
-    name = "pod_expiry"
+class PodGauges(Loop):
+    name = "pod_gauges"
 
-    def __init__(self, pods: Pods, interval_s: float):
+    def __init__(self, pods: Pods, interval_s: float = INTERVAL_S):
         super().__init__(interval_s)
         self._pods = pods
 
     async def run_once(self) -> int:
-        gone = await self._pods.expire()
-        for pod in gone:
-            log.warning("pod.silent", pod=pod)
-        return len(gone)
+        counts = await self._pods.counts()
+        metrics.ROUTER_CALLS.set(counts.calls)
+        metrics.set_exactly(metrics.ROUTER_PODS, {pool.tier: pool.assigned for pool in counts.pools})
+        metrics.set_exactly(metrics.ROUTER_FREE, {pool.tier: pool.room for pool in counts.pools})
+        metrics.set_exactly(metrics.ROUTER_WAITING, {pool.tier: pool.waiting for pool in counts.pools})
+        return len(counts.pools)

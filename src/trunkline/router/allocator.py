@@ -5,10 +5,14 @@ from datetime import UTC, datetime
 from uuid import uuid4
 
 from trunkline.bus import router as bus_router
-from trunkline.bus.router import Allocation, Runner
+from trunkline.bus.router import Allocation, CallOver, Hold, NoPod, Runner
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.router.config import RouterConfig
+from trunkline.router.journal import Begun, Journal, NoJournal, Over
 from trunkline.router.streams import StreamKeys, stream_url
+from trunkline.telemetry import get_logger, metrics
+
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,14 @@ class NoneFree:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """No pod is free yet: ask again in `retry_s`. So many calls wait before this one."""
+
+    before: int
+    retry_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """The call is over: hang up. A duplicate of its answer webhook came late."""
 
@@ -46,13 +58,24 @@ class NotAllocated:
 
 
 class Allocator:
-    def __init__(self, bus: Runner, keys: RouterKeys, stream_keys: StreamKeys, config: RouterConfig):
+    def __init__(
+        self,
+        bus: Runner,
+        keys: RouterKeys,
+        stream_keys: StreamKeys,
+        config: RouterConfig,
+        journal: Journal | None = None,
+    ):
         self._bus = bus
         self._keys = keys
         self._stream_keys = stream_keys
         self._config = config
+        self._journal = journal or NoJournal()
+        self._no_wait = bus_router.WaitRule()
 
-    async def allocate(self, call_sid: str, merchant_id: str = "") -> Allocated | NoneFree | Ended:
+    async def allocate(
+        self, call_sid: str, merchant_id: str = "", *, may_wait: bool = False
+    ) -> Allocated | NoneFree | Waiting | Ended:
         """Idempotent: every request for one call gets the same pod and the same token."""
         result = await bus_router.allocate(
             self._bus,
@@ -61,14 +84,20 @@ class Allocator:
             merchant_id=merchant_id,
             allocation_id=uuid4().hex,
             lease_ttl_s=self._config.lease_ttl_s,
-            tiers=self._config.tiers,
+            wait=self._config.wait_rule if may_wait else self._no_wait,
         )
         match result:
             case Allocation():
-                return self._allocated(call_sid, result)
-            case "ended":
+                return self._allocated(call_sid, merchant_id, result)
+            case Hold():
+                metrics.ROUTER_ALLOCATIONS.labels("hold").inc()
+                return Waiting(result.before, self._config.hold_poll_s)
+            case CallOver():
+                metrics.ROUTER_ALLOCATIONS.labels("ended").inc()
                 return Ended()
-            case "none":
+            case NoPod():
+                metrics.ROUTER_ALLOCATIONS.labels("none").inc()
+                self._report(merchant_id, result.is_misconfigured)
                 return NoneFree()
 
     async def release(self, call_sid: str, by_pod: str = "") -> Released | NotAllocated:
@@ -78,9 +107,25 @@ class Allocator:
         )
         if result is None:
             return NotAllocated()
+        self._journal.over(Over(result.allocation_id, call_sid, result.pod))
+        if result.pod_status == "gone":
+            log.warning("router.released_gone_pod", pod=result.pod, call_id=call_sid)
         return Released(result.pod, result.source_pool, result.was_draining)
 
-    def _allocated(self, call_sid: str, allocation: Allocation) -> Allocated:
+    def _allocated(self, call_sid: str, merchant_id: str, allocation: Allocation) -> Allocated:
+        metrics.ROUTER_ALLOCATIONS.labels("existing" if allocation.was_existing else "allocated").inc()
+        self._report(merchant_id, allocation.is_misconfigured)
+        if not allocation.was_existing:
+            self._journal.begun(
+                Begun(
+                    allocation.allocation_id,
+                    call_sid,
+                    allocation.pod,
+                    allocation.source_pool,
+                    merchant_id,
+                    allocation.allocated_at_s,
+                )
+            )
         base_url = allocation.base_url or self._config.voice_agent_base_url
         return Allocated(
             pod=allocation.pod,
@@ -90,3 +135,8 @@ class Allocator:
             allocated_at=datetime.fromtimestamp(allocation.allocated_at_s, UTC),
             was_existing=allocation.was_existing,
         )
+
+    def _report(self, merchant_id: str, is_misconfigured: bool) -> None:
+        if is_misconfigured:
+            metrics.ROUTER_UNKNOWN_TIERS.inc()
+            log.warning("router.unknown_tier", merchant_id=merchant_id)

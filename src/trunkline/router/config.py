@@ -1,23 +1,47 @@
 """What the router is told. The names of the settings are those of its guide: `LEASE_TTL`, `VOICE_AGENT_BASE_URL`, …"""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-# The tier of every pod, and the one that every call is given a pod of.
-STANDARD = "standard"
+from trunkline.bus.router import WaitRule
+from trunkline.settings.tiers import SAMPLE, Tiers, assignment_order
+
+# The tiers that every call falls back to.
+COMMON = ("standard", "overflow", "basic")
 
 
 @dataclass(frozen=True, slots=True)
 class RouterConfig:
     # Where streams go if a pod does not say it for itself: `{base}/ws/pod/{pod}/{call_sid}`.
     voice_agent_base_url: str = "wss://localhost:8081"
-    tiers: tuple[str, ...] = (STANDARD,)
+    tiers: Tiers = field(default_factory=lambda: SAMPLE)
     lease_ttl_s: int = 24 * 3600
+    draining_ttl_s: int = 360
     # How long a duplicate answer webhook may lag behind the end of its call.
     ended_ttl_s: int = 600
     heartbeat_ttl_s: float = 90
     expire_interval_s: float = 5
+    cleanup_interval_s: float = 30
+    reconcile_interval_s: float = 60
+    # After a loss of memory an idle pod is not believed before a heartbeat begun 10 s later; a request may take 5 s.
+    settle_s: float = 15
+    # A call may wait so long for a pod, asking again every `hold_poll_s`; 0: it hears at once that all are busy.
+    hold_max_s: float = 0
+    hold_poll_s: int = 5
+    # Pods are known by their heartbeats; else the cluster says which there are.
+    by_heartbeat: bool = True
 
     @property
     def hearing_gap_max_s(self) -> float:
         """Three missed runs of the expiry: we were away, and the pods' silence proves nothing."""
         return 3 * self.expire_interval_s
+
+    @property
+    def wait_rule(self) -> WaitRule:
+        """Who has not asked for one poll and 2 s has hung up."""
+        return WaitRule(round(self.hold_max_s * 1000), (self.hold_poll_s + 2) * 1000)
+
+    @property
+    def tiers_text(self) -> str:
+        """As a heartbeat publishes them where nobody has yet."""
+        order = ",".join(assignment_order(self.tiers))
+        return " ".join([f"#order={order}", *(f"{name}={tier.text}" for name, tier in self.tiers.items())])

@@ -1,12 +1,15 @@
-"""Pods that register themselves by heartbeat."""
+"""Pods: what they say of themselves, and what is known of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trunkline.bus import router as bus_router
-from trunkline.bus.router import Beat, PodView, PoolCount, Runner
+from trunkline.bus import router_views
+from trunkline.bus.router import Beat, BeatRule, Runner
 from trunkline.bus.router_keys import RouterKeys
-from trunkline.router.config import STANDARD, RouterConfig
+from trunkline.bus.router_views import CallView, Counts, Drained, PodView
+from trunkline.router.config import RouterConfig
+from trunkline.router.journal import Journal, NoJournal
 from trunkline.router.streams import StreamKeys
 
 
@@ -27,20 +30,30 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The router's answer. `call_sid` is the call that has this pod, connected or not; '' if there is none."""
+    """The router's answer. `calls` have this pod, connected or not. `again_in_s`: when to speak again, 0: as usual."""
 
     tier: str
     draining: bool
-    call_sid: str
+    calls: Sequence[str]
+    max_concurrent: int
+    again_in_s: float
     secrets: Sequence[bytes] = field(repr=False)
 
 
 class Pods:
-    def __init__(self, bus: Runner, keys: RouterKeys, stream_keys: StreamKeys, config: RouterConfig):
+    def __init__(
+        self,
+        bus: Runner,
+        keys: RouterKeys,
+        stream_keys: StreamKeys,
+        config: RouterConfig,
+        journal: Journal | None = None,
+    ):
         self._bus = bus
         self._keys = keys
         self._stream_keys = stream_keys
         self._config = config
+        self._journal = journal or NoJournal()
 
     async def heartbeat(self, beat: Heartbeat) -> Heard:
         said = Beat(
@@ -51,29 +64,37 @@ class Pods:
             leaving=beat.draining,
             fields={"ip": beat.ip, "port": beat.port, "version": beat.version, "base_url": beat.base_url},
         )
-        known = await bus_router.heartbeat(
-            self._bus,
-            self._keys,
-            said,
-            new_tier=STANDARD,
+        rule = BeatRule(
+            durable_tier=await self._journal.tier_of(beat.pod),
+            may_register=self._config.by_heartbeat,
             lease_ttl_s=self._config.lease_ttl_s,
             ended_ttl_s=self._config.ended_ttl_s,
+            settle_ms=round(self._config.settle_s * 1000),
+            tiers=self._config.tiers_text,
         )
+        known = await bus_router.heartbeat(self._bus, self._keys, said, rule)
+        if known.tier:
+            self._journal.tier(beat.pod, known.tier)
         secrets = self._stream_keys.pod_secrets(beat.pod)
-        return Heard(known.tier, known.draining, known.call_sid, secrets)
-
-    async def expire(self) -> list[str]:
-        """Forget the pods that fell silent. Any router may run it, as often as it likes."""
-        return await bus_router.expire(
-            self._bus,
-            self._keys,
-            ttl_s=self._config.heartbeat_ttl_s,
-            gap_max_s=self._config.hearing_gap_max_s,
+        return Heard(
+            known.tier, known.draining, known.calls, known.max_concurrent, known.again_ms / 1000, secrets
         )
 
-    async def status(self) -> tuple[int, list[PoolCount]]:
-        """Calls that have a pod, and the pools."""
-        return await bus_router.status(self._bus, self._keys, self._config.tiers)
+    async def drain(self, pod: str) -> Drained | None:
+        """No new calls for `DRAINING_TTL`; the live ones go on."""
+        return await router_views.drain(self._bus, self._keys, pod, self._config.draining_ttl_s)
+
+    async def undrain(self, pod: str) -> Drained | None:
+        return await router_views.drain(self._bus, self._keys, pod, 0)
+
+    async def counts(self) -> Counts:
+        return await router_views.counts(self._bus, self._keys)
 
     async def find(self, pod: str) -> PodView | None:
-        return await bus_router.pod_view(self._bus, self._keys, pod)
+        return await router_views.pod_view(self._bus, self._keys, pod)
+
+    async def pods(self, first: int, count: int) -> list[PodView]:
+        return await router_views.pods(self._bus, self._keys, first, count)
+
+    async def calls(self, first: int, count: int) -> list[CallView]:
+        return await router_views.calls(self._bus, self._keys, first, count)

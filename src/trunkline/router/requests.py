@@ -2,6 +2,8 @@
 
 import re
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
@@ -12,6 +14,7 @@ from trunkline.router.pods import Heartbeat
 # As Kubernetes names pods. `metadata` is taken by a key of its own.
 _POD_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _RESERVED = frozenset({"metadata"})
+PAGE_MAX = 1000
 # A carrier's id of a call: 34 characters at Twilio, 36 elsewhere. Spaces separate ids in Valkey.
 _CALL_SID = re.compile(r"[!-~]{1,128}")
 _TEXT_MAX = 256
@@ -32,6 +35,18 @@ class BadRequest(Exception):
 class AllocateBody(msgspec.Struct):
     call_sid: str = ""
     merchant_id: str | None = None
+    # By policy (ROUTER_HOLD_MAX): queue for a pod instead of hearing that none is free.
+    wait: bool = False
+
+
+class DrainBody(msgspec.Struct):
+    pod_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    first: int
+    count: int
 
 
 class ReleaseBody(msgspec.Struct):
@@ -72,7 +87,23 @@ def merchant_id(text: str | None) -> str:
     return _short(text or "", "merchant_id")
 
 
+def page(query: Mapping[str, str]) -> Page:
+    """`?limit=` and `?cursor=`, the place to begin at."""
+    return Page(_whole(query, "cursor", 0, 10_000_000), _whole(query, "limit", 50, PAGE_MAX, least=1))
+
+
+def _whole(query: Mapping[str, str], name: str, default: int, most: int, least: int = 0) -> int:
+    text = query.get(name, "")
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or not least <= int(text) <= most:
+        raise BadRequest(f"{name} must be a whole number from {least} to {most}", name)
+    return int(text)
+
+
 def pod_name(text: str) -> str:
+    if not text:
+        raise BadRequest("pod_name is required", "pod_name")
     if not _POD_NAME.fullmatch(text) or text in _RESERVED:
         raise BadRequest("pod_name must be lower-case letters, digits, '-' and '.'", "pod_name")
     return text

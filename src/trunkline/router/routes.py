@@ -12,12 +12,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from trunkline.bus.router import PodView
 from trunkline.errors import BusUnavailable
-from trunkline.router import requests
-from trunkline.router.allocator import Allocated, Allocator, Ended, NoneFree, NotAllocated, Released
-from trunkline.router.pods import Heard, Heartbeat, Pods
-from trunkline.router.requests import AllocateBody, BadRequest, HeartbeatBody, ReleaseBody
+from trunkline.router import bodies, requests
+from trunkline.router.allocator import Allocated, Allocator, Ended, NoneFree, NotAllocated, Released, Waiting
+from trunkline.router.pods import Pods
+from trunkline.router.requests import AllocateBody, BadRequest, DrainBody, HeartbeatBody, ReleaseBody
 from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
@@ -48,12 +47,21 @@ class RouterDeps:
 
 def routes(deps: RouterDeps) -> list[Route]:
     face = _Face(deps)
+
+    def route(method: str, path: str, handler: Handler) -> Route:
+        return Route(f"/api/v1{path}", face.guarded(handler), methods=[method])
+
     return [
-        Route("/api/v1/allocate", face.guarded(face.allocate), methods=["POST"]),
-        Route("/api/v1/release", face.guarded(face.release), methods=["POST"]),
-        Route("/api/v1/pods/{name}/heartbeat", face.guarded(face.heartbeat), methods=["POST"]),
-        Route("/api/v1/status", face.guarded(face.status), methods=["GET"]),
-        Route("/api/v1/pod/{name}", face.guarded(face.pod), methods=["GET"]),
+        route("POST", "/allocate", face.allocate),
+        route("POST", "/release", face.release),
+        route("POST", "/drain", face.drain),
+        route("DELETE", "/drain/{name}", face.undrain),
+        route("GET", "/status", face.status),
+        route("GET", "/pod/{name}", face.pod),
+        route("GET", "/pod/{name}/address", face.address),
+        route("GET", "/pods", face.pods),
+        route("GET", "/allocations", face.allocations),
+        route("POST", "/pods/{name}/heartbeat", face.heartbeat),
     ]
 
 
@@ -83,12 +91,17 @@ class _Face:
     async def allocate(self, request: Request) -> Response:
         body = requests.decode(await _body(request), AllocateBody)
         call_sid, merchant_id = requests.call_sid(body.call_sid), requests.merchant_id(body.merchant_id)
-        match await self._deps.allocator.allocate(call_sid, merchant_id):
+        match await self._deps.allocator.allocate(call_sid, merchant_id, may_wait=body.wait):
             case Allocated() as allocated:
-                return _json(200, {"success": True, "allocation": _allocation(allocated)})
+                return _json(200, {"success": True, "allocation": bodies.allocation(allocated)})
             case NoneFree():
                 log.warning("router.no_pods", call_id=call_sid)
                 return _error(request, 503, "no_pods_available", "no pods available")
+            case Waiting(before=before, retry_s=retry_s):
+                more = {"waiting_before": before, "retry_after_s": retry_s}
+                held = _error(request, 503, "hold", "no pods available", more=more)
+                held.headers["Retry-After"] = str(retry_s)
+                return held
             case Ended():
                 return _error(request, 410, "call_ended", "call has ended")
 
@@ -97,73 +110,56 @@ class _Face:
         by_pod = requests.pod_name(body.pod_name) if body.pod_name else ""
         match await self._deps.allocator.release(requests.call_sid(body.call_sid), by_pod):
             case Released() as released:
-                return _json(200, _released(released))
+                return _json(200, bodies.released(released))
             case NotAllocated():
                 return _error(request, 404, "call_not_found", "call not found")
+
+    async def drain(self, request: Request) -> Response:
+        body = requests.decode(await _body(request), DrainBody)
+        name = requests.pod_name(body.pod_name)
+        drained = await self._deps.pods.drain(name)
+        if drained is None:
+            return _no_pod(request)
+        log.info("router.drained", pod=name, has_active_call=drained.has_active_call)
+        return _json(200, bodies.drained(name, drained, "Pod drained successfully"))
+
+    async def undrain(self, request: Request) -> Response:
+        name = requests.pod_name(request.path_params["name"])
+        drained = await self._deps.pods.undrain(name)
+        if drained is None:
+            return _no_pod(request)
+        said = "Pod is leaving by itself" if drained.is_draining else "Pod takes calls again"
+        return _json(200, bodies.drained(name, drained, said))
 
     async def heartbeat(self, request: Request) -> Response:
         body = requests.decode(await _body(request), HeartbeatBody)
         beat = requests.heartbeat(request.path_params["name"], body)
-        return _json(200, _heard(beat, await self._deps.pods.heartbeat(beat)))
+        return _json(200, bodies.heard(beat, await self._deps.pods.heartbeat(beat)))
 
     async def status(self, request: Request) -> Response:
-        calls, pools = await self._deps.pods.status()
-        counts: dict[str, int] = {}
-        for pool in pools:
-            counts[f"{pool.tier}:available"] = pool.available
-            counts[f"{pool.tier}:assigned"] = pool.assigned
-        leads = self._deps.is_leader()
-        return _json(200, {"pools": counts, "active_calls": calls, "is_leader": leads, "status": "up"})
+        return _json(200, bodies.status(await self._deps.pods.counts(), self._deps.is_leader()))
 
     async def pod(self, request: Request) -> Response:
-        name = requests.pod_name(request.path_params["name"])
-        view = await self._deps.pods.find(name)
-        if view is None:
-            return _error(request, 404, "pod_not_found", "pod not found")
-        return _json(200, _pod(name, view))
+        view = await self._deps.pods.find(requests.pod_name(request.path_params["name"]))
+        return _json(200, bodies.pod(view)) if view else _no_pod(request)
 
+    async def address(self, request: Request) -> Response:
+        """Where a proxy reaches a pod: 204 and the header, or 403 (of a subrequest, nginx understands no 404)."""
+        view = await self._deps.pods.find(requests.pod_name(request.path_params["name"]))
+        if view is None or not view.ip or not view.port:
+            return Response(status_code=403)
+        host = f"[{view.ip}]" if ":" in view.ip else view.ip
+        return Response(status_code=204, headers={"X-Pod-Address": f"{host}:{view.port}"})
 
-def _allocation(allocated: Allocated) -> dict[str, Any]:
-    return {
-        "pod_name": allocated.pod,
-        "ws_url": allocated.ws_url,
-        "source_pool": allocated.source_pool,
-        "allocated_at": f"{allocated.allocated_at:%Y-%m-%dT%H:%M:%SZ}",
-        "was_existing": allocated.was_existing,
-        # The stream's parameter `token`: the pod accepts the stream with it and not without.
-        "token": allocated.token,
-    }
+    async def pods(self, request: Request) -> Response:
+        page = requests.page(request.query_params)
+        found = await self._deps.pods.pods(page.first, page.count)
+        return _json(200, bodies.page([bodies.pod(view) for view in found], page))
 
-
-def _released(released: Released) -> dict[str, Any]:
-    return {
-        "success": True,
-        "pod_name": released.pod,
-        "released_to_pool": released.source_pool,
-        "was_draining": released.was_draining,
-    }
-
-
-def _heard(beat: Heartbeat, heard: Heard) -> dict[str, Any]:
-    return {
-        "success": True,
-        "pod_name": beat.pod,
-        "tier": heard.tier,
-        "draining": heard.draining,
-        "call_sid": heard.call_sid,
-        "stream_secrets": [secret.hex() for secret in heard.secrets],
-    }
-
-
-def _pod(name: str, view: PodView) -> dict[str, Any]:
-    return {
-        "pod_name": name,
-        "tier": view.tier,
-        "is_draining": view.draining,
-        "has_active_lease": view.call_sid != "",
-        "lease_call_sid": view.call_sid,
-        "status": view.status,
-    }
+    async def allocations(self, request: Request) -> Response:
+        page = requests.page(request.query_params)
+        found = await self._deps.pods.calls(page.first, page.count)
+        return _json(200, bodies.page([bodies.call(view) for view in found], page))
 
 
 async def _body(request: Request) -> bytes:
@@ -179,9 +175,20 @@ def _json(status: int, content: dict[str, Any]) -> Response:
     return Response(msgspec.json.encode(content), status, media_type="application/json")
 
 
-def _error(request: Request, status: int, code: str, message: str, field: str = "") -> Response:
+def _no_pod(request: Request) -> Response:
+    return _error(request, 404, "pod_not_found", "pod not found")
+
+
+def _error(
+    request: Request,
+    status: int,
+    code: str,
+    message: str,
+    field: str = "",
+    more: dict[str, Any] | None = None,
+) -> Response:
     """The documented fields are `success` and `error`; the platform's error shape adds the others."""
-    content: dict[str, Any] = {"success": False, "error": message, "code": code}
+    content: dict[str, Any] = {"success": False, "error": message, "code": code, **(more or {})}
     content["request_id"] = getattr(request.state, "request_id", "")
     if field:
         content["fields"] = [{"field": field, "error": message}]

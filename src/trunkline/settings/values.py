@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, StringConstraints
 
+from trunkline.settings.tiers import parse_tiers
+
 
 @dataclass(frozen=True)
 class Allowed:
@@ -85,6 +87,19 @@ Name = Annotated[
 ]
 Text = Annotated[
     str, StringConstraints(min_length=1, max_length=255), Allowed("text of up to 255 characters")
+]
+
+
+def _tiers(text: str) -> str:
+    parse_tiers(text)
+    return text
+
+
+TierText = Annotated[
+    str,
+    StringConstraints(max_length=100_000),
+    AfterValidator(_tiers),
+    Allowed('tiers as JSON: `{"gold": {"type": "exclusive", "target": 1}}`, types `exclusive` and `shared`'),
 ]
 
 

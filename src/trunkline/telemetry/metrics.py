@@ -133,6 +133,30 @@ PRECHECKS = _counter(
 CHANNELS_IN_USE = _gauge("channels_in_use", "Channels held, by the number's id.", "number_id")
 CHANNELS_MAX = _gauge("channels_max", "Channels that may be held, by the number's id.", "number_id")
 
+# The router
+ROUTER_ALLOCATIONS = _counter(
+    "router_allocations_total",
+    "Requests for a pod by result: allocated, existing, none, hold, ended.",
+    "result",
+)
+ROUTER_UNKNOWN_TIERS = _counter(
+    "router_unknown_tiers_total", "Requests of merchants whose config names no tier that there is."
+)
+ROUTER_PODS = _gauge("router_pods", "Pods of a tier: free, busy and leaving.", "tier")
+ROUTER_FREE = _gauge("router_free_capacity", "Calls that the pods of a tier could take now.", "tier")
+ROUTER_WAITING = _gauge("router_waiting", "Calls that wait for a pod of a tier.", "tier")
+ROUTER_CALLS = _gauge("router_calls", "Calls that have a pod.")
+ROUTER_RECOVERED = _counter(
+    "router_recovered_total", "Pods that were not where they belong, and were put there."
+)
+ROUTER_ORPHANS = _counter("router_orphans_total", "Calls that lost their pod.")
+ROUTER_FROZEN = _gauge(
+    "router_removals_frozen", "1 while so many pods vanished that none is removed, else 0."
+)
+ROUTER_JOURNAL_LOST = _counter(
+    "router_journal_lost_total", "Notes of allocations that could not be kept for long enough to be written."
+)
+
 # Webhooks and mailboxes
 WEBHOOKS_RECEIVED = _counter("webhooks_received_total", "Webhooks that a carrier sent.", "carrier")
 WEBHOOKS_REJECTED = _counter(

@@ -38,7 +38,7 @@ from trunkline.testing.crashpoints import crash_environment
 from trunkline.testing.fork_server import ForkServer, RoleProcess
 from trunkline.testing.proxy import TcpProxy
 from trunkline.testing.waiting import eventually
-from trunkline.testing.world import ADMIN_KEY, SECRET_KEY
+from trunkline.testing.world import ADMIN_KEY, ALL_STANDARD, SECRET_KEY
 
 # One process per part that can die by itself; what is rarely alone shares one.
 ROLES: Mapping[str, str] = {
@@ -309,6 +309,7 @@ def _environment(
         "DATABASE_POOL_SIZE": "6",
         "TRUNKLINE_DOMAIN": domain,
         "ROUTER_KEY_PREFIX": f"{domain}-voice",
+        "TIER_CONFIG": ALL_STANDARD,
         "HTTP_PORT": "0",
         "METRICS_PORT": "0",
         "PUBLIC_BASE_URL": f"http://127.0.0.1:{port}",

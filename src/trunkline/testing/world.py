@@ -18,6 +18,8 @@ from trunkline.telephony.simulator import Simulator, SimulatorConfig
 from trunkline.testing.waiting import eventually
 
 ADMIN_KEY = "an-admin-key-for-tests-only"
+# Every pod is for one call at a time, and for everybody.
+ALL_STANDARD = '{"standard": {"type": "exclusive", "target": 1}}'
 SECRET_KEY = "a-secret-key-for-tests-only-0123456789"
 # Simulated calls of 44 s last about a fifth of a second.
 TIME_SCALE = 0.005
@@ -57,6 +59,7 @@ def world_settings(
         "REDIS_URL": redis_url,
         "TRUNKLINE_DOMAIN": domain,
         "ROUTER_KEY_PREFIX": f"{domain}-voice",
+        "TIER_CONFIG": ALL_STANDARD,
         "HTTP_PORT": 0,
         "METRICS_PORT": 0,
         "TRUNKLINE_SECRET_KEY": SECRET_KEY,

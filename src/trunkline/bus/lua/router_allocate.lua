@@ -1,79 +1,171 @@
 #!lua
 -- Gives a call its pod, in one step: there is no moment in which a taken pod is recorded nowhere, and however many
 -- requests for one call arrive at once, all of them get the same pod.
--- The pod that has been free longest is taken. The order is a hint: a pod counts as free only if the SET has it.
+-- The merchant's tier is tried first, then standard, overflow and basic. Of an exclusive tier the pod that has been free
+-- longest is taken (the order is a hint: a pod counts as free only if the SET has it), of a shared one the least loaded.
+-- A call that may wait keeps its place by asking again; what is free belongs to those before it.
 --
--- KEYS[1] call  KEYS[2] ended  KEYS[3] calls
--- ARGV[1] key prefix  ARGV[2] call sid  ARGV[3] merchant  ARGV[4] allocation id  ARGV[5] lease in s
--- ARGV[6..] exclusive tiers, tried in this order
--- -> {'allocated' | 'already', pod, source pool, allocated at, allocation id, base URL of the pod}
---    {'none'}   no pod is free
+-- KEYS[1] epoch
+-- ARGV[1] key prefix  ARGV[2] id of a new epoch  ARGV[3] call sid  ARGV[4] merchant  ARGV[5] allocation id
+-- ARGV[6] lease in s  ARGV[7] the longest wait in ms, 0: none  ARGV[8] a waiter that is silent for so many ms has left
+-- ARGV[9] the most waiters
+-- -> {'allocated' | 'already', pod, source pool, allocated at, allocation id, base URL of the pod, 1 if the merchant's
+--     config names no tier there is}
+--    {'none', 1 if …}  no pod is free
+--    {'hold', how many wait before it, ms it has waited}
 --    {'ended'}  the call is over
-local call, ended, calls = KEYS[1], KEYS[2], KEYS[3]
-local base, sid, merchant, allocation, lease_s = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local time = redis.call('TIME')
-local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
--- A pod that may not be taken is passed over; so many of them at the head of the order end the search.
+-- @include router
+local sid, merchant, allocation, lease_s = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local wait_max_ms, silence_ms, waiters_max = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+local call = call_key(sid)
+-- Pods that may not be taken are passed over; so many of them at the head of the order end the search.
 local LOOKS = 32
 
-local function answer(how, pod)
+local function answer(how, pod, odd)
   local record = redis.call('HMGET', call, 'source_pool', 'allocated_at', 'allocation_id')
-  local url = redis.call('HGET', base .. 'pod:' .. pod, 'base_url')
-  return {how, pod, record[1] or '', record[2] or '', record[3] or '', url or ''}
+  local url = redis.call('HGET', pod_key(pod), 'base_url')
+  return {how, pod, record[1] or '', record[2] or '', record[3] or '', url or '', odd}
 end
 
--- True if the pod may be taken. A pod with a lease never belongs among the free; a draining one keeps its place.
-local function usable(pool, pod)
-  if redis.call('EXISTS', base .. 'lease:' .. pod) == 1 then
-    redis.call('SREM', pool .. ':available', pod)
+-- True if the pod may be taken. A draining one keeps its place; one that was not heard in this epoch comes back with its
+-- next heartbeat; one with a lease never belongs among the free.
+local function usable(pool, pod, shared)
+  local known_epoch, leaving, ready = unpack(redis.call('HMGET', pod_key(pod), 'epoch', 'leaving', 'ready'))
+  if known_epoch ~= epoch() or leaving == '1' or ready == '0'
+    or (not shared and redis.call('EXISTS', lease_key(pod)) == 1) then
+    redis.call(shared and 'ZREM' or 'SREM', pool.available, pod)
     return false
   end
-  if redis.call('EXISTS', base .. 'pod:draining:' .. pod) == 1 then
-    redis.call('ZADD', pool .. ':order', string.format('%.0f', now_ms), pod)
-    return false
-  end
-  return true
+  return redis.call('EXISTS', base .. 'pod:draining:' .. pod) == 0
 end
 
 local function longest_free(pool)
-  for _ = 1, math.min(LOOKS, redis.call('ZCARD', pool .. ':order')) do
-    local pod = redis.call('ZPOPMIN', pool .. ':order')[1]
-    if redis.call('SISMEMBER', pool .. ':available', pod) == 1 and usable(pool, pod) then return pod end
+  for _ = 1, math.min(LOOKS, redis.call('ZCARD', pool.order)) do
+    local pod = redis.call('ZPOPMIN', pool.order)[1]
+    if redis.call('SISMEMBER', pool.available, pod) == 1 then
+      if usable(pool, pod, false) then return pod end
+      if redis.call('SISMEMBER', pool.available, pod) == 1 then redis.call('ZADD', pool.order, whole(now_ms), pod) end
+    end
   end
   -- Somebody put pods into the SET by hand, or the order was lost.
-  for _, pod in ipairs(redis.call('SRANDMEMBER', pool .. ':available', LOOKS)) do
-    if usable(pool, pod) then return pod end
+  for _, pod in ipairs(redis.call('SRANDMEMBER', pool.available, LOOKS)) do
+    if usable(pool, pod, false) then return pod end
   end
 end
 
-local function take(tier, pod)
-  local pool = base .. 'pool:' .. tier
-  redis.call('SREM', pool .. ':available', pod)
-  redis.call('ZREM', pool .. ':order', pod)
-  redis.call('HSET', call, 'pod_name', pod, 'source_pool', 'pool:' .. tier, 'merchant_id', merchant,
-    'allocated_at', time[1], 'allocation_id', allocation)
-  redis.call('EXPIRE', call, lease_s)
-  redis.call('HSET', base .. 'pod:' .. pod, 'status', 'allocated', 'allocated_call_sid', sid,
-    'allocated_at', time[1], 'source_pool', 'pool:' .. tier)
-  redis.call('HDEL', base .. 'pod:' .. pod, 'released_at')
-  redis.call('SET', base .. 'lease:' .. pod, sid, 'EX', lease_s)
-  redis.call('ZADD', calls, string.format('%.0f', now_ms), sid)
+local function least_loaded(pool, max)
+  local newest, first, first_load = redis.call('GET', base .. 'version'), nil, nil
+  for page = 0, 7 do
+    local found = redis.call('ZRANGE', pool.available, '-inf', '(' .. max, 'BYSCORE', 'LIMIT', page * LOOKS, LOOKS, 'WITHSCORES')
+    for i = 1, #found, 2 do
+      if first and tonumber(found[i + 1]) > first_load then return first end
+      if usable(pool, found[i], true) then
+        if not newest or redis.call('HGET', pod_key(found[i]), 'version') == newest then return found[i] end
+        if not first then first, first_load = found[i], tonumber(found[i + 1]) end
+      end
+    end
+    if first or #found < LOOKS * 2 then return first end
+  end
 end
 
-if redis.call('EXISTS', ended) == 1 then return {'ended'} end
+local function take(pool, pod, shared)
+  if shared then
+    redis.call('ZINCRBY', pool.available, 1, pod)
+  else
+    redis.call('SREM', pool.available, pod)
+    redis.call('ZREM', pool.order, pod)
+  end
+  redis.call('HSET', call, 'pod_name', pod, 'source_pool', pool.source, 'merchant_id', merchant,
+    'allocated_at', now_s, 'allocation_id', allocation)
+  redis.call('EXPIRE', call, lease_s)
+  redis.call('HSET', pod_key(pod), 'status', 'allocated', 'allocated_call_sid', sid, 'allocated_at', now_s,
+    'source_pool', pool.source)
+  redis.call('HDEL', pod_key(pod), 'released_at')
+  hold_call(pod, sid, lease_s)
+  stop_waiting(sid)
+end
+
+-- The tiers of this merchant that there are, in order and without repeats; 1 if its config names none there is.
+local function chain()
+  local wanted, odd = 'standard', 0
+  local text = merchant ~= '' and redis.call('HGET', base .. 'merchant:config', merchant)
+  if text then
+    local is_json, config = pcall(cjson.decode, text)
+    local tier = is_json and type(config) == 'table' and config.tier
+    if tier == 'dedicated' then
+      local own = type(config.pool) == 'string' and config.pool ~= '' and config.pool or merchant
+      tier = 'merchant:' .. own
+    end
+    if type(tier) == 'string' then wanted = tier else odd = 1 end
+  end
+  local tiers, seen = {}, {}
+  for _, tier in ipairs({wanted, 'standard', 'overflow', 'basic'}) do
+    local config = not seen[tier] and tier_config(tier)
+    if config then
+      tiers[#tiers + 1] = {pool = pool_of(tier), shared = config.shared, max = config.max}
+    elseif tier == wanted and not seen[tier] then
+      odd = 1
+    end
+    seen[tier] = true
+  end
+  return tiers, odd
+end
+
+local function forget_silent_waiters()
+  local silent = redis.call('ZRANGE', base .. 'waiting', '-inf', whole(now_ms - silence_ms), 'BYSCORE', 'LIMIT', 0, 100)
+  for _, waiter in ipairs(silent) do stop_waiting(waiter) end
+end
+
+-- How many wait for this pool before this call.
+local function waiting_before(pool)
+  local mine = redis.call('ZRANK', pool.waiting, sid)
+  return mine or redis.call('ZCARD', pool.waiting)
+end
+
+local function free_in(tier)
+  if tier.shared then return redis.call('ZCOUNT', tier.pool.available, '-inf', '(' .. tier.max) end
+  return redis.call('SCARD', tier.pool.available)
+end
+
+local function wait(tiers, odd)
+  local since = tiers[1] and redis.call('ZSCORE', tiers[1].pool.waiting, sid)
+  local waited_ms = since and now_ms - tonumber(since) or 0
+  if not tiers[1] or waited_ms >= wait_max_ms or (not since and redis.call('ZCARD', base .. 'waiting') >= waiters_max) then
+    stop_waiting(sid)
+    return {'none', odd}
+  end
+  local names, before = {}, redis.call('ZCARD', base .. 'waiting')
+  for i, tier in ipairs(tiers) do
+    names[i] = tier.pool.tier
+    redis.call('ZADD', tier.pool.waiting, 'NX', whole(now_ms), sid)
+    before = math.min(before, redis.call('ZRANK', tier.pool.waiting, sid))
+  end
+  redis.call('HSET', base .. 'waiters', sid, table.concat(names, ' '))
+  redis.call('ZADD', base .. 'waiting', whole(now_ms), sid)
+  return {'hold', before, waited_ms}
+end
+
+if redis.call('EXISTS', base .. 'ended:' .. sid) == 1 then return {'ended'} end
 
 local holder = redis.call('HGET', call, 'pod_name')
 if holder then
   -- A record that was restored from a heartbeat has no allocation id yet.
   redis.call('HSETNX', call, 'allocation_id', allocation)
-  return answer('already', holder)
+  return answer('already', holder, 0)
 end
 
-for i = 6, #ARGV do
-  local pod = longest_free(base .. 'pool:' .. ARGV[i])
-  if pod then
-    take(ARGV[i], pod)
-    return answer('allocated', pod)
+local tiers, odd = chain()
+local is_queue = redis.call('EXISTS', base .. 'waiting') == 1
+if is_queue then forget_silent_waiters() end
+for _, tier in ipairs(tiers) do
+  -- While a tier changes its type its key has the old one: the leader is about to put it right.
+  if fits(tier.pool, tier.shared) and (not is_queue or free_in(tier) > waiting_before(tier.pool)) then
+    local pod = tier.shared and least_loaded(tier.pool, tier.max) or not tier.shared and longest_free(tier.pool)
+    if pod then
+      take(tier.pool, pod, tier.shared)
+      return answer('allocated', pod, odd)
+    end
   end
 end
-return {'none'}
+if wait_max_ms > 0 then return wait(tiers, odd) end
+return {'none', odd}

@@ -1,110 +1,119 @@
 #!lua
--- A pod says that it lives, which calls it holds, and whether it is leaving. A new pod is registered; a pod that has
+-- A pod says that it lives, which calls it holds, and whether it is leaving. A new pod gets its tier; a pod that has
 -- nothing to do is free. So every heartbeat also heals: a pod that fell out of the pool comes back with its next one,
 -- and a busy pod comes back busy after this server lost its memory.
 -- Within one boot of the pod an older sequence number is ignored. Another boot id means that the process before it
--- died with its call: the allocation ends without a tombstone, since the carrier's call may still want a pod.
+-- died with its calls: the allocations end without a tombstone, since the carrier's calls may still want a pod.
+-- After a loss of memory an idle pod is believed only once its heartbeat began long enough after the loss: before that
+-- it may have been given a call that has not connected yet. The first heartbeat of a boot is believed at once.
 --
--- KEYS[1] pod  KEYS[2] lease  KEYS[3] draining  KEYS[4] tier of the pod  KEYS[5] heartbeats  KEYS[6] calls
--- KEYS[7] metadata
--- ARGV[1] key prefix  ARGV[2] pod  ARGV[3] boot id  ARGV[4] sequence  ARGV[5] 1 if the pod is leaving
--- ARGV[6] the calls it holds, separated by spaces  ARGV[7] tier of a new pod  ARGV[8] lease in s
--- ARGV[9] tombstone in s  ARGV[10..] further fields of the pod: name, value, …
--- -> {1 if it was news, tier, 1 if draining, the call that has the pod or ''}
-local pod, lease, calls_key, base, name = KEYS[1], KEYS[2], KEYS[6], ARGV[1], ARGV[2]
-local boot, sequence, leaving, calls = ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
-local lease_s, tombstone_s = ARGV[8], ARGV[9]
-local time = redis.call('TIME')
-local now_ms = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
-local tier = redis.call('GET', KEYS[4]) or ARGV[7]
-local pool = base .. 'pool:' .. tier
+-- KEYS[1] epoch
+-- ARGV[1] key prefix  ARGV[2] id of a new epoch  ARGV[3] pod  ARGV[4] boot id  ARGV[5] sequence
+-- ARGV[6] 1 if the pod is leaving  ARGV[7] the calls it holds, separated by spaces  ARGV[8] its durable tier or ''
+-- ARGV[9] 1 if an unknown pod may register itself  ARGV[10] lease in s  ARGV[11] tombstone in s
+-- ARGV[12] ms after a loss before an idle pod is believed  ARGV[13] tiers, should none be published: name=text …
+-- ARGV[14..] further fields of the pod: name, value, …
+-- -> {1 if it was news, tier, 1 if draining, the calls that have the pod …, as one text, epoch id,
+--     ms until it should be heard again, 0: as usual; the most calls it may have}
+-- @include router
+local name, boot, sequence, leaving, named = ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
+local lease_s, tombstone_s, settle_ms = ARGV[10], ARGV[11], tonumber(ARGV[12])
+local pod = pod_key(name)
 
-local function draining()
-  return leaving == '1' or redis.call('EXISTS', KEYS[3]) == 1
-end
-
-local function answer(news)
-  return {news, tier, draining() and 1 or 0, redis.call('GET', lease) or ''}
-end
-
-local function names(call)
-  return (' ' .. calls .. ' '):find(' ' .. call .. ' ', 1, true) ~= nil
-end
-
-local function end_allocation(call)
-  if redis.call('HGET', base .. 'call:' .. call, 'pod_name') == name then
-    redis.call('DEL', base .. 'call:' .. call)
-    redis.call('ZREM', calls_key, call)
-  end
-  if redis.call('GET', lease) == call then
-    redis.call('DEL', lease)
-    redis.call('HDEL', pod, 'allocated_call_sid', 'allocated_at')
-    redis.call('HSET', pod, 'released_at', time[1])
+local function publish_missing_tiers()
+  if redis.call('EXISTS', base .. 'tiers') == 1 then return end
+  for tier, text in string.gmatch(ARGV[13], '(%S+)=(%S+)') do
+    redis.call('HSET', base .. 'tiers', tier, (string.gsub(text, ',', ' ')))
   end
 end
 
-local function register()
-  redis.call('SET', KEYS[4], tier)
-  redis.call('SADD', pool .. ':assigned', name)
-  redis.call('HSET', KEYS[7], name, '{"tier":"' .. tier .. '","name":"' .. name .. '"}')
-  redis.call('ZADD', KEYS[5], now_ms, name)
-  redis.call('HSET', pod, 'boot_id', boot, 'sequence', ARGV[4], 'leaving', leaving, 'calls', calls, unpack(ARGV, 10))
+local function names(sid) return string.find(' ' .. named .. ' ', ' ' .. sid .. ' ', 1, true) ~= nil end
+
+local function answer(news, tier, again_ms)
+  local config = tier_config(tier) or {max = 1}
+  return {news, tier, is_draining(name) and 1 or 0, table.concat(held_calls(name), ' '), epoch(), again_ms, config.max}
 end
 
 -- What the pod named before and does not name now has ended there, even if its release was lost on the way.
 local function end_dropped(before)
-  for call in before:gmatch('%S+') do
-    if not names(call) and redis.call('HGET', base .. 'call:' .. call, 'pod_name') == name then
-      redis.call('SET', base .. 'ended:' .. call, '1', 'EX', tombstone_s)
-      end_allocation(call)
+  for sid in string.gmatch(before, '%S+') do
+    if not names(sid) and redis.call('HGET', call_key(sid), 'pod_name') == name then
+      redis.call('SET', base .. 'ended:' .. sid, '1', 'EX', tombstone_s)
+      end_allocation(name, sid)
     end
   end
 end
 
 -- A call that the pod holds and nobody has recorded: this server lost its memory.
-local function restore()
-  for call in calls:gmatch('%S+') do
-    local record = base .. 'call:' .. call
+local function restore(source, max)
+  for sid in string.gmatch(named, '%S+') do
+    local record = call_key(sid)
     local holder = redis.call('HGET', record, 'pod_name')
-    local ours = not holder or holder == name
-    if ours and redis.call('EXISTS', lease, base .. 'ended:' .. call) == 0 then
-      redis.call('HSET', record, 'pod_name', name, 'source_pool', 'pool:' .. tier)
+    local is_ours = not holder or holder == name
+    local has_room = holder == name or #held_calls(name) < max
+    if is_ours and has_room and redis.call('EXISTS', base .. 'ended:' .. sid) == 0 then
+      redis.call('HSET', record, 'pod_name', name)
+      redis.call('HSETNX', record, 'source_pool', source)
       redis.call('HSETNX', record, 'merchant_id', '')
-      redis.call('HSETNX', record, 'allocated_at', time[1])
+      redis.call('HSETNX', record, 'allocated_at', now_s)
+      redis.call('HDEL', record, 'unnamed')
       redis.call('EXPIRE', record, lease_s)
-      redis.call('SET', lease, call, 'EX', lease_s)
-      redis.call('ZADD', calls_key, 'NX', now_ms, call)
-      redis.call('HSET', pod, 'allocated_call_sid', call, 'allocated_at', time[1], 'source_pool', 'pool:' .. tier)
+      redis.call('ZREM', base .. 'unnamed', sid)
+      hold_call(name, sid, lease_s)
+      redis.call('HSET', pod, 'allocated_call_sid', sid, 'allocated_at', redis.call('HGET', record, 'allocated_at'),
+        'source_pool', source)
     end
   end
 end
 
--- The same rule is in router_release.lua.
-local function settle()
-  local status = 'available'
-  if redis.call('EXISTS', lease) == 1 then status = 'allocated'
-  elseif calls ~= '' then status = 'ending'
-  elseif draining() then status = 'draining' end
-  redis.call('HSET', pod, 'status', status)
-  if status == 'available' then
-    redis.call('SADD', pool .. ':available', name)
-    redis.call('ZADD', pool .. ':order', 'NX', now_ms, name)
-  else
-    redis.call('SREM', pool .. ':available', name)
-    redis.call('ZREM', pool .. ':order', name)
+-- Two heartbeats begun 30 s after the allocation that do not name the call: the leader shall ask where it is.
+local function suspect_unnamed()
+  for _, sid in ipairs(held_calls(name)) do
+    local allocated_at = tonumber(redis.call('HGET', call_key(sid), 'allocated_at') or now_s)
+    if not names(sid) and now_s - allocated_at > 30 and redis.call('HINCRBY', call_key(sid), 'unnamed', 1) >= 2 then
+      redis.call('ZADD', base .. 'unnamed', 'NX', whole(now_ms), sid)
+    end
   end
 end
 
-local known_boot, known_sequence, before = unpack(redis.call('HMGET', pod, 'boot_id', 'sequence', 'calls'))
-if known_boot == boot and sequence <= tonumber(known_sequence) then return answer(0) end
+local function remember(tier, is_new)
+  redis.call('ZADD', base .. 'heartbeats', whole(now_ms), name)
+  redis.call('HSET', pod, 'boot_id', boot, 'sequence', ARGV[5], 'leaving', leaving, 'calls', named, unpack(ARGV, 14))
+  local version = redis.call('HGET', pod, 'version')
+  if is_new and version and version ~= '' then redis.call('SET', base .. 'version', version) end
+end
+
+local id, began_ms = epoch()
+publish_missing_tiers()
+local known_boot, known_sequence, before, known_epoch =
+  unpack(redis.call('HMGET', pod, 'boot_id', 'sequence', 'calls', 'epoch'))
+local tier = redis.call('GET', base .. 'pod:tier:' .. name)
+if not tier and ARGV[9] ~= '1' then return {0, '', 0, '', id, 2000, 1} end
+if known_boot == boot and sequence <= tonumber(known_sequence) then return answer(0, tier or 'standard', 0) end
 
 if known_boot == boot then
   end_dropped(before or '')
 elseif known_boot then
-  local orphan = redis.call('GET', lease)
-  if orphan and not names(orphan) then end_allocation(orphan) end
+  for _, orphan in ipairs(held_calls(name)) do
+    if not names(orphan) then end_allocation(name, orphan) end
+  end
 end
-register()
-restore()
-settle()
-return answer(1)
+if not tier then
+  tier = assign_tier(ARGV[8])
+  write_tier(name, tier)
+end
+redis.call('SADD', pool_of(tier).assigned, name)
+remember(tier, known_boot ~= boot)
+
+local again_ms = 0
+if known_epoch ~= id then
+  if sequence == 1 or now_ms - began_ms >= settle_ms then
+    redis.call('HSET', pod, 'epoch', id)
+  else
+    again_ms = settle_ms - (now_ms - began_ms)
+  end
+end
+restore(pool_of(tier).source, (tier_config(tier) or {max = 1}).max)
+suspect_unnamed()
+local _, settled_tier = settle(name, tier)
+return answer(1, settled_tier, again_ms)

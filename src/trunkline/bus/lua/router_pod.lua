@@ -1,10 +1,16 @@
 #!lua flags=no-writes
 -- One pod, as the router knows it.
 --
--- KEYS[1] pod  KEYS[2] tier of the pod  KEYS[3] draining  KEYS[4] lease
--- -> {tier, 1 if draining, the call that has the pod or '', status}, or {} for a pod that is not known
-local tier = redis.call('GET', KEYS[2])
+-- KEYS[1] epoch
+-- ARGV[1] key prefix  ARGV[2] pod
+-- -> {tier, 1 if draining, the call of its lease or '', status, its calls as one text, ip, port, version}, or {} for a
+--    pod that is not known
+local base, name = ARGV[1], ARGV[2]
+local tier = redis.call('GET', base .. 'pod:tier:' .. name)
 if not tier then return {} end
-local status, leaving = unpack(redis.call('HMGET', KEYS[1], 'status', 'leaving'))
-local draining = leaving == '1' or redis.call('EXISTS', KEYS[3]) == 1
-return {tier, draining and 1 or 0, redis.call('GET', KEYS[4]) or '', status or ''}
+local status, leaving, ip, port, version =
+  unpack(redis.call('HMGET', base .. 'pod:' .. name, 'status', 'leaving', 'ip', 'port', 'version'))
+local draining = leaving == '1' or redis.call('EXISTS', base .. 'pod:draining:' .. name) == 1
+local calls = table.concat(redis.call('SMEMBERS', base .. 'pod:calls:' .. name), ' ')
+local lease = redis.call('GET', base .. 'lease:' .. name)
+return {tier, draining and 1 or 0, lease or '', status or '', calls, ip or '', port or '', version or ''}

@@ -4,70 +4,54 @@
 -- The platform may learn of the end before the pod's socket is closed. A pod that still names the call is not handed
 -- out until it lets go itself: by its own release, or by a heartbeat without the call.
 --
--- KEYS[1] call  KEYS[2] ended  KEYS[3] calls
--- ARGV[1] key prefix  ARGV[2] call sid  ARGV[3] the pod that lets go, '' when the platform releases
--- ARGV[4] tombstone in s
--- -> {'released', pod, source pool, 1 if the pod is draining, status of the pod}
+-- KEYS[1] epoch
+-- ARGV[1] key prefix  ARGV[2] id of a new epoch  ARGV[3] call sid  ARGV[4] the pod that lets go, '' when the platform
+-- releases  ARGV[5] tombstone in s, 0: none  ARGV[6] only this allocation, '' for any
+-- -> {'released', pod, source pool, 1 if the pod is draining, status of the pod, allocation id}
 --    {'unknown'}  this call has no pod, or another one than the one that lets go
-local call, ended, calls = KEYS[1], KEYS[2], KEYS[3]
-local base, sid, by, tombstone_s = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local time = redis.call('TIME')
+-- @include router
+local sid, by, tombstone_s, only = ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
+
+local function bury()
+  if tombstone_s > 0 then redis.call('SET', base .. 'ended:' .. sid, '1', 'EX', tombstone_s) end
+end
 
 local function let_go(pod)
   local named = {}
-  for other in (redis.call('HGET', base .. 'pod:' .. pod, 'calls') or ''):gmatch('%S+') do
+  for other in string.gmatch(redis.call('HGET', pod_key(pod), 'calls') or '', '%S+') do
     if other ~= sid then named[#named + 1] = other end
   end
-  redis.call('HSET', base .. 'pod:' .. pod, 'calls', table.concat(named, ' '))
+  redis.call('HSET', pod_key(pod), 'calls', table.concat(named, ' '))
 end
 
-local function draining(pod)
-  return redis.call('EXISTS', base .. 'pod:draining:' .. pod) == 1
-    or redis.call('HGET', base .. 'pod:' .. pod, 'leaving') == '1'
+-- A pod that was removed meanwhile is not brought back by the end of its call.
+local function tier_of(pod)
+  local tier = redis.call('GET', base .. 'pod:tier:' .. pod)
+  if tier and redis.call('SISMEMBER', pool_of(tier).assigned, pod) == 1 then return tier end
 end
 
--- Makes the pod free if nothing speaks against it; returns its status. The same rule is in router_heartbeat.lua.
-local function settle(pod, source_pool)
-  local pool, status = base .. source_pool, 'available'
-  if redis.call('EXISTS', base .. 'lease:' .. pod) == 1 then status = 'allocated'
-  elseif (redis.call('HGET', base .. 'pod:' .. pod, 'calls') or '') ~= '' then status = 'ending'
-  elseif draining(pod) then status = 'draining' end
-  redis.call('HSET', base .. 'pod:' .. pod, 'status', status)
-  if status == 'available' then
-    redis.call('SADD', pool .. ':available', pod)
-    redis.call('ZADD', pool .. ':order', 'NX', string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000)), pod)
-  end
-  return status
-end
-
-local function known(pod, source_pool)
-  return redis.call('SISMEMBER', base .. source_pool .. ':assigned', pod) == 1
-end
-
-local holder, source_pool = unpack(redis.call('HMGET', call, 'pod_name', 'source_pool'))
+local holder, source, allocation = unpack(redis.call('HMGET', call_key(sid), 'pod_name', 'source_pool', 'allocation_id'))
+if only ~= '' and allocation ~= only then return {'unknown'} end
+stop_waiting(sid)
 
 if by ~= '' and holder ~= by then
   -- The platform was first, or the call has moved to another pod: that one keeps it.
-  local tier = redis.call('GET', base .. 'pod:tier:' .. by)
-  if tier and known(by, 'pool:' .. tier) then
+  local tier = tier_of(by)
+  if tier then
     let_go(by)
-    settle(by, 'pool:' .. tier)
+    settle(by, tier)
   end
-  if not holder then redis.call('SET', ended, '1', 'EX', tombstone_s) end
+  if not holder then bury() end
   return {'unknown'}
 end
 
-redis.call('SET', ended, '1', 'EX', tombstone_s)
+bury()
 if not holder then return {'unknown'} end
 
-redis.call('DEL', call)
-redis.call('ZREM', calls, sid)
-if redis.call('GET', base .. 'lease:' .. holder) == sid then redis.call('DEL', base .. 'lease:' .. holder) end
-local status = 'gone'
-if known(holder, source_pool) then
+end_allocation(holder, sid)
+local status, tier = 'gone', tier_of(holder)
+if tier then
   if by == holder then let_go(holder) end
-  redis.call('HDEL', base .. 'pod:' .. holder, 'allocated_call_sid', 'allocated_at')
-  redis.call('HSET', base .. 'pod:' .. holder, 'released_at', time[1])
-  status = settle(holder, source_pool)
+  status = settle(holder, tier)
 end
-return {'released', holder, source_pool, draining(holder) and 1 or 0, status}
+return {'released', holder, source or '', is_draining(holder) and 1 or 0, status, allocation or ''}

@@ -1,13 +1,31 @@
 #!lua flags=no-writes
--- How many pods each exclusive tier has, and how many calls have a pod.
+-- How many pods each tier has, how much of it is free, how many calls have a pod, and how many wait for one.
 --
--- KEYS[1] calls
--- ARGV[1] key prefix  ARGV[2..] tiers
--- -> {calls, available, assigned, available, assigned, …}
-local counts = {redis.call('ZCARD', KEYS[1])}
-for i = 2, #ARGV do
-  local pool = ARGV[1] .. 'pool:' .. ARGV[i]
-  counts[#counts + 1] = redis.call('SCARD', pool .. ':available')
-  counts[#counts + 1] = redis.call('SCARD', pool .. ':assigned')
+-- KEYS[1] epoch
+-- ARGV[1] key prefix
+-- -> {calls, waiting, tier, 1 if shared, pods in `available`, assigned, calls that it could take now, waiting, tier, …}
+local base = ARGV[1]
+local counts = {redis.call('ZCARD', base .. 'calls'), redis.call('ZCARD', base .. 'waiting')}
+local tiers = redis.call('HGETALL', base .. 'tiers')
+for i = 1, #tiers, 2 do
+  local tier, kind, max = tiers[i], string.match(tiers[i + 1], '^(%a)|%d+|(%d+)$')
+  if kind then
+    local merchant = string.match(tier, '^merchant:(.+)$')
+    local root = base .. (merchant and 'merchant:' .. merchant or 'pool:' .. tier)
+    local available = root .. (merchant and ':pods' or ':available')
+    local stored, pods, room = redis.call('TYPE', available).ok, 0, 0
+    if stored == 'zset' then
+      pods = redis.call('ZCARD', available)
+      -- By load, so that ten thousand pods cost as much as ten: there are at most `max` loads below the maximum.
+      for load = 0, math.min(tonumber(max), 64) - 1 do
+        room = room + (max - load) * redis.call('ZCOUNT', available, load, load)
+      end
+    elseif stored == 'set' then
+      pods = redis.call('SCARD', available)
+      room = pods
+    end
+    for _, value in ipairs({tier, kind == 's' and 1 or 0, pods, redis.call('SCARD', root .. ':assigned'), room,
+      redis.call('ZCARD', root .. ':waiting')}) do counts[#counts + 1] = value end
+  end
 end
 return counts

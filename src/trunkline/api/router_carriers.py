@@ -1,0 +1,197 @@
+"""A carrier's webhook straight to the router: it answers with the carrier's own document.
+
+`/api/v1/{twilio,plivo,exotel}/allocate?merchant_id=…&account=…`. Twilio and Plivo sign what they send. Exotel signs
+nothing: its URL carries a secret, and it sends a name and a password.
+"""
+
+import hmac
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trunkline.api.hot_routes import HotRoute
+from trunkline.api.webhooks import PublicView
+from trunkline.errors import BusUnavailable
+from trunkline.router import requests
+from trunkline.router.allocator import Allocated, Allocator, Ended, NoneFree, Waiting
+from trunkline.router.requests import BadRequest
+from trunkline.telemetry import get_logger, metrics
+from trunkline.telephony.callbacks import CallbackKeys
+from trunkline.telephony.carrier import (
+    DEFAULT_ACCOUNT,
+    CallbackTag,
+    Carrier,
+    Document,
+    Forged,
+    WebhookRequest,
+)
+from trunkline.telephony.carriers import CarrierConfigError
+from trunkline.telephony.directory import CarrierDirectory
+
+log = get_logger(__name__)
+
+BUSY_MESSAGE = "All agents are currently busy. Please try again later."
+BODY_MAX_BYTES = 64 * 1024
+# How each carrier names a call in what it sends.
+CALL_FIELDS: Mapping[str, str] = {"twilio": "CallSid", "plivo": "CallUUID", "exotel": "CallSid"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A verified request: whose call, and how to answer it."""
+
+    carrier: Carrier
+    url: str
+    fields: Mapping[str, str]
+
+
+def url_secret(keys: CallbackKeys, carrier: str, account: str) -> str:
+    """What proves the URL of a carrier that signs nothing."""
+    return _secret(keys.keys[0], carrier, account)
+
+
+def allocate_url(base_url: str, keys: CallbackKeys, carrier: str, account: str, merchant_id: str) -> str:
+    """The URL that is entered at the carrier."""
+    query = {"merchant_id": merchant_id} if merchant_id else {}
+    if account != DEFAULT_ACCOUNT:
+        query["account"] = account
+    if carrier == "exotel":
+        query["secret"] = url_secret(keys, carrier, account)
+    tail = f"?{urlencode(query)}" if query else ""
+    return f"{base_url.rstrip('/')}/api/v1/{carrier}/allocate{tail}"
+
+
+class CarrierFace:
+    def __init__(
+        self, allocator: Allocator, carriers: CarrierDirectory, keys: CallbackKeys, view: PublicView
+    ):
+        self._allocator = allocator
+        self._carriers = carriers
+        self._keys = keys
+        self._view = view
+
+    def hot_routes(self) -> list[HotRoute]:
+        return [
+            HotRoute("POST", f"/api/v1/{name}/allocate", self.allocate, None, _operation(name))
+            for name in CALL_FIELDS
+        ]
+
+    async def allocate(self, request: Request) -> Response:
+        name = request.url.path.split("/")[3]
+        asked = await self._read(name, request)
+        if isinstance(asked, Response):
+            return asked
+        try:
+            call_sid = requests.call_sid(asked.fields.get(CALL_FIELDS[name], ""))
+            merchant_id = requests.merchant_id(asked.fields.get("merchant_id"))
+        except BadRequest as error:
+            message = error.message.replace("call_sid", CALL_FIELDS[name])
+            return _refused(400, {"success": False, "error": message, "code": "invalid_request"})
+        return _told(await self._document(asked, call_sid, merchant_id))
+
+    async def _document(self, asked: Asked, call_sid: str, merchant_id: str) -> Document:
+        carrier = asked.carrier
+        try:
+            answer = await self._allocator.allocate(call_sid, merchant_id, may_wait=True)
+        except BusUnavailable as error:
+            log.error("router.unavailable", error=str(error))
+            return carrier.busy_document(BUSY_MESSAGE)
+        match answer:
+            case Allocated(ws_url=url, token=token):
+                return carrier.answer_document(url, {"token": token})
+            case Waiting(retry_s=retry_s):
+                return carrier.hold_document(retry_s, asked.url)
+            case Ended():
+                return carrier.hang_up_document()
+            case NoneFree():
+                log.warning("router.no_pods", call_id=call_sid)
+                return carrier.busy_document(BUSY_MESSAGE)
+
+    async def _read(self, name: str, request: Request) -> Asked | Response:
+        query = dict(request.query_params)
+        account = query.get("account") or DEFAULT_ACCOUNT
+        metrics.WEBHOOKS_RECEIVED.labels(name).inc()
+        if name == "exotel" and not self._is_ours(name, account, query.get("secret", "")):
+            return _forged(name, 403)
+        try:
+            carrier = self._carriers.get(name, account)
+        except CarrierConfigError:
+            return _forged(name, 403)
+        body = await request.body() if _length(request) <= BODY_MAX_BYTES else None
+        if body is None or len(body) > BODY_MAX_BYTES:
+            return Response(status_code=413)
+        tag = CallbackTag(name, "inbound", None, account)
+        status = 403
+        for url in self._view.urls(request.scope):
+            told = WebhookRequest(request.method, url, dict(request.headers), body, tag)
+            result = carrier.parse_webhook(told)
+            if not isinstance(result, Forged):
+                # What comes after the query wins: the signature covers both, and a merchant is named by its URL.
+                return Asked(carrier, url, _fields(body) | query)
+            status = result.status
+        return _forged(name, status)
+
+    def _is_ours(self, carrier: str, account: str, secret: str) -> bool:
+        given = secret.encode()
+        # Every key is tried, found or not, so the time says nothing about which one signed.
+        fits = [
+            hmac.compare_digest(_secret(key, carrier, account).encode(), given) for key in self._keys.keys
+        ]
+        return True in fits
+
+
+def _secret(key: bytes, carrier: str, account: str) -> str:
+    digest = hmac.digest(key, f"allocate\n{carrier}\n{account}".encode(), "sha256")
+    return urlsafe_b64encode(digest[:24]).decode()
+
+
+def _length(request: Request) -> int:
+    text = request.headers.get("content-length", "0")
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _fields(body: bytes) -> dict[str, str]:
+    """A form, or a JSON object: by what it is, since not every carrier says it."""
+    if body.lstrip()[:1] == b"{":
+        try:
+            content = msgspec.json.decode(body, type=dict[str, Any])
+        except msgspec.DecodeError:
+            return {}
+        return {name: value for name, value in content.items() if isinstance(value, str)}
+    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+
+
+def _told(document: Document) -> Response:
+    return Response(document.body, document.status, media_type=document.content_type)
+
+
+def _refused(status: int, content: dict[str, Any]) -> Response:
+    return Response(msgspec.json.encode(content), status, media_type="application/json")
+
+
+def _forged(carrier: str, status: int) -> Response:
+    metrics.WEBHOOKS_REJECTED.labels(carrier, "forged").inc()
+    headers = {"WWW-Authenticate": 'Basic realm="trunkline"'} if status == 401 else None
+    return Response(status_code=status, headers=headers)
+
+
+def _operation(carrier: str) -> dict[str, Any]:
+    return {
+        "tags": ["router"],
+        "summary": f"An answered call of {carrier}'s gets its pod",
+        "description": "For the carrier, which proves itself. The answer is a document in its own language.",
+        "responses": {
+            "200": {"description": "What the carrier shall do with the call."},
+            "400": {"description": "No call is named."},
+            "401": {"description": "The password is missing (Exotel)."},
+            "403": {"description": "The signature or the secret does not fit."},
+            "413": {"description": "Larger than any webhook."},
+            "503": {"description": "No pod is free (Exotel)."},
+        },
+    }

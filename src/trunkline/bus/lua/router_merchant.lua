@@ -1,0 +1,15 @@
+#!lua
+-- One merchant's tier as Postgres has it now: live at once, and known as ours.
+--
+-- KEYS[1] epoch
+-- ARGV[1] key prefix  ARGV[2] merchant  ARGV[3] JSON, '' to remove it
+-- -> 1
+local live, written = ARGV[1] .. 'merchant:config', ARGV[1] .. 'merchant:written'
+if ARGV[3] == '' then
+  redis.call('HDEL', live, ARGV[2])
+  redis.call('HDEL', written, ARGV[2])
+else
+  redis.call('HSET', live, ARGV[2], ARGV[3])
+  redis.call('HSET', written, ARGV[2], ARGV[3])
+end
+return 1

@@ -1,0 +1,33 @@
+#!lua
+-- Which pods have been silent for too long, while we could hear: after a gap in these runs (no router, no Valkey) every
+-- pod gets a full time-to-live again, or one outage would empty the pools. Who decides what becomes of them is the leader.
+--
+-- KEYS[1] epoch
+-- ARGV[1] key prefix  ARGV[2] id of a new epoch  ARGV[3] time-to-live of a heartbeat in ms
+-- ARGV[4] the longest gap between runs in ms  ARGV[5] the most pods
+-- -> {pods that send heartbeats, silent pod, its last heartbeat, 1 if it was leaving, …}
+-- @include router
+local ttl_ms, gap_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
+local hearing = base .. 'hearing'
+
+local function hearing_for_ms()
+  local since, ran = unpack(redis.call('HMGET', hearing, 'since', 'ran'))
+  if not since or now_ms - tonumber(ran) > gap_ms then since = now_ms end
+  redis.call('HSET', hearing, 'since', whole(since), 'ran', whole(now_ms))
+  return now_ms - tonumber(since)
+end
+
+-- Records run out after their lease, or are deleted by hand; the oldest of the list are looked at.
+for _, sid in ipairs(redis.call('ZRANGE', base .. 'calls', 0, 99)) do
+  if redis.call('EXISTS', call_key(sid)) == 0 then redis.call('ZREM', base .. 'calls', sid) end
+end
+local found = {redis.call('ZCARD', base .. 'heartbeats')}
+if hearing_for_ms() < ttl_ms then return found end
+local silent = redis.call('ZRANGE', base .. 'heartbeats', '-inf', '(' .. whole(now_ms - ttl_ms), 'BYSCORE', 'LIMIT', 0, ARGV[5],
+  'WITHSCORES')
+for i = 1, #silent, 2 do
+  found[#found + 1] = silent[i]
+  found[#found + 1] = silent[i + 1]
+  found[#found + 1] = redis.call('HGET', pod_key(silent[i]), 'leaving') == '1' and 1 or 0
+end
+return found

@@ -1,0 +1,45 @@
+#!lua
+-- Publishes the tiers. What reads them reads one version, also while processes of two versions run. A tier that is not
+-- named any more keeps its type with a target of 0 until its pods have moved; one that changed its type gets its
+-- `available` made anew from what its pods really have: nothing is lost, also with calls live.
+--
+-- KEYS[1] epoch
+-- ARGV[1] key prefix  ARGV[2] id of a new epoch  ARGV[3] epoch id  ARGV[4] term  ARGV[5] order of assignment
+-- ARGV[6..] tier, text, …
+-- -> 1 published, 2 nothing was new, 0 refused
+-- @include router
+-- @include router_term
+if not has_term(ARGV[3], ARGV[4]) then return 0 end
+local key = base .. 'tiers'
+local wanted, changed = {['#order'] = ARGV[5]}, {}
+for i = 6, #ARGV, 2 do wanted[ARGV[i]] = ARGV[i + 1] end
+local known, is_new = {}, false
+local flat = redis.call('HGETALL', key)
+for i = 1, #flat, 2 do known[flat[i]] = flat[i + 1] end
+for tier, text in pairs(known) do
+  if not wanted[tier] and string.match(text, '^%a|') then
+    if redis.call('SCARD', pool_of(tier).assigned) > 0 then
+      wanted[tier] = string.gsub(text, '^(%a)|%d+|', '%1|0|')
+    else
+      redis.call('HDEL', key, tier)
+      is_new = true
+    end
+  end
+end
+for tier, text in pairs(wanted) do
+  if known[tier] ~= text then
+    is_new = true
+    redis.call('HSET', key, tier, text)
+  end
+  if string.sub(tier, 1, 1) ~= '#' then
+    local shared = string.sub(text, 1, 1) == 's'
+    if not fits(pool_of(tier), shared) then changed[#changed + 1] = tier end
+  end
+end
+for _, tier in ipairs(changed) do
+  local pool = pool_of(tier)
+  redis.call('DEL', pool.available, pool.order)
+  for _, name in ipairs(redis.call('SMEMBERS', pool.assigned)) do settle(name, tier) end
+end
+if is_new then redis.call('HINCRBY', key, '#number', 1) end
+return is_new and 1 or 2

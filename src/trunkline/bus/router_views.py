@@ -1,0 +1,101 @@
+"""Looking at the router's pods and calls, and draining a pod."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trunkline.bus.router import Runner, run
+from trunkline.bus.router_keys import RouterKeys
+from trunkline.bus.scripts import script
+
+_DRAIN = script("router_drain")
+_STATUS = script("router_status")
+_POD = script("router_pod")
+_LIST = script("router_list")
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    name: str
+    tier: str
+    draining: bool
+    lease: str
+    status: str
+    calls: tuple[str, ...] = ()
+    ip: str = ""
+    port: int = 0
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallView:
+    call_sid: str
+    pod: str
+    source_pool: str
+    merchant_id: str
+    allocated_at_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolCount:
+    """`room` is how many calls the pool could take now."""
+
+    tier: str
+    is_shared: bool
+    available: int
+    assigned: int
+    room: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    calls: int
+    waiting: int
+    pools: Sequence[PoolCount]
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    tier: str
+    has_active_call: bool
+    is_draining: bool
+    status: str
+
+
+async def drain(bus: Runner, keys: RouterKeys, pod: str, ttl_s: int) -> Drained | None:
+    """Keep new calls away for `ttl_s`; 0 lets them come again. None: there is no such pod."""
+    reply = await run(bus, keys, _DRAIN, pod, ttl_s)
+    if not reply:
+        return None
+    tier, has_call, draining, status = reply
+    return Drained(tier, bool(has_call), bool(draining), status)
+
+
+async def counts(bus: Runner, keys: RouterKeys) -> Counts:
+    calls, waiting, *flat = await bus.run(_STATUS, [keys.epoch], [keys.base])
+    rows = [flat[i : i + 6] for i in range(0, len(flat), 6)]
+    pools = [PoolCount(tier, bool(shared), *map(int, numbers)) for tier, shared, *numbers in rows]
+    return Counts(calls, waiting, sorted(pools, key=lambda pool: pool.tier))
+
+
+async def pod_view(bus: Runner, keys: RouterKeys, pod: str) -> PodView | None:
+    reply = await bus.run(_POD, [keys.epoch], [keys.base, pod])
+    if not reply:
+        return None
+    tier, draining, lease, status, calls, ip, port, version = reply
+    return PodView(
+        pod, tier, bool(draining), lease, status, tuple(calls.split()), ip, int(port or 0), version
+    )
+
+
+async def pods(bus: Runner, keys: RouterKeys, first: int, count: int) -> list[PodView]:
+    rows = await bus.run(_LIST, [keys.epoch], [keys.base, "pods", first, count])
+    return [
+        PodView(name, tier, bool(draining), "", status, tuple(calls.split()), ip, int(port or 0), version)
+        for name, tier, status, draining, calls, ip, port, version in rows
+    ]
+
+
+async def calls(bus: Runner, keys: RouterKeys, first: int, count: int) -> list[CallView]:
+    rows = await bus.run(_LIST, [keys.epoch], [keys.base, "calls", first, count])
+    return [CallView(sid, pod, source, merchant, int(at or 0)) for sid, pod, source, merchant, at in rows]

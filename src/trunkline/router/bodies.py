@@ -1,0 +1,100 @@
+"""The bodies that the router answers with: the documented fields, and after them what we add."""
+
+from typing import Any
+
+from trunkline.bus.router_views import CallView, Counts, Drained, PodView
+from trunkline.router.allocator import Allocated, Released
+from trunkline.router.pods import Heard, Heartbeat
+from trunkline.router.requests import Page
+
+
+def allocation(allocated: Allocated) -> dict[str, Any]:
+    return {
+        "pod_name": allocated.pod,
+        "ws_url": allocated.ws_url,
+        "source_pool": allocated.source_pool,
+        "allocated_at": f"{allocated.allocated_at:%Y-%m-%dT%H:%M:%SZ}",
+        "was_existing": allocated.was_existing,
+        # The stream's parameter `token`: the pod accepts the stream with it and not without.
+        "token": allocated.token,
+    }
+
+
+def released(released: Released) -> dict[str, Any]:
+    return {
+        "success": True,
+        "pod_name": released.pod,
+        "released_to_pool": released.source_pool,
+        "was_draining": released.was_draining,
+    }
+
+
+def drained(pod: str, drained: Drained, message: str) -> dict[str, Any]:
+    return {
+        "success": True,
+        "pod_name": pod,
+        "has_active_call": drained.has_active_call,
+        "message": message,
+        "is_draining": drained.is_draining,
+    }
+
+
+def heard(beat: Heartbeat, heard: Heard) -> dict[str, Any]:
+    return {
+        "success": True,
+        "pod_name": beat.pod,
+        "tier": heard.tier,
+        "draining": heard.draining,
+        "call_sid": heard.calls[0] if heard.calls else "",
+        "calls": heard.calls,
+        "max_concurrent": heard.max_concurrent,
+        "again_in_s": heard.again_in_s,
+        "stream_secrets": [secret.hex() for secret in heard.secrets],
+    }
+
+
+def status(counts: Counts, is_leader: bool) -> dict[str, Any]:
+    pools: dict[str, int] = {}
+    for pool in counts.pools:
+        pools[f"{pool.tier}:available"] = pool.available
+        pools[f"{pool.tier}:assigned"] = pool.assigned
+    return {
+        "pools": pools,
+        "active_calls": counts.calls,
+        "is_leader": is_leader,
+        "status": "up",
+        "waiting": counts.waiting,
+        "free": {pool.tier: pool.room for pool in counts.pools},
+    }
+
+
+def pod(view: PodView) -> dict[str, Any]:
+    lease = view.lease or (view.calls[0] if view.calls else "")
+    return {
+        "pod_name": view.name,
+        "tier": view.tier,
+        "is_draining": view.draining,
+        "has_active_lease": lease != "",
+        "lease_call_sid": lease,
+        "status": view.status,
+        "calls": view.calls,
+        "ip": view.ip,
+        "port": view.port,
+        "version": view.version,
+    }
+
+
+def call(view: CallView) -> dict[str, Any]:
+    return {
+        "call_sid": view.call_sid,
+        "pod_name": view.pod,
+        "source_pool": view.source_pool,
+        "merchant_id": view.merchant_id,
+        "allocated_at": view.allocated_at_s,
+    }
+
+
+def page(items: list[dict[str, Any]], page: Page) -> dict[str, Any]:
+    """`next_cursor` is null at the end of the list. Pods and calls that come and go meanwhile may be missed."""
+    following = str(page.first + page.count) if len(items) == page.count else None
+    return {"items": items, "next_cursor": following}

@@ -1,0 +1,60 @@
+"""What the router remembers beyond Valkey: allocations as they begin and end, and the tier of each pod.
+
+Nothing waits for it: an allocation is answered from Valkey, and noted here on the way. A note that is lost with its
+process is found again from the pod's own heartbeat.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    allocation_id: str
+    call_sid: str
+    pod: str
+    source_pool: str
+    merchant_id: str
+    allocated_at_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """`allocation_id` may be '' where only the call is known."""
+
+    allocation_id: str
+    call_sid: str
+    pod: str
+
+
+class Journal(Protocol):
+    def begun(self, note: Begun) -> None: ...
+
+    def over(self, note: Over) -> None: ...
+
+    def tier(self, pod: str, tier: str) -> None:
+        """The pod is in this tier now."""
+        ...
+
+    def gone(self, pod: str) -> None:
+        """The pod was removed."""
+        ...
+
+    async def tier_of(self, pod: str) -> str:
+        """The tier that the pod had, '' if that is not known or cannot be read now."""
+        ...
+
+
+class NoJournal:
+    """A router without a memory of its own."""
+
+    def begun(self, note: Begun) -> None: ...
+
+    def over(self, note: Over) -> None: ...
+
+    def tier(self, pod: str, tier: str) -> None: ...
+
+    def gone(self, pod: str) -> None: ...
+
+    async def tier_of(self, pod: str) -> str:
+        return ""

@@ -1,0 +1,240 @@
+"""The pool manager: keeps Valkey's pools equal to the pods there are. Only the leader runs it.
+
+Everything it writes carries its term, so a manager that was paused while another took over changes nothing. When memory
+is lost it brings back tiers and busy pods from the journal; who is free the pods say themselves. Without a manager
+calls still get pods: new ones come by heartbeat, and nobody is removed.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from trunkline.bus import router_manager
+from trunkline.bus.router import Runner, release
+from trunkline.bus.router_keys import RouterKeys
+from trunkline.bus.router_manager import PAGE, Orphan, Term, TermLost, Unnamed
+from trunkline.clock import Clock
+from trunkline.loops.base import Loop
+from trunkline.router.config import RouterConfig
+from trunkline.router.freeze import Freeze
+from trunkline.router.journal import Journal, Over
+from trunkline.router.memory import Memory
+from trunkline.router.sources import GonePod, PodSource, Sighting
+from trunkline.settings.tiers import assignment_order
+from trunkline.store.database import UNAVAILABLE
+from trunkline.telemetry import get_logger, metrics
+
+log = get_logger(__name__)
+
+# An allocation that its pod does not name for this long is asked about.
+UNNAMED_S = 60.0
+
+# Says whether a call is over, as far as its carrier knows; None if it cannot be asked.
+IsOver = Callable[[str], Awaitable[bool | None]]
+Alarm = Callable[[int, int], Awaitable[None]]
+
+
+class Leads(Protocol):
+    """Whoever knows whether this process leads."""
+
+    @property
+    def term(self) -> int | None: ...
+
+
+class PoolManager(Loop):
+    name = "pool_manager"
+
+    def __init__(
+        self,
+        bus: Runner,
+        keys: RouterKeys,
+        config: RouterConfig,
+        source: PodSource,
+        leadership: Leads,
+        clock: Clock,
+        journal: Journal,
+        memory: Memory,
+        *,
+        is_over: IsOver,
+        alarm: Alarm,
+        interval_s: float = 1.0,
+    ):
+        super().__init__(interval_s)
+        self._bus = bus
+        self._keys = keys
+        self._config = config
+        self._source = source
+        self._leadership = leadership
+        self._clock = clock
+        self._journal = journal
+        self._memory = memory
+        self._is_over = is_over
+        self._alarm = alarm
+        self._freeze = Freeze()
+        self._term: Term | None = None
+        self._reconcile_at_s = 0.0
+        self._recover_at_s = 0.0
+        self._look_at_s = 0.0
+
+    @property
+    def is_leader(self) -> bool:
+        return self._term is not None and self._leadership.term == self._term.number
+
+    async def run_once(self) -> int:
+        number = self._leadership.term
+        if number is None:
+            self._term = None
+            return 0
+        lead = await router_manager.lead(self._bus, self._keys, number)
+        if not lead.is_taken:
+            self._term = None
+            return 0
+        if self._term is None or (self._term.epoch, self._term.number) != (lead.epoch, number):
+            self._term = Term(self._bus, self._keys, lead.epoch, number)
+            self._reconcile_at_s = self._recover_at_s = self._look_at_s = 0.0
+        try:
+            return await self._manage(self._term, must_rebuild=lead.must_rebuild)
+        except TermLost as lost:
+            log.warning("router.term_lost", reason=str(lost))
+            self._term = None
+            return 0
+
+    async def _manage(self, term: Term, *, must_rebuild: bool) -> int:
+        now_s = self._clock.monotonic_s()
+        done = 0
+        if must_rebuild or not self._memory.is_restored(term.epoch):
+            await self.rebuild(term)
+        if now_s >= self._reconcile_at_s:
+            done += await self.reconcile(term)
+            self._reconcile_at_s = now_s + self._config.reconcile_interval_s
+        elif now_s >= self._look_at_s:
+            done += await self._act(term, await self._source.look())
+        if now_s >= self._look_at_s:
+            self._look_at_s = now_s + (self._config.expire_interval_s if self._config.by_heartbeat else 0)
+        if now_s >= self._recover_at_s:
+            done += await self.recover(term)
+            self._recover_at_s = now_s + self._config.cleanup_interval_s
+        return done
+
+    async def rebuild(self, term: Term) -> None:
+        """After a loss: tiers first, so that every pod finds its own; then pods, busy ones busy, and tombstones."""
+        await self._publish_tiers(term)
+        try:
+            kept = await self._memory.read(self._config.lease_ttl_s, self._config.ended_ttl_s)
+        except UNAVAILABLE as error:
+            # Pods' heartbeats tell who is busy; their tiers they get anew. When Postgres is back it is done.
+            log.error("router.rebuild_without_journal", error=str(error))
+            return
+        if kept.is_new:
+            await term.settled()
+        await term.bury(kept.ended)
+        for pod, tier in kept.tiers.items():
+            await term.restore(
+                pod,
+                tier,
+                kept.calls.get(pod, ()),
+                lease_ttl_s=self._config.lease_ttl_s,
+                by_heartbeat=self._config.by_heartbeat,
+            )
+        self._memory.restored(term.epoch)
+        log.info("router.rebuilt", epoch=term.epoch, pods=len(kept.tiers), calls=kept.calls_count)
+
+    async def reconcile(self, term: Term) -> int:
+        """Everything compared with its truth: tiers, merchants, pods."""
+        await self._publish_tiers(term)
+        await self._adopt_merchants(term)
+        census = await router_manager.census(self._bus, self._keys, unnamed_s=UNNAMED_S)
+        known = [pod for pods in census.pods.values() for pod in pods]
+        done = await self._act(term, await self._source.look_at_all(known))
+        for pod, tier in await term.balance():
+            log.info("router.pod_moved", pod=pod, tier=tier)
+            self._journal.tier(pod, tier)
+            done += 1
+        await self._memory.tidy()
+        return done
+
+    async def recover(self, term: Term) -> int:
+        """Pods that are not where they belong are put there, and calls that nobody names are asked about."""
+        census = await router_manager.census(self._bus, self._keys, unnamed_s=UNNAMED_S)
+        fixed = 0
+        for tier, pods in census.pods.items():
+            for page in (pods[i : i + PAGE] for i in range(0, len(pods), PAGE)):
+                count, reset = await term.recover(tier, page)
+                fixed += count
+                for call_sid, pod in reset:
+                    log.warning("router.call_reset", call_id=call_sid, pod=pod)
+                    self._journal.over(Over("", call_sid, pod))
+        if fixed:
+            metrics.ROUTER_RECOVERED.inc(fixed)
+            log.info("router.recovered", pods=fixed)
+        for unnamed in census.unnamed:
+            await self._ask_about(unnamed)
+        return fixed
+
+    async def _act(self, term: Term, seen: Sighting) -> int:
+        for pod in seen.present:
+            tier = await self._journal.tier_of(pod.name)
+            synced = await term.sync(pod, durable_tier=tier, may_be_idle=self._memory.is_restored(term.epoch))
+            if synced.tier:
+                self._journal.tier(pod.name, synced.tier)
+            self._orphaned(pod.name, synced.orphans)
+        return len(seen.present) + await self._remove(term, seen.gone, seen.total)
+
+    async def _remove(self, term: Term, gone: Sequence[GonePod], total: int) -> int:
+        unexpected = [pod.name for pod in gone if not pod.was_expected]
+        verdict = self._freeze.judge(self._clock.monotonic_s(), total, unexpected)
+        metrics.ROUTER_FROZEN.set(verdict.is_frozen)
+        if verdict.is_frozen:
+            log.error("router.removals_frozen", vanished=verdict.vanished, pods=total)
+            await self._alarm(verdict.vanished, total)
+        removed = 0
+        for pod in gone:
+            if verdict.is_frozen and not pod.was_expected:
+                continue
+            orphans = await term.remove(pod.name, uid=pod.uid, heard_ms=pod.heard_ms)
+            if orphans is not None:
+                log.warning("router.pod_gone", pod=pod.name, calls=len(orphans))
+                self._orphaned(pod.name, orphans)
+                self._journal.gone(pod.name)
+                removed += 1
+        return removed
+
+    def _orphaned(self, pod: str, orphans: Sequence[Orphan]) -> None:
+        """Orphaning ends the allocation, never the attempt: the carrier says when a call is over."""
+        for orphan in orphans:
+            metrics.ROUTER_ORPHANS.inc()
+            log.warning("router.call_orphaned", call_id=orphan.call_sid, pod=pod)
+            self._journal.over(Over(orphan.allocation_id, orphan.call_sid, pod))
+
+    async def _ask_about(self, unnamed: Unnamed) -> None:
+        """A call that was given a pod and never came there. While its carrier says that it lives, it may still come."""
+        over = await self._is_over(unnamed.call_sid)
+        if over is False:
+            return
+        tombstone_s = self._config.ended_ttl_s if over else 0
+        released = await release(
+            self._bus,
+            self._keys,
+            unnamed.call_sid,
+            by_pod="",
+            ended_ttl_s=tombstone_s,
+            only=unnamed.allocation_id,
+        )
+        if released is not None:
+            log.warning("router.call_never_came", call_id=unnamed.call_sid, pod=unnamed.pod)
+            self._journal.over(Over(unnamed.allocation_id, unnamed.call_sid, unnamed.pod))
+
+    async def _publish_tiers(self, term: Term) -> None:
+        tiers = self._config.tiers
+        texts = {name: tier.text for name, tier in tiers.items()}
+        if await term.publish_tiers(assignment_order(tiers), texts):
+            log.info("router.tiers_published", tiers=",".join(tiers))
+
+    async def _adopt_merchants(self, term: Term) -> None:
+        try:
+            truth = await self._memory.merchants()
+        except UNAVAILABLE as error:
+            log.warning("router.merchants_unread", error=str(error))
+            return
+        for merchant, config in (await term.merchants(truth)).items():
+            log.info("router.merchant_adopted", merchant_id=merchant, removed=not config)
+            await self._memory.set_merchant(merchant, config)

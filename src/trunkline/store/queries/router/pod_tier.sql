@@ -1,0 +1,2 @@
+-- The tier that a pod had.
+SELECT tier FROM router_pods WHERE name = $1

@@ -1,0 +1,2 @@
+-- Back to standard.
+DELETE FROM router_merchants WHERE merchant_id = $1
