@@ -1,9 +1,10 @@
 """What the benchmark of mailboxes appends, folds and drains: a fresh database for each round, filled in bulk."""
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
@@ -38,6 +39,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class Stage:
+    url: str
     database: Database
     bus: Bus
 
@@ -54,6 +56,29 @@ class Stage:
     async def value(self, statement: str, *args: object) -> Any:
         async with self.database.connection() as conn:
             return await conn.fetchval(statement, *args)
+
+    @asynccontextmanager
+    async def counting(self, transactions: list[int]) -> "AsyncIterator[Stage]":
+        """The same stage on sessions of its own. How many transactions they made is known when they have ended: until
+        then a session keeps what it did to itself for up to ten seconds."""
+        before = await self._transactions()
+        database = await store_database.connect(self.url)
+        try:
+            yield replace(self, database=database)
+        finally:
+            await database.close()
+            transactions.append(await self._transactions() - before)
+
+    async def _transactions(self) -> int:
+        """Looked at from another database, so that looking is not counted."""
+        conn = await asyncpg.connect(self.url, database="postgres")
+        await asyncio.sleep(0.2)  # a session that has just ended
+        count: int = await conn.fetchval(
+            "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = $1",
+            self.url.rpartition("/")[2].partition("?")[0],
+        )
+        await conn.close()
+        return count
 
 
 @asynccontextmanager
@@ -73,7 +98,7 @@ async def stage(engines: Engines) -> AsyncIterator[Stage]:
         await conn.execute("INSERT INTO merchants (id, reseller_id, name) VALUES ('m', 'r', 'M')")
         await conn.execute("INSERT INTO pools (id, name) VALUES ('p', 'P')")
     try:
-        yield Stage(database, bus)
+        yield Stage(url, database, bus)
     finally:
         await bus.close()
         await database.close()

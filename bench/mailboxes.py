@@ -10,10 +10,11 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from uuid import UUID
 
 import uvloop
 
@@ -25,18 +26,18 @@ from bench.platform import scaled
 from bench.report import Report, finish
 from trunkline.dispatch import calls
 from trunkline.embedded import Engines
-from trunkline.mailbox import Batch, Inbox, InboxLimits, NewEvent, WorkerLimits
+from trunkline.mailbox import Batch, Inbox, InboxLimits, NewEvent, Receipt, WorkerLimits
 from trunkline.testing.waiting import eventually
 
 ROUNDS = 3
 EVENTS = scaled(20_000, least=2_000)
 CALLERS = 1_000
 FOLDED_CALLS = scaled(4_000, least=200)
-FEW, MANY = scaled(1_000, least=100), scaled(10_000, least=400)
+FEW, MANY, SMALL_BACKLOGS = scaled(1_000, least=100), scaled(10_000, least=400), 6
 EVENTS_PER_MAILBOX = 10
 APPENDS = scaled(300, least=50)
 HANDLER_SLEEPS_S = 10.0
-PACED_CALLS = scaled(400, least=50)
+PACED_CALLS = scaled(320, least=80)
 CALLS_PER_S = 80.0
 AT_ONCE = WorkerLimits(batch_max=calls.LIMITS.batch_max, concurrency=calls.LIMITS.concurrency)
 
@@ -64,8 +65,10 @@ async def main() -> None:
             for turn in range(ROUNDS):
                 print(f"round {turn + 1}", file=sys.stderr, flush=True)
                 async with load.stage(engines) as stage:
-                    for measure in (appends, folds, drains, beside_a_sleeping_handler, lingering):
+                    for measure in (appends, folds, drains, beside_a_sleeping_handler):
                         await measure(stage, figures)
+                    if turn == 0:
+                        await lingering(stage, figures)
                 await jobs.pickup(rivals)
                 for queue in rivals:
                     print(f"  {queue.name}: {queue.summary()}", file=sys.stderr, flush=True)
@@ -124,18 +127,18 @@ async def folds(stage: Stage, figures: Figures) -> None:
 
 
 async def drains(stage: Stage, figures: Figures) -> None:
-    """A backlog of few mailboxes and one of many: the rate must not fall."""
-    rates = {}
-    for mailboxes in (FEW, MANY):
+    """Many mailboxes in small backlogs, in one backlog, and in small ones again: the rate must not fall."""
+    took_s = {FEW: 0.0, MANY: 0.0}
+    for mailboxes in [FEW] * (SMALL_BACKLOGS // 2) + [MANY] + [FEW] * (SMALL_BACKLOGS // 2):
         await load.fill(stage, load.events(mailboxes * EVENTS_PER_MAILBOX, mailboxes))
         started = time.perf_counter()
         await stage.worker(Nothing(), WorkerLimits(batch_max=100)).drain()
-        rates[mailboxes] = mailboxes / (time.perf_counter() - started)
+        took_s[mailboxes] += time.perf_counter() - started
         assert await stage.value("SELECT count(*) FROM mailboxes WHERE processing_status <> 'idle'") == 0
     figures.note(
-        drained_few_per_s=rates[FEW],
-        drained_many_per_s=rates[MANY],
-        drain_many_to_few=rates[MANY] / rates[FEW],
+        drained_few_per_s=FEW * SMALL_BACKLOGS / took_s[FEW],
+        drained_many_per_s=MANY / took_s[MANY],
+        drain_many_to_few=MANY / took_s[MANY] * took_s[FEW] / (FEW * SMALL_BACKLOGS),
     )
 
 
@@ -183,42 +186,36 @@ async def lingering(stage: Stage, figures: Figures) -> None:
 
 async def paced(stage: Stage, limits: WorkerLimits, *, linger_s: float, patient: bool) -> float:
     attempts = await load.dialled(stage, PACED_CALLS)
-    inbox = Inbox(stage.database, stage.bus, InboxLimits(linger_s=linger_s))
-    worker = stage.folder(limits)
-    running = asyncio.create_task(worker.run())
-    before = await commits(stage)
+    transactions: list[int] = []
+    async with stage.counting(transactions) as counted:
+        inbox = Inbox(counted.database, counted.bus, InboxLimits(linger_s=linger_s))
+        worker = counted.folder(limits)
+        running = asyncio.create_task(worker.run())
+        await asyncio.gather(*[event async for event in told(inbox, attempts, patient=patient)])
+        await eventually(partial(is_all_folded, stage))
+        worker.stop()
+        await running
+        await inbox.aclose()
+    return transactions[0] / PACED_CALLS
+
+
+async def told(
+    inbox: Inbox, attempts: Sequence[UUID], *, patient: bool
+) -> AsyncIterator[asyncio.Future[Receipt]]:
+    """So many calls begin in a second, and each tells of itself twice a second: while some begin, others end."""
     loop = asyncio.get_running_loop()
-    start = loop.time()
-    sent = []
-    for n in range(PACED_CALLS + len(CALL_EVENTS)):
+    start, turns = loop.time(), round(CALLS_PER_S / 2)
+    for n in range(len(attempts) + turns * len(CALL_EVENTS)):
         await asyncio.sleep(start + n / CALLS_PER_S - loop.time())
-        # Each call tells of itself once in every turn: it is initiated while others ring, are answered, and end.
         for age, kind in enumerate(CALL_EVENTS):
-            if 0 <= n - age < PACED_CALLS:
+            if 0 <= n - age * turns < len(attempts):
                 urgent = not patient or kind in calls.URGENT
-                event = load.call_event(attempts[n - age], kind, urgent=urgent)
-                sent.append(asyncio.ensure_future(inbox.append(event)))
-    await asyncio.gather(*sent)
-    await asyncio.sleep(
-        1
-    )  # looking would be counted too, so it comes when there should be nothing left to see
-    await eventually(partial(is_all_folded, stage))
-    worker.stop()
-    await running
-    await inbox.aclose()
-    return (await commits(stage) - before) / PACED_CALLS
+                event = load.call_event(attempts[n - age * turns], kind, urgent=urgent)
+                yield asyncio.ensure_future(inbox.append(event))
 
 
 async def is_all_folded(stage: Stage) -> bool:
     return not await stage.value("SELECT count(*) FROM leads WHERE status = 'PROCESSING'")
-
-
-async def commits(stage: Stage) -> float:
-    """Sessions report what they did with a delay of up to a second."""
-    await asyncio.sleep(1.2)
-    return float(
-        await stage.value("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
-    )
 
 
 def judge(figures: Mapping[str, float], rivals: Sequence[Queue]) -> Report:

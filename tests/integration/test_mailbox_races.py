@@ -107,6 +107,32 @@ async def test_the_fence_of_a_removed_mailbox_is_not_used_again(world: MailboxWo
     assert await world.complete(sleeper) == {}
 
 
+async def test_a_claim_that_the_server_forgot_leaves_a_fence_that_fits_nothing(world: MailboxWorld) -> None:
+    """A claim does not wait for the disk. A server that goes down at once comes back without it, and the worker that
+    had it is still there: the next claim of the same mailbox must not get the same fence."""
+    await world.append(event(name="first"))
+    async with world.database.connection() as conn:
+        going_down = conn.transaction()
+        await going_down.start()
+        [survivor] = await mailboxes.claim(conn, KIND, None, limit=1, worker="w", lease_s=60, events_max=10)
+        assert await conn.fetchval("SHOW synchronous_commit") == "off"
+        await going_down.rollback()
+    [successor] = await world.claim(worker="successor")
+    assert successor.claim.fence != survivor.claim.fence
+    assert await world.complete(survivor) == {}
+    assert await world.complete(successor) == {"a": "idle"}
+
+
+async def test_an_append_and_a_completion_wait_for_the_disk(world: MailboxWorld) -> None:
+    async with world.database.transaction() as tx:
+        await mailboxes.append(tx, [event()])
+        assert await tx.fetchval("SHOW synchronous_commit") == "on"
+    [claim] = await world.claim()
+    async with world.database.transaction() as tx:
+        await mailboxes.complete(tx, [claim])
+        assert await tx.fetchval("SHOW synchronous_commit") == "on"
+
+
 async def test_a_doubled_event_raises_nothing(world: MailboxWorld) -> None:
     """Raised by a duplicate, the counter would send a mailbox round again with nothing to do."""
     [first] = await world.append(event())
