@@ -34,6 +34,7 @@ from trunkline.bus.keys import Keys
 from trunkline.bus.probe import server_time_s
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.clock import Clock, SystemClock
+from trunkline.console.application import Console
 from trunkline.control.controls import Controls
 from trunkline.control.flags import FlagBoard
 from trunkline.control.guardian import Guardian, Heartbeat
@@ -290,6 +291,7 @@ class Platform:
             ],
         }
         self.api = self._api(clock)
+        self.console = Console(self.api, secrets, is_secure=self.public_base_url.startswith("https:"))
         self._servers = [
             HttpServer(self.api, self._listeners["HTTP_PORT"], shutdown_timeout_s=5.0),
             HttpServer(
@@ -370,6 +372,7 @@ class Platform:
             log.warning("platform.stop_failed", error=str(error))
         for task in self._tasks:
             task.cancel()
+        self.console.close()
         await asyncio.gather(*(server.stop() for server in self._servers))
         await self.inbox.aclose()
         await self.flags.close()

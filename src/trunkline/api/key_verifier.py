@@ -50,7 +50,11 @@ class KeyVerifier:
         """None for a key that is unknown, revoked or expired."""
         if not key_format.is_well_formed(token):
             return None
-        key = await self._find(key_format.digest(token))
+        return await self.verify_hash(key_format.digest(token))
+
+    async def verify_hash(self, key_hash: bytes) -> Principal | None:
+        """The same for somebody who remembers only the hash: a session."""
+        key = await self._find(key_hash)
         return Principal.of(key) if key is not None and self._is_usable(key) else None
 
     def forget(self, key_id: UUID) -> None:

@@ -48,12 +48,14 @@ async def run_demo(settings: Settings, plan: DemoPlan, stop: asyncio.Event) -> b
         out.print(
             f"API {demo.platform.base_url}/docs · carrier's ledger {demo.carrier.base_url}/ledger/summary"
         )
+        out.print(f"Watch it in the console (the link signs in once): {demo.console_link()}", soft_wrap=True)
         finished = await demo.call_everybody(stop)
         verdict = await demo.verdict()
         out.print(summary(verdict))
         if plan.keep_running and not stop.is_set():
             out.print(
-                f"The platform goes on running. Admin key: {settings.data_dir}/admin.key. Ctrl-C ends it."
+                f"The platform goes on running at {demo.platform.base_url}/console. Ctrl-C ends it.\n"
+                f"To sign in again, `trunkline console` prints a new link; the key is in {settings.data_dir}/admin.key."
             )
             await stop.wait()
         return finished and verdict.kept
@@ -90,6 +92,9 @@ class Demo:
         )
         pods = await stack.enter_async_context(SimulatedPods(PODS, platform.base_url, key))
         return cls(plan, platform, carrier, pods, key)
+
+    def console_link(self) -> str:
+        return f"{self.platform.base_url}{self.platform.console.link_for(self._key)}"
 
     async def call_everybody(self, stop: asyncio.Event) -> bool:
         """Load the leads, watch until all are finished; False if that did not happen in time."""

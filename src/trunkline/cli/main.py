@@ -54,10 +54,14 @@ def up(data_dir: DataDir = None) -> None:
     prepare(settings)
 
     async def work(stop: asyncio.Event) -> None:
-        async with embedded_platform(settings) as (platform, _):
+        async with embedded_platform(settings) as (platform, key):
             key_place = "TRUNKLINE_ADMIN_KEY" if settings.admin_key else str(settings.data_dir / "admin.key")
             out.print(
                 f"Trunkline runs at {platform.base_url}  (admin key: {key_place}, API: {platform.base_url}/docs)"
+            )
+            out.print(
+                f"Sign in to the console, once: {platform.base_url}{platform.console.link_for(key)}",
+                soft_wrap=True,
             )
             await stop.wait()
 
@@ -152,6 +156,27 @@ def simulator(ctx: typer.Context) -> None:
     from trunkline.telephony.simulator.__main__ import main as simulate
 
     raise typer.Exit(simulate(ctx.args))
+
+
+@app.command()
+def console(
+    url: Annotated[
+        str, typer.Option(envvar=["TRUNKLINE_API_URL", "TRUNKLINE_URL"], help="Where the API is.")
+    ] = "http://127.0.0.1:8080",
+    key: Annotated[
+        str, typer.Option(envvar="TRUNKLINE_API_KEY", help="The API key. Unset: that of the data folder.")
+    ] = "",
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Print a link that signs in to the console of a running platform, once."""
+    from trunkline.cli.sign_in_link import sign_in_link
+
+    link = sign_in_link(url, key, _settings(data_dir).data_dir)
+    if as_json:
+        print(json.dumps({"link": link}))
+    else:
+        out.print(link, soft_wrap=True)
 
 
 @app.command()

@@ -56,7 +56,7 @@ async def get_ready(request: Request, api: Deps) -> ReadyOut | Response:
     """Every dependency, each asked anew. `degraded`: one is away that is not required."""
     probes = api.deps.probes
     timeout_s = api.deps.limits.probe_timeout_s
-    results = await asyncio.gather(*(_ask(name, probe, timeout_s) for name, probe in probes.items()))
+    results = await asyncio.gather(*(ask(name, probe, timeout_s) for name, probe in probes.items()))
     checks = dict(zip(probes, results, strict=True))
     if all(check.ok for check in results):
         return ReadyOut(status="ready", checks=checks)
@@ -76,7 +76,7 @@ async def get_metrics(request: Request, api: Deps) -> Response:
     return Response(body, headers={"Content-Type": content_type})
 
 
-async def _ask(name: str, probe: Probe, timeout_s: float) -> CheckOut:
+async def ask(name: str, probe: Probe, timeout_s: float) -> CheckOut:
     """The reason goes to the log: this page is open, and the reason may name hosts."""
     try:
         async with asyncio.timeout(timeout_s):

@@ -1,0 +1,63 @@
+"""The channels of a number, one by one: who holds each, and since when."""
+
+from datetime import datetime
+from uuid import UUID
+
+from fastapi import APIRouter
+from pydantic import Field
+
+from trunkline.api.auth import API_ROOT, ReadKey
+from trunkline.api.deps import Deps
+from trunkline.api.models import READ_ERRORS, Out, found
+from trunkline.states import AttemptState
+from trunkline.store import live, numbers
+from trunkline.store.tenants import PLATFORM
+
+router = APIRouter(prefix=f"{API_ROOT}/numbers", tags=["numbers"])
+
+
+class HolderOut(Out):
+    channel_no: int
+    attempt_id: UUID
+    lead_id: UUID | None = Field(description="null for a call that came in.")
+    direction: str
+    merchant_id: str
+    to_phone: str
+    from_phone: str
+    state: AttemptState
+    carrier_call_id: str | None
+    held_since: datetime
+    answered_at: datetime | None
+    pod: str | None
+
+
+class ChannelsOut(Out):
+    number_id: UUID
+    e164: str
+    max_channels: int
+    is_whole: bool = Field(
+        description="false: the number is shared with you, and only your own calls are told."
+    )
+    holders: list[HolderOut] = Field(
+        description="By channel. A channel that is not here is free, or not told."
+    )
+
+
+@router.get(
+    "/{number_id}/channels",
+    response_model=ChannelsOut,
+    responses=READ_ERRORS,
+    summary="Who holds its channels",
+)
+async def list_channels(number_id: UUID, who: ReadKey, api: Deps) -> ChannelsOut:
+    async with api.store.reading() as connection:
+        number = found(await numbers.get(connection, who.tenant, number_id), "number")
+        owns = who.tenant.owns(number.tenant)
+        holders = await live.holders(connection, PLATFORM if owns else who.tenant, number_id)
+    return ChannelsOut(
+        number_id=number.id,
+        e164=number.e164,
+        max_channels=number.max_channels,
+        is_whole=owns,
+        holders=[HolderOut.model_validate(holder) for holder in holders],
+    )

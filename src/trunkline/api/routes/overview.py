@@ -1,0 +1,113 @@
+"""What goes on now, in one answer: for the console, for `trunkline top`, for a screen on the wall."""
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from fastapi import APIRouter
+from pydantic import AliasChoices, Field
+
+from trunkline.api.auth import API_ROOT, ReadKey
+from trunkline.api.deps import Deps
+from trunkline.api.models import READ_ERRORS, Out
+from trunkline.store import live
+from trunkline.store.live import Process, Recent, Slice
+
+router = APIRouter(prefix=f"{API_ROOT}/overview", tags=["operation"])
+
+WINDOW_S = 300
+SLICE_S = 5
+# A process says that it is here every 5 s.
+SILENT_S = 20.0
+
+
+class ChannelsOut(Out):
+    capacity: int
+    held: int
+
+
+class SliceOut(Out):
+    at: datetime
+    dials: int
+    p50_s: float | None = Field(description="How late they left, as medians; null for inbound calls alone.")
+    p99_s: float | None
+
+
+class QueueOut(Out):
+    merchant_id: str
+    campaign_id: UUID | None
+    pool: str = Field(validation_alias=AliasChoices("pool_id", "pool"))
+    first_due_at: datetime
+    due: int = Field(description=f"Leads whose time has come, counted up to {live.COUNT_MAX}.")
+    waiting: int = Field(description=f"All that wait, counted up to {live.COUNT_MAX}.")
+
+
+class ProcessOut(Out):
+    id: str
+    roles: list[str]
+    started_at: datetime
+    silent_s: float = Field(description="Since it was last heard of.")
+    is_alive: bool
+    is_leader: bool
+
+
+class OverviewOut(Out):
+    at: datetime
+    calls: dict[str, int] = Field(description="Calls that hold a channel now, by state.")
+    channels: ChannelsOut = Field(description="Of your own numbers.")
+    window_s: int
+    slice_s: int
+    since: datetime = Field(
+        description="How far back the slices reach: under heavy load not the whole window."
+    )
+    slices: list[SliceOut] = Field(
+        description="What was dialled, oldest first. Slices without a dial are left out."
+    )
+    endings: dict[str, int] = Field(description="How the calls of these slices have ended so far.")
+    queues: list[QueueOut] = Field(description=f"Up to {live.QUEUES_MAX}, the longest waiting first.")
+    leads_about: int | None = Field(description="An estimate; null while there is none, and to tenants.")
+    processes: list[ProcessOut] = Field(description="To keys of the platform; empty to others.")
+    is_led: bool | None = Field(description="Whether a leader is there; null to tenants.")
+
+
+@router.get("", response_model=OverviewOut, responses=READ_ERRORS, summary="What goes on now")
+async def get_overview(who: ReadKey, api: Deps) -> OverviewOut:
+    """Calls, channels, pace, lateness, queues and processes. It costs the same with a million leads as with ten."""
+    tenant = who.tenant
+    async with api.store.reading() as connection:
+        recent = await live.recent(connection, tenant, window_s=WINDOW_S, slice_s=SLICE_S)
+        processes = await live.processes(connection) if tenant.is_platform else []
+        return OverviewOut(
+            at=api.deps.clock.now(),
+            calls=await live.calls(connection, tenant),
+            channels=ChannelsOut.model_validate(await live.channels(connection, tenant)),
+            window_s=WINDOW_S,
+            slice_s=SLICE_S,
+            since=_since(recent, api.deps.clock.now(), exact=tenant.is_platform),
+            slices=[_slice(each) for each in recent.slices],
+            endings=recent.endings,
+            queues=[QueueOut.model_validate(queue) for queue in await live.queues(connection, tenant)],
+            leads_about=await live.lead_estimate(connection) if tenant.is_platform else None,
+            processes=[_process(each) for each in processes],
+            is_led=any(each.is_leader for each in processes) if tenant.is_platform else None,
+        )
+
+
+def _since(recent: Recent, now: datetime, *, exact: bool) -> datetime:
+    """To a tenant only the minute: how far it reaches tells how much others dial."""
+    since = recent.since or now - timedelta(seconds=WINDOW_S)
+    return since if exact else since.replace(second=0, microsecond=0)
+
+
+def _slice(each: Slice) -> SliceOut:
+    return SliceOut.model_validate(each)
+
+
+def _process(each: Process) -> ProcessOut:
+    return ProcessOut(
+        id=each.id,
+        roles=each.roles,
+        started_at=each.started_at,
+        silent_s=round(each.silent_s, 1),
+        is_alive=each.silent_s < SILENT_S,
+        is_leader=each.is_leader,
+    )

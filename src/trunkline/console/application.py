@@ -1,0 +1,129 @@
+"""The console's routes, and what happens around each: who is it, may they, what if something is away."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from trunkline.api.deps import Api
+from trunkline.console.asking import Refused
+from trunkline.console.desk import Desk, comes_from_here, read_form, to_sign_in
+from trunkline.console.frame import look_around
+from trunkline.console.health import Health
+from trunkline.console.rendering import Renderer, say
+from trunkline.console.sessions import Seals
+from trunkline.console.sign_in import SignIn
+from trunkline.console.sitemap import ACTIONS, PAGES
+from trunkline.console.static_files import StaticFiles
+from trunkline.console.streams import Streams
+from trunkline.console.visits import ROOT, Action, Page, Shown, Visit, back
+from trunkline.errors import StoreUnavailable
+from trunkline.telemetry import get_logger
+
+log = get_logger(__name__)
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+_CANNOT_TELL = Refused(
+    503, "store_unavailable", "Postgres cannot be reached, so nobody can be signed in. Try again in a moment."
+)
+
+
+class Console:
+    """Pages for people, on the API's application."""
+
+    def __init__(self, app: FastAPI, secrets: Sequence[str], *, is_secure: bool = False):
+        api: Api = app.state.api
+        static = StaticFiles()
+        self._health = Health(api.deps)
+        self._desk = Desk(api, Seals(secrets), self._health, is_secure=is_secure)
+        self._renderer = Renderer(static)
+        self._streams = Streams()
+        sign_in = SignIn(self._desk, self._renderer)
+        self._routes: list[Route] = [
+            self._route("/static/{name}", static.serve),
+            *(self._route(path, endpoint, method) for method, path, endpoint in sign_in.routes()),
+            *(self._route(path, self._page(page)) for path, page in PAGES.items()),
+            *(self._route(path, self._action(action), "POST") for path, action in ACTIONS.items()),
+            self._route("/{rest:path}", self._page(_nowhere)),
+        ]
+        app.router.routes.extend(self._routes)
+        self.link_for = sign_in.link_for
+
+    def close(self) -> None:
+        self._streams.close()
+
+    def _route(self, path: str, endpoint: Endpoint, method: str = "GET") -> Route:
+        async def serve(request: Request) -> Response:
+            request.scope["route"] = route  # for the metrics: a template, never an address with ids in it
+            try:
+                return await endpoint(request)
+            except StoreUnavailable as error:
+                log.warning("console.store_unavailable", reason=str(error))
+                return self._renderer.outside(request, "outage.html", {"problem": _CANNOT_TELL}, 503)
+
+        route = Route(ROOT + path, serve, methods=[method])
+        return route
+
+    def _page(self, page: Page) -> Endpoint:
+        async def show(request: Request) -> Response:
+            visit = await self._desk.admit(request)
+            if visit is None:
+                return to_sign_in(request)
+            if "text/event-stream" in request.headers.get("accept", ""):
+                return self._streams.answer(lambda: self._live(visit, page))
+            frame = await look_around(visit, self._health, self._desk.now)
+            return self._renderer.page(visit, await self._shown(visit, page), frame)
+
+        return show
+
+    async def _live(self, visit: Visit, page: Page) -> str | None:
+        if await self._desk.who(visit.session) is None:
+            return None
+        frame = await look_around(visit, self._health, self._desk.now)
+        return self._renderer.fragment(visit, await self._shown(visit, page), frame)
+
+    async def _shown(self, visit: Visit, page: Page) -> Shown:
+        """A refusal is a page too: it says what is away, missing or forbidden."""
+        try:
+            return await page(visit)
+        except Refused as refused:
+            return Shown("refused.html", {"problem": refused}, refused.status)
+
+    def _action(self, action: Action) -> Endpoint:
+        async def do(request: Request) -> Response:
+            visit = await self._desk.admit(request)
+            if visit is None:
+                return to_sign_in(request)
+            form = await read_form(request)
+            if not comes_from_here(request) or not self._is_genuine(visit, form):
+                return self._renderer.outside(request, "outage.html", {"problem": _FORGED}, 403)
+            return await self._done(replace(visit, form=form), action)
+
+        return do
+
+    async def _done(self, visit: Visit, action: Action) -> Response:
+        try:
+            done = await action(visit)
+        except Refused as refused:
+            response = RedirectResponse(back(visit, ""), 303)
+            say(response, refused.sentence, "error")
+            return response
+        response = RedirectResponse(done.to, 303)
+        say(response, done.sentence, "done")
+        return response
+
+    def _is_genuine(self, visit: Visit, form: dict[str, Any]) -> bool:
+        return self._desk.seals.is_form_token(visit.session, form.get("token", ""))
+
+
+async def _nowhere(visit: Visit) -> Shown:
+    raise Refused(404, "not_found", "There is no such page.")
+
+
+_FORGED = Refused(
+    403, "forged", "This form was not sent from the console, or is too old. Go back and try again."
+)

@@ -1,0 +1,39 @@
+"""The audit log: what was done by whom, and when."""
+
+from datetime import UTC, datetime, time, timedelta
+
+from trunkline.console.asking import Refused
+from trunkline.console.visits import Shown, Visit
+
+PAGE = 100
+
+
+async def show(visit: Visit) -> Shown:
+    filters = {name: visit.given(name) for name in ("actor", "action", "subject", "day")}
+    since, until = _day(filters["day"])
+    found = await visit.api.get(
+        "/audit",
+        {
+            "actor": filters["actor"],
+            "action": filters["action"],
+            "subject": filters["subject"],
+            "since": since,
+            "until": until,
+            "cursor": visit.given("cursor"),
+            "limit": PAGE,
+        },
+    )
+    return Shown(
+        "audit.html", {"lines": found["items"], "next_cursor": found["next_cursor"], "filters": filters}
+    )
+
+
+def _day(text: str | None) -> tuple[str | None, str | None]:
+    """A whole day, in UTC like every moment here."""
+    if text is None:
+        return None, None
+    try:
+        day = datetime.combine(datetime.fromisoformat(text).date(), time(), UTC)
+    except ValueError:
+        raise Refused(422, "invalid_request", "This is no day: write 2030-05-01.") from None
+    return day.isoformat(), (day + timedelta(days=1)).isoformat()

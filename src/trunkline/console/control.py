@@ -1,0 +1,90 @@
+"""Control: stopping and resuming with a reason, flags, alarms."""
+
+from typing import Any
+
+from trunkline.console.asking import Refused, segment
+from trunkline.console.visits import Done, Shown, Visit, at, back
+
+SCOPES = ("kill_switch", "promoter", "reseller", "merchant", "campaign", "number", "carrier")
+_WHOLE = {"kill_switch": "kill-switch", "promoter": "promoter"}
+LISTED = 100
+
+
+async def show(visit: Visit) -> Shown:
+    stops = await visit.api.get("/controls", {"limit": LISTED})
+    flags = await visit.api.get("/flags", {"limit": LISTED})
+    alarms = await visit.api.get("/alarms", {"limit": LISTED})
+    return Shown(
+        "control.html",
+        {
+            "stops": stops["items"],
+            "flags": flags["items"],
+            "alarms": alarms["items"],
+            "scopes": SCOPES if visit.who.tenant.is_platform else SCOPES[2:],
+            "wanted": {name: visit.given(name) for name in ("scope", "subject")},
+            "may_act": visit.may(),
+            "is_platform": visit.who.tenant.is_platform,
+        },
+    )
+
+
+async def stop(visit: Visit) -> Done:
+    path, name = _subject(visit)
+    body: dict[str, Any] = {"reason": visit.form.get("reason", "")}
+    if minutes := visit.form.get("minutes"):
+        body["duration_s"] = _seconds(minutes, "minutes", 60)
+    if ramp := visit.form.get("ramp_s"):
+        body["ramp_s"] = _seconds(ramp, "ramp_s", 1)
+    await visit.api.put(path, body)
+    return Done(f"{name} is stopped: no new call is started within a second.", back(visit, "/control"))
+
+
+async def resume(visit: Visit) -> Done:
+    path, name = _subject(visit)
+    query: dict[str, Any] = {"reason": visit.form.get("reason", "")}
+    if ramp := visit.form.get("ramp_s"):
+        query["ramp_s"] = _seconds(ramp, "ramp_s", 1)
+    if (set_by := visit.form.get("set_by")) and visit.form.get("scope") not in _WHOLE:
+        query["set_by"] = set_by
+    state = await visit.api.delete(path, query)
+    said = "goes on" if state["state"] != "stopped" else "is still stopped by somebody else"
+    return Done(f"{name} {said}.", back(visit, "/control"))
+
+
+async def set_flag(visit: Visit) -> Done:
+    """With those it names left as they are: this form changes the switch and the percentage."""
+    name = visit.part("flag")
+    flags = await visit.api.get("/flags", {"limit": LISTED})
+    now = next((flag for flag in flags["items"] if flag["name"] == name), None)
+    body = {
+        "enabled": "enabled" in visit.form,
+        "percentage": _seconds(visit.form.get("percentage", "100"), "percentage", 1),
+        "resellers": now["resellers"] if now else {},
+        "merchants": now["merchants"] if now else {},
+        "reason": visit.form.get("reason", ""),
+    }
+    await visit.api.put(f"/flags/{segment(name)}", body)
+    return Done(f"The flag {name} is set.", at("/control") + "#flags")
+
+
+async def clear_alarm(visit: Visit) -> Done:
+    reason = {"reason": visit.form.get("reason", "")}
+    alarm = await visit.api.post(f"/alarms/{segment(visit.part('alarm_id'))}/clear", reason)
+    return Done(f"The alarm {alarm['name']} is cleared.", back(visit, "/control"))
+
+
+def _subject(visit: Visit) -> tuple[str, str]:
+    """The path of what a form names, and how to speak of it."""
+    scope, subject = visit.form.get("scope", ""), visit.form.get("subject", "")
+    if scope not in SCOPES:
+        raise Refused(422, "invalid_request", "Choose what to stop.")
+    if scope in _WHOLE:
+        return f"/controls/{_WHOLE[scope]}", "Everything" if scope == "kill_switch" else "The promoter"
+    # The subject of a campaign is stored as merchant/campaign; its address is the campaign alone.
+    return f"/controls/{scope}/{segment(subject.rpartition('/')[2])}", f"The {scope} {subject}"
+
+
+def _seconds(text: str, field: str, unit_s: int) -> int:
+    if not text.isdecimal():
+        raise Refused(422, "invalid_request", "A number is wrong.", {field: "Give a whole number."})
+    return int(text) * unit_s

@@ -1,0 +1,50 @@
+"""Numbers as their channels: who holds each, and since when."""
+
+from trunkline.console.asking import segment
+from trunkline.console.visits import Done, Shown, Visit, back
+
+PAGE = 50
+# More squares than these are drawn as one bar.
+SQUARES_MAX = 120
+
+
+async def show(visit: Visit) -> Shown:
+    query = {"limit": PAGE, "pool": visit.given("pool"), "cursor": visit.given("cursor")}
+    found = await visit.api.get("/numbers", query)
+    return Shown(
+        "numbers.html",
+        {
+            "numbers": found["items"],
+            "next_cursor": found["next_cursor"],
+            "pool": visit.given("pool"),
+            "squares_max": SQUARES_MAX,
+        },
+    )
+
+
+async def show_one(visit: Visit) -> Shown:
+    number = await visit.api.get(_path(visit))
+    channels = await visit.api.get(f"{_path(visit)}/channels")
+    control = await visit.api.get(f"/controls/number/{segment(number['id'])}")
+    holders = {holder["channel_no"]: holder for holder in channels["holders"]}
+    last = max([number["max_channels"], *holders])
+    return Shown(
+        "number.html",
+        {
+            "number": number,
+            "is_whole": channels["is_whole"],
+            "channels": [(channel, holders.get(channel)) for channel in range(1, last + 1)],
+            "control": control,
+            "may_change": visit.who.tenant.is_platform and visit.may(),
+        },
+    )
+
+
+async def set_status(visit: Visit) -> Done:
+    status = visit.form.get("status", "")
+    number = await visit.api.patch(_path(visit), {"status": status})
+    return Done(f"{number['e164']} is {number['status']}.", back(visit, "/numbers"))
+
+
+def _path(visit: Visit) -> str:
+    return f"/numbers/{segment(visit.part('number_id'))}"

@@ -1,0 +1,123 @@
+"""From a template and its values to a response that loads nothing from elsewhere."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote, unquote, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from trunkline import __version__
+from trunkline.console import words
+from trunkline.console.frame import Frame
+from trunkline.console.static_files import StaticFiles
+from trunkline.console.visits import ROOT, Shown, Visit, at
+
+SAID = "trunkline_said"
+SAID_S = 60
+THEME = "trunkline_theme"
+THEMES = ("auto", "light", "dark")
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
+        "frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+
+
+class Renderer:
+    def __init__(self, static: StaticFiles):
+        self._environment = Environment(
+            loader=PackageLoader("trunkline.console"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.filters |= {
+            "exact": words.exact,
+            "clock": words.clock,
+            "count": words.count,
+            "label": words.label,
+            "ms": words.milliseconds,
+            "address": _address,
+            "plain": words.plain,
+            "said": words.said,
+            "short": words.short,
+            "span": words.span,
+        }
+        self._environment.globals |= {
+            "at": at,
+            "root": ROOT,
+            "static": static.address,
+            "tone": words.tone,
+            "version": __version__,
+        }
+
+    def page(self, visit: Visit, shown: Shown, frame: Frame) -> Response:
+        """The whole page, with what the last action had to say."""
+        kind, said = _said(visit.request)
+        text = self._render(shown, visit, frame, layout="base.html", said=said, said_kind=kind)
+        response = HTMLResponse(text, shown.status, headers=HEADERS)
+        if said:
+            response.delete_cookie(SAID, path=ROOT)
+        return response
+
+    def fragment(self, visit: Visit, shown: Shown, frame: Frame) -> str:
+        """The live part alone."""
+        return self._render(shown, visit, frame, layout="fragment.html", said="", said_kind="")
+
+    def outside(
+        self, request: Request, template: str, values: Mapping[str, Any], status: int = 200
+    ) -> Response:
+        """A page for somebody who is not signed in."""
+        text = self._environment.get_template(template).render(theme=theme_of(request), **values)
+        return HTMLResponse(text, status, headers=HEADERS)
+
+    def _render(self, shown: Shown, visit: Visit, frame: Frame, **more: str) -> str:
+        return self._environment.get_template(shown.template).render(
+            visit=visit,
+            who=visit.who,
+            frame=frame,
+            path=visit.request.url.path,
+            theme=theme_of(visit.request),
+            ago=_distance(frame.now),
+            **more,
+            **shown.values,
+        )
+
+
+def _address(query: Mapping[str, object]) -> str:
+    """The part of an address behind the question mark, without what was left open."""
+    return urlencode({name: value for name, value in query.items() if value not in (None, "")})
+
+
+def say(response: Response, sentence: str, kind: str) -> None:
+    """Tell it on the next page."""
+    response.set_cookie(
+        SAID, quote(f"{kind}|{sentence[:1000]}"), max_age=SAID_S, path=ROOT, httponly=True, samesite="strict"
+    )
+
+
+def theme_of(request: Request) -> str:
+    wanted = request.cookies.get(THEME, "auto")
+    return wanted if wanted in THEMES else "auto"
+
+
+def _said(request: Request) -> tuple[str, str]:
+    kind, _, sentence = unquote(request.cookies.get(SAID, "")).partition("|")
+    return ("error" if kind == "error" else "done"), sentence
+
+
+def _distance(now: datetime) -> Any:
+    def distance(value: str | datetime | None) -> str:
+        return words.distance(value, now)
+
+    return distance

@@ -1,0 +1,71 @@
+"""Sessions and sign-in links: sealed texts that name a key by its hash, and end.
+
+Sealed under TRUNKLINE_SECRET_KEY, so nobody reads or makes one without it, and every process of an installation opens
+those of the others. With two secrets both open, the first seals.
+"""
+
+import hmac
+from base64 import urlsafe_b64encode
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+
+from trunkline.model import new_id
+
+# The secret also signs URLs and seals credentials: each use has its own derived key.
+_PURPOSE = b"trunkline console session 1"
+_FORGERY_PURPOSE = b"trunkline console forms 1"
+
+SESSION_S = 12 * 3600
+LINK_S = 15 * 60
+SEALED_MAX = 1000
+
+Kind = Literal["session", "link"]
+
+
+class Pass(msgspec.Struct, frozen=True, array_like=True):
+    """What is sealed: a session, or a link that becomes one. `key_hash` is the SHA-256 of the API key."""
+
+    kind: Kind
+    id: UUID
+    key_hash: bytes
+    ends_at: datetime
+
+
+class Seals:
+    def __init__(self, secrets: Sequence[str]):
+        if not secrets or not all(secrets):
+            raise ValueError("at least one secret, and none of them empty")
+        derived = [hmac.digest(secret.encode(), _PURPOSE, "sha256") for secret in secrets]
+        self._fernet = MultiFernet([Fernet(urlsafe_b64encode(key)) for key in derived])
+        self._forgery_key = hmac.digest(secrets[0].encode(), _FORGERY_PURPOSE, "sha256")
+
+    def session(self, key_hash: bytes, now: datetime) -> Pass:
+        return Pass("session", new_id(), key_hash, now.astimezone(UTC) + timedelta(seconds=SESSION_S))
+
+    def link(self, key_hash: bytes, now: datetime) -> Pass:
+        return Pass("link", new_id(), key_hash, now.astimezone(UTC) + timedelta(seconds=LINK_S))
+
+    def seal(self, given: Pass) -> str:
+        return self._fernet.encrypt(msgspec.msgpack.encode(given)).decode()
+
+    def open(self, kind: Kind, sealed: str, now: datetime) -> Pass | None:
+        """None for what is not ours, of another kind, or over."""
+        if not sealed or len(sealed) > SEALED_MAX or not sealed.isascii():
+            return None
+        try:
+            found = msgspec.msgpack.decode(self._fernet.decrypt(sealed.encode()), type=Pass)
+        except (InvalidToken, msgspec.DecodeError, msgspec.ValidationError):
+            return None
+        return found if found.kind == kind and found.ends_at > now else None
+
+    def form_token(self, session: Pass) -> str:
+        """What every form of this session carries: another site cannot know it."""
+        return hmac.new(self._forgery_key, session.id.bytes, "sha256").hexdigest()
+
+    def is_form_token(self, session: Pass, given: str) -> bool:
+        return hmac.compare_digest(self.form_token(session).encode(), given.encode())

@@ -1,0 +1,35 @@
+"""Every page and every action of the console, by address. A test opens each page and tries each action."""
+
+from collections.abc import Mapping
+
+from trunkline.console import audit, control, jobs, lead, leads, numbers, overview
+from trunkline.console.visits import Action, Page
+
+PAGES: Mapping[str, Page] = {
+    "": overview.show,
+    "/leads": leads.show,
+    "/leads/{lead_id}": lead.show,
+    "/numbers": numbers.show,
+    "/numbers/{number_id}": numbers.show_one,
+    "/jobs": jobs.show,
+    "/jobs/{job_id}": jobs.show_one,
+    "/control": control.show,
+    "/audit": audit.show,
+}
+
+ACTIONS: Mapping[str, Action] = {
+    "/leads/{lead_id}/call-now": lead.call_now,
+    "/leads/{lead_id}/change": lead.change,
+    "/leads/{lead_id}/abort": lead.abort,
+    "/leads/{lead_id}/never-call": lead.never_call,
+    "/numbers/{number_id}/status": numbers.set_status,
+    "/jobs/types/{job_type}/pause": jobs.pause,
+    "/jobs/types/{job_type}/resume": jobs.resume,
+    "/jobs/replay": jobs.replay_dead,
+    "/jobs/{job_id}/retry": jobs.retry,
+    "/jobs/{job_id}/cancel": jobs.cancel,
+    "/control/stop": control.stop,
+    "/control/resume": control.resume,
+    "/control/flags/{flag}": control.set_flag,
+    "/alarms/{alarm_id}/clear": control.clear_alarm,
+}

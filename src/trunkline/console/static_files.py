@@ -1,0 +1,42 @@
+"""Style, script and icon. They are named with a hash of their content, so a browser keeps them until they change."""
+
+import hashlib
+from dataclasses import dataclass
+from importlib.resources import files
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from trunkline.console.visits import ROOT
+
+TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+HASH_LENGTH = 12
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    content: bytes
+    version: str
+    media_type: str
+
+
+class StaticFiles:
+    def __init__(self) -> None:
+        folder = files("trunkline.console") / "static"
+        self._files = {entry.name: _read(entry.name, entry.read_bytes()) for entry in folder.iterdir()}
+
+    def address(self, name: str) -> str:
+        return f"{ROOT}/static/{name}?v={self._files[name].version}"
+
+    async def serve(self, request: Request) -> Response:
+        file = self._files.get(request.path_params["name"])
+        if file is None:
+            return PlainTextResponse("There is no such file.", 404)
+        is_current = request.query_params.get("v") == file.version
+        kept = "public, max-age=31536000, immutable" if is_current else "no-cache"
+        return Response(file.content, media_type=file.media_type, headers={"Cache-Control": kept})
+
+
+def _read(name: str, content: bytes) -> _File:
+    version = hashlib.sha256(content).hexdigest()[:HASH_LENGTH]
+    return _File(content, version, TYPES[name.rpartition(".")[2]])

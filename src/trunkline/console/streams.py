@@ -1,0 +1,64 @@
+"""Live pages: the page's own function, asked again every two seconds, its live part sent when it has changed.
+
+A stream ends with its session, with the process, and when nobody reads it. There is a limit on
+how many there are, so that a wall of screens cannot starve the API.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+
+from trunkline.console.rendering import HEADERS
+
+EVERY_S = 2.0
+STREAMS_MAX = 100
+# A browser that lost the stream comes back after this long.
+RETRY_MS = 3000
+
+# The live part of a page as it is now; None: whoever looks is no longer signed in.
+Look = Callable[[], Awaitable[str | None]]
+
+
+class Streams:
+    def __init__(self) -> None:
+        self._open = 0
+        self._closing = asyncio.Event()
+
+    def close(self) -> None:
+        """The process stops: let go of everybody who watches."""
+        self._closing.set()
+
+    def answer(self, look: Look) -> Response:
+        if self._open >= STREAMS_MAX or self._closing.is_set():
+            return PlainTextResponse("Too many live pages are open.", 503, headers={"Retry-After": "30"})
+        return StreamingResponse(self._events(look), media_type="text/event-stream", headers=HEADERS)
+
+    async def _events(self, look: Look) -> AsyncIterator[str]:
+        self._open += 1
+        try:
+            yield f"retry: {RETRY_MS}\n\n"
+            last = ""
+            while not self._closing.is_set():
+                html = await look()
+                if html is None:
+                    yield "event: ended\ndata: signed out\n\n"
+                    return
+                yield event("live", html) if html != last else ": still here\n\n"
+                last = html
+                await self._pause()
+        finally:
+            self._open -= 1
+
+    async def _pause(self) -> None:
+        try:
+            async with asyncio.timeout(EVERY_S):
+                await self._closing.wait()
+        except TimeoutError:
+            pass
+
+
+def event(name: str, text: str) -> str:
+    """Every line of the text is a data line of its own: the format knows no other line breaks."""
+    lines = "".join(f"data: {line}\n" for line in text.splitlines())
+    return f"event: {name}\n{lines}\n"

@@ -1,0 +1,19 @@
+"""What the console has to remember: links that were used and sessions that were signed out."""
+
+from datetime import datetime
+from uuid import UUID
+
+from trunkline.store.database import Connection
+from trunkline.store.sql import query
+
+_SPEND = query("console/spend")
+_IS_SPENT = query("console/is_spent")
+
+
+async def spend(conn: Connection, spent_id: UUID, until: datetime) -> bool:
+    """False if it was spent before: of two who try at once, one gets True."""
+    return await conn.fetchval(_SPEND, spent_id, until) is not None
+
+
+async def is_spent(conn: Connection, spent_id: UUID) -> bool:
+    return bool(await conn.fetchval(_IS_SPENT, spent_id))

@@ -1,0 +1,133 @@
+"""What goes on now, for people who watch. Every question reads a bounded number of rows, whatever the tables hold."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+
+from trunkline.store.database import Connection
+from trunkline.store.rows import pick
+from trunkline.store.sql import query
+from trunkline.store.tenants import Tenant
+
+_CALLS = query("live/calls")
+_CHANNELS = query("live/channels")
+_RECENT = query("live/recent")
+_QUEUES = query("live/queues")
+_LEAD_ESTIMATE = query("live/lead_estimate")
+_PROCESSES = query("live/processes")
+_HOLDERS = query("live/holders")
+
+# Read in about 20 ms. At 66 dials per second that is the whole window.
+RECENT_MAX = 20_000
+QUEUES_MAX = 50
+# A queue is counted up to here, and looked for among this many.
+COUNT_MAX = 1_000
+FLOWS_MAX = 2_000
+PROCESSES_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    capacity: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What was dialled in a slice of time, and how late."""
+
+    at: datetime
+    dials: int
+    p50_s: float | None
+    p99_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    # None: nothing was dialled in the window.
+    since: datetime | None
+    slices: Sequence[Slice]
+    endings: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    merchant_id: str
+    campaign_id: UUID | None
+    pool_id: str
+    first_due_at: datetime
+    due: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    id: str
+    roles: list[str]
+    started_at: datetime
+    silent_s: float
+    is_leader: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelHolder:
+    channel_no: int
+    attempt_id: UUID
+    lead_id: UUID | None
+    direction: str
+    merchant_id: str
+    to_phone: str
+    from_phone: str
+    state: str
+    carrier_call_id: str | None
+    held_since: datetime
+    answered_at: datetime | None
+    pod: str | None
+
+
+async def calls(conn: Connection, tenant: Tenant) -> dict[str, int]:
+    rows = await conn.fetch(_CALLS, tenant.reseller_id, tenant.merchant_id)
+    return {row["state"]: row["calls"] for row in rows}
+
+
+async def channels(conn: Connection, tenant: Tenant) -> Channels:
+    row = await conn.fetchrow(_CHANNELS, tenant.reseller_id, tenant.merchant_id)
+    assert row is not None, "an aggregate has one row"
+    return pick(Channels, row)
+
+
+async def recent(conn: Connection, tenant: Tenant, *, window_s: int, slice_s: int) -> Recent:
+    rows = await conn.fetch(_RECENT, tenant.reseller_id, tenant.merchant_id, window_s, slice_s, RECENT_MAX)
+    return Recent(
+        since=rows[0]["since"] if rows else None,
+        slices=[_slice(row) for row in rows if row["is_slice"]],
+        endings={row["ending"]: row["calls"] for row in rows if not row["is_slice"] and row["ending"]},
+    )
+
+
+async def queues(conn: Connection, tenant: Tenant) -> list[Queue]:
+    rows = await conn.fetch(_QUEUES, tenant.reseller_id, tenant.merchant_id, QUEUES_MAX, COUNT_MAX, FLOWS_MAX)
+    return [pick(Queue, row) for row in rows]
+
+
+async def lead_estimate(conn: Connection) -> int | None:
+    """None while nobody has looked: the table is young."""
+    estimate = int(await conn.fetchval(_LEAD_ESTIMATE))
+    return estimate if estimate >= 0 else None
+
+
+async def processes(conn: Connection) -> list[Process]:
+    return [pick(Process, row) for row in await conn.fetch(_PROCESSES, PROCESSES_MAX)]
+
+
+async def holders(conn: Connection, tenant: Tenant, number_id: UUID) -> list[ChannelHolder]:
+    rows = await conn.fetch(_HOLDERS, tenant.reseller_id, tenant.merchant_id, number_id)
+    return [pick(ChannelHolder, row) for row in rows]
+
+
+def _slice(row: asyncpg.Record) -> Slice:
+    p50_s, p99_s = row["lateness_s"] or (None, None)
+    return Slice(row["slice"], row["calls"], p50_s, p99_s)

@@ -1,0 +1,2 @@
+-- Was it used, or signed out?
+SELECT EXISTS (SELECT FROM console_spent WHERE id = $1)

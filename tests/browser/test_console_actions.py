@@ -1,0 +1,219 @@
+"""Every action in a real browser, and its effect in the database."""
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from trunkline.console.sitemap import ACTIONS
+from trunkline.testing.console_world import Site
+
+LATER = "2031-01-01T00:00:00Z"
+_DEAD = """
+INSERT INTO job_dead (id, created_at, died_at, fence, priority, attempt_count, max_attempts, job_type, payload,
+                      last_error_code, last_error_message)
+SELECT gen_random_uuid(), now(), now(), 1, 50, 3, 3, $1, '{}', 'timeout', 'the receiver did not answer'
+RETURNING id
+"""
+_PENDING = """
+INSERT INTO job_outbox (id, job_type, payload, priority, max_attempts, run_at)
+SELECT gen_random_uuid(), 'deliver_webhook', '{}', 50, 3, now() + interval '1 hour' RETURNING id
+"""
+Try = Callable[[Page, Site], None]
+TRIES: dict[str, Try] = {}
+
+
+def tries(path: str) -> Callable[[Try], Try]:
+    """This is how the action is tried. A test says that none is left out."""
+
+    def keep(attempt: Try) -> Try:
+        TRIES[path] = attempt
+        return attempt
+
+    return keep
+
+
+def said(page: Page) -> None:
+    expect(page.locator(".said.done")).to_be_visible()
+
+
+def lead_status(site: Site, lead_id: str) -> str:
+    return str(site.ask("SELECT status || coalesce(outcome, '') FROM leads WHERE id = $1::uuid", lead_id))
+
+
+@tries("/leads/{lead_id}/call-now")
+def call_now(page: Page, site: Site) -> None:
+    lead = site.make_lead("a1", "call-now", scheduled_at=LATER)
+    page.goto(f"{site.url}/console/leads?merchant_id=a1")
+    page.get_by_role("link", name=f"…{lead['id'][-8:]}").click()
+    expect(page.locator(".why")).to_contain_text("due")
+    page.get_by_role("button", name="Call now").click()
+    said(page)
+    assert site.ask("SELECT due_at <= clock_timestamp() FROM leads WHERE id = $1::uuid", lead["id"])
+
+
+@tries("/leads/{lead_id}/change")
+def change_lead(page: Page, site: Site) -> None:
+    lead = site.make_lead("a1", "change", scheduled_at=LATER)
+    page.goto(f"{site.url}/console/leads/{lead['id']}")
+    page.get_by_label("Priority").fill("7")
+    page.get_by_label("Call at (UTC)").fill("2032-03-04T05:06")
+    page.get_by_role("button", name="Change").click()
+    said(page)
+    changed = site.ask(
+        "SELECT priority || ' ' || (due_at AT TIME ZONE 'UTC') FROM leads WHERE id = $1::uuid", lead["id"]
+    )
+    assert changed == "7 2032-03-04 05:06:00"
+
+
+@tries("/leads/{lead_id}/abort")
+def abort_lead(page: Page, site: Site) -> None:
+    lead = site.make_lead("a1", "abort", scheduled_at=LATER)
+    page.goto(f"{site.url}/console/leads/{lead['id']}")
+    page.get_by_label("Abort, because").fill("sold out")
+    page.get_by_role("button", name="Abort").click()
+    said(page)
+    assert lead_status(site, lead["id"]) == "FINISHEDABORTED"
+    expect(page.locator(".timeline")).to_contain_text("sold out")
+
+
+@tries("/leads/{lead_id}/never-call")
+def never_call(page: Page, site: Site) -> None:
+    lead = site.make_lead("a1", "never", scheduled_at=LATER, phone="+14155550177")
+    page.goto(f"{site.url}/console/leads/{lead['id']}")
+    page.get_by_label("Never call this person again, because").fill("asked us to")
+    page.get_by_role("button", name="Add to the do-not-call list").click()
+    said(page)
+    assert site.ask("SELECT merchant_id FROM do_not_call WHERE phone = '+14155550177'") == "a1"
+
+
+@tries("/numbers/{number_id}/status")
+def drain_a_number(page: Page, site: Site) -> None:
+    number_id = site.world.api.numbers["a2-pool"]
+    page.goto(f"{site.url}/console/numbers/{number_id}")
+    page.get_by_role("button", name="draining").click()
+    said(page)
+    assert site.ask("SELECT status FROM numbers WHERE id = $1::uuid", number_id) == "draining"
+
+
+@tries("/jobs/types/{job_type}/pause")
+def pause_jobs(page: Page, site: Site) -> None:
+    page.goto(f"{site.url}/console/jobs")
+    page.get_by_label("Why pause deliver_webhook").fill("the receiver is being repaired")
+    page.locator("tr", has_text="deliver_webhook").get_by_role("button", name="Pause").click()
+    said(page)
+    assert (
+        site.ask("SELECT reason FROM job_pauses WHERE job_type = 'deliver_webhook'")
+        == "the receiver is being repaired"
+    )
+
+
+@tries("/jobs/types/{job_type}/resume")
+def resume_jobs(page: Page, site: Site) -> None:
+    if not site.ask("SELECT count(*) FROM job_pauses"):
+        pause_jobs(page, site)
+    page.goto(f"{site.url}/console/jobs")
+    page.locator("tr", has_text="deliver_webhook").get_by_role("button", name="Resume").click()
+    said(page)
+    assert site.ask("SELECT count(*) FROM job_pauses") == 0
+
+
+@tries("/jobs/replay")
+def replay_all(page: Page, site: Site) -> None:
+    dead = site.ask(_DEAD, "deliver_webhook")
+    page.goto(f"{site.url}/console/jobs")
+    expect(page.get_by_text("the receiver did not answer").first).to_be_visible()
+    page.get_by_role("button", name="Replay all").click()
+    said(page)
+    assert site.ask("SELECT count(*) FROM job_dead") == 0
+    assert site.ask("SELECT count(*) FROM job_outbox WHERE id = $1", dead) == 1
+
+
+@tries("/jobs/{job_id}/retry")
+def replay_one(page: Page, site: Site) -> None:
+    dead = site.ask(_DEAD, "deliver_webhook")
+    page.goto(f"{site.url}/console/jobs/{dead}")
+    page.get_by_role("button", name="Replay").click()
+    said(page)
+    assert site.ask("SELECT count(*) FROM job_dead WHERE id = $1", dead) == 0
+
+
+@tries("/jobs/{job_id}/cancel")
+def cancel_a_job(page: Page, site: Site) -> None:
+    job = site.ask(_PENDING)
+    page.goto(f"{site.url}/console/jobs/{job}")
+    page.get_by_label("Cancel, because").fill("not needed")
+    page.get_by_role("button", name="Cancel").click()
+    said(page)
+    assert site.ask("SELECT outcome FROM job_history WHERE id = $1", job) == "cancelled"
+
+
+@tries("/control/stop")
+def stop_one_merchant(page: Page, site: Site) -> None:
+    page.goto(f"{site.url}/console/control")
+    page.get_by_label("Which").fill("a2")
+    page.get_by_role("textbox", name="Reason", exact=True).fill("complaints")
+    page.get_by_role("button", name="Stop", exact=True).click()
+    said(page)
+    assert site.ask("SELECT reason FROM controls WHERE scope = 'merchant' AND subject = 'a2'") == "complaints"
+    expect(page.get_by_role("row", name="merchant a2")).to_contain_text("stopped")
+
+
+@tries("/control/resume")
+def kill_and_resume(page: Page, site: Site) -> None:
+    page.goto(f"{site.url}/console/control")
+    page.get_by_label("Stop everything, because").fill("wrong prompt")
+    page.get_by_role("button", name="Turn the kill switch on").click()
+    expect(page.locator(".banner.bad")).to_contain_text("The kill switch is on")
+    assert site.ask("SELECT ends_at IS NULL FROM controls WHERE scope = 'kill_switch'")
+    page.get_by_label("Turn it off, because").fill("prompt repaired")
+    page.get_by_role("button", name="Turn the kill switch off").click()
+    said(page)
+    assert site.ask("SELECT ends_at <= clock_timestamp() FROM controls WHERE scope = 'kill_switch'")
+    page.goto(f"{site.url}/console/audit?action=control")
+    expect(page.get_by_role("cell", name="prompt repaired")).to_be_visible()
+
+
+@tries("/control/flags/{flag}")
+def set_a_flag(page: Page, site: Site) -> None:
+    page.goto(f"{site.url}/console/control")
+    page.get_by_label("Percentage of event_dispatch").fill("25")
+    page.get_by_label("Why change event_dispatch").fill("first quarter")
+    page.get_by_role("button", name="Set").first.click()
+    said(page)
+    assert site.ask("SELECT percentage FROM flags WHERE name = 'event_dispatch'") == 25
+
+
+@tries("/alarms/{alarm_id}/clear")
+def clear_an_alarm(page: Page, site: Site) -> None:
+    alarm = site.background.run(site.world.api.objects_of("a2"))["alarm_id"]
+    page.goto(f"{site.url}/console/control")
+    row = (
+        page.get_by_role("row").filter(has_text="of-a2").filter(has=page.get_by_role("button", name="Clear"))
+    )
+    row.get_by_role("textbox").fill("looked at it")
+    row.get_by_role("button", name="Clear").click()
+    said(page)
+    assert site.ask("SELECT cleared_at IS NOT NULL FROM alarms WHERE id = $1::uuid", alarm)
+
+
+@pytest.mark.parametrize("path", ACTIONS)
+def test_an_action_does_what_it_says(page: Page, site: Site, path: str) -> None:
+    TRIES[path](page, site)
+
+
+def test_a_refusal_is_told_and_changes_nothing(page: Page, site: Site) -> None:
+    page.goto(f"{site.url}/console/control")
+    page.get_by_label("Which").fill("no-such-merchant")
+    page.get_by_role("textbox", name="Reason", exact=True).fill("complaints")
+    page.get_by_role("button", name="Stop", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("no such")
+    assert site.ask("SELECT count(*) FROM controls WHERE subject = 'no-such-merchant'") == 0
+
+
+def test_somebody_who_leaves_is_gone(page: Page, site: Site) -> None:
+    page.locator(".me summary").click()
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_text("You are signed out.")).to_be_visible()
+    page.goto(f"{site.url}/console")
+    expect(page.get_by_label("API key")).to_be_visible()

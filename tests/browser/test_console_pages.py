@@ -1,0 +1,121 @@
+"""Every page in a real browser: it opens, nothing complains, everybody can use it, and it stays live."""
+
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
+from playwright.sync_api import Browser, Page, expect
+
+from trunkline.console.sitemap import PAGES
+from trunkline.testing.console_world import Site
+
+_HOLD = """
+INSERT INTO attempts (id, lead_id, attempt_no, reseller_id, merchant_id, number_id, channel_no, carrier, account,
+                      to_phone, from_phone, state, carrier_call_id, dialer, lead_due_at, answered_at)
+SELECT gen_random_uuid(), $1::uuid, 1, 'a', 'a1', $2::uuid, 3, 'twilio', 'default', '+14155550123', '+14155550100',
+       'answered', 'CA-of-the-third', 'test', now(), now()
+RETURNING id
+"""
+_PAUSE = "INSERT INTO job_pauses (job_type, reason, paused_by) VALUES ('export', 'to be seen', 'test')"
+
+
+@pytest.fixture(scope="module")
+def ids(site: Site) -> dict[str, str]:
+    """An object of every kind, and a call on the third channel of a number."""
+    ids = site.background.run(site.world.api.objects_of("a1"))
+    site.ask(_HOLD, ids["lead_id"], ids["number_id"])
+    site.ask("UPDATE leads SET status = 'PROCESSING', attempt_count = 1 WHERE id = $1::uuid", ids["lead_id"])
+    site.make_lead("a1", "waits", scheduled_at="2031-01-01T00:00:00Z")
+    return ids
+
+
+def violations(page: Page) -> list[str]:
+    found: Any = Axe().run(page).response["violations"]
+    return [
+        f"{each['id']}: {node['html']} {node['failureSummary']}" for each in found for node in each["nodes"]
+    ]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_opens_for_everybody(page: Page, site: Site, ids: dict[str, str], path: str) -> None:
+    answer = page.goto(f"{site.url}/console{path.format_map(ids)}")
+    assert answer is not None
+    assert answer.status == 200
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    expect(page.locator("#live-state")).to_have_text("live")
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        assert violations(page) == [], scheme
+    page.set_viewport_size({"width": 375, "height": 700})
+    wider = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert wider <= 0, "a phone does not have to scroll sideways"
+
+
+def test_the_way_in_can_be_used_by_everybody(stranger: Page, site: Site, complaints: list[str]) -> None:
+    stranger.goto(f"{site.url}/console/leads?status=BACKLOG")
+    assert violations(stranger) == []
+    expect(stranger.get_by_label("API key")).to_be_focused()
+    stranger.keyboard.type("not-a-key-of-anybody")
+    stranger.keyboard.press("Enter")
+    expect(stranger.get_by_role("alert")).to_contain_text("unknown, revoked or expired")
+    # Chromium reports an answer of 403 by itself.
+    assert [text for text in complaints if "403" not in text] == []
+    complaints.clear()
+
+
+def test_a_link_signs_in_without_a_key(stranger: Page, site: Site) -> None:
+    link = site.world.console.link_for("admin-key-of-the-tests")
+    stranger.goto(f"{site.url}{link}")
+    stranger.wait_for_url(f"{site.url}/console")
+    expect(stranger.get_by_role("heading", name="Overview")).to_be_visible()
+
+
+def test_a_page_shows_what_happens_while_it_is_open(page: Page, site: Site, ids: dict[str, str]) -> None:
+    page.goto(f"{site.url}/console/leads?merchant_id=a2")
+    expect(page.get_by_text("No lead fits.")).to_be_visible()
+    site.make_lead("a2", "while-open", scheduled_at="2031-01-01T00:00:00Z")
+    expect(page.get_by_text("while-open")).to_be_visible()
+
+
+def test_what_somebody_types_is_not_overwritten(page: Page, site: Site, ids: dict[str, str]) -> None:
+    page.goto(f"{site.url}/console/jobs")
+    expect(page.locator("#live-state")).to_have_text("live")
+    field = page.get_by_label("Why pause deliver_webhook")
+    field.fill("half a sen")
+    with page.expect_console_message(lambda message: message.text == "live again"):
+        page.evaluate("stream.addEventListener('live', () => console.log('live again'))")
+        site.ask(_PAUSE)
+    expect(field).to_have_value("half a sen")
+    field.fill("")
+    page.keyboard.press("Tab")
+    expect(page.get_by_text("to be seen")).to_be_visible()
+
+
+def test_the_keyboard_reaches_the_page_and_the_search(page: Page, site: Site) -> None:
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the page")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#main")).to_be_focused()
+    page.keyboard.press("/")
+    expect(page.get_by_role("searchbox")).to_be_focused()
+    page.keyboard.type("+14155550123")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/console/leads?find=*")
+
+
+def test_light_and_dark_can_be_chosen(page: Page, site: Site) -> None:
+    page.locator(".me summary").click()
+    page.get_by_role("button", name="dark").click()
+    page.wait_for_url(f"{site.url}/console")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_a_page_works_without_its_script(browser: Browser, site: Site) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{site.url}/console/sign-in")
+    page.fill("#key", "admin-key-of-the-tests")
+    page.click("button")
+    page.goto(f"{site.url}/console/control")
+    expect(page.get_by_role("heading", name="Kill switch")).to_be_visible()
+    context.close()

@@ -1,0 +1,308 @@
+"""The console without a browser: who gets in, what they see, and what happens while engines are away."""
+
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from trunkline.api.deps import Probe
+from trunkline.console.desk import COOKIE
+from trunkline.console.sitemap import ACTIONS, PAGES
+from trunkline.testing.api_world import ADMIN_KEY, expect
+from trunkline.testing.asgi import Answer
+from trunkline.testing.console_world import ConsoleWorld, Visitor, open_console
+
+WHOLE_PAGES = [f"/console{path}" for path in PAGES if "{" not in path]
+
+
+@pytest.fixture
+async def world(database_url: str) -> AsyncIterator[ConsoleWorld]:
+    async with open_console(database_url) as world:
+        yield world
+
+
+def text(answer: Answer) -> str:
+    return answer.body.decode()
+
+
+async def pages_with_ids(world: ConsoleWorld) -> list[str]:
+    ids = await world.api.objects_of("a1")
+    return [f"/console{path.format_map(ids)}" for path in PAGES]
+
+
+async def test_nobody_sees_a_page_without_signing_in(world: ConsoleWorld) -> None:
+    for address in await pages_with_ids(world):
+        answer = await world.stranger().open(address)
+        assert answer.status == 303
+        assert answer.headers["location"].startswith("/console/sign-in")
+    for path in ACTIONS:
+        answer = await world.stranger().send_raw(f"/console{path}", {"reason": "x"})
+        assert (answer.status, answer.headers["location"]) == (303, "/console/sign-in")
+
+
+async def test_signing_in_needs_a_key_that_is_good(world: ConsoleWorld) -> None:
+    stranger = world.stranger()
+    answer = await stranger.sign_in("not-a-key-of-anybody")
+    assert answer.status == 403
+    assert "unknown, revoked or expired" in text(answer)
+    assert COOKIE not in stranger.cookies
+    assert (await stranger.sign_in(ADMIN_KEY)).headers["location"] == "/console"
+    assert (await stranger.open("/console")).status == 200
+
+
+async def test_the_cookie_is_for_this_site_and_no_script(world: ConsoleWorld) -> None:
+    answer = await world.stranger().sign_in(ADMIN_KEY)
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert "path=/console" in cookie
+    assert ADMIN_KEY not in cookie
+
+
+async def test_after_signing_in_one_goes_on_where_one_was_but_never_elsewhere(world: ConsoleWorld) -> None:
+    for wanted, goes_to in (
+        ("/console/leads?status=BACKLOG", "/console/leads?status=BACKLOG"),
+        ("https://evil.example", "/console"),
+        ("//evil.example", "/console"),
+        ("/console//evil.example", "/console"),
+        ("/console\\evil", "/console"),
+    ):
+        answer = await world.stranger().send_raw("/console/sign-in", {"key": ADMIN_KEY, "next": wanted})
+        assert answer.headers["location"] == goes_to
+
+
+async def test_a_session_ends_with_its_time_its_key_and_its_sign_out(world: ConsoleWorld) -> None:
+    visitor = await world.visitor(ADMIN_KEY)
+    copied = Visitor(visitor.client, dict(visitor.cookies))
+    page = await visitor.open("/console")
+    answer = await visitor.send(page, "/console/sign-out")
+    assert "You are signed out." in text(answer)
+    assert COOKIE not in visitor.cookies
+    assert (await copied.open("/console")).status == 303, "a copy of the cookie is of no use either"
+
+    key = await world.api.make_key("read")
+    reader = await world.visitor(key)
+    [made] = [
+        each
+        for each in (await world.api.admin.get("/api/v1/keys")).json()["items"]
+        if each["name"] == "test" and each["scopes"] == ["read"] and each["reseller_id"] is None
+    ]
+    expect(await world.api.admin.delete(f"/api/v1/keys/{made['id']}"), 200)
+    assert (await reader.open("/console")).status == 303
+
+    late = await world.visitor(ADMIN_KEY)
+    world.api.clock.advance(timedelta(hours=13).total_seconds())
+    assert (await late.open("/console")).status == 303
+
+
+async def test_a_link_signs_in_once(world: ConsoleWorld) -> None:
+    path = world.console.link_for(ADMIN_KEY)
+    stranger = world.stranger()
+    assert (await stranger.open(path.partition("?")[0])).status == 200
+    sealed = path.partition("link=")[2].replace("%3D", "=")
+    assert (await stranger.send_raw("/console/enter", {"link": sealed})).headers["location"] == "/console"
+    assert (await stranger.open("/console")).status == 200
+    again = await world.stranger().send_raw("/console/enter", {"link": sealed})
+    assert again.status == 403
+    assert "used before" in text(again)
+
+
+async def test_a_program_gets_a_link_for_its_key(world: ConsoleWorld) -> None:
+    made = await world.api.admin.post("/console/links", None)
+    assert made.status == 201
+    assert made.json()["path"].startswith("/console/enter?link=")
+    refused = await world.api.anybody.with_key("not-a-key-of-anybody").post("/console/links", None)
+    assert refused.status == 401
+
+
+async def test_a_form_without_its_token_or_from_elsewhere_does_nothing(world: ConsoleWorld) -> None:
+    visitor = await world.visitor(ADMIN_KEY)
+    page = await visitor.open("/console/control")
+    form = {"scope": "merchant", "subject": "a1", "reason": "forged"}
+    assert (await visitor.send_raw("/console/control/stop", form)).status == 403
+    assert (await visitor.send_raw("/console/control/stop", form | {"token": "0" * 64})).status == 403
+    token = text(page).partition('name="token" value="')[2].partition('"')[0]
+    elsewhere = await visitor.send_raw(
+        "/console/control/stop", form | {"token": token}, **{"sec-fetch-site": "cross-site"}
+    )
+    assert elsewhere.status == 403
+    assert (await world.api.admin.get("/api/v1/controls")).json()["items"] == []
+    assert (await visitor.send_raw("/console/control/stop", form | {"token": token})).status == 303
+    assert len((await world.api.admin.get("/api/v1/controls")).json()["items"]) == 1
+
+
+async def test_nothing_is_loaded_from_elsewhere(world: ConsoleWorld) -> None:
+    visitor = await world.visitor(ADMIN_KEY)
+    for address in await pages_with_ids(world):
+        answer = await visitor.open(address)
+        assert answer.headers["content-security-policy"].startswith("default-src 'self'")
+        assert answer.headers["cache-control"] == "no-store"
+        page = text(answer)
+        assert " style=" not in page
+        assert " onclick" not in page
+        assert "<script>" not in page
+
+
+async def test_a_tenant_sees_no_more_in_the_console_than_through_the_api(world: ConsoleWorld) -> None:
+    theirs = await world.api.objects_of("b1")
+    ids = [each for name, each in theirs.items() if name.endswith("_id") and name != "reseller_id"]
+    for tenant in ("a", "a1"):
+        visitor = await world.visitor(world.api.keys[tenant, "admin"])
+        for path in PAGES:
+            answer = await visitor.open(f"/console{path.format_map(theirs)}")
+            assert answer.status == (404 if "{" in path else 200), path
+            if "{" not in path:
+                seen = [each for each in ("b1", *ids) if f">{each}<" in text(answer)]
+                assert seen == [], path
+                assert theirs["lead_id"] not in text(answer), path
+
+
+async def test_a_key_that_may_only_read_changes_nothing(world: ConsoleWorld) -> None:
+    lead = await world.api.make_lead("a1", scheduled_at="2031-01-01T00:00:00Z")
+    visitor = await world.visitor(world.api.keys["a1", "read"])
+    page = await visitor.open(f"/console/leads/{lead['id']}")
+    assert "Abort" not in text(page)
+    await visitor.send(page, f"/console/leads/{lead['id']}/abort", reason="may I?")
+    said = text(await visitor.open("/console/leads"))
+    assert "lacks the scope" in said
+    assert (await world.api.admin.get(f"/api/v1/leads/{lead['id']}")).json()["status"] == "BACKLOG"
+
+
+async def test_a_router_key_has_nothing_to_look_at(world: ConsoleWorld) -> None:
+    visitor = await world.visitor(world.api.keys["a1", "router"])
+    answer = await visitor.open("/console/leads")
+    assert answer.status == 403
+    assert "lacks the scope" in text(answer)
+
+
+async def test_every_page_works_with_an_empty_database(database_url: str) -> None:
+    async with open_console(database_url, populate=False) as world:
+        visitor = await world.visitor(ADMIN_KEY)
+        for address in WHOLE_PAGES:
+            assert (await visitor.open(address)).status == 200, address
+
+
+async def test_a_page_that_is_not_there_says_so(world: ConsoleWorld) -> None:
+    visitor = await world.visitor(ADMIN_KEY)
+    for address in (
+        "/console/no-such-page",
+        "/console/leads/no-such-lead",
+        f"/console/numbers/{UUID(int=1)}",
+    ):
+        answer = await visitor.open(address)
+        assert answer.status == 404
+        assert "Not there" in text(answer)
+
+
+class Engine:
+    """One that a test can take away."""
+
+    def __init__(self) -> None:
+        self.is_away = False
+
+    async def check(self) -> None:
+        if self.is_away:
+            raise ConnectionError("away")
+
+
+async def test_every_page_says_which_engine_is_away(database_url: str) -> None:
+    postgres, valkey = Engine(), Engine()
+    probes = {
+        "postgres": Probe(postgres.check, required=True),
+        "valkey": Probe(valkey.check, required=False),
+    }
+    async with open_console(database_url, probes=probes) as world:
+        visitor = await world.visitor(ADMIN_KEY)
+        addresses = await pages_with_ids(world)
+        valkey.is_away = True
+        for address in addresses:
+            answer = await visitor.open(address)
+            assert answer.status == 200, address
+            assert "Valkey is away" in text(answer), address
+        postgres.is_away = True
+        await world.api.database.close()
+        world.api.clock.advance(5)
+        for address in addresses:
+            answer = await visitor.open(address)
+            assert answer.status == 503, address
+            assert "Postgres is away" in text(answer), address
+        stranger = await world.stranger().sign_in("a-key-that-nobody-asked-about")
+        assert stranger.status == 503
+        assert "nobody can be signed in" in text(stranger)
+
+
+async def test_the_words_of_people_are_text_and_never_markup(world: ConsoleWorld) -> None:
+    lead = await world.api.make_lead(
+        "a1",
+        "<script>alert(1)</script>",
+        payload={"name": "<img src=x>"},
+        scheduled_at="2031-01-01T00:00:00Z",
+    )
+    visitor = await world.visitor(ADMIN_KEY)
+    for address in ("/console/leads", f"/console/leads/{lead['id']}"):
+        page = text(await visitor.open(address))
+        assert "alert(1)" in page
+        assert "<script>alert" not in page
+        assert "<img src=x>" not in page
+
+
+MANY = 30_000
+_FILL = f"""
+INSERT INTO leads (id, reseller_id, merchant_id, request_id, request_hash, phone, pool_id, status, outcome,
+                   scheduled_at, due_at, finished_at)
+SELECT ('01900000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid, 'a', 'a1', 'many-' || n,
+       decode(repeat('00', 32), 'hex'), '+1415' || (5000000 + n), 'a1-pool',
+       CASE WHEN n % 3 = 0 THEN 'BACKLOG' ELSE 'FINISHED' END, CASE WHEN n % 3 <> 0 THEN 'ANSWERED' END,
+       now(), now(), CASE WHEN n % 3 <> 0 THEN now() END
+FROM generate_series(1, {MANY}) AS n;
+INSERT INTO attempts (id, lead_id, attempt_no, reseller_id, merchant_id, number_id, channel_no, carrier, account,
+                      to_phone, from_phone, state, holds_channel, next_check_at, dialer, lead_due_at)
+SELECT ('01900000-0000-7000-9000-' || lpad(n::text, 12, '0'))::uuid,
+       ('01900000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid, 1, 'a', 'a1', (SELECT id FROM numbers LIMIT 1),
+       1, 'twilio', 'default', '+1415' || (5000000 + n), '+14155550100', 'ended', false, NULL, 'test', now()
+FROM generate_series(1, {MANY}) AS n;
+ANALYZE;
+"""
+Statement = tuple[str, tuple[Any, ...]]
+
+
+def rows_read(plan: dict[str, Any]) -> int:
+    """Of the two large tables, by every scan in a plan that was run."""
+    own = 0
+    if plan.get("Relation Name") in ("leads", "attempts"):
+        looked_at = plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)
+        own = round(looked_at * plan["Actual Loops"])
+    return own + sum(rows_read(child) for child in plan.get("Plans", []))
+
+
+def recording(seen: dict[str, Statement]) -> Callable[..., Any]:
+    """Every statement that is run from now on, with its values."""
+    run = asyncpg.Connection._execute  # type: ignore[attr-defined]
+
+    async def execute(self: Any, statement: str, args: tuple[Any, ...], *more: Any, **named: Any) -> Any:
+        seen[f"{statement} {args}"] = (statement, tuple(args))
+        return await run(self, statement, args, *more, **named)
+
+    return execute
+
+
+async def test_no_page_reads_more_when_there_are_more_leads(
+    world: ConsoleWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses = await pages_with_ids(world)
+    async with world.api.database.connection() as conn:
+        await conn.execute(_FILL)
+    visitor = await world.visitor(ADMIN_KEY)
+    seen: dict[str, Statement] = {}
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncpg.Connection, "_execute", recording(seen))
+        for address in [*addresses, "/console/leads?status=BACKLOG", "/console/leads?merchant_id=a1"]:
+            assert (await visitor.open(address)).status == 200
+    assert len(seen) > len(addresses)
+    async with world.api.database.connection() as conn:
+        for statement, args in seen.values():
+            [plan] = await conn.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", *args)
+            assert rows_read(plan["Plan"]) <= MANY / 5, statement
