@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from trunkline.jobs.lanes import BUSY_KEY_S, MARGIN, LaneBook
-from trunkline.jobs.worker import ClaimLimits, survey_wait_s
+from trunkline.jobs.surveyor import SurveyLimits, wait_s
 from trunkline.store.jobs import Claimed, Lane, NextDue, Place, Survey
 
 NOON = datetime(2025, 1, 1, 12, tzinfo=UTC)
@@ -12,11 +12,11 @@ A, B, KEYED = Lane("a", 50), Lane("b", 50), Lane("a", 50, True)
 
 
 def test_one_slow_survey_is_no_reason_to_look_less_often() -> None:
-    limits = ClaimLimits(probe_s=1.0, poll_s=30.0, survey_share_max=0.05)
-    assert survey_wait_s([9.0], limits) == 1.0
-    assert survey_wait_s([9.0, 0.001, 9.0], limits) == 1.0
-    assert survey_wait_s([0.3, 0.2, 0.4], limits) == 4.0
-    assert survey_wait_s([9.0, 9.0, 9.0], limits) == 30.0
+    limits = SurveyLimits(probe_s=1.0, poll_s=30.0, share_max=0.05)
+    assert wait_s([9.0], limits) == 1.0
+    assert wait_s([9.0, 0.001, 9.0], limits) == 1.0
+    assert wait_s([0.3, 0.2, 0.4], limits) == 4.0
+    assert wait_s([9.0, 9.0, 9.0], limits) == 30.0
 
 
 def at(seconds: float, number: int = 0) -> Place:
@@ -108,9 +108,28 @@ def test_a_poke_during_a_survey_outlives_it() -> None:
     assert book.hot(0, keyed=False) == {A: at(0)}
 
 
+def test_what_a_survey_found_during_a_look_outlives_it() -> None:
+    """It lies below the floor to which the look moves on: a transaction that committed late."""
+    book = LaneBook()
+    book.poked({A: NOON})
+    lanes = book.hot(0, keyed=False)
+    book.surveyed([Survey(A, at(-60), -60)], now_s=0)
+    emptied(book, *lanes)
+    assert book.is_hot
+    assert book.hot(0, keyed=False) == {A: at(-60)}
+
+
+def test_a_survey_that_began_before_does_not_lift_the_floor() -> None:
+    book = LaneBook()
+    book.poked({A: NOON})
+    book.surveyed([Survey(A, at(5), -1)], now_s=0)
+    assert book.hot(0, keyed=False) == {A: at(0)}
+
+
 def test_the_floor_follows_what_was_claimed() -> None:
     book = LaneBook()
     book.surveyed([Survey(A, at(0), -1)], now_s=0)
+    assert book.hot(0, keyed=False) == {A: at(0)}
     book.claimed([claimed(A, at(1, 7)), claimed(A, at(2, 8)), claimed(A, at(1, 9))])
     assert book.hot(0, keyed=False) == {A: at(2, 8)}
 

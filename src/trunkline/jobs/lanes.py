@@ -28,20 +28,21 @@ class LaneBook:
         self._hot: set[Lane] = set()
         self._due_s: dict[Lane, float] = {}
         self._poked: pokes.Places = {}
+        self._found: dict[Lane, tuple[Place, float]] = {}
         self._turn = 0
 
     def poked(self, places: Mapping[Lane, datetime]) -> None:
         pokes.merge(self._poked, places.items())
 
     def surveyed(self, found: Iterable[Survey], now_s: float) -> None:
-        """A look at everything. Lanes without a waiting job are forgotten, unless a poke came meanwhile."""
-        self._floors = {survey.lane: survey.first for survey in found}
-        self._due_s = {survey.lane: self._look_s(survey.lane, now_s + survey.due_in_s) for survey in found}
-        self._hot = set()
+        """A look at everything has found these. Like a poke it outlives a look that is under way."""
+        for survey in found:
+            self._found[survey.lane] = (survey.first, self._look_s(survey.lane, now_s + survey.due_in_s))
 
     def hot(self, now_s: float, *, keyed: bool) -> dict[Lane, Place]:
         """Lanes that may have due jobs, urgent ones first. Among equals the first one changes from look to look."""
         self._take_pokes()
+        self._take_found()
         for lane in [lane for lane, due_s in self._due_s.items() if due_s <= now_s and lane.keyed == keyed]:
             # Its timer has done its work: one that stayed would keep a worker without room from sleeping.
             del self._due_s[lane]
@@ -54,7 +55,7 @@ class LaneBook:
 
     @property
     def is_hot(self) -> bool:
-        return bool(self._hot or self._poked)
+        return bool(self._hot or self._poked or self._found)
 
     def claimed(self, jobs: Iterable[Claimed]) -> None:
         """There may be more: look on from the last one."""
@@ -93,3 +94,10 @@ class LaneBook:
             self._floors[lane] = min(Place(run_at), self._floors.get(lane, Place(run_at)))
             self._hot.add(lane)
         self._poked.clear()
+
+    def _take_found(self) -> None:
+        """A floor may only go down: it is of the moment in which the survey began, and claims have gone on since."""
+        for lane, (first, due_s) in self._found.items():
+            self._floors[lane] = min(first, self._floors.get(lane, first))
+            self._due_s[lane] = min(due_s, self._due_s.get(lane, due_s))
+        self._found.clear()

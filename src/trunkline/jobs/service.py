@@ -21,6 +21,7 @@ from trunkline.jobs.poker import Poker
 from trunkline.jobs.reaper import Reaper
 from trunkline.jobs.recurring import Recurring, Scheduler
 from trunkline.jobs.registry import Registry
+from trunkline.jobs.surveyor import SurveyLimits, Surveyor
 from trunkline.jobs.upkeep import Upkeep, UpkeepLimits
 from trunkline.jobs.worker import ClaimLimits, JobWorker
 from trunkline.loops.base import Loop
@@ -32,14 +33,15 @@ from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
 
-# One that claims, one that finishes, one that renews, and one for the duties in the background.
-CONNECTIONS = 4
+# One that claims, one that finishes, one that renews, one that surveys, and one for the duties in the background.
+CONNECTIONS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class JobConfig:
     identity: str = "jobs"
     claims: ClaimLimits = field(default_factory=ClaimLimits)
+    survey: SurveyLimits = field(default_factory=SurveyLimits)
     crew: CrewLimits = field(default_factory=CrewLimits)
     upkeep: UpkeepLimits = field(default_factory=UpkeepLimits)
     lease_s: float = 15.0
@@ -54,7 +56,7 @@ class JobConfig:
         jobs = settings.jobs
         return cls(
             identity=settings.identity,
-            claims=ClaimLimits(probe_s=jobs.probe_s, poll_s=jobs.poll_s),
+            survey=SurveyLimits(probe_s=jobs.probe_s, poll_s=jobs.poll_s),
             crew=CrewLimits(running_max=jobs.concurrency),
             upkeep=UpkeepLimits(history_s=jobs.history_s, dead_s=jobs.dead_s),
             lease_s=jobs.lease_s,
@@ -92,9 +94,17 @@ class JobService:
             now_s=now_s, on_verdict=self.finisher.add, on_finished=self.finisher.finished,
             on_room=lambda: self.worker.room_again(),
         )  # fmt: skip
-        self.worker = JobWorker(
-            database, registry, self.hold, self.crew, claimant, config.claims, now_s=now_s
+        self.surveyor = Surveyor(
+            database,
+            registry,
+            config.survey,
+            now_s=now_s,
+            on_found=lambda *found: self.worker.surveyed(*found),
         )
+        self.worker = JobWorker(
+            database, registry, self.hold, self.crew, claimant, config.claims,
+            now_s=now_s, on_doubt=self.surveyor.look_now,
+        )  # fmt: skip
         self.keeper = LeaseKeeper(
             database, registry, self.hold, self.crew, claimant, renew_s=config.renew_s, now_s=now_s,
             interval_s=min(1.0, config.renew_s / 2),
@@ -180,7 +190,14 @@ class JobService:
             await asyncio.wait([task])
 
     def _loops(self) -> list[Loop]:
-        loops: list[Loop] = [self.worker, self.keeper, self.reaper, self.scheduler, self.upkeep]
+        loops: list[Loop] = [
+            self.worker,
+            self.surveyor,
+            self.keeper,
+            self.reaper,
+            self.scheduler,
+            self.upkeep,
+        ]
         return loops if self.listener is None else [*loops, self.listener]
 
     def _check_cancelled(self) -> None:

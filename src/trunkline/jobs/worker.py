@@ -1,12 +1,9 @@
-"""Claims due jobs for the crew: at a poke, when a timer says so, after a look at everything once a second.
+"""Claims due jobs for the crew: at a poke, when a timer says so, and what a survey has found.
 
-Nothing depends on being poked. A lost poke costs until the next survey, a second; after a start the survey is the first
-thing that happens. Surveys take at most a twentieth of the time, so that an outbox full of dead rows is not made worse;
-one that was slow because the machine was is no reason to look less often.
+Nothing depends on being poked. A lost poke costs until the next survey, a second; the first one is made at the start.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,21 +17,15 @@ from trunkline.jobs.server_clock import ServerClock
 from trunkline.loops.base import Loop
 from trunkline.store import jobs
 from trunkline.store.database import Database
-from trunkline.store.jobs import Claimant, Claimed, Lane, Look, Place, Return
+from trunkline.store.jobs import Claimant, Claimed, Lane, Look, Place, Return, Survey
 from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
-
-SURVEYS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimLimits:
     batch_max: int = 500
-    probe_s: float = 1.0
-    # A survey is never put off for longer than this.
-    poll_s: float = 30.0
-    survey_share_max: float = 0.05
     # A claim takes milliseconds, and sometimes a slow commit more: begun so early, it is over when the job is due.
     ahead_s: float = 0.025
 
@@ -52,8 +43,9 @@ class JobWorker(Loop):
         limits: ClaimLimits,
         *,
         now_s: Callable[[], float],
+        on_doubt: Callable[[], None],
     ):
-        super().__init__(limits.probe_s)
+        super().__init__(interval_s=0.0)
         self._database = database
         self._registry = registry
         self._hold = hold
@@ -63,21 +55,27 @@ class JobWorker(Loop):
         self._now_s = now_s
         self._book = LaneBook(limits.ahead_s)
         self._server_clock = ServerClock()
+        # Something may be anywhere: somebody has to look at everything.
+        self._on_doubt = on_doubt
         self._signal = asyncio.Event()
-        self._survey_at_s = float("-inf")
-        self._survey_costs_s: deque[float] = deque(maxlen=SURVEYS)
+        self._surveyed = False
         self._doubtful = False
 
     def wake(self, places: Mapping[Lane, datetime] | None = None) -> None:
         """There may be something in these lanes, or, if nobody knows where, anywhere."""
         if places is None:
-            self._survey_at_s = float("-inf")
-        else:
-            known = set(self._registry.runnable)
-            places = {lane: run_at for lane, run_at in places.items() if lane.job_type in known}
-            if not places:
-                return
+            self._on_doubt()
+            return
+        known = set(self._registry.runnable)
+        places = {lane: run_at for lane, run_at in places.items() if lane.job_type in known}
+        if places:
             self._book.poked(places)
+            self._signal.set()
+
+    def surveyed(self, found: Sequence[Survey], now_s: float) -> None:
+        """A look at everything has found these."""
+        self._book.surveyed(found, now_s)
+        self._surveyed = True
         self._signal.set()
 
     def room_again(self) -> None:
@@ -89,9 +87,9 @@ class JobWorker(Loop):
         self._signal.set()
 
     async def wait(self) -> None:
-        next_s = min(self._survey_at_s, self._book.next_due_s)
+        next_s = self._book.next_due_s
         try:
-            async with asyncio.timeout(max(0.0, next_s - self._now_s())):
+            async with asyncio.timeout(max(0.0, next_s - self._now_s()) if next_s < float("inf") else None):
                 await self._signal.wait()
         except TimeoutError:
             pass
@@ -101,9 +99,7 @@ class JobWorker(Loop):
         self._signal.clear()
         if self._doubtful:
             await self._give_back_unknown()
-        surveyed = self._now_s() >= self._survey_at_s
-        if surveyed:
-            await self._survey()
+        surveyed, self._surveyed = self._surveyed, False
         claimed = 0
         while not self.stopping:
             found = await self._claim(keyed=False) + await self._claim(keyed=True)
@@ -113,15 +109,6 @@ class JobWorker(Loop):
         if surveyed and claimed:
             metrics.JOBS_FOUND_BY_POLL.inc(claimed)
         return claimed
-
-    async def _survey(self) -> None:
-        started_s = self._now_s()
-        async with self._database.connection() as conn:
-            found = await jobs.survey(conn, self._registry.runnable)
-        now_s = self._now_s()
-        self._book.surveyed(found, now_s)
-        self._survey_costs_s.append(now_s - started_s)
-        self._survey_at_s = now_s + survey_wait_s(self._survey_costs_s, self._limits)
 
     async def _claim(self, *, keyed: bool) -> int:
         lanes = self._book.hot(self._now_s(), keyed=keyed)
@@ -200,13 +187,7 @@ class JobWorker(Loop):
         self._doubtful = False
         if returns:
             log.warning("job_claim_undone", count=len(returns))
-            self._survey_at_s = float("-inf")
-
-
-def survey_wait_s(costs_s: Sequence[float], limits: ClaimLimits) -> float:
-    """By the cheapest of the last few surveys: all of them are dear only if the outbox makes them so."""
-    cost_s = min(costs_s) if len(costs_s) == SURVEYS else 0.0
-    return min(limits.poll_s, max(limits.probe_s, cost_s / limits.survey_share_max))
+            self._on_doubt()
 
 
 def _record(claimed: list[Claimed], worker: str) -> None:

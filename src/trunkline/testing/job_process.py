@@ -18,6 +18,7 @@ from trunkline.jobs.outcomes import Policy
 from trunkline.jobs.registry import JobType, Registry
 from trunkline.jobs.run import Run
 from trunkline.jobs.service import JobConfig, JobService
+from trunkline.jobs.surveyor import SurveyLimits
 from trunkline.jobs.worker import ClaimLimits
 from trunkline.testing.job_world import Work
 from trunkline.testing.waiting import eventually
@@ -66,7 +67,8 @@ async def serve(url: str, lease_s: float) -> None:
     async with asyncpg.create_pool(url, min_size=1, max_size=4) as pool:
         config = JobConfig(
             identity=f"process-{os.getpid()}",
-            claims=ClaimLimits(batch_max=20, probe_s=0.2),
+            claims=ClaimLimits(batch_max=20),
+            survey=SurveyLimits(probe_s=0.2),
             lease_s=lease_s,
             renew_s=lease_s / 3,
             drain_s=2.0,
@@ -81,17 +83,31 @@ async def serve(url: str, lease_s: float) -> None:
 @asynccontextmanager
 async def job_process(url: str, *, lease_s: float = 1.0) -> AsyncIterator[asyncio.subprocess.Process]:
     """Such a process, started. It is killed at the end if the test did not do so itself."""
-    process = await asyncio.create_subprocess_exec(
-        *command(url, lease_s), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
-    )
-    try:
-        assert process.stdout is not None
-        assert await process.stdout.readline() == b"ready\n"
+    async with job_processes(url, 1, lease_s=lease_s) as [process]:
         yield process
+
+
+@asynccontextmanager
+async def job_processes(
+    url: str, count: int, *, lease_s: float = 1.0
+) -> AsyncIterator[list[asyncio.subprocess.Process]]:
+    """Several at once: most of a start is importing."""
+    processes = [
+        await asyncio.create_subprocess_exec(
+            *command(url, lease_s), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        )
+        for _ in range(count)
+    ]
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            assert await process.stdout.readline() == b"ready\n"
+        yield processes
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
 
 
 def command(url: str, lease_s: float = 1.0) -> list[str]:

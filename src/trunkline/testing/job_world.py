@@ -18,7 +18,7 @@ from trunkline.jobs.recurring import Recurring
 from trunkline.jobs.registry import JobType, Registry
 from trunkline.jobs.run import Run
 from trunkline.jobs.service import JobConfig, JobService
-from trunkline.jobs.worker import ClaimLimits
+from trunkline.jobs.surveyor import SurveyLimits
 from trunkline.store import database as store
 from trunkline.store import job_admin, jobs
 from trunkline.store.database import Database
@@ -124,9 +124,9 @@ class JobWorld:
         **config: Any,
     ) -> AbstractAsyncContextManager[JobService]:
         """A worker. With `probe_s=NEVER_S` it looks at everything once, when it starts."""
-        claims = ClaimLimits(probe_s=probe_s, poll_s=max(probe_s, 30.0))
+        survey = SurveyLimits(probe_s=probe_s, poll_s=max(probe_s, 30.0))
         given = JobConfig(
-            claims=claims, crew=CrewLimits(running_max=running_max), **{"drain_s": 5.0, **config}
+            survey=survey, crew=CrewLimits(running_max=running_max), **{"drain_s": 5.0, **config}
         )
         return JobService.open(
             given, registry or self.registry, url or self.url, clock=clock, poker=poker, recurring=recurring
