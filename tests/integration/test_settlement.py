@@ -107,7 +107,7 @@ async def test_a_retry_that_would_fall_outside_the_window_is_due_when_it_opens(s
 
 
 async def test_a_call_that_found_no_agent_is_called_again(stage: Stage) -> None:
-    lead = await called(stage, "answered", "no_agent", "ended")
+    lead = await called(stage, "answered", "ended", agent_joined=False)
     assert await waits_s(stage, lead) == pytest.approx(60, abs=1)
 
 

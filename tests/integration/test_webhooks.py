@@ -304,6 +304,9 @@ async def test_without_a_pod_the_carrier_is_told_what_to_do(door: Door, answer: 
     status, body = await post(door, door.callback("twilio", "answer", uuid4()), ANSWERED)
     assert status == 200
     assert says in body
+    async with door.database.connection() as conn:
+        told = await conn.fetchval("SELECT payload ? 'agent_joined' FROM mailbox_events")
+    assert told is (answer == "busy"), "that there was no agent decides what becomes of the lead"
 
 
 async def test_a_call_on_hold_asks_again_at_a_url_that_proves_itself(door: Door) -> None:
@@ -334,8 +337,9 @@ async def test_without_postgres_an_answered_call_is_connected_and_a_status_is_se
         }
         door.database.pool.terminate()
         assert (await post(door, door.callback("twilio", "status", uuid4()), ENDED))[0] == 503
-        status, body = await post(door, door.callback("twilio", "inbound", None), inbound)
-        assert (status, stream_url(body)) == (200, "wss://pods.example.com/ws/1")
+        for kind, attempt, fields in (("inbound", None, inbound), ("answer", uuid4(), ANSWERED)):
+            status, body = await post(door, door.callback("twilio", kind, attempt), fields)  # type: ignore[arg-type]
+            assert (status, stream_url(body)) == (200, "wss://pods.example.com/ws/1")
 
 
 async def test_exotel_asks_with_get_and_is_told_in_json(door: Door) -> None:

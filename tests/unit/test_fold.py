@@ -21,7 +21,7 @@ json_values = st.recursive(
     max_leaves=5,
 )
 moments = st.integers(-3600, 1800).map(lambda s: (NOW + timedelta(seconds=s)).isoformat())
-kinds = st.sampled_from(["initiated", "ringing", "answered", "ended", "machine", "recording", "no_agent"])
+kinds = st.sampled_from(["initiated", "ringing", "answered", "ended", "machine", "recording"])
 payloads = st.fixed_dictionaries(
     {"kind": kinds | json_values, "at": moments | json_values},
     optional={"call_id": st.text() | json_values, "reason": json_values, "duration_s": json_values},
@@ -31,6 +31,7 @@ sane = st.fixed_dictionaries(
     optional={
         "reason": st.sampled_from(["busy", "completed"]),
         "duration_s": st.integers(0, 100),
+        "agent_joined": st.booleans(),
         "answered_by": st.sampled_from(["human", "machine_start", "unknown"]),
     },
 )
@@ -181,4 +182,5 @@ def test_whether_a_machine_answered_is_known_if_anybody_heard_one(
 
 
 def test_a_call_for_which_there_was_no_agent_is_known() -> None:
-    assert fold(CallFacts(S.ANSWERED), told({"kind": "no_agent"})).agent_joined is False
+    assert fold(CallFacts(S.RINGING), told(event("answered", agent_joined=False))).agent_joined is False
+    assert fold(CallFacts(S.RINGING), told(event("answered"))).agent_joined is None

@@ -22,7 +22,6 @@ _PROVES: Mapping[str, AttemptState | None] = {
     "machine": None,
     "recording": None,
     "reported": None,
-    "no_agent": None,
 }
 _ORDER: Mapping[AttemptState | None, int] = {state: n for n, state in enumerate(_PROVES.values())}
 
@@ -65,7 +64,7 @@ def read(payload: object, arrived_at: datetime) -> Fact | Unreadable:
         reason=_text(payload.get("reason")),
         duration_s=_count(payload.get("duration_s")),
         is_machine=_machine(payload.get("answered_by")),
-        agent_joined=False if kind == "no_agent" else None,
+        agent_joined=False if payload.get("agent_joined") is False else None,
     )
 
 

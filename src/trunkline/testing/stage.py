@@ -257,6 +257,7 @@ def event(attempt: UUID, kind: str, call_id: str, **more: Any) -> NewEvent:
             "reason": more.get("reason", "completed" if kind == "ended" else None),
             "duration_s": more.get("duration_s"),
             "answered_by": more.get("answered_by"),
+            "agent_joined": more.get("agent_joined"),
             "raw": {},
         },
     )

@@ -28,6 +28,14 @@ class Stream:
     parameters: dict[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the carrier is told, and whether there was no agent for the call: that decides what becomes of its lead."""
+
+    document: Document
+    no_agent: bool = False
+
+
 # Gives a call a pod, by its id, its attempt and its merchant: its stream, "hold" while it waits for one, "busy" when
 # none is free, "ended" when the call is over already.
 FindStream = Callable[[str, UUID, str], Awaitable[Stream | str]]
@@ -39,10 +47,8 @@ class Answers:
     inbound: Inbound
     find_stream: FindStream
     keys: CallbackKeys
-    # Told of a call for which there is no agent.
-    on_no_agent: Callable[[UUID], Awaitable[None]]
 
-    async def to_answered(self, heard: Heard) -> Document:
+    async def to_answered(self, heard: Heard) -> Reply:
         """The answer gate: a call that was superseded, or that somebody wants ended, is hung up. If the truth cannot be
         read, it connects."""
         with bind(attempt_id=str(heard.attempt_id)):
@@ -53,7 +59,7 @@ class Answers:
                     call_id=heard.event.call_id,
                     reason="hang_up_wanted" if current.hang_up_wanted else "superseded",
                 )
-                return heard.carrier.hang_up_document()
+                return Reply(heard.carrier.hang_up_document())
             return await self._connect(heard, current.merchant_id if current else "")
 
     async def to_arrived(self, heard: Heard) -> Document:
@@ -67,30 +73,29 @@ class Answers:
             except UNAVAILABLE as error:
                 # Somebody rings. That nobody can write it down is no reason to leave them alone.
                 log.error("inbound.store_unavailable", error=str(error))
-                return await self._connect(heard, "")
+                return (await self._connect(heard, "")).document
             match admitted:
                 case Taken(is_over=True):
                     return carrier.hang_up_document()
                 case Taken(merchant_id=merchant_id):
-                    return await self._connect(heard, merchant_id)
+                    return (await self._connect(heard, merchant_id)).document
                 case Turned():
                     return _turn_away(heard, admitted)
 
-    async def _connect(self, heard: Heard, merchant_id: str) -> Document:
+    async def _connect(self, heard: Heard, merchant_id: str) -> Reply:
         carrier, call_id = heard.carrier, heard.event.call_id
         if not carrier.streams:
-            return carrier.answer_document("", {"attempt": str(heard.attempt_id)})
+            return Reply(carrier.answer_document("", {"attempt": str(heard.attempt_id)}))
         match await self.find_stream(call_id, heard.attempt_id, merchant_id):
             case Stream(url=url, parameters=parameters):
-                return carrier.answer_document(url, parameters)
+                return Reply(carrier.answer_document(url, parameters))
             case "ended":
-                return carrier.hang_up_document()
+                return Reply(carrier.hang_up_document())
             case "hold":
-                return carrier.hold_document(HOLD_S, self._again_url(heard))
+                return Reply(carrier.hold_document(HOLD_S, self._again_url(heard)))
             case _:
                 log.warning("answer.no_pod", call_id=call_id)
-                await self.on_no_agent(heard.attempt_id)
-                return carrier.busy_document(BUSY_MESSAGE)
+                return Reply(carrier.busy_document(BUSY_MESSAGE), no_agent=True)
 
     def _again_url(self, heard: Heard) -> str:
         return callback_url(

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
 import msgspec
 from starlette.requests import Request
@@ -16,8 +15,9 @@ from trunkline.api.webhooks.seen import PublicView
 from trunkline.clock import Clock
 from trunkline.dispatch.calls import KIND, URGENT
 from trunkline.dispatch.inbound import Inbound
+from trunkline.errors import StoreUnavailable
 from trunkline.mailbox.inbox import Inbox
-from trunkline.store.database import UNAVAILABLE, Database
+from trunkline.store.database import Database
 from trunkline.store.mailboxes import NewEvent
 from trunkline.telemetry import get_logger, metrics
 from trunkline.telephony.callbacks import CallbackKeys
@@ -45,7 +45,7 @@ class WebhookDeps:
 class Webhooks:
     def __init__(self, deps: WebhookDeps):
         self._reader = Reader(deps.carriers, deps.keys, deps.view)
-        self._answers = Answers(deps.database, deps.inbound, deps.find_stream, deps.keys, self._no_agent)
+        self._answers = Answers(deps.database, deps.inbound, deps.find_stream, deps.keys)
         self._inbox = deps.inbox
         self._clock = deps.clock
 
@@ -75,12 +75,17 @@ class Webhooks:
         return found if isinstance(found, Response) else _json(found)
 
     async def answer(self, request: Request) -> Response:
-        """Somebody picked up: what shall the carrier do with the call?"""
+        """Somebody picked up: what shall the carrier do with the call? That it cannot be written down is no reason to
+        leave them alone: their carrier tells of the call again at its end."""
         heard = await self._reader.read(request)
         if isinstance(heard, Response):
             return heard
-        await self._append(heard)
-        return _told(await self._answers.to_answered(heard))
+        reply = await self._answers.to_answered(heard)
+        try:
+            await self._append(heard, no_agent=reply.no_agent)
+        except StoreUnavailable as error:
+            log.error("answer.not_kept", attempt_id=str(heard.attempt_id), error=str(error))
+        return _told(reply.document)
 
     async def arrival(self, request: Request) -> Response:
         """Somebody calls us: what shall the carrier do with the call?"""
@@ -89,16 +94,7 @@ class Webhooks:
             return heard
         return _told(await self._answers.to_arrived(heard))
 
-    async def _no_agent(self, attempt_id: UUID) -> None:
-        """It decides what becomes of the lead. That it cannot be written down changes nothing for the caller."""
-        try:
-            await self._inbox.append(
-                NewEvent(KIND, str(attempt_id), "no_agent", "no_agent", {"kind": "no_agent"})
-            )
-        except UNAVAILABLE as error:
-            log.warning("answer.no_agent_untold", attempt_id=str(attempt_id), error=str(error))
-
-    async def _append(self, heard: Heard) -> None:
+    async def _append(self, heard: Heard, *, no_agent: bool = False) -> None:
         event = heard.event
         receipt = await self._inbox.append(
             NewEvent(
@@ -113,6 +109,7 @@ class Webhooks:
                     "reason": event.reason,
                     "duration_s": event.duration_s,
                     "answered_by": event.answered_by,
+                    **({"agent_joined": False} if no_agent else {}),
                     "raw": dict(event.raw),
                 },
                 urgent=event.kind in URGENT,
