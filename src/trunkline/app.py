@@ -33,6 +33,7 @@ from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
 from trunkline.bus.probe import server_time_s
 from trunkline.bus.router_keys import RouterKeys
+from trunkline.campaigns.keeper import CampaignKeeper
 from trunkline.clock import Clock, SystemClock
 from trunkline.console.application import Console
 from trunkline.control.controls import Controls
@@ -287,6 +288,7 @@ class Platform:
                 Heartbeat(self.leadership, database, bus, guardian),
                 self.reminders,
                 ReminderFollower(database),
+                CampaignKeeper(database),
                 AlarmLoop(self.leadership, database, bus, clock, announce=self._announce(settings)),
             ],
         }

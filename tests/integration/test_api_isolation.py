@@ -10,6 +10,7 @@ from fastapi.routing import iter_route_contexts
 from trunkline.testing.api_world import ApiWorld, open_api
 
 OPEN = {"/health", "/ready", "/metrics"}
+CAMPAIGN_ACTS = ("leads", "start", "pause", "resume", "stop")
 REMINDER_ACTS = ("skip", "next", "pause", "resume")
 
 
@@ -168,6 +169,9 @@ async def test_filters_do_not_reach_beyond_the_tenant(world: ApiWorld) -> None:
                 ("PATCH", "/api/v1/reminders/{reminder_id}"),
                 ("DELETE", "/api/v1/reminders/{reminder_id}"),
                 *(("POST", f"/api/v1/reminders/{{reminder_id}}/{what}") for what in REMINDER_ACTS),
+                ("POST", "/api/v1/campaigns"),
+                ("PATCH", "/api/v1/campaigns/{campaign_id}"),
+                *(("POST", f"/api/v1/campaigns/{{campaign_id}}/{what}") for what in CAMPAIGN_ACTS),
             },
         ),
     ],

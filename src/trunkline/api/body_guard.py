@@ -1,8 +1,10 @@
 """Bounds on what a client may send: how much, and for how long. Both hold for chunked bodies too."""
 
 import asyncio
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import translate
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -20,12 +22,13 @@ class BodyRule:
 
 
 class BodyGuard:
-    """One rule for all paths, and others for those that start with a named prefix."""
+    """One rule for all paths, and others for those that start with a named prefix. A `*` in it stands for anything."""
 
     def __init__(self, app: ASGIApp, rule: BodyRule, exceptions: Mapping[str, BodyRule]):
         self.app = app
         self._rule = rule
-        self._exceptions = sorted(exceptions.items(), key=lambda item: len(item[0]), reverse=True)
+        longest_first = sorted(exceptions.items(), key=lambda item: len(item[0]), reverse=True)
+        self._exceptions = [(re.compile(translate(f"{prefix}*")), rule) for prefix, rule in longest_first]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -38,7 +41,7 @@ class BodyGuard:
         await self.app(scope, _Body(receive, rule), send)
 
     def _rule_for(self, path: str) -> BodyRule:
-        return next((rule for prefix, rule in self._exceptions if path.startswith(prefix)), self._rule)
+        return next((rule for pattern, rule in self._exceptions if pattern.match(path)), self._rule)
 
 
 class _Body:

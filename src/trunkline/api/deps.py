@@ -23,7 +23,13 @@ from trunkline.store.database import Database
 USUAL_BODY = BodyRule(bytes_max=1024 * 1024, timeout_s=10.0)
 # A hundred thousand leads of a kilobyte each, over a slow line.
 UPLOAD_BODY = BodyRule(bytes_max=100 * 1024 * 1024, timeout_s=300.0)
-UPLOADS = (f"{API_ROOT}/leads/bulk",)
+# A million rows of a campaign.
+CAMPAIGN_BODY = BodyRule(bytes_max=1024 * 1024 * 1024, timeout_s=1800.0)
+UPLOADS = {
+    f"{API_ROOT}/leads/bulk": UPLOAD_BODY,
+    f"{API_ROOT}/campaigns/plan": UPLOAD_BODY,
+    f"{API_ROOT}/campaigns/*/leads": CAMPAIGN_BODY,
+}
 # Each takes turns with everybody else on the event loop; the next one waits without being read.
 UPLOADS_AT_ONCE = 2
 
@@ -43,9 +49,7 @@ class Probe:
 class ApiLimits:
     body: BodyRule = USUAL_BODY
     # By prefix of the path: uploads are larger and slower than other bodies, webhooks smaller.
-    body_exceptions: Mapping[str, BodyRule] = field(
-        default_factory=lambda: dict.fromkeys(UPLOADS, UPLOAD_BODY)
-    )
+    body_exceptions: Mapping[str, BodyRule] = field(default_factory=lambda: dict(UPLOADS))
     payload_bytes_max: int = PAYLOAD_BYTES_MAX
     store_timeout_s: float = 5.0
     key_fresh_s: float = 10.0

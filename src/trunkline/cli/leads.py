@@ -7,32 +7,21 @@ trunkline leads abort --merchant acme-store --reason "sold out"
 """
 
 import json
-from collections.abc import AsyncIterator
-from enum import StrEnum
-from os import SEEK_END
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any
 from urllib.parse import quote
 from uuid import uuid4
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from trunkline.cli.console import out
 from trunkline.cli.control import ROOT, Context, Limit, Remote, connect
-from trunkline.client.errors import ApiError
+from trunkline.cli.uploads import Format, format_of, send, show_report
 from trunkline.client.leads import UPLOAD_TIMEOUT_S
-from trunkline.client.transport import Transport
 from trunkline.states import LeadStatus
 
 app = typer.Typer(help="Take in, find, change and abort leads.", no_args_is_help=True)
 app.callback()(connect)
-# A bar that moves must not end up in what a program reads.
-bar_out = Console(stderr=True)
-
-PIECE_BYTES = 64 * 1024
 
 LeadId = Annotated[str, typer.Argument(help="The id of a lead.")]
 Merchant = Annotated[str, typer.Option(help="Of this merchant.")]
@@ -54,18 +43,6 @@ _ATTEMPT = (
 )
 _HAPPENING = ("at", "source", "what", "reason", "actor")
 _CHECK = ("gate", "open", "detail", "until")
-_PROBLEM = ("row", "request_id", "result", "code", "problem")
-_SUMS = ("rows", "created", "existing", "conflict", "refused")
-
-
-class Format(StrEnum):
-    CSV = "csv"
-    NDJSON = "ndjson"
-    JSON = "json"
-
-
-_TYPES = {Format.CSV: "text/csv", Format.NDJSON: "application/x-ndjson", Format.JSON: "application/json"}
-_SUFFIXES = {".csv": Format.CSV, ".ndjson": Format.NDJSON, ".jsonl": Format.NDJSON, ".json": Format.JSON}
 
 
 @app.command()
@@ -228,51 +205,14 @@ def upload(
     atomic: Annotated[bool, typer.Option("--atomic", help="All rows or none.")] = False,
 ) -> None:
     """Take in up to 100,000 leads from a file. Ends with status 1 if a row was refused. Safe to repeat."""
-    kind = form or _SUFFIXES.get(file.suffix.lower())
-    if kind is None:
-        raise typer.BadParameter(f"{file.name}: say what it is, with --format csv, ndjson or json.")
+    kind = format_of(file, form)
+    params: dict[str, str | int] = {"results": "problems", "atomic": "true" if atomic else "false"}
     remote = _remote(ctx)
     with file.open("rb") as source:
-        report = remote.ask(lambda api: _upload(api, source, kind, atomic))
-    if remote.as_json:
-        remote.show(report, ())
-    else:
-        _show_problems(report["results"])
-        remote.show(report, _SUMS)
-    if report["results"]:
-        raise typer.Exit(1)
-
-
-async def _upload(api: Transport, source: BinaryIO, kind: Format, atomic: bool) -> Any:
-    params: dict[str, str | int] = {"results": "problems", "atomic": "true" if atomic else "false"}
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    try:
-        with Progress(*columns, console=bar_out) as progress:
-            body = _read(source, progress)
-            return await api.upload(f"{ROOT}/leads/bulk", body, _TYPES[kind], params, UPLOAD_TIMEOUT_S)
-    except ApiError as error:
-        _show_problems((error.report or {}).get("results", []))
-        raise
-
-
-async def _read(source: BinaryIO, progress: Progress) -> AsyncIterator[bytes]:
-    """The platform reads no faster than it loads, so the bar shows what has been taken in."""
-    size = source.seek(0, SEEK_END)
-    source.seek(0)
-    bar = progress.add_task(Path(source.name).name, total=size)
-    while piece := source.read(PIECE_BYTES):
-        yield piece
-        progress.advance(bar, len(piece))
-
-
-def _show_problems(results: list[dict[str, Any]]) -> None:
-    if results:
-        table = Table(*_PROBLEM)
-        for row in results:
-            fields = "; ".join(f"{each['field']}: {each['error']}" for each in row.get("fields") or ())
-            told = {**row, "problem": row.get("error") or fields}
-            table.add_row(*(str(told.get(column) or "") for column in _PROBLEM))
-        out.print(table)
+        report = remote.ask(
+            lambda api: send(api, source, f"{ROOT}/leads/bulk", kind, params, UPLOAD_TIMEOUT_S)
+        )
+    show_report(remote, report)
 
 
 def _post(ctx: Context, path: str, body: dict[str, Any]) -> None:

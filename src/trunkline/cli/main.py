@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from trunkline import __version__
-from trunkline.cli import accounts, control, jobs, leads, mailbox, numbers, reminders
+from trunkline.cli import accounts, campaigns, control, jobs, leads, mailbox, numbers, reminders
 from trunkline.cli.call import call
 from trunkline.cli.console import out
 from trunkline.cli.number_import import import_numbers
@@ -28,6 +28,7 @@ app = typer.Typer(
 numbers.app.command("import")(import_numbers)
 app.command("call")(call)
 app.add_typer(accounts.app, name="accounts")
+app.add_typer(campaigns.app, name="campaigns")
 app.add_typer(control.app, name="control")
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(leads.app, name="leads")

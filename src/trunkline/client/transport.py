@@ -1,7 +1,7 @@
 """Requests to the API: one key, one time limit, and errors that say what happened."""
 
 import json
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, AsyncIterator
 from typing import Any
 
 from aiohttp import ClientError, ClientSession, ClientTimeout
@@ -59,18 +59,34 @@ class Transport:
             timeout=ClientTimeout(total=timeout_s),
         )
 
+    async def download(self, path: str, timeout_s: float) -> AsyncIterator[bytes]:
+        """An answer of any size, as it comes."""
+        url, timeout = self._base_url + path, ClientTimeout(total=timeout_s)
+        try:
+            async with self._open().get(url, allow_redirects=False, timeout=timeout) as response:
+                if response.status != 200:
+                    request_id = response.headers.get("X-Request-ID", "")
+                    _read(response.status, await response.text(errors="replace"), request_id)
+                async for piece in response.content.iter_any():
+                    yield piece
+        except (ClientError, OSError) as error:
+            raise Unreachable(f"GET {url}: {str(error) or type(error).__name__}") from error
+
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
 
-    async def _ask(self, method: str, path: str, **options: Any) -> Any:
-        """Once: whether a request may be repeated is its caller's knowledge."""
+    def _open(self) -> ClientSession:
         if self._session is None or self._session.closed:
             self._session = ClientSession(headers=self._headers, timeout=self._timeout)
+        return self._session
+
+    async def _ask(self, method: str, path: str, **options: Any) -> Any:
+        """Once: whether a request may be repeated is its caller's knowledge."""
         url = self._base_url + path
         try:
             # A redirect would carry the key to another host, and turn a POST into a GET.
-            async with self._session.request(method, url, allow_redirects=False, **options) as response:
+            async with self._open().request(method, url, allow_redirects=False, **options) as response:
                 status, text = response.status, await response.text(errors="replace")
                 request_id = response.headers.get("X-Request-ID", "")
         except (ClientError, OSError) as error:

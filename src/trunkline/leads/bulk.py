@@ -9,9 +9,9 @@ is done in turns: after two milliseconds everybody else on the event loop has th
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import msgspec
@@ -73,9 +73,20 @@ class Intake:
     """One upload on its way in."""
 
     def __init__(
-        self, rows: Rows, store: Reading, tenant: Tenant, loader: Loader, *, payload_bytes_max: int
+        self,
+        rows: Rows,
+        store: Reading,
+        tenant: Tenant,
+        loader: Loader,
+        *,
+        payload_bytes_max: int,
+        rows_max: int | None = None,
+        hash_of: Callable[[str], bytes] | None = None,
     ) -> None:
+        """`hash_of` tells by the request_id alone whether a row came before, whatever else it says."""
         self._rows = rows
+        self._rows_max = rows_max or ROWS_MAX
+        self._hash_of = hash_of
         self._store = store
         self._tenant = tenant
         self._loader = loader
@@ -119,8 +130,8 @@ class Intake:
     async def _read(self, rows: Iterator[Row]) -> None:
         for row in rows:
             await self._turns.next()
-            if row.no > ROWS_MAX:
-                raise BrokenUpload("too_many_rows", f"An upload has at most {ROWS_MAX} rows.")
+            if row.no > self._rows_max:
+                raise BrokenUpload("too_many_rows", f"An upload has at most {self._rows_max} rows.")
             self.rows_read = row.no
             match _request(row, self._tenant.merchant_id):
                 case Candidate() as candidate:
@@ -151,6 +162,8 @@ class Intake:
             case Refused(problems):
                 batch.refused.append(_refusal(candidate, "invalid_request", problems))
             case NewLead() as new:
+                if self._hash_of is not None:
+                    new = replace(new, request_hash=self._hash_of(new.request_id))
                 batch.staged.append(_staged(candidate.row_no, new))
 
 

@@ -10,7 +10,7 @@ import io
 import json
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -40,6 +40,10 @@ class Rows(Protocol):
     def end(self) -> Iterator[Row]:
         """The rows that the end of the upload made whole."""
         ...
+
+
+# From a column to the field that it is; None: it is left out.
+Rename = Callable[[str], str | None]
 
 
 class BrokenUpload(Exception):
@@ -198,11 +202,13 @@ class CsvLines:
     line is broken and reading goes on with the line after it: a lost quote must not swallow the rest of the file.
     """
 
-    def __init__(self, fields: Sequence[str], numbers: frozenset[str]):
+    def __init__(self, fields: Sequence[str], numbers: frozenset[str], rename: Rename | None = None):
+        """`rename` says which field a column is, or None to leave the column out."""
         self._lines = Lines()
         self._fields = frozenset(fields)
         self._numbers = numbers
-        self._columns: tuple[str, ...] = ()
+        self._rename = rename
+        self._columns: tuple[str | None, ...] = ()
         self._delimiter = ","
         self._no = 0
         self._open = _Open()
@@ -278,12 +284,12 @@ class CsvLines:
         except msgspec.DecodeError as error:
             return Row(self._no, None, f"The cell of payload is not JSON: {error}.")
 
-    def _value(self, cells: Mapping[str, str]) -> dict[str, Any]:
+    def _value(self, cells: Mapping[str | None, str]) -> dict[str, Any]:
         """An empty cell is a field that was left out."""
         value: dict[str, Any] = {}
         parts: dict[str, Any] = {}
         for name, cell in cells.items():
-            if not cell:
+            if not cell or name is None:
                 continue
             if name == "payload":
                 value[name] = msgspec.json.decode(cell)
@@ -307,15 +313,31 @@ class CsvLines:
         except (csv.Error, ValueError):
             raise BrokenUpload("bad_csv", "The first line must name the columns, in UTF-8.") from None
         columns = tuple(name.strip() for name in names)
+        if len(set(columns)) < len(columns) or len(columns) > COLUMNS_MAX:
+            raise _named_twice(columns)
+        self._columns = self._fields_of(columns)
+
+    def _fields_of(self, columns: tuple[str, ...]) -> tuple[str | None, ...]:
+        if self._rename is not None:
+            renamed = tuple(map(self._rename, columns))
+            known_names = [name for name in renamed if name is not None]
+            if len(set(known_names)) < len(known_names):
+                raise _named_twice(known_names)
+            return renamed
         unknown = [name for name in columns if name not in self._fields and not name.startswith("payload.")]
         if unknown:
             known = ", ".join(sorted(self._fields))
             raise BrokenUpload(
                 "bad_csv", f"There is no column {unknown[0][:60]!r}. There are: {known}, payload.<name>."
             )
-        if len(set(columns)) < len(columns) or len(columns) > COLUMNS_MAX:
-            raise BrokenUpload("bad_csv", f"A column is named twice, or there are more than {COLUMNS_MAX}.")
-        self._columns = columns
+        return columns
+
+
+def _named_twice(columns: Sequence[str]) -> BrokenUpload:
+    if len(columns) > COLUMNS_MAX:
+        return BrokenUpload("bad_csv", f"There are more than {COLUMNS_MAX} columns.")
+    twice = next(name for name in columns if columns.count(name) > 1)
+    return BrokenUpload("bad_csv", f"The column {twice[:60]!r} is there twice. Give each a name of its own.")
 
 
 _WHOLE = re.compile(r"-?[0-9]{1,18}")

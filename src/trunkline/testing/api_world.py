@@ -102,7 +102,8 @@ class ApiWorld:
 
     async def objects_of(self, merchant_id: str) -> dict[str, str]:
         """One object of each kind that belongs to this merchant: path parameter to id."""
-        campaign_id = str(new_id())
+        made = await self.admin.post("/api/v1/campaigns", {"name": "Renewals", "merchant_id": merchant_id})
+        campaign_id = str(expect(made, 201)["id"])
         lead = await self.make_lead(merchant_id, f"of-{merchant_id}", campaign_id=campaign_id)
         me = expect(await self.tenant(merchant_id).get("/api/v1/me"), 200)
         return {

@@ -75,7 +75,7 @@ def _scope(method: str, path: str, query: Mapping[str, object] | None, headers: 
         "scheme": "http",
         "path": path,
         "raw_path": quote(path).encode(),
-        "query_string": urlencode(query or {}).encode(),
+        "query_string": urlencode(query or {}, doseq=True).encode(),
         "root_path": "",
         "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()],
         "client": ("127.0.0.1", 1),

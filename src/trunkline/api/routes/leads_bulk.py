@@ -19,7 +19,6 @@ from trunkline.api.auth import API_ROOT, LeadsKey
 from trunkline.api.deps import Api, Deps
 from trunkline.api.errors import ApiError, store_unavailable
 from trunkline.api.models import WRITE_ERRORS, ErrorOut, FieldErrorOut, Responses
-from trunkline.api.principal import Principal
 from trunkline.api.routes.leads import bring
 from trunkline.errors import StoreUnavailable
 from trunkline.leads.bulk import Intake
@@ -81,7 +80,7 @@ class FailedUploadOut(ErrorOut):
 
 
 _CSV = "request_id,merchant_id,phone,payload.order\norder-4711,acme-store,+14155550123,4711\n"
-_FAILED: Responses = {
+FAILED: Responses = {
     status: {"model": FailedUploadOut, "description": text}
     for status, text in (
         (400, "The body cannot be read any further."),
@@ -98,7 +97,7 @@ _FAILED: Responses = {
     response_model=None,
     responses={
         **WRITE_ERRORS,
-        **_FAILED,
+        **FAILED,
         200: {
             "model": UploadOut,
             "description": "What became of each row.",
@@ -131,10 +130,30 @@ async def create_leads(
     Safe to repeat, like a single lead: rows that were taken in before are `existing`. The answer is JSON, or lines of
     JSON if that is what the header Accept asks for.
     """
+    reader = _reader(request)
     report = UploadReport(problems_only=query.results == "problems")
     loader = (AllOrNothing if query.atomic else PieceByPiece)(api.store, report, partial(bring, api))
+    intake = Intake(
+        reader,
+        api.store,
+        who.tenant,
+        loader,
+        payload_bytes_max=api.deps.limits.payload_bytes_max,
+    )
+    return await take_upload(request, api, blocks(request), intake, loader, report)
+
+
+async def take_upload(
+    request: Request,
+    api: Api,
+    body: AsyncIterator[bytes],
+    intake: Intake,
+    loader: AnyLoader,
+    report: UploadReport,
+) -> StreamingResponse:
+    """Load the body, and tell what became of each row."""
     try:
-        await _upload(request, who, api, loader, report)
+        await _upload(api, body, intake, loader, report)
     except BaseException:
         report.close()
         raise
@@ -144,27 +163,20 @@ async def create_leads(
 
 
 async def _upload(
-    request: Request, who: Principal, api: Api, loader: AnyLoader, report: UploadReport
+    api: Api, body: AsyncIterator[bytes], intake: Intake, loader: AnyLoader, report: UploadReport
 ) -> None:
-    intake = Intake(
-        _reader(request),
-        api.store,
-        who.tenant,
-        loader,
-        payload_bytes_max=api.deps.limits.payload_bytes_max,
-    )
     try:
         async with api.uploads:
-            await _take_in(request, intake, loader)
+            await _take_in(body, intake, loader)
         if report.problems and isinstance(loader, AllOrNothing):
             raise _none_taken(report, intake.rows_read)
     except (BrokenUpload, StoreUnavailable, ApiError) as error:
-        raise _with_report(_problem(error), report) from error.__cause__
+        raise _with_report(upload_problem(error), report) from error.__cause__
 
 
-async def _take_in(request: Request, intake: Intake, loader: AnyLoader) -> None:
+async def _take_in(body: AsyncIterator[bytes], intake: Intake, loader: AnyLoader) -> None:
     try:
-        async for block in _blocks(request):
+        async for block in body:
             await intake.feed(block)
         await intake.end()
     except (BrokenUpload, ApiError):
@@ -177,7 +189,7 @@ async def _take_in(request: Request, intake: Intake, loader: AnyLoader) -> None:
         await loader.finish()
 
 
-async def _blocks(request: Request) -> AsyncIterator[bytes]:
+async def blocks(request: Request) -> AsyncIterator[bytes]:
     """The body in pieces that are worth the work, and the last one."""
     held = bytearray()
     async for chunk in request.stream():
@@ -189,13 +201,18 @@ async def _blocks(request: Request) -> AsyncIterator[bytes]:
 
 
 def _reader(request: Request) -> Rows:
+    return READERS[kind_of(request)]()
+
+
+def kind_of(request: Request) -> str:
+    """The type of an upload's body, one of those that can be read."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if request.headers.get("content-encoding", "identity") != "identity":
         raise ApiError(415, "unsupported_media_type", "Send the body as it is, without Content-Encoding.")
     if kind not in READERS:
         kinds = ", ".join(READERS)
         raise ApiError(415, "unsupported_media_type", f"Send the rows as one of these: {kinds}.")
-    return READERS[kind]()
+    return kind
 
 
 def _none_taken(report: UploadReport, rows: int) -> ApiError:
@@ -204,7 +221,7 @@ def _none_taken(report: UploadReport, rows: int) -> ApiError:
     return ApiError(422, "rows_refused", f"{bad} of {rows} rows cannot be taken in, so none was. See report.")
 
 
-def _problem(error: BrokenUpload | StoreUnavailable | ApiError) -> ApiError:
+def upload_problem(error: BrokenUpload | StoreUnavailable | ApiError) -> ApiError:
     match error:
         case BrokenUpload(code=code, message=message):
             return ApiError(413 if code == "too_many_rows" else 400, code, message)

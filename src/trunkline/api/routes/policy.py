@@ -81,8 +81,8 @@ async def put_platform_policy(
     """For everybody: no reseller, merchant or campaign can loosen it."""
     require_platform(who, "set the platform's policy")
     async with api.store.writing() as tx:
-        row = await _put(tx, api, who, PolicyKey("platform", ""), body, PLATFORM, above=[])
-    afterwards.add_task(_wake, api, PLATFORM)
+        row = await put_layer(tx, api, who, PolicyKey("platform", ""), body, PLATFORM, above=[])
+    afterwards.add_task(wake_leads, api, PLATFORM)
     return _out(row, who)
 
 
@@ -112,8 +112,8 @@ async def put_reseller_policy(
         reseller = found(await tenants.get_reseller(tx, who.tenant, reseller_id), "reseller")
         above = [PolicyKey("platform", "")]
         key = PolicyKey("reseller", reseller_id)
-        row = await _put(tx, api, who, key, body, reseller.tenant, above=above)
-    afterwards.add_task(_wake, api, reseller.tenant)
+        row = await put_layer(tx, api, who, key, body, reseller.tenant, above=above)
+    afterwards.add_task(wake_leads, api, reseller.tenant)
     return _out(row, who)
 
 
@@ -141,8 +141,8 @@ async def put_merchant_policy(
     async with api.store.writing() as tx:
         merchant = found(await tenants.get_merchant(tx, who.tenant, merchant_id), "merchant")
         key = PolicyKey("merchant", merchant_id)
-        row = await _put(tx, api, who, key, body, merchant.tenant, above=_above(merchant.tenant))
-    afterwards.add_task(_wake, api, merchant.tenant)
+        row = await put_layer(tx, api, who, key, body, merchant.tenant, above=above_merchant(merchant.tenant))
+    afterwards.add_task(wake_leads, api, merchant.tenant)
     return _out(row, who)
 
 
@@ -159,7 +159,7 @@ async def delete_merchant_policy(
         merchant = found(await tenants.get_merchant(tx, who.tenant, merchant_id), "merchant")
         await store.remove(tx, PolicyKey("merchant", merchant_id))
         await record(tx, who, "policy.removed", f"merchant {merchant_id}", merchant.tenant)
-    afterwards.add_task(_wake, api, merchant.tenant)
+    afterwards.add_task(wake_leads, api, merchant.tenant)
 
 
 @router.get(
@@ -190,14 +190,14 @@ async def put_campaign_policy(
     """With its pace and its calls at once."""
     async with api.store.writing() as tx:
         merchant = found(await tenants.get_merchant(tx, who.tenant, merchant_id), "merchant")
-        above = [*_above(merchant.tenant), PolicyKey("merchant", merchant_id)]
+        above = [*above_merchant(merchant.tenant), PolicyKey("merchant", merchant_id)]
         key = campaign_key(merchant_id, campaign_id)
-        row = await _put(tx, api, who, key, body, merchant.tenant, above=above)
-    afterwards.add_task(_wake, api, merchant.tenant)
+        row = await put_layer(tx, api, who, key, body, merchant.tenant, above=above)
+    afterwards.add_task(wake_leads, api, merchant.tenant)
     return _out(row, who)
 
 
-def _above(merchant: Tenant) -> list[PolicyKey]:
+def above_merchant(merchant: Tenant) -> list[PolicyKey]:
     assert merchant.reseller_id is not None
     return [PolicyKey("platform", ""), PolicyKey("reseller", merchant.reseller_id)]
 
@@ -217,7 +217,7 @@ async def _get(api: Api, who: Principal, key: PolicyKey) -> PolicyOut:
     )
 
 
-async def _put(
+async def put_layer(
     tx: Connection,
     api: Api,
     who: Principal,
@@ -287,7 +287,7 @@ def _pack(pack: Pack) -> PackOut:
     )
 
 
-async def _wake(api: Api, tenant: Tenant) -> None:
+async def wake_leads(api: Api, tenant: Tenant) -> None:
     """After the answer: leads that wait for a window look again, a batch at a time. What is left waits as it did."""
     try:
         while True:

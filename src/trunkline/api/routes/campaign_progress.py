@@ -1,0 +1,93 @@
+"""How far a campaign is, and when it may be done."""
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from trunkline.api.auth import API_ROOT, ReadKey
+from trunkline.api.deps import Deps
+from trunkline.api.models import READ_ERRORS, found
+from trunkline.campaigns import estimate
+from trunkline.campaigns.lifecycle import Status
+from trunkline.leads import ingest
+from trunkline.leads.windows import Rule
+from trunkline.states import LeadStatus
+from trunkline.store import campaigns
+from trunkline.store.campaigns import Campaign, Tally
+from trunkline.store.database import Connection
+
+router = APIRouter(prefix=f"{API_ROOT}/campaigns", tags=["campaigns"])
+
+
+class ProgressOut(BaseModel):
+    status: Status
+    leads: int
+    waiting: int = Field(description="Not called yet, or to be called again.")
+    to_be_retried: int = Field(description="Of those that wait, called at least once.")
+    calling: int = Field(description="Being called now.")
+    finished: int
+    outcomes: dict[str, int] = Field(description="Of those that have finished.")
+    attempts: int
+    share: float = Field(description="Of the leads that have finished, from 0 to 1.")
+    finished_per_minute: float = Field(description="In the last ten minutes.")
+    next_due_at: datetime | None = Field(description="When the next of those that wait is due.")
+    estimated_end_at: datetime | None = Field(
+        description="If it goes on as in the last ten minutes, in its windows. null: it does not run, or nobody knows."
+    )
+    as_of: datetime
+
+
+@router.get(
+    "/{campaign_id}/progress",
+    response_model=ProgressOut,
+    responses=READ_ERRORS,
+    summary="How far is a campaign?",
+)
+async def get_progress(campaign_id: UUID, who: ReadKey, api: Deps) -> ProgressOut:
+    """Counted from its leads as they are now."""
+    async with api.store.reading() as connection:
+        campaign = found(await campaigns.get(connection, who.tenant, campaign_id), "campaign")
+        tallies = await campaigns.progress(connection, campaign)
+        rules = await _rules(connection, campaign) if campaign.status == "RUNNING" else ()
+    return _progress(campaign, tallies, rules)
+
+
+async def _rules(connection: Connection, campaign: Campaign) -> tuple[Rule, ...]:
+    """The windows of somebody whom it has yet to call, for all of them."""
+    somebody = await campaigns.sample(connection, campaign)
+    if somebody is None:
+        return ()
+    return ingest.effective(*await campaigns.layers(connection, campaign)).rules_of(*somebody)
+
+
+def _progress(campaign: Campaign, tallies: Sequence[Tally], rules: tuple[Rule, ...]) -> ProgressOut:
+    by_status: Counter[str] = Counter()
+    for tally in tallies:
+        by_status[tally.status] += tally.leads
+    total, finished = by_status.total(), by_status[LeadStatus.FINISHED]
+    began = [tally.first_finished_at for tally in tallies if tally.first_finished_at]
+    pace = estimate.pace(sum(tally.lately for tally in tallies), min(began, default=None), campaign.now)
+    left = total - finished
+    waits = [tally for tally in tallies if tally.status == LeadStatus.BACKLOG]
+    end_at = estimate.ends_at(left, pace.per_s, campaign.now, rules) if campaign.status == "RUNNING" else None
+    return ProgressOut.model_validate(
+        {
+            "status": campaign.status,
+            "leads": total,
+            "waiting": by_status[LeadStatus.BACKLOG],
+            "to_be_retried": sum(tally.tried for tally in waits),
+            "calling": by_status[LeadStatus.PROCESSING],
+            "finished": finished,
+            "outcomes": {tally.outcome: tally.leads for tally in tallies if tally.outcome},
+            "attempts": sum(tally.attempts for tally in tallies),
+            "share": finished / total if total else 0.0,
+            "finished_per_minute": round(pace.per_s * 60, 2),
+            "next_due_at": min((tally.next_due_at for tally in waits if tally.next_due_at), default=None),
+            "estimated_end_at": end_at,
+            "as_of": campaign.now,
+        }
+    )

@@ -1,0 +1,168 @@
+"""The leads of a campaign, from a file: CSV, JSON lines or a JSON array, whatever its columns are called."""
+
+from functools import partial
+from typing import Annotated, Literal
+from uuid import UUID
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+
+from trunkline.api.auth import API_ROOT, LeadsKey
+from trunkline.api.deps import Api, Deps
+from trunkline.api.errors import conflict, invalid
+from trunkline.api.models import WRITE_ERRORS, found
+from trunkline.api.ownership import record
+from trunkline.api.routes.leads import bring
+from trunkline.api.routes.leads_bulk import (
+    FAILED,
+    NDJSON,
+    UploadOut,
+    blocks,
+    kind_of,
+    take_upload,
+    upload_problem,
+)
+from trunkline.campaigns.rows import (
+    FIELDS,
+    NUMBERS,
+    CampaignRows,
+    Columns,
+    Others,
+    parse_mapping,
+    same_person,
+)
+from trunkline.campaigns.spool import Spool
+from trunkline.leads.bulk import ROWS_MAX, Intake
+from trunkline.leads.bulk_loading import AllOrNothing, PieceByPiece
+from trunkline.leads.ingest import FieldProblem
+from trunkline.leads.upload_report import UploadReport
+from trunkline.leads.uploads import BrokenUpload, CsvLines, JsonArray, JsonLines, Rows
+from trunkline.store import campaigns, leads
+from trunkline.store.campaigns import Campaign
+from trunkline.store.leads import AdmissionKey
+
+router = APIRouter(prefix=f"{API_ROOT}/campaigns", tags=["campaigns"])
+
+CAMPAIGN_ROWS_MAX = 2_000_000
+_CSV = "Mobile,Full name,Plan\n+14155550123,Ada,gold\n"
+_ROW = {"phone": "+14155550123", "payload": {"name": "Ada"}}
+
+
+class CampaignUploadQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    map: list[str] = Field(
+        [],
+        max_length=100,
+        description="`field:column`, for columns that are not called like their field: `phone:Mobile`.",
+    )
+    others: Others = Field(
+        "payload",
+        description="The other columns: part of the payload, left out, or a reason to refuse the file.",
+    )
+    encoding: Literal["utf-8", "utf-16", "latin-1", "windows-1252"] = "utf-8"
+    atomic: bool = Field(
+        False, description="All rows or none, up to 100,000: one that is refused undoes the others."
+    )
+    results: Literal["all", "problems"] = Field(
+        "problems", description="Of which rows the answer tells: of all, or of those that made no lead."
+    )
+
+
+@router.post(
+    "/{campaign_id}/leads",
+    response_model=None,
+    responses={
+        **WRITE_ERRORS,
+        **FAILED,
+        200: {
+            "model": UploadOut,
+            "description": "What became of each row.",
+            "content": {NDJSON: {"schema": {"type": "string"}}},
+        },
+    },
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {
+                    "schema": {"type": "array", "items": {"type": "object"}},
+                    "example": [_ROW],
+                },
+                NDJSON: {"schema": {"type": "string"}, "example": '{"phone": "+14155550123"}\n'},
+                "text/csv": {"schema": {"type": "string"}, "example": _CSV},
+            },
+        }
+    },
+    summary="Upload the leads of a campaign",
+)
+async def upload_leads(
+    campaign_id: UUID,
+    request: Request,
+    query: Annotated[CampaignUploadQuery, Query()],
+    who: LeadsKey,
+    api: Deps,
+) -> StreamingResponse:
+    """Up to 2,000,000 rows. Nothing is taken in before the whole file has arrived and can be read; then a refused row
+    costs no other row, unless `atomic` was asked for. Who is in the campaign already is `existing`. Safe to repeat."""
+    columns = parse_mapping(query.map, query.others)
+    if isinstance(columns, str):
+        raise invalid(FieldProblem("map", columns))
+    kind = kind_of(request)
+    async with api.store.reading() as connection:
+        campaign = found(await campaigns.get(connection, who.tenant, campaign_id), "campaign")
+        if campaign.status in ("STOPPING", "STOPPED"):
+            raise conflict("wrong_status", f"This campaign is {campaign.status}: it takes no more leads.")
+        key = AdmissionKey(campaign.merchant_id, campaign.pool_id, campaign.id)
+        admission = (await leads.admissions(connection, campaign.tenant, [key]))[key]
+    spool = Spool(query.encoding, _reader(kind, columns), ROWS_MAX if query.atomic else CAMPAIGN_ROWS_MAX)
+    rows = CampaignRows(_reader(kind, columns), campaign, admission.default_region, _left(kind, columns))
+    try:
+        await _fill(spool, request)
+        answer = await _load(request, api, campaign, spool, rows, query)
+    finally:
+        spool.close()
+    async with api.store.writing() as tx:
+        await record(tx, who, "campaign.uploaded", campaign.id, campaign.tenant, rows=spool.rows)
+    return answer
+
+
+async def _fill(spool: Spool, request: Request) -> None:
+    try:
+        await spool.take(blocks(request))
+    except BrokenUpload as error:
+        raise upload_problem(error) from None
+
+
+async def _load(
+    request: Request, api: Api, campaign: Campaign, spool: Spool, rows: Rows, query: CampaignUploadQuery
+) -> StreamingResponse:
+    report = UploadReport(problems_only=query.results == "problems")
+    loader = (AllOrNothing if query.atomic else PieceByPiece)(api.store, report, partial(bring, api))
+    intake = Intake(
+        rows,
+        api.store,
+        campaign.tenant,
+        loader,
+        payload_bytes_max=api.deps.limits.payload_bytes_max,
+        rows_max=CAMPAIGN_ROWS_MAX,
+        hash_of=same_person,
+    )
+    return await take_upload(request, api, spool.blocks(), intake, loader, report)
+
+
+def _reader(kind: str, columns: Columns) -> Rows:
+    match kind:
+        case "text/csv":
+            return CsvLines(FIELDS, NUMBERS, columns.name)
+        case "application/json":
+            return JsonArray()
+        case _:
+            return JsonLines()
+
+
+def _left(kind: str, columns: Columns) -> Columns:
+    """What is left to be named: the header of a CSV has been mapped by its reader."""
+    return Columns() if kind == "text/csv" else columns

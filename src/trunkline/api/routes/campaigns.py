@@ -1,0 +1,364 @@
+"""Campaigns: many leads under one policy, from the first draft to the last result."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, BackgroundTasks, Query, Response
+from pydantic import AliasChoices, ConfigDict, Field
+from starlette.responses import StreamingResponse
+
+from trunkline.api.auth import API_ROOT, LeadsKey, ReadKey
+from trunkline.api.deps import Api, Deps
+from trunkline.api.errors import conflict, invalid, unknown
+from trunkline.api.models import READ_ERRORS, WRITE_ERRORS, Body, Out, found
+from trunkline.api.ownership import record
+from trunkline.api.paging import LAST_ID, Cursors, Page, PageOut, PageQuery
+from trunkline.api.principal import Principal
+from trunkline.api.routes.controls import RAMP_MAX_S, Reason
+from trunkline.api.routes.lead_edits import HANG_UP
+from trunkline.api.routes.policy import above_merchant, put_layer, wake_leads
+from trunkline.campaigns import lifecycle
+from trunkline.campaigns.lifecycle import DONE, FROM, Act, Status
+from trunkline.campaigns.request import ENDS, STARTS, CampaignRequest, prepare, time_problems
+from trunkline.dispatch.policies import campaign_key
+from trunkline.jobs.platform.exports import COLUMNS, as_csv
+from trunkline.leads import ingest
+from trunkline.leads.calling_policy import CallingPolicy
+from trunkline.leads.ingest import FieldProblem, Moment, ObjectId, Refused, Text
+from trunkline.store import campaigns, leads, policy
+from trunkline.store.campaigns import Campaign, NewCampaign
+from trunkline.store.database import Connection
+from trunkline.store.leads import AdmissionKey, LeadFilter
+from trunkline.store.policy import PolicyKey
+
+router = APIRouter(prefix=f"{API_ROOT}/campaigns", tags=["campaigns"])
+
+RESULTS_PAGE = 1000
+
+
+class CampaignOut(Out):
+    id: UUID
+    request_id: str | None
+    reseller_id: str
+    merchant_id: str
+    name: str
+    status: Status = Field(
+        description="A DRAFT calls nobody. STOPPING: nobody new is called, and its leads are being ended."
+    )
+    pool: str = Field(validation_alias=AliasChoices("pool_id", "pool"))
+    priority: int
+    max_attempts: int
+    starts_at: datetime | None
+    ends_at: datetime | None
+    reporting_webhook_url: str | None
+    stop_reason: str | None
+    started_at: datetime | None
+    stopped_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class CampaignWithPolicyOut(CampaignOut):
+    policy: dict[str, Any] = Field(description="Its own layer of calling policy, as it was put.")
+
+
+class CampaignQuery(PageQuery):
+    merchant_id: ObjectId | None = None
+    status: Status | None = None
+
+
+class CampaignChange(Body):
+    """What is left out stays as it is. `policy` is replaced as a whole."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"priority": 10, "ends_at": "2030-06-15T00:00:00Z"}]}
+    )
+
+    name: Text | None = Field(None, min_length=1, max_length=200)
+    policy: CallingPolicy | None = None
+    pool: ObjectId | None = None
+    priority: int | None = Field(None, ge=1, le=99, strict=True)
+    max_attempts: int | None = Field(None, ge=1, le=20, strict=True)
+    starts_at: Moment | None = STARTS
+    ends_at: Moment | None = ENDS
+    reporting_webhook_url: Text | None = Field(None, min_length=1, max_length=ingest.URL_MAX)
+
+
+class RunIn(Body):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"ramp_s": 60}]})
+
+    ramp_s: int = Field(
+        0, ge=0, le=RAMP_MAX_S, strict=True, description="Over how many seconds it grows to its full pace."
+    )
+
+
+class PauseIn(Body):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "wrong prompt"}]})
+
+    reason: Reason = Field("paused", description="Why. It is in the audit log.")
+
+
+class StopIn(Body):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "sold out", "hang_up": True}]})
+
+    reason: Reason = Field(
+        "stopped", description="Why. It is in the outcome of every lead that was not called."
+    )
+    hang_up: bool = HANG_UP
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=CampaignWithPolicyOut,
+    responses=WRITE_ERRORS
+    | {200: {"model": CampaignWithPolicyOut, "description": "This request was sent before."}},
+    summary="Make a campaign",
+)
+async def create_campaign(
+    body: CampaignRequest, who: LeadsKey, api: Deps, response: Response
+) -> CampaignWithPolicyOut:
+    """A draft: upload its leads, then start it. With a `request_id` it is safe to repeat."""
+    merchant_id = body.merchant_id or who.tenant.merchant_id
+    if merchant_id is None:
+        raise invalid(FieldProblem("merchant_id", "Name the merchant: this key is not bound to one."))
+    async with api.store.writing() as tx:
+        new = await _prepared(tx, who, body, merchant_id)
+        campaign = await campaigns.insert(tx, new)
+        if campaign is None:
+            response.status_code = 200
+            return await with_policy(tx, await _sent_before(tx, new))
+        await _put_policy(tx, api, who, campaign, body.policy)
+        await lifecycle.hold(tx, campaign, who.actor, "not started")
+        await record(tx, who, "campaign.made", campaign.id, campaign.tenant, name=campaign.name)
+        return await with_policy(tx, campaign)
+
+
+@router.get("", response_model=PageOut[CampaignOut], responses=READ_ERRORS, summary="List campaigns")
+async def list_campaigns(query: Annotated[CampaignQuery, Query()], who: ReadKey, api: Deps) -> Page[Campaign]:
+    """Newest first."""
+    cursors = Cursors("campaigns", who, query)
+    async with api.store.reading() as connection:
+        rows = await campaigns.list_campaigns(
+            connection,
+            who.tenant,
+            merchant_id=query.merchant_id,
+            status=query.status,
+            before=cursors.start_id(LAST_ID),
+            limit=cursors.fetch_limit,
+        )
+    return cursors.page(rows, lambda campaign: campaign.id)
+
+
+@router.get(
+    "/{campaign_id}", response_model=CampaignWithPolicyOut, responses=READ_ERRORS, summary="Get a campaign"
+)
+async def get_campaign(campaign_id: UUID, who: ReadKey, api: Deps) -> CampaignWithPolicyOut:
+    async with api.store.reading() as connection:
+        campaign = found(await campaigns.get(connection, who.tenant, campaign_id), "campaign")
+        return await with_policy(connection, campaign)
+
+
+@router.patch(
+    "/{campaign_id}",
+    response_model=CampaignWithPolicyOut,
+    responses=WRITE_ERRORS,
+    summary="Change a campaign that does not run",
+)
+async def change_campaign(
+    campaign_id: UUID, body: CampaignChange, who: LeadsKey, api: Deps, afterwards: BackgroundTasks
+) -> CampaignWithPolicyOut:
+    """A draft, or while it is paused. Leads that wait are given a new pool, priority or number of attempts too, unless
+    their row named one of its own."""
+    given = body.model_dump(include=body.model_fields_set - {"policy", "pool"})
+    async with api.store.writing() as tx:
+        campaign = await _locked(tx, who, campaign_id)
+        if campaign.status not in ("DRAFT", "PAUSED"):
+            raise conflict("not_paused", f"This campaign is {campaign.status}. Pause it first.")
+        if campaign.given != campaign.gives:
+            raise conflict(
+                "being_applied", "Its leads are still being given the last change. Try again soon."
+            )
+        if body.pool is not None:
+            given["pool_id"] = await _pool(tx, who, campaign, body.pool)
+        _refuse_times(campaign, given)
+        campaign = await campaigns.edit(tx, campaign.id, given)
+        if body.policy is not None:
+            await _put_policy(tx, api, who, campaign, body.policy)
+            afterwards.add_task(wake_leads, api, campaign.tenant)
+        await record(
+            tx, who, "campaign.changed", campaign.id, campaign.tenant, fields=sorted(body.model_fields_set)
+        )
+        return await with_policy(tx, campaign)
+
+
+@router.post(
+    "/{campaign_id}/start", response_model=CampaignOut, responses=WRITE_ERRORS, summary="Start a campaign"
+)
+async def start_campaign(campaign_id: UUID, body: RunIn, who: LeadsKey, api: Deps) -> Campaign:
+    """Its leads are called from now on, or from `starts_at` on. Safe to repeat."""
+    return await _run(api, who, campaign_id, "start", body.ramp_s)
+
+
+@router.post(
+    "/{campaign_id}/resume", response_model=CampaignOut, responses=WRITE_ERRORS, summary="Resume a campaign"
+)
+async def resume_campaign(campaign_id: UUID, body: RunIn, who: LeadsKey, api: Deps) -> Campaign:
+    """After a pause. Safe to repeat."""
+    return await _run(api, who, campaign_id, "resume", body.ramp_s)
+
+
+@router.post(
+    "/{campaign_id}/pause", response_model=CampaignOut, responses=WRITE_ERRORS, summary="Pause a campaign"
+)
+async def pause_campaign(campaign_id: UUID, body: PauseIn, who: LeadsKey, api: Deps) -> Campaign:
+    """Within a second nobody new is called; whoever is being called goes on talking. Safe to repeat."""
+    async with api.store.writing() as tx:
+        campaign = await _locked(tx, who, campaign_id)
+        if not _is_to_do(campaign, "pause"):
+            return campaign
+        await record(tx, who, "campaign.paused", campaign.id, campaign.tenant, reason=body.reason)
+        return await lifecycle.pause(tx, campaign, who.actor, body.reason)
+
+
+@router.post(
+    "/{campaign_id}/stop",
+    status_code=202,
+    response_model=CampaignOut,
+    responses=WRITE_ERRORS,
+    summary="Stop a campaign for good",
+)
+async def stop_campaign(campaign_id: UUID, body: StopIn, who: LeadsKey, api: Deps) -> Campaign:
+    """Nobody new is called. Whoever waits is ended within seconds as ABORTED; calls that are going on go on, or are
+    cut short if `hang_up` asks for it. Safe to repeat."""
+    async with api.store.writing() as tx:
+        campaign = await _locked(tx, who, campaign_id)
+        if not _is_to_do(campaign, "stop"):
+            return campaign
+        await record(
+            tx,
+            who,
+            "campaign.stopped",
+            campaign.id,
+            campaign.tenant,
+            reason=body.reason,
+            hang_up=body.hang_up,
+        )
+        return await lifecycle.stop(tx, campaign, who.actor, body.reason, hang_up=body.hang_up)
+
+
+@router.get(
+    "/{campaign_id}/results",
+    response_class=StreamingResponse,
+    responses=READ_ERRORS | {200: {"content": {"text/csv": {"schema": {"type": "string"}}}}},
+    summary="The results of a campaign as CSV",
+)
+async def get_results(campaign_id: UUID, who: ReadKey, api: Deps) -> StreamingResponse:
+    """A line for each lead, newest first, written as it is read: a page of leads in memory, whatever its length."""
+    async with api.store.reading() as connection:
+        campaign = found(await campaigns.get(connection, who.tenant, campaign_id), "campaign")
+    headers = {"Content-Disposition": f'attachment; filename="campaign-{campaign_id}.csv"'}
+    return StreamingResponse(_results(api, campaign), media_type="text/csv", headers=headers)
+
+
+async def _results(api: Api, campaign: Campaign) -> AsyncIterator[bytes]:
+    yield ",".join(COLUMNS).encode() + b"\r\n"
+    wanted, before = LeadFilter(campaign.merchant_id, campaign.id), LAST_ID
+    while True:
+        async with api.store.reading() as connection:
+            page = await leads.list_leads(
+                connection, campaign.tenant, wanted, before=before, limit=RESULTS_PAGE
+            )
+        if not page:
+            return
+        yield as_csv(page)
+        before = page[-1].id
+
+
+async def with_policy(conn: Connection, campaign: Campaign) -> CampaignWithPolicyOut:
+    rows = await policy.read(conn, [campaign_key(campaign.merchant_id, campaign.id)])
+    shown = CampaignOut.model_validate(campaign).model_dump()
+    return CampaignWithPolicyOut(policy=rows[0].policy if rows else {}, **shown)
+
+
+async def _run(api: Api, who: Principal, campaign_id: UUID, act: Act, ramp_s: int) -> Campaign:
+    async with api.store.writing() as tx:
+        campaign = await _locked(tx, who, campaign_id)
+        if not _is_to_do(campaign, act):
+            return campaign
+        if campaign.ends_at is not None and campaign.ends_at <= campaign.now:
+            raise conflict("over", "The end of this campaign has passed. Change `ends_at` first.")
+        await record(
+            tx,
+            who,
+            "campaign.started" if act == "start" else "campaign.resumed",
+            campaign.id,
+            campaign.tenant,
+        )
+        return await lifecycle.run(tx, campaign, who.actor, ramp_s=ramp_s)
+
+
+def _is_to_do(campaign: Campaign, act: Act) -> bool:
+    """False: it was done before."""
+    if campaign.status in FROM[act]:
+        return True
+    if campaign.status in DONE[act]:
+        return False
+    raise conflict("wrong_status", f"This campaign is {campaign.status}: there is nothing to {act}.")
+
+
+async def _locked(tx: Connection, who: Principal, campaign_id: UUID) -> Campaign:
+    return found(await campaigns.lock(tx, who.tenant, campaign_id), "campaign")
+
+
+async def _prepared(tx: Connection, who: Principal, body: CampaignRequest, merchant_id: str) -> NewCampaign:
+    key = AdmissionKey(merchant_id, body.pool, None)
+    admission = (await leads.admissions(tx, who.tenant, [key])).get(key)
+    if admission is None:
+        raise unknown("merchant_id", "merchant")
+    match prepare(body, admission):
+        case Refused(problems):
+            raise invalid(*problems)
+        case NewCampaign() as new:
+            return new
+
+
+async def _sent_before(tx: Connection, new: NewCampaign) -> Campaign:
+    assert new.request_id is not None, "only a request_id is taken twice"
+    campaign = found(await campaigns.by_request(tx, new.merchant_id, new.request_id), "campaign")
+    if campaign.request_hash != new.request_hash:
+        raise conflict(
+            "request_id_reused", "This request_id was used before with other content. Choose another one."
+        )
+    return campaign
+
+
+async def _put_policy(
+    tx: Connection, api: Api, who: Principal, campaign: Campaign, body: CallingPolicy
+) -> None:
+    key = campaign_key(campaign.merchant_id, campaign.id)
+    above = [*above_merchant(campaign.tenant), PolicyKey("merchant", campaign.merchant_id)]
+    await put_layer(tx, api, who, key, body, campaign.tenant, above=above)
+
+
+async def _pool(tx: Connection, who: Principal, campaign: Campaign, pool_id: str) -> str:
+    key = AdmissionKey(campaign.merchant_id, pool_id, None)
+    admission = (await leads.admissions(tx, who.tenant, [key]))[key]
+    if admission.pool_id is None:
+        raise invalid(FieldProblem("pool", f"This merchant has no pool {pool_id!r}."))
+    return admission.pool_id
+
+
+def _refuse_times(campaign: Campaign, given: dict[str, Any]) -> None:
+    for name in ("starts_at", "ends_at"):
+        if given.get(name) is not None and ingest.moment_problem(given[name]) is None:
+            given[name] = given[name].astimezone(UTC)
+    starts_at, ends_at = given.get("starts_at", campaign.starts_at), given.get("ends_at", campaign.ends_at)
+    problems = list(time_problems(starts_at, ends_at, campaign.now))
+    if "reporting_webhook_url" in given:
+        problem = ingest.webhook_problem(given["reporting_webhook_url"])
+        problems += [problem] if problem else []
+    if problems:
+        raise invalid(*problems)

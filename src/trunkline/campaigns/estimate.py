@@ -1,0 +1,52 @@
+"""When a campaign will have called everybody, if it goes on as it did in the last ten minutes. Pure.
+
+The work that is left takes its time only while its windows are open: nights and holidays are added. It is an estimate,
+and says nothing where nothing has happened yet.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from trunkline.leads.windows import Rule, next_opening
+
+LATELY_S = 600.0
+# Windows are walked through one after the other. After so many it is further away than anybody plans.
+OPENINGS_MAX = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Leads that ended lately, and since when that is known."""
+
+    ended: int
+    over_s: float
+
+    @property
+    def per_s(self) -> float:
+        return self.ended / self.over_s if self.over_s > 0 else 0.0
+
+
+def pace(ended: int, since: datetime | None, now: datetime) -> Pace:
+    """A campaign that has just begun is judged by the time since its first end, at least a minute."""
+    known_s = (now - since).total_seconds() if since else 0.0
+    return Pace(ended, max(60.0, min(LATELY_S, known_s)))
+
+
+def ends_at(left: int, per_s: float, now: datetime, rules: tuple[Rule, ...]) -> datetime | None:
+    """None: nobody can tell."""
+    if left == 0:
+        return now
+    if per_s <= 0:
+        return None
+    work, at = timedelta(seconds=left / per_s), now
+    for _ in range(OPENINGS_MAX):
+        opening = next_opening(rules, at) if rules else None
+        if rules and opening is None:
+            return None
+        if opening is None or opening.closes_at is None:
+            return max(at, opening.opens_at if opening else at) + work
+        open_for = opening.closes_at - opening.opens_at
+        if work <= open_for:
+            return opening.opens_at + work
+        work, at = work - open_for, opening.closes_at
+    return None

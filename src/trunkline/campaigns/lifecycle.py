@@ -1,0 +1,69 @@
+"""Starting, pausing, resuming and stopping a campaign.
+
+What holds a campaign back is a stop in `controls`, set by its merchant's level: the dialers hear of it within a second,
+and the intent looks at it too. So a draft is held back from its first lead on, and a pause needs nothing more.
+"""
+
+from datetime import datetime
+from typing import Literal
+
+from trunkline.control.stops import campaign_subject
+from trunkline.store import campaigns, controls
+from trunkline.store.campaigns import Campaign
+from trunkline.store.controls import Level, NewStop, Scope
+from trunkline.store.database import Connection
+
+Status = Literal["DRAFT", "RUNNING", "PAUSED", "STOPPING", "STOPPED"]
+Act = Literal["start", "pause", "resume", "stop"]
+
+# From which states each act leads somewhere, and where it has led already.
+FROM: dict[Act, frozenset[str]] = {
+    "start": frozenset({"DRAFT"}),
+    "pause": frozenset({"RUNNING"}),
+    "resume": frozenset({"PAUSED"}),
+    "stop": frozenset({"DRAFT", "RUNNING", "PAUSED"}),
+}
+DONE: dict[Act, frozenset[str]] = {
+    "start": frozenset({"RUNNING"}),
+    "pause": frozenset({"PAUSED"}),
+    "resume": frozenset({"RUNNING"}),
+    "stop": frozenset({"STOPPING", "STOPPED"}),
+}
+
+
+async def hold(
+    tx: Connection, campaign: Campaign, by: str, reason: str, until: datetime | None = None
+) -> None:
+    """Nobody of it is called, until that moment or until it is let go."""
+    subject = campaign_subject(campaign.merchant_id, campaign.id)
+    await controls.stop(
+        tx,
+        NewStop(
+            Scope.CAMPAIGN, subject, Level.MERCHANT, reason, by, campaign.tenant, ramp_s=0, ends_at=until
+        ),
+    )
+
+
+async def let_go(tx: Connection, campaign: Campaign, by: str, reason: str, ramp_s: int = 0) -> None:
+    subject = campaign_subject(campaign.merchant_id, campaign.id)
+    await controls.resume(tx, Scope.CAMPAIGN, subject, Level.MERCHANT, reason=reason, by=by, ramp_s=ramp_s)
+
+
+async def run(tx: Connection, campaign: Campaign, by: str, *, ramp_s: int) -> Campaign:
+    """Start or resume. Before its start it is held until then."""
+    if campaign.starts_at is not None and campaign.starts_at > campaign.now:
+        await hold(tx, campaign, by, "not before its start", campaign.starts_at)
+    else:
+        await let_go(tx, campaign, by, "running", ramp_s)
+    return await campaigns.move(tx, campaign.id, "RUNNING")
+
+
+async def pause(tx: Connection, campaign: Campaign, by: str, reason: str) -> Campaign:
+    await hold(tx, campaign, by, reason)
+    return await campaigns.move(tx, campaign.id, "PAUSED")
+
+
+async def stop(tx: Connection, campaign: Campaign, by: str, reason: str, *, hang_up: bool) -> Campaign:
+    """From now on nobody is called; the keeper ends its leads."""
+    await hold(tx, campaign, by, reason)
+    return await campaigns.move(tx, campaign.id, "STOPPING", reason=reason, hang_up=hang_up)

@@ -1,0 +1,121 @@
+"""From a request for a campaign to a campaign, or to every reason why not. Pure."""
+
+import hashlib
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
+
+from trunkline.leads import ingest, payloads
+from trunkline.leads.calling_policy import EMPTY, CallingPolicy
+from trunkline.leads.ingest import FieldProblem, Moment, ObjectId, Refused, Text
+from trunkline.model import new_id
+from trunkline.store.campaigns import NewCampaign
+from trunkline.store.leads import Admission
+
+ATTEMPTS = 3
+
+EXAMPLE: JsonDict = {
+    "name": "Renewals in May",
+    "merchant_id": "acme-store",
+    "policy": {
+        "windows": [{"spans": [{"start": "10:00", "end": "18:00"}], "holidays": [{"country": "US"}]}],
+        "packs": ["us-tcpa"],
+        "starts_per_s": 5,
+        "max_concurrent": 50,
+        "retries": {"by_outcome": {"BUSY": {"delays_s": [300, 900]}}},
+    },
+    "priority": 50,
+    "max_attempts": 3,
+    "ends_at": "2030-06-01T00:00:00Z",
+}
+
+STARTS = Field(None, description="Nobody is called before. Left out: from the start of the campaign on.")
+ENDS = Field(None, description="Then it stops by itself, and whoever waits is not called.")
+POLICY = Field(
+    EMPTY,
+    description="Windows, weekdays, holidays, closed days, pace, calls at once, retries by outcome and limits: "
+    "a layer of calling policy, added to those of the merchant, its reseller and the platform.",
+)
+
+
+class CampaignRequest(BaseModel):
+    """Many leads under one policy."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [EXAMPLE]})
+
+    request_id: Text | None = Field(
+        None,
+        min_length=1,
+        max_length=200,
+        description="Your own id of this request, unique per merchant: sent again, it answers with the same campaign.",
+    )
+    merchant_id: ObjectId | None = Field(
+        None, description="Whose campaign. A key that is bound to a merchant may leave it out."
+    )
+    name: Text = Field(min_length=1, max_length=200)
+    policy: CallingPolicy = POLICY
+    pool: ObjectId | None = Field(None, description="Left out: the merchant's default pool.")
+    priority: int = Field(
+        50, ge=1, le=99, strict=True, description="Of its leads, unless a row says otherwise."
+    )
+    max_attempts: int = Field(
+        ATTEMPTS,
+        ge=1,
+        le=20,
+        strict=True,
+        description="For each person, all attempts counted, whatever ended them.",
+    )
+    starts_at: Moment | None = STARTS
+    ends_at: Moment | None = ENDS
+    reporting_webhook_url: Text | None = Field(None, min_length=1, max_length=ingest.URL_MAX)
+
+
+def prepare(request: CampaignRequest, admission: Admission) -> NewCampaign | Refused:
+    problems = tuple(_problems(request, admission))
+    if problems or admission.pool_id is None:
+        return Refused(problems)
+    return NewCampaign(
+        id=new_id(),
+        reseller_id=admission.reseller_id,
+        merchant_id=admission.merchant_id,
+        request_id=request.request_id,
+        request_hash=_fingerprint(request),
+        name=request.name,
+        pool_id=admission.pool_id,
+        priority=request.priority,
+        max_attempts=request.max_attempts,
+        starts_at=request.starts_at and request.starts_at.astimezone(UTC),
+        ends_at=request.ends_at and request.ends_at.astimezone(UTC),
+        reporting_webhook_url=request.reporting_webhook_url,
+    )
+
+
+def time_problems(
+    starts_at: datetime | None, ends_at: datetime | None, now: datetime
+) -> Iterator[FieldProblem]:
+    for field, moment in (("starts_at", starts_at), ("ends_at", ends_at)):
+        if (problem := ingest.moment_problem(moment)) is not None:
+            yield FieldProblem(field, problem.error)
+            return
+    if ends_at is not None and ends_at <= now:
+        yield FieldProblem("ends_at", "This moment has passed: nobody would be called.")
+    if starts_at is not None and ends_at is not None and ends_at <= starts_at:
+        yield FieldProblem("ends_at", "The campaign ends before it starts.")
+
+
+def _problems(request: CampaignRequest, admission: Admission) -> Iterator[FieldProblem]:
+    if admission.pool_id is None:
+        named = f"This merchant has no pool {request.pool!r}."
+        yield FieldProblem(
+            "pool", named if request.pool else "Name a pool, or set the merchant's default_pool."
+        )
+    yield from time_problems(request.starts_at, request.ends_at, admission.now)
+    if (problem := ingest.webhook_problem(request.reporting_webhook_url)) is not None:
+        yield problem
+
+
+def _fingerprint(request: CampaignRequest) -> bytes:
+    content = request.model_dump(mode="json", exclude={"request_id", "merchant_id"})
+    return hashlib.sha256(payloads.encode(content)).digest()

@@ -1,0 +1,127 @@
+"""Rows of a campaign's upload: whatever its columns are called, from a row to a lead of the campaign. Pure.
+
+A person is once in a campaign. The lead's `request_id` is made from the campaign and the phone, so the key that makes
+leads idempotent finds duplicates too, within a file and across files, and there is one budget of attempts per person.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from trunkline.leads import phones
+from trunkline.leads.uploads import BrokenUpload, Row, Rows
+from trunkline.store.campaigns import Campaign
+
+# What a row may say; everything else is part of the payload.
+FIELDS = ("phone", "external_id", "timezone", "scheduled_at", "priority", "max_attempts", "payload")
+NUMBERS = frozenset({"priority", "max_attempts"})
+MAPPED_MAX = 100
+
+Others: TypeAlias = Literal["payload", "ignore", "refuse"]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """By column, the field that it is. `others` says what becomes of columns that are neither mapped nor fields."""
+
+    fields: Mapping[str, str] = field(default_factory=dict)
+    others: Others = "payload"
+
+    def name(self, column: str) -> str | None:
+        """None: the column is left out."""
+        mapped = self.fields.get(column)
+        if mapped is not None:
+            return mapped
+        if column in FIELDS or column.startswith("payload."):
+            return column
+        if self.others == "refuse":
+            known = ", ".join(FIELDS)
+            raise BrokenUpload(
+                "bad_csv", f"There is no column {column[:60]!r}. Map it, or name it one of: {known}."
+            )
+        return f"payload.{column}" if self.others == "payload" else None
+
+
+def parse_mapping(pairs: list[str], others: Others) -> Columns | str:
+    """`field:column` each. A text says what is wrong."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, colon, column = pair.partition(":")
+        if not colon or not column or not (name in FIELDS or name.startswith("payload.")):
+            return f"{pair[:80]!r} is not field:column, with a field like phone or payload.name."
+        if column in found or name in found.values():
+            return f"{pair[:80]!r} maps a column or a field for the second time."
+        found[column] = name
+    if len(found) > MAPPED_MAX:
+        return f"At most {MAPPED_MAX} columns can be mapped."
+    return Columns(found, others)
+
+
+def request_id(campaign: Campaign, phone: str) -> str:
+    return f"campaign/{campaign.id}/{phone}"
+
+
+def same_person(request_id: str) -> bytes:
+    """Of two rows with one person the second is a duplicate, whatever else it says."""
+    return hashlib.sha256(request_id.encode()).digest()
+
+
+class CampaignRows:
+    """Rows of a file, as requests for leads of the campaign."""
+
+    def __init__(self, rows: Rows, campaign: Campaign, region: str | None, mapping: Columns):
+        self._rows = rows
+        self._campaign = campaign
+        self._region = region
+        self._mapping = mapping
+
+    def feed(self, chunk: bytes) -> Iterator[Row]:
+        yield from map(self._row, self._rows.feed(chunk))
+
+    def end(self) -> Iterator[Row]:
+        yield from map(self._row, self._rows.end())
+
+    def _row(self, row: Row) -> Row:
+        if row.error is not None or not isinstance(row.value, dict):
+            return row
+        try:
+            return Row(row.no, self._request(self._named(row.value)))
+        except BrokenUpload as problem:
+            return Row(row.no, None, problem.message)
+
+    def _named(self, value: dict[str, Any]) -> dict[str, Any]:
+        """The row with its fields' own names. Parts of the payload are put together."""
+        named: dict[str, Any] = {}
+        payload: dict[str, Any] = {}
+        for column, cell in value.items():
+            name = self._mapping.name(str(column))
+            if name is None:
+                continue
+            if name.startswith("payload."):
+                payload[name.removeprefix("payload.")] = cell
+            else:
+                named[name] = cell
+        if payload and isinstance(named.get("payload", {}), dict):
+            named["payload"] = named.get("payload", {}) | payload
+        return named
+
+    def _request(self, named: dict[str, Any]) -> dict[str, Any]:
+        campaign = self._campaign
+        if "external_id" in named and isinstance(named.get("payload", {}), dict):
+            named["payload"] = named.get("payload", {}) | {"external_id": named.pop("external_id")}
+        phone = named.get("phone")
+        parsed = phones.to_e164(phone, self._region) if isinstance(phone, str) else None
+        known = parsed if isinstance(parsed, str) else str(phone)[: phones.TEXT_MAX].strip() or "-"
+        usual = {
+            "priority": campaign.priority,
+            "max_attempts": campaign.max_attempts,
+            "reporting_webhook_url": campaign.reporting_webhook_url,
+        }
+        own = {
+            "request_id": request_id(campaign, known),
+            "merchant_id": campaign.merchant_id,
+            "campaign_id": campaign.id,
+            "pool": campaign.pool_id,
+        }
+        return usual | named | own

@@ -1,0 +1,245 @@
+"""`trunkline campaigns`: make, fill, start, watch and stop campaigns, over the API of a running platform.
+
+trunkline campaigns create --merchant acme-store --name "Renewals" --policy policy.json
+trunkline campaigns upload 01a1de62-2409-736d-8c5a-52d9153eecca people.csv --map phone:Mobile
+trunkline campaigns start 01a1de62-2409-736d-8c5a-52d9153eecca
+trunkline campaigns progress 01a1de62-2409-736d-8c5a-52d9153eecca --watch
+"""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote, urlencode
+
+import typer
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+from trunkline.cli.control import ROOT, Context, ControlCommandError, Limit, Remote, connect
+from trunkline.cli.uploads import Format, bar_out, format_of, send, show_report
+from trunkline.client.transport import Transport
+
+app = typer.Typer(help="Make, fill, start, watch and stop campaigns.", no_args_is_help=True)
+app.callback()(connect)
+
+CampaignId = Annotated[str, typer.Argument(help="The id of a campaign.")]
+PolicyFile = Annotated[
+    Path | None, typer.Option(exists=True, dir_okay=False, help="Its calling policy, a file of JSON.")
+]
+Pool = Annotated[str, typer.Option(help="The number pool to dial from.")]
+Priority = Annotated[int | None, typer.Option(min=1, max=99, help="1 is called first.")]
+Attempts = Annotated[int | None, typer.Option(min=1, max=20, help="For each person, all counted.")]
+Starts = Annotated[str, typer.Option(help="Not before, for example 2030-05-01T09:00:00+02:00.")]
+Ends = Annotated[str, typer.Option(help="When it stops by itself.")]
+Ramp = Annotated[int, typer.Option(min=0, max=86_400, help="Seconds until it is at its full pace.")]
+
+# A million rows over a slow line, and then the time to load them.
+UPLOAD_TIMEOUT_S = 3600.0
+RESULTS_TIMEOUT_S = 3600.0
+WATCH_S = 2.0
+_ROW = ("id", "merchant_id", "name", "status", "pool", "priority", "max_attempts", "starts_at", "ends_at")
+_PROGRESS = (
+    "status", "leads", "waiting", "to_be_retried", "calling", "finished", "outcomes", "attempts",
+    "finished_per_minute", "next_due_at", "estimated_end_at",
+)  # fmt: skip
+
+
+@app.command()
+def create(
+    ctx: Context,
+    name: Annotated[str, typer.Option(help="What it is called.")],
+    merchant: Annotated[str, typer.Option(help="Whose it is.")] = "",
+    policy: PolicyFile = None,
+    pool: Pool = "",
+    priority: Priority = None,
+    max_attempts: Attempts = None,
+    starts_at: Starts = "",
+    ends_at: Ends = "",
+    request_id: Annotated[str, typer.Option(help="Your own id of it, which makes it safe to repeat.")] = "",
+) -> None:
+    """Make a draft."""
+    body = _given(
+        name=name,
+        merchant_id=merchant,
+        policy=_policy(policy),
+        pool=pool,
+        priority=priority,
+        max_attempts=max_attempts,
+        starts_at=starts_at,
+        ends_at=ends_at,
+        request_id=request_id,
+    )
+    remote: Remote = ctx.obj
+    remote.show(remote.ask(lambda api: api.post(f"{ROOT}/campaigns", body)), _ROW)
+
+
+@app.command("list")
+def list_campaigns(
+    ctx: Context,
+    merchant: Annotated[str, typer.Option(help="Of this merchant.")] = "",
+    status: Annotated[str, typer.Option(help="DRAFT, RUNNING, PAUSED, STOPPING or STOPPED.")] = "",
+    limit: Limit = 50,
+) -> None:
+    """Campaigns, newest first."""
+    query = _given(merchant_id=merchant, status=status, limit=limit)
+    remote: Remote = ctx.obj
+    remote.show(remote.ask(lambda api: api.get(f"{ROOT}/campaigns", query)), _ROW)
+
+
+@app.command()
+def show(ctx: Context, campaign_id: CampaignId) -> None:
+    """A campaign with its policy."""
+    remote: Remote = ctx.obj
+    remote.show(remote.ask(lambda api: api.get(_path(campaign_id))), (*_ROW, "policy"))
+
+
+@app.command()
+def change(
+    ctx: Context,
+    campaign_id: CampaignId,
+    name: Annotated[str, typer.Option(help="What it is called.")] = "",
+    policy: PolicyFile = None,
+    pool: Pool = "",
+    priority: Priority = None,
+    max_attempts: Attempts = None,
+    starts_at: Starts = "",
+    ends_at: Ends = "",
+) -> None:
+    """Change a draft, or a campaign that is paused."""
+    body = _given(
+        name=name,
+        policy=_policy(policy),
+        pool=pool,
+        priority=priority,
+        max_attempts=max_attempts,
+        starts_at=starts_at,
+        ends_at=ends_at,
+    )
+    remote: Remote = ctx.obj
+    remote.show(remote.ask(lambda api: api.patch(_path(campaign_id), body)), _ROW)
+
+
+@app.command()
+def upload(
+    ctx: Context,
+    campaign_id: CampaignId,
+    file: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, help="CSV, JSON lines or a JSON array.")
+    ],
+    columns: Annotated[
+        list[str] | None, typer.Option("--map", help="field:column, for example phone:Mobile. Repeat it.")
+    ] = None,
+    others: Annotated[str, typer.Option(help="The other columns: payload, ignore or refuse.")] = "payload",
+    encoding: Annotated[str, typer.Option(help="utf-8, utf-16, latin-1 or windows-1252.")] = "utf-8",
+    form: Annotated[Format | None, typer.Option("--format", help="Left out: by the file's name.")] = None,
+    atomic: Annotated[bool, typer.Option("--atomic", help="All rows or none.")] = False,
+) -> None:
+    """Take in the leads of a file. Ends with status 1 if a row was refused. Safe to repeat."""
+    query = [("map", pair) for pair in columns or ()]
+    query += [("others", others), ("encoding", encoding), ("atomic", str(atomic).lower())]
+    path, kind = f"{_path(campaign_id, 'leads')}?{urlencode(query)}", format_of(file, form)
+    remote: Remote = ctx.obj
+    with file.open("rb") as source:
+        report = remote.ask(lambda api: send(api, source, path, kind, {}, UPLOAD_TIMEOUT_S))
+    show_report(remote, report)
+
+
+@app.command()
+def start(ctx: Context, campaign_id: CampaignId, ramp: Ramp = 0) -> None:
+    """Call its leads, from now or from its start on."""
+    _act(ctx, campaign_id, "start", {"ramp_s": ramp})
+
+
+@app.command()
+def pause(
+    ctx: Context, campaign_id: CampaignId, reason: Annotated[str, typer.Option(help="Why.")] = "paused"
+) -> None:
+    """Call nobody new, within a second."""
+    _act(ctx, campaign_id, "pause", {"reason": reason})
+
+
+@app.command()
+def resume(ctx: Context, campaign_id: CampaignId, ramp: Ramp = 0) -> None:
+    """Go on after a pause."""
+    _act(ctx, campaign_id, "resume", {"ramp_s": ramp})
+
+
+@app.command()
+def stop(
+    ctx: Context,
+    campaign_id: CampaignId,
+    reason: Annotated[
+        str, typer.Option(help="Why. It is in the outcome of whoever was not called.")
+    ] = "stopped",
+    hang_up: Annotated[
+        bool, typer.Option("--hang-up", help="Cut short the calls that are going on.")
+    ] = False,
+) -> None:
+    """Stop it for good."""
+    _act(ctx, campaign_id, "stop", {"reason": reason, "hang_up": hang_up})
+
+
+@app.command()
+def progress(
+    ctx: Context,
+    campaign_id: CampaignId,
+    watch: Annotated[bool, typer.Option("--watch", help="Show a bar until all have finished.")] = False,
+) -> None:
+    """How far it is, and when it may be done."""
+    remote: Remote = ctx.obj
+    path = _path(campaign_id, "progress")
+    answer = remote.ask(lambda api: _watch(api, path)) if watch else remote.ask(lambda api: api.get(path))
+    remote.show(answer, _PROGRESS)
+
+
+@app.command()
+def results(ctx: Context, campaign_id: CampaignId) -> None:
+    """Every lead as CSV, to the standard output."""
+    remote: Remote = ctx.obj
+    path = _path(campaign_id, "results")
+
+    async def write(api: Transport) -> None:
+        async for piece in api.download(path, RESULTS_TIMEOUT_S):
+            sys.stdout.write(piece.decode())
+
+    remote.ask(write)
+
+
+async def _watch(api: Transport, path: str) -> Any:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[end]}"),
+    )
+    with Progress(*columns, console=bar_out) as bars:
+        bar = bars.add_task("finished", total=1.0, end="")
+        while True:
+            found = await api.get(path)
+            bars.update(bar, completed=found["share"], end=found["estimated_end_at"] or "")
+            if found["status"] == "STOPPED" or found["finished"] == found["leads"]:
+                return found
+            await asyncio.sleep(WATCH_S)
+
+
+def _act(ctx: Context, campaign_id: str, what: str, body: dict[str, Any]) -> None:
+    remote: Remote = ctx.obj
+    remote.show(remote.ask(lambda api: api.post(_path(campaign_id, what), body)), _ROW)
+
+
+def _policy(file: Path | None) -> Any:
+    if file is None:
+        return None
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ControlCommandError(f"{file} is not JSON: {error}") from error
+
+
+def _path(campaign_id: str, *more: str) -> str:
+    return "/".join((ROOT, "campaigns", quote(campaign_id, safe=""), *more))
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value not in (None, "")}

@@ -1,0 +1,84 @@
+"""Sending a file with a progress bar, and showing what became of its rows."""
+
+from collections.abc import AsyncIterator
+from enum import StrEnum
+from os import SEEK_END
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from trunkline.cli.console import out
+from trunkline.cli.control import Remote
+from trunkline.client.errors import ApiError
+from trunkline.client.transport import Transport
+
+# A bar that moves must not end up in what a program reads.
+bar_out = Console(stderr=True)
+PIECE_BYTES = 64 * 1024
+
+_PROBLEM = ("row", "request_id", "result", "code", "problem")
+_SUMS = ("rows", "created", "existing", "conflict", "refused")
+
+
+class Format(StrEnum):
+    CSV = "csv"
+    NDJSON = "ndjson"
+    JSON = "json"
+
+
+_TYPES = {Format.CSV: "text/csv", Format.NDJSON: "application/x-ndjson", Format.JSON: "application/json"}
+_SUFFIXES = {".csv": Format.CSV, ".ndjson": Format.NDJSON, ".jsonl": Format.NDJSON, ".json": Format.JSON}
+
+
+def format_of(file: Path, given: Format | None) -> Format:
+    kind = given or _SUFFIXES.get(file.suffix.lower())
+    if kind is None:
+        raise typer.BadParameter(f"{file.name}: say what it is, with --format csv, ndjson or json.")
+    return kind
+
+
+async def send(
+    api: Transport, source: BinaryIO, path: str, kind: Format, params: dict[str, str | int], timeout_s: float
+) -> Any:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    try:
+        with Progress(*columns, console=bar_out) as progress:
+            return await api.upload(path, _read(source, progress), _TYPES[kind], params, timeout_s)
+    except ApiError as error:
+        show_problems((error.report or {}).get("results", []))
+        raise
+
+
+async def _read(source: BinaryIO, progress: Progress) -> AsyncIterator[bytes]:
+    """The platform reads no faster than it takes in, so the bar shows what has been taken in."""
+    size = source.seek(0, SEEK_END)
+    source.seek(0)
+    bar = progress.add_task(Path(source.name).name, total=size)
+    while piece := source.read(PIECE_BYTES):
+        yield piece
+        progress.advance(bar, len(piece))
+
+
+def show_report(remote: Remote, report: dict[str, Any]) -> None:
+    """Ends with status 1 if a row was refused."""
+    if remote.as_json:
+        remote.show(report, ())
+    else:
+        show_problems(report["results"])
+        remote.show(report, _SUMS)
+    if report["results"]:
+        raise typer.Exit(1)
+
+
+def show_problems(results: list[dict[str, Any]]) -> None:
+    if results:
+        table = Table(*_PROBLEM)
+        for row in results:
+            fields = "; ".join(f"{each['field']}: {each['error']}" for each in row.get("fields") or ())
+            told = {**row, "problem": row.get("error") or fields}
+            table.add_row(*(str(told.get(column) or "") for column in _PROBLEM))
+        out.print(table)

@@ -1,0 +1,210 @@
+"""Campaigns: what they are, how far they are, and the leads that have to follow a change."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from trunkline.store.database import Connection
+from trunkline.store.rows import pick, pick_or_none
+from trunkline.store.sql import query
+from trunkline.store.tenants import Tenant
+
+_INSERT = query("campaigns/insert")
+_BY_REQUEST = query("campaigns/by_request")
+_GET = query("campaigns/get")
+_LOCK = query("campaigns/lock")
+_LIST = query("campaigns/list")
+_EDIT = query("campaigns/edit")
+_MOVE = query("campaigns/move")
+_UNSETTLED = query("campaigns/unsettled")
+_CLAIM = query("campaigns/claim")
+_WAITING = query("campaigns/waiting")
+_GIVE = query("campaigns/give")
+_GIVEN = query("campaigns/given")
+_PROGRESS = query("campaigns/progress")
+_SAMPLE = query("campaigns/sample")
+_LAYERS = query("campaigns/layers")
+
+# A pass over a million leads takes a second or so.
+PROGRESS_TIMEOUT_S = 20.0
+
+
+class Given(NamedTuple):
+    """What leads take from their campaign unless they say otherwise."""
+
+    pool_id: str
+    priority: int
+    max_attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewCampaign:
+    id: UUID
+    reseller_id: str
+    merchant_id: str
+    request_id: str | None
+    request_hash: bytes
+    name: str
+    pool_id: str
+    priority: int
+    max_attempts: int
+    starts_at: datetime | None
+    ends_at: datetime | None
+    reporting_webhook_url: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    id: UUID
+    reseller_id: str
+    merchant_id: str
+    request_id: str | None
+    request_hash: bytes
+    name: str
+    status: str
+    pool_id: str
+    priority: int
+    max_attempts: int
+    given_pool_id: str
+    given_priority: int
+    given_max_attempts: int
+    starts_at: datetime | None
+    ends_at: datetime | None
+    reporting_webhook_url: str | None
+    stop_reason: str | None
+    stop_hangs_up: bool
+    started_at: datetime | None
+    stopped_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+    # Postgres' clock when this was read.
+    now: datetime
+
+    @property
+    def tenant(self) -> Tenant:
+        return Tenant(self.reseller_id, self.merchant_id)
+
+    @property
+    def gives(self) -> Given:
+        return Given(self.pool_id, self.priority, self.max_attempts)
+
+    @property
+    def given(self) -> Given:
+        return Given(self.given_pool_id, self.given_priority, self.given_max_attempts)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The leads of one status and outcome."""
+
+    status: str
+    outcome: str | None
+    leads: int
+    attempts: int
+    lately: int
+    tried: int
+    next_due_at: datetime | None
+    first_finished_at: datetime | None
+    last_finished_at: datetime | None
+
+
+async def insert(tx: Connection, new: NewCampaign) -> Campaign | None:
+    """None if the merchant has sent this request before."""
+    values = (getattr(new, name) for name in NewCampaign.__dataclass_fields__)
+    return pick_or_none(Campaign, await tx.fetchrow(_INSERT, *values))
+
+
+async def by_request(tx: Connection, merchant_id: str, request_id: str) -> Campaign | None:
+    return pick_or_none(Campaign, await tx.fetchrow(_BY_REQUEST, merchant_id, request_id))
+
+
+async def get(conn: Connection, tenant: Tenant, campaign_id: UUID) -> Campaign | None:
+    row = await conn.fetchrow(_GET, tenant.reseller_id, tenant.merchant_id, campaign_id)
+    return pick_or_none(Campaign, row)
+
+
+async def lock(tx: Connection, tenant: Tenant, campaign_id: UUID) -> Campaign | None:
+    row = await tx.fetchrow(_LOCK, tenant.reseller_id, tenant.merchant_id, campaign_id)
+    return pick_or_none(Campaign, row)
+
+
+async def list_campaigns(
+    conn: Connection, tenant: Tenant, *, merchant_id: str | None, status: str | None, before: UUID, limit: int
+) -> list[Campaign]:
+    rows = await conn.fetch(_LIST, tenant.reseller_id, tenant.merchant_id, before, merchant_id, status, limit)
+    return [pick(Campaign, row) for row in rows]
+
+
+async def edit(tx: Connection, campaign_id: UUID, changes: Mapping[str, Any]) -> Campaign:
+    """What is named is changed; a start, an end or a webhook also to none."""
+    row = await tx.fetchrow(
+        _EDIT,
+        campaign_id,
+        changes.get("name"),
+        changes.get("pool_id"),
+        changes.get("priority"),
+        changes.get("max_attempts"),
+        "starts_at" in changes,
+        changes.get("starts_at"),
+        "ends_at" in changes,
+        changes.get("ends_at"),
+        "reporting_webhook_url" in changes,
+        changes.get("reporting_webhook_url"),
+    )
+    return _changed(row)
+
+
+async def move(
+    tx: Connection, campaign_id: UUID, status: str, *, reason: str | None = None, hang_up: bool = False
+) -> Campaign:
+    return _changed(await tx.fetchrow(_MOVE, campaign_id, status, reason, hang_up))
+
+
+def _changed(row: Any) -> Campaign:
+    assert row is not None, "a campaign that is locked does not go away"
+    return pick(Campaign, row)
+
+
+async def unsettled(conn: Connection, *, limit: int) -> list[UUID]:
+    return [row["id"] for row in await conn.fetch(_UNSETTLED, limit)]
+
+
+async def claim(tx: Connection, campaign_id: UUID) -> Campaign | None:
+    return pick_or_none(Campaign, await tx.fetchrow(_CLAIM, campaign_id))
+
+
+async def waiting(tx: Connection, campaign: Campaign, *, limit: int) -> list[UUID]:
+    """Leads that have to end with their campaign."""
+    rows = await tx.fetch(_WAITING, campaign.id, campaign.merchant_id, limit)
+    return [row["id"] for row in rows]
+
+
+async def give(tx: Connection, campaign: Campaign, *, limit: int) -> bool:
+    """Give waiting leads what was edited. Whether there are more of them."""
+    row = await tx.fetchrow(_GIVE, campaign.id, campaign.merchant_id, limit, *campaign.given, *campaign.gives)
+    assert row is not None
+    return bool(row["more"])
+
+
+async def mark_given(tx: Connection, campaign_id: UUID) -> None:
+    await tx.execute(_GIVEN, campaign_id)
+
+
+async def progress(conn: Connection, campaign: Campaign) -> list[Tally]:
+    rows = await conn.fetch(_PROGRESS, campaign.id, campaign.merchant_id, timeout=PROGRESS_TIMEOUT_S)
+    return [pick(Tally, row) for row in rows]
+
+
+async def sample(conn: Connection, campaign: Campaign) -> tuple[str, str | None] | None:
+    """Phone and zone of somebody whom it has yet to call."""
+    row = await conn.fetchrow(_SAMPLE, campaign.id, campaign.merchant_id)
+    return None if row is None else (row["phone"], row["timezone"])
+
+
+async def layers(conn: Connection, campaign: Campaign) -> list[str | None]:
+    found: list[str | None] = await conn.fetchval(
+        _LAYERS, campaign.reseller_id, campaign.merchant_id, campaign.id
+    )
+    return found
