@@ -3,6 +3,7 @@
 # make test       the whole test suite; ARGS="-k name" passes arguments on to pytest
 # make check      formatting, lint, types, direction of imports
 # make bench      every benchmark as a table; ONLY=name runs one
+# make kube       a kube-apiserver and etcd for the tests of the cluster, built once into ~/.cache/trunkline/kube
 # make fmt        formats the code
 # make lock       pins dependencies anew (needs the network)
 # make clean      removes the environment, never a data folder
@@ -22,7 +23,7 @@ UV_SYNC := $(BIN)/uv pip install -q --python $(BIN)/python --require-hashes
 LINK := $(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench fmt lock clean
+.PHONY: help demo test check bench kube fmt lock clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -55,6 +56,9 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m bench $(ONLY)
+
+kube:
+	@tools/build-kube
 
 fmt: $(VENV)/.dev
 	@$(BIN)/ruff format src tests bench examples

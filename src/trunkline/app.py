@@ -39,7 +39,6 @@ from trunkline.console.application import Console
 from trunkline.control.controls import Controls
 from trunkline.control.flags import FlagBoard
 from trunkline.control.guardian import Guardian, Heartbeat
-from trunkline.control.pods import raise_mass_unready
 from trunkline.control.presence import Presence
 from trunkline.control.provider import Flags
 from trunkline.control.refresh import ControlRefresh
@@ -92,10 +91,8 @@ from trunkline.router.assembly import router_config
 from trunkline.router.carriers import CarrierWord
 from trunkline.router.config import COMMON
 from trunkline.router.journal_writer import JournalWriter
-from trunkline.router.manager import PoolManager
-from trunkline.router.memory import Memory
+from trunkline.router.management import manage
 from trunkline.router.pods import Pods
-from trunkline.router.sources import HeartbeatSource
 from trunkline.router.streams import StreamKeys
 from trunkline.settings import Settings
 from trunkline.store import database as store_database
@@ -112,7 +109,6 @@ log = get_logger(__name__)
 
 # The name under which one of many processes does what only one may do.
 LEADER = "control"
-ROUTER_LEADER = "router"
 # Their own agents talk: no pod of ours is needed.
 _PODLESS = frozenset({"vapi"})
 
@@ -126,9 +122,6 @@ class Platform:
         self.settings = settings
         self.database = database
         self.bus = bus
-        self._lease_times = LeaseTimes(
-            settings.leader.duration_s, settings.leader.renew_deadline_s, settings.leader.retry_period_s
-        )
         self._listeners = {
             "HTTP_PORT": bind(settings.http.host, settings.http.port, "HTTP_PORT"),
             "METRICS_PORT": bind(settings.http.host, settings.http.metrics_port, "METRICS_PORT"),
@@ -155,20 +148,16 @@ class Platform:
         self.journal = JournalWriter(database)
         self.allocator = Allocator(bus, router_keys, stream_keys, config, self.journal)
         self.pods = Pods(bus, router_keys, stream_keys, config, self.journal)
-        self.router_leadership = Leadership(
-            database, clock, ROUTER_LEADER, settings.identity, self._lease_times
-        )
-        self.pool_manager = PoolManager(
+        self.management = manage(
+            settings,
+            config,
             bus,
             router_keys,
-            config,
-            HeartbeatSource(bus, router_keys, config),
-            self.router_leadership,
+            database,
             clock,
+            self.pods,
             self.journal,
-            Memory(database),
-            is_over=CarrierWord(database, self.carriers).is_over,
-            alarm=partial(raise_mass_unready, database),
+            CarrierWord(database, self.carriers).is_over,
         )
 
         # What steers it: stops, flags, and whether this is the database that it should be.
@@ -258,7 +247,9 @@ class Platform:
             clock,
             LEADER,
             settings.identity,
-            self._lease_times,
+            LeaseTimes(
+                settings.leader.duration_s, settings.leader.renew_deadline_s, settings.leader.retry_period_s
+            ),
         )
         self.reminders = ReminderScheduler(
             database,
@@ -271,7 +262,7 @@ class Platform:
             "dispatcher": [self.pod_room, self.dialer],
             "mailbox": [self.call_worker],
             "jobs": [],
-            "router": [self.router_leadership, self.pool_manager, self.journal, PodGauges(self.pods)],
+            "router": [*self.management.loops, self.journal, PodGauges(self.pods)],
             "control": [
                 self.leadership,
                 Rebuilder(database, bus, self.controls, rollout),
@@ -366,7 +357,7 @@ class Platform:
                 await self.dialer.drain()
                 await self.precheck_walk.drain()
                 await self.leadership.resign()
-                await self.router_leadership.resign()
+                await self.management.close()
                 await self.presence.leave()
         except TimeoutError:
             log.warning("platform.drain_limit_reached")
@@ -465,7 +456,7 @@ class Platform:
                 *router_face.hot_routes(
                     self.allocator,
                     self.pods,
-                    is_leader=lambda: self.pool_manager.is_leader,
+                    is_leader=lambda: self.management.manager.is_leader,
                     is_open=self.settings.router.is_open,
                 ),
                 *CarrierFace(self.allocator, self.carriers, self.accounts.keys, view).hot_routes(),

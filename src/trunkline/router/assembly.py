@@ -1,6 +1,7 @@
 """From the platform's settings to the router's."""
 
 from trunkline.router.config import RouterConfig
+from trunkline.router.kubernetes.api import ClusterAddress
 from trunkline.settings import Settings
 
 
@@ -17,3 +18,13 @@ def router_config(settings: Settings) -> RouterConfig:
         hold_max_s=router.hold_max_s,
         by_heartbeat=router.pod_source == "heartbeat",
     )
+
+
+def cluster_address(settings: Settings) -> ClusterAddress:
+    router = settings.router
+    url = (
+        router.cluster_url
+        or f"https://{router.cluster_host or 'kubernetes.default.svc'}:{router.cluster_port}"
+    )
+    token, ca = router.cluster_token_file, router.cluster_ca_file
+    return ClusterAddress(url, token if token.exists() else None, ca if ca.exists() else None)

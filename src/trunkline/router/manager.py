@@ -11,7 +11,7 @@ from typing import Protocol
 from trunkline.bus import router_manager
 from trunkline.bus.router import Runner, release
 from trunkline.bus.router_keys import RouterKeys
-from trunkline.bus.router_manager import PAGE, Orphan, Term, TermLost, Unnamed
+from trunkline.bus.router_manager import PAGE, ClusterPod, Orphan, Term, TermLost, Unnamed
 from trunkline.clock import Clock
 from trunkline.loops.base import Loop
 from trunkline.router.config import RouterConfig
@@ -70,6 +70,11 @@ class PoolManager(Loop):
         self._is_over = is_over
         self._alarm = alarm
         self._freeze = Freeze()
+        self._held_back: dict[str, GonePod | ClusterPod] = {}
+        self._silent: set[str] = set()
+        # After a loss, from when on a pod that never speaks is believed idle; and whether one was not believed yet.
+        self._believe_at_s = float("inf")
+        self._is_doubtful = False
         self._term: Term | None = None
         self._reconcile_at_s = 0.0
         self._recover_at_s = 0.0
@@ -103,7 +108,8 @@ class PoolManager(Loop):
         done = 0
         if must_rebuild or not self._memory.is_restored(term.epoch):
             await self.rebuild(term)
-        if now_s >= self._reconcile_at_s:
+        if now_s >= min(self._reconcile_at_s, self._believe_at_s if self._is_doubtful else now_s + 1):
+            self._is_doubtful = now_s < self._believe_at_s
             done += await self.reconcile(term)
             self._reconcile_at_s = now_s + self._config.reconcile_interval_s
         elif now_s >= self._look_at_s:
@@ -124,6 +130,7 @@ class PoolManager(Loop):
             # Pods' heartbeats tell who is busy; their tiers they get anew. When Postgres is back it is done.
             log.error("router.rebuild_without_journal", error=str(error))
             return
+        self._believe_at_s = self._clock.monotonic_s() + (0 if kept.is_new else self._config.settle_s)
         if kept.is_new:
             await term.settled()
         await term.bury(kept.ended)
@@ -149,7 +156,10 @@ class PoolManager(Loop):
             log.info("router.pod_moved", pod=pod, tier=tier)
             self._journal.tier(pod, tier)
             done += 1
-        await self._memory.tidy()
+        try:
+            await self._memory.tidy()
+        except UNAVAILABLE as error:
+            log.warning("router.journal_untidied", error=str(error))
         return done
 
     async def recover(self, term: Term) -> int:
@@ -171,32 +181,48 @@ class PoolManager(Loop):
         return fixed
 
     async def _act(self, term: Term, seen: Sighting) -> int:
+        """Those that are there first. Those that vanish or turn unready wait while very many of them do so at once."""
         for pod in seen.present:
-            tier = await self._journal.tier_of(pod.name)
-            synced = await term.sync(pod, durable_tier=tier, may_be_idle=self._memory.is_restored(term.epoch))
-            if synced.tier:
-                self._journal.tier(pod.name, synced.tier)
-            self._orphaned(pod.name, synced.orphans)
-        return len(seen.present) + await self._remove(term, seen.gone, seen.total)
-
-    async def _remove(self, term: Term, gone: Sequence[GonePod], total: int) -> int:
-        unexpected = [pod.name for pod in gone if not pod.was_expected]
-        verdict = self._freeze.judge(self._clock.monotonic_s(), total, unexpected)
+            self._held_back.pop(pod.name, None)
+            await self._sync(term, pod)
+        lost: dict[str, GonePod | ClusterPod] = {**self._held_back}
+        lost |= {gone.name: gone for gone in seen.gone} | {pod.name: pod for pod in seen.unready}
+        unexpected = [pod.name for pod in lost.values() if not _was_expected(pod)]
+        verdict = self._freeze.judge(self._clock.monotonic_s(), seen.total, unexpected)
         metrics.ROUTER_FROZEN.set(verdict.is_frozen)
+        # Those that fell silent are named again by their source, those that the cluster misses are not.
+        held = {name: lost[name] for name in unexpected if not getattr(lost[name], "heard_ms", "")}
+        self._held_back = held if verdict.is_frozen else {}
         if verdict.is_frozen:
-            log.error("router.removals_frozen", vanished=verdict.vanished, pods=total)
-            await self._alarm(verdict.vanished, total)
-        removed = 0
-        for pod in gone:
-            if verdict.is_frozen and not pod.was_expected:
-                continue
-            orphans = await term.remove(pod.name, uid=pod.uid, heard_ms=pod.heard_ms)
-            if orphans is not None:
-                log.warning("router.pod_gone", pod=pod.name, calls=len(orphans))
-                self._orphaned(pod.name, orphans)
-                self._journal.gone(pod.name)
-                removed += 1
-        return removed
+            log.error("router.removals_frozen", vanished=verdict.vanished, pods=seen.total)
+            await self._alarm(verdict.vanished, seen.total)
+        done = len(seen.present)
+        for name, either in lost.items():
+            if name not in unexpected or not verdict.is_frozen:
+                done += await self._lose(term, either)
+        return done
+
+    async def _sync(self, term: Term, pod: ClusterPod) -> None:
+        durable = await self._journal.tier_of(pod.name)
+        may_be_idle = self._clock.monotonic_s() >= self._believe_at_s and pod.name not in self._silent
+        synced = await term.sync(pod, durable_tier=durable, may_be_idle=may_be_idle)
+        if synced.tier:
+            self._journal.tier(pod.name, synced.tier)
+        self._orphaned(pod.name, synced.orphans)
+
+    async def _lose(self, term: Term, pod: GonePod | ClusterPod) -> int:
+        if isinstance(pod, ClusterPod):
+            await self._sync(term, pod)
+            return 1
+        orphans = await term.remove(pod.name, uid=pod.uid, heard_ms=pod.heard_ms)
+        if orphans is None:
+            return 0
+        log.warning("router.pod_gone", pod=pod.name, calls=len(orphans))
+        self._orphaned(pod.name, orphans)
+        self._journal.gone(pod.name)
+        # Where the cluster says which pods there are: one that spoke before is not believed idle without speaking.
+        (self._silent.add if pod.heard_ms else self._silent.discard)(pod.name)
+        return 1
 
     def _orphaned(self, pod: str, orphans: Sequence[Orphan]) -> None:
         """Orphaning ends the allocation, never the attempt: the carrier says when a call is over."""
@@ -238,3 +264,7 @@ class PoolManager(Loop):
         for merchant, config in (await term.merchants(truth)).items():
             log.info("router.merchant_adopted", merchant_id=merchant, removed=not config)
             await self._memory.set_merchant(merchant, config)
+
+
+def _was_expected(pod: GonePod | ClusterPod) -> bool:
+    return isinstance(pod, GonePod) and pod.was_expected

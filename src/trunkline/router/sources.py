@@ -24,11 +24,13 @@ class GonePod:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What a source saw since it was asked last. `total` is how many pods it knows of, the gone ones among them."""
+    """What a source saw since it was asked last. `total` is how many pods it knows of, the gone ones among them.
+    `unready` are there and were ready before."""
 
     present: Sequence[ClusterPod] = ()
     gone: Sequence[GonePod] = ()
     total: int = 0
+    unready: Sequence[ClusterPod] = ()
 
 
 class PodSource(Protocol):

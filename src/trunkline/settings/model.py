@@ -304,6 +304,21 @@ class Router(Group):
     )
     namespace: Text = env("NAMESPACE", "default", "The namespace whose pods are watched.")
     label_selector: Text = env("POD_LABEL_SELECTOR", "app=voice-agent", "Which pods of it are agents.")
+    cluster_url: HttpUrl | None = env(
+        "KUBERNETES_API_URL", None, "Where the cluster's API server is. Unset, where the cluster says it is."
+    )
+    cluster_host: Text | None = env("KUBERNETES_SERVICE_HOST", None, "Set by the cluster in every pod.")
+    cluster_port: Port = env("KUBERNETES_SERVICE_PORT", 443, "Set by the cluster in every pod.")
+    cluster_token_file: Folder = env(
+        "KUBERNETES_TOKEN_FILE",
+        "/var/run/secrets/kubernetes.io/serviceaccount/token",
+        "What this process proves itself with to the API server.",
+    )
+    cluster_ca_file: Folder = env(
+        "KUBERNETES_CA_FILE",
+        "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt",
+        "What the API server proves itself with.",
+    )
     lease_namespace: Text | None = env(
         "LEADER_ELECTION_NAMESPACE", None, "Where the manager's Lease is. Unset, in NAMESPACE."
     )

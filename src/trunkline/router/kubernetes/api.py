@@ -1,0 +1,108 @@
+"""Requests to the cluster's API server, each with a deadline."""
+
+import json
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
+
+from trunkline.errors import TrunklineError
+
+# A pod with everything in it is some tens of KB; a line that is longer is no pod.
+LINE_MAX_BYTES = 4 * 1024 * 1024
+
+
+class ClusterUnavailable(TrunklineError):
+    """The API server did not answer, or not with what was asked for. What was asked may or may not have happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterAddress:
+    """Where the API server is. The token's file is read for every request: the cluster renews it."""
+
+    url: str
+    token_file: Path | None = None
+    ca_file: Path | None = None
+
+
+class ClusterApi:
+    def __init__(self, address: ClusterAddress, *, timeout_s: float = 5.0):
+        self._address = address
+        self._timeout_s = timeout_s
+        self._session: ClientSession | None = None
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+    ) -> Answer:
+        data = None if body is None else json.dumps(body)
+        headers = self._headers() | ({"Content-Type": content_type} if data else {})
+        url = self._address.url + path
+        try:
+            async with self._opened().request(
+                method,
+                url,
+                params=query,
+                data=data,
+                headers=headers,
+                timeout=ClientTimeout(total=self._timeout_s),
+            ) as response:
+                return Answer(response.status, await response.json(content_type=None) or {})
+        except (ClientError, OSError, ValueError) as error:
+            raise ClusterUnavailable(f"{method} {path}: {str(error) or type(error).__name__}") from error
+
+    async def watch(
+        self, path: str, query: Mapping[str, str], *, lasts_s: float
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Events until the server ends the watch, after `lasts_s`. A dead path is noticed soon after that."""
+        asked = {**query, "watch": "true", "timeoutSeconds": str(max(1, round(lasts_s)))}
+        deadline = ClientTimeout(total=lasts_s + self._timeout_s, sock_connect=self._timeout_s)
+        try:
+            async with self._opened().get(
+                self._address.url + path, params=asked, headers=self._headers(), timeout=deadline
+            ) as response:
+                if response.status != 200:
+                    yield {"type": "ERROR", "object": {"code": response.status}}
+                    return
+                pending = b""
+                async for chunk in response.content.iter_any():
+                    *lines, pending = (pending + chunk).split(b"\n")
+                    if len(pending) > LINE_MAX_BYTES:
+                        raise ClusterUnavailable(f"watch {path}: an endless line")
+                    for line in lines:
+                        if line.strip():
+                            yield json.loads(line)
+        except (ClientError, OSError, ValueError) as error:
+            raise ClusterUnavailable(f"watch {path}: {str(error) or type(error).__name__}") from error
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def _opened(self) -> ClientSession:
+        if self._session is None:
+            ca = self._address.ca_file
+            context = ssl.create_default_context(cafile=str(ca)) if ca else True
+            self._session = ClientSession(connector=TCPConnector(ssl=context))
+        return self._session
+
+    def _headers(self) -> dict[str, str]:
+        file = self._address.token_file
+        if file is None:
+            return {}
+        return {"Authorization": f"Bearer {file.read_text(encoding='utf-8').strip()}"}

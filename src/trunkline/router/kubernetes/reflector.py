@@ -1,0 +1,121 @@
+"""Keeps a copy of the cluster's pods: one list, then a watch from where the list ended.
+
+A watch that breaks is taken up where it was; only when the server has forgotten that place (410) is everything listed
+anew. Every watch is short, and so is the time after which a path that has gone dead is noticed.
+"""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from trunkline.loops.base import Loop
+from trunkline.router.kubernetes.api import ClusterApi, ClusterUnavailable
+from trunkline.router.kubernetes.pods import SeenPod, read_pod
+from trunkline.telemetry import get_logger
+
+log = get_logger(__name__)
+
+PAGE = 500
+WATCH_S = 30.0
+GONE = 410
+
+
+class Reflector(Loop):
+    """`pods` is the copy; `changed` are the names of which something is new since they were taken."""
+
+    name = "kubernetes_watch"
+
+    def __init__(self, api: ClusterApi, namespace: str, selector: str, *, watch_s: float = WATCH_S):
+        super().__init__(0)
+        self._api = api
+        self._path = f"/api/v1/namespaces/{namespace}/pods"
+        self._selector = {"labelSelector": selector}
+        self._watch_s = watch_s
+        self._version = ""
+        self._changed: set[str] = set()
+        self._news = asyncio.Event()
+        self._listing = asyncio.Lock()
+        self.pods: dict[str, SeenPod] = {}
+        # False until a list has told everything there is.
+        self.is_synced = False
+        self.lists = 0
+
+    async def run_once(self) -> int:
+        """One watch, after a list if there is no place to watch from. Fails as a loop does: with a growing wait."""
+        if not self._version:
+            await self.list_all()
+        return await self._watch()
+
+    async def wait(self) -> None:
+        """The server ended the watch in good order: the next one begins at once, though never in a tight loop."""
+        await self.pause(random.uniform(0.05, 0.2))  # noqa: S311
+
+    def watch_from(self, version: str) -> None:
+        """Where the next watch begins; '' lists first."""
+        self._version = version
+
+    def take_changes(self) -> set[str]:
+        changed, self._changed = self._changed, set()
+        self._news.clear()
+        return changed
+
+    async def list_all(self) -> None:
+        """Everything anew. What is not in it is gone."""
+        async with self._listing:
+            items, version = await self._pages()
+            found = {seen.pod.name: seen for seen in map(read_pod, items)}
+            for name in self.pods.keys() | found.keys():
+                if self.pods.get(name) != found.get(name):
+                    self._changed.add(name)
+            self.pods = found
+            self._version = version
+            self.is_synced = True
+            self.lists += 1
+            self._news.set()
+
+    async def _pages(self) -> tuple[list[dict[str, Any]], str]:
+        items: list[dict[str, Any]] = []
+        query = {**self._selector, "limit": str(PAGE)}
+        while True:
+            answer = await self._api.request("GET", self._path, query=query)
+            if answer.status != 200:
+                raise ClusterUnavailable(f"the list of pods answered with {answer.status}")
+            items += answer.body.get("items") or []
+            metadata = answer.body.get("metadata") or {}
+            if not metadata.get("continue"):
+                return items, str(metadata.get("resourceVersion") or "")
+            query["continue"] = metadata["continue"]
+
+    async def _watch(self) -> int:
+        query = {**self._selector, "resourceVersion": self._version, "allowWatchBookmarks": "true"}
+        count = 0
+        async for event in self._api.watch(self._path, query, lasts_s=self._watch_s):
+            if not self._apply(event):
+                break
+            count += 1
+            if self.stopping:
+                break
+        return count
+
+    def _apply(self, event: Mapping[str, Any]) -> bool:
+        """False: the watch cannot go on from here."""
+        kind, item = event.get("type"), event.get("object") or {}
+        if kind == "ERROR":
+            code = item.get("code")
+            if code == GONE:
+                log.info("kubernetes.watch_expired")
+                self._version = ""
+                return False
+            raise ClusterUnavailable(f"the watch of pods answered with {code}")
+        version = (item.get("metadata") or {}).get("resourceVersion")
+        if kind != "BOOKMARK":
+            seen = read_pod(item)
+            if kind == "DELETED":
+                self.pods.pop(seen.pod.name, None)
+            else:
+                self.pods[seen.pod.name] = seen
+            self._changed.add(seen.pod.name)
+            self._news.set()
+        self._version = version or self._version
+        return True

@@ -1,0 +1,64 @@
+"""What the cluster says of pods, as the manager asks for it."""
+
+from collections.abc import Sequence
+
+from trunkline.bus.router_manager import ClusterPod
+from trunkline.router.kubernetes.api import ClusterUnavailable
+from trunkline.router.kubernetes.reflector import Reflector
+from trunkline.router.sources import GonePod, HeartbeatSource, Sighting
+from trunkline.telemetry import get_logger
+
+log = get_logger(__name__)
+
+
+class KubernetesSource:
+    """Pods are there when the cluster says so. One that used to speak and fell silent has lost its calls, whatever the
+    cluster says, and is not handed out before it speaks again."""
+
+    def __init__(self, reflector: Reflector, heartbeats: HeartbeatSource):
+        self._reflector = reflector
+        self._heartbeats = heartbeats
+        # What the manager was told last of each pod, to know what has turned.
+        self._told: dict[str, ClusterPod] = {}
+
+    async def look(self) -> Sighting:
+        changed = self._reflector.take_changes()
+        sighting = self._sighting(sorted(changed))
+        silent = (await self._heartbeats.look()).gone
+        still_there = [gone for gone in silent if gone.name in self._reflector.pods]
+        for gone in still_there:
+            self._told.pop(gone.name, None)
+        return Sighting(sighting.present, [*sighting.gone, *still_there], sighting.total, sighting.unready)
+
+    async def look_at_all(self, known: Sequence[str]) -> Sighting:
+        try:
+            await self._reflector.list_all()
+        except ClusterUnavailable as error:
+            log.warning("kubernetes.list_failed", error=str(error))
+            return await self.look()
+        self._reflector.take_changes()
+        return self._sighting(sorted({*known, *self._reflector.pods, *self._told}))
+
+    def _sighting(self, names: Sequence[str]) -> Sighting:
+        if not self._reflector.is_synced:
+            return Sighting()
+        present: list[ClusterPod] = []
+        unready: list[ClusterPod] = []
+        gone: list[GonePod] = []
+        for name in names:
+            seen = self._reflector.pods.get(name)
+            before = self._told.get(name)
+            if seen is None:
+                self._told.pop(name, None)
+                gone.append(GonePod(name, before.uid if before else "", was_expected=_was_leaving(before)))
+                continue
+            pod = seen.pod
+            turned = before is not None and before.is_ready and not pod.is_ready and not pod.is_deleting
+            (unready if turned else present).append(pod)
+            self._told[name] = pod
+        return Sighting(present, gone, len(self._told) + len(gone), unready)
+
+
+def _was_leaving(pod: ClusterPod | None) -> bool:
+    """Nobody misses a pod that said goodbye, or that never was of use."""
+    return pod is not None and (pod.is_deleting or not pod.is_ready)

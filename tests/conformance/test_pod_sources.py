@@ -1,0 +1,498 @@
+"""Every source of pods keeps the same promises: the pods themselves by heartbeat, and a real cluster's API server."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Protocol
+
+import pytest
+
+from trunkline.bus.connection import Bus, connect
+from trunkline.bus.keys import Keys
+from trunkline.bus.router_keys import RouterKeys
+from trunkline.clock import SystemClock
+from trunkline.loops.leader import LeaseTimes
+from trunkline.router.config import RouterConfig
+from trunkline.router.journal_writer import JournalWriter
+from trunkline.router.kubernetes.api import ClusterApi, ClusterUnavailable
+from trunkline.router.kubernetes.lease import ClusterLeadership
+from trunkline.router.kubernetes.protection import COST, EVICT, Protection
+from trunkline.router.kubernetes.reflector import Reflector
+from trunkline.router.kubernetes.source import KubernetesSource
+from trunkline.router.manager import PoolManager
+from trunkline.router.memory import Memory
+from trunkline.router.pods import Pods
+from trunkline.router.sources import HeartbeatSource, PodSource
+from trunkline.router.streams import StreamKeys
+from trunkline.settings.tiers import parse_tiers
+from trunkline.store.database import Database
+from trunkline.store.database import connect as connect_database
+from trunkline.testing import kube
+from trunkline.testing.kube import Cluster, KubeServer
+from trunkline.testing.proxy import TcpProxy
+from trunkline.testing.router_world import RouterWorld
+from trunkline.testing.servers import Background
+from trunkline.testing.waiting import eventually
+from trunkline.testing.world import ALL_STANDARD
+
+NO_CLUSTER = pytest.mark.skipif(not kube.is_there(), reason="no kube-apiserver here: `make kube` builds one")
+
+
+class Leading:
+    """Somebody who leads until told otherwise."""
+
+    def __init__(self) -> None:
+        self.term: int | None = 1
+
+
+class Land(Protocol):
+    """Where pods live and die."""
+
+    async def add(self, pod: str, version: str = "") -> None: ...
+
+    async def vanish(self, *pods: str) -> None: ...
+
+    async def come_back(self, *pods: str) -> None: ...
+
+    async def be_of_no_use(self, pod: str) -> None: ...
+
+    async def be_of_use(self, pod: str) -> None: ...
+
+    async def succeed(self, pod: str) -> None:
+        """Another pod of the same name in its place."""
+        ...
+
+
+class HeartbeatLand:
+    def __init__(self, world: RouterWorld, source: PodSource):
+        self.world = world
+        self.source = source
+        self._boots = 0
+
+    async def add(self, pod: str, version: str = "") -> None:
+        await self.world.beat(pod, version=version)
+
+    async def vanish(self, *pods: str) -> None:
+        """As if they had not been heard for an hour in which we listened."""
+        client, keys = self.world.client, self.world.keys
+        await self.source.look()
+        await client.hset(keys.hearing, "since", "1")
+        await client.zadd(keys.heartbeats, dict.fromkeys(pods, 1))
+
+    async def come_back(self, *pods: str) -> None:
+        for pod in pods:
+            await self.world.beat(pod)
+
+    async def be_of_no_use(self, pod: str) -> None:
+        calls = await self.world.client.smembers(self.world.keys.pod_calls(pod))
+        await self.world.beat(pod, sorted(calls), leaving=True)
+
+    async def be_of_use(self, pod: str) -> None:
+        await self.world.beat(pod)
+
+    async def succeed(self, pod: str) -> None:
+        self._boots += 1
+        await self.world.beat(pod, boot=f"boot-after-{self._boots}", sequence=1)
+
+
+class ClusterLand:
+    def __init__(self, cluster: Cluster):
+        self.cluster = cluster
+
+    async def add(self, pod: str, version: str = "") -> None:
+        await self.cluster.create(pod, version=version or "1")
+
+    async def vanish(self, *pods: str) -> None:
+        for pod in pods:
+            await self.cluster.delete(pod)
+
+    async def come_back(self, *pods: str) -> None:
+        for pod in pods:
+            await self.cluster.create(pod)
+
+    async def be_of_no_use(self, pod: str) -> None:
+        await self.cluster.set_ready(pod, False)
+
+    async def be_of_use(self, pod: str) -> None:
+        await self.cluster.set_ready(pod, True)
+
+    async def succeed(self, pod: str) -> None:
+        await self.cluster.delete(pod)
+        await self.cluster.create(pod)
+
+
+class Stage:
+    """A manager at work on one source, driven step by step."""
+
+    def __init__(
+        self, world: RouterWorld, land: Land, manager: PoolManager, leading: Leading, alarms: list[int]
+    ):
+        self.world = world
+        self.land = land
+        self.manager = manager
+        self.leading = leading
+        self.alarms = alarms
+
+    async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        async def step() -> bool:
+            await self.manager.run_once()
+            return bool(await condition())
+
+        await eventually(step)
+
+    async def until_available(self, *pods: str) -> None:
+        async def are() -> bool:
+            return set(await self.world.available("standard")) == set(pods)
+
+        await self.until(are)
+
+    async def add(self, *pods: str) -> None:
+        for pod in pods:
+            await self.land.add(pod)
+        await self.until_available(*pods)
+
+
+@pytest.fixture(scope="session")
+def kube_server(_background: Background, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeServer]:
+    with _background.opened(KubeServer(tmp_path_factory.mktemp("kube"))) as server:
+        yield server
+
+
+@pytest.fixture
+async def bus(redis_url: str, key_prefix: str) -> AsyncIterator[Bus]:
+    bus = connect(redis_url, Keys(prefix=key_prefix))
+    yield bus
+    await bus.close()
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    database = await connect_database(database_url, pool_size=2)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def cluster(kube_server: KubeServer, key_prefix: str) -> AsyncIterator[Cluster]:
+    cluster = Cluster(kube_server, key_prefix)
+    await cluster.open()
+    yield cluster
+    await cluster.close()
+
+
+@pytest.fixture(params=["heartbeat", pytest.param("kubernetes", marks=NO_CLUSTER)])
+async def stage(
+    request: pytest.FixtureRequest, bus: Bus, database: Database, key_prefix: str
+) -> AsyncIterator[Stage]:
+    is_cluster = request.param == "kubernetes"
+    config = RouterConfig(
+        tiers=parse_tiers(ALL_STANDARD), settle_s=0, expire_interval_s=0.01, by_heartbeat=not is_cluster
+    )
+    keys = RouterKeys(key_prefix)
+    world = RouterWorld(bus, keys)
+    heartbeats = HeartbeatSource(bus, keys, RouterConfig())
+    source: PodSource = heartbeats
+    land: Land = HeartbeatLand(world, heartbeats)
+    watching: asyncio.Task[None] | None = None
+    api: ClusterApi | None = None
+    opened: list[Cluster] = []
+    if is_cluster:
+        cluster = Cluster(request.getfixturevalue("kube_server"), key_prefix)
+        await cluster.open()
+        api = ClusterApi(cluster.server.address)
+        reflector = Reflector(api, cluster.namespace, "app=voice-agent", watch_s=5)
+        source, land = KubernetesSource(reflector, heartbeats), ClusterLand(cluster)
+        opened.append(cluster)
+        watching = asyncio.create_task(reflector.run())
+    alarms: list[int] = []
+    leading = Leading()
+    manager = PoolManager(
+        bus, keys, config, source, leading, SystemClock(), JournalWriter(database), Memory(database),
+        is_over=_nobody_knows, alarm=lambda vanished, _: _note(alarms, vanished),
+    )  # fmt: skip
+    await manager.run_once()
+    yield Stage(world, land, manager, leading, alarms)
+    if watching is not None and api is not None:
+        watching.cancel()
+        await asyncio.wait([watching])
+        await api.close()
+    for cluster in opened:
+        await cluster.close()
+
+
+async def _nobody_knows(_call: str) -> bool | None:
+    return None
+
+
+async def _note(alarms: list[int], vanished: int) -> None:
+    alarms.append(vanished)
+
+
+async def test_a_pod_that_comes_is_handed_out(stage: Stage) -> None:
+    await stage.add("agent-0")
+    assert await stage.world.allocate("call-1") == "agent-0"
+
+
+async def test_a_pod_that_is_gone_leaves_nothing_behind_and_its_call_may_have_another(stage: Stage) -> None:
+    await stage.add("agent-0")
+    assert await stage.world.allocate("call-1") == "agent-0"
+    await stage.land.vanish("agent-0")
+
+    async def is_gone() -> bool:
+        return await stage.world.tier_of("agent-0") is None
+
+    await stage.until(is_gone)
+    world = stage.world
+    assert await world.client.exists(world.keys.pod("agent-0"), world.keys.lease("agent-0")) == 0
+    assert await world.client.exists(world.keys.call("call-1"), world.keys.pod_calls("agent-0")) == 0
+    assert await world.client.smembers(world.keys.assigned("standard")) == set()
+    await stage.land.add("agent-1")
+    await stage.until_available("agent-1")
+    assert await world.allocate("call-1") == "agent-1"
+
+
+async def test_a_pod_of_no_use_takes_no_calls_and_keeps_the_one_it_has(stage: Stage) -> None:
+    await stage.add("agent-0", "agent-1")
+    busy = await stage.world.allocate("call-1")
+    idle = "agent-1" if busy == "agent-0" else "agent-0"
+
+    await stage.land.be_of_no_use(busy)
+    await stage.land.be_of_no_use(idle)
+    await stage.until_available()
+
+    assert await stage.world.allocate("call-2") == "none"
+    assert await stage.world.allocate("call-1") == busy
+    await stage.land.be_of_use(idle)
+    await stage.until_available(idle)
+
+
+async def test_a_successor_of_the_same_name_inherits_neither_calls_nor_a_drain(stage: Stage) -> None:
+    await stage.add("agent-0")
+    await stage.world.allocate("call-1")
+
+    await stage.land.succeed("agent-0")
+
+    await stage.until_available("agent-0")
+    assert await stage.world.client.exists(stage.world.keys.call("call-1")) == 0
+    assert await stage.world.allocate("call-2") == "agent-0"
+
+
+async def test_when_very_many_vanish_at_once_nothing_is_removed_and_somebody_is_told(stage: Stage) -> None:
+    pods = [f"agent-{number}" for number in range(6)]
+    await stage.add(*pods)
+    busy = await stage.world.allocate("call-1")
+    idle = set(pods) - {busy}
+
+    await stage.land.vanish(*pods[:4])
+
+    async def is_told() -> bool:
+        return bool(stage.alarms)
+
+    await stage.until(is_told)
+    for _ in range(3):
+        await stage.manager.run_once()
+    assert set(await stage.world.available("standard")) == idle
+    assert await stage.world.allocate("call-1") == busy
+    assert await stage.world.allocate("call-2") in idle
+
+
+async def test_pods_that_come_back_from_a_mass_vanishing_are_as_they_were(stage: Stage) -> None:
+    pods = [f"agent-{number}" for number in range(6)]
+    await stage.add(*pods)
+    await stage.land.vanish(*pods[:4])
+
+    async def is_told() -> bool:
+        return bool(stage.alarms)
+
+    await stage.until(is_told)
+    await stage.land.come_back(*pods[:4])
+    await stage.until_available(*pods)
+    told = len(stage.alarms)
+    await stage.manager.run_once()
+    assert len(stage.alarms) == told
+
+
+async def test_one_pod_of_a_few_that_dies_is_removed(stage: Stage) -> None:
+    await stage.add("agent-0", "agent-1")
+    await stage.land.vanish("agent-0")
+    await stage.until_available("agent-1")
+    assert stage.alarms == []
+
+
+async def test_whoever_does_not_lead_changes_nothing(stage: Stage) -> None:
+    await stage.add("agent-0", "agent-1")
+    stage.leading.term = None
+    await stage.land.vanish("agent-0")
+    for _ in range(3):
+        await stage.manager.run_once()
+    assert set(await stage.world.available("standard")) == {"agent-0", "agent-1"}
+
+
+async def test_a_manager_with_an_older_term_is_refused(stage: Stage) -> None:
+    await stage.add("agent-0", "agent-1")
+    await stage.world.begin(ALL_STANDARD, term=2)
+    await stage.land.vanish("agent-0")
+    for _ in range(3):
+        await stage.manager.run_once()
+    assert set(await stage.world.available("standard")) == {"agent-0", "agent-1"}
+    assert not stage.manager.is_leader
+
+
+class Watch:
+    """A reflector behind a proxy that breaks."""
+
+    def __init__(self, cluster: Cluster, proxy: TcpProxy):
+        self.cluster = cluster
+        self.proxy = proxy
+        self.api = ClusterApi(cluster.server.at(proxy.port), timeout_s=1)
+        self.reflector = Reflector(self.api, cluster.namespace, "app=voice-agent", watch_s=2)
+        self._task = asyncio.create_task(self.reflector.run())
+
+    async def until(self, *pods: str) -> None:
+        async def seen() -> bool:
+            return set(self.reflector.pods) == set(pods)
+
+        await eventually(seen, timeout_s=30)
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        await self.api.close()
+
+
+@pytest.fixture
+async def watch(cluster: Cluster) -> AsyncIterator[Watch]:
+    async with TcpProxy("127.0.0.1", cluster.server.port) as proxy:
+        watch = Watch(cluster, proxy)
+        yield watch
+        await watch.close()
+
+
+@NO_CLUSTER
+async def test_a_watch_that_is_reset_goes_on_where_it_was(watch: Watch) -> None:
+    await watch.cluster.create("agent-0")
+    await watch.until("agent-0")
+    lists = watch.reflector.lists
+
+    watch.proxy.cut()
+    await watch.cluster.create("agent-1")
+
+    await watch.until("agent-0", "agent-1")
+    assert watch.reflector.lists == lists
+
+
+@NO_CLUSTER
+async def test_a_path_that_has_gone_dead_is_noticed(watch: Watch) -> None:
+    await watch.cluster.create("agent-0")
+    await watch.until("agent-0")
+
+    watch.proxy.black_hole(to_server=False)
+    await watch.cluster.delete("agent-0")
+    await watch.cluster.create("agent-1")
+    await watch.proxy.heal()
+    watch.proxy.cut()
+
+    await watch.until("agent-1")
+
+
+@NO_CLUSTER
+async def test_a_black_hole_costs_a_deadline_and_loses_nothing(watch: Watch) -> None:
+    await watch.cluster.create("agent-0")
+    await watch.until("agent-0")
+
+    watch.proxy.black_hole()
+    with pytest.raises(ClusterUnavailable):
+        await watch.reflector.list_all()
+    assert set(watch.reflector.pods) == {"agent-0"}
+    await watch.proxy.heal()
+    await watch.cluster.create("agent-1")
+
+    await watch.until("agent-0", "agent-1")
+
+
+@NO_CLUSTER
+async def test_a_server_that_restarts_is_watched_again_and_a_place_that_it_forgot_is_listed_anew(
+    watch: Watch,
+) -> None:
+    await watch.cluster.create("agent-0")
+    await watch.until("agent-0")
+    lists = watch.reflector.lists
+
+    await watch.cluster.server.stop_server()
+    # Older than anything that a server just started can tell: it answers 410.
+    watch.reflector.watch_from("1")
+    await watch.cluster.server.start_server()
+    await watch.cluster.create("agent-1")
+
+    await watch.until("agent-0", "agent-1")
+    assert watch.reflector.lists == lists + 1
+
+
+TIMES = LeaseTimes(ttl_s=1.0, trust_s=0.6, retry_s=0.1)
+
+
+def seeker(cluster: Cluster, name: str) -> ClusterLeadership:
+    return ClusterLeadership(cluster.api, SystemClock(), cluster.namespace, "leader", name, TIMES)
+
+
+def term_of(seeker: ClusterLeadership) -> int:
+    return seeker.term or 0
+
+
+@NO_CLUSTER
+async def test_one_of_two_leads_and_the_other_follows_it_with_a_greater_term(cluster: Cluster) -> None:
+    first, second = seeker(cluster, "a"), seeker(cluster, "b")
+    await first.run_once()
+    await second.run_once()
+    term = first.term
+    assert term is not None
+    assert second.term is None
+
+    async def has_followed() -> bool:
+        await second.run_once()
+        return second.term is not None
+
+    await eventually(has_followed)
+    terms = [term, term_of(second)]
+    await first.run_once()
+    assert first.term is None
+    assert terms == sorted(set(terms))
+
+
+@NO_CLUSTER
+async def test_whoever_resigns_is_followed_at_once_and_a_deleted_lease_never_lowers_the_term(
+    cluster: Cluster,
+) -> None:
+    first, second = seeker(cluster, "a"), seeker(cluster, "b")
+    await first.run_once()
+    before = first.term or 0
+    await first.resign()
+    await second.run_once()
+    between = second.term or 0
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{cluster.namespace}/leases/leader"
+    await cluster.api.request("DELETE", path)
+    await first.run_once()
+    assert before < between < (first.term or 0)
+
+
+@NO_CLUSTER
+async def test_a_pod_with_a_call_is_marked_against_eviction_and_scale_down(
+    cluster: Cluster, bus: Bus, key_prefix: str
+) -> None:
+    world = RouterWorld(bus, RouterKeys(key_prefix))
+    await world.begin(ALL_STANDARD)
+    await cluster.create("agent-0")
+    await world.beat("agent-0")
+    await world.allocate("call-1")
+    reflector = Reflector(cluster.api, cluster.namespace, "app=voice-agent")
+    await reflector.list_all()
+    pods = Pods(bus, world.keys, StreamKeys.from_secrets(["secret"]), RouterConfig())
+    protection = Protection(cluster.api, reflector, pods, Leading(), cluster.namespace)
+
+    assert await protection.run_once() == 1
+    assert await cluster.annotations("agent-0") == {COST: "1000", EVICT: "false"}
+    await reflector.list_all()
+    assert await protection.run_once() == 0
+
+    await world.release("call-1")
+    assert await protection.run_once() == 1
+    assert await cluster.annotations("agent-0") == {COST: "0", EVICT: "true"}
