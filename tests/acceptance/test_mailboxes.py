@@ -1,12 +1,16 @@
 """Mailboxes of a whole platform: appended to over HTTP, handled by an application, counted and tidied by us."""
 
 import asyncio
+import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from trunkline.app import Platform
 from trunkline.errors import StoreUnavailable
 from trunkline.mailbox import Mailbox, Mailboxes, NewEvent, mailbox
+from trunkline.store.database import connect
 from trunkline.testing.asgi import AsgiClient
 from trunkline.testing.waiting import eventually
 from trunkline.testing.world import ADMIN_KEY, World, open_world
@@ -70,3 +74,27 @@ async def test_a_stopping_platform_writes_what_was_taken_and_takes_no_more(
     assert (await taken).created
     with pytest.raises(StoreUnavailable):
         await platform.inbox.append(NewEvent("issue", "1", "2", "opened", {}))
+
+
+async def test_the_example_of_the_page_runs(database_url: str, redis_url: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "mailboxes.md").read_text(encoding="utf-8")
+    found = re.search(r"```python\n(.*?)```", page, re.DOTALL)
+    assert found is not None
+    example: dict[str, Any] = {}
+    exec(found[1], example)
+    database = await connect(database_url)
+    try:
+        async with database.connection() as conn:
+            await conn.execute("CREATE TABLE replies (issue text, reply text)")
+            await example["run"](database_url, redis_url)
+            assert await conn.fetchval("SELECT appended FROM mailboxes WHERE key = 'acme/site#12'") == 1
+        async with Mailboxes.open(database_url, redis_url, [example["triage"]]):
+
+            async def has_reply() -> bool:
+                async with database.connection() as conn:
+                    reply = await conn.fetchval("SELECT reply FROM replies WHERE issue = 'acme/site#12'")
+                return bool(reply == "1 news: comment.created")
+
+            await eventually(has_reply)
+    finally:
+        await database.close()
