@@ -6,6 +6,7 @@ What is compared takes turns, so that a slow minute of the machine hits both sid
 
 import asyncio
 import os
+import random
 import statistics
 import sys
 import tempfile
@@ -177,10 +178,12 @@ async def beside_a_sleeping_handler(stage: Stage, figures: Figures) -> None:
 
 
 async def lingering(stage: Stage, figures: Figures) -> None:
-    """Calls at an even pace, with the lingering that folds use and without any: what they cost Postgres."""
+    """What calls cost Postgres without lingering, with that of appends, and with that of folds too."""
+    linger_s = InboxLimits().linger_s
     figures.note(
         transactions_per_call_at_once=await paced(stage, AT_ONCE, linger_s=0.0, patient=False),
-        transactions_per_call=await paced(stage, calls.LIMITS, linger_s=InboxLimits().linger_s, patient=True),
+        transactions_per_call_appends_linger=await paced(stage, AT_ONCE, linger_s=linger_s, patient=False),
+        transactions_per_call=await paced(stage, calls.LIMITS, linger_s=linger_s, patient=True),
     )
 
 
@@ -202,16 +205,18 @@ async def paced(stage: Stage, limits: WorkerLimits, *, linger_s: float, patient:
 async def told(
     inbox: Inbox, attempts: Sequence[UUID], *, patient: bool
 ) -> AsyncIterator[asyncio.Future[Receipt]]:
-    """So many calls begin in a second, and each tells of itself twice a second: while some begin, others end."""
-    loop = asyncio.get_running_loop()
-    start, turns = loop.time(), round(CALLS_PER_S / 2)
-    for n in range(len(attempts) + turns * len(CALL_EVENTS)):
-        await asyncio.sleep(start + n / CALLS_PER_S - loop.time())
-        for age, kind in enumerate(CALL_EVENTS):
-            if 0 <= n - age * turns < len(attempts):
-                urgent = not patient or kind in calls.URGENT
-                event = load.call_event(attempts[n - age * turns], kind, urgent=urgent)
-                yield asyncio.ensure_future(inbox.append(event))
+    """So many calls begin in a second, and each tells of itself twice a second, at moments of its own."""
+    dice, loop = random.Random(1), asyncio.get_running_loop()
+    moments = sorted(
+        (n / CALLS_PER_S + age / 2 + dice.random() / 2, attempt, kind)
+        for n, attempt in enumerate(attempts)
+        for age, kind in enumerate(CALL_EVENTS)
+    )
+    start_s = loop.time()
+    for at_s, attempt, kind in moments:
+        await asyncio.sleep(start_s + at_s - loop.time())
+        urgent = not patient or kind in calls.URGENT
+        yield asyncio.ensure_future(inbox.append(load.call_event(attempt, kind, urgent=urgent)))
 
 
 async def is_all_folded(stage: Stage) -> bool:
