@@ -11,16 +11,20 @@ from trunkline.testing.api_world import ADMIN_KEY
 from trunkline.testing.console_world import Site, served
 
 if TYPE_CHECKING:
+    from trunkline.embedded import Engines
     from trunkline.testing.servers import Background, Databases
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="module")
-def site(_background: "Background", _databases: "Databases") -> Iterator[Site]:
+def site(
+    _background: "Background", _databases: "Databases", _engines: "Engines", request: pytest.FixtureRequest
+) -> Iterator[Site]:
+    prefix = request.module.__name__.rpartition(".")[2]
     with (
         _databases.fresh(migrated=True) as database_url,
-        _background.opened(served(database_url)) as (url, world),
+        _background.opened(served(database_url, _engines.redis_url, prefix)) as (url, world),
     ):
         yield Site(url, world, _background)
 

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from trunkline.console.sitemap import ACTIONS
-from trunkline.testing.console_world import Site
+from trunkline.testing.console_world import Site, park
 
 LATER = "2031-01-01T00:00:00Z"
 _DEAD = """
@@ -195,6 +195,151 @@ def clear_an_alarm(page: Page, site: Site) -> None:
     row.get_by_role("button", name="Clear").click()
     said(page)
     assert site.ask("SELECT cleared_at IS NOT NULL FROM alarms WHERE id = $1::uuid", alarm)
+
+
+def reminder_status(site: Site, reminder_id: str) -> str:
+    return str(site.ask("SELECT status FROM reminders WHERE id = $1::uuid", reminder_id))
+
+
+def open_reminder(page: Page, site: Site) -> str:
+    """One that rings every morning, for years."""
+    body = {
+        "merchant_id": "a1",
+        "phone": "+14155550123",
+        "timezone": "UTC",
+        "starts_at": "2031-01-01T09:00",
+        "rrule": "FREQ=DAILY",
+        "pool": "a1-pool",
+    }
+    made = site.background.run(site.world.api.admin.post("/api/v1/reminders", body))
+    reminder_id = str(made.json()["id"])
+    page.goto(f"{site.url}/console/reminders")
+    page.get_by_role("link", name=f"…{reminder_id[-8:]}").click()
+    return reminder_id
+
+
+@tries("/reminders/{reminder_id}/pause")
+def pause_a_reminder(page: Page, site: Site) -> None:
+    reminder_id = open_reminder(page, site)
+    page.get_by_role("button", name="Pause").click()
+    said(page)
+    assert reminder_status(site, reminder_id) == "PAUSED"
+
+
+@tries("/reminders/{reminder_id}/resume")
+def resume_a_reminder(page: Page, site: Site) -> None:
+    reminder_id = open_reminder(page, site)
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    assert reminder_status(site, reminder_id) == "ACTIVE"
+
+
+@tries("/reminders/{reminder_id}/skip")
+def skip_a_time(page: Page, site: Site) -> None:
+    reminder_id = open_reminder(page, site)
+    page.get_by_role("button", name="Skip 2031-01-02").click()
+    said(page)
+    skipped = site.ask(
+        "SELECT wall_at::text FROM reminder_occurrences WHERE reminder_id = $1::uuid", reminder_id
+    )
+    assert skipped == "2031-01-02 09:00:00"
+
+
+@tries("/reminders/{reminder_id}/ring-now")
+def ring_now(page: Page, site: Site) -> None:
+    reminder_id = open_reminder(page, site)
+    page.get_by_role("button", name="Ring the next time now").click()
+    said(page)
+    assert site.ask(
+        "SELECT count(lead_id) FROM reminder_occurrences WHERE reminder_id = $1::uuid", reminder_id
+    )
+
+
+@tries("/reminders/{reminder_id}/cancel")
+def cancel_a_reminder(page: Page, site: Site) -> None:
+    reminder_id = open_reminder(page, site)
+    page.get_by_role("button", name="Cancel for good").click()
+    said(page)
+    assert reminder_status(site, reminder_id) == "ENDED"
+
+
+def pod_is_draining(site: Site, name: str) -> bool:
+    pod = site.background.run(site.world.api.admin.get(f"/api/v1/pod/{name}"))
+    return bool(pod.json()["is_draining"])
+
+
+@tries("/pods/{name}/drain")
+def drain_a_pod(page: Page, site: Site) -> None:
+    site.background.run(park(site.world.api, "agent-7", "CA-7"))
+    page.goto(f"{site.url}/console/pods?call=CA-7")
+    page.get_by_role("status").get_by_role("link").click()
+    expect(page.get_by_text("CA-7")).to_be_visible()
+    page.get_by_role("button", name="Drain").click()
+    said(page)
+    assert pod_is_draining(site, "agent-7")
+
+
+@tries("/pods/{name}/undrain")
+def undrain_a_pod(page: Page, site: Site) -> None:
+    site.background.run(park(site.world.api, "agent-8"))
+    page.goto(f"{site.url}/console/pods/agent-8")
+    page.get_by_role("button", name="Drain").click()
+    page.get_by_role("link", name="agent-8").first.click() if page.url.endswith("/pods") else None
+    page.get_by_role("button", name="Let it take calls again").click()
+    expect(page.get_by_role("button", name="Drain")).to_be_visible()
+    assert not pod_is_draining(site, "agent-8")
+
+
+def bury(site: Site, key: str) -> None:
+    """A mailbox that failed too often, with one event."""
+    site.ask(
+        "INSERT INTO mailboxes (kind, key, processing_status, appended, failures, last_error)"
+        " VALUES ('issue', $1, 'dead', 1, 5, 'no such field')",
+        key,
+    )
+    site.ask(
+        "INSERT INTO mailbox_events (mailbox_id, seq, dedupe_key, type, payload)"
+        " SELECT id, 1, 'one', 'comment', '{}' FROM mailboxes WHERE key = $1",
+        key,
+    )
+
+
+def mailbox_status(site: Site, key: str) -> str:
+    return str(site.ask("SELECT processing_status FROM mailboxes WHERE key = $1", key))
+
+
+@tries("/mailboxes/{kind}/replay")
+def replay_a_kind(page: Page, site: Site) -> None:
+    bury(site, "of-a-kind")
+    page.goto(f"{site.url}/console/mailboxes")
+    expect(page.get_by_text("no such field").first).to_be_visible()
+    page.get_by_label("Why replay issue").fill("mended")
+    page.get_by_role("button", name="Replay all of issue").click()
+    said(page)
+    assert mailbox_status(site, "of-a-kind") == "queued"
+
+
+@tries("/mailboxes/{kind}/{key:path}/replay")
+def replay_a_mailbox(page: Page, site: Site) -> None:
+    bury(site, "acme/site#12")
+    page.goto(f"{site.url}/console/mailboxes/issue?status=dead")
+    page.get_by_role("link", name="acme/site#12").click()
+    page.get_by_label("Why replay").fill("mended")
+    page.get_by_role("button", name="Replay this mailbox").click()
+    said(page)
+    assert mailbox_status(site, "acme/site#12") == "queued"
+
+
+@tries("/mailboxes/{kind}/{key:path}/set-aside")
+def set_an_event_aside(page: Page, site: Site) -> None:
+    bury(site, "set/aside")
+    page.goto(f"{site.url}/console/mailboxes/issue/set%2Faside")
+    row = page.get_by_role("row", name="comment")
+    row.get_by_role("textbox").fill("nobody can read it")
+    row.get_by_role("button", name="Set aside").click()
+    said(page)
+    assert site.ask("SELECT error FROM mailbox_events WHERE error LIKE 'nobody%'")
 
 
 @pytest.mark.parametrize("path", ACTIONS)

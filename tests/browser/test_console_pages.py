@@ -7,7 +7,7 @@ from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-unt
 from playwright.sync_api import Browser, Page, expect
 
 from trunkline.console.sitemap import PAGES
-from trunkline.testing.console_world import Site
+from trunkline.testing.console_world import Site, addresses, park
 
 _HOLD = """
 INSERT INTO attempts (id, lead_id, attempt_no, reseller_id, merchant_id, number_id, channel_no, carrier, account,
@@ -26,7 +26,7 @@ def ids(site: Site) -> dict[str, str]:
     site.ask(_HOLD, ids["lead_id"], ids["number_id"])
     site.ask("UPDATE leads SET status = 'PROCESSING', attempt_count = 1 WHERE id = $1::uuid", ids["lead_id"])
     site.make_lead("a1", "waits", scheduled_at="2031-01-01T00:00:00Z")
-    return ids
+    return ids | {"name": site.background.run(park(site.world.api, "agent-0", "CA-of-the-third"))}
 
 
 def violations(page: Page) -> list[str]:
@@ -38,7 +38,8 @@ def violations(page: Page) -> list[str]:
 
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_opens_for_everybody(page: Page, site: Site, ids: dict[str, str], path: str) -> None:
-    answer = page.goto(f"{site.url}/console{path.format_map(ids)}")
+    [address] = addresses([path], ids)
+    answer = page.goto(f"{site.url}{address}")
     assert answer is not None
     assert answer.status == 200
     expect(page.get_by_role("heading", level=1)).to_be_visible()

@@ -11,16 +11,30 @@ import pytest
 from trunkline.api.deps import Probe
 from trunkline.console.desk import COOKIE
 from trunkline.console.sitemap import ACTIONS, PAGES
-from trunkline.testing.api_world import ADMIN_KEY, expect
+from trunkline.testing.api_world import ADMIN_KEY, NOBODY, expect
 from trunkline.testing.asgi import Answer
-from trunkline.testing.console_world import ConsoleWorld, Visitor, open_console
+from trunkline.testing.console_world import (
+    ConsoleWorld,
+    Router,
+    Visitor,
+    addresses,
+    open_console,
+    open_router,
+    park,
+)
 
 WHOLE_PAGES = [f"/console{path}" for path in PAGES if "{" not in path]
 
 
 @pytest.fixture
-async def world(database_url: str) -> AsyncIterator[ConsoleWorld]:
-    async with open_console(database_url) as world:
+async def router(redis_url: str, key_prefix: str) -> AsyncIterator[Router]:
+    async with open_router(redis_url, key_prefix) as router:
+        yield router
+
+
+@pytest.fixture
+async def world(database_url: str, router: Router) -> AsyncIterator[ConsoleWorld]:
+    async with open_console(database_url, router=router) as world:
         yield world
 
 
@@ -29,8 +43,8 @@ def text(answer: Answer) -> str:
 
 
 async def pages_with_ids(world: ConsoleWorld) -> list[str]:
-    ids = await world.api.objects_of("a1")
-    return [f"/console{path.format_map(ids)}" for path in PAGES]
+    ids = await world.api.objects_of("a1") | {"name": await park(world.api, "agent-0")}
+    return addresses(PAGES, ids)
 
 
 async def test_nobody_sees_a_page_without_signing_in(world: ConsoleWorld) -> None:
@@ -152,8 +166,10 @@ async def test_a_tenant_sees_no_more_in_the_console_than_through_the_api(world: 
     for tenant in ("a", "a1"):
         visitor = await world.visitor(world.api.keys[tenant, "admin"])
         for path in PAGES:
-            answer = await visitor.open(f"/console{path.format_map(theirs)}")
-            assert answer.status == (404 if "{" in path else 200), path
+            [address] = addresses([path], theirs | {"name": "agent-0"})
+            answer = await visitor.open(address)
+            hidden = 403 if path.startswith("/pods") else 404 if "{" in path else 200
+            assert answer.status == hidden, path
             if "{" not in path:
                 seen = [each for each in ("b1", *ids) if f">{each}<" in text(answer)]
                 assert seen == [], path
@@ -178,8 +194,8 @@ async def test_a_router_key_has_nothing_to_look_at(world: ConsoleWorld) -> None:
     assert "lacks the scope" in text(answer)
 
 
-async def test_every_page_works_with_an_empty_database(database_url: str) -> None:
-    async with open_console(database_url, populate=False) as world:
+async def test_every_page_works_with_an_empty_database(database_url: str, router: Router) -> None:
+    async with open_console(database_url, router=router, populate=False) as world:
         visitor = await world.visitor(ADMIN_KEY)
         for address in WHOLE_PAGES:
             assert (await visitor.open(address)).status == 200, address
@@ -214,18 +230,21 @@ async def test_every_page_says_which_engine_is_away(database_url: str) -> None:
         "postgres": Probe(postgres.check, required=True),
         "valkey": Probe(valkey.check, required=False),
     }
-    async with open_console(database_url, probes=probes) as world:
+    async with (
+        open_router(NOBODY, "away") as router,
+        open_console(database_url, router=router, probes=probes) as world,
+    ):
         visitor = await world.visitor(ADMIN_KEY)
-        addresses = await pages_with_ids(world)
+        pages = addresses(PAGES, await world.api.objects_of("a1") | {"name": "agent-0"})
         valkey.is_away = True
-        for address in addresses:
+        for address in pages:
             answer = await visitor.open(address)
-            assert answer.status == 200, address
+            assert answer.status == (503 if "/pods" in address else 200), address
             assert "Valkey is away" in text(answer), address
         postgres.is_away = True
         await world.api.database.close()
         world.api.clock.advance(5)
-        for address in addresses:
+        for address in pages:
             answer = await visitor.open(address)
             assert answer.status == 503, address
             assert "Postgres is away" in text(answer), address
@@ -292,16 +311,16 @@ def recording(seen: dict[str, Statement]) -> Callable[..., Any]:
 async def test_no_page_reads_more_when_there_are_more_leads(
     world: ConsoleWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    addresses = await pages_with_ids(world)
+    pages = await pages_with_ids(world)
     async with world.api.database.connection() as conn:
         await conn.execute(_FILL)
     visitor = await world.visitor(ADMIN_KEY)
     seen: dict[str, Statement] = {}
     with monkeypatch.context() as patched:
         patched.setattr(asyncpg.Connection, "_execute", recording(seen))
-        for address in [*addresses, "/console/leads?status=BACKLOG", "/console/leads?merchant_id=a1"]:
+        for address in [*pages, "/console/leads?status=BACKLOG", "/console/leads?merchant_id=a1"]:
             assert (await visitor.open(address)).status == 200
-    assert len(seen) > len(addresses)
+    assert len(seen) > len(pages)
     async with world.api.database.connection() as conn:
         for statement, args in seen.values():
             [plan] = await conn.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", *args)

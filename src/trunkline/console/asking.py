@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope
@@ -70,16 +70,17 @@ class Asker:
         return answer.read()
 
     def _scope(self, method: str, path: str, query: Query | None, content_type: str) -> Scope:
-        given = {name: _text(value) for name, value in (query or {}).items() if value not in (None, "")}
+        given = {name: _text(value) for name, value in (query or {}).items() if value not in (None, "", [])}
         return {
             "type": "http",
             "asgi": {"version": "3.0"},
             "http_version": "1.1",
             "method": method,
             "scheme": "http",
-            "path": path,
-            "raw_path": quote(path).encode(),
-            "query_string": urlencode(given).encode(),
+            # As a server would: matched as text, whatever was escaped for the address.
+            "path": unquote(path),
+            "raw_path": path.encode(),
+            "query_string": urlencode(given, doseq=True).encode(),
             "root_path": "",
             "headers": [
                 (b"host", b"console"),
@@ -98,7 +99,9 @@ def segment(text: object) -> str:
     return quote(str(text), safe="")
 
 
-def _text(value: object) -> str:
+def _text(value: object) -> str | list[str]:
+    if isinstance(value, list):
+        return [str(each) for each in value]
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -11,6 +11,7 @@ from starlette.responses import HTMLResponse, Response
 
 from trunkline import __version__
 from trunkline.console import words
+from trunkline.console.asking import segment
 from trunkline.console.frame import Frame
 from trunkline.console.static_files import StaticFiles
 from trunkline.console.visits import ROOT, Shown, Visit, at
@@ -50,6 +51,7 @@ class Renderer:
             "address": _address,
             "plain": words.plain,
             "said": words.said,
+            "segment": segment,
             "short": words.short,
             "span": words.span,
         }
@@ -58,6 +60,7 @@ class Renderer:
             "root": ROOT,
             "static": static.address,
             "tone": words.tone,
+            "from_epoch": words.from_epoch,
             "version": __version__,
         }
 

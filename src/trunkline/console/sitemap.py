@@ -2,15 +2,22 @@
 
 from collections.abc import Mapping
 
-from trunkline.console import audit, control, jobs, lead, leads, numbers, overview
+from trunkline.console import audit, control, jobs, lead, leads, mailboxes, numbers, overview, pods, reminders
 from trunkline.console.visits import Action, Page
 
 PAGES: Mapping[str, Page] = {
     "": overview.show,
     "/leads": leads.show,
     "/leads/{lead_id}": lead.show,
+    "/reminders": reminders.show,
+    "/reminders/{reminder_id}": reminders.show_one,
     "/numbers": numbers.show,
     "/numbers/{number_id}": numbers.show_one,
+    "/pods": pods.show,
+    "/pods/{name}": pods.show_one,
+    "/mailboxes": mailboxes.show,
+    "/mailboxes/{kind}": mailboxes.show_kind,
+    "/mailboxes/{kind}/{key:path}": mailboxes.show_one,
     "/jobs": jobs.show,
     "/jobs/{job_id}": jobs.show_one,
     "/control": control.show,
@@ -22,7 +29,17 @@ ACTIONS: Mapping[str, Action] = {
     "/leads/{lead_id}/change": lead.change,
     "/leads/{lead_id}/abort": lead.abort,
     "/leads/{lead_id}/never-call": lead.never_call,
+    "/reminders/{reminder_id}/pause": reminders.pause,
+    "/reminders/{reminder_id}/resume": reminders.resume,
+    "/reminders/{reminder_id}/skip": reminders.skip,
+    "/reminders/{reminder_id}/ring-now": reminders.ring_now,
+    "/reminders/{reminder_id}/cancel": reminders.cancel,
     "/numbers/{number_id}/status": numbers.set_status,
+    "/pods/{name}/drain": pods.drain,
+    "/pods/{name}/undrain": pods.undrain,
+    "/mailboxes/{kind}/replay": mailboxes.replay_kind,
+    "/mailboxes/{kind}/{key:path}/replay": mailboxes.replay,
+    "/mailboxes/{kind}/{key:path}/set-aside": mailboxes.set_aside,
     "/jobs/types/{job_type}/pause": jobs.pause,
     "/jobs/types/{job_type}/resume": jobs.resume,
     "/jobs/replay": jobs.replay_dead,

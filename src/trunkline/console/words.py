@@ -14,6 +14,10 @@ def moment(value: str | datetime | None) -> datetime | None:
     return datetime.fromisoformat(value)
 
 
+def from_epoch(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
 def span(seconds: float) -> str:
     """`4 s`, `3 min`, `2 h 5 min`, `4 d 2 h`: two units are enough."""
     whole = max(0, int(seconds))
@@ -92,10 +96,13 @@ def label(word: str | None) -> str:
 
 
 _TONES = {
-    "good": "answered completed active running ok done succeeded available ready idle alive created transferred",
-    "busy": "dialing accepted ringing processing in_progress assigned queued ramping draining scheduled existing",
-    "warn": "in_doubt busy no_answer no-answer voicemail pending paused warning early_hangup absent ending canceled",
-    "bad": "stopped dead failed unknown rejected carrier_error page urgent refused invalid_phone expired conflict",
+    "good": "answered completed active running ok done succeeded available ready idle alive created transferred free",
+    "busy": "dialing accepted ringing processing in_progress assigned allocated queued ramping draining scheduled "
+    "existing calling starting",
+    "warn": "in_doubt busy no_answer no-answer voicemail pending paused draft skipped ending unready warning "
+    "early_hangup absent canceled stopping",
+    "bad": "stopped dead failed unknown rejected carrier_error page urgent refused cancelled invalid_phone expired "
+    "conflict",
 }
 _BY_WORD = {word: tone for tone, words in _TONES.items() for word in words.split()}
 

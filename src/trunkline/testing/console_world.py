@@ -6,19 +6,29 @@ await visitor.send(page, "/console/control/stop", scope="merchant", subject="a1"
 """
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http.cookies import SimpleCookie
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
+from urllib.parse import quote, unquote, urlencode
 
 from trunkline.api.deps import Probe
 from trunkline.api.hot_routes import HotRoute
+from trunkline.api.router_face import hot_routes
+from trunkline.bus.connection import Bus, connect
+from trunkline.bus.keys import Keys
+from trunkline.bus.router_keys import RouterKeys
 from trunkline.console.application import Console
-from trunkline.testing.api_world import ApiWorld, open_api
+from trunkline.router.allocator import Allocator
+from trunkline.router.config import RouterConfig
+from trunkline.router.pods import Pods
+from trunkline.router.streams import StreamKeys
+from trunkline.settings.tiers import parse_tiers
+from trunkline.testing.api_world import ApiWorld, expect, open_api
 from trunkline.testing.asgi import Answer, AsgiClient
 from trunkline.testing.http_server import serve
+from trunkline.testing.world import ALL_STANDARD
 
 if TYPE_CHECKING:
     from trunkline.testing.servers import Background
@@ -35,7 +45,7 @@ class Visitor:
     async def open(self, address: str, **headers: str) -> Answer:
         path, _, query = address.partition("?")
         given = dict(pair.split("=", 1) for pair in query.split("&")) if query else None
-        return self._remember(await self.client.get(path, given, headers=self._headers() | headers))
+        return self._remember(await self.client.get(unquote(path), given, headers=self._headers() | headers))
 
     async def send(self, page: Answer, path: str, **fields: str) -> Answer:
         """A form of this page."""
@@ -81,21 +91,63 @@ class ConsoleWorld:
         return visitor
 
 
+def addresses(paths: Iterable[str], ids: Mapping[str, str]) -> list[str]:
+    """Paths of the sitemap with ids in their places."""
+    return [
+        "/console" + re.sub(r"\{(\w+)(?::\w+)?\}", lambda place: quote(ids[place[1]], safe=""), path)
+        for path in paths
+    ]
+
+
 @asynccontextmanager
 async def open_console(
     database_url: str,
     *,
+    router: "Router | None" = None,
     populate: bool = True,
     probes: Mapping[str, Probe] | None = None,
-    hot_routes: tuple[HotRoute, ...] = (),
-    **more: Any,
 ) -> AsyncIterator[ConsoleWorld]:
-    async with open_api(database_url, populate=populate, probes=probes, hot_routes=hot_routes, **more) as api:
+    hot_routes = tuple(router.hot_routes()) if router else ()
+    async with open_api(database_url, populate=populate, probes=probes, hot_routes=hot_routes) as api:
         console = Console(api.app, [SECRET])
         try:
             yield ConsoleWorld(api, console)
         finally:
             console.close()
+
+
+@dataclass(frozen=True)
+class Router:
+    """The router's endpoints on a real Valkey, without its loops."""
+
+    bus: Bus
+    prefix: str
+
+    def hot_routes(self) -> list[HotRoute]:
+        keys, streams = RouterKeys(self.prefix), StreamKeys.from_secrets([SECRET])
+        config = RouterConfig(
+            voice_agent_base_url="wss://voice.example.com", tiers=parse_tiers(ALL_STANDARD), settle_s=0
+        )
+        return hot_routes(Allocator(self.bus, keys, streams, config), Pods(self.bus, keys, streams, config))
+
+
+@asynccontextmanager
+async def open_router(redis_url: str, prefix: str) -> AsyncIterator[Router]:
+    bus = connect(redis_url, Keys(prefix=prefix))
+    try:
+        yield Router(bus, prefix)
+    finally:
+        await bus.close()
+
+
+async def park(api: ApiWorld, name: str, call: str = "") -> str:
+    """A pod that says it is there, and takes a call if one is named."""
+    beat = {"ip": "10.0.0.7", "port": 8080, "version": "1.2.3", "calls": []}
+    expect(await api.admin.post(f"/api/v1/pods/{name}/heartbeat", beat), 200)
+    if call:
+        allocated = await api.admin.post("/api/v1/allocate", {"call_sid": call, "merchant_id": "a1"})
+        return str(expect(allocated, 200)["allocation"]["pod_name"])
+    return name
 
 
 @dataclass
@@ -120,8 +172,12 @@ class Site:
 
 
 @asynccontextmanager
-async def served(database_url: str) -> AsyncIterator[tuple[str, ConsoleWorld]]:
+async def served(database_url: str, redis_url: str, prefix: str) -> AsyncIterator[tuple[str, ConsoleWorld]]:
     """Its base URL, while it runs. Live pages are let go before the server waits for them."""
-    async with open_console(database_url) as world, serve(world.api.app) as url:
+    async with (
+        open_router(redis_url, prefix) as router,
+        open_console(database_url, router=router) as world,
+        serve(world.api.app) as url,
+    ):
         yield url, world
         world.console.close()

@@ -1,0 +1,101 @@
+"""Mailboxes: how much waits in each kind, what is stuck or dead and why, and bringing it back."""
+
+from typing import Any
+
+from trunkline.console.asking import Refused, segment
+from trunkline.console.visits import Done, Shown, Visit, at, back
+from trunkline.states import MailboxStatus
+
+PAGE = 50
+STUCK_SHOWN = 20
+
+
+async def show(visit: Visit) -> Shown:
+    summary = (await visit.api.get("/mailboxes"))["items"]
+    stuck = (await visit.api.get("/mailboxes/stuck", {"limit": STUCK_SHOWN}))["items"]
+    dead = [each["kind"] for each in summary if each["status"] == MailboxStatus.DEAD]
+    letters = [await _of_kind(visit, kind, status="dead", limit=STUCK_SHOWN) for kind in dead]
+    return Shown(
+        "mailboxes.html",
+        {
+            "summary": summary,
+            "stuck": stuck,
+            "dead": [mailbox for page in letters for mailbox in page["items"]],
+            "dead_kinds": dead,
+            "may_act": visit.may(),
+        },
+    )
+
+
+async def show_kind(visit: Visit) -> Shown:
+    status = visit.given("status")
+    found = await _of_kind(visit, visit.part("kind"), status=status, cursor=visit.given("cursor"), limit=PAGE)
+    return Shown(
+        "mailbox_kind.html",
+        {
+            "kind": visit.part("kind"),
+            "mailboxes": found["items"],
+            "next_cursor": found["next_cursor"],
+            "status": status,
+            "statuses": [each.value for each in MailboxStatus],
+        },
+    )
+
+
+async def show_one(visit: Visit) -> Shown:
+    mailbox = await visit.api.get(_path(visit))
+    events = await visit.api.get(f"{_path(visit)}/events", {"limit": PAGE, "cursor": visit.given("cursor")})
+    return Shown(
+        "mailbox.html",
+        {
+            "mailbox": mailbox,
+            "events": events["items"],
+            "next_cursor": events["next_cursor"],
+            "here": _here(visit),
+            "may_act": visit.may(),
+        },
+    )
+
+
+async def replay_kind(visit: Visit) -> Done:
+    kind = visit.part("kind")
+    result = await visit.api.post(f"/mailboxes/{segment(kind)}/replay", _reason(visit))
+    return Done(f"{result['replayed']} mailboxes get another turn.", at("/mailboxes"))
+
+
+async def replay(visit: Visit) -> Done:
+    """The dead mailbox; or one of its events that was set aside."""
+    body = _reason(visit)
+    if seq := visit.form.get("seq"):
+        body["seq"] = _number(seq)
+    await visit.api.post(f"{_path(visit)}/replay", body)
+    return Done("It gets another turn.", back(visit, "/mailboxes"))
+
+
+async def set_aside(visit: Visit) -> Done:
+    body = _reason(visit) | {"seq": _number(visit.form.get("seq", ""))}
+    await visit.api.post(f"{_path(visit)}/set-aside", body)
+    return Done("The mailbox goes on without this event.", back(visit, "/mailboxes"))
+
+
+async def _of_kind(visit: Visit, kind: str, **query: object) -> dict[str, Any]:
+    found: dict[str, Any] = await visit.api.get(f"/mailboxes/{segment(kind)}", query)
+    return found
+
+
+def _reason(visit: Visit) -> dict[str, object]:
+    return {"reason": visit.form.get("reason", "")}
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise Refused(422, "invalid_request", "Name the event by its number.")
+    return int(text)
+
+
+def _path(visit: Visit) -> str:
+    return f"/mailboxes/{segment(visit.part('kind'))}/{segment(visit.part('key'))}"
+
+
+def _here(visit: Visit) -> str:
+    return at(f"/mailboxes/{segment(visit.part('kind'))}/{segment(visit.part('key'))}")

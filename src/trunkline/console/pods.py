@@ -1,0 +1,81 @@
+"""Pods as a parking lot: one place for each, by pool. Green is free, blue has a call, grey takes none."""
+
+from typing import Any
+
+from trunkline.console.asking import segment
+from trunkline.console.visits import Done, Shown, Visit, at, back
+
+# The API's longest page, and how many of them are drawn. A lot of a thousand pods can still be looked at.
+PAGE = 200
+PAGES_MAX = 5
+
+
+async def show(visit: Visit) -> Shown:
+    status = await visit.api.get("/status")
+    pods, is_whole = await _all(visit, "/pods")
+    wanted = visit.given("call")
+    return Shown(
+        "pods.html",
+        {
+            "status": status,
+            "lots": _lots(status, pods),
+            "is_whole": is_whole,
+            "wanted": wanted,
+            "holder": next((pod for pod in pods if wanted and wanted in pod["calls"]), None),
+            "may_act": visit.may("router"),
+        },
+    )
+
+
+async def show_one(visit: Visit) -> Shown:
+    pod = await visit.api.get(f"/pod/{segment(visit.part('name'))}")
+    calls, _ = await _all(visit, "/allocations")
+    return Shown(
+        "pod.html",
+        {
+            "pod": pod,
+            "calls": [call for call in calls if call["pod_name"] == pod["pod_name"]],
+            "may_act": visit.may("router"),
+        },
+    )
+
+
+async def drain(visit: Visit) -> Done:
+    name = visit.part("name")
+    drained = await visit.api.post("/drain", {"pod_name": name})
+    said = " It still has a call." if drained["has_active_call"] else ""
+    return Done(f"{name} takes no new calls.{said}", back(visit, "/pods"))
+
+
+async def undrain(visit: Visit) -> Done:
+    name = visit.part("name")
+    drained = await visit.api.delete(f"/drain/{segment(name)}")
+    return Done(f"{name}: {drained['message']}.", at(f"/pods/{segment(name)}"))
+
+
+def _lots(status: dict[str, Any], pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The pools in the order of the router, each with its pods by name. A pool without pods is a lot too."""
+    tiers = list(dict.fromkeys([*status["free"], *(pod["tier"] for pod in pods)]))
+    return [
+        {
+            "tier": tier,
+            "room": status["free"].get(tier, 0),
+            "pods": sorted(
+                (pod for pod in pods if pod["tier"] == tier), key=lambda pod: str(pod["pod_name"])
+            ),
+        }
+        for tier in tiers
+    ]
+
+
+async def _all(visit: Visit, path: str) -> tuple[list[dict[str, Any]], bool]:
+    """Every item of a list, up to a limit; and whether that was all."""
+    items: list[dict[str, Any]] = []
+    cursor: str | None = None
+    for _ in range(PAGES_MAX):
+        page = await visit.api.get(path, {"limit": PAGE, "cursor": cursor})
+        items += page["items"]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            return items, True
+    return items, False

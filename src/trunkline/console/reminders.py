@@ -1,0 +1,75 @@
+"""Reminders: when each rings next, what became of the times before, and letting it rest."""
+
+from trunkline.console.asking import segment
+from trunkline.console.visits import Done, Shown, Visit, at
+
+PAGE = 50
+UPCOMING = 10
+STATUSES = ("ACTIVE", "PAUSED", "ENDED")
+
+
+async def show(visit: Visit) -> Shown:
+    filters = {name: visit.given(name) for name in ("merchant_id", "status", "phone")}
+    found = await visit.api.get("/reminders", {**filters, "cursor": visit.given("cursor"), "limit": PAGE})
+    return Shown(
+        "reminders.html",
+        {
+            "reminders": found["items"],
+            "next_cursor": found["next_cursor"],
+            "filters": filters,
+            "statuses": STATUSES,
+        },
+    )
+
+
+async def show_one(visit: Visit) -> Shown:
+    reminder = await visit.api.get(_path(visit))
+    upcoming = await visit.api.get(f"{_path(visit)}/upcoming", {"limit": UPCOMING})
+    past = await visit.api.get(
+        f"{_path(visit)}/occurrences", {"limit": PAGE, "cursor": visit.given("cursor")}
+    )
+    return Shown(
+        "reminder.html",
+        {
+            "reminder": reminder,
+            "upcoming": upcoming["items"],
+            "past": past["items"],
+            "next_cursor": past["next_cursor"],
+            "may_act": visit.may("leads"),
+        },
+    )
+
+
+async def pause(visit: Visit) -> Done:
+    await visit.api.post(f"{_path(visit)}/pause")
+    return Done("It rests. What waits is skipped.", _here(visit))
+
+
+async def resume(visit: Visit) -> Done:
+    await visit.api.post(f"{_path(visit)}/resume")
+    return Done("It rings again, from its next time on.", _here(visit))
+
+
+async def skip(visit: Visit) -> Done:
+    """The next time, or the one that the form names."""
+    wall_at = visit.form.get("wall_at")
+    await visit.api.post(f"{_path(visit)}/skip", {"wall_at": wall_at} if wall_at else {})
+    return Done("This time is skipped.", _here(visit))
+
+
+async def ring_now(visit: Visit) -> Done:
+    await visit.api.post(f"{_path(visit)}/next")
+    return Done("The next time is now. Windows, limits and stops hold as for every call.", _here(visit))
+
+
+async def cancel(visit: Visit) -> Done:
+    await visit.api.delete(_path(visit), {"hang_up": "hang_up" in visit.form})
+    return Done("It rings no more.", _here(visit))
+
+
+def _path(visit: Visit) -> str:
+    return f"/reminders/{segment(visit.part('reminder_id'))}"
+
+
+def _here(visit: Visit) -> str:
+    return at(f"/reminders/{segment(visit.part('reminder_id'))}")
