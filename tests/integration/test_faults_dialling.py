@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -20,6 +21,9 @@ from trunkline.dispatch.intent import Intents, intend
 from trunkline.errors import BusUnavailable
 from trunkline.loops.channels import ChannelReconciler
 from trunkline.model import Grant
+from trunkline.states import AttemptState
+from trunkline.store import attempts
+from trunkline.store.attempts import Result
 from trunkline.store.database import connect as connect_database
 from trunkline.telephony.carrier import Accepted, CallOrder, InDoubt, PlaceResult, Rejected, Throttled
 from trunkline.testing.proxy import TcpProxy
@@ -420,3 +424,21 @@ async def test_what_goes_wrong_with_a_batch_that_was_left_running_is_the_next_ro
     with pytest.raises(RuntimeError, match="a bug"):
         await dialer.run_once()
     assert await dialer.run_once() == 1
+
+
+async def test_an_answer_that_waited_for_the_fold_does_not_take_its_facts_back(stage: Stage) -> None:
+    """One statement locks and compares: what it waited for is what it compares with."""
+    lead = await stage.dialing.lead()
+    (intent,) = (await stage.dialing.intend(stage.dialing.grant(lead))).committed
+    folding = await stage.dialing.open_transaction()
+    await folding.execute("UPDATE attempts SET state = 'answered', answered_at = now()")
+    writing = await stage.dialing.blocked(_write_accepted(stage, intent.attempt_id))
+    await stage.dialing.commit(folding)
+    assert await writing == set(), "it changed no state"
+    found = await stage.attempt(lead)
+    assert (found["state"], found["carrier_call_id"]) == ("answered", "CA1")
+
+
+async def _write_accepted(stage: Stage, attempt: UUID) -> set[UUID]:
+    async with stage.database.connection() as conn:
+        return await attempts.write_results(conn, [Result(attempt, AttemptState.ACCEPTED, "CA1")])

@@ -112,6 +112,19 @@ async def partial_flows(bus: Bus) -> set[Flow]:
     return {Flow.parse(name) for name in names}
 
 
+async def unknown(bus: Bus, entries: Sequence[Entry]) -> list[Entry]:
+    """Those of the leads that are not here, or only in an older version. A hint: adding is what decides."""
+    if not entries:
+        return []
+    ids = [str(entry.lead_id) for entry in entries]
+    records: list[str | None] = await bus.read(bus.client.hmget(f"{bus.memory}leads", ids))
+    return [
+        entry
+        for entry, record in zip(entries, records, strict=True)
+        if record is None or int(record.partition("|")[0]) < entry.version
+    ]
+
+
 async def sizes(bus: Bus, flows: Sequence[Flow]) -> list[int]:
     """How many leads of each flow are here, scheduled and waiting."""
     if not flows:

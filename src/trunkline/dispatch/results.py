@@ -6,7 +6,7 @@ compare-and-set then changes nothing but a missing call id.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
@@ -92,13 +92,30 @@ class ResultWriter:
 
     async def _write(self, batch: Sequence[Answer]) -> Settlement:
         crash_point("results.before_write")
+        settling = {
+            answer.attempt_id: answer.place
+            for answer in batch
+            if isinstance(answer.place, Rejected | Throttled)
+        }
+        taken = [answer for answer in batch if answer.attempt_id not in settling]
+        if taken:
+            async with self._database.connection() as conn:
+                await attempts.write_results(conn, [_result(answer) for answer in taken])
+        if not settling:
+            return Settlement()
+        return await self._settle([answer for answer in batch if answer.attempt_id in settling], settling)
+
+    async def _settle(
+        self, batch: Sequence[Answer], settling: Mapping[UUID, Rejected | Throttled]
+    ) -> Settlement:
+        """Refusals decide about leads, so their leads are locked first."""
         async with self._database.transaction() as tx:
-            locked = await attempts.lock(tx, [answer.attempt_id for answer in batch])
+            locked = await attempts.lock(tx, list(settling))
             moved = await attempts.write_results(tx, [_result(answer) for answer in batch])
             decisions: dict[UUID, Decide] = {
-                answer.attempt_id: partial(_decide, answer.place)
-                for answer in batch
-                if answer.attempt_id in moved and isinstance(answer.place, Rejected | Throttled)
+                attempt_id: partial(_decide, settling[attempt_id])
+                for attempt_id in settling
+                if attempt_id in moved
             }
             return await self._settler.settle(tx, locked, decisions)
 

@@ -26,7 +26,8 @@ async def load(conn: Connection, bus: Bus, flows: Sequence[Flow]) -> int:
     added = 0
     for flow in flows:
         entries = await store_schedule.heads(conn, flow, horizon_s=HORIZON_S, limit=schedule.FLOW_CAP)
-        added += await schedule.add(bus, entries)
+        # Most of them are there already, and to ask is eight times less to send than to add.
+        added += await schedule.add(bus, await schedule.unknown(bus, entries))
     return added
 
 
