@@ -188,6 +188,42 @@ async def put_back_expired(world: JobWorld, job_id: object) -> None:
         await jobs.put_back(tx, [Return(expired.id, expired.fence, 0.0)], None)
 
 
+async def test_who_claimed_from_a_server_that_crashed_finishes_nothing(world: JobWorld) -> None:
+    """A claim is not waited for on disk. What the server forgot is pending, and its fence is never given again."""
+    enqueued = await world.enqueue()
+    async with world.database.pool.acquire() as conn:
+        transaction = conn.transaction()
+        await transaction.start()
+        [forgotten] = (await jobs.claim(conn, {WORK: Place()}, 1, Claimant("w1"))).claimed
+        assert await conn.fetchval("SHOW synchronous_commit") == "off"
+        await transaction.rollback()
+        assert await conn.fetchval("SHOW synchronous_commit") == "on"
+    assert not await finish(world, forgotten, "w1")
+    [current] = await world.claim("w1")
+    assert current.fence > forgotten.fence
+    assert not await finish(world, forgotten, "w1")
+    assert (await world.job(enqueued.id)).status == "IN_PROGRESS"
+    assert await finish(world, current, "w1")
+
+
+async def test_a_claim_under_a_key_is_on_disk_before_it_begins(world: JobWorld) -> None:
+    """Or a crash of the server could let two run at once."""
+    await world.enqueue(kind=world.keyed, concurrency_key="k")
+    async with world.database.connection() as conn:
+        _, candidates = await jobs.keyed_candidates(conn, {Lane("keyed_work", 50, keyed=True): Place()}, 1)
+    async with world.database.transaction() as tx:
+        claimed, _ = await jobs.claim_keyed(tx, candidates, Claimant("w1"), {"keyed_work": 1})
+        assert len(claimed) == 1
+        assert await tx.fetchval("SHOW synchronous_commit") == "on"
+
+
+async def test_a_fence_grows_also_when_the_clock_goes_back(world: JobWorld) -> None:
+    await world.enqueue()
+    await world.sql("UPDATE job_outbox SET fence = 9000000000000000000")
+    [claimed] = await world.claim("w1")
+    assert claimed.fence == 9000000000000000001
+
+
 async def test_another_worker_with_the_same_fence_changes_nothing(world: JobWorld) -> None:
     await world.enqueue()
     [claimed] = await world.claim("w1")

@@ -17,7 +17,8 @@ WITH keys AS (
     WHERE id = ANY (ARRAY(SELECT id FROM ranked WHERE place > room))
 ), claimed AS (
     UPDATE job_outbox
-    SET status = 'IN_PROGRESS', fence = (SELECT nextval('job_fences')), attempt_count = attempt_count + 1,
+    SET status = 'IN_PROGRESS', attempt_count = attempt_count + 1,
+        fence = greatest(fence + 1, (extract(epoch FROM statement_timestamp()) * 1000000)::bigint),
         locked_by = $5, locked_at = statement_timestamp(),
         lease_expires_at = clock_timestamp() + make_interval(secs => $6)
     WHERE id = ANY (ARRAY(SELECT id FROM ranked WHERE place <= room))

@@ -1,5 +1,5 @@
 -- Move finished jobs out, guarded by the fence. Rows not returned belong to somebody else now, or are gone.
--- A fence is one claim's alone, and a worker holds a job under one claim: two lists say the same as a list of pairs.
+-- A fence is one claim's of a worker, and a worker holds a job under one claim: two lists say the same as a list of pairs.
 WITH gone AS (
     DELETE FROM job_outbox
     WHERE id = ANY ($1::uuid[]) AND fence = ANY ($2::bigint[]) AND ($3::text IS NULL OR locked_by = $3)
