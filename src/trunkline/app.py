@@ -109,6 +109,8 @@ log = get_logger(__name__)
 
 # The name under which one of many processes does what only one may do.
 LEADER = "control"
+# A batch of appends takes milliseconds.
+INBOX_CLOSE_S = 5.0
 # Their own agents talk: no pod of ours is needed.
 _PODLESS = frozenset({"vapi"})
 
@@ -367,12 +369,20 @@ class Platform:
             task.cancel()
         self.console.close()
         await asyncio.gather(*(server.stop() for server in self._servers))
-        await self.inbox.aclose()
+        await self._close_inbox()
         await self.flags.close()
         await self.poker.close()
         await self.carriers.aclose()
         await self._to_tenants.close()
         log.info("platform.stopped")
+
+    async def _close_inbox(self) -> None:
+        """What it has taken is written; a Postgres that hangs does not keep the process from ending."""
+        try:
+            async with asyncio.timeout(INBOX_CLOSE_S):
+                await self.inbox.aclose()
+        except TimeoutError:
+            log.warning("platform.inbox_not_written")
 
     def _running(self) -> list[Loop]:
         return [*self._everywhere, *(loop for role in self.settings.roles for loop in self._loops[role])]

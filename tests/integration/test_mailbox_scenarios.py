@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from trunkline.bus import nudges
-from trunkline.mailbox.stores import EventLogStore, IssueStore
+from trunkline.mailbox.stores import EventLogStore, IssueStore, issue_id_of
 from trunkline.store.mailboxes import Claimed, NewEvent
 from trunkline.testing.mailbox_world import MailboxWorld, mailbox_world
 
@@ -193,6 +193,18 @@ async def test_a_worker_that_lost_its_lease_marks_nothing(tracker: Tracker) -> N
     async with tracker.world.database.transaction() as tx:
         assert not await tracker.events.mark_processed(tx, old.claim, 1)
         assert not await slow.issues.set_processed(tx, old)
+
+
+async def test_an_issue_is_found_by_its_tracker_and_the_name_it_has_there(tracker: Tracker) -> None:
+    issues = IssueStore(tracker.world.database, worker="w")
+    made = await issues.upsert(issue_id_of("github", "acme/site#12"))
+    assert await issues.get_by_integration_and_external_id("github", "acme/site#12") == made
+    assert await issues.get_by_integration_and_external_id("gitlab", "acme/site#12") is None
+
+
+async def test_an_event_that_is_created_twice_is_the_first(tracker: Tracker) -> None:
+    event = NewEvent(KIND, ISSUE, "A", "comment", {"name": "A"})
+    assert await tracker.events.create(event) == await tracker.events.create(event)
 
 
 async def test_an_issue_is_queued_by_hand_only_from_idle(tracker: Tracker) -> None:

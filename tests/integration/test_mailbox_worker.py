@@ -16,6 +16,7 @@ from trunkline.mailbox.inbox import Inbox
 from trunkline.mailbox.worker import FailureRule, MailboxWorker, WorkerLimits
 from trunkline.store.database import Connection
 from trunkline.store.mailboxes import Parked
+from trunkline.telemetry import metrics
 from trunkline.testing.mailbox_world import (
     KIND,
     Ledger,
@@ -518,3 +519,23 @@ async def test_a_commit_whose_reply_is_lost_takes_effect_once(world: MailboxWorl
     await world.worker(Ledger()).drain()
     assert await world.value("SELECT count(*) FROM effects") == 1
     assert await idle(world)
+
+
+async def test_issues_are_counted_under_the_names_that_their_dashboards_know(world: MailboxWorld) -> None:
+    def sample(name: str) -> float:
+        return metrics.REGISTRY.get_sample_value(name) or 0.0
+
+    names = (
+        "issues_queued_total",
+        "issues_processed_total",
+        "issues_processing_duration_seconds_count",
+        "events_per_issue_batch_count",
+        "events_per_issue_batch_sum",
+    )
+    before = {name: sample(name) for name in names}
+    for name in ("1", "2"):
+        await world.inbox.append(event("a", name, kind="issue"))
+    await world.inbox.append(event("b", kind="issue"))
+    await world.worker(Recorder(kind="issue")).drain()
+    assert [sample(name) - before[name] for name in names] == [2, 2, 2, 2, 3]
+    assert metrics.REGISTRY.get_sample_value("redis_pending_messages") is not None

@@ -31,6 +31,7 @@ TAGS = [
     {"name": "operation", "description": "For load balancers, schedulers and monitoring. No key is needed."},
 ]
 SCHEME = "apiKey"
+SIGNATURE = "eventSignature"
 _ERROR = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorOut"}}}
 _REFUSALS = {
     "401": {"description": "No API key, or one that is unknown, revoked or expired.", "content": _ERROR},
@@ -46,11 +47,13 @@ def build(app: FastAPI, hot_routes: Sequence[HotRoute]) -> dict[str, Any]:
         document["paths"].setdefault(hot.path, {})[hot.method.lower()] = _operation(hot)
     schemes = document.setdefault("components", {}).setdefault("securitySchemes", {})
     schemes[SCHEME] = {"type": "http", "scheme": "bearer", "bearerFormat": "tl_…"}
+    schemes[SIGNATURE] = {"type": "apiKey", "in": "header", "name": "Trunkline-Signature"}
     open_paths = {hot.path for hot in hot_routes if hot.scopes is None}
     for path, operations in document["paths"].items():
         if path.startswith(API_ROOT) and path not in open_paths:
             for operation in operations.values():
-                operation["security"] = [{SCHEME: []}]
+                # A route that takes something else instead of a key says so itself.
+                operation["security"] = [{SCHEME: []}, *operation.get("security", ())]
     return document
 
 

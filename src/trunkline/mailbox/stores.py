@@ -18,6 +18,11 @@ _MARK = query("mailbox/mark")
 LIST_MAX = 1_000
 
 
+def issue_id_of(integration_id: str, external_issue_id: str) -> str:
+    """The key of an issue that its tracker knows by another name."""
+    return f"{integration_id}/{external_issue_id}"
+
+
 class IssueStore:
     """The entities of one kind, and their atomic transitions."""
 
@@ -38,6 +43,12 @@ class IssueStore:
     async def get_by_id(self, issue_id: str) -> MailboxRow | None:
         async with self._database.connection() as conn:
             return await mailbox_admin.get(conn, self._kind, issue_id)
+
+    async def get_by_integration_and_external_id(
+        self, integration_id: str, external_issue_id: str
+    ) -> MailboxRow | None:
+        """Where several trackers share a kind, an issue is named by both."""
+        return await self.get_by_id(issue_id_of(integration_id, external_issue_id))
 
     async def queue_if_idle(self, issue_id: str) -> bool:
         """`idle → queued`. An append does this by itself, together with the event."""
@@ -70,6 +81,11 @@ class EventLogStore:
     def __init__(self, database: Database, *, kind: str = "issue"):
         self._database = database
         self._kind = kind
+
+    async def create(self, event: NewEvent) -> StoredEvent:
+        """The event, new or not: a doubled one is the first. Its issue is queued with it."""
+        stored, _ = await self.create_or_get(event)
+        return stored
 
     async def create_or_get(self, event: NewEvent) -> tuple[StoredEvent, bool]:
         """The event, and whether it is new. Its issue is queued with it."""

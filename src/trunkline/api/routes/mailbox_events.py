@@ -11,6 +11,7 @@ from trunkline.api.auth import API_ROOT, require_scope, unauthorized
 from trunkline.api.deps import Api, Deps
 from trunkline.api.errors import ApiError, invalid
 from trunkline.api.models import WRITE_ERRORS, Body, Out
+from trunkline.api.openapi import SIGNATURE
 from trunkline.api.principal import Principal
 from trunkline.api.routes.mailbox_kinds import KindPath, good_secrets, visible_kind
 from trunkline.leads import payloads
@@ -80,6 +81,7 @@ async def may_append(request: Request, kind: KindPath, key: KeyPath, api: Deps) 
     response_model=ReceiptOut,
     responses=WRITE_ERRORS | {200: {"model": ReceiptOut, "description": "This event was sent before."}},
     dependencies=[Depends(may_append)],
+    openapi_extra={"security": [{SIGNATURE: []}]},
     summary="Append an event to a mailbox",
 )
 async def append_event(
