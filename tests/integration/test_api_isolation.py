@@ -170,6 +170,7 @@ async def test_filters_do_not_reach_beyond_the_tenant(world: ApiWorld) -> None:
                 ("DELETE", "/api/v1/reminders/{reminder_id}"),
                 *(("POST", f"/api/v1/reminders/{{reminder_id}}/{what}") for what in REMINDER_ACTS),
                 ("POST", "/api/v1/campaigns"),
+                ("POST", "/api/v1/campaigns/plan"),
                 ("PATCH", "/api/v1/campaigns/{campaign_id}"),
                 *(("POST", f"/api/v1/campaigns/{{campaign_id}}/{what}") for what in CAMPAIGN_ACTS),
             },

@@ -384,3 +384,36 @@ async def test_campaigns_are_listed_newest_first(world: ApiWorld) -> None:
     running = expect(await world.tenant("a").get(ROOT, {"status": "RUNNING"}), 200)["items"]
     assert [each["id"] for each in running] == [made[1]["id"]]
     assert expect(await world.tenant("b").get(ROOT), 200)["items"] == []
+
+
+async def test_a_plan_is_made_under_all_layers_of_policy_and_nothing_is_kept(world: ApiWorld) -> None:
+    nights = {"windows": [{"spans": [{"start": "22:00", "end": "23:00"}], "timezone": "UTC"}]}
+    expect(await world.tenant("a1").request("PUT", "/api/v1/merchants/a1/policy", json=nights), 200)
+    settings = {"policy": {"starts_per_s": 1}, "starts_at": "2030-05-01T00:00:00Z", "answer_rate": 1}
+    answer = await world.tenant("a1", "leads").request(
+        "POST",
+        f"{ROOT}/plan",
+        body=b"Mobile\n+14155550101\n12\n",
+        headers=CSV,
+        query={"settings": json.dumps(settings), "map": ["phone:Mobile"]},
+    )
+    plan = expect(answer, 200)
+    assert plan["calls_per_hour"] == [{"hour": "2030-05-01T22:00:00Z", "calls": 1, "answered": 1}]
+    assert plan["not_called"] == {"invalid_phone": 1}
+    async with world.database.connection() as conn:
+        assert await conn.fetchval("SELECT count(*) FROM leads") == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ("{", "settings"),
+        ('{"channels": 0}', "settings.channels"),
+        ('{"starts_at": "2030-01-02T00:00:00Z", "ends_at": "2030-01-01T00:00:00Z"}', "settings.ends_at"),
+    ],
+)
+async def test_a_plan_for_wrong_settings_is_refused(world: ApiWorld, settings: str, field: str) -> None:
+    answer = await world.tenant("a1").request(
+        "POST", f"{ROOT}/plan", body=b"phone\n", headers=CSV, query={"settings": settings}
+    )
+    assert expect(answer, 422)["fields"][0]["field"] == field

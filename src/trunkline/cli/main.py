@@ -14,6 +14,7 @@ from trunkline.cli import accounts, campaigns, control, jobs, leads, mailbox, nu
 from trunkline.cli.call import call
 from trunkline.cli.console import out
 from trunkline.cli.number_import import import_numbers
+from trunkline.cli.plan import plan
 from trunkline.errors import TrunklineError
 from trunkline.settings import Settings, load_settings
 from trunkline.telemetry import get_logger
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 numbers.app.command("import")(import_numbers)
 app.command("call")(call)
+app.command("plan")(plan)
 app.add_typer(accounts.app, name="accounts")
 app.add_typer(campaigns.app, name="campaigns")
 app.add_typer(control.app, name="control")

@@ -30,7 +30,7 @@ class Format(StrEnum):
     JSON = "json"
 
 
-_TYPES = {Format.CSV: "text/csv", Format.NDJSON: "application/x-ndjson", Format.JSON: "application/json"}
+TYPES = {Format.CSV: "text/csv", Format.NDJSON: "application/x-ndjson", Format.JSON: "application/json"}
 _SUFFIXES = {".csv": Format.CSV, ".ndjson": Format.NDJSON, ".jsonl": Format.NDJSON, ".json": Format.JSON}
 
 
@@ -47,7 +47,7 @@ async def send(
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     try:
         with Progress(*columns, console=bar_out) as progress:
-            return await api.upload(path, _read(source, progress), _TYPES[kind], params, timeout_s)
+            return await api.upload(path, _read(source, progress), TYPES[kind], params, timeout_s)
     except ApiError as error:
         show_problems((error.report or {}).get("results", []))
         raise

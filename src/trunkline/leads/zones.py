@@ -1,6 +1,12 @@
-"""Where a phone number is, as far as the number itself tells: its time zones, and its country."""
+"""Where a phone number is, as far as the number itself tells: its time zones, and its country.
 
-from functools import lru_cache
+Where the number alone does not tell, all zones of its country are candidates, and whoever asks takes them all: a window
+is open when it is open in each of them. A number that belongs to no country (satellites, international toll-free) has
+none, and nobody knows what time it is there.
+"""
+
+from functools import cache, lru_cache
+from importlib.resources import files
 
 import phonenumbers
 from phonenumbers import NumberParseException, PhoneNumber, timezone
@@ -14,7 +20,8 @@ def zones_of(phone: str) -> tuple[str, ...]:
     number = _parsed(phone)
     if number is None:
         return ()
-    return tuple(zone for zone in timezone.time_zones_for_number(number) if zone != _UNKNOWN)
+    known = tuple(zone for zone in timezone.time_zones_for_number(number) if zone != _UNKNOWN)
+    return known or _zones_of_country(region_of(phone))
 
 
 @lru_cache(maxsize=65_536)
@@ -29,3 +36,21 @@ def _parsed(phone: str) -> PhoneNumber | None:
         return phonenumbers.parse(phone, None)
     except NumberParseException:
         return None
+
+
+@cache
+def _zones_of_country(region: str | None) -> tuple[str, ...]:
+    return tuple(_by_country().get(region, ())) if region else ()
+
+
+@cache
+def _by_country() -> dict[str, list[str]]:
+    """From the table that comes with the time zone database."""
+    table = (files("tzdata") / "zoneinfo" / "zone1970.tab").read_text(encoding="utf-8")
+    found: dict[str, list[str]] = {}
+    for line in table.splitlines():
+        if line and not line.startswith("#"):
+            countries, _, zone = line.split("\t")[:3]
+            for country in countries.split(","):
+                found.setdefault(country, []).append(zone)
+    return found

@@ -1,0 +1,156 @@
+"""Dry runs: what a campaign would do, without calling anybody and without writing anything."""
+
+import asyncio
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import Request
+
+from trunkline.api.auth import API_ROOT, LeadsKey
+from trunkline.api.deps import Api, Deps
+from trunkline.api.errors import invalid, unknown
+from trunkline.api.models import WRITE_ERRORS
+from trunkline.api.principal import Principal
+from trunkline.api.routes.leads_bulk import NDJSON, kind_of, upload_problem
+from trunkline.campaigns.planning import PlanSettings, plan, reader, rows_of
+from trunkline.campaigns.rows import Columns, parse_mapping
+from trunkline.leads.calling_policy import CallingPolicy, Effective, resolve
+from trunkline.leads.ingest import FieldProblem, ObjectId
+from trunkline.leads.uploads import BrokenUpload
+from trunkline.store import leads
+from trunkline.store.leads import AdmissionKey
+
+router = APIRouter(prefix=f"{API_ROOT}/campaigns", tags=["campaigns"])
+
+_EXAMPLE = [{"phone": "+14155550123"}, {"phone": "+12125550123", "priority": 10}]
+
+
+class PlanQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    settings: str = Field(
+        "{}",
+        max_length=20_000,
+        description='What it is made for, as JSON: `{"policy": {"packs": ["us-tcpa"]}, "channels": 50}`.',
+    )
+    map: list[str] = Field([], max_length=100, description="`field:column`, as of an upload.")
+    merchant_id: ObjectId | None = Field(
+        None, description="Whose policies hold too. Left out: the key's own merchant, or none."
+    )
+
+
+class HourOut(BaseModel):
+    hour: datetime
+    calls: int
+    answered: int
+
+
+class PlanProblemOut(BaseModel):
+    row: int
+    reason: str
+    detail: str
+
+
+class AssumedOut(BaseModel):
+    starts_at: datetime
+    channels: int
+    answer_rate: float
+    call_s: float
+    ring_s: float
+
+
+class PlanOut(BaseModel):
+    rows: int
+    people: int = Field(description="Who would be called.")
+    calls: int
+    answered: int
+    not_reached: int = Field(description="Called as often as allowed, and never answered.")
+    not_called: dict[str, int] = Field(description="Who would not be called, by reason.")
+    first_call_at: datetime | None
+    last_call_at: datetime | None
+    ends_at: datetime | None
+    calls_per_hour: list[HourOut]
+    held_back_by: dict[str, int] = Field(description="In how many minutes each bound held calls back.")
+    problems: list[PlanProblemOut] = Field(description="The first 100 who would not be called.")
+    assumed: AssumedOut
+
+
+@router.post(
+    "/plan",
+    response_model=PlanOut,
+    responses=WRITE_ERRORS,
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {
+                    "schema": {"type": "array", "items": {"type": "object"}},
+                    "example": _EXAMPLE,
+                },
+                NDJSON: {"schema": {"type": "string"}, "example": '{"phone": "+14155550123"}\n'},
+                "text/csv": {"schema": {"type": "string"}, "example": "phone\n+14155550123\n"},
+            },
+        }
+    },
+    summary="Plan a campaign without calling anybody",
+)
+async def plan_campaign(
+    request: Request, query: Annotated[PlanQuery, Query()], who: LeadsKey, api: Deps
+) -> dict[str, Any]:
+    """Simulated time over policy, clock changes, holidays, channels and pace. The rows are as in an upload; nothing of
+    them is kept. Do-not-call lists, pre-checks and other campaigns are not looked at."""
+    kind, now = kind_of(request), api.deps.clock.now()
+    settings, columns = _settings(query.settings, now), parse_mapping(query.map, "payload")
+    if isinstance(columns, str):
+        raise invalid(FieldProblem("map", columns))
+    policy = await _policy(api, who, query.merchant_id, settings.policy)
+    body = await request.body()
+    left = Columns() if kind == "text/csv" else columns
+    try:
+        # A hundred thousand rows are a second of our own CPU: not on the event loop.
+        async with api.uploads:
+            return await asyncio.to_thread(_made, (body,), kind, columns, left, settings, policy, now)
+    except BrokenUpload as error:
+        raise upload_problem(error) from None
+
+
+def _made(
+    blocks: Iterable[bytes],
+    kind: str,
+    columns: Columns,
+    left: Columns,
+    settings: PlanSettings,
+    policy: Effective,
+    now: datetime,
+) -> dict[str, Any]:
+    return plan(rows_of(blocks, reader(kind, columns)), settings, policy, left, now)
+
+
+def _settings(text: str, now: datetime) -> PlanSettings:
+    try:
+        settings = PlanSettings.model_validate_json(text)
+    except ValidationError as error:
+        told = [(".".join(("settings", *map(str, each["loc"]))), each["msg"]) for each in error.errors()]
+        raise invalid(*(FieldProblem(name[:100], problem) for name, problem in told)) from None
+    if wrong := settings.problems(now):
+        raise invalid(*(FieldProblem(f"settings.{each.field}", each.error) for each in wrong))
+    return settings
+
+
+async def _policy(api: Api, who: Principal, merchant_id: str | None, own: CallingPolicy) -> Effective:
+    """With the layers above, where a merchant is known."""
+    merchant_id = merchant_id or who.tenant.merchant_id
+    if merchant_id is None:
+        return resolve(campaign=own)
+    key = AdmissionKey(merchant_id, None, None)
+    async with api.store.reading() as connection:
+        admission = (await leads.admissions(connection, who.tenant, [key])).get(key)
+    if admission is None:
+        raise unknown("merchant_id", "merchant")
+    platform, reseller, merchant, _ = (
+        CallingPolicy.model_validate_json(text or "{}") for text in admission.policy
+    )
+    return resolve(platform, reseller, merchant, own)

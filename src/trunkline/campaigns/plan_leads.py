@@ -1,0 +1,149 @@
+"""The people of a plan: from rows of a file to leads, each with the times at which it may be called. Pure."""
+
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo, available_timezones
+
+from trunkline.campaigns.rows import Columns
+from trunkline.leads import phones
+from trunkline.leads.calling_policy import Effective
+from trunkline.leads.limits import PersonLimit
+from trunkline.leads.uploads import Row
+from trunkline.leads.windows import Rule
+from trunkline.leads.zones import zones_of
+
+# Country code, area code, and a digit more.
+PREFIX = 6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """Where somebody is, as far as rules go: the same object for all who share them, so it is compared by identity."""
+
+    rules: tuple[Rule, ...]
+    limits: tuple[PersonLimit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedLead:
+    row: int
+    phone: str
+    place: Place
+    wanted_at: datetime | None
+    priority: int
+    max_attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Who will not be called, and why."""
+
+    row: int
+    reason: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """What a row does not say itself."""
+
+    region: str | None = None
+    priority: int = 50
+    max_attempts: int = 3
+
+
+class People:
+    """Rows one by one. A phone that came before is a duplicate."""
+
+    def __init__(
+        self, policy: Effective, usual: Usual, columns: Columns, do_not_call: Container[str] = frozenset()
+    ):
+        self._policy = policy
+        self._usual = usual
+        self._columns = columns
+        self._do_not_call = do_not_call
+        self._seen: set[str] = set()
+        self._places: dict[tuple[object, ...], Place] = {}
+        self._alike: dict[tuple[object, ...], Place] = {}
+        self._zones = available_timezones()
+
+    def of(self, rows: Iterable[Row]) -> Iterator[PlannedLead | Refusal]:
+        for row in rows:
+            yield self._lead(row)
+
+    def _lead(self, row: Row) -> PlannedLead | Refusal:
+        if row.error is not None or not isinstance(row.value, dict):
+            return Refusal(row.no, "unreadable", row.error or "The row is no object.")
+        told = {self._columns.name(str(column)): cell for column, cell in row.value.items()}
+        phone = phones.to_e164(str(told.get("phone") or ""), self._usual.region)
+        if isinstance(phone, phones.BadPhone):
+            return Refusal(row.no, "invalid_phone", phone.error)
+        if (reason := self._refusal(phone)) is not None:
+            return Refusal(row.no, reason, phone)
+        self._seen.add(phone)
+        try:
+            return self._planned(row.no, phone, told)
+        except ValueError as error:
+            return Refusal(row.no, "invalid_row", str(error))
+
+    def _refusal(self, phone: str) -> str | None:
+        if phone in self._seen:
+            return "duplicate"
+        if phone in self._do_not_call:
+            return "do_not_call"
+        return None if self._policy.permits(phone) else "destination_not_allowed"
+
+    def _planned(self, row_no: int, phone: str, told: dict[str | None, Any]) -> PlannedLead:
+        zone = told.get("timezone") or None
+        if zone is not None and zone not in self._zones:
+            raise ValueError(f"there is no time zone {str(zone)[:60]!r}")
+        place = self._place(phone, zone)
+        if place.rules and not all(rule.zones for rule in place.rules):
+            raise ValueError("nobody knows what time it is there")
+        return PlannedLead(
+            row_no,
+            phone,
+            place,
+            _moment(told.get("scheduled_at")),
+            _number(told.get("priority"), self._usual.priority, 1, 99),
+            _number(told.get("max_attempts"), self._usual.max_attempts, 1, 20),
+        )
+
+    def _place(self, phone: str, zone: str | None) -> Place:
+        """Asked once for all numbers that begin alike and are as long: good enough for a plan, and five times as fast.
+        The dial asks for each."""
+        alike = (phone[:PREFIX], len(phone), zone)
+        place = self._alike.get(alike)
+        if place is None:
+            place = self._alike[alike] = self._place_of(phone, zone)
+        return place
+
+    def _place_of(self, phone: str, zone: str | None) -> Place:
+        """The same object for all who share their rules: most people of a campaign share a few."""
+        policy = self._policy
+        given = zone or policy.timezone
+        zones = (given,) if given else zones_of(phone) if policy.windows or policy.packs else ()
+        packs = tuple(pack.name for pack in policy.packs if pack.concerns(phone)) if policy.packs else ()
+        place = self._places.get((zones, packs))
+        if place is None:
+            place = Place(policy.rules_of(phone, zone), policy.limits_of(phone))
+            self._places[zones, packs] = place
+        return place
+
+
+def _moment(text: Any) -> datetime | None:
+    if text in (None, ""):
+        return None
+    moment = datetime.fromisoformat(str(text))
+    if moment.tzinfo is None:
+        raise ValueError("scheduled_at has no offset from UTC")
+    return moment.astimezone(ZoneInfo("UTC"))
+
+
+def _number(value: Any, usual: int, least: int, most: int) -> int:
+    number = usual if value in (None, "") else int(value)
+    if not least <= number <= most:
+        raise ValueError(f"{number} is not between {least} and {most}")
+    return number

@@ -1,0 +1,55 @@
+"""`trunkline plan`: what a campaign would do, without calling anybody, and without a database.
+
+trunkline plan people.csv --policy policy.json --channels 50 --map phone:Mobile
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trunkline.cli.uploads import Format, format_of
+
+
+def plan(
+    file: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, help="CSV, JSON lines or a JSON array.")
+    ],
+    policy: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="The calling policy, a file of JSON.")
+    ] = None,
+    columns: Annotated[
+        list[str] | None, typer.Option("--map", help="field:column, for example phone:Mobile. Repeat it.")
+    ] = None,
+    start: Annotated[str, typer.Option(help="When it starts, for example 2030-05-01T09:00:00-07:00.")] = "",
+    end: Annotated[str, typer.Option(help="When it ends.")] = "",
+    channels: Annotated[int, typer.Option(help="Calls that its numbers can carry at once.")] = 10,
+    answer_rate: Annotated[float, typer.Option(help="The share of calls that somebody answers.")] = 0.5,
+    call_s: Annotated[float, typer.Option(help="Seconds that an answered call takes.")] = 120.0,
+    ring_s: Annotated[float, typer.Option(help="Seconds that the others ring.")] = 25.0,
+    max_attempts: Annotated[int, typer.Option(help="For each person.")] = 3,
+    region: Annotated[str, typer.Option(help="The country of phones without one, for example US.")] = "",
+    horizon_days: Annotated[int, typer.Option(help="How far ahead to look.")] = 60,
+    do_not_call: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Phones that are not called, one per line."),
+    ] = None,
+    form: Annotated[Format | None, typer.Option("--format", help="Left out: by the file's name.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Calls per hour, the end, and who will not be called and why: simulated, nobody is called."""
+    from trunkline.cli.planning import PlanFiles, run
+
+    given = {
+        "starts_at": start,
+        "ends_at": end,
+        "channels": channels,
+        "answer_rate": answer_rate,
+        "call_s": call_s,
+        "ring_s": ring_s,
+        "max_attempts": max_attempts,
+        "default_region": region,
+        "horizon_days": horizon_days,
+    }
+    files = PlanFiles(file, format_of(file, form), policy, do_not_call)
+    run(files, columns or [], {name: value for name, value in given.items() if value != ""}, as_json=as_json)

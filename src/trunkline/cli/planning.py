@@ -1,0 +1,115 @@
+"""Making and showing a plan. Apart from its command: what it needs takes a while to load."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import typer
+from pydantic import ValidationError
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+from rich.table import Table
+
+from trunkline.campaigns.planning import BLOCK, PlanSettings, plan, reader, rows_of
+from trunkline.campaigns.rows import Columns, parse_mapping
+from trunkline.cli.console import out
+from trunkline.cli.uploads import TYPES, Format, bar_out
+from trunkline.errors import TrunklineError
+from trunkline.leads.calling_policy import resolve
+from trunkline.leads.phones import BadPhone, to_e164
+from trunkline.leads.uploads import BrokenUpload
+
+
+class PlanError(TrunklineError):
+    """The plan cannot be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFiles:
+    people: Path
+    kind: Format
+    policy: Path | None
+    do_not_call: Path | None
+
+
+def run(files: PlanFiles, pairs: list[str], given: dict[str, Any], *, as_json: bool) -> None:
+    now = datetime.now(UTC)
+    if files.policy is not None:
+        given["policy"] = _json(files.policy)
+    settings, names = _settings(now, given), parse_mapping(pairs, "payload")
+    if isinstance(names, str):
+        raise typer.BadParameter(names)
+    report = _planned(files, settings, names, now)
+    if as_json:
+        print(json.dumps(report, indent=2))
+    else:
+        _show(report)
+
+
+def _planned(files: PlanFiles, settings: PlanSettings, names: Columns, now: datetime) -> dict[str, Any]:
+    left = Columns() if files.kind is Format.CSV else names
+    listed = _phones(files.do_not_call, settings.default_region)
+    try:
+        with files.people.open("rb") as source, Progress(*_bar(), console=bar_out) as progress:
+            rows = rows_of(_blocks(source, progress), reader(TYPES[files.kind], names))
+            return plan(rows, settings, resolve(campaign=settings.policy), left, now, listed)
+    except BrokenUpload as error:
+        raise PlanError(f"{files.people.name}: {error.message}") from None
+
+
+def _bar() -> tuple[TextColumn, BarColumn, DownloadColumn]:
+    return TextColumn("{task.description}"), BarColumn(), DownloadColumn()
+
+
+def _blocks(source: BinaryIO, progress: Progress) -> Iterator[bytes]:
+    bar = progress.add_task(Path(source.name).name, total=Path(source.name).stat().st_size)
+    while block := source.read(BLOCK):
+        yield block
+        progress.advance(bar, len(block))
+
+
+def _settings(now: datetime, given: dict[str, Any]) -> PlanSettings:
+    try:
+        settings = PlanSettings.model_validate(given)
+    except ValidationError as error:
+        told = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise PlanError(told) from None
+    if wrong := settings.problems(now):
+        raise PlanError("; ".join(f"{each.field}: {each.error}" for each in wrong))
+    return settings
+
+
+def _json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise PlanError(f"{file.name} is not JSON: {error}") from None
+
+
+def _phones(file: Path | None, region: str | None) -> frozenset[str]:
+    if file is None:
+        return frozenset()
+    read = (to_e164(line.strip(), region) for line in file.read_text(encoding="utf-8").splitlines())
+    return frozenset(phone for phone in read if not isinstance(phone, BadPhone))
+
+
+def _show(report: dict[str, Any]) -> None:
+    sums = Table("rows", "people", "calls", "answered", "not reached", "first call", "end")
+    names = ("rows", "people", "calls", "answered", "not_reached", "first_call_at", "ends_at")
+    sums.add_row(*(str(report[name] if report[name] is not None else "") for name in names))
+    out.print(sums)
+    for title, counts in (
+        ("not called", report["not_called"]),
+        ("minutes held back by", report["held_back_by"]),
+    ):
+        if counts:
+            table = Table(title, "")
+            for reason, count in sorted(counts.items()):
+                table.add_row(reason, str(count))
+            out.print(table)
+    hours = Table("hour (UTC)", "calls", "answered")
+    for hour in report["calls_per_hour"]:
+        hours.add_row(hour["hour"][:16], str(hour["calls"]), str(hour["answered"]))
+    out.print(hours)
