@@ -375,6 +375,17 @@ async def test_a_full_flow_keeps_what_comes_first_and_is_marked_for_a_refill(bus
     assert [grant.lead_id for grant in await match(bus)] == [urgent.lead_id]
 
 
+async def test_what_is_due_beyond_the_horizon_stays_in_postgres(bus: Bus) -> None:
+    await numbers(bus, (NUMBER, "p", 10))
+    far = entry(due_at=datetime.now(UTC) + timedelta(hours=1))
+    assert await schedule.add(bus, [far]) == 0
+    near = entry()
+    await schedule.add(bus, [near])
+    await schedule.add(bus, [entry(lead_id=near.lead_id, version=2, due_at=far.due_at)])
+    assert await schedule.sizes(bus, [far.flow]) == [0]
+    assert await match(bus) == (), "the older version is not called either"
+
+
 async def test_memory_of_another_life_is_refused(bus: Bus) -> None:
     await schedule.add(bus, [entry()])
     await bus.client.hset(bus.keys.epoch, "run_id", "another")

@@ -34,7 +34,9 @@ from trunkline.model import Entry, Flow, Grant, Holder, NumberLimit
 MERCHANTS = ("a", "b", "c")
 POOLS = ("p", "q")
 PAST = datetime(2025, 1, 1, tzinfo=UTC)
-FUTURE = datetime.now(UTC) + timedelta(days=1)
+FUTURE = datetime.now(UTC) + timedelta(minutes=10)
+# Beyond the horizon: it stays in Postgres.
+FAR = datetime.now(UTC) + timedelta(days=1)
 CAP = 6
 
 
@@ -100,7 +102,7 @@ class Dispatch(RuleBasedStateMachine):
         target=leads,
         merchant=st.sampled_from(MERCHANTS),
         pool=st.sampled_from(POOLS),
-        due=st.sampled_from([PAST, PAST + timedelta(seconds=1), FUTURE]),
+        due=st.sampled_from([PAST, PAST + timedelta(seconds=1), FUTURE, FAR]),
         priority=st.integers(1, 3),
     )
     def add(self, merchant: str, pool: str, due: datetime, priority: int) -> Entry:
@@ -109,7 +111,7 @@ class Dispatch(RuleBasedStateMachine):
         self.do(schedule.add(self.bus, [entry], cap=CAP))
         return entry
 
-    @rule(target=leads, lead=leads, pool=st.sampled_from(POOLS), due=st.sampled_from([PAST, FUTURE]))
+    @rule(target=leads, lead=leads, pool=st.sampled_from(POOLS), due=st.sampled_from([PAST, FUTURE, FAR]))
     def edit(self, lead: Entry, pool: str, due: datetime) -> Entry:
         newest = self.model.offered[lead.lead_id]
         flow = Flow(pool, "r", newest.flow.merchant_id)
@@ -210,6 +212,11 @@ class Dispatch(RuleBasedStateMachine):
         flows = [Flow(pool, "r", merchant) for pool in POOLS for merchant in MERCHANTS]
         # A lead that is given back may stand beside a full flow until the flow is served.
         assert max(self.do(schedule.sizes(self.bus, flows))) <= CAP + 12
+
+    @invariant()
+    def nothing_far_is_here(self) -> None:
+        known = set(self.do(self.bus.read(self.bus.client.hkeys(f"{self.bus.memory}leads"))))
+        assert not known & {str(e.lead_id) for e in self.model.offered.values() if e.due_at == FAR}
 
     def teardown(self) -> None:
         """Whatever was done, every due lead that is still known is granted once nothing stands in its way."""

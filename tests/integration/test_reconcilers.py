@@ -10,6 +10,7 @@ import pytest
 from trunkline.bus import channels, connection, epoch, schedule
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
+from trunkline.bus.schedule import GiveBack, Return
 from trunkline.clock import SystemClock
 from trunkline.control.controls import Controls
 from trunkline.control.stops import Stops
@@ -101,6 +102,57 @@ async def test_the_loader_brings_a_lead_that_ingest_could_not_tell(stage: Stage)
 async def test_the_loader_leaves_a_lead_beyond_the_horizon_in_postgres(stage: Stage) -> None:
     await stage.lead(due=timedelta(hours=2))
     assert await Loader(stage.database, stage.bus).run_once() == 0
+
+
+async def test_no_upcoming_leads_hide_a_lost_one_that_is_due(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trunkline.loops.loader.REFILL_BELOW", 3)
+    for minutes in range(5, 9):
+        await stage.lead(due=timedelta(minutes=minutes))
+    loader = Loader(stage.database, stage.bus)
+    assert await loader.run_once() == 4
+    lost = await stage.lead()
+    assert await loader.run_once() == 1
+    assert [grant.lead_id for grant in await stage.match()] == [lost]
+
+
+async def test_leads_that_were_put_off_for_long_take_no_room_from_a_refill(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trunkline.loops.loader.REFILL_BELOW", 2)
+    for _ in range(2):
+        await stage.lead()
+    await Loader(stage.database, stage.bus).run_once()
+    tomorrow_ms = schedule.to_ms(datetime.now(UTC) + timedelta(days=1))
+    for grant in await stage.match():
+        await schedule.give_back(stage.bus, [GiveBack(grant.attempt_id, Return.AGAIN, tomorrow_ms)])
+    rest = await stage.lead()
+    async with stage.database.connection() as conn:
+        (flow,) = await store_schedule.flows(conn, after=store_schedule.BEFORE_ALL, limit=9)
+    await stage.bus.client.sadd(f"{stage.bus.memory}partial", str(flow))
+    assert await Refiller(stage.database, stage.bus).run_once() == 1
+    assert [grant.lead_id for grant in await stage.match()] == [rest]
+
+
+async def test_two_thousand_flows_are_walked_over_page_by_page_without_a_long_wait(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trunkline.loops.loader.FLOWS_PER_RUN", 1)
+    await stage.lead()
+    await stage.lead(merchant="n")
+    waits: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        waits.append(seconds)
+
+    loader = Loader(stage.database, stage.bus, interval_s=5.0)
+    monkeypatch.setattr(loader, "pause", pause)
+    for _ in range(3):
+        await loader.run_once()
+        await loader.wait()
+    assert waits == [1.0, 1.0, 5.0]
+    assert len(await stage.match()) == 2
 
 
 async def test_no_pile_hides_a_lost_lead_of_another_flow(stage: Stage) -> None:

@@ -17,6 +17,8 @@ _GIVE_BACK = script("give_back")
 
 # A million overdue leads are all inside the horizon; this many of a flow are here, the rest stay in Postgres.
 FLOW_CAP = 1000
+# What is due later than this stays in Postgres until the loader brings it.
+HORIZON_S = 15 * 60.0
 # A match blocks Valkey for its time: 0.1 ms for a grant, under 1 ms for sixteen with as many becoming due.
 BECOME_DUE_MAX = 64
 
@@ -56,8 +58,8 @@ def to_ms(moment: datetime) -> int:
 
 
 async def add(bus: Bus, entries: Iterable[Entry], *, clock_offset_ms: int = 0, cap: int = FLOW_CAP) -> int:
-    """Schedule leads; returns how many were new to Valkey or moved."""
-    args: list[str | int] = [bus.memory, bus.epoch, clock_offset_ms, cap]
+    """Schedule those that are due within the horizon; returns how many were new to Valkey or moved."""
+    args: list[str | int] = [bus.memory, bus.epoch, clock_offset_ms, cap, int(HORIZON_S * 1000)]
     head = len(args)
     for entry in entries:
         args += _record(entry)
@@ -125,13 +127,13 @@ async def unknown(bus: Bus, entries: Sequence[Entry]) -> list[Entry]:
     ]
 
 
-async def sizes(bus: Bus, flows: Sequence[Flow]) -> list[int]:
-    """How many leads of each flow are here, scheduled and waiting."""
+async def sizes(bus: Bus, flows: Sequence[Flow], *, before_ms: int | None = None) -> list[int]:
+    """How many leads of each flow are here, waiting, or scheduled before that moment of Postgres' clock."""
     if not flows:
         return []
     pipeline = bus.client.pipeline(transaction=False)
     for flow in flows:
-        pipeline.zcard(f"{bus.memory}flow:{flow}:s")
+        pipeline.zcount(f"{bus.memory}flow:{flow}:s", "-inf", "+inf" if before_ms is None else before_ms)
         pipeline.zcard(f"{bus.memory}flow:{flow}:w")
     counts = await bus.read(pipeline.execute())
     return [counts[i] + counts[i + 1] for i in range(0, len(counts), 2)]

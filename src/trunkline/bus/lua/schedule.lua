@@ -1,11 +1,12 @@
 #!lua
 -- Puts leads into the schedule. Adding is idempotent: a lead that is known at this version or a newer one stays where
 -- it is, also while it is granted; a newer version moves it. A flow has at most `cap` leads here: an arrival that
--- sorts before the last one takes its place, any other stays in Postgres, and the flow is marked for a refill.
+-- sorts before the last one takes its place, any other stays in Postgres, and the flow is marked for a refill. What is
+-- due beyond the horizon stays in Postgres too: here it would only take the room of what is due. The loader brings it.
 --
 -- KEYS[1] epoch  KEYS[2] bell
 -- ARGV[1] key prefix  ARGV[2] epoch number  ARGV[3] offset of Postgres' clock in ms  ARGV[4] cap
--- ARGV[5..] records of eight: lead, version, flow, priority, due, closes (0: never), next pool (''), move at (0)
+-- ARGV[5] horizon in ms  ARGV[6..] records of eight: lead, version, flow, priority, due, closes (0: never), next pool (''), move at (0)
 -- -> the number of leads that were added or moved
 local base = ARGV[1]
 -- @include epoch
@@ -16,7 +17,7 @@ if not is_current(KEYS[1], ARGV[2]) then return LOST end
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[3])
-local cap, added = tonumber(ARGV[4]), 0
+local cap, horizon, added = tonumber(ARGV[4]), now + tonumber(ARGV[5]), 0
 
 -- Makes room for a lead in a full flow; false if it sorts last itself.
 local function make_room(lead)
@@ -34,13 +35,13 @@ local function make_room(lead)
   return true
 end
 
-for i = 5, #ARGV, 8 do
+for i = 6, #ARGV, 8 do
   local lead = {id = ARGV[i], version = tonumber(ARGV[i + 1]), flow = ARGV[i + 2], priority = tonumber(ARGV[i + 3]),
     due = tonumber(ARGV[i + 4]), closes = tonumber(ARGV[i + 5]), next_pool = ARGV[i + 6], move_at = tonumber(ARGV[i + 7])}
   local known = read_lead(lead.id)
   if not known or known.version < lead.version then
     if known then forget(known) end
-    if size_of(lead.flow) < cap or make_room(lead) then
+    if lead.due <= horizon and (size_of(lead.flow) < cap or make_room(lead)) then
       place(lead, now)
       added = added + 1
     end
