@@ -74,6 +74,24 @@ async def test_the_events_of_a_mailbox_keep_the_order_in_which_they_came(world: 
     assert await world.unprocessed() == names
 
 
+async def test_a_second_batch_overtakes_no_event_of_the_first(
+    world: MailboxWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first waits for `0` and has not come to `a` yet. The second takes what is for others and leaves `a`."""
+    monkeypatch.setattr(mailboxes, "LOCK_TIMEOUT_MS", 60_000)
+    inbox = Inbox(world.database, world.bus, InboxLimits(batch_max=2, linger_s=0))
+    async with world.database.transaction() as holder:
+        await mailboxes.lock(holder, {(KIND, "0")})
+        first = [asyncio.ensure_future(inbox.append(event(key, "1"))) for key in ("0", "a")]
+        await eventually(world.waiting_for_a_lock)
+        later = [asyncio.ensure_future(inbox.append(event("a", name))) for name in ("2", "3")]
+        await asyncio.gather(*(inbox.append(event("b", name)) for name in ("1", "2")))
+        assert not any(append.done() for append in later)
+    receipts = await asyncio.gather(*first, *later)
+    assert [receipt.seq for receipt in receipts] == [1, 1, 2, 3]
+    await inbox.aclose()
+
+
 async def test_an_append_to_a_mailbox_in_hand_does_not_wait_for_its_handler(world: MailboxWorld) -> None:
     handler = Recorder()
     let_go = handler.hold("a")
