@@ -259,6 +259,7 @@ class Platform:
             interval_s=settings.reminders.poll_s,
             batch_max=settings.reminders.batch_max,
         )
+        self.checker = Checker(database, bus, clock, self.carriers, self.inbox, check_limits, settler)
         self._loops: dict[str, list[Loop]] = {
             "api": [],
             "dispatcher": [self.pod_room, self.dialer],
@@ -273,7 +274,7 @@ class Platform:
                 ChannelReconciler(
                     database, bus, self.controls, rollout, grant_ttl_s=settings.dispatch.grant_ttl_s
                 ),
-                Checker(database, bus, clock, self.carriers, self.inbox, check_limits, settler),
+                self.checker,
                 HangUps(database, self.carriers),
                 self.precheck_walk,
                 MailboxRetention(database, keep_s=settings.mailboxes.keep_s),
@@ -355,8 +356,11 @@ class Platform:
             loop.stop()
         try:
             async with asyncio.timeout(self.settings.http.shutdown_timeout_s):
-                await asyncio.gather(*self._tasks)
+                # First the dials: their requests are at the carriers, and no slow loop may use up their time.
+                await asyncio.gather(*(task for task in self._tasks if task.get_name() == self.dialer.name))
                 await self.dialer.drain()
+                await asyncio.gather(*self._tasks)
+                await self.checker.drain()
                 await self.precheck_walk.drain()
                 await self.leadership.resign()
                 await self.management.close()

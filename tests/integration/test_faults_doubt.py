@@ -12,6 +12,7 @@ import pytest
 
 from trunkline.telephony.carrier import CallOrder, CallView, InDoubt, ListResult, ListUnavailable
 from trunkline.testing.stage import Stage, event, open_stage
+from trunkline.testing.waiting import eventually
 
 
 @pytest.fixture
@@ -186,6 +187,39 @@ async def test_a_list_that_hangs_holds_up_no_other_check(stage: Stage) -> None:
     await stage.checker.run_once()
     await stage.folder.drain()
     assert [(await stage.attempt(lead))["state"] for lead in leads] == ["ringing", "ringing"]
+
+
+async def test_an_account_that_hangs_holds_up_no_other_account(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its questions go on beside those of the others, and nobody asks them twice."""
+    monkeypatch.setattr("trunkline.loops.checker.PATIENCE_S", 0.01)
+    slow, quick = await two_in_doubt(stage)
+    await stage.dialing.run("UPDATE attempts SET account = 'slow' WHERE lead_id = $1", slow)
+    slow_to = (await stage.attempt(slow))["to_phone"]
+    may_answer, questions = asyncio.Event(), list[str]()
+
+    async def list_calls(to: str, from_: str, since: datetime) -> ListResult:
+        questions.append(to)
+        if to == slow_to:
+            await may_answer.wait()
+        return ringing(to, from_)
+
+    async def quick_is_known() -> bool:
+        await stage.checker.run_once()
+        await stage.folder.drain()
+        return bool((await stage.attempt(quick))["state"] == "ringing")
+
+    stage.carrier.list_calls = list_calls  # type: ignore[method-assign]
+    await eventually(quick_is_known, what="the quick account's call is known")
+    assert (await stage.attempt(slow))["state"] == "in_doubt"
+    await stage.age((await stage.attempt(slow))["id"], 0)
+    await stage.checker.run_once()
+    may_answer.set()
+    await stage.checker.drain()
+    await stage.folder.drain()
+    assert (await stage.attempt(slow))["state"] == "ringing"
+    assert questions.count(slow_to) == 1
 
 
 async def test_a_check_that_breaks_costs_no_other_check_its_turn(stage: Stage) -> None:

@@ -6,13 +6,14 @@ from uuid import UUID
 
 import pytest
 
-from trunkline.dispatch.hangups import HangUps
+from trunkline.dispatch.hangups import RETRY_S, HangUps
 from trunkline.model import new_id
 from trunkline.telephony.carrier import (
     AlreadyOver,
     HangUpAsked,
     HangUpResult,
     HangUpUnavailable,
+    Limits,
     NoSuchCall,
 )
 from trunkline.telephony.carriers import CarrierConfigError
@@ -29,8 +30,9 @@ VALUES ($1, $2, 1, 'a', 'a1', gen_random_uuid(), 1, 'twilio', $5, '+14155550123'
 class Carriers:
     """A carrier that answers as the test says, and remembers what it was asked."""
 
-    def __init__(self, result: HangUpResult) -> None:
+    def __init__(self, result: HangUpResult, *, can_hang_up: bool = True) -> None:
         self.result = result
+        self.limits = Limits(starts_per_s=1, queues_excess=False, list_lag_s=0, can_hang_up=can_hang_up)
         self.asked: list[str] = []
 
     def get(self, carrier: str, account: str) -> "Carriers":
@@ -120,6 +122,15 @@ async def test_a_carrier_that_cannot_be_asked_is_asked_again_soon(world: ApiWorl
         await connection.execute("UPDATE attempts SET hang_up_at = now()")
     await loop.run_once()
     assert carriers.asked == ["CA1", "CA1"]
+
+
+async def test_a_carrier_that_ends_no_call_is_looked_at_once_a_minute(world: ApiWorld) -> None:
+    """Exotel: a look costs as much of its quota as a dial, and cannot end the call sooner."""
+    attempt_id = await wanted(world)
+    await hang_ups(world, Carriers(HangUpUnavailable("no such request"), can_hang_up=False)).run_once()
+    left = await again_in_s(world, attempt_id)
+    assert left is not None
+    assert left > RETRY_S
 
 
 async def test_an_account_that_is_gone_keeps_the_wish(world: ApiWorld) -> None:

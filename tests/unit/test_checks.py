@@ -46,3 +46,5 @@ def test_absence_is_concluded_only_past_deadline_and_ring_time() -> None:
     last = len(DOUBT_STEPS_S) - 1
     assert isinstance(next_step(AttemptState.IN_DOUBT, 700.0, last, slow), Wait)
     assert next_step(AttemptState.IN_DOUBT, 911.0, last, slow) == AskList(final=True)
+    assert isinstance(next_step(AttemptState.IN_DOUBT, 911.0, last, slow, list_lag_s=300.0), Wait)
+    assert next_step(AttemptState.IN_DOUBT, 1211.0, last, slow, list_lag_s=300.0) == AskList(final=True)

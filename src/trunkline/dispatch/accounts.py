@@ -85,6 +85,10 @@ class AccountDesk:
                 )
 
 
+# A look at a call list is a few requests, one after the other.
+UNUSED_REQUESTS = 6
+
+
 class AccountsRefresh(Loop):
     """Every process that talks to carriers runs it. The first run is before anything is dialled."""
 
@@ -95,7 +99,6 @@ class AccountsRefresh(Loop):
         self._desk = desk
 
     async def run_once(self) -> int:
-        # What was replaced one interval ago has answered its last request since: they take less.
-        await self._desk.directory.close_retired()
+        await self._desk.directory.close_retired(unused_s=UNUSED_REQUESTS * self._desk.request_timeout_s)
         await self._desk.refresh()
         return 0

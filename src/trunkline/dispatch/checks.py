@@ -31,6 +31,11 @@ class CheckLimits:
         return self.request_timeout_s + 10.0
 
     @property
+    def ring_over_s(self) -> float:
+        """Past this nothing rings any more, whenever the carrier began."""
+        return self.reply_deadline_s + self.ring_timeout_s
+
+    @property
     def call_max_s(self) -> float:
         """No call lasts longer than this after its request."""
         return self.ring_timeout_s + self.time_limit_s + RING_GRACE_S
@@ -66,13 +71,15 @@ class FreeChannel:
 Step = Wait | Doubt | AskList | AskCall | FreeChannel
 
 
-def next_step(state: AttemptState, age_s: float, doubt_checks: int, limits: CheckLimits) -> Step:
+def next_step(
+    state: AttemptState, age_s: float, doubt_checks: int, limits: CheckLimits, list_lag_s: float = 0.0
+) -> Step:
     match state:
         case AttemptState.DIALING:
             left_s = limits.reply_deadline_s - age_s
             return Wait(left_s) if left_s > 0 else Doubt()
         case AttemptState.IN_DOUBT:
-            return _doubt_step(age_s, doubt_checks, limits)
+            return _doubt_step(age_s, doubt_checks, limits.ring_over_s + list_lag_s)
         case AttemptState.ACCEPTED | AttemptState.RINGING:
             left_s = limits.ring_timeout_s + RING_GRACE_S - age_s
             return Wait(left_s) if left_s > 0 else AskCall()
@@ -82,8 +89,8 @@ def next_step(state: AttemptState, age_s: float, doubt_checks: int, limits: Chec
             return FreeChannel()
 
 
-def _doubt_step(age_s: float, doubt_checks: int, limits: CheckLimits) -> Step:
+def _doubt_step(age_s: float, doubt_checks: int, horizon_s: float) -> Step:
     step = min(doubt_checks, len(DOUBT_STEPS_S) - 1)
     final = step == len(DOUBT_STEPS_S) - 1
-    due_s = max(DOUBT_STEPS_S[step], limits.reply_deadline_s + limits.ring_timeout_s if final else 0.0)
+    due_s = max(DOUBT_STEPS_S[step], horizon_s if final else 0.0)
     return AskList(final) if age_s >= due_s else Wait(due_s - age_s)

@@ -24,6 +24,8 @@ LEASE_S = 30.0
 ASKED_AGAIN_S = 30.0
 # It could not be asked.
 RETRY_S = 2.0
+# It ends no call by request, and looking whether it ended costs a request of the same quota as a dial.
+LOOK_AGAIN_S = 60.0
 
 _OVER = frozenset({AttemptState.ENDED, AttemptState.REJECTED})
 
@@ -61,7 +63,13 @@ class HangUps(Loop):
                 # A live one still has to hear of its end. Any other has nothing left to settle.
                 return ASKED_AGAIN_S if wanted.state in LIVE else None
             case _:
-                return RETRY_S
+                return RETRY_S if self._can_hang_up(wanted) else LOOK_AGAIN_S
+
+    def _can_hang_up(self, wanted: HangUp) -> bool:
+        try:
+            return self._carriers.get(wanted.carrier, wanted.account).limits.can_hang_up
+        except CarrierConfigError:
+            return True
 
     async def _ask(self, wanted: HangUp, call_id: str) -> HangUpResult | None:
         try:

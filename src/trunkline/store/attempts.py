@@ -1,6 +1,6 @@
 """What is known of attempts, and what becomes of their leads. Lock order everywhere: leads, then attempts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any
@@ -282,9 +282,12 @@ async def current(conn: Connection, attempt_id: UUID) -> Current | None:
     )
 
 
-async def claim_checks(conn: Connection, *, limit: int, lease_s: float) -> list[Check]:
-    """Attempts that somebody should look at now; others leave them alone for `lease_s`."""
-    rows = await conn.fetch(_CLAIM_CHECKS, limit, lease_s)
+async def claim_checks(
+    conn: Connection, *, limit: int, lease_s: float, not_of: Collection[tuple[str, str]] = ()
+) -> list[Check]:
+    """Attempts that somebody should look at now, of all accounts but these; others leave them alone for `lease_s`."""
+    carriers, accounts = [carrier for carrier, _ in not_of], [account for _, account in not_of]
+    rows = await conn.fetch(_CLAIM_CHECKS, limit, lease_s, carriers, accounts)
     return [Check(**{**row, "state": AttemptState(row["state"])}) for row in rows]
 
 

@@ -4,6 +4,7 @@ A stored account takes the place of the environment's of the same name. What cha
 without a restart: a carrier is built anew when its account differs from the one it was built from.
 """
 
+import time
 from collections.abc import Mapping
 from typing import TypeAlias
 
@@ -21,7 +22,8 @@ class CarrierDirectory:
         self._stored: dict[AccountName, CarrierAccount] = {}
         self._built: dict[AccountName, tuple[CarrierAccount, Carrier]] = {}
         # Replaced, and perhaps still in use by a request that began before.
-        self._retired: list[Carrier] = []
+        # With the moment of the loop's clock since which nobody is given it.
+        self._retired: list[tuple[float, Carrier]] = []
 
     def get(self, carrier: str, account: str = DEFAULT_ACCOUNT) -> Carrier:
         name = (carrier, account)
@@ -50,16 +52,18 @@ class CarrierDirectory:
             if self._account(name) is None:
                 self._retire(name)
 
-    async def close_retired(self) -> None:
-        """Called when the requests that began before the last change are over."""
-        retired, self._retired = self._retired, []
-        for carrier in retired:
+    async def close_retired(self, unused_s: float) -> None:
+        """Close those that nobody was given for so long: the requests that began before are over."""
+        now_s = time.monotonic()
+        closing = [carrier for since_s, carrier in self._retired if now_s - since_s >= unused_s]
+        self._retired = [each for each in self._retired if each[1] not in closing]
+        for carrier in closing:
             await carrier.aclose()
 
     async def aclose(self) -> None:
         for name in list(self._built):
             self._retire(name)
-        await self.close_retired()
+        await self.close_retired(unused_s=0)
 
     def _account(self, name: AccountName) -> CarrierAccount | None:
         return self._stored.get(name) or self._environment.get(name)
@@ -67,4 +71,4 @@ class CarrierDirectory:
     def _retire(self, name: AccountName) -> None:
         built = self._built.pop(name, None)
         if built is not None:
-            self._retired.append(built[1])
+            self._retired.append((time.monotonic(), built[1]))

@@ -50,6 +50,7 @@ from trunkline.telephony.carrier import (
     CallOrder,
     HangUpAsked,
     HangUpResult,
+    Limits,
     ListResult,
     LookUpResult,
     NoSuchCall,
@@ -67,6 +68,7 @@ class ScriptedCarrier:
     """Takes every call unless the test says otherwise, and knows of its calls what the test says."""
 
     name = "twilio"
+    limits = Limits(starts_per_s=1000, queues_excess=True, list_lag_s=60)
 
     def __init__(self) -> None:
         self.orders: list[CallOrder] = []
