@@ -23,6 +23,7 @@ from trunkline.api.application import create_api
 from trunkline.api.body_guard import BodyRule
 from trunkline.api.deps import ApiDeps, ApiLimits, Probe, ReminderRules
 from trunkline.api.router_carriers import CarrierFace
+from trunkline.api.router_merchants import MerchantFace
 from trunkline.api.server import HttpServer, bind
 from trunkline.api.status import create_status
 from trunkline.api.store import Store
@@ -450,6 +451,14 @@ class Platform:
         )
         enrichment = EnrichmentDesk(self.job_face.outbox) if self.settings.jobs.enricher else None
         agents = AgentFace(Store(self.database, timeout_s=limits.store_timeout_s), self.call_keys, enrichment)
+        merchants = MerchantFace(
+            Store(self.database, timeout_s=limits.store_timeout_s),
+            self.bus,
+            RouterKeys(self.settings.router_key_prefix),
+            self.carriers,
+            self.accounts.keys,
+            self.public_base_url,
+        )
         return create_api(
             ApiDeps(
                 database=self.database,
@@ -474,6 +483,7 @@ class Platform:
                     is_open=self.settings.router.is_open,
                 ),
                 *CarrierFace(self.allocator, self.carriers, self.accounts.keys, view).hot_routes(),
+                *merchants.hot_routes(),
             ],
         )
 

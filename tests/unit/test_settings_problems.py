@@ -144,7 +144,7 @@ def test_an_unknown_name_with_our_prefix_is_warned_about() -> None:
     [
         "PATH",
         "HOME",
-        "LEASE_TTL",
+        "SESSION_TTL",
         "POSTGRES_PORT",
         "TRUNKLINE_CRASH_AT",
         "TRUNKLINE_SERVICE_HOST",

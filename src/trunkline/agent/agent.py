@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 Handler = Callable[[Call], Coroutine[Any, Any, None]]
 
 STREAM_PATH = "/ws/pod/{pod}/{call_sid}"
+FALLBACK_PATH = "/agent/voice/{provider}/callback/{call_sid}"
 # A carrier says whose call it is in its first frames; a socket that does not is somebody else.
 START_TIMEOUT_S = 10.0
 # Sockets that have not said yet whose call they are. They cost memory and are not authenticated.
@@ -100,6 +101,8 @@ class Agent:
         """Serve streams on this pod's own address, then join the router."""
         app = web.Application()
         app.router.add_get(STREAM_PATH, self.stream)
+        if self.settings.accepts_fallback:
+            app.router.add_get(FALLBACK_PATH, self.fallback_stream)
         app.router.add_get("/health", _health)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
         await self._runner.setup()
@@ -140,20 +143,29 @@ class Agent:
         """The WebSocket of one call."""
         if request.match_info["pod"] != self.name:
             raise web.HTTPNotFound(text="this is another pod")
+        return await self._take(request, needs_token=True)
+
+    async def fallback_stream(self, request: web.Request) -> web.StreamResponse:
+        """The WebSocket of a call that was routed without the router. The pod's maximum holds for it too."""
+        return await self._take(request, needs_token=False)
+
+    async def _take(self, request: web.Request, *, needs_token: bool) -> web.StreamResponse:
         if self._strangers >= STRANGERS_MAX:
             raise web.HTTPServiceUnavailable(text="too many streams without a start")
         socket = web.WebSocketResponse(
             timeout=CLOSE_TIMEOUT_S, heartbeat=PING_INTERVAL_S, max_msg_size=FRAME_MAX_BYTES
         )
         await socket.prepare(request)
-        call = await self._admitted(socket, request.match_info["call_sid"], dict(request.query))
+        call = await self._admitted(
+            socket, request.match_info["call_sid"], dict(request.query), needs_token=needs_token
+        )
         if call is not None:
             await self._serve(call)
             await socket.close()
         return socket
 
     async def _admitted(
-        self, socket: web.WebSocketResponse, call_sid: str, query: dict[str, str]
+        self, socket: web.WebSocketResponse, call_sid: str, query: dict[str, str], *, needs_token: bool
     ) -> Call | None:
         """The call, if this pod takes it; else the socket is closed with the reason."""
         start = await self._first_frame(socket)
@@ -162,7 +174,8 @@ class Agent:
         else:
             # Twilio tells parameters in the start, the others in the address.
             parameters = query | dict(start.parameters)
-            verdict = self._guard.admit(call_sid, parameters.pop("token", ""))
+            token = parameters.pop("token", "")
+            verdict = self._guard.admit(call_sid, token) if needs_token else self._guard.admit_stray(call_sid)
             if not isinstance(verdict, Refused):
                 return Call(socket, start, parameters, self._contract(call_sid, parameters))
             refused = verdict

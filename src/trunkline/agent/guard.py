@@ -88,5 +88,16 @@ class Guard:
             self._expected.discard(call_sid)
         return Admitted(allocation_id)
 
+    def admit_stray(self, call_sid: str) -> Admitted | Refused:
+        """A call that came by the fallback URL: no allocation, the same maximum."""
+        if call_sid in self._live:
+            return Refused("this call is here already", FORBIDDEN)
+        if self._expected is not None:
+            return Refused("the pod is leaving", BUSY)
+        if len(self._live) >= self._max_concurrent:
+            return Refused("the pod has its maximum of calls", BUSY)
+        self._live.add(call_sid)
+        return Admitted("")
+
     def let_go(self, call_sid: str) -> None:
         self._live.remove(call_sid)

@@ -29,6 +29,8 @@ class AgentSettings:
     platform_url: str = ""
     heartbeat_interval_s: float = 30.0
     shutdown_timeout_s: float = 300.0
+    # Take streams that come by the fallback URL, without a token: for agents that stand outside the pools.
+    accepts_fallback: bool = False
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> "AgentSettings":
@@ -43,6 +45,7 @@ class AgentSettings:
             platform_url=reader.text("TRUNKLINE_API_URL", ""),
             heartbeat_interval_s=reader.duration_s("VOICE_AGENT_HEARTBEAT_INTERVAL", 30.0),
             shutdown_timeout_s=reader.duration_s("VOICE_AGENT_SHUTDOWN_TIMEOUT", 300.0),
+            accepts_fallback=reader.text("VOICE_AGENT_ACCEPT_FALLBACK", "false").lower() == "true",
         )
         if not settings.router_url.startswith(("http://", "https://")):
             reader.problems.append("SMART_ROUTER_BASE_URL: must begin with http:// or https://")

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from aiohttp import web
 
 from trunkline.agent.agent import STREAM_PATH, Agent
-from trunkline.agent.call import Call, CallClosed
-from trunkline.agent.frames import Media
+from trunkline.agent.call import Call
+from trunkline.agent.echo import converse
 from trunkline.agent.settings import AgentSettings
 
 
@@ -120,11 +120,7 @@ class SimulatedPods:
         place = len(self._records)
         self._records.append(record)
         try:
-            async for message in call:
-                if isinstance(message, Media):
-                    await call.send_media(message.payload)
-        except CallClosed:
-            pass
+            await converse(call)
         finally:
             self._records[place] = replace(record, ended_s=time.monotonic())
 

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from trunkline import __version__
-from trunkline.cli import accounts, campaigns, control, jobs, leads, mailbox, numbers, reminders
+from trunkline.cli import accounts, campaigns, control, jobs, leads, mailbox, numbers, reminders, router
 from trunkline.cli.call import call
 from trunkline.cli.console import out
 from trunkline.cli.number_import import import_numbers
@@ -39,6 +39,7 @@ app.add_typer(numbers.app, name="numbers")
 app.add_typer(reminders.app, name="reminders")
 app.add_typer(numbers.pools, name="pools")
 app.add_typer(numbers.merchants, name="merchants")
+app.add_typer(router.app, name="router")
 
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", help="Folder of the embedded engines and generated keys.")

@@ -22,12 +22,19 @@ from trunkline.client.models import (
     RowProblem,
     UploadReport,
 )
+from trunkline.client.rollout import RolloutFlags
+from trunkline.client.router_settings import RouterSettings, RouterSettingsError
+from trunkline.client.smart_router import Busy, CallEnded, Fallback, PodAllocation, SmartRouterClient
+from trunkline.client.smart_router_sync import SyncSmartRouterClient
 
 __all__ = [
     "Aborted",
     "ApiError",
     "Attempt",
+    "Busy",
+    "CallEnded",
     "Decision",
+    "Fallback",
     "FieldError",
     "Happening",
     "Health",
@@ -36,9 +43,15 @@ __all__ = [
     "Me",
     "Merchant",
     "Number",
+    "PodAllocation",
     "Pool",
     "Reseller",
+    "RolloutFlags",
+    "RouterSettings",
+    "RouterSettingsError",
     "RowProblem",
+    "SmartRouterClient",
+    "SyncSmartRouterClient",
     "TrunklineClient",
     "Unreachable",
     "UploadReport",

@@ -1,0 +1,156 @@
+"""Option B: the carrier's webhook comes to the agent, which asks the router and answers with the carrier's document.
+
+app.add_routes(AnswerRoutes(SmartRouterClient(), settings).routes())
+
+`POST /twilio/allocate` and `POST /plivo/allocate` take the carriers' forms, `GET /voicebot-url` is Exotel's, all with
+`?merchant_id=`; Exotel's `template` is handed on to the stream. Whoever else could reach them must be kept away: by
+`verify`, which sees the request and its body, or by the secret of the settings, which the URL then carries.
+"""
+
+import hmac
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, urlencode
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+from aiohttp import web
+
+from trunkline.client.rollout import ReadFlags, RolloutFlags
+from trunkline.client.smart_router import Busy, CallEnded, Fallback, PodAllocation, Route, SmartRouterClient
+
+BUSY_MESSAGE = "All agents are currently busy. Please try again later."
+AUDIO = "audio/x-mulaw;rate=8000"
+BODY_MAX_BYTES = 64 * 1024
+_CALL_FIELDS = {"twilio": "CallSid", "plivo": "CallUUID", "exotel": "CallSid"}
+
+Verify = Callable[[web.Request, bytes], Awaitable[bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSettings:
+    """`secret`: what `?secret=` has to be, if it is set. `own_url`: where carriers reach this agent."""
+
+    secret: str = ""
+    own_url: str = ""
+
+
+class AnswerRoutes:
+    def __init__(
+        self, client: SmartRouterClient, settings: AnswerSettings | None = None, verify: Verify | None = None
+    ):
+        self._client = client
+        self._settings = settings or AnswerSettings()
+        self._verify = verify
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/twilio/allocate", self.twilio),
+            web.post("/plivo/allocate", self.plivo),
+            web.get("/voicebot-url", self.exotel),
+        ]
+
+    async def twilio(self, request: web.Request) -> web.Response:
+        route = await self._route(request, "twilio")
+        return route if isinstance(route, web.Response) else _xml(_twiml(route))
+
+    async def plivo(self, request: web.Request) -> web.Response:
+        route = await self._route(request, "plivo")
+        return route if isinstance(route, web.Response) else _xml(_plivo_xml(route))
+
+    async def exotel(self, request: web.Request) -> web.Response:
+        route = await self._route(request, "exotel")
+        if isinstance(route, web.Response):
+            return route
+        template = request.query.get("template", "")
+        more = {"template": template} if template else {}
+        match route:
+            case PodAllocation(ws_url=url, token=token):
+                return web.json_response({"url": _with(url, {"token": token, **more})})
+            case Fallback(url=url):
+                return web.json_response({"url": _with(url, more)})
+            case Busy() | CallEnded():
+                return web.json_response({"success": False, "error": "no pods available"}, status=503)
+
+    async def _route(self, request: web.Request, provider: str) -> Route | web.Response:
+        body = await request.content.read(BODY_MAX_BYTES + 1)
+        if len(body) > BODY_MAX_BYTES:
+            return web.Response(status=413)
+        if not await self._is_believed(request, body):
+            return web.Response(status=403)
+        fields = dict(parse_qsl(body.decode("utf-8", "replace"))) | dict(request.query)
+        call_sid = fields.get(_CALL_FIELDS[provider], "")
+        if not call_sid or len(call_sid) > 128 or not call_sid.isprintable() or " " in call_sid:
+            error = {"success": False, "error": f"{_CALL_FIELDS[provider]} is required"}
+            return web.json_response(error, status=400)
+        return await self._client.route(call_sid, fields.get("merchant_id", ""), provider)
+
+    async def _is_believed(self, request: web.Request, body: bytes) -> bool:
+        secret = self._settings.secret
+        if secret and not hmac.compare_digest(request.query.get("secret", "").encode(), secret.encode()):
+            return False
+        return self._verify is None or await self._verify(request, body)
+
+
+def answer_url(
+    provider: str,
+    merchant_id: str,
+    settings: AnswerSettings,
+    router_url: str,
+    flags: ReadFlags = RolloutFlags.from_env,
+) -> str:
+    """Where a carrier is to ask when a call is answered: at the router itself, if the flags say so, else here."""
+    now = flags()
+    is_direct = {"twilio": now.twilio_direct, "plivo": now.plivo_direct}.get(provider, False)
+    query = {"merchant_id": merchant_id} if merchant_id else {}
+    if is_direct:
+        return _with(f"{router_url.rstrip('/')}/api/v1/{provider}/allocate", query)
+    if settings.secret:
+        query["secret"] = settings.secret
+    path = "/voicebot-url" if provider == "exotel" else f"/{provider}/allocate"
+    return _with(settings.own_url.rstrip("/") + path, query)
+
+
+def _twiml(route: Route) -> Element:
+    response = Element("Response")
+    match route:
+        case PodAllocation(ws_url=url, token=token):
+            stream = SubElement(SubElement(response, "Connect"), "Stream", url=url)
+            SubElement(stream, "Parameter", name="token", value=token)
+        case Fallback(url=url):
+            SubElement(SubElement(response, "Connect"), "Stream", url=url)
+        case Busy():
+            SubElement(response, "Say").text = BUSY_MESSAGE
+            SubElement(response, "Hangup")
+        case CallEnded():
+            SubElement(response, "Hangup")
+    return response
+
+
+def _plivo_xml(route: Route) -> Element:
+    response = Element("Response")
+    match route:
+        case PodAllocation(ws_url=url, token=token):
+            _plivo_stream(response, _with(url, {"token": token}))
+        case Fallback(url=url):
+            _plivo_stream(response, url)
+        case Busy():
+            SubElement(response, "Speak").text = BUSY_MESSAGE
+            SubElement(response, "Hangup")
+        case CallEnded():
+            SubElement(response, "Hangup")
+    return response
+
+
+def _plivo_stream(response: Element, url: str) -> None:
+    stream = SubElement(response, "Stream", bidirectional="true", keepCallAlive="true", contentType=AUDIO)
+    stream.text = url
+
+
+def _with(url: str, query: Mapping[str, str]) -> str:
+    if not query:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}{urlencode(query)}"
+
+
+def _xml(document: Element) -> web.Response:
+    return web.Response(text=tostring(document, encoding="unicode"), content_type="application/xml")

@@ -1,0 +1,44 @@
+"""An agent that repeats what it hears and hangs up at the key `#`. `python -m trunkline.agent.echo` runs one.
+
+SMART_ROUTER_BASE_URL=http://127.0.0.1:8080 SMART_ROUTER_API_KEY=tl_… python -m trunkline.agent.echo
+"""
+
+import asyncio
+import logging
+
+from trunkline.agent.agent import Agent
+from trunkline.agent.call import Call, CallClosed
+from trunkline.agent.contract import Outcome, PlatformUnavailable, ReportRefused
+from trunkline.agent.frames import Dtmf, Media
+
+log = logging.getLogger(__name__)
+
+
+async def converse(call: Call) -> Outcome:
+    """The conversation: until the person hangs up or presses `#`."""
+    heard = 0
+    try:
+        async for message in call:
+            match message:
+                case Media(payload=audio):
+                    heard += 1
+                    await call.send_media(audio)
+                case Dtmf(digit="#"):
+                    return Outcome("interested", data={"frames_heard": heard})
+    except CallClosed:
+        log.info("%s hung up", call.call_sid)
+    return Outcome("hung_up", data={"frames_heard": heard})
+
+
+async def handle(call: Call) -> None:
+    """One call, from its stream to its report."""
+    outcome = await converse(call)
+    try:
+        await call.report(outcome)
+    except (PlatformUnavailable, ReportRefused) as error:
+        log.warning("the outcome of %s was not kept: %s", call.call_sid, error)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    asyncio.run(Agent(handle).run())

@@ -1,0 +1,147 @@
+"""Merchants' tiers: Postgres is the truth, Valkey has it live at once. And the URLs that are entered at carriers."""
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trunkline.api.auth import require_platform
+from trunkline.api.hot_routes import Endpoint, HotRoute
+from trunkline.api.router_carriers import CALL_FIELDS, allocate_url
+from trunkline.api.store import Store
+from trunkline.bus import router_manager
+from trunkline.bus.router import Runner
+from trunkline.bus.router_keys import RouterKeys
+from trunkline.errors import BusUnavailable
+from trunkline.router import requests
+from trunkline.router.requests import BadRequest
+from trunkline.store import router as store
+from trunkline.telemetry import get_logger
+from trunkline.telephony.callbacks import CallbackKeys
+from trunkline.telephony.carriers import CarrierConfigError
+from trunkline.telephony.directory import CarrierDirectory
+
+log = get_logger(__name__)
+
+PATH = "/api/v1/router/merchants"
+BODY_MAX_BYTES = 4096
+
+
+class TierBody(msgspec.Struct):
+    tier: str = ""
+    pool: str = ""
+
+
+class MerchantFace:
+    def __init__(
+        self,
+        store: Store,
+        bus: Runner,
+        keys: RouterKeys,
+        carriers: CarrierDirectory,
+        callback_keys: CallbackKeys,
+        public_base_url: str,
+    ):
+        self._store = store
+        self._bus = bus
+        self._keys = keys
+        self._carriers = carriers
+        self._callback_keys = callback_keys
+        self._public_base_url = public_base_url
+
+    def hot_routes(self) -> list[HotRoute]:
+        one = f"{PATH}/{{merchant_id}}"
+        return [
+            _route("GET", PATH, self.list_all, "Merchants with a tier of their own"),
+            _route("PUT", one, self.put, "Give a merchant a tier"),
+            _route("DELETE", one, self.remove, "Let a merchant have the standard tier again"),
+            _route("GET", "/api/v1/router/urls", self.urls, "The router's URLs for carriers"),
+        ]
+
+    async def list_all(self, request: Request) -> Response:
+        async with self._store.reading() as conn:
+            found = await store.merchants(conn)
+        return _json({"items": [_item(merchant, config) for merchant, config in found.items()]})
+
+    async def put(self, request: Request) -> Response:
+        merchant_id = request.path_params["merchant_id"]
+        try:
+            requests.merchant_id(merchant_id)
+            body = requests.decode((await request.body())[:BODY_MAX_BYTES], TierBody)
+            config = _config(body, merchant_id)
+        except BadRequest as error:
+            return _refused(error)
+        async with self._store.reading() as conn:
+            await store.set_merchant(conn, merchant_id, config)
+        await self._make_live(merchant_id, config)
+        return _json(_item(merchant_id, config))
+
+    async def remove(self, request: Request) -> Response:
+        merchant_id = request.path_params["merchant_id"]
+        async with self._store.reading() as conn:
+            await store.remove_merchant(conn, merchant_id)
+        await self._make_live(merchant_id, "")
+        return Response(status_code=204)
+
+    async def urls(self, request: Request) -> Response:
+        merchant_id = request.query_params.get("merchant_id", "")
+        account = request.query_params.get("account", "default")
+        found: dict[str, str] = {}
+        for name in CALL_FIELDS:
+            try:
+                carrier = self._carriers.get(name, account)
+            except CarrierConfigError:
+                continue
+            url = allocate_url(self._public_base_url, self._callback_keys, name, account, merchant_id)
+            found[name] = carrier.entry_url(url)
+        return _json({"urls": found})
+
+    async def _make_live(self, merchant_id: str, config: str) -> None:
+        """At once, if Valkey can be reached; else with the next reconcile."""
+        try:
+            await router_manager.set_merchant(self._bus, self._keys, merchant_id, config)
+        except BusUnavailable as error:
+            log.warning("router.merchant_not_live_yet", merchant_id=merchant_id, error=str(error))
+
+
+def _config(body: TierBody, merchant_id: str) -> str:
+    if not body.tier or len(body.tier) > 64 or not body.tier.isprintable():
+        raise BadRequest("tier is required, up to 64 characters", "tier")
+    if len(body.pool) > 64 or not (body.pool.isprintable() or not body.pool):
+        raise BadRequest("pool must be up to 64 characters", "pool")
+    pool = body.pool or (merchant_id if body.tier == "dedicated" else "")
+    content = {"tier": body.tier, "pool": pool} if pool else {"tier": body.tier}
+    return msgspec.json.encode(content).decode()
+
+
+def _item(merchant_id: str, config: str) -> dict[str, Any]:
+    """What was written by hand may be anything."""
+    try:
+        content = msgspec.json.decode(config, type=dict[str, Any])
+    except msgspec.DecodeError:
+        content = {}
+    return {"merchant_id": merchant_id, "tier": content.get("tier", ""), "pool": content.get("pool", "")}
+
+
+def _route(method: str, path: str, endpoint: Endpoint, summary: str) -> HotRoute:
+    async def of_the_platform(request: Request) -> Response:
+        require_platform(request.state.principal, "change the router")
+        return await endpoint(request)
+
+    operation = {"tags": ["router"], "summary": summary, "responses": {"200": {"description": "Done."}}}
+    return HotRoute(method, path, of_the_platform, ("admin",), operation)
+
+
+def _json(content: dict[str, Any]) -> Response:
+    return Response(msgspec.json.encode(content), media_type="application/json")
+
+
+def _refused(error: BadRequest) -> Response:
+    content = {
+        "success": False,
+        "error": error.message,
+        "code": "invalid_request",
+        "fields": [{"field": error.field, "error": error.message}],
+    }
+    return Response(msgspec.json.encode(content), 400, media_type="application/json")

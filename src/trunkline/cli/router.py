@@ -1,0 +1,122 @@
+"""`trunkline router`: pods, calls, drains and merchants' tiers, over the API of a running platform.
+
+trunkline router status
+trunkline router drain voice-agent-2
+trunkline router tier acme-corp gold
+trunkline router tier 9shines dedicated --pool 9shines
+"""
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from trunkline.cli.console import out
+from trunkline.cli.control import ROOT, Context, Remote, connect
+
+app = typer.Typer(help="Pods, the calls that have them, and merchants' tiers.", no_args_is_help=True)
+app.callback()(connect)
+
+_POD = ("pod_name", "tier", "status", "is_draining", "calls", "ip", "port", "version")
+_CALL = ("call_sid", "pod_name", "source_pool", "merchant_id", "allocated_at")
+_TIER = ("merchant_id", "tier", "pool")
+_POOL = ("tier", "available", "assigned", "free")
+
+Pod = Annotated[str, typer.Argument(help="The pod's name.")]
+Most = Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")]
+
+
+@app.command()
+def status(ctx: Context) -> None:
+    """The pools in numbers."""
+    remote: Remote = ctx.obj
+    answer = remote.ask(lambda api: api.get(f"{ROOT}/status"))
+    remote.show(answer if remote.as_json else {"items": _pools(answer)}, _POOL)
+    if not remote.as_json:
+        out.print(f"{answer['active_calls']} calls have a pod, {answer['waiting']} wait for one.")
+
+
+@app.command()
+def pods(ctx: Context, limit: Most = 200) -> None:
+    """The pods, by name."""
+    remote: Remote = ctx.obj
+    remote.show(remote.ask(lambda api: api.get(f"{ROOT}/pods", {"limit": limit})), _POD)
+
+
+@app.command()
+def calls(ctx: Context, limit: Most = 200) -> None:
+    """The calls that have a pod, oldest first."""
+    remote: Remote = ctx.obj
+    remote.show(remote.ask(lambda api: api.get(f"{ROOT}/allocations", {"limit": limit})), _CALL)
+
+
+@app.command()
+def drain(ctx: Context, pod: Pod) -> None:
+    """Keep new calls away from a pod. Its live calls go on; it ends by itself after DRAINING_TTL."""
+    remote: Remote = ctx.obj
+    remote.show(remote.ask(lambda api: api.post(f"{ROOT}/drain", {"pod_name": pod})), _DRAINED)
+
+
+@app.command()
+def undrain(ctx: Context, pod: Pod) -> None:
+    """Let a pod take calls again."""
+    remote: Remote = ctx.obj
+    remote.show(remote.ask(lambda api: api.delete(f"{ROOT}/drain/{quote(pod, safe='')}")), _DRAINED)
+
+
+@app.command()
+def tiers(ctx: Context) -> None:
+    """Merchants that have a tier of their own."""
+    remote: Remote = ctx.obj
+    remote.show(remote.ask(lambda api: api.get(f"{ROOT}/router/merchants")), _TIER)
+
+
+@app.command()
+def tier(
+    ctx: Context,
+    merchant: Annotated[str, typer.Argument(help="The merchant.")],
+    name: Annotated[str, typer.Argument(help="gold, standard, dedicated, or what TIER_CONFIG names.")] = "",
+    pool: Annotated[str, typer.Option(help="With `dedicated`: whose pool. Left out: its own.")] = "",
+    remove: Annotated[bool, typer.Option("--remove", help="Back to standard.")] = False,
+) -> None:
+    """Give a merchant a tier. It takes effect with the next call."""
+    remote: Remote = ctx.obj
+    path = f"{ROOT}/router/merchants/{quote(merchant, safe='')}"
+    if remove:
+        remote.ask(lambda api: api.delete(path))
+        out.print(f"{merchant} has the standard tier.")
+        return
+    if not name:
+        raise typer.BadParameter("name a tier, or --remove")
+    remote.show(remote.ask(lambda api: api.put(path, {"tier": name, "pool": pool})), _TIER)
+
+
+@app.command()
+def urls(
+    ctx: Context,
+    merchant: Annotated[str, typer.Option(help="Whose calls they are.")] = "",
+    account: Annotated[str, typer.Option(help="The carrier's account.")] = "default",
+) -> None:
+    """The URLs to enter at carriers that ask the router themselves. Whoever has Exotel's can use it: keep it."""
+    remote: Remote = ctx.obj
+    query: dict[str, str | int] = {"merchant_id": merchant, "account": account}
+    answer = remote.ask(lambda api: api.get(f"{ROOT}/router/urls", query))
+    rows = [{"carrier": name, "url": url} for name, url in answer["urls"].items()]
+    remote.show(answer if remote.as_json else {"items": rows}, ("carrier", "url"))
+
+
+_DRAINED = ("pod_name", "is_draining", "has_active_call", "message")
+
+
+def _pools(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    pools = answer["pools"]
+    names = sorted({key.rpartition(":")[0] for key in pools})
+    return [
+        {
+            "tier": name,
+            "available": pools[f"{name}:available"],
+            "assigned": pools[f"{name}:assigned"],
+            "free": answer["free"].get(name, 0),
+        }
+        for name in names
+    ]

@@ -1,0 +1,63 @@
+"""Which calls use the router, while it is being introduced. The gates are asked in their documented order. Pure."""
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from trunkline.client.router_settings import Reader
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutFlags:
+    """May change while the process runs. With a list and 100 percent, those of the list and nobody else."""
+
+    percentage: int = 0
+    merchants: frozenset[str] = frozenset()
+    twilio_direct: bool = False
+    plivo_direct: bool = False
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] = os.environ) -> "RolloutFlags":
+        reader = Reader(environ)
+        names = reader.text("SMART_ROUTER_MERCHANTS", "").split(",")
+        flags = cls(
+            reader.number("SMART_ROUTER_PERCENTAGE", 0, 0, 100),
+            frozenset(name.strip() for name in names if name.strip()),
+            reader.switch("SMART_ROUTER_ENABLE_TWILIO_DIRECT", False),
+            reader.switch("SMART_ROUTER_ENABLE_PLIVO_DIRECT", False),
+        )
+        reader.check()
+        return flags
+
+
+# Asked for every call, so that a flag service can answer.
+ReadFlags = Callable[[], RolloutFlags]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`reason` is the gate that said no; '' for a yes."""
+
+    use_router: bool
+    reason: str = ""
+
+
+def bucket(merchant_id: str) -> int:
+    """0 to 99, always the same for one merchant."""
+    digest = hashlib.md5(merchant_id.encode(), usedforsecurity=False).hexdigest()
+    return int(digest, 16) % 100
+
+
+def decide(merchant_id: str, flags: RolloutFlags, *, is_enabled: bool, is_circuit_open: bool) -> Decision:
+    if not is_enabled:
+        return Decision(False, "isolation_disabled")
+    if is_circuit_open:
+        return Decision(False, "circuit_open")
+    if flags.percentage == 0:
+        return Decision(False, "percentage_zero")
+    if flags.percentage < 100 and bucket(merchant_id) >= flags.percentage:
+        return Decision(False, "outside_percentage")
+    if flags.merchants and merchant_id not in flags.merchants:
+        return Decision(False, "not_listed")
+    return Decision(True)

@@ -1,0 +1,236 @@
+"""The router's client: a pod for a call, or what to do without one.
+
+async with SmartRouterClient() as router:
+    match await router.route(call_sid, merchant_id, "twilio"):
+        case PodAllocation() as pod: ...      # connect the stream to pod.ws_url, with pod.token
+        case Fallback(url=url): ...           # any agent will do
+        case Busy(): ...                      # nobody is free
+
+Failures are answers: nothing here raises because the router is slow, full or away.
+"""
+
+import asyncio
+import logging
+import random
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from aiohttp import ClientError, ClientSession, ClientTimeout
+
+from trunkline.client.breaker import CircuitBreaker, shared_breaker
+from trunkline.client.rollout import Decision, ReadFlags, RolloutFlags, decide
+from trunkline.client.router_settings import RouterSettings
+
+log = logging.getLogger(__name__)
+
+PAUSE_FIRST_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class PodAllocation:
+    """The pod of a call. The stream goes to `ws_url` and carries `token` as its parameter."""
+
+    pod_name: str
+    ws_url: str
+    source_pool: str
+    allocated_at: str
+    was_existing: bool
+    token: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """No pod of its own: the stream goes to any agent."""
+
+    url: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Tell the caller that nobody is free."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnded:
+    """The call is over: hang up."""
+
+
+Route = PodAllocation | Fallback | Busy | CallEnded
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    body: dict[str, Any]
+
+    @property
+    def code(self) -> str:
+        return str(self.body.get("code", ""))
+
+    @property
+    def is_failure(self) -> bool:
+        """The router is in trouble. That no pod is free is an answer, and a good one."""
+        return self.status >= 500 and not (
+            self.status == 503 and self.code in ("", "no_pods_available", "hold")
+        )
+
+
+class SmartRouterClient:
+    """All clients of one router in one process share one circuit breaker."""
+
+    def __init__(
+        self,
+        settings: RouterSettings | None = None,
+        *,
+        flags: ReadFlags = RolloutFlags.from_env,
+        breaker: CircuitBreaker | None = None,
+    ):
+        self.settings = settings or RouterSettings.from_env()
+        self.breaker = breaker or shared_breaker(self.settings.base_url, self.settings.breaker)
+        self._flags = flags
+        self._session: ClientSession | None = None
+
+    async def __aenter__(self) -> "SmartRouterClient":
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    def decide(self, merchant_id: str) -> Decision:
+        """Whether this merchant's calls use the router now."""
+        is_open = self.breaker.state == "open"
+        return decide(
+            merchant_id, self._flags(), is_enabled=self.settings.is_enabled, is_circuit_open=is_open
+        )
+
+    async def route(self, call_sid: str, merchant_id: str = "", provider: str = "") -> Route:
+        """Everything at once: the gates, the router, and what to do without it."""
+        decision = self.decide(merchant_id)
+        if not decision.use_router:
+            return self._without(call_sid, provider, decision.reason)
+        found = await self._allocate(call_sid, merchant_id)
+        if isinstance(found, str):
+            return self._without(call_sid, provider, found)
+        return found
+
+    async def allocate_pod(
+        self, call_sid: str, merchant_id: str = "", provider: str = ""
+    ) -> PodAllocation | None:
+        """The call's pod; None when there is none, or the router cannot be asked."""
+        found = await self._allocate(call_sid, merchant_id)
+        if isinstance(found, PodAllocation):
+            return found
+        log.info("no pod for %s (%s): %s", call_sid, provider, found if isinstance(found, str) else "ended")
+        return None
+
+    async def release_pod(self, call_sid: str, reason: str = "") -> bool:
+        """True if the call has no pod any more: released now, or before."""
+        answer = await self._ask("POST", "/api/v1/release", {"call_sid": call_sid})
+        if answer is None or answer.status not in (200, 404):
+            log.warning("release of %s (%s) did not arrive", call_sid, reason)
+            return False
+        return True
+
+    async def drain_pod(self, pod_name: str) -> bool:
+        answer = await self._ask("POST", "/api/v1/drain", {"pod_name": pod_name})
+        return answer is not None and answer.status == 200
+
+    async def undrain_pod(self, pod_name: str) -> bool:
+        answer = await self._ask("DELETE", f"/api/v1/drain/{quote(pod_name, safe='')}")
+        return answer is not None and answer.status == 200
+
+    async def get_pool_status(self) -> dict[str, Any] | None:
+        answer = await self._ask("GET", "/api/v1/status")
+        return answer.body if answer is not None and answer.status == 200 else None
+
+    async def health_check(self) -> bool:
+        """Asks whatever the circuit breaker says, and teaches it nothing."""
+        try:
+            return (await self._send("GET", "/health", None)).status == 200
+        except (ClientError, OSError, ValueError):
+            return False
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _allocate(self, call_sid: str, merchant_id: str) -> PodAllocation | CallEnded | str:
+        """The pod, or in one word why there is none."""
+        body = {"call_sid": call_sid, "merchant_id": merchant_id}
+        answer = await self._ask("POST", "/api/v1/allocate", body, tries=self.settings.retry_attempts)
+        if answer is None:
+            return "router_unavailable"
+        if answer.status == 200:
+            return _allocation(answer.body) or "answer_unreadable"
+        if answer.status == 410:
+            return CallEnded()
+        return "no_pods_available" if answer.status == 503 else f"refused_{answer.status}"
+
+    def _without(self, call_sid: str, provider: str, reason: str) -> Fallback | Busy:
+        settings = self.settings
+        if not settings.fallback_enabled or not settings.fallback_url:
+            return Busy(reason)
+        filled = {"call_sid": quote(call_sid, safe=""), "provider": quote(provider, safe="")}
+        url = settings.fallback_url
+        for name, value in filled.items():
+            url = url.replace(f"{{{name}}}", value)
+        return Fallback(url, reason)
+
+    async def _ask(
+        self, method: str, path: str, body: dict[str, Any] | None = None, tries: int = 1
+    ) -> _Answer | None:
+        """None if there was no answer, or the circuit is open. Everything asked here may be asked twice."""
+        for number in range(tries):
+            if not self.breaker.allows():
+                return None
+            try:
+                answer = await self._send(method, path, body)
+            except (ClientError, OSError, ValueError) as error:
+                self.breaker.failed()
+                log.warning("%s %s: %s", method, path, str(error) or type(error).__name__)
+            except asyncio.CancelledError:
+                self.breaker.given_up()
+                raise
+            else:
+                if not answer.is_failure:
+                    self.breaker.succeeded()
+                    return answer
+                self.breaker.failed()
+                log.warning("%s %s answered with %d", method, path, answer.status)
+            if number + 1 < tries:
+                await asyncio.sleep(random.uniform(0, PAUSE_FIRST_S * 2**number))  # noqa: S311
+        return None
+
+    async def _send(self, method: str, path: str, body: dict[str, Any] | None) -> _Answer:
+        if self._session is None:
+            headers = {"Authorization": f"Bearer {self.settings.api_key}"} if self.settings.api_key else {}
+            self._session = ClientSession(
+                headers=headers, timeout=ClientTimeout(total=self.settings.timeout_s)
+            )
+        url = self.settings.base_url.rstrip("/") + path
+        # A redirect would carry the key to another host.
+        async with self._session.request(method, url, json=body, allow_redirects=False) as response:
+            content = await response.json(content_type=None)
+            return _Answer(response.status, content if isinstance(content, dict) else {})
+
+
+def _allocation(body: dict[str, Any]) -> PodAllocation | None:
+    allocation = body.get("allocation")
+    if not isinstance(allocation, dict):
+        return None
+    try:
+        return PodAllocation(
+            str(allocation["pod_name"]),
+            str(allocation["ws_url"]),
+            str(allocation.get("source_pool", "")),
+            str(allocation.get("allocated_at", "")),
+            bool(allocation.get("was_existing")),
+            str(allocation.get("token", "")),
+        )
+    except KeyError:
+        return None

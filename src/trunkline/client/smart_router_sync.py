@@ -1,0 +1,74 @@
+"""The router's client for code that cannot await. Its requests run on a loop in a thread of their own."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from trunkline.client.breaker import CircuitBreaker
+from trunkline.client.rollout import Decision, ReadFlags, RolloutFlags
+from trunkline.client.router_settings import RouterSettings
+from trunkline.client.smart_router import PodAllocation, Route, SmartRouterClient
+
+T = TypeVar("T")
+
+
+class SyncSmartRouterClient:
+    """The same methods, answered when they are done. Safe to share among threads."""
+
+    def __init__(
+        self,
+        settings: RouterSettings | None = None,
+        *,
+        flags: ReadFlags = RolloutFlags.from_env,
+        breaker: CircuitBreaker | None = None,
+    ):
+        self._client = SmartRouterClient(settings, flags=flags, breaker=breaker)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="smart router", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> "SyncSmartRouterClient":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def breaker(self) -> CircuitBreaker:
+        return self._client.breaker
+
+    def decide(self, merchant_id: str) -> Decision:
+        return self._client.decide(merchant_id)
+
+    def route(self, call_sid: str, merchant_id: str = "", provider: str = "") -> Route:
+        return self._run(self._client.route(call_sid, merchant_id, provider))
+
+    def allocate_pod(self, call_sid: str, merchant_id: str = "", provider: str = "") -> PodAllocation | None:
+        return self._run(self._client.allocate_pod(call_sid, merchant_id, provider))
+
+    def release_pod(self, call_sid: str, reason: str = "") -> bool:
+        return self._run(self._client.release_pod(call_sid, reason))
+
+    def drain_pod(self, pod_name: str) -> bool:
+        return self._run(self._client.drain_pod(pod_name))
+
+    def undrain_pod(self, pod_name: str) -> bool:
+        return self._run(self._client.undrain_pod(pod_name))
+
+    def get_pool_status(self) -> dict[str, Any] | None:
+        return self._run(self._client.get_pool_status())
+
+    def health_check(self) -> bool:
+        return self._run(self._client.health_check())
+
+    def close(self) -> None:
+        if not self._thread.is_alive():
+            return
+        self._run(self._client.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
