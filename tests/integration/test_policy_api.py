@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -268,3 +269,36 @@ async def test_why_shows_what_was_decided_before(world: ApiWorld) -> None:
         )
     (decision,) = (await ask_why(world, lead))["decisions"]
     assert (decision["reason"], decision["subject"], decision["times"]) == ("limit", "calls_per_person", 4)
+
+
+async def test_a_pack_is_edited_for_everybody_and_taken_back(world: ApiWorld) -> None:
+    path, shorter = "/api/v1/policy/packs/us-tcpa", {"as_of": "2026-11-15", "note": "ours", "region": "US",
+                     "windows": [{"spans": [{"start": "10:00", "end": "11:00"}]}]}  # fmt: skip
+    assert (await world.tenant("a").request("PUT", path, json=shorter)).status == 403
+    edited = expect(await world.admin.request("PUT", path, json=shorter), 200)
+    assert (edited["name"], edited["is_edited"], edited["as_of"]) == ("us-tcpa", True, "2026-11-15")
+    await put(world, "/api/v1/merchants/a1/policy", {"packs": ["us-tcpa"]})
+    lead = await world.make_lead("a1", timezone="America/New_York")
+    assert datetime.fromisoformat(lead["due_at"]).astimezone(ZoneInfo("America/New_York")).hour == 10
+    expect(await world.admin.request("PUT", "/api/v1/policy", json={"attempts_per_day": 5}), 200)
+    packs = expect(await world.tenant("a1").get("/api/v1/policy/packs"), 200)["packs"]
+    assert [pack["name"] for pack in packs if pack["is_edited"]] == ["us-tcpa"], (
+        "another edit of the layer keeps it"
+    )
+    expect(await world.admin.delete(path), 204)
+    assert (await world.admin.delete(path)).status == 404
+    packs = expect(await world.tenant("a1").get("/api/v1/policy/packs"), 200)["packs"]
+    assert not any(pack["is_edited"] for pack in packs)
+
+
+async def test_a_pack_of_ones_own_is_named_like_the_others(world: ApiWorld) -> None:
+    pack = {
+        "as_of": "2026-11-15",
+        "note": "ours",
+        "region": "DE",
+        "windows": [{"spans": [{"start": "10:00", "end": "11:00"}]}],
+    }
+    refused = await put(world, "/api/v1/merchants/a1/policy", {"packs": ["de-own"]}, 422)
+    assert refused["fields"][0]["field"] == "packs"
+    expect(await world.admin.request("PUT", "/api/v1/policy/packs/de-own", json=pack), 200)
+    await put(world, "/api/v1/merchants/a1/policy", {"packs": ["de-own"]})

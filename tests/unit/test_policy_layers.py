@@ -153,7 +153,7 @@ def test_a_window_that_never_opens_is_a_problem_of_the_layer_that_closes_it() ->
     "wrong",
     [
         {"window": []},
-        {"packs": ["us-law"]},
+        {"packs": ["US law"]},
         {"timezone": "PST8"},
         {"destinations": {"allow": ["1415"]}},
         {"person_limits": [{"max_calls": 0, "window_h": 1}]},
@@ -218,3 +218,65 @@ ANSWER = {
 def test_conditions_on_an_answer(path: str, operator: str, value: object, *, expected: bool) -> None:
     condition = Condition.model_validate({"path": path, "operator": operator, "value": value})
     assert holds(condition, ANSWER) is expected
+
+
+def test_a_pack_that_nobody_knows_is_a_problem_and_one_that_the_platform_added_is_not() -> None:
+    (problem,) = problems(CallingPolicy(packs=("us-law",)), "merchant", [], NOW)
+    assert (problem.field, "us-tcpa" in problem.error) == ("packs", True)
+    platform = CallingPolicy.model_validate({"edited_packs": [GERMANY]})
+    assert problems(CallingPolicy(packs=("de-own",)), "merchant", [platform], NOW) == []
+    (problem,) = problems(platform, "merchant", [], NOW)
+    assert problem.field == "edited_packs"
+
+
+GERMANY = {"name": "de-own", "as_of": "2026-01-01", "note": "ours", "region": "DE",
+           "windows": [{"spans": [{"start": "10:00", "end": "11:00"}]}]}  # fmt: skip
+
+
+def test_an_edited_pack_stands_in_the_place_of_the_one_it_edits() -> None:
+    shorter = {**GERMANY, "name": "us-tcpa", "region": "US"}
+    platform = CallingPolicy.model_validate({"edited_packs": [shorter, GERMANY]})
+    policy = resolve(platform, merchant=CallingPolicy(packs=("us-tcpa", "de-own")))
+    opening = policy.opening(SF, None, at("2025-06-03T08:00", "America/Los_Angeles"))
+    assert opening is not None
+    assert opening.opens_at == at("2025-06-03T10:00", "America/Los_Angeles")
+    berlin = policy.opening("+493012345678", None, at("2025-06-03T08:00", "Europe/Berlin"))
+    assert berlin is not None
+    assert berlin.opens_at == at("2025-06-03T10:00", "Europe/Berlin")
+
+
+def test_a_pack_that_was_removed_counts_as_all_of_them() -> None:
+    opening = resolve(merchant=CallingPolicy(packs=("gone",))).opening(
+        SF, None, at("2025-06-03T08:00", "America/Los_Angeles")
+    )
+    assert opening is not None
+    assert opening.opens_at == at("2025-06-03T10:00", "America/Los_Angeles"), (
+        "as in France, the latest to open"
+    )
+
+
+@pytest.mark.parametrize(
+    ("phone", "pack", "zone", "before", "opens"),
+    [
+        ("+14165550123", "ca-crtc", "America/Toronto", "2025-06-07T08:00", "2025-06-07T10:00"),
+        ("+14165550123", "ca-crtc", "America/Toronto", "2025-06-06T08:00", "2025-06-06T09:00"),
+        ("+442079460000", "gb-dma", "Europe/London", "2025-12-24T21:30", "2025-12-27T09:00"),
+        ("+33142345678", "fr-prospection", "Europe/Paris", "2025-07-11T13:30", "2025-07-11T14:00"),
+        ("+33142345678", "fr-prospection", "Europe/Paris", "2025-07-11T20:00", "2025-07-15T10:00"),
+        ("+61290000000", "au-telemarketing", "Australia/Sydney", "2025-06-07T17:00", "2025-06-09T09:00"),
+    ],
+)
+def test_packs_of_other_countries(phone: str, pack: str, zone: str, before: str, opens: str) -> None:
+    opening = resolve(merchant=CallingPolicy(packs=(pack,))).opening(phone, zone, at(before, zone))
+    assert opening is not None
+    assert opening.opens_at == at(opens, zone)
+
+
+def test_where_a_number_does_not_tell_all_zones_of_its_country_must_be_open() -> None:
+    """A window from nine to eighteen in all of Australia: from Perth's morning to Lord Howe's evening."""
+    policy = resolve(merchant=hours("09:00", "18:00"))
+    opening = policy.opening("+61412345678", None, at("2025-06-03T00:00", "UTC"))
+    assert opening is not None
+    assert opening.closes_at is not None
+    assert opening.opens_at >= at("2025-06-03T09:00", "Australia/Perth")
+    assert opening.closes_at <= at("2025-06-03T18:00", "Australia/Lord_Howe")

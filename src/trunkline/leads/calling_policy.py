@@ -6,18 +6,18 @@ pre-checks, the time zone of callees) is taken from the nearest layer that state
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from trunkline.leads import windows
 from trunkline.leads.conditions import HttpCheck, fingerprint
 from trunkline.leads.frozen import Frozen, ZoneName
 from trunkline.leads.limits import CallsPerPerson, PersonLimit
-from trunkline.leads.packs import PACKS, Pack
+from trunkline.leads.packs import Pack, PackName, known_packs, named
 from trunkline.leads.retries import DEFAULT, Retries
 from trunkline.leads.windows import Opening, Rule, Window
 from trunkline.leads.zones import zones_of
@@ -26,13 +26,6 @@ Scope = Literal["platform", "reseller", "merchant", "campaign"]
 T = TypeVar("T")
 
 
-def _known_pack(name: str) -> str:
-    if name not in PACKS:
-        raise ValueError(f"there is no pack {name[:40]!r}; there are: {', '.join(sorted(PACKS))}")
-    return name
-
-
-PackName = Annotated[str, AfterValidator(_known_pack)]
 Prefix = Annotated[str, Field(pattern=r"^\+[1-9][0-9]{0,14}$", examples=["+1415"])]
 Micros = Annotated[int, Field(ge=0, le=10**15, strict=True)]
 
@@ -94,6 +87,11 @@ class CallingPolicy(Frozen):
     windows: tuple[Window, ...] = Field((), max_length=20, description="All of them must be open.")
     packs: tuple[PackName, ...] = Field(
         (), max_length=20, description="Legal hours, by country: see /policy/packs."
+    )
+    edited_packs: tuple[Pack, ...] | None = Field(
+        None,
+        max_length=100,
+        description="Packs in the place of those of the same name, and others. Platform only: see /policy/packs.",
     )
     destinations: Destinations | None = None
     person_limits: tuple[PersonLimit, ...] = Field(
@@ -180,10 +178,13 @@ def resolve(
     campaign: CallingPolicy = EMPTY,
 ) -> Effective:
     layers = (platform, reseller, merchant, campaign)
+    known = known_packs(platform.edited_packs or ())
     prechecks = _nearest([layer.prechecks for layer in layers]) or ()
     return Effective(
         windows=sum((layer.windows for layer in layers), ()),
-        packs=tuple(PACKS[name] for name in dict.fromkeys(name for layer in layers for name in layer.packs)),
+        packs=tuple(
+            named(name, known) for name in dict.fromkeys(name for layer in layers for name in layer.packs)
+        ),
         destinations=tuple(layer.destinations for layer in layers if layer.destinations),
         person_limits=sum((layer.person_limits for layer in layers), ()),
         attempts_per_day=_least(layer.attempts_per_day for layer in layers),
@@ -216,11 +217,20 @@ def problems(
             for name, who in _RESERVED.items()
             if scope not in who and getattr(policy, name) is not None
         ),
+        *_unknown_packs(policy, above),
         *([_NEVER_OPENS] if _never_opens([*above, policy], now) else []),
     ]
 
 
+def _unknown_packs(policy: CallingPolicy, above: Sequence[CallingPolicy]) -> Iterator[Problem]:
+    known = known_packs(pack for layer in (*above, policy) for pack in layer.edited_packs or ())
+    for name in policy.packs:
+        if name not in known:
+            yield Problem("packs", f"There is no pack {name!r}. There are: {', '.join(sorted(known))}.")
+
+
 _RESERVED = {
+    "edited_packs": "the platform",
     "calls_per_person": "the platform",
     "max_concurrent": "a campaign",
     "starts_per_s": "a campaign",

@@ -1,34 +1,78 @@
 """Policy packs: legal calling hours as people expect them, dated, so that it can be seen how old they are.
 
-Not legal advice. A pack concerns the numbers of its countries or area codes, wherever the caller is. Packs add to each
+Not legal advice. A pack concerns the numbers of its country or area codes, wherever the caller is. Packs add to each
 other and to a tenant's own rules, and the strictest wins; a tenant whose lawyers read the law otherwise names none of
-them and writes windows of its own.
+them and writes windows of its own. The platform may edit them, and add others: its layer of policy carries what it
+edited, in the place of what is written here.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from datetime import date
+from typing import Annotated
 
+from pydantic import Field
+
+from trunkline.leads.frozen import Frozen
 from trunkline.leads.limits import PersonLimit
-from trunkline.leads.windows import Span, Window
+from trunkline.leads.windows import HolidayCalendar, Span, Weekday, Window
 from trunkline.leads.zones import region_of
 
+PackName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$", examples=["us-tcpa"])]
+AreaPrefix = Annotated[str, Field(pattern=r"^\+[1-9][0-9]{0,14}$", examples=["+1405"])]
 
-@dataclass(frozen=True, slots=True)
-class Pack:
-    name: str
-    as_of: date
-    note: str
-    windows: tuple[Window, ...]
-    person_limits: tuple[PersonLimit, ...] = ()
-    region: str | None = None
-    prefixes: tuple[str, ...] = ()
+
+class Pack(Frozen):
+    """Without a country and without prefixes it concerns everybody."""
+
+    name: PackName
+    as_of: date = Field(description="When somebody last compared it with the law.")
+    note: str = Field(max_length=500)
+    windows: tuple[Window, ...] = Field((), max_length=20)
+    person_limits: tuple[PersonLimit, ...] = Field((), max_length=10)
+    region: str | None = Field(None, pattern=r"^[A-Z]{2}$", description="The country of the callee's number.")
+    prefixes: tuple[AreaPrefix, ...] = Field((), max_length=500, description="In the place of the country.")
 
     def concerns(self, phone: str) -> bool:
-        return phone.startswith(self.prefixes) if self.prefixes else region_of(phone) == self.region
+        if self.prefixes:
+            return phone.startswith(self.prefixes)
+        return self.region is None or region_of(phone) == self.region
 
 
-def _daily(start: str, end: str) -> tuple[Window, ...]:
-    return (Window(spans=(Span(start=start, end=end),)),)
+def known_packs(edited: Iterable[Pack]) -> Mapping[str, Pack]:
+    return PACKS | {pack.name: pack for pack in edited}
+
+
+def named(name: str, known: Mapping[str, Pack]) -> Pack:
+    """A pack that was removed while somebody names it counts as all that there are: strict, and hard to miss."""
+    found = known.get(name)
+    if found is not None:
+        return found
+    return Pack(
+        name=name,
+        as_of=date.min,
+        note="Nobody knows this pack any more.",
+        windows=tuple(window for pack in PACKS.values() for window in pack.windows)[:20],
+    )
+
+
+def _pack(
+    name: str, as_of: date, note: str, *windows: Window, region: str | None = None, **more: object
+) -> Pack:
+    return Pack.model_validate(
+        {"name": name, "as_of": as_of, "note": note, "windows": windows, "region": region, **more}
+    )
+
+
+def _daily(start: str, end: str) -> Window:
+    return Window(spans=(Span(start=start, end=end),))
+
+
+def _on(days: tuple[Weekday, ...], start: str, end: str) -> Span:
+    return Span(days=days, start=start, end=end)
+
+
+_WEEK: tuple[Weekday, ...] = ("mon", "tue", "wed", "thu", "fri")
+_WEEKEND: tuple[Weekday, ...] = ("sat", "sun")
 
 
 def _area_codes(*codes: int) -> tuple[str, ...]:
@@ -43,37 +87,76 @@ _FLORIDA = _area_codes(
 PACKS: dict[str, Pack] = {
     pack.name: pack
     for pack in (
-        Pack(
+        _pack(
             "us-tcpa",
             date(2025, 1, 1),
             "United States: 08:00 to 21:00 where the callee is.",
             _daily("08:00", "21:00"),
             region="US",
         ),
-        Pack(
+        _pack(
             "us-ok",
             date(2025, 1, 1),
             "Oklahoma: 08:00 to 20:00, three calls a day. An area code is presumed to be a residence.",
             _daily("08:00", "20:00"),
-            _THREE_A_DAY,
+            person_limits=_THREE_A_DAY,
             prefixes=_area_codes(405, 539, 572, 580, 918),
         ),
-        Pack(
+        _pack(
             "us-fl",
             date(2025, 1, 1),
             "Florida: 08:00 to 20:00, three calls a day. An area code is presumed to be a residence.",
             _daily("08:00", "20:00"),
-            _THREE_A_DAY,
+            person_limits=_THREE_A_DAY,
             prefixes=_FLORIDA,
         ),
-        Pack(
+        _pack(
+            "ca-crtc",
+            date(2025, 1, 1),
+            "Canada: 09:00 to 21:30 on weekdays, 10:00 to 18:00 on weekends, where the callee is.",
+            Window(spans=(_on(_WEEK, "09:00", "21:30"), _on(_WEEKEND, "10:00", "18:00"))),
+            region="CA",
+        ),
+        _pack(
+            "gb-dma",
+            date(2025, 1, 1),
+            "United Kingdom, the industry's guide, as no law names hours: 08:00 to 21:00 on weekdays, 09:00 to 21:00 "
+            "on Saturdays, not on Sundays and public holidays.",
+            Window(
+                spans=(_on(_WEEK, "08:00", "21:00"), _on(("sat",), "09:00", "21:00")),
+                holidays=(HolidayCalendar(country="GB"),),
+            ),
+            region="GB",
+        ),
+        _pack(
+            "fr-prospection",
+            date(2025, 1, 1),
+            "France, decree 2022-1313: weekdays 10:00 to 13:00 and 14:00 to 20:00, not on public holidays.",
+            Window(
+                spans=(_on(_WEEK, "10:00", "13:00"), _on(_WEEK, "14:00", "20:00")),
+                holidays=(HolidayCalendar(country="FR"),),
+            ),
+            region="FR",
+        ),
+        _pack(
+            "au-telemarketing",
+            date(2025, 1, 1),
+            "Australia, standard of 2017: 09:00 to 20:00 on weekdays, 09:00 to 17:00 on Saturdays, not on Sundays and "
+            "national public holidays.",
+            Window(
+                spans=(_on(_WEEK, "09:00", "20:00"), _on(("sat",), "09:00", "17:00")),
+                holidays=(HolidayCalendar(country="AU"),),
+            ),
+            region="AU",
+        ),
+        _pack(
             "in-trai",
             date(2025, 1, 1),
             "India: no commercial calls between 21:00 and 09:00.",
             _daily("09:00", "21:00"),
             region="IN",
         ),
-        Pack(
+        _pack(
             "in-rbi-recovery",
             date(2025, 1, 1),
             "India, recovery of debts: 08:00 to 19:00.",

@@ -11,6 +11,7 @@ from trunkline.store.sql import query
 from trunkline.store.tenants import Tenant
 
 _READ = query("policy/read")
+_LOCK = query("policy/lock")
 _PUT = query("policy/put")
 _REMOVE = query("policy/remove")
 _WAKE = query("policy/wake")
@@ -38,6 +39,11 @@ class PolicyRow:
 async def read(conn: Connection, keys: Sequence[PolicyKey]) -> list[PolicyRow]:
     rows = await conn.fetch(_READ, [key.scope for key in keys], [key.subject for key in keys])
     return [pick(PolicyRow, row) for row in rows]
+
+
+async def lock(tx: Connection) -> None:
+    """Until the transaction ends nobody else changes a layer."""
+    await tx.execute(_LOCK)
 
 
 async def put(

@@ -124,6 +124,7 @@ class ApiWorld:
             "entry_id": await self._list_phone(merchant_id),
             "account_id": await self._add_account(merchant_id),
             **await self._add_mailbox(merchant_id),
+            "pack_name": "us-tcpa",
             "reminder_id": await self._add_reminder(merchant_id),
         }
 

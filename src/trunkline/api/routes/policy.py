@@ -1,18 +1,18 @@
 """Calling policies: when, how often and after asking whom people are called. One layer per platform, reseller, merchant
 and campaign; restrictions add up, preferences are the nearest layer's."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from datetime import date, datetime
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, BackgroundTasks
-from pydantic import BaseModel, Field
+from fastapi import APIRouter, BackgroundTasks, Path
+from pydantic import BaseModel, ConfigDict, Field
 
 from trunkline.api.auth import API_ROOT, AdminKey, ReadKey, require_platform
 from trunkline.api.deps import Api, Deps
-from trunkline.api.errors import invalid
-from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, found
+from trunkline.api.errors import invalid, not_found
+from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, Body, found
 from trunkline.api.ownership import record
 from trunkline.api.principal import Principal
 from trunkline.dispatch.policies import campaign_key
@@ -20,7 +20,9 @@ from trunkline.errors import StoreUnavailable
 from trunkline.jobs.platform.addresses import check_url
 from trunkline.leads.calling_policy import CallingPolicy, Scope, problems
 from trunkline.leads.ingest import FieldProblem, ObjectId
-from trunkline.leads.packs import PACKS, Pack
+from trunkline.leads.limits import PersonLimit
+from trunkline.leads.packs import AreaPrefix, Pack, known_packs
+from trunkline.leads.windows import Window
 from trunkline.store import policy as store
 from trunkline.store import tenants
 from trunkline.store.database import Connection
@@ -44,8 +46,34 @@ class PolicyOut(BaseModel):
     updated_at: datetime | None
 
 
+PackPath = Annotated[str, Path(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$", examples=["us-tcpa"])]
+
+
+class PackIn(Body):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "as_of": "2030-01-01",
+                    "note": "Germany, as our lawyers read it",
+                    "region": "DE",
+                    "windows": [{"spans": [{"days": ["mon", "tue"], "start": "09:00", "end": "20:00"}]}],
+                }
+            ]
+        }
+    )
+
+    as_of: date = Field(description="When somebody last compared it with the law.")
+    note: str = Field(max_length=500)
+    windows: tuple[Window, ...] = Field((), max_length=20)
+    person_limits: tuple[PersonLimit, ...] = Field((), max_length=10)
+    region: str | None = Field(None, pattern=r"^[A-Z]{2}$", description="The country of the callee's number.")
+    prefixes: tuple[AreaPrefix, ...] = Field((), max_length=500, description="In the place of the country.")
+
+
 class PackOut(BaseModel):
     name: str
+    is_edited: bool = Field(description="By the operator of this platform.")
     as_of: date
     note: str
     region: str | None
@@ -61,8 +89,49 @@ class PacksOut(BaseModel):
 @router.get(
     "/policy/packs", response_model=PacksOut, responses=READ_ERRORS, summary="List the packs of legal hours"
 )
-async def list_packs(who: ReadKey) -> PacksOut:
-    return PacksOut(packs=[_pack(pack) for pack in PACKS.values()])
+async def list_packs(who: ReadKey, api: Deps) -> PacksOut:
+    """Those that come with the platform, as far as its operator has not edited them, and those it has added."""
+    async with api.store.reading() as connection:
+        edited = await _edited_packs(connection)
+    known = known_packs(edited.values())
+    return PacksOut(packs=[_pack(pack, edited) for _, pack in sorted(known.items())])
+
+
+@router.put(
+    "/policy/packs/{pack_name}",
+    response_model=PackOut,
+    responses=WRITE_ERRORS,
+    summary="Edit a pack of legal hours, or add one",
+)
+async def put_pack(
+    pack_name: PackPath, body: PackIn, who: AdminKey, api: Deps, afterwards: BackgroundTasks
+) -> PackOut:
+    """For everybody who names it, within a second. Needs a key of the platform."""
+    require_platform(who, "edit the packs")
+    pack = Pack.model_validate(body.model_dump() | {"name": pack_name})
+    async with api.store.writing() as tx:
+        edited = await _change_packs(tx, api, who, lambda packs: packs | {pack_name: pack})
+    afterwards.add_task(wake_leads, api, PLATFORM)
+    return _pack(pack, edited)
+
+
+@router.delete(
+    "/policy/packs/{pack_name}",
+    status_code=204,
+    responses=DELETE_ERRORS,
+    summary="Take back an edited pack",
+)
+async def delete_pack(pack_name: PackPath, who: AdminKey, api: Deps, afterwards: BackgroundTasks) -> None:
+    """What came with the platform under its name holds again. One that was added is gone; whoever still names it is
+    held to all packs together. Needs a key of the platform."""
+    require_platform(who, "edit the packs")
+    async with api.store.writing() as tx:
+        if pack_name not in await _edited_packs(tx):
+            raise not_found("edited pack")
+        await _change_packs(
+            tx, api, who, lambda packs: {each: pack for each, pack in packs.items() if each != pack_name}
+        )
+    afterwards.add_task(wake_leads, api, PLATFORM)
 
 
 @router.get("/policy", response_model=PolicyOut, responses=READ_ERRORS, summary="Get the platform's policy")
@@ -78,9 +147,15 @@ async def get_platform_policy(who: ReadKey, api: Deps) -> PolicyOut:
 async def put_platform_policy(
     body: CallingPolicy, who: AdminKey, api: Deps, afterwards: BackgroundTasks
 ) -> PolicyOut:
-    """For everybody: no reseller, merchant or campaign can loosen it."""
+    """For everybody: no reseller, merchant or campaign can loosen it. Edited packs stay, unless it names some."""
     require_platform(who, "set the platform's policy")
     async with api.store.writing() as tx:
+        if body.edited_packs is None:
+            await store.lock(tx)
+            kept = tuple((await _edited_packs(tx)).values())
+            body = CallingPolicy.model_validate(
+                body.model_dump(exclude_unset=True) | ({"edited_packs": kept} if kept else {})
+            )
         row = await put_layer(tx, api, who, PolicyKey("platform", ""), body, PLATFORM, above=[])
     afterwards.add_task(wake_leads, api, PLATFORM)
     return _out(row, who)
@@ -275,9 +350,30 @@ def _out(row: PolicyRow, who: Principal) -> PolicyOut:
     )
 
 
-def _pack(pack: Pack) -> PackOut:
+async def _edited_packs(conn: Connection) -> dict[str, Pack]:
+    rows = await store.read(conn, [PolicyKey("platform", "")])
+    edited = CallingPolicy.model_validate(rows[0].policy).edited_packs if rows else ()
+    return {pack.name: pack for pack in edited or ()}
+
+
+async def _change_packs(
+    tx: Connection, api: Api, who: Principal, change: Callable[[dict[str, Pack]], dict[str, Pack]]
+) -> dict[str, Pack]:
+    """Under a lock: of two who edit at once, neither undoes the other."""
+    await store.lock(tx)
+    key = PolicyKey("platform", "")
+    rows = await store.read(tx, [key])
+    document = dict(rows[0].policy) if rows else {}
+    packs = change(await _edited_packs(tx))
+    document["edited_packs"] = [pack.model_dump(mode="json", exclude_unset=True) for pack in packs.values()]
+    await put_layer(tx, api, who, key, CallingPolicy.model_validate(document), PLATFORM, above=[])
+    return packs
+
+
+def _pack(pack: Pack, edited: Container[str]) -> PackOut:
     return PackOut(
         name=pack.name,
+        is_edited=pack.name in edited,
         as_of=pack.as_of,
         note=pack.note,
         region=pack.region,
