@@ -1,6 +1,7 @@
 """Every action in a real browser, and its effect in the database."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -197,6 +198,68 @@ def clear_an_alarm(page: Page, site: Site) -> None:
     assert site.ask("SELECT cleared_at IS NOT NULL FROM alarms WHERE id = $1::uuid", alarm)
 
 
+def make_campaign(site: Site, name: str) -> str:
+    body = {"name": name, "merchant_id": "a1", "pool": "a1-pool"}
+    made = site.background.run(site.world.api.admin.post("/api/v1/campaigns", body))
+    return str(made.json()["id"])
+
+
+def campaign_status(site: Site, campaign_id: str) -> str:
+    return str(site.ask("SELECT status FROM campaigns WHERE id = $1::uuid", campaign_id))
+
+
+@tries("/campaigns/make")
+def make_a_campaign(page: Page, site: Site) -> None:
+    page.goto(f"{site.url}/console/campaigns")
+    page.get_by_label("Name").fill("Renewals in May")
+    page.get_by_label("Merchant (id)").fill("a1")
+    page.get_by_role("button", name="Make a draft").click()
+    expect(page.get_by_role("heading", name="Renewals in May")).to_be_visible()
+    assert site.ask("SELECT status FROM campaigns WHERE name = 'Renewals in May'") == "DRAFT"
+
+
+@tries("/campaigns/{campaign_id}/start")
+def start_a_campaign(page: Page, site: Site) -> None:
+    campaign_id = make_campaign(site, "to start")
+    page.goto(f"{site.url}/console/campaigns")
+    page.get_by_role("link", name="to start").click()
+    page.get_by_role("button", name="Start").click()
+    said(page)
+    assert campaign_status(site, campaign_id) == "RUNNING"
+
+
+@tries("/campaigns/{campaign_id}/pause")
+def pause_a_campaign(page: Page, site: Site) -> None:
+    campaign_id = make_campaign(site, "to pause")
+    page.goto(f"{site.url}/console/campaigns/{campaign_id}")
+    page.get_by_role("button", name="Start").click()
+    page.get_by_label("Pause, because").fill("wrong prompt")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_role("button", name="Resume")).to_be_visible()
+    assert campaign_status(site, campaign_id) == "PAUSED"
+
+
+@tries("/campaigns/{campaign_id}/resume")
+def resume_a_campaign(page: Page, site: Site) -> None:
+    campaign_id = make_campaign(site, "to resume")
+    for act in ("start", "pause"):
+        site.background.run(site.world.api.admin.post(f"/api/v1/campaigns/{campaign_id}/{act}", {}))
+    page.goto(f"{site.url}/console/campaigns/{campaign_id}")
+    page.get_by_role("button", name="Resume").click()
+    said(page)
+    assert campaign_status(site, campaign_id) == "RUNNING"
+
+
+@tries("/campaigns/{campaign_id}/stop")
+def stop_a_campaign(page: Page, site: Site) -> None:
+    campaign_id = make_campaign(site, "to stop")
+    page.goto(f"{site.url}/console/campaigns/{campaign_id}")
+    page.get_by_label("Stop for good, because").fill("sold out")
+    page.get_by_role("button", name="Stop for good").click()
+    said(page)
+    assert campaign_status(site, campaign_id) in ("STOPPING", "STOPPED")
+
+
 def reminder_status(site: Site, reminder_id: str) -> str:
     return str(site.ask("SELECT status FROM reminders WHERE id = $1::uuid", reminder_id))
 
@@ -345,6 +408,48 @@ def set_an_event_aside(page: Page, site: Site) -> None:
 @pytest.mark.parametrize("path", ACTIONS)
 def test_an_action_does_what_it_says(page: Page, site: Site, path: str) -> None:
     TRIES[path](page, site)
+
+
+def test_leads_of_a_campaign_come_from_a_file_and_go_into_one(page: Page, site: Site, tmp_path: Path) -> None:
+    campaign_id = make_campaign(site, "from a file")
+    people = tmp_path / "people.csv"
+    people.write_text("Mobile,Full name\n+14155550140,Ada\n+14155550141,Bob\nnobody,Eve\n")
+    page.goto(f"{site.url}/console/campaigns/{campaign_id}")
+    page.get_by_label("A file").set_input_files(people)
+    page.get_by_label("The column of the phone").fill("Mobile")
+    page.get_by_role("button", name="Upload").click()
+    report = page.locator("[data-report]")
+    expect(report.get_by_role("status")).to_contain_text("2 new leads")
+    expect(report.get_by_role("row", name="3")).to_contain_text("refused")
+    assert site.ask("SELECT count(*) FROM leads WHERE campaign_id = $1::uuid", campaign_id) == 2
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Results as CSV").click()
+    assert "+14155550140" in Path(download.value.path()).read_text()
+
+
+def test_leads_come_from_a_file(page: Page, site: Site, tmp_path: Path) -> None:
+    people = tmp_path / "people.csv"
+    people.write_text("request_id,merchant_id,phone\nup-1,a1,+14155550150\nup-2,no-such,+14155550151\n")
+    page.goto(f"{site.url}/console/leads")
+    page.get_by_text("Upload leads from a file").click()
+    page.get_by_label("A file").set_input_files(people)
+    page.get_by_role("button", name="Upload").click()
+    report = page.locator("[data-report]")
+    expect(report.get_by_role("status")).to_contain_text("1 new leads")
+    expect(report.get_by_role("row", name="up-2")).to_contain_text("refused")
+    assert site.ask("SELECT phone FROM leads WHERE request_id = 'up-1'") == "+14155550150"
+    people.rename(tmp_path / "people.txt")
+    page.get_by_label("A file").set_input_files(tmp_path / "people.txt")
+    page.get_by_role("button", name="Upload").click()
+    expect(report.get_by_role("alert")).to_contain_text(".csv")
+
+
+def test_an_export_can_be_taken_home(page: Page, site: Site) -> None:
+    job_id = site.background.run(site.world.api.objects_of("b1"))["job_id"]
+    page.goto(f"{site.url}/console/jobs/{job_id}")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="The file").click()
+    assert Path(download.value.path()).read_text().startswith("id")
 
 
 def test_a_refusal_is_told_and_changes_nothing(page: Page, site: Site) -> None:

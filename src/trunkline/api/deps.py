@@ -29,6 +29,9 @@ UPLOADS = {
     f"{API_ROOT}/leads/bulk": UPLOAD_BODY,
     f"{API_ROOT}/campaigns/plan": UPLOAD_BODY,
     f"{API_ROOT}/campaigns/*/leads": CAMPAIGN_BODY,
+    # The same through the console.
+    "/console/upload/leads": UPLOAD_BODY,
+    "/console/upload/campaigns": CAMPAIGN_BODY,
 }
 # Each takes turns with everybody else on the event loop; the next one waits without being read.
 UPLOADS_AT_ONCE = 2

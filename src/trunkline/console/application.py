@@ -17,10 +17,10 @@ from trunkline.console.health import Health
 from trunkline.console.rendering import Renderer, say
 from trunkline.console.sessions import Seals
 from trunkline.console.sign_in import SignIn
-from trunkline.console.sitemap import ACTIONS, PAGES
+from trunkline.console.sitemap import ACTIONS, DOWNLOADS, PAGES, UPLOADS
 from trunkline.console.static_files import StaticFiles
 from trunkline.console.streams import Streams
-from trunkline.console.visits import ROOT, Action, Page, Shown, Visit, back
+from trunkline.console.visits import ROOT, Action, Download, Page, Shown, Upload, Visit, back
 from trunkline.errors import StoreUnavailable
 from trunkline.telemetry import get_logger
 
@@ -46,8 +46,10 @@ class Console:
         self._routes: list[Route] = [
             self._route("/static/{name}", static.serve),
             *(self._route(path, endpoint, method) for method, path, endpoint in sign_in.routes()),
+            *(self._route(path, self._download(download)) for path, download in DOWNLOADS.items()),
             *(self._route(path, self._page(page)) for path, page in PAGES.items()),
             *(self._route(path, self._action(action), "POST") for path, action in ACTIONS.items()),
+            *(self._route(path, self._upload(upload), "POST") for path, upload in UPLOADS.items()),
             self._route("/{rest:path}", self._page(_nowhere)),
         ]
         app.router.routes.extend(self._routes)
@@ -104,6 +106,28 @@ class Console:
             return await self._done(replace(visit, form=form), action)
 
         return do
+
+    def _upload(self, upload: Upload) -> Endpoint:
+        """The token comes in a header: the body is the file, and is not read before that is settled."""
+
+        async def take(request: Request) -> Response:
+            visit = await self._desk.admit(request)
+            if visit is None:
+                return to_sign_in(request)
+            token = {"token": request.headers.get("x-form-token", "")}
+            if not comes_from_here(request) or not self._is_genuine(visit, token):
+                return self._renderer.outside(request, "outage.html", {"problem": _FORGED}, 403)
+            shown = await upload(visit)
+            return self._renderer.outside(request, shown.template, shown.values, shown.status)
+
+        return take
+
+    def _download(self, download: Download) -> Endpoint:
+        async def give(request: Request) -> Response:
+            visit = await self._desk.admit(request)
+            return to_sign_in(request) if visit is None else await download(visit)
+
+        return give
 
     async def _done(self, visit: Visit, action: Action) -> Response:
         try:

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlencode
 
 import msgspec
-from starlette.types import ASGIApp, Message, Receive, Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trunkline.api.auth import API_ROOT
 from trunkline.api.principal import Principal
@@ -68,6 +68,11 @@ class Asker:
         scope = self._scope(method, f"{API_ROOT}{path}", query, content_type)
         await self._api(scope, receive, answer.take)
         return answer.read()
+
+    async def pass_on(self, path: str, receive: Receive, send: Send) -> None:
+        """An answer that is not for us: a file, as it is made."""
+        scope = self._scope("GET", f"{API_ROOT}{path}", None, "application/json")
+        await self._api(scope, receive, send)
 
     def _scope(self, method: str, path: str, query: Query | None, content_type: str) -> Scope:
         given = {name: _text(value) for name, value in (query or {}).items() if value not in (None, "", [])}

@@ -30,6 +30,7 @@ async def show(visit: Visit) -> Shown:
             "is_filtered": any(filters.values()),
             "statuses": [status.value for status in LeadStatus],
             "problem": problem,
+            "may_act": visit.may("leads"),
         },
     )
 

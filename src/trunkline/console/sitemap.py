@@ -2,13 +2,28 @@
 
 from collections.abc import Mapping
 
-from trunkline.console import audit, control, jobs, lead, leads, mailboxes, numbers, overview, pods, reminders
-from trunkline.console.visits import Action, Page
+from trunkline.console import (
+    audit,
+    campaigns,
+    control,
+    files,
+    jobs,
+    lead,
+    leads,
+    mailboxes,
+    numbers,
+    overview,
+    pods,
+    reminders,
+)
+from trunkline.console.visits import Action, Download, Page, Upload
 
 PAGES: Mapping[str, Page] = {
     "": overview.show,
     "/leads": leads.show,
     "/leads/{lead_id}": lead.show,
+    "/campaigns": campaigns.show,
+    "/campaigns/{campaign_id}": campaigns.show_one,
     "/reminders": reminders.show,
     "/reminders/{reminder_id}": reminders.show_one,
     "/numbers": numbers.show,
@@ -29,6 +44,11 @@ ACTIONS: Mapping[str, Action] = {
     "/leads/{lead_id}/change": lead.change,
     "/leads/{lead_id}/abort": lead.abort,
     "/leads/{lead_id}/never-call": lead.never_call,
+    "/campaigns/make": campaigns.make,
+    "/campaigns/{campaign_id}/start": campaigns.start,
+    "/campaigns/{campaign_id}/pause": campaigns.pause,
+    "/campaigns/{campaign_id}/resume": campaigns.resume,
+    "/campaigns/{campaign_id}/stop": campaigns.stop,
     "/reminders/{reminder_id}/pause": reminders.pause,
     "/reminders/{reminder_id}/resume": reminders.resume,
     "/reminders/{reminder_id}/skip": reminders.skip,
@@ -49,4 +69,14 @@ ACTIONS: Mapping[str, Action] = {
     "/control/resume": control.resume,
     "/control/flags/{flag}": control.set_flag,
     "/alarms/{alarm_id}/clear": control.clear_alarm,
+}
+
+UPLOADS: Mapping[str, Upload] = {
+    "/upload/leads": files.take_leads,
+    "/upload/campaigns/{campaign_id}": files.take_campaign,
+}
+
+DOWNLOADS: Mapping[str, Download] = {
+    "/campaigns/{campaign_id}/results.csv": files.give_results,
+    "/jobs/{job_id}/file": files.give_export,
 }

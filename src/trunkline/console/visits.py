@@ -6,10 +6,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 from starlette.requests import Request
+from starlette.responses import Response
 
 from trunkline.api.principal import Principal
 from trunkline.console.asking import Asker
 from trunkline.console.sessions import Pass
+from trunkline.console.slow import SlowAnswers
 
 ROOT = "/console"
 
@@ -21,6 +23,7 @@ class Visit:
     session: Pass
     form_token: str
     api: Asker
+    slow: SlowAnswers
     # Of an action: what its form said, empty fields left out.
     form: Mapping[str, str] = field(default_factory=dict)
 
@@ -58,6 +61,9 @@ class Done:
 
 Page = Callable[[Visit], Awaitable[Shown]]
 Action = Callable[[Visit], Awaitable[Done]]
+# Takes a file that is still arriving, and shows what became of it.
+Upload = Callable[[Visit], Awaitable[Shown]]
+Download = Callable[[Visit], Awaitable[Response]]
 
 
 def at(path: str, **query: object) -> str:

@@ -45,7 +45,7 @@ class Visitor:
     async def open(self, address: str, **headers: str) -> Answer:
         path, _, query = address.partition("?")
         given = dict(pair.split("=", 1) for pair in query.split("&")) if query else None
-        return self._remember(await self.client.get(unquote(path), given, headers=self._headers() | headers))
+        return self._remember(await self.client.get(unquote(path), given, headers=self.headers() | headers))
 
     async def send(self, page: Answer, path: str, **fields: str) -> Answer:
         """A form of this page."""
@@ -57,14 +57,14 @@ class Visitor:
         form = {"content-type": "application/x-www-form-urlencoded"}
         return self._remember(
             await self.client.request(
-                "POST", path, body=urlencode(fields).encode(), headers=self._headers() | form | headers
+                "POST", path, body=urlencode(fields).encode(), headers=self.headers() | form | headers
             )
         )
 
     async def sign_in(self, key: str) -> Answer:
         return await self.send_raw("/console/sign-in", {"key": key})
 
-    def _headers(self) -> dict[str, str]:
+    def headers(self) -> dict[str, str]:
         return {"cookie": "; ".join(f"{name}={value}" for name, value in self.cookies.items())}
 
     def _remember(self, answer: Answer) -> Answer:

@@ -79,3 +79,27 @@ document.addEventListener("keydown", (event) => {
     field.focus();
   }
 });
+
+// A file goes out as it is, with its progress; what comes back is the report, made by the server.
+document.querySelectorAll("form[data-upload]").forEach((form) =>
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const file = form.querySelector("input[type=file]").files[0];
+    const [bar, report, button] = ["progress", "[data-report]", "button"].map((each) => form.querySelector(each));
+    const query = new URLSearchParams({ file: file.name });
+    form.querySelectorAll("[data-map]").forEach((field) => field.value && query.append("map", `${field.dataset.map}:${field.value}`));
+    const request = new XMLHttpRequest();
+    request.open("POST", `${form.dataset.upload}?${query}`);
+    request.setRequestHeader("X-Form-Token", form.dataset.token);
+    request.upload.onprogress = (sent) => sent.lengthComputable && (bar.value = (100 * sent.loaded) / sent.total);
+    request.onloadend = () => {
+      bar.hidden = true;
+      button.disabled = false;
+      report.innerHTML = request.status ? request.responseText : '<p class="banner bad" role="alert">The upload was cut off. Send the file again: nobody is called twice.</p>';
+    };
+    bar.hidden = false;
+    button.disabled = true;
+    report.textContent = "";
+    request.send(file);
+  }),
+);

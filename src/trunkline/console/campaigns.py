@@ -1,0 +1,84 @@
+"""Campaigns: how far each is, letting it run, rest and end, and its leads from a file."""
+
+from typing import Any
+
+from trunkline.console import charts, words
+from trunkline.console.asking import segment
+from trunkline.console.visits import Done, Shown, Visit, at
+
+PAGE = 50
+STATUSES = ("DRAFT", "RUNNING", "PAUSED", "STOPPING", "STOPPED")
+
+
+async def show(visit: Visit) -> Shown:
+    filters = {name: visit.given(name) for name in ("merchant_id", "status")}
+    found = await visit.api.get("/campaigns", {**filters, "cursor": visit.given("cursor"), "limit": PAGE})
+    return Shown(
+        "campaigns.html",
+        {
+            "campaigns": found["items"],
+            "next_cursor": found["next_cursor"],
+            "filters": filters,
+            "statuses": STATUSES,
+            "may_act": visit.may("leads"),
+        },
+    )
+
+
+async def show_one(visit: Visit) -> Shown:
+    campaign = await visit.api.get(_path(visit))
+    progress = await _progress(visit)
+    outcomes = progress["outcomes"] if progress else {}
+    return Shown(
+        "campaign.html",
+        {
+            "campaign": campaign,
+            "progress": progress,
+            "outcomes": charts.bars(outcomes, {name: words.tone(name) for name in outcomes}),
+            "may_act": visit.may("leads"),
+        },
+    )
+
+
+async def make(visit: Visit) -> Done:
+    body = {name: visit.form[name] for name in ("name", "merchant_id", "pool") if name in visit.form}
+    campaign = await visit.api.post("/campaigns", body)
+    return Done("A draft: upload its leads, then start it.", at(f"/campaigns/{campaign['id']}"))
+
+
+async def start(visit: Visit) -> Done:
+    await visit.api.post(f"{_path(visit)}/start", {})
+    return Done("It runs: its leads are called within its windows.", _here(visit))
+
+
+async def pause(visit: Visit) -> Done:
+    await visit.api.post(f"{_path(visit)}/pause", _reason(visit))
+    return Done("It rests: within a second nobody new is called.", _here(visit))
+
+
+async def resume(visit: Visit) -> Done:
+    await visit.api.post(f"{_path(visit)}/resume", {})
+    return Done("It runs again.", _here(visit))
+
+
+async def stop(visit: Visit) -> Done:
+    body = _reason(visit) | {"hang_up": "hang_up" in visit.form}
+    await visit.api.post(f"{_path(visit)}/stop", body)
+    return Done("It is stopped for good. Whoever waited is not called.", _here(visit))
+
+
+async def _progress(visit: Visit) -> Any:
+    path = f"{_path(visit)}/progress"
+    return await visit.slow.get(f"{visit.who.tenant} {path}", lambda: visit.api.get(path))
+
+
+def _reason(visit: Visit) -> dict[str, object]:
+    return {"reason": visit.form.get("reason", "")}
+
+
+def _path(visit: Visit) -> str:
+    return f"/campaigns/{segment(visit.part('campaign_id'))}"
+
+
+def _here(visit: Visit) -> str:
+    return at(f"/campaigns/{segment(visit.part('campaign_id'))}")
