@@ -98,6 +98,8 @@ class Intent:
     # Its turn in the paces of its account, number and campaign, by Postgres' clock, and in how many seconds that is.
     send_at: datetime
     send_in_s: float
+    # The end of its calling window: a call that still waits at the carrier then must not ring any more.
+    closes_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,8 @@ from datetime import timedelta
 import pytest
 
 from trunkline.clock import SystemClock
-from trunkline.telephony.carrier import Accepted, Rejected
-from trunkline.telephony.queueing import (
-    PATIENCE,
-    QueueGuard,
-    Waiting,
-    cancel_if_queued,
-    place,
-    rings_too_late,
-)
+from trunkline.telephony.carrier import Accepted, Throttled
+from trunkline.telephony.queueing import PATIENCE, cancel_if_queued, place, rings_too_late
 from trunkline.telephony.simulator import SimulatorConfig
 from trunkline.testing.carriers import Line, open_line
 
@@ -40,7 +33,8 @@ async def busy() -> AsyncIterator[Line]:
 
 async def test_a_call_that_would_wait_too_long_is_taken_back_and_never_rings(busy: Line) -> None:
     result = await place(busy.carrier, busy.order("+15005551101"), CLOCK)
-    assert result == Rejected("refused", "queued_too_long", retryable=True)
+    assert isinstance(result, Throttled)
+    assert 30 < result.retry_after_s <= 300
     assert [dial.to for dial in busy.simulator.ledger.dials] == [TO]
 
 
@@ -55,15 +49,13 @@ async def test_a_short_wait_is_fine_unless_the_window_closes_in_it() -> None:
         assert isinstance(await line.carrier.place(line.order(TO)), Accepted)
         assert isinstance(await place(line.carrier, line.order("+15005551702"), CLOCK), Accepted)
         closing = replace(line.order("+15005551703"), not_after=CLOCK.now() + timedelta(seconds=1))
-        assert isinstance(await place(line.carrier, closing, CLOCK), Rejected)
+        assert isinstance(await place(line.carrier, closing, CLOCK), Throttled)
 
 
 async def test_what_is_still_queued_when_its_window_closes_is_cancelled(busy: Line) -> None:
     placed = await busy.carrier.place(busy.order("+15005551101"))
     assert isinstance(placed, Accepted)
-    guard = QueueGuard(CLOCK)
-    guard.watch(Waiting(busy.carrier, placed.call_id, CLOCK.now()))
-    await guard.settled()
+    assert await cancel_if_queued(busy.carrier, placed.call_id)
     await busy.receiver.until(lambda _: "ended" in [event.kind for event in busy.events()])
     assert busy.events()[-1].reason == "canceled"
     assert [dial.to for dial in busy.simulator.ledger.dials] == [TO]
@@ -72,18 +64,14 @@ async def test_what_is_still_queued_when_its_window_closes_is_cancelled(busy: Li
 async def test_a_call_that_rings_when_its_window_closes_is_left_alone(busy: Line) -> None:
     ringing = busy.simulator.ledger.dials[0]
     await busy.until("ringing")
-    assert not await cancel_if_queued(Waiting(busy.carrier, ringing.call_id, CLOCK.now()))
+    assert not await cancel_if_queued(busy.carrier, ringing.call_id)
     assert ringing.ended_at is None
 
 
-async def test_a_guard_that_is_closed_cancels_nothing(busy: Line) -> None:
-    placed = await busy.carrier.place(busy.order("+15005551101"))
-    assert isinstance(placed, Accepted)
-    guard = QueueGuard(CLOCK)
-    guard.watch(Waiting(busy.carrier, placed.call_id, CLOCK.now() + timedelta(hours=1)))
-    await guard.aclose()
-    states = {call.call_id: call.state for call in await busy.listed("+15005551101")}
-    assert states[placed.call_id] == "queued"
+async def test_a_call_that_cannot_be_asked_about_is_not_cancelled(busy: Line) -> None:
+    assert not await cancel_if_queued(busy.carrier, "CA" + "0" * 32)
+    await busy.simulator.stop()
+    assert not await cancel_if_queued(busy.carrier, busy.simulator.ledger.dials[0].call_id)
 
 
 @pytest.mark.parametrize(

@@ -259,4 +259,5 @@ def _intent(attempt: NewAttempt) -> Intent:
         due_at=attempt.lead.due_at,
         send_at=attempt.send_at,
         send_in_s=(attempt.send_at - attempt.intent_at).total_seconds(),
+        closes_at=attempt.lead.closes_at,
     )

@@ -16,6 +16,7 @@ from trunkline.dispatch.results import Answer, ResultWriter
 from trunkline.model import Intent
 from trunkline.store.database import UNAVAILABLE
 from trunkline.telemetry import bind, get_logger, metrics, span
+from trunkline.telephony import queueing
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
 from trunkline.telephony.carrier import (
     Accepted,
@@ -160,7 +161,7 @@ class Sender:
             return Rejected("not_sent_in_time", "late", retryable=True)
         crash_point("dialer.before_send")
         try:
-            return await carrier.place(self._order(intent, asked))
+            return await queueing.place(carrier, self._order(intent, asked), self._clock)
         except Exception as error:  # a bug of ours, and the call may have been made all the same
             log.error("call.broke", carrier=intent.carrier, exc_info=error)
             return InDoubt(type(error).__name__)
@@ -175,6 +176,7 @@ class Sender:
             ring_timeout_s=self._limits.ring_timeout_s,
             time_limit_s=self._limits.time_limit_s,
             send_by_boottime_s=asked.boottime_s + intent.send_in_s + self._limits.late_max_s,
+            not_after=intent.closes_at,
         )
 
     def _callback(self, intent: Intent, kind: CallbackKind) -> str:

@@ -38,6 +38,7 @@ from trunkline.telemetry import bind, get_logger, metrics
 from trunkline.telephony.carrier import CallView, ListUnavailable, NoSuchCall
 from trunkline.telephony.carriers import CarrierConfigError
 from trunkline.telephony.directory import AccountName, CarrierDirectory
+from trunkline.telephony.queueing import cancel_if_queued
 
 log = get_logger(__name__)
 
@@ -173,9 +174,14 @@ class Checker(Loop):
             await self._ask_list(check, final=False)
             return
         try:
-            view = await self._carriers.get(check.carrier, check.account).look_up(check.carrier_call_id)
+            carrier = self._carriers.get(check.carrier, check.account)
         except CarrierConfigError:
-            view = None
+            await self._later(check, RETRY_S)
+            return
+        if check.is_closed and await cancel_if_queued(carrier, check.carrier_call_id):
+            await self._later(check, RETRY_S)
+            return
+        view = await carrier.look_up(check.carrier_call_id)
         match view:
             case CallView():
                 await self._tell(check, view)

@@ -119,6 +119,7 @@ class Check:
     from_phone: str = field(repr=False)
     intent_at: datetime
     doubt_checks: int
+    is_closed: bool
     age_s: float
 
 

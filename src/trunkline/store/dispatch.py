@@ -49,6 +49,7 @@ class LockedLead:
     attempt_count: int
     max_attempts: int
     due_at: datetime
+    closes_at: datetime | None
     merchant_max_concurrent: int | None
     # Of the granted number, read without a lock; None if there is no such number.
     carrier: str | None

@@ -9,4 +9,7 @@ FROM (SELECT id FROM attempts
       FOR NO KEY UPDATE SKIP LOCKED) AS due
 WHERE a.id = due.id
 RETURNING a.id, a.lead_id, a.state, a.carrier, a.account, a.carrier_call_id, a.to_phone, a.from_phone, a.intent_at,
-          a.doubt_checks, extract(epoch FROM clock_timestamp() - a.send_at)::float8 AS age_s
+          a.doubt_checks,
+          -- Whether it would ring outside of its window, if it still waits at the carrier.
+          coalesce((SELECT l.closes_at <= clock_timestamp() FROM leads AS l WHERE l.id = a.lead_id), false) AS is_closed,
+          extract(epoch FROM clock_timestamp() - a.send_at)::float8 AS age_s

@@ -14,7 +14,7 @@ WITH bounds AS MATERIALIZED (
            set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)
 )
 SELECT l.id, l.phone, l.timezone, l.merchant_id, l.reseller_id, l.campaign_id, l.attempt_count, l.max_attempts,
-       l.due_at, m.max_concurrent AS merchant_max_concurrent, n.carrier, n.account, clock_timestamp() AS now,
+       l.due_at, l.closes_at, m.max_concurrent AS merchant_max_concurrent, n.carrier, n.account, clock_timestamp() AS now,
        -- Is starting calls allowed at all, and is this that database, not an earlier moment of it? Asked here, where no
        -- process's view of the controls can be late.
        coalesce((SELECT c.scope FROM controls AS c
