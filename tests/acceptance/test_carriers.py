@@ -9,6 +9,7 @@ from trunkline.client import LeadWithAttempts
 from trunkline.telephony.simulator import SimulatedAccount, SimulatorConfig
 from trunkline.testing.asgi import AsgiClient
 from trunkline.testing.carriers import FROM, TRAITS, open_carrier_world
+from trunkline.testing.waiting import eventually
 from trunkline.testing.world import ADMIN_KEY, TIME_SCALE, World
 
 SECOND = SimulatedAccount(sid="AC" + "0" * 31 + "2", auth_token="another-token")
@@ -85,11 +86,19 @@ async def test_a_number_dials_with_the_account_it_names(world: World) -> None:
 
 
 async def test_a_number_whose_account_is_missing_dials_with_no_other(world: World) -> None:
+    """There are other accounts at this carrier, and none of them is spent."""
     await number_at(world, "twilio", "missing")
     lead = await world.client.create_lead(merchant_id="m", phone="+15005551000")
-    found = await world.client.get_lead(lead.id)
-    assert found.status in ("BACKLOG", "PROCESSING")
+
+    async def refused() -> LeadWithAttempts | None:
+        found = await world.client.get_lead(lead.id)
+        return found if [attempt.state for attempt in found.attempts] == ["rejected"] else None
+
+    found = await eventually(refused, timeout_s=20)
+    assert [attempt.end_reason for attempt in found.attempts] == ["refused:no_account"]
+    assert (found.status, found.outcome) == ("BACKLOG", None)
     assert world.carrier.ledger.dials == []
+    await world.channels_are_free()
 
 
 @pytest.mark.parametrize("carrier", sorted(TRAITS))

@@ -34,9 +34,9 @@ class HotRoute:
         return self.path.partition("{")[0]
 
     def route(self) -> Route:
-        return Route(self.path, self._serve, methods=[self.method])
+        return Route(self.path, self.serve, methods=[self.method])
 
-    async def _serve(self, request: Request) -> Response:
+    async def serve(self, request: Request) -> Response:
         request.scope["route"] = self  # where FastAPI leaves its own, for the metrics
         if self.scopes is not None:
             require_scope(request.state.principal, self.scopes)

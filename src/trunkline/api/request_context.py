@@ -1,9 +1,12 @@
 """The outermost layer: every request has an id, every error its shape, every answer its line in the metrics."""
 
+import logging
 import re
 import time
+from functools import cache
 
-from starlette.datastructures import Headers, MutableHeaders
+from prometheus_client import Counter, Histogram
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -13,6 +16,7 @@ from trunkline.model import new_id
 from trunkline.telemetry import bind, get_logger, metrics
 
 log = get_logger(__name__)
+_levels = logging.getLogger(__name__)
 
 # A client's id goes into our logs and headers, so it must be harmless in both.
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -61,9 +65,8 @@ class _Answer:
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = MutableHeaders(scope=message)
-            headers["X-Request-ID"] = self.request_id
-            headers["X-Content-Type-Options"] = "nosniff"
+            own = ((b"x-request-id", self.request_id.encode()), (b"x-content-type-options", b"nosniff"))
+            message["headers"] = [*message.get("headers", ()), *own]
         await self._send(message)
 
 
@@ -86,8 +89,15 @@ def _measure(scope: Scope, status: int | None, duration_s: float) -> None:
     method = scope["method"] if scope["method"] in _METHODS else "OTHER"
     # The template, never the path: a path holds ids, and anybody can make up new ones.
     route = getattr(scope.get("route"), "path", "unmatched")
-    log.debug(
-        "request.answered", method=method, route=route, status=status, duration_ms=round(duration_s * 1000, 1)
-    )
-    metrics.HTTP_REQUESTS.labels(method, route, str(status or "abandoned")).inc()
-    metrics.HTTP_SECONDS.labels(method, route).observe(duration_s)
+    if _levels.isEnabledFor(logging.DEBUG):
+        duration_ms = round(duration_s * 1000, 1)
+        log.debug("request.answered", method=method, route=route, status=status, duration_ms=duration_ms)
+    count, seconds = _counters(method, route, str(status or "abandoned"))
+    count.inc()
+    seconds.observe(duration_s)
+
+
+# Finding a counter by its labels costs as much as a signature. Labels are few: methods, route templates, statuses.
+@cache
+def _counters(method: str, route: str, status: str) -> "tuple[Counter, Histogram]":
+    return metrics.HTTP_REQUESTS.labels(method, route, status), metrics.HTTP_SECONDS.labels(method, route)

@@ -18,6 +18,7 @@ from trunkline.store.sql import query
 
 _LOCK = query("mailbox/lock")
 _APPEND = query("mailbox/append")
+_APPEND_ONE = query("mailbox/append_one")
 _CLAIM = query("mailbox/claim")
 _COMPLETE = query("mailbox/complete")
 _PARK = query("mailbox/park")
@@ -110,6 +111,8 @@ class Parked:
 
 async def append(conn: Connection, events: Sequence[NewEvent]) -> list[Receipt]:
     """Append, alone or inside a transaction; a receipt for each event, in their order."""
+    if len(events) == 1:
+        return [await _append_one(conn, events[0])]
     boxes: dict[tuple[str, str], int] = {}
     once: dict[tuple[int, str], NewEvent] = {}
     for event in events:
@@ -132,6 +135,14 @@ async def append(conn: Connection, events: Sequence[NewEvent]) -> list[Receipt]:
     if len(once) == len(events):
         return list(receipts.values())
     return [receipts[boxes[event.kind, event.key], event.dedupe_key] for event in events]
+
+
+async def _append_one(conn: Connection, event: NewEvent) -> Receipt:
+    row = await conn.fetchrow(
+        _APPEND_ONE, event.kind, event.key, event.dedupe_key, event.type, event.payload, LOCK_TIMEOUT_MS
+    )
+    assert row is not None, "a function's answer"
+    return Receipt(row["number"], row["is_new"], _STATUSES[row["status_before"]])
 
 
 def _receipts(boxes: Sequence[int], rows: Sequence[Any]) -> Iterator[Receipt]:

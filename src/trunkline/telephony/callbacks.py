@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 from uuid import UUID
 
 from trunkline.telephony.carrier import DEFAULT_ACCOUNT, CallbackKind, CallbackTag, Forged
+from trunkline.telephony.forms import read_form
 
 __all__ = [
     "CallbackKeys", "CallbackTag", "attempt_in", "basic_password", "callback_url", "signed_attempt",
@@ -58,12 +59,12 @@ def callback_url(
 
 
 def verify_callback(url: str, keys: CallbackKeys) -> CallbackTag | Forged:
-    parts = urlsplit(url)
-    path = parts.path.split("/")
+    target, _, query = url.partition("#")[0].partition("?")
+    path = target.split("/")
     if len(path) < 4 or path[-3] != "webhooks" or path[-1] not in _KINDS:
         return Forged("not a callback URL")
     named: dict[str, list[str]] = {"sig": [], "attempt": [], "account": []}
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+    for name, value in read_form(query.encode("utf-8", "replace")) or ():
         if name in named:
             named[name].append(value)
     if len(named["sig"]) != 1 or len(named["attempt"]) > 1 or len(named["account"]) > 1:

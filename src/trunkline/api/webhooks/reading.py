@@ -5,8 +5,10 @@ the body is read. A refusal says nothing about which of the two was wrong.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from uuid import UUID
 
+from prometheus_client import Counter
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -58,7 +60,7 @@ class Reader:
         tag = verify_callback(urls[0], self._keys)
         if isinstance(tag, Forged):
             return _refuse(_label(request.path_params["carrier"]), "forged", 403)
-        metrics.WEBHOOKS_RECEIVED.labels(_label(tag.carrier)).inc()
+        _received(_label(tag.carrier)).inc()
         try:
             carrier = self._carriers.get(tag.carrier, tag.account)
         except CarrierConfigError:
@@ -84,7 +86,10 @@ class Reader:
     def _believe(
         self, carrier: Carrier, tag: CallbackTag, request: Request, urls: list[str], body: bytes
     ) -> Heard | Response:
-        headers = dict(request.headers)
+        # Through `request.headers` every name would be looked for in all of them.
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]
+        }
         result: WebhookResult = Forged("no URL")
         for url in urls:
             result = carrier.parse_webhook(WebhookRequest(request.method, url, headers, body, tag))
@@ -107,6 +112,11 @@ async def _bounded_body(request: Request) -> bytes | None:
         if len(body) > BODY_MAX_BYTES:
             return None
     return bytes(body)
+
+
+@cache
+def _received(carrier: str) -> Counter:
+    return metrics.WEBHOOKS_RECEIVED.labels(carrier)
 
 
 def _label(carrier: str) -> str:
