@@ -10,7 +10,20 @@ import typer
 from rich.table import Table
 
 from trunkline import __version__
-from trunkline.cli import accounts, campaigns, control, jobs, leads, mailbox, numbers, reminders, router
+from trunkline.cli import (
+    accounts,
+    campaigns,
+    control,
+    jobs,
+    keys,
+    leads,
+    mailbox,
+    numbers,
+    pods,
+    reminders,
+    router,
+    top,
+)
 from trunkline.cli.call import call
 from trunkline.cli.console import out
 from trunkline.cli.number_import import import_numbers
@@ -33,13 +46,16 @@ app.add_typer(accounts.app, name="accounts")
 app.add_typer(campaigns.app, name="campaigns")
 app.add_typer(control.app, name="control")
 app.add_typer(jobs.app, name="jobs")
+app.add_typer(keys.app, name="keys")
 app.add_typer(leads.app, name="leads")
 app.add_typer(mailbox.app, name="mailbox")
 app.add_typer(numbers.app, name="numbers")
+app.add_typer(pods.app, name="pods")
 app.add_typer(reminders.app, name="reminders")
 app.add_typer(numbers.pools, name="pools")
 app.add_typer(numbers.merchants, name="merchants")
 app.add_typer(router.app, name="router")
+app.add_typer(top.app, name="top")
 
 DataDir = Annotated[
     Path | None, typer.Option("--data-dir", help="Folder of the embedded engines and generated keys.")

@@ -60,6 +60,7 @@ def list_numbers(
 
 @app.command("show")
 def show_number(ctx: Context, number_id: str) -> None:
+    """One number, with the channels that calls hold."""
     _show(ctx, "numbers", number_id, _NUMBER)
 
 
@@ -121,6 +122,7 @@ def list_pools(ctx: Context, limit: Limit = 50) -> None:
 
 @pools.command("show")
 def show_pool(ctx: Context, pool_id: str) -> None:
+    """One pool."""
     _show(ctx, "pools", pool_id, _POOL)
 
 
@@ -173,6 +175,7 @@ def list_merchants(ctx: Context, reseller: Reseller = "", limit: Limit = 50) -> 
 
 @merchants.command("show")
 def show_merchant(ctx: Context, merchant_id: str) -> None:
+    """One merchant."""
     _show(ctx, "merchants", merchant_id, _MERCHANT)
 
 

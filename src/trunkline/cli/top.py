@@ -1,0 +1,150 @@
+"""`trunkline top`: what goes on now, in a terminal, until Ctrl-C.
+
+trunkline top
+trunkline top --once --json
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from trunkline.cli.console import out
+from trunkline.cli.control import ROOT, Context, ControlCommandError, Remote, connect
+from trunkline.client.errors import Unreachable
+from trunkline.client.transport import Transport
+
+app = typer.Typer(help="What goes on now, in a terminal.", invoke_without_command=True)
+
+BARS = " ▁▂▃▄▅▆▇█"
+QUEUES_SHOWN = 10
+
+
+@app.callback()
+def top(
+    ctx: Context,
+    url: Annotated[
+        str, typer.Option(envvar=["TRUNKLINE_API_URL", "TRUNKLINE_URL"], help="Where the API is.")
+    ] = "http://127.0.0.1:8080",
+    key: Annotated[
+        str,
+        typer.Option(envvar="TRUNKLINE_API_KEY", help="The API key. Unset: that of .trunkline/admin.key."),
+    ] = "",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON for programs, a line at a time.")
+    ] = False,
+    every_s: Annotated[
+        float, typer.Option("--every", min=0.2, max=3600, help="Seconds between looks.")
+    ] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
+) -> None:
+    """Calls, pace, lateness, channels, queues, alarms and processes, looked at again and again until Ctrl-C."""
+    connect(ctx, url, key, as_json)
+    remote: Remote = ctx.obj
+    if once:
+        seen = remote.ask(look)
+        print(json.dumps(seen)) if as_json else out.print(view(seen))
+        return
+    asyncio.run(_watch(remote, every_s))
+
+
+async def look(api: Transport) -> dict[str, Any]:
+    overview = await api.get(f"{ROOT}/overview")
+    alarms = await api.get(f"{ROOT}/alarms", {"limit": 10})
+    stops = await api.get(f"{ROOT}/controls", {"limit": 10})
+    return {"overview": overview, "alarms": alarms["items"], "stops": stops["items"]}
+
+
+def view(seen: Mapping[str, Any]) -> RenderableType:
+    overview = seen["overview"]
+    parts: list[RenderableType] = [_figures(overview), _pace(overview), *_warnings(seen)]
+    if overview["queues"]:
+        parts += [Text(), _queues(overview["queues"])]
+    if overview["processes"]:
+        parts += [Text(), _processes(overview["processes"])]
+    return Group(*parts)
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """One character for each value, the greatest at full height."""
+    most = max(values, default=0)
+    return "".join(BARS[round(value / most * (len(BARS) - 1))] if most else BARS[0] for value in values)
+
+
+async def _watch(remote: Remote, every_s: float) -> None:
+    """A platform that cannot be reached for a moment is waited for: that is when one looks."""
+    transport = Transport(remote.url, remote.key, every_s + 5)
+    try:
+        with Live(console=out, screen=not remote.as_json and out.is_terminal, auto_refresh=False) as display:
+            while True:
+                try:
+                    seen = await look(transport)
+                    print(json.dumps(seen)) if remote.as_json else display.update(view(seen), refresh=True)
+                except Unreachable as error:
+                    display.update(Text(f"{error} Looking again.", style="red"), refresh=True)
+                except Exception as error:
+                    raise ControlCommandError(str(error)) from error
+                await asyncio.sleep(every_s)
+    finally:
+        await transport.close()
+
+
+def _figures(overview: Mapping[str, Any]) -> RenderableType:
+    table = Table.grid(padding=(0, 4))
+    table.add_row("calls now", "channels", "dials/s", "due → dial p50", "p99", "leads", style="dim")
+    slices, channels = overview["slices"], overview["channels"]
+    last = next((each for each in reversed(slices) if each["p50_s"] is not None), None)
+    about = overview["leads_about"]
+    table.add_row(
+        str(sum(overview["calls"].values())),
+        f"{channels['held']} / {channels['capacity']}",
+        f"{slices[-1]['dials'] / overview['slice_s']:.1f}" if slices else "0",
+        f"{last['p50_s'] * 1000:.0f} ms" if last else "–",
+        f"{last['p99_s'] * 1000:.0f} ms" if last else "–",
+        f"≈ {about:,}" if about is not None else "–",
+        style="bold",
+    )
+    return table
+
+
+def _pace(overview: Mapping[str, Any]) -> RenderableType:
+    endings = ", ".join(f"{n} {name}" for name, n in sorted(overview["endings"].items(), key=lambda e: -e[1]))
+    line = sparkline([each["dials"] for each in overview["slices"]])
+    return Text(f"\n{line}\n", style="green") + Text(endings or "no call has ended lately", style="dim")
+
+
+def _warnings(seen: Mapping[str, Any]) -> list[RenderableType]:
+    stopped = [stop for stop in seen["stops"] if stop["state"] == "stopped"]
+    lines = [f"STOPPED {stop['scope']} {stop['subject']}: {stop['reason'] or ''}" for stop in stopped]
+    lines += [f"ALARM {alarm['severity']} {alarm['name']} {alarm['subject']}" for alarm in seen["alarms"]]
+    if seen["overview"]["is_led"] is False:
+        lines.append("NOBODY LEADS: the schedule is not loaded")
+    return [Text(line, style="bold red") for line in lines]
+
+
+def _queues(queues: Sequence[Mapping[str, Any]]) -> RenderableType:
+    table = Table("merchant", "pool", "due now", "waiting", "first due")
+    for queue in queues[:QUEUES_SHOWN]:
+        table.add_row(
+            queue["merchant_id"],
+            queue["pool"],
+            str(queue["due"]),
+            str(queue["waiting"]),
+            queue["first_due_at"],
+        )
+    return table
+
+
+def _processes(processes: Sequence[Mapping[str, Any]]) -> RenderableType:
+    table = Table("process", "roles", "heard")
+    for process in processes:
+        name = process["id"] + (" (leader)" if process["is_leader"] else "")
+        style = "" if process["is_alive"] else "red"
+        table.add_row(name, ", ".join(process["roles"]), f"{process['silent_s']:.0f} s ago", style=style)
+    return table
