@@ -47,6 +47,8 @@ class Entry:
     # Where it may go when its own pool had no channel for it until then.
     next_pool_id: str | None = None
     moves_at: datetime | None = None
+    # Where the callee is, if its pool prefers numbers of the same region.
+    region: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ class NumberLimit:
     number_id: UUID
     pool_id: str
     max_channels: int
+    # Only of a pool that prefers numbers of the callee's region.
+    region: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

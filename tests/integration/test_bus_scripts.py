@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -214,6 +215,36 @@ async def test_the_least_loaded_number_is_chosen(bus: Bus) -> None:
     chosen = [grant.number_id for grant in await match(bus)]
     assert chosen.count(small) == 1
     assert chosen[0] == large
+
+
+async def test_a_number_of_the_callees_region_is_preferred_while_one_is_free(bus: Bus) -> None:
+    near, far = uuid4(), uuid4()
+    limits = (NumberLimit(near, "p", 1, "+1415"), NumberLimit(far, "p", 5, "+1212"))
+    await channels.configure(bus, Configuration(numbers=limits))
+    await schedule.add(bus, [replace(entry(), region="+1415") for _ in range(2)])
+    assert [grant.number_id for grant in await match(bus)] == [near, far], "then the least loaded of all"
+    await schedule.add(bus, [entry(), replace(entry(), region="+44")])
+    assert {grant.number_id for grant in await match(bus)} == {far}
+    await channels.configure(bus, Configuration(numbers=(NumberLimit(far, "p", 5, "+1415"),)))
+    await schedule.add(bus, [replace(entry(), region="+1212"), replace(entry(), region="+1415")])
+    assert {grant.number_id for grant in await match(bus)} == {far}, "it has moved to another region"
+
+
+async def test_pools_without_a_free_channel_do_not_stand_before_those_that_have_one(bus: Bus) -> None:
+    """A run looks at sixty-four pools; full ones are out of its way until they have a channel."""
+    full = [uuid4() for _ in range(70)]
+    busy = [(number, f"p{n}", 1) for n, number in enumerate(full)]
+    await numbers(bus, *busy)
+    for _ in range(2):
+        await schedule.add(bus, [entry(pool=pool) for _, pool, _ in busy])
+    held = [grant for _ in range(4) for grant in await match(bus, 40)]
+    assert len(held) == 70
+    await numbers(bus, *busy, (NUMBER, "last", 1))
+    await schedule.add(bus, [entry(pool="last")])
+    found = [grant.number_id for _ in range(3) for grant in await match(bus)]
+    assert found == [NUMBER]
+    await channels.release(bus, [held[7].attempt_id])
+    assert [grant.number_id for grant in await match(bus)] == [held[7].number_id], "and it is looked at again"
 
 
 async def test_the_bell_rings_for_new_work(bus: Bus) -> None:

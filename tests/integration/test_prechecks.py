@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -10,6 +11,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from trunkline.bus import schedule
 from trunkline.dispatch import batches
 from trunkline.dispatch.dialer import Dialer
 from trunkline.dispatch.gates_windows import reopen
@@ -294,8 +296,13 @@ async def stage(database_url: str, redis_url: str, key_prefix: str) -> AsyncIter
 
 
 @pytest.fixture
-async def asking(stage: Stage, url: str) -> AsyncIterator[tuple[Dialer, PrecheckWalk]]:
-    """A dialer that asks when it must, and the walk that asks before."""
+async def asking(
+    stage: Stage, url: str, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Dialer, PrecheckWalk]]:
+    """A dialer that asks when it must, and the walk that asks before. Its grants do not age: machines may be busy."""
+    ageless = schedule._grant
+    monkeypatch.setattr(schedule, "_grant", lambda fields: replace(ageless(fields), granted_ms=None))
+    monkeypatch.setattr(batches, "CHANNEL_KEPT_S", 60.0)
     outgoing = Outgoing(allow_insecure=True)
     policies = Policies(fresh_s=0)
     prechecks = Prechecks(stage.database, outgoing, Rules(policies=policies))

@@ -32,7 +32,9 @@ class Configuration:
 async def configure(bus: Bus, wanted: Configuration) -> int:
     """Make numbers, weights, limits and stops what Postgres says; returns how many values changed."""
     body = {
-        "numbers": {str(n.number_id): f"{n.pool_id}|{n.max_channels}" for n in wanted.numbers},
+        "numbers": {
+            str(n.number_id): f"{n.pool_id}|{n.max_channels}|{n.region or ''}" for n in wanted.numbers
+        },
         "weights": {merchant: str(weight) for merchant, weight in wanted.weights.items()},
         "caps": {subject: str(cap) for subject, cap in wanted.caps.items()},
         "stops": dict(wanted.stops),

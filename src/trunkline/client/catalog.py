@@ -20,6 +20,7 @@ class PoolChanges(TypedDict, total=False):
     name: str
     overflow_pool: str | None
     overflow_after_s: float | None
+    region_affinity: bool
 
 
 class NumberChanges(TypedDict, total=False):
@@ -82,6 +83,7 @@ class CatalogCalls(Calls):
         merchant_id: str | None = None,
         overflow_pool: str | None = None,
         overflow_after_s: float | None = None,
+        region_affinity: bool = False,
     ) -> Pool:
         return await self._create(
             Pool,
@@ -92,6 +94,7 @@ class CatalogCalls(Calls):
             merchant_id=merchant_id,
             overflow_pool=overflow_pool,
             overflow_after_s=overflow_after_s,
+            region_affinity=region_affinity,
         )
 
     async def get_pool(self, pool_id: str) -> Pool:

@@ -158,6 +158,7 @@ class Pool:
     merchant_id: str | None
     overflow_pool: str | None
     overflow_after_s: float | None
+    region_affinity: bool
     created_at: datetime
 
 

@@ -31,6 +31,7 @@ class Pool:
     name: str
     overflow_pool_id: str | None
     overflow_after_s: float | None
+    region_affinity: bool
     created_at: datetime
 
     @property
@@ -95,7 +96,13 @@ class NumberChange:
 
 
 async def insert_pool(
-    tx: Connection, pool_id: str, *, tenant: Tenant, name: str, overflow: Overflow | None = None
+    tx: Connection,
+    pool_id: str,
+    *,
+    tenant: Tenant,
+    name: str,
+    overflow: Overflow | None = None,
+    region_affinity: bool = False,
 ) -> Pool | None:
     row = await tx.fetchrow(
         _INSERT_POOL,
@@ -105,6 +112,7 @@ async def insert_pool(
         name,
         overflow and overflow.pool_id,
         overflow and overflow.after_s,
+        region_affinity,
     )
     return pick_or_none(Pool, row)
 
@@ -120,7 +128,13 @@ async def list_pools(tx: Connection, tenant: Tenant, *, after: str, limit: int) 
 
 
 async def update_pool(
-    tx: Connection, pool_id: str, *, name: str | None, set_overflow: bool, overflow: Overflow | None
+    tx: Connection,
+    pool_id: str,
+    *,
+    name: str | None,
+    set_overflow: bool,
+    overflow: Overflow | None,
+    region_affinity: bool | None = None,
 ) -> Pool | None:
     row = await tx.fetchrow(
         _UPDATE_POOL,
@@ -129,6 +143,7 @@ async def update_pool(
         set_overflow,
         overflow and overflow.pool_id,
         overflow and overflow.after_s,
+        region_affinity,
     )
     return pick_or_none(Pool, row)
 

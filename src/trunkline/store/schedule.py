@@ -64,6 +64,7 @@ def _entry(row: Any, flow: Flow) -> Entry:
         closes_at=row["closes_at"],
         next_pool_id=row["overflow_pool_id"],
         moves_at=_moves_at(row["due_at"], row["overflow_after_s"]),
+        region=row["region"],
     )
 
 
@@ -78,7 +79,10 @@ def _campaign(value: UUID) -> UUID | None:
 async def numbers(conn: Connection) -> list[tuple[NumberLimit, str]]:
     """Every number's limit, and its carrier."""
     rows = await conn.fetch(_NUMBERS)
-    return [(NumberLimit(row["id"], row["pool_id"], row["max_channels"]), row["carrier"]) for row in rows]
+    return [
+        (NumberLimit(row["id"], row["pool_id"], row["max_channels"], row["region"]), row["carrier"])
+        for row in rows
+    ]
 
 
 async def weights(conn: Connection) -> dict[str, int]:

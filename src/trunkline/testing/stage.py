@@ -153,16 +153,18 @@ class Stage:
         clock: Clock | None = None,
         name: str | None = None,
         ask: Ask | None = None,
+        late_max_s: float = 30.0,
         **limits: Any,
     ) -> Dialer:
-        """One more, which may see its engines and clocks in its own way."""
+        """One more, which may see its engines and clocks in its own way. It is patient: on a busy machine an intent may
+        take longer than half a second, and then nothing would be sent."""
         database, bus, clock = database or self.database, bus or self.bus, clock or self.clock
         sender = Sender(
             clock,
             self.directory,
             Callbacks("http://trunkline.test", CallbackKeys.from_secrets([SECRET])),
             ResultWriter(database, bus, Settler(Policies(fresh_s=0))),
-            SenderLimits(),
+            SenderLimits(late_max_s=late_max_s),
             killed=self.controls.killed,
             unwanted=partial(is_cancelled, database),
         )

@@ -36,6 +36,10 @@ _OVERFLOW = (
     "The pool whose numbers its leads may use when its own had no channel for so long. Not back again."
 )
 _AFTER = "How long a lead waits for a channel of this pool first, in seconds. Together with `overflow_pool`."
+_REGION = (
+    "Whether a lead prefers a number of its own region: of its country, in North America of its area. The least loaded "
+    "of those, or of all if none is free."
+)
 AfterSeconds = Annotated[float, Field(ge=0, le=86_400)]
 
 
@@ -52,6 +56,7 @@ class PoolIn(Body):
     name: Name
     overflow_pool: ObjectId | None = Field(None, description=_OVERFLOW)
     overflow_after_s: AfterSeconds | None = Field(None, description=_AFTER)
+    region_affinity: bool = Field(False, description=_REGION)
 
     @property
     def overflow(self) -> Overflow | None:
@@ -64,6 +69,7 @@ class PoolPatch(Body):
     name: Name | None = None
     overflow_pool: ObjectId | None = Field(None, description=f"{_OVERFLOW} null: none.")
     overflow_after_s: AfterSeconds | None = Field(None, description=_AFTER)
+    region_affinity: bool | None = Field(None, description=_REGION)
 
     @property
     def overflow(self) -> Overflow | None:
@@ -79,6 +85,7 @@ class PoolOut(Owned):
     name: str
     overflow_pool: str | None = Field(validation_alias=AliasChoices("overflow_pool_id", "overflow_pool"))
     overflow_after_s: float | None
+    region_affinity: bool
 
 
 @router.post("", status_code=201, response_model=PoolOut, responses=WRITE_ERRORS, summary="Create a pool")
@@ -88,7 +95,14 @@ async def create_pool(body: PoolIn, who: AdminKey, api: Deps) -> Pool:
         owner = await owner_of(tx, who, body.reseller_id, body.merchant_id)
         overflow = body.overflow
         await _check_overflow(tx, body.id, owner, overflow)
-        made = await numbers.insert_pool(tx, body.id, tenant=owner, name=body.name, overflow=overflow)
+        made = await numbers.insert_pool(
+            tx,
+            body.id,
+            tenant=owner,
+            name=body.name,
+            overflow=overflow,
+            region_affinity=body.region_affinity,
+        )
         pool = created(made, "The pool", body.id)
         await record(tx, who, "pool.created", pool.id, owner, **_audited(body))
     return pool
@@ -119,7 +133,12 @@ async def update_pool(pool_id: ObjectId, body: PoolPatch, who: AdminKey, api: De
         overflow = body.overflow
         await _check_overflow(tx, pool_id, pool.tenant, overflow)
         changed = await numbers.update_pool(
-            tx, pool_id, name=body.name, set_overflow=body.sets_overflow, overflow=overflow
+            tx,
+            pool_id,
+            name=body.name,
+            set_overflow=body.sets_overflow,
+            overflow=overflow,
+            region_affinity=body.region_affinity,
         )
         pool = found(changed, "pool")
         await record(tx, who, "pool.changed", pool.id, pool.tenant, **_audited(body))

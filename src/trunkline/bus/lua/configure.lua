@@ -4,7 +4,7 @@
 --
 -- KEYS[1] epoch  KEYS[2] bell
 -- ARGV[1] key prefix  ARGV[2] epoch number
--- ARGV[3] JSON: {"numbers": {id: "pool|max"}, "weights": {merchant: "n"}, "caps": {"m/…" or "c/…/…": "n"},
+-- ARGV[3] JSON: {"numbers": {id: "pool|max|region"}, "weights": {merchant: "n"}, "caps": {"m/…" or "c/…/…": "n"},
 --               "stops": {"all", "r/…", "m/…", "c/…": "reason"}}
 -- -> the number of values that changed
 local base = ARGV[1]
@@ -36,8 +36,11 @@ local function sync(name, fields, note)
 end
 
 sync('numbers', wanted.numbers, function(number, old)
-  local pool = old and string.match(old, '^([^|]*)|')
-  if pool then redis.call('ZREM', base .. 'free:' .. pool, number) end
+  local pool, region = string.match(old or '', '^([^|]*)|%d+|([^|]*)$')
+  if pool then
+    redis.call('ZREM', base .. 'free:' .. pool, number)
+    redis.call('ZREM', base .. 'free:' .. pool .. '@' .. region, number)
+  end
   note_free(number)
 end)
 sync('weights', wanted.weights)

@@ -110,7 +110,10 @@ local function serve(pool)
     return false
   end
   local number = redis.call('ZRANGE', base .. 'free:' .. pool, 0, 0, 'REV')[1]
-  if not number then return false end
+  if not number then
+    redis.call('ZREM', base .. 'pools', pool)
+    return false
+  end
   local parts = parts_of(flow)
   if stopped(parts) then park(flow, now + 1000) return true end
   local limit = reached(parts)
@@ -122,27 +125,33 @@ local function serve(pool)
     closed[#closed + 1] = tostring(lead.version)
     return true
   end
+  -- The least loaded of the callee's region, if the pool prefers that and there is one; else of all.
+  if lead.region ~= '' then
+    number = redis.call('ZRANGE', base .. 'free:' .. pool .. '@' .. lead.region, 0, 0, 'REV')[1] or number
+  end
   local _, max = read_number(number)
   local channel = lowest_free(number, max)
   if not channel then
-    redis.call('ZREM', base .. 'free:' .. pool, number)
+    note_free(number)
     return true
   end
   grant(flow, start, lead, number, channel)
   return true
 end
 
--- Pools take turns too: the one that was served longest ago comes first.
+-- Pools take turns too: the one that was served longest ago comes first. Only those are there that have waiting leads and
+-- free channels; one that turns out to have neither is taken out, so every look costs a step once.
 local function serve_all()
-  local steps, more = 64, false
-  for _, pool in ipairs(redis.call('ZRANGE', base .. 'pools', 0, -1)) do
+  local steps = 64
+  local pools = redis.call('ZRANGE', base .. 'pools', 0, 63)
+  for _, pool in ipairs(pools) do
     while next_id <= #ARGV and steps > 0 and serve(pool) do steps = steps - 1 end
     if next_id > #ARGV or steps == 0 then
       redis.call('ZADD', base .. 'pools', 'XX', now, pool)
       return true
     end
   end
-  return more
+  return #pools == 64
 end
 
 local function next_moment()

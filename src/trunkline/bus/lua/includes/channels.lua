@@ -1,22 +1,27 @@
--- Channels are held by name. `numbers` HASH number -> pool|max; `channels:<number>` HASH channel -> attempt;
--- `free:<pool>` ZSET number -> how many channels are free, without those that rest until a time (`resting`).
+-- Channels are held by name. `numbers` HASH number -> pool|max|region; `channels:<number>` HASH channel -> attempt;
+-- `free:<pool>` ZSET number -> how many channels are free, without those that rest until a time (`resting`), and
+-- `free:<pool>@<region>` the same of one region, where the pool prefers numbers of the callee's.
 -- A holder: number|channel|lead|flow|version|due|granted at|start tag|cost. Lead and flow are '' for a call that was
 -- not granted here: an inbound one, or one that Postgres knows and this server had forgotten.
 local function read_number(number)
   local text = redis.call('HGET', base .. 'numbers', number)
-  if not text then return nil, 0 end
-  local pool, max = string.match(text, '^([^|]*)|(%d+)$')
-  return pool, tonumber(max)
+  if not text then return nil, 0, '' end
+  local pool, max, region = string.match(text, '^([^|]*)|(%d+)|([^|]*)$')
+  return pool, tonumber(max), region
 end
 
 local function note_free(number)
-  local pool, max = read_number(number)
+  local pool, max, region = read_number(number)
   if not pool then return end
   local free = max - redis.call('HLEN', base .. 'channels:' .. number)
+  local sets = {base .. 'free:' .. pool}
+  if region ~= '' then sets[2] = sets[1] .. '@' .. region end
   if free > 0 and not redis.call('ZSCORE', base .. 'resting', number) then
-    redis.call('ZADD', base .. 'free:' .. pool, free, number)
+    for _, set in ipairs(sets) do redis.call('ZADD', set, free, number) end
+    -- A pool without a free channel is not looked at; now this one is again.
+    if redis.call('EXISTS', base .. 'active:' .. pool) == 1 then redis.call('ZADD', base .. 'pools', 'NX', 0, pool) end
   else
-    redis.call('ZREM', base .. 'free:' .. pool, number)
+    for _, set in ipairs(sets) do redis.call('ZREM', set, number) end
   end
 end
 

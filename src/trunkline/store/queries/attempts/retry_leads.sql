@@ -8,6 +8,8 @@ SET status = 'BACKLOG', due_at = r.due_at, closes_at = r.closes_at, version = ve
 FROM unnest($1::uuid[], $2::timestamptz[], $3::timestamptz[], $4::smallint[], $5::smallint[])
      AS r (id, due_at, closes_at, carrier_errors, uncounted)
 WHERE l.id = r.id AND l.status = $6
-RETURNING l.id, l.version, l.priority, l.due_at, l.closes_at, l.pool_id, l.reseller_id, l.merchant_id, l.campaign_id
+RETURNING l.id, l.version, l.priority, l.due_at, l.closes_at, l.pool_id, l.reseller_id, l.merchant_id, l.campaign_id,
+          l.phone
 )
-SELECT r.*, p.overflow_pool_id, p.overflow_after_s FROM retried AS r JOIN pools AS p ON p.id = r.pool_id
+SELECT r.*, p.overflow_pool_id, p.overflow_after_s, CASE WHEN p.region_affinity THEN phone_region(r.phone) END AS region
+FROM retried AS r JOIN pools AS p ON p.id = r.pool_id

@@ -6,6 +6,8 @@ WITH back AS (
     WHERE l.id = ANY($1::uuid[]) AND l.status = 'PROCESSING'
       AND NOT EXISTS (SELECT FROM attempts AS a
                       WHERE a.lead_id = l.id AND a.state IN ('dialing', 'in_doubt', 'accepted', 'ringing', 'answered'))
-    RETURNING l.id, l.version, l.priority, l.due_at, l.closes_at, l.pool_id, l.reseller_id, l.merchant_id, l.campaign_id
+    RETURNING l.id, l.version, l.priority, l.due_at, l.closes_at, l.pool_id, l.reseller_id, l.merchant_id, l.campaign_id,
+          l.phone
 )
-SELECT b.*, p.overflow_pool_id, p.overflow_after_s FROM back AS b JOIN pools AS p ON p.id = b.pool_id
+SELECT b.*, p.overflow_pool_id, p.overflow_after_s, CASE WHEN p.region_affinity THEN phone_region(b.phone) END AS region
+FROM back AS b JOIN pools AS p ON p.id = b.pool_id

@@ -22,5 +22,6 @@ WITH locked AS (
     RETURNING l.*
 )
 SELECT o.id, o.version, o.priority, o.due_at, o.closes_at, o.pool_id, o.reseller_id, o.merchant_id, o.campaign_id,
-       o.outcome, o.outcome_reason, p.overflow_pool_id, p.overflow_after_s
+       o.outcome, o.outcome_reason, p.overflow_pool_id, p.overflow_after_s,
+       CASE WHEN p.region_affinity THEN phone_region(o.phone) END AS region
 FROM put_off AS o JOIN pools AS p ON p.id = o.pool_id
