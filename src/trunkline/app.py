@@ -185,6 +185,7 @@ class Platform:
             Callbacks(self.public_base_url, callback_keys),
             self.results,
             SenderLimits(
+                late_max_s=settings.dispatch.send_late_max_s,
                 ring_timeout_s=int(settings.carrier.ring_timeout_s),
                 time_limit_s=int(settings.carrier.time_limit_s),
             ),

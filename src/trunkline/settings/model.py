@@ -169,6 +169,11 @@ class Dispatch(Group):
     grant_ttl_s: Seconds = env(
         "GRANT_TTL", "5s", "A grant that no attempt followed within this time goes back to the queue."
     )
+    send_late_max_s: Seconds = env(
+        "SEND_LATE_MAX",
+        "0.5s",
+        "A call that would leave later than this after its moment is not sent, and comes again.",
+    )
     idle_wait_s: Seconds = env("DIALER_IDLE_WAIT", "1s", "The longest a dialer sleeps before it asks again.")
     batch_max: int = env(
         "DIALER_BATCH_SIZE", 16, "Grants that a dialer takes at most in one go.", ge=1, le=1000
