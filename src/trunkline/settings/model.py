@@ -172,7 +172,7 @@ class Dispatch(Group):
     send_late_max_s: Seconds = env(
         "SEND_LATE_MAX",
         "0.5s",
-        "A call that would leave later than this after its moment is not sent, and comes again.",
+        "A call that would leave later than this is not sent, and comes again.",
     )
     idle_wait_s: Seconds = env("DIALER_IDLE_WAIT", "1s", "The longest a dialer sleeps before it asks again.")
     batch_max: int = env(
