@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from trunkline.store.database import Database
 from trunkline.testing.waiting import eventually
 
 SECRET = "It's a Secret to Everybody"
+soon = partial(eventually, timeout_s=40)
 LOGIN = samples.issue(1, "Login fails", "An error.")
 
 
@@ -86,7 +88,7 @@ class Triage:
         async def is_idle() -> bool:
             return not await self.value("SELECT count(*) FROM mailboxes WHERE processing_status <> 'idle'")
 
-        await eventually(is_idle)
+        await soon(is_idle)
 
 
 @pytest.fixture
@@ -104,7 +106,7 @@ async def triage(database_url: str, redis_url: str, key_prefix: str, tmp_path: P
 async def test_an_issue_is_answered(triage: Triage) -> None:
     triage.thinker.go_on.set()
     assert await triage.webhook("issues", samples.issues("opened", LOGIN)) == 202
-    await eventually(lambda: triage.board.posted)
+    await soon(lambda: triage.board.posted)
     assert triage.board.posted == [("acme/site#1", "To 1: Login fails\n\nAn error.")]
     await triage.rest()
     assert await triage.value("SELECT posted_at IS NOT NULL FROM replies")
@@ -113,11 +115,11 @@ async def test_an_issue_is_answered(triage: Triage) -> None:
 
 async def test_what_is_said_while_we_think_is_answered_together(triage: Triage) -> None:
     await triage.webhook("issues", samples.issues("opened", LOGIN))
-    await eventually(lambda: triage.thinker.asked)
+    await soon(lambda: triage.thinker.asked)
     for number, body in enumerate(("Version 2", "On a Mac", "Any news?"), 1):
         assert await triage.comment(number, body) == 202
     triage.thinker.go_on.set()
-    await eventually(lambda: len(triage.board.posted) == 2)
+    await soon(lambda: len(triage.board.posted) == 2)
     await triage.rest()
     assert triage.thinker.asked[1:] == [["Version 2", "On a Mac", "Any news?"]]
     assert triage.board.posted[-1] == ("acme/site#1", "To 3: Any news?")
@@ -170,7 +172,7 @@ async def test_a_responder_that_fails_is_asked_again_with_everything(triage: Tri
     triage.thinker.failures = 1
     triage.thinker.go_on.set()
     await triage.webhook("issues", samples.issues("opened", LOGIN))
-    await eventually(lambda: triage.board.posted)
+    await soon(lambda: triage.board.posted)
     assert len(triage.thinker.asked) == 2
     assert len(triage.board.posted) == 1
 
@@ -183,19 +185,19 @@ async def test_a_reply_whose_answer_was_lost_is_posted_once(triage: Triage) -> N
     async def is_posted() -> bool:
         return bool(await triage.value("SELECT count(*) FROM replies WHERE posted_at IS NOT NULL"))
 
-    await eventually(is_posted)
+    await soon(is_posted)
     assert len(triage.board.posted) == 1
 
 
 async def test_an_event_that_cannot_be_read_is_set_aside_and_the_rest_is_answered(triage: Triage) -> None:
     await triage.webhook("issues", samples.issues("opened", LOGIN))
-    await eventually(lambda: triage.thinker.asked)
+    await soon(lambda: triage.thinker.asked)
     broken = samples.issue_comment("created", LOGIN, 1, "lost")
     del broken["comment"]["user"]
     await triage.webhook("issue_comment", broken)
     await triage.comment(2, "found")
     triage.thinker.go_on.set()
-    await eventually(lambda: len(triage.board.posted) == 2)
+    await soon(lambda: len(triage.board.posted) == 2)
     assert triage.thinker.asked[1] == ["found"]
     await triage.rest()
     assert await triage.value("SELECT error FROM mailbox_events WHERE error IS NOT NULL") == (

@@ -7,6 +7,7 @@ import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
@@ -20,6 +21,9 @@ from trunkline.testing.mailbox_process import HELD, KINDS, LEDGER, command, mail
 from trunkline.testing.mailbox_world import MailboxWorld, mailbox_world
 from trunkline.testing.waiting import eventually
 
+# Processes are started and engines come back: on a busy machine that takes its time.
+soon = partial(eventually, timeout_s=40)
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -30,7 +34,7 @@ class Scene:
     async def effects(self) -> int:
         return int(await self.world.value("SELECT count(*) FROM effects"))
 
-    async def settled(self, count: int, timeout_s: float = 40) -> None:
+    async def settled(self, count: int) -> None:
         """So many events of each kind took effect, once each."""
 
         async def is_settled() -> bool:
@@ -42,7 +46,7 @@ class Scene:
                 )
             )
 
-        await eventually(is_settled, timeout_s=timeout_s, what=f"{count} events of each kind are done")
+        await soon(is_settled, what=f"{count} events of each kind are done")
         doubled = await self.world.rows("SELECT kind, name FROM effects GROUP BY 1, 2 HAVING count(*) > 1")
         assert doubled == []
         assert await self.effects() == count * len(KINDS)
@@ -98,18 +102,18 @@ async def test_a_worker_stopped_past_its_lease_and_continued_writes_nothing(scen
     held = NewEvent(kind, HELD, "1", "happened", {"name": "1"})
     await scene.world.append(held)
     async with mailbox_process(scene.place) as stopped:
-        await eventually(lambda: scene.world.value("SELECT count(*) = 1 FROM begun"))
+        await soon(lambda: scene.world.value("SELECT count(*) = 1 FROM begun"))
         stopped.send_signal(signal.SIGSTOP)
         async with mailbox_process(scene.place) as successor:
-            await eventually(lambda: scene.world.value("SELECT count(*) = 2 FROM begun"))
+            await soon(lambda: scene.world.value("SELECT count(*) = 2 FROM begun"))
             await scene.world.value("INSERT INTO gates VALUES ($1)", HELD)
-            await eventually(lambda: scene.world.value("SELECT count(*) FROM effects"))
+            await soon(lambda: scene.world.value("SELECT count(*) FROM effects"))
             stopped.send_signal(signal.SIGCONT)
             # What it does next shows that it came past the mailbox that it had lost.
             successor.send_signal(signal.SIGTERM)
             await successor.wait()
             await scene.world.append(NewEvent(kind, "next", "2", "happened", {"name": "2"}))
-            await eventually(lambda: scene.world.value("SELECT count(*) FROM effects WHERE name = '2'"))
+            await soon(lambda: scene.world.value("SELECT count(*) FROM effects WHERE name = '2'"))
             stopped.send_signal(signal.SIGTERM)
             await stopped.wait()
     rows = await scene.world.rows("SELECT name, pid FROM effects ORDER BY name")
@@ -132,7 +136,7 @@ async def test_a_random_mix_of_faults(scene: Scene, seed: int) -> None:
 async def some_effects(scene: Scene, sent: int) -> None:
     """Until something more took effect, or nothing is left."""
     before = await scene.effects()
-    await eventually(
+    await soon(
         lambda: scene.world.value(
             "SELECT count(*) > $1 OR count(*) >= $2 FROM effects", before, sent * len(KINDS)
         )
@@ -147,7 +151,7 @@ async def inflict(scene: Scene, victim: asyncio.subprocess.Process, fault: str) 
             victim.send_signal(signal.SIGTERM)
         case "stop":
             victim.send_signal(signal.SIGSTOP)
-            await eventually(
+            await soon(
                 lambda: scene.world.value(
                     "SELECT count(*) = 0 FROM mailboxes WHERE processing_status = 'processing' AND claimable_at < now()"
                 )
@@ -164,7 +168,7 @@ async def append_through_anything(scene: Scene, events: Sequence[NewEvent]) -> N
     """As a sender of webhooks does: again, until it is told that it is kept."""
     for start in range(0, len(events), 20):
         some = events[start : start + 20]
-        await eventually(lambda some=some: _is_appended(scene, some), timeout_s=60)  # type: ignore[misc]
+        await soon(lambda some=some: _is_appended(scene, some))
 
 
 async def _is_appended(scene: Scene, events: Sequence[NewEvent]) -> bool:
@@ -181,7 +185,7 @@ async def test_an_engine_fails_under_load(private_engines: Engines, key_prefix: 
     place = private_engines.database_url, private_engines.redis_url, key_prefix
     async with open_scene(*place) as scene, mailbox_process(place, lease_s=2.0):
         sending = asyncio.create_task(append_through_anything(scene, some_events(300)))
-        await eventually(lambda: scene.world.value("SELECT count(*) > 20 FROM effects"))
+        await soon(lambda: scene.world.value("SELECT count(*) > 20 FROM effects"))
         match fault:
             case "valkey forgets":
                 await scene.world.bus.client.flushall()
