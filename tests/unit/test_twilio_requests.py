@@ -71,7 +71,7 @@ async def test_a_call_is_ordered_with_one_field_per_event() -> None:
         ("From", "+2"),
         ("Url", "https://a/answer"),
         ("Method", "POST"),
-        ("StatusCallback", "https://a/status"),
+        ("StatusCallback", "https://a/status#rc=5&rp=all"),
         ("StatusCallbackMethod", "POST"),
         ("Timeout", "600"),  # the most that Twilio takes
         ("TimeLimit", "3600"),

@@ -17,10 +17,13 @@ from trunkline.telephony.carrier import DEFAULT_ACCOUNT, CallbackKind, CallbackT
 from trunkline.telephony.forms import read_form
 
 __all__ = [
-    "CallbackKeys", "CallbackTag", "attempt_in", "basic_password", "callback_url", "signed_attempt",
+    "SEND_AGAIN", "CallbackKeys", "CallbackTag", "attempt_in", "basic_password", "callback_url", "signed_attempt",
     "verified_attempt", "verify_callback",
 ]  # fmt: skip
 
+# Orders to Twilio and Plivo, in the fragment of a URL, which is neither sent nor signed: try again five times, whatever
+# went wrong. By themselves they try once more, and only if they could not connect: a 503 of ours would be lost.
+SEND_AGAIN = "#rc=5&rp=all"
 # The secret also encrypts and signs elsewhere: each use has its own derived key.
 _PURPOSE = b"trunkline callback url 1"
 _KINDS: dict[str, CallbackKind] = {kind: kind for kind in get_args(CallbackKind)}

@@ -9,7 +9,7 @@ import msgspec
 
 from trunkline.clock import Clock, SystemClock
 from trunkline.telephony import plivo_xml
-from trunkline.telephony.callbacks import CallbackKeys, verify_callback
+from trunkline.telephony.callbacks import SEND_AGAIN, CallbackKeys, verify_callback
 from trunkline.telephony.carrier import (
     Accepted,
     AlreadyOver,
@@ -242,10 +242,10 @@ def _create_body(order: CallOrder) -> bytes:
         "to": order.to.lstrip("+"),
         "answer_url": order.answer_url,
         "answer_method": "POST",
-        "ring_url": order.status_url,
+        "ring_url": order.status_url + SEND_AGAIN,
         "ring_method": "POST",
         # Left out, the end would be told to the answer URL.
-        "hangup_url": order.status_url,
+        "hangup_url": order.status_url + SEND_AGAIN,
         "hangup_method": "POST",
         "ring_timeout": order.ring_timeout_s,
         "time_limit": min(order.time_limit_s, TIME_LIMIT_MAX_S),
@@ -253,7 +253,7 @@ def _create_body(order: CallOrder) -> bytes:
     if order.machine_url:
         body |= {
             "machine_detection": "true",
-            "machine_detection_url": order.machine_url,
+            "machine_detection_url": order.machine_url + SEND_AGAIN,
             "machine_detection_method": "POST",
         }
     return msgspec.json.encode(body)

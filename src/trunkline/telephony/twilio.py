@@ -6,7 +6,7 @@ from urllib.parse import quote, urlencode
 
 from trunkline.clock import Clock, SystemClock
 from trunkline.telephony import twiml
-from trunkline.telephony.callbacks import CallbackKeys, verify_callback
+from trunkline.telephony.callbacks import SEND_AGAIN, CallbackKeys, verify_callback
 from trunkline.telephony.carrier import (
     Accepted,
     AlreadyOver,
@@ -203,7 +203,7 @@ def _create_form(order: CallOrder) -> bytes:
         ("From", order.from_),
         ("Url", order.answer_url),
         ("Method", "POST"),
-        ("StatusCallback", order.status_url),
+        ("StatusCallback", order.status_url + SEND_AGAIN),
         ("StatusCallbackMethod", "POST"),
         ("Timeout", str(min(order.ring_timeout_s, RING_TIMEOUT_MAX_S))),
         ("TimeLimit", str(order.time_limit_s)),
@@ -212,10 +212,10 @@ def _create_form(order: CallOrder) -> bytes:
         form += [
             ("MachineDetection", "Enable"),
             ("AsyncAmd", "true"),
-            ("AsyncAmdStatusCallback", order.machine_url),
+            ("AsyncAmdStatusCallback", order.machine_url + SEND_AGAIN),
         ]
     if order.recording_url:
-        form += [("Record", "true"), ("RecordingStatusCallback", order.recording_url)]
+        form += [("Record", "true"), ("RecordingStatusCallback", order.recording_url + SEND_AGAIN)]
     # One field per event. Joined by spaces Twilio takes it as one unknown event and sends nothing.
     form += [("StatusCallbackEvent", event) for event in STATUS_EVENTS]
     return urlencode(form).encode()
