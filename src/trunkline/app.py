@@ -212,7 +212,11 @@ class Platform:
             settings.identity,
             rules,
             partial(reopen, database, rules),
-            DialerLimits(batch_max=settings.dispatch.batch_max, wait_max_s=settings.dispatch.idle_wait_s),
+            DialerLimits(
+                batch_max=settings.dispatch.batch_max,
+                wait_max_s=settings.dispatch.idle_wait_s,
+                fallback_starts_per_s=settings.dispatch.fallback_starts_per_s,
+            ),
             prechecks.ask,
         )
 
@@ -271,7 +275,7 @@ class Platform:
             "control": [
                 self.leadership,
                 Rebuilder(database, bus, self.controls, rollout),
-                Loader(database, bus),
+                Loader(database, bus, jitter_max_s=settings.dispatch.loader_jitter_max_s),
                 Refiller(database, bus),
                 ChannelReconciler(
                     database, bus, self.controls, rollout, grant_ttl_s=settings.dispatch.grant_ttl_s
@@ -505,6 +509,7 @@ class Platform:
 
     async def _schedule(self, lead_ids: Sequence[UUID]) -> None:
         """A courtesy: the leads are safe in Postgres, and the loader would bring them within seconds."""
+        metrics.LEADS_ACCEPTED.inc(len(lead_ids))
         outcome = "failed"
         try:
             await epoch.ensure(self.bus)

@@ -109,6 +109,11 @@ async def give_back(bus: Bus, unused: Iterable[GiveBack], *, clock_offset_ms: in
     return int(await bus.run(_GIVE_BACK, [bus.keys.epoch, bus.keys.bell], args))
 
 
+async def known(bus: Bus) -> int:
+    """How many leads are here, wherever."""
+    return int(await bus.read(bus.client.hlen(f"{bus.memory}leads")))
+
+
 async def partial_flows(bus: Bus) -> set[Flow]:
     """Flows that have more leads in Postgres than here."""
     names: set[str] = await bus.read(bus.client.smembers(f"{bus.memory}partial"))

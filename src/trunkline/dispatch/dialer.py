@@ -79,6 +79,7 @@ class Dialer(Loop):
         """One round; the number of calls that were sent on their way. A full batch is left running, and the next round
         begins: its calls are counted as granted."""
         await self._room()
+        metrics.CALLS_IN_FLIGHT.set(self._batches.in_flight)
         await self._batches.disown_lost()
         grants = await self._grants()
         if not grants:
@@ -138,6 +139,7 @@ class Dialer(Loop):
         ids = [new_id() for _ in range(room)]
         match = await schedule.match(self._bus, ids, clock_offset_ms=await self._offset.ms())
         self._next_in_s = match.next_in_s
+        _measure(match.grants)
         if match.closed:
             await schedule.add(self._bus, await self._next_opening(match.closed))
         return match.grants
@@ -150,3 +152,10 @@ class Dialer(Loop):
         metrics.FALLBACK_DIALS.inc(len(grants))
         log.warning("dialer.without_valkey", grants=len(grants), reason=str(error))
         return grants
+
+
+def _measure(grants: Sequence[Grant]) -> None:
+    metrics.GRANTS.inc(len(grants))
+    for grant in grants:
+        if grant.granted_ms is not None:
+            metrics.GRANT_WAIT_SECONDS.observe(max(0, grant.granted_ms - grant.due_ms) / 1000)

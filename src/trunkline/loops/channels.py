@@ -68,6 +68,7 @@ class ChannelReconciler(Loop):
         oldest_ms = now_ms - self._grant_ttl_s * 1000
         dead = [h for h in believed if h.attempt_id not in true_ids and h.granted_ms < oldest_ms]
         given_back = await self._give_back(dead, held=len(believed))
+        metrics.SCHEDULE_LEADS.set(await schedule.known(self._bus))
         metrics.CHANNEL_DRIFT.set(written + given_back)
         metrics.RECONCILER_FIXES.labels(self.name).inc(written + given_back)
         if written or given_back:

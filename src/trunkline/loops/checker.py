@@ -196,7 +196,9 @@ class Checker(Loop):
                 await self._later(check, RETRY_S)
 
     async def _tell(self, check: Check, call: CallView) -> None:
-        """Put what the carrier says into the call's mailbox, as one more event."""
+        """Put what the carrier says into the call's mailbox, as one more event. An end, or a call in doubt, is news."""
+        if call.state == "ended" or check.state is AttemptState.IN_DOUBT:
+            metrics.RECONCILER_FIXES.labels(self.name).inc()
         await self._inbox.append(
             NewEvent(
                 kind=KIND,

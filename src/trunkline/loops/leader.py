@@ -50,6 +50,8 @@ class Leadership(Loop):
         asked_at_s = self._clock.monotonic_s()
         async with self._database.connection() as conn:
             term = await leaders.acquire(conn, self._role, self._holder, self._times.ttl_s)
+        if term is not None and term != self._term:
+            metrics.LEADER_ELECTIONS.labels(self._role).inc()
         if term != self._term:
             log.info("leader.elected" if term else "leader.lost", role=self._role, term=term)
         self._term = term

@@ -3,9 +3,16 @@
 Ingest schedules a new lead itself, as a courtesy. This loop is the one that may be relied on: it brings what ingest
 could not tell and what became due soon. Adding is idempotent, so it need not know what Valkey has. It walks over flows
 with a cursor, not over leads: no pile, however high, can hide a lost lead of another flow behind it.
+
+Several processes walk, and a walk over a large pile is work for Postgres: the more leads wait, the more the beginnings
+of walks are spread, always to later. Nobody waits for it, since a lead is brought a quarter of an hour ahead.
 """
 
+import random
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from trunkline.bus import epoch, schedule
 from trunkline.bus.connection import Bus
@@ -14,6 +21,7 @@ from trunkline.model import Flow
 from trunkline.store import schedule as store_schedule
 from trunkline.store.database import Connection, Database
 from trunkline.store.schedule import BEFORE_ALL
+from trunkline.telemetry import metrics
 
 FLOWS_PER_RUN = 200
 # Two thousand flows are walked over in ten seconds.
@@ -25,14 +33,43 @@ REFILL_BELOW = schedule.FLOW_CAP // 2
 FIRST_OF_FULL = 100
 
 
-async def load(conn: Connection, bus: Bus, flows: Sequence[Flow], limit: int = schedule.FLOW_CAP) -> int:
+# From so many waiting leads on the spread is as wide as it gets.
+PILE = 100_000
+JITTER_MAX_S = 5.0
+
+
+@dataclass(slots=True)
+class Walk:
+    """What a walk has seen so far."""
+
+    began_s: float
+    overdue: int = 0
+
+
+async def load(
+    conn: Connection,
+    bus: Bus,
+    flows: Sequence[Flow],
+    limit: int = schedule.FLOW_CAP,
+    walk: Walk | None = None,
+) -> int:
     """Bring the next leads of these flows; how many were new to Valkey."""
     added = 0
     for flow in flows:
         entries = await store_schedule.heads(conn, flow, horizon_s=schedule.HORIZON_S, limit=limit)
+        if walk is not None:
+            now = datetime.now(UTC)
+            walk.overdue += sum(entry.due_at <= now for entry in entries)
         # Most of them are there already, and to ask is eight times less to send than to add.
         added += await schedule.add(bus, await schedule.unknown(bus, entries))
     return added
+
+
+def jitter_s(pile: int, widest_s: float) -> float:
+    """Never negative: nothing is brought before its time."""
+    share = min(1.0, pile / PILE)
+    # Not a secret: it only keeps processes from doing the same at the same moment.
+    return random.uniform(0.0, widest_s * share)  # noqa: S311
 
 
 class Loader(Loop):
@@ -40,25 +77,51 @@ class Loader(Loop):
 
     name = "loader"
 
-    def __init__(self, database: Database, bus: Bus, interval_s: float = 5.0):
+    def __init__(
+        self,
+        database: Database,
+        bus: Bus,
+        interval_s: float = 5.0,
+        jitter_max_s: float = JITTER_MAX_S,
+    ):
         super().__init__(interval_s)
         self._database = database
         self._bus = bus
+        self._jitter_max_s = jitter_max_s
         self._after = BEFORE_ALL
+        self._walk = Walk(time.monotonic())
+        self._pile = 0
 
     async def run_once(self) -> int:
         await epoch.ensure(self._bus)
+        if self._after == BEFORE_ALL:
+            self._walk = Walk(time.monotonic())
         async with self._database.connection() as conn:
             flows = await store_schedule.flows(conn, after=self._after, limit=FLOWS_PER_RUN)
             roomy = await _roomy(conn, self._bus, flows)
             full = [flow for flow in flows if flow not in roomy]
-            added = await load(conn, self._bus, roomy) + await load(conn, self._bus, full, FIRST_OF_FULL)
-        self._after = flows[-1] if len(flows) == FLOWS_PER_RUN else BEFORE_ALL
+            added = await load(conn, self._bus, roomy, walk=self._walk)
+            added += await load(conn, self._bus, full, FIRST_OF_FULL, self._walk)
+            self._after = flows[-1] if len(flows) == FLOWS_PER_RUN else BEFORE_ALL
+            if self._after == BEFORE_ALL:
+                await self._report(conn)
+        metrics.LOADER_LEADS.inc(added)
         return added
 
+    async def _report(self, conn: Connection) -> None:
+        """At the end of a walk."""
+        self._pile, processing = await store_schedule.pile(conn)
+        metrics.set_exactly(metrics.LEADS, {"BACKLOG": self._pile, "PROCESSING": processing})
+        metrics.LEADS_OVERDUE.set(self._walk.overdue)
+        metrics.LOADER_LAP_SECONDS.set(time.monotonic() - self._walk.began_s)
+
     async def wait(self) -> None:
-        is_done = self._after == BEFORE_ALL
-        await self.pause(self.interval_s if is_done else min(self.interval_s, NEXT_PAGE_S))
+        if self._after != BEFORE_ALL:
+            await self.pause(min(self.interval_s, NEXT_PAGE_S))
+            return
+        later_s = jitter_s(self._pile, self._jitter_max_s)
+        metrics.LOADER_JITTER_SECONDS.observe(later_s)
+        await self.pause(self.interval_s + later_s)
 
 
 class Refiller(Loop):

@@ -14,7 +14,7 @@ from trunkline.loops.loader import load
 from trunkline.store import schedule as store_schedule
 from trunkline.store.database import Connection, Database
 from trunkline.store.schedule import BEFORE_ALL
-from trunkline.telemetry import get_logger
+from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
@@ -52,6 +52,7 @@ class Rebuilder(Loop):
             loaded = await self._rebuild(conn, building)
         if not await epoch.publish(self._bus, number):
             return 0
+        metrics.RECONCILER_FIXES.labels(self.name).inc()
         removed = await epoch.sweep(self._bus)
         log.warning("memory.rebuilt", epoch=number, leads=loaded, old_keys_removed=removed)
         return 1

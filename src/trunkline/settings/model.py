@@ -178,6 +178,18 @@ class Dispatch(Group):
     batch_max: int = env(
         "DIALER_BATCH_SIZE", 16, "Grants that a dialer takes at most in one go.", ge=1, le=1000
     )
+    fallback_starts_per_s: int = env(
+        "FALLBACK_CALLS_PER_SECOND",
+        5,
+        "Calls that one dialer starts per second at most while Valkey is away and Postgres alone finds channels.",
+        ge=1,
+        le=100,
+    )
+    loader_jitter_max_s: Seconds = env(
+        "LOADER_JITTER_MAX",
+        "5s",
+        "How much later than every five seconds a walk over waiting leads may begin once 100,000 of them wait.",
+    )
 
 
 class Carrier(Group):

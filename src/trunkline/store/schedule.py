@@ -17,6 +17,7 @@ _WEIGHTS = query("schedule/weights")
 _CAPS = query("schedule/caps")
 _WAITING_MERCHANTS = query("schedule/waiting_merchants")
 _HOLDERS = query("schedule/holders")
+_PILE = query("schedule/pile")
 _NEXT_EPOCH = query("schedule/next_epoch")
 _CLOCK = query("schedule/clock")
 _KNOWN_ATTEMPTS = query("schedule/known_attempts")
@@ -131,6 +132,13 @@ async def fallback_grants(conn: Connection, limit: int) -> list[Grant]:
         )
         for row in rows
     ]
+
+
+async def pile(conn: Connection) -> tuple[int, int]:
+    """About how many leads wait, and how many are being called."""
+    row = await conn.fetchrow(_PILE)
+    assert row is not None, "two counts are one row"
+    return row["backlog"], row["processing"]
 
 
 async def next_epoch(conn: Connection) -> int:

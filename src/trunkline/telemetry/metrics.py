@@ -84,6 +84,7 @@ LOOP_RUNS = _counter("loop_runs_total", "Runs of a loop, failed ones included.",
 LOOP_FAILURES = _counter("loop_failures_total", "Runs of a loop that ended in an error.", "loop")
 LOOP_SECONDS = _histogram("loop_duration_seconds", "Time of one run of a loop.", "loop", buckets=REQUEST_S)
 LEADER = _gauge("leader", "1 while this process leads under that name, else 0.", "name")
+LEADER_ELECTIONS = _counter("leader_elections_total", "Times that this process began to lead.", "name")
 
 # HTTP
 HTTP_REQUESTS = _counter(
@@ -98,7 +99,24 @@ HTTP_SECONDS = _histogram(
 )
 
 # The life of a call
-LEADS = _gauge("leads", "Leads by status, as Postgres counts them.", "status")
+LEADS_ACCEPTED = _counter("leads_accepted_total", "Leads that the API has taken in.")
+LEADS = _gauge(
+    "leads",
+    "Leads by status: BACKLOG as Postgres estimates it, PROCESSING as it counts it.",
+    "status",
+)
+LEADS_OVERDUE = _gauge(
+    "leads_overdue",
+    "Leads that are due and not yet called, at most 1,000 of each flow, at the loader's last walk.",
+)
+SCHEDULE_LEADS = _gauge("schedule_leads", "Leads that Valkey knows: scheduled, waiting and granted.")
+GRANTS = _counter("grants_total", "Leads that were paired with a channel.")
+GRANT_WAIT_SECONDS = _histogram(
+    "grant_wait_seconds",
+    "From a lead's due moment to its grant: how long it waited for its turn and a channel.",
+    buckets=LATENESS_S,
+)
+CALLS_IN_FLIGHT = _gauge("calls_in_flight", "Calls that this process is sending, or asking about, right now.")
 DISPATCH_LATENESS_SECONDS = _histogram(
     "dispatch_lateness_seconds",
     "From a lead's due moment to its request at the carrier.",
@@ -267,6 +285,17 @@ SCHEDULE_ADDS = _counter(
 )
 RECONCILER_FIXES = _counter(
     "reconciler_fixes_total", "What a reconciler found wrong and put right.", "reconciler"
+)
+LOADER_LEADS = _counter(
+    "loader_leads_total", "Leads that the loader brought to Valkey, because it lacked them."
+)
+LOADER_LAP_SECONDS = _gauge(
+    "loader_lap_seconds", "How long the loader's last walk over all flows took, pauses included."
+)
+LOADER_JITTER_SECONDS = _histogram(
+    "loader_jitter_seconds",
+    "How much later than its interval the loader began its next walk: the more leads wait, the wider it is spread.",
+    buckets=LATENESS_S,
 )
 CHANNEL_DRIFT = _gauge(
     "channel_drift", "Channels on which Valkey and Postgres did not agree at the reconciler's last look."
