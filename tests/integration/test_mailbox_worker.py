@@ -1,7 +1,7 @@
 """A worker hears of mailboxes, handles them, and lets nothing hold up anything else."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +14,9 @@ from trunkline.bus.keys import Keys
 from trunkline.mailbox.handler import Batch, Done, Write
 from trunkline.mailbox.inbox import Inbox
 from trunkline.mailbox.worker import FailureRule, MailboxWorker, WorkerLimits
+from trunkline.store import mailboxes
 from trunkline.store.database import Connection
-from trunkline.store.mailboxes import Parked
+from trunkline.store.mailboxes import NewEvent, Parked, Receipt
 from trunkline.telemetry import metrics
 from trunkline.testing.mailbox_world import (
     KIND,
@@ -481,21 +482,35 @@ async def test_a_handler_appends_to_other_mailboxes_in_its_own_transaction(world
     assert await world.bus.client.xlen(world.bus.keys.nudges("reply")) > 0
 
 
-async def test_two_handlers_that_write_to_each_other_do_not_deadlock(world: MailboxWorld) -> None:
-    """Both have their transaction open before either locks; unsorted, each would wait for the other's mailbox."""
+async def test_two_handlers_that_write_to_each_other_do_not_deadlock(
+    world: MailboxWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each stops when it has appended, until the other has too or waits. If neither has locked its own mailbox by
+    then, each completes into the other's lock."""
     both = asyncio.Barrier(2)
-    met: set[int] = set()
+    appended: list[NewEvent] = []
+    append = mailboxes.append
 
-    async def meet(tx: Connection) -> None:
-        if len(met) < 2:
-            met.add(id(tx))
+    async def meet(_tx: Connection) -> None:
+        if not appended:
             await both.wait()
 
+    async def stop_after(conn: Connection, events: Sequence[NewEvent]) -> list[Receipt]:
+        receipts = await append(conn, events)
+        appended.extend(events)
+        await eventually(other_is_there)
+        return receipts
+
+    async def other_is_there() -> bool:
+        return len(appended) > 1 or await world.waiting_for_a_lock()
+
+    await world.append(event("x", "1", kind="left"), event("x", "1", kind="right"))
+    monkeypatch.setattr(mailboxes, "LOCK_TIMEOUT_MS", 60_000)
+    monkeypatch.setattr(mailboxes, "append", stop_after)
     handlers = [
         Answering(kind=own, answer=Done(write=meet, send=[event("x", "hello", kind=other)]))
         for own, other in (("left", "right"), ("right", "left"))
     ]
-    await world.append(event("x", "1", kind="left"), event("x", "1", kind="right"))
     with capture_logs() as logs:
         await asyncio.gather(*(world.worker(handler).drain() for handler in handlers))
     assert [line for line in logs if line["event"] == "mailbox.failed"] == []
