@@ -1,9 +1,11 @@
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from trunkline.telephony.carriers import CARRIERS
 from trunkline.testing.carriers import TRAITS, Line, open_line
+from trunkline.testing.kube import KubeServer
+from trunkline.testing.servers import Background
 
 assert set(TRAITS) == set(CARRIERS), "a carrier that is not in the suite"
 
@@ -20,3 +22,10 @@ async def streaming(request: pytest.FixtureRequest) -> AsyncIterator[Line]:
     async with open_line(request.param) as line:
         assert line.carrier.streams
         yield line
+
+
+@pytest.fixture(scope="session")
+def kube_server(_background: Background, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeServer]:
+    """A real API server, once for all that ask for it."""
+    with _background.opened(KubeServer(tmp_path_factory.mktemp("kube"))) as server:
+        yield server

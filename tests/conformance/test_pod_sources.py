@@ -1,7 +1,7 @@
 """Every source of pods keeps the same promises: the pods themselves by heartbeat, and a real cluster's API server."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
 import pytest
@@ -30,7 +30,6 @@ from trunkline.testing import kube
 from trunkline.testing.kube import Cluster, KubeServer
 from trunkline.testing.proxy import TcpProxy
 from trunkline.testing.router_world import RouterWorld
-from trunkline.testing.servers import Background
 from trunkline.testing.waiting import eventually
 from trunkline.testing.world import ALL_STANDARD
 
@@ -149,12 +148,6 @@ class Stage:
         for pod in pods:
             await self.land.add(pod)
         await self.until_available(*pods)
-
-
-@pytest.fixture(scope="session")
-def kube_server(_background: Background, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeServer]:
-    with _background.opened(KubeServer(tmp_path_factory.mktemp("kube"))) as server:
-        yield server
 
 
 @pytest.fixture
