@@ -1,0 +1,75 @@
+"""What an allocation costs at the least: endpoints of the same framework that read the body, run one script and answer.
+
+The scripts do as many commands as ours, through the same connection; no key is checked, nothing is decided, measured or
+remembered.
+"""
+
+import os
+import sys
+from uuid import uuid4
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from trunkline.bus.connection import connect
+from trunkline.bus.keys import Keys
+from trunkline.bus.scripts import Script
+
+# As many commands as an allocation and a release of ours make, on keys like theirs.
+_WRITES = """
+for n = 1, 5 do redis.call('HSET', KEYS[1] .. ':pod:' .. ARGV[1], 'status', 'x', 'call', ARGV[1]) end
+for n = 1, 7 do redis.call('EXISTS', KEYS[1] .. ':lease:' .. ARGV[1]) end
+for n = 1, 6 do redis.call('HMGET', KEYS[1] .. ':pod:' .. ARGV[1], 'status', 'call', 'at') end
+redis.call('SADD', KEYS[1] .. ':set', ARGV[1])
+redis.call('SREM', KEYS[1] .. ':set', ARGV[1])
+redis.call('ZADD', KEYS[1] .. ':order', 1, ARGV[1])
+redis.call('ZPOPMIN', KEYS[1] .. ':order')
+redis.call('SET', KEYS[1] .. ':lease:' .. ARGV[1], ARGV[2], 'EX', 600)
+redis.call('EXPIRE', KEYS[1] .. ':pod:' .. ARGV[1], 600)
+string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
+return {'done', ARGV[1], ARGV[2]}
+"""
+
+
+class Body(msgspec.Struct):
+    call_sid: str
+    merchant_id: str = ""
+
+
+def application(redis_url: str) -> Starlette:
+    import hashlib
+
+    source = "#!lua" + _WRITES
+    lua = Script("bare", source, hashlib.sha1(source.encode()).hexdigest())
+    bus = connect(redis_url, Keys())
+
+    async def run(request: Request) -> Response:
+        body = msgspec.json.decode(await request.body(), type=Body)
+        answer = await bus.run(lua, ["bare"], [body.call_sid, uuid4().hex])
+        content = {
+            "success": True,
+            "allocation": {"pod_name": answer[1], "ws_url": f"wss://x/{answer[1]}/{answer[2]}"},
+        }
+        return Response(msgspec.json.encode(content), media_type="application/json")
+
+    async def ready(_request: Request) -> Response:
+        return Response("ready")
+
+    routes = [Route(f"/api/v1/{name}", run, methods=["POST"]) for name in ("allocate", "release")]
+    return Starlette(routes=[*routes, Route("/ready", ready)])
+
+
+if __name__ == "__main__":
+    uvicorn.run(
+        application(os.environ["REDIS_URL"]),
+        host="127.0.0.1",
+        port=int(sys.argv[1]),
+        loop="uvloop",
+        http="httptools",
+        log_config=None,
+        access_log=False,
+    )

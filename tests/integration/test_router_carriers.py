@@ -1,0 +1,173 @@
+"""Carriers that ask the router themselves: proven, answered in their own language, refused when forged."""
+
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+import aiohttp
+import pytest
+from starlette.applications import Starlette
+
+from trunkline.api.router_carriers import CarrierFace, allocate_url
+from trunkline.api.server import HttpServer, bind
+from trunkline.api.webhooks import PublicView
+from trunkline.bus.connection import connect
+from trunkline.bus.keys import Keys
+from trunkline.bus.router_keys import RouterKeys
+from trunkline.router.allocator import Allocator
+from trunkline.router.config import RouterConfig
+from trunkline.router.streams import StreamKeys
+from trunkline.settings import load_settings
+from trunkline.telephony.callbacks import CallbackKeys, basic_password
+from trunkline.telephony.directory import CarrierDirectory
+from trunkline.telephony.environment import accounts_of
+from trunkline.telephony.plivo_signature import signature_v3
+from trunkline.telephony.twilio_signature import signature
+from trunkline.testing.router_world import RouterWorld
+from trunkline.testing.world import ALL_STANDARD
+
+PUBLIC = "https://router.example.com"
+KEYS = CallbackKeys.from_secrets(["a platform secret of at least 32 characters"])
+SETTINGS = {
+    "TWILIO_ACCOUNT_SID": "AC1",
+    "TWILIO_AUTH_TOKEN": "twilio-token",
+    "PLIVO_AUTH_ID": "MA1",
+    "PLIVO_AUTH_TOKEN": "plivo-token",
+    "EXOTEL_SID": "exo",
+    "EXOTEL_API_KEY": "key",
+    "EXOTEL_API_TOKEN": "token",
+    "EXOTEL_APP_ID": "1",
+}
+Answer = tuple[int, str]
+
+
+@dataclass
+class Phones:
+    """The carriers' side."""
+
+    base: str
+    session: aiohttp.ClientSession
+    world: RouterWorld
+
+    async def send(self, path: str, body: bytes, headers: dict[str, str]) -> Answer:
+        async with self.session.post(self.base + path, data=body, headers=headers) as response:
+            return response.status, await response.text()
+
+    async def twilio(
+        self, call: str, path: str = "/api/v1/twilio/allocate?merchant_id=acme", token: str = ""
+    ) -> Answer:
+        form = {"CallSid": call, "From": "+14155550123", "To": "+14155550100"} if call else {"From": "+1"}
+        proof = signature(token or "twilio-token", PUBLIC + path, form.items())
+        headers = {"Content-Type": "application/x-www-form-urlencoded", "X-Twilio-Signature": proof}
+        return await self.send(path, urlencode(form).encode(), headers)
+
+    async def plivo(self, call: str, token: str = "plivo-token") -> Answer:
+        path = "/api/v1/plivo/allocate?merchant_id=acme"
+        form = {"CallUUID": call, "From": "14155550123", "To": "14155550100"}
+        proof = signature_v3(token, "POST", PUBLIC + path, tuple(form.items()), "nonce-1")
+        headers = {
+            "Content-Type": "application/x-www-form-urlencoded",
+            "X-Plivo-Signature-V3": proof,
+            "X-Plivo-Signature-V3-Nonce": "nonce-1",
+        }
+        return await self.send(path, urlencode(form).encode(), headers)
+
+    async def exotel(self, body: str, *, path: str = "", password: str = "") -> Answer:
+        path = path or allocate_url("", KEYS, "exotel", "default", "")
+        password = password or basic_password("exotel", "default", KEYS.keys[0])
+        basic = b64encode(f"trunkline:{password}".encode()).decode()
+        headers = {"Content-Type": "application/json", "Authorization": f"Basic {basic}"}
+        return await self.send(path, body.encode(), headers)
+
+
+@pytest.fixture(params=[0.0, 60.0], ids=["busy at once", "by the wait queue"])
+async def phones(request: pytest.FixtureRequest, redis_url: str, key_prefix: str) -> AsyncIterator[Phones]:
+    bus, keys = connect(redis_url, Keys(prefix=key_prefix)), RouterKeys(key_prefix)
+    world = RouterWorld(bus, keys)
+    await world.begin(ALL_STANDARD)
+    config = RouterConfig(voice_agent_base_url="wss://voice.example.com", hold_max_s=request.param)
+    allocator = Allocator(bus, keys, StreamKeys.from_secrets(["a secret"]), config)
+    carriers = CarrierDirectory(accounts_of(load_settings(SETTINGS), KEYS))
+    face = CarrierFace(allocator, carriers, KEYS, PublicView(PUBLIC))
+    app = Starlette(routes=[hot.route() for hot in face.hot_routes()])
+    server = HttpServer(app, bind("127.0.0.1", 0, "HTTP_PORT"), shutdown_timeout_s=1)
+    server.start()
+    async with aiohttp.ClientSession() as session:
+        yield Phones(f"http://127.0.0.1:{server.port}", session, world)
+    await server.stop()
+    await carriers.aclose()
+    await bus.close()
+
+
+async def test_twilio_is_answered_with_the_pods_stream(phones: Phones) -> None:
+    await phones.world.beat("voice-agent-0")
+    status, document = await phones.twilio("CA123")
+    assert status == 200
+    assert '<Stream url="wss://voice.example.com/ws/pod/voice-agent-0/CA123">' in document
+    assert '<Parameter name="token" value="' in document
+    assert (await phones.twilio("CA123"))[1] == document, "a repeated webhook is answered the same"
+    assert await phones.world.client.hget(phones.world.keys.call("CA123"), "merchant_id") == "acme"
+
+
+async def test_plivo_is_answered_with_the_pods_stream(phones: Phones) -> None:
+    await phones.world.beat("voice-agent-0")
+    status, document = await phones.plivo("plivo-uuid-123")
+    assert status == 200
+    assert (
+        '<Stream bidirectional="true" keepCallAlive="true" contentType="audio/x-mulaw;rate=8000">' in document
+    )
+    assert "wss://voice.example.com/ws/pod/voice-agent-0/plivo-uuid-123?token=" in document
+
+
+async def test_exotel_is_answered_with_the_pods_url(phones: Phones) -> None:
+    await phones.world.beat("voice-agent-0")
+    status, document = await phones.exotel('{"CallSid": "exo-sid-123", "merchant_id": "acme-corp"}')
+    assert status == 200
+    assert document.startswith('{"url":"wss://voice.example.com/ws/pod/voice-agent-0/exo-sid-123?token=')
+    assert await phones.world.client.hget(phones.world.keys.call("exo-sid-123"), "merchant_id") == "acme-corp"
+
+
+async def test_when_no_pod_is_free_each_hears_it_in_its_language(
+    phones: Phones, request: pytest.FixtureRequest
+) -> None:
+    waits = "wait queue" in request.node.callspec.id
+    said = "All agents are currently busy. Please try again later."
+    twilio, plivo, exotel = (
+        await phones.twilio("CA1"),
+        await phones.plivo("P1"),
+        await phones.exotel('{"CallSid": "E1"}'),
+    )
+    assert (twilio[0], plivo[0], exotel[0]) == (200, 200, 503)
+    if waits:
+        assert '<Pause length="5" />' in twilio[1]
+        assert "https://router.example.com/api/v1/twilio/allocate?merchant_id=acme</Redirect>" in twilio[1]
+        assert '<Wait length="5" />' in plivo[1]
+    else:
+        assert f"<Response><Say>{said}</Say><Hangup /></Response>" in twilio[1]
+        assert plivo[1] == f"<Response><Speak>{said}</Speak><Hangup /></Response>"
+
+
+async def test_a_call_that_is_over_is_hung_up(phones: Phones) -> None:
+    await phones.world.beat("voice-agent-0")
+    await phones.world.release("CA123")
+    assert "<Response><Hangup /></Response>" in (await phones.twilio("CA123"))[1]
+
+
+async def test_whoever_forges_gets_nothing(phones: Phones) -> None:
+    await phones.world.beat("voice-agent-0")
+    assert (await phones.twilio("CA1", token="another token"))[0] == 403
+    assert (await phones.plivo("P1", token="another token"))[0] == 403
+    body = '{"CallSid": "E1"}'
+    assert (await phones.exotel(body, path="/api/v1/exotel/allocate?secret=guess"))[0] == 403
+    assert (await phones.exotel(body, password="guess"))[0] == 401
+    assert (await phones.twilio("CA1", path="/api/v1/twilio/allocate?account=nobody"))[0] == 403
+    assert set(await phones.world.available("standard")) == {"voice-agent-0"}
+
+
+async def test_a_call_without_a_name_is_refused(phones: Phones) -> None:
+    status, answer = await phones.twilio("")
+    assert (status, "CallSid is required" in answer) == (400, True)
+    assert (await phones.exotel("{}"))[0] == 400
+    assert (await phones.exotel("{"))[0] == 400
+    assert (await phones.twilio("x" * 10_000))[0] == 400
