@@ -287,3 +287,23 @@ async def test_a_plan_made_on_empty_tables_is_right_for_full_ones(dialing: Diali
     assert "Hash Join" not in plan
     if "channel_no DESC" in sql:
         assert "attempts_one_per_channel" in plan
+
+
+async def test_a_campaign_that_is_held_back_is_not_dialled_whatever_the_process_knows(
+    dialing: Dialing,
+) -> None:
+    """A draft's first leads come in the moment in which it is made: no process has heard of its stop by then."""
+    campaign, other = uuid4(), uuid4()
+    held = await dialing.lead(campaign_id=campaign)
+    free = await dialing.lead(campaign_id=other)
+    stop = (
+        "INSERT INTO controls (scope, subject, set_by, reason, changed_by, ramp_s, ends_at)"
+        " VALUES ('campaign', $1, $2, 'draft', 'test', 0, $3)"
+    )
+    await dialing.run(stop, f"m/{campaign}", "merchant", None)
+    await dialing.run(stop, f"n/{other}", "merchant", None)
+    await dialing.run(stop, f"m/{other}", "platform", await dialing.now())
+    intents = await dialing.intend(dialing.grant(held), dialing.grant(free))
+    assert [intent.lead_id for intent in intents.committed] == [free]
+    (refusal,) = intents.refused
+    assert refusal.reason == R.PAUSED

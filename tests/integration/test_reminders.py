@@ -17,6 +17,7 @@ from trunkline.reminders.scheduler import ReminderScheduler
 from trunkline.store.database import Database, connect
 from trunkline.telemetry import metrics
 from trunkline.testing.crashpoints import CRASH_POINTS, run_until_crash
+from trunkline.testing.dialing import open_dialing
 
 POINTS = sorted(point for point in CRASH_POINTS if point.startswith("reminders."))
 
@@ -303,3 +304,17 @@ async def test_many_followers_write_each_change_once(world: World) -> None:
         await world.sql("UPDATE attempts SET holds_channel = false, state = 'ended'")
     followers = [ReminderFollower(world.database) for _ in range(4)]
     assert sum(await asyncio.gather(*(each.run_once() for each in followers))) == 3
+
+
+async def test_what_to_say_and_who_says_it_reach_the_carrier_whose_assistant_talks(database_url: str) -> None:
+    async with open_dialing(database_url) as dialing:
+        lead, other = await dialing.leads(2)
+        await dialing.run(
+            "UPDATE leads SET payload = $1", {"assistant_id": "nurse", "message": "Hello", "order": 1}
+        )
+        twilio = dialing.number
+        vapi = await dialing.add_number()
+        await dialing.run("UPDATE numbers SET carrier = 'vapi' WHERE id = $1", vapi)
+        intents = await dialing.intend(dialing.grant(lead, number=vapi), dialing.grant(other, number=twilio))
+        told = {intent.carrier: (intent.assistant_id, intent.message) for intent in intents.committed}
+        assert told == {"vapi": ("nurse", "Hello"), "twilio": (None, None)}

@@ -5,13 +5,14 @@ so it is sent again when there was no answer.
 """
 
 from trunkline.client.calls import ROOT, decoded
+from trunkline.client.campaigns import CampaignCalls, ReminderCalls
 from trunkline.client.catalog import CatalogCalls
 from trunkline.client.leads import LeadCalls
 from trunkline.client.models import Health, Me
 from trunkline.client.transport import Transport
 
 
-class TrunklineClient(LeadCalls, CatalogCalls):
+class TrunklineClient(LeadCalls, CampaignCalls, ReminderCalls, CatalogCalls):
     """Use it as `async with`, or call `close` at the end."""
 
     def __init__(self, base_url: str, api_key: str, *, timeout_s: float = 10.0):

@@ -85,7 +85,7 @@ class LeadCalls(Calls):
         """The same from bytes as they come: CSV (`text/csv`), JSON lines or a JSON array. Sent once, safe to repeat."""
         params: dict[str, str | int] = {"results": "problems", "atomic": "true" if atomic else "false"}
         answer = await self._transport.upload(f"{ROOT}/leads/bulk", body, content_type, params, timeout_s)
-        return _report(answer)
+        return report_of(answer)
 
     async def get_lead(self, lead_id: UUID | str) -> LeadWithAttempts:
         return await self._get(LeadWithAttempts, "leads", lead_id)
@@ -193,7 +193,7 @@ def _plain(value: object) -> str:
     return _moment(value) if isinstance(value, datetime) else str(value)
 
 
-def _report(answer: Mapping[str, Any]) -> UploadReport:
+def report_of(answer: Mapping[str, Any]) -> UploadReport:
     sums = {name: answer[name] for name in ("rows", "created", "existing", "conflict", "refused")}
     return UploadReport(**sums, problems=tuple(map(_problem, answer["results"])))
 

@@ -45,6 +45,80 @@ class Lead:
 
 
 @dataclass(frozen=True, slots=True)
+class Campaign:
+    """Many leads under one policy. `status` is DRAFT, RUNNING, PAUSED, STOPPING or STOPPED."""
+
+    id: UUID
+    merchant_id: str
+    name: str
+    status: str
+    pool: str
+    priority: int
+    max_attempts: int
+    starts_at: datetime | None
+    ends_at: datetime | None
+    stop_reason: str | None
+    started_at: datetime | None
+    stopped_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignProgress:
+    status: str
+    leads: int
+    waiting: int
+    to_be_retried: int
+    calling: int
+    finished: int
+    outcomes: dict[str, Any]
+    attempts: int
+    share: float
+    finished_per_minute: float
+    next_due_at: datetime | None
+    estimated_end_at: datetime | None
+    as_of: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Reminder:
+    """A call at a local time. `status` is ACTIVE, PAUSED or ENDED; `starts_at` and `next_wall` are wall times."""
+
+    id: UUID
+    merchant_id: str
+    phone: str = field(repr=False)
+    timezone: str
+    starts_at: datetime
+    rrule: str | None
+    message: str | None = field(repr=False)
+    status: str
+    next_wall: datetime | None
+    next_at: datetime | None
+    max_attempts: int
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """One call of a reminder. `state` is SCHEDULED, PROCESSING, COMPLETED, PENDING_RETRY, FAILED or SKIPPED."""
+
+    id: UUID
+    reminder_id: UUID
+    wall_at: datetime
+    scheduled_at: datetime
+    state: str
+    skip_reason: str | None
+    lead_id: UUID | None
+    attempt_count: int
+    max_attempts: int
+    next_retry_at: datetime | None
+    last_error: str | None
+    idempotency_key: str | None
+    external_call_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Attempt:
     """One dial of a lead."""
 

@@ -177,11 +177,17 @@ class Sender:
             time_limit_s=self._limits.time_limit_s,
             send_by_boottime_s=asked.boottime_s + intent.send_in_s + self._limits.late_max_s,
             not_after=intent.closes_at,
+            metadata=_spoken(intent),
         )
 
     def _callback(self, intent: Intent, kind: CallbackKind) -> str:
         base_url, keys = self._callbacks.base_url, self._callbacks.keys
         return callback_url(base_url, intent.carrier, kind, intent.attempt_id, keys, intent.account)
+
+
+def _spoken(intent: Intent) -> dict[str, str]:
+    told = {"assistant_id": intent.assistant_id, "message": intent.message}
+    return {name: value for name, value in told.items() if value}
 
 
 def _word(place: PlaceResult) -> str:

@@ -21,7 +21,13 @@ SELECT l.id, l.phone, l.timezone, l.merchant_id, l.reseller_id, l.campaign_id, l
                  WHERE c.scope IN ('kill_switch', 'promoter') AND (c.ends_at IS NULL OR c.ends_at > clock_timestamp())
                  ORDER BY c.scope LIMIT 1),
                 (SELECT 'database_went_back' FROM continuity AS c
-                 WHERE $7::uuid IS NOT NULL AND (c.installation IS DISTINCT FROM $7 OR c.beat < $8::bigint))) AS halted,
+                 WHERE $7::uuid IS NOT NULL AND (c.installation IS DISTINCT FROM $7 OR c.beat < $8::bigint)),
+                -- Of a campaign too: its first leads may come in the moment in which it is made, and a draft calls nobody.
+                (SELECT c.scope FROM controls AS c
+                 WHERE l.campaign_id IS NOT NULL AND c.scope = 'campaign'
+                   AND c.subject = l.merchant_id || '/' || l.campaign_id
+                   AND (c.ends_at IS NULL OR c.ends_at > clock_timestamp())
+                 LIMIT 1)) AS halted,
        (SELECT CASE WHEN d.merchant_id IS NOT NULL THEN 'merchant'
                     WHEN d.reseller_id IS NOT NULL THEN 'reseller' ELSE 'platform' END
         FROM do_not_call AS d
@@ -30,7 +36,10 @@ SELECT l.id, l.phone, l.timezone, l.merchant_id, l.reseller_id, l.campaign_id, l
                OR (d.reseller_id = l.reseller_id AND (d.merchant_id IS NULL OR d.merchant_id = l.merchant_id)))
         LIMIT 1) AS listed_by,
        (SELECT p.checks_hash FROM prechecks AS p
-        WHERE p.lead_id = l.id AND p.passed_until > clock_timestamp()) AS passed_checks
+        WHERE p.lead_id = l.id AND p.passed_until > clock_timestamp()) AS passed_checks,
+       -- Vapi's own assistant talks, and knows only what comes with the request. Other agents ask for their context.
+       CASE WHEN n.carrier = 'vapi' THEN l.payload ->> 'assistant_id' END AS assistant_id,
+       CASE WHEN n.carrier = 'vapi' THEN l.payload ->> 'message' END AS message
 FROM bounds
 CROSS JOIN unnest($1::uuid[], $2::int[], $3::bigint[], $4::uuid[]) AS g (lead_id, version, granted_ms, number_id)
 JOIN leads AS l ON l.id = g.lead_id
