@@ -134,6 +134,11 @@ async def test_a_lead_granted_twice_in_one_batch_is_dialled_once(dialing: Dialin
         ("UPDATE numbers SET status = 'draining'", "number_not_active"),
         ("DELETE FROM numbers", "number_not_active"),
         ("UPDATE numbers SET max_channels = 2", "above_maximum"),
+        # Moved into a pool of somebody else's, which the match has not heard of.
+        (
+            "INSERT INTO pools (id, name) VALUES ('other', 'Other'); UPDATE numbers SET pool_id = 'other'",
+            "number_changed",
+        ),
     ],
 )
 async def test_a_number_that_may_not_dial_is_left_alone(dialing: Dialing, change: str, subject: str) -> None:

@@ -440,6 +440,19 @@ async def test_race_8_after_a_lost_commit_reply_nothing_is_sent_and_the_attempt_
     assert len((await dialing.intend(dialing.grant(lead, 1, version=3))).committed) == 1
 
 
+async def test_race_8_a_lead_that_was_aborted_before_its_attempt_was_disowned_is_called_no_more(
+    dialing: Dialing,
+) -> None:
+    lead = await dialing.lead()
+    first, batch = await dialing.half_an_intent(dialing.grant(lead))
+    await dialing.commit(first)
+    await dialing.run("UPDATE leads SET cancel_requested_at = now(), cancel_reason = 'sold out'")
+    assert await disown(dialing.database, batch.attempts, "another dialer") == []
+    found = await dialing.lead_row(lead)
+    assert (found["status"], found["outcome"], found["outcome_reason"]) == ("FINISHED", "ABORTED", "sold out")
+    assert found["finished_at"] is not None
+
+
 async def test_race_8_disowning_waits_for_the_commit_that_is_in_flight(dialing: Dialing) -> None:
     """A reader would see nothing and call the lead again."""
     first, batch = await dialing.half_an_intent(dialing.grant(await dialing.lead()))

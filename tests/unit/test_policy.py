@@ -101,6 +101,13 @@ def test_who_asked_to_be_called_later_is_called_then() -> None:
     assert after_facts(asked, Budget(2, 2, 0), now=NOW) == Finish(Outcome.ANSWERED, None, "LATER")
 
 
+@pytest.mark.parametrize("wrong", [timedelta(seconds=-1), timedelta(days=-365), timedelta(days=367)])
+def test_a_time_that_nobody_can_have_asked_for_is_not_heeded(wrong: timedelta) -> None:
+    """Neither at once, nor in a hundred years: the usual rule decides."""
+    asked = facts(agent=AgentFacts("LATER", callback_at=NOW + wrong))
+    assert after_facts(asked, Budget(1, 2, 0), now=NOW) == Finish(Outcome.ANSWERED, None, "LATER")
+
+
 def test_fault_23_a_lead_that_no_carrier_takes_ends_without_using_its_attempts() -> None:
     assert after_refusal("21211", Budget(1, 1, 0)) == Retry(60, carrier_error=True, counted=False)
     assert after_refusal("21211", Budget(1, 1, 1)) == Retry(120, carrier_error=True, counted=False)

@@ -44,6 +44,8 @@ def judge(case: Case, stopped: Stopped) -> Answer | None:
         return _channel(case, "number_not_active")
     if (case.number.carrier, case.number.account) != (case.lead.carrier, case.lead.account):
         return _channel(case, "number_changed")  # the account that is locked is not the one it has now
+    if case.number.pool_id not in (case.lead.pool_id, case.lead.overflow_pool_id):
+        return _channel(case, "number_changed")  # it may be another tenant's by now
     if case.grant.channel_no > case.number.max_channels:
         return _channel(case, "above_maximum")
     if case.policy is None:

@@ -6,7 +6,7 @@ Two ways lead here: the carrier's answer to our own request (`ResultWriter`), an
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TypeVar
 from uuid import UUID
 
@@ -19,12 +19,15 @@ from trunkline.leads.calling_policy import Effective, resolve
 from trunkline.leads.cancellation import Cancellation, after_cancellation
 from trunkline.leads.limits import day_of
 from trunkline.leads.retries import Retries
+from trunkline.leads.windows import Opening
 from trunkline.model import CallFacts, Decision, Entry, Finish, Outcome
 from trunkline.states import LeadStatus
 from trunkline.store import attempts
 from trunkline.store.attempts import Attempt, Cost, DueAgain
 from trunkline.store.database import Connection
-from trunkline.telemetry import metrics
+from trunkline.telemetry import get_logger, metrics
+
+log = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -121,7 +124,7 @@ class _Work:
             return
         assert attempt.read_at is not None, "read under its lock"
         due_at = attempt.read_at + timedelta(seconds=decision.delay_s)
-        opening = policy.opening(attempt.phone, attempt.timezone, due_at)
+        opening = _first_opening(policy, attempt, due_at)
         if opening is None:
             self.ends.append((attempt, NEVER_OPENS))
         else:
@@ -130,6 +133,15 @@ class _Work:
     @staticmethod
     def by_lead(work: Sequence[tuple[Attempt, T]]) -> dict[UUID, T]:
         return {attempt.lead_id: each for attempt, each in work if attempt.lead_id is not None}
+
+
+def _first_opening(policy: Effective, attempt: Attempt, due_at: datetime) -> Opening | None:
+    """A policy that cannot be reckoned with never opens: the end of a call is written whatever a tenant has set."""
+    try:
+        return policy.opening(attempt.phone, attempt.timezone, due_at)
+    except (ArithmeticError, ValueError, LookupError) as error:
+        log.error("policy.unreckonable", lead_id=str(attempt.lead_id), error=repr(error))
+        return None
 
 
 def _costs(

@@ -4,12 +4,14 @@
 carrier refused count separately: a lead that no carrier takes ends too.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from trunkline.leads.outcomes import CarrierFacts, Facts, Verdict, verdict
 from trunkline.leads.retries import DEFAULT, Retries
 from trunkline.model import Budget, Decision, Finish, Outcome, Retry
 
+# A later call that somebody asked for is within a year: a model that gets the year wrong is not taken at its word.
+CALLBACK_MAX = timedelta(days=366)
 # Nobody was reached, so it is worth another attempt unless a rule says otherwise.
 _UNREACHED = frozenset({Outcome.NO_ANSWER, Outcome.BUSY, Outcome.VOICEMAIL})
 
@@ -30,9 +32,13 @@ def after_facts(
     finish = Finish(found.outcome, found.reason, found.word)
     if facts.agent.opt_out or budget.attempt_count >= budget.max_attempts:
         return finish
-    if facts.agent.callback_at is not None and now is not None:
-        return Retry(max((facts.agent.callback_at - now).total_seconds(), 1.0))
-    return _retry(found, budget, retries) or finish
+    return _callback(facts.agent.callback_at, now) or _retry(found, budget, retries) or finish
+
+
+def _callback(at: datetime | None, now: datetime | None) -> Retry | None:
+    if at is None or now is None or not timedelta(0) < at - now <= CALLBACK_MAX:
+        return None
+    return Retry(max((at - now).total_seconds(), 1.0))
 
 
 def _retry(found: Verdict, budget: Budget, retries: Retries) -> Retry | None:

@@ -80,6 +80,7 @@ def _number(row: Any) -> LockedNumber | None:
         row["max_channels"],
         row["starts_per_s"],
         "active",
+        row["pool_id"],
         may_count=True,
     )
 

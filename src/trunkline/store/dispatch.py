@@ -50,6 +50,9 @@ class LockedLead:
     max_attempts: int
     due_at: datetime
     closes_at: datetime | None
+    # Whose numbers may carry it.
+    pool_id: str
+    overflow_pool_id: str | None
     merchant_max_concurrent: int | None
     # Of the granted number, read without a lock; None if there is no such number.
     carrier: str | None
@@ -75,6 +78,7 @@ class LockedNumber:
     max_channels: int
     starts_per_s: float | None
     status: str
+    pool_id: str
     # Whether its calls may be counted under this lock: see `lock_limits.sql`.
     may_count: bool
 

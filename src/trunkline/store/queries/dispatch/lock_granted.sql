@@ -14,7 +14,7 @@ WITH bounds AS MATERIALIZED (
            set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)
 )
 SELECT l.id, l.phone, l.timezone, l.merchant_id, l.reseller_id, l.campaign_id, l.attempt_count, l.max_attempts,
-       l.due_at, l.closes_at, m.max_concurrent AS merchant_max_concurrent, n.carrier, n.account, clock_timestamp() AS now,
+       l.due_at, l.closes_at, l.pool_id, o.overflow_pool_id, m.max_concurrent AS merchant_max_concurrent, n.carrier, n.account, clock_timestamp() AS now,
        -- Is starting calls allowed at all, and is this that database, not an earlier moment of it? Asked here, where no
        -- process's view of the controls can be late.
        coalesce((SELECT c.scope FROM controls AS c
@@ -44,6 +44,7 @@ FROM bounds
 CROSS JOIN unnest($1::uuid[], $2::int[], $3::bigint[], $4::uuid[]) AS g (lead_id, version, granted_ms, number_id)
 JOIN leads AS l ON l.id = g.lead_id
 JOIN merchants AS m ON m.id = l.merchant_id
+JOIN pools AS o ON o.id = l.pool_id
 LEFT JOIN numbers AS n ON n.id = g.number_id
 WHERE l.status = 'BACKLOG' AND l.version = g.version AND l.due_at <= clock_timestamp()
   AND (g.granted_ms IS NULL OR to_timestamp(g.granted_ms / 1000.0) > clock_timestamp() - interval '3 seconds')
