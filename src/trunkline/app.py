@@ -266,6 +266,9 @@ class Platform:
             batch_max=settings.reminders.batch_max,
         )
         self.checker = Checker(database, bus, clock, self.carriers, self.inbox, check_limits, settler)
+        self.channels = ChannelReconciler(
+            database, bus, self.controls, rollout, grant_ttl_s=settings.dispatch.grant_ttl_s
+        )
         self._loops: dict[str, list[Loop]] = {
             "api": [],
             "dispatcher": [self.pod_room, self.dialer],
@@ -277,9 +280,7 @@ class Platform:
                 Rebuilder(database, bus, self.controls, rollout),
                 Loader(database, bus, jitter_max_s=settings.dispatch.loader_jitter_max_s),
                 Refiller(database, bus),
-                ChannelReconciler(
-                    database, bus, self.controls, rollout, grant_ttl_s=settings.dispatch.grant_ttl_s
-                ),
+                self.channels,
                 self.checker,
                 HangUps(database, self.carriers),
                 self.precheck_walk,
@@ -476,6 +477,7 @@ class Platform:
                 jobs=self.job_face,
                 accounts=self.accounts,
                 inbox=self.inbox,
+                free_dead_channels=self.channels.free_dead,
                 reminders=ReminderRules(self.reminders.horizon_s, self.settings.reminders.attempts_max),
             ),
             [

@@ -66,6 +66,20 @@ async def test_flags_and_alarms(run: Run) -> None:
     assert answer(await run("alarms", "--all"))["items"] == []
 
 
+async def test_channels_that_nobody_holds_are_freed_with_a_reason(database_url: str) -> None:
+    async def free() -> int:
+        return 64
+
+    async with open_api(database_url, free_dead_channels=free) as world, serve(world.app) as url:
+        command = ["--url", url, "--key", ADMIN_KEY, "--json"]
+        freeing = [*command, "free-channels", "--reason", "no call is live"]
+        assert answer(await asyncio.to_thread(CliRunner().invoke, app, freeing)) == {"freed": 64}
+        lines = answer(await asyncio.to_thread(CliRunner().invoke, app, [*command, "audit"]))["items"]
+        assert ("channels.freed", "no call is live") in [(line["action"], line["reason"]) for line in lines]
+        refused = await world.tenant("a").post("/api/v1/channels/free", {"reason": "mine"})
+        assert refused.status == 403
+
+
 async def test_people_get_a_table(run: Run, world: ApiWorld) -> None:
     async with serve(world.app) as url:
         command = ["--url", url, "--key", ADMIN_KEY, "flags"]

@@ -11,19 +11,22 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from asyncpg import LockNotAvailableError
 
 from trunkline.bus import channels, schedule
 from trunkline.bus.connection import connect as connect_bus
 from trunkline.clock import SystemClock
 from trunkline.dispatch import batches as batches_module
+from trunkline.dispatch import intent as intent_module
 from trunkline.dispatch.dialer import Dialer
 from trunkline.dispatch.intent import Intents, intend
 from trunkline.errors import BusUnavailable
 from trunkline.loops.channels import ChannelReconciler
-from trunkline.model import Grant
+from trunkline.model import Entry, Grant
 from trunkline.states import AttemptState
 from trunkline.store import attempts
 from trunkline.store.attempts import Result
+from trunkline.store.database import UNAVAILABLE
 from trunkline.store.database import connect as connect_database
 from trunkline.telephony.carrier import Accepted, CallOrder, InDoubt, PlaceResult, Rejected, Throttled
 from trunkline.testing.proxy import TcpProxy
@@ -223,6 +226,61 @@ async def test_race_1_08_an_intent_whose_commit_was_not_answered_is_never_sent(s
         assert await stage.dial(dialer) == 1
         assert len(stage.carrier.orders) == 1
         await dialer._database.close()
+
+
+async def test_grants_whose_intent_found_no_postgres_are_given_back(stage: Stage) -> None:
+    """Valkey goes on matching meanwhile: what each round took would be held by nobody."""
+    async with TcpProxy.before(stage.dialing.url) as proxy:
+        dialer = await dialer_behind(proxy, stage)
+        await dialer.run_once()  # it is connected, and knows the clocks
+        leads = await stage.dialing.leads(3)
+        await stage.loader.run_once()
+        proxy.refuse()
+        proxy.cut()
+        for _ in range(2):
+            with pytest.raises(UNAVAILABLE):
+                await dialer.run_once()
+            assert await stage.held() == set()
+        await proxy.heal()
+        assert await stage.dial(dialer) == len(leads)
+        await dialer._database.close()
+
+
+async def test_a_batch_that_fails_half_way_sends_what_is_committed_and_gives_back_the_rest(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock broke the batch; then Postgres went away between the second lead and the third."""
+    await stage.dialing.leads(3)
+    truly_intend, alone = intent_module._intend, 0
+
+    async def with_trouble(database: Any, grants: Sequence[Grant], *more: Any) -> Intents:
+        nonlocal alone
+        if len(grants) > 1:
+            raise LockNotAvailableError("somebody has the lock")
+        alone += 1
+        if alone == 3:
+            raise ConnectionResetError
+        return await truly_intend(database, grants, *more)
+
+    monkeypatch.setattr(intent_module, "_intend", with_trouble)
+    assert await stage.dial() == 2
+    assert len(stage.carrier.orders) == 2
+    assert await stage.held() == await stage.truly_held()
+
+
+async def test_grants_beside_a_lead_whose_window_closed_are_dialled_also_if_that_cannot_be_written(
+    stage: Stage,
+) -> None:
+    closed, _ = await stage.dialing.leads(2)
+    await stage.dialing.run("UPDATE leads SET closes_at = due_at WHERE id = $1", closed)
+
+    async def no_postgres(_: object) -> Sequence[Entry]:
+        raise ConnectionResetError
+
+    dialer = stage.another_dialer()
+    dialer._next_opening = no_postgres
+    assert await stage.dial(dialer) == 1
+    assert await stage.held() == await stage.truly_held()
 
 
 async def test_answers_whose_commit_was_not_answered_are_written_once(stage: Stage) -> None:

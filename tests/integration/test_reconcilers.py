@@ -236,6 +236,47 @@ async def test_healing_that_would_free_very_much_stops(stage: Stage) -> None:
     assert len(await channels.holders(stage.bus)) == 60
 
 
+async def sixty_granted(stage: Stage) -> tuple[Grant, ...]:
+    for _ in range(60):
+        await stage.lead()
+    await Loader(stage.database, stage.bus).run_once()
+    return await stage.match(60)
+
+
+@pytest.fixture
+async def reconciler(stage: Stage) -> ChannelReconciler:
+    """One that has looked before anything was granted, and takes every grant for a dead dialer's."""
+    async with stage.database.connection() as conn:
+        await conn.execute("UPDATE numbers SET max_channels = 100")
+    reconciler = ChannelReconciler(stage.database, stage.bus, open_controls(), grant_ttl_s=-1)
+    await reconciler.run_once()
+    return reconciler
+
+
+async def test_grants_that_were_never_dialled_return_however_many_they_are(
+    stage: Stage, reconciler: ChannelReconciler
+) -> None:
+    """Postgres was away: every grant of the meantime came to nothing."""
+    assert len(await sixty_granted(stage)) == 60
+    assert await reconciler.run_once() == 60
+    assert len(await stage.match(60)) == 60
+
+
+async def test_calls_that_postgres_has_forgotten_keep_their_channels_until_a_person_frees_them(
+    stage: Stage, reconciler: ChannelReconciler
+) -> None:
+    for grant in await sixty_granted(stage):
+        await stage.attempt(grant)
+    assert await reconciler.run_once() == 0
+    async with stage.database.connection() as conn:
+        await conn.execute("DELETE FROM attempts")
+        await conn.execute("UPDATE leads SET status = 'BACKLOG', version = 1")
+    assert await reconciler.run_once() == 0
+    assert len(await channels.holders(stage.bus)) == 60
+    assert await reconciler.free_dead() == 60
+    assert len(await stage.match(60)) == 60
+
+
 async def test_race_1_16_calls_that_truly_ended_are_freed_however_many_they_are(stage: Stage) -> None:
     """Their ends came while Valkey was away: the carrier has told of each of them."""
     ended = [new_id() for _ in range(60)]

@@ -88,6 +88,8 @@ class ApiDeps:
     accounts: AccountDesk | None = None
     # Without it nothing is appended to mailboxes.
     inbox: Inbox | None = None
+    # Frees the channels that Valkey holds for attempts that Postgres does not have; how many. None: cannot.
+    free_dead_channels: Callable[[], Awaitable[int]] | None = None
     reminders: ReminderRules = ReminderRules()
 
 

@@ -183,6 +183,13 @@ def alarms(
 
 
 @app.command()
+def free_channels(ctx: Context, reason: Reason) -> None:
+    """Free the channels that Valkey holds for calls that Postgres does not know, however many they are."""
+    remote = _remote(ctx)
+    remote.show(remote.ask(lambda api: api.post(f"{ROOT}/channels/free", {"reason": reason})), ("freed",))
+
+
+@app.command()
 def audit(ctx: Context, action: str = "", limit: Limit = 50) -> None:
     """Who changed what, newest first."""
     remote = _remote(ctx)

@@ -129,9 +129,9 @@ _ALL = (
         "mass_free_breaker",
         Severity.URGENT,
         "A reconciler would have freed more than 50 channels and a fifth of those held, without the carrier's word on "
-        "each. It stopped instead.",
-        "Find out why so many holders look dead: a database that went back, a lost table, a wrong clock. Restart the "
-        "reconciler when it is understood.",
+        "each. It stopped instead: the channels are not used, and the leads that hold them wait.",
+        "Find out why so many holders look dead: a database that went back, a lost table, a wrong clock. When it is "
+        "understood and no call of theirs is live, free them: `trunkline control free-channels`.",
         Reported(quiet_s=600),
         subject="reconciler",
     ),

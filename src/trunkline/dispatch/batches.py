@@ -14,6 +14,7 @@ from uuid import UUID
 
 from trunkline.bus import channels, schedule
 from trunkline.bus.connection import Bus
+from trunkline.bus.schedule import GiveBack, Return
 from trunkline.clock import Clock
 from trunkline.crashpoint import crash_point
 from trunkline.dispatch import returns
@@ -104,7 +105,12 @@ class Batches:
     async def _intend(self, grants: Sequence[Grant]) -> Intents:
         asked = Asked.now(self._clock)
         with span("dispatch.intent") as step:
-            intents = await intend(self._database, grants, self._identity, self._rules)
+            try:
+                intents = await intend(self._database, grants, self._identity, self._rules)
+            except Exception:
+                # Nothing was written. Kept, these channels would be held by nobody, and more with every round.
+                await self._return(grants)
+                raise
             step.add(granted=len(grants), committed=len(intents.committed))
         crash_point("dialer.after_intent")
         for intent in intents.committed:
@@ -151,6 +157,20 @@ class Batches:
             # The holder without an attempt is found by the reconciler.
             log.error("dialer.ask_failed", error=str(error), exc_info=error)
 
+    async def _return(self, grants: Sequence[Grant]) -> None:
+        """As if they had not been granted: the leads keep their places."""
+        unused = [GiveBack(grant.attempt_id, Return.AGAIN) for grant in grants]
+        try:
+            await schedule.give_back(self._bus, unused, clock_offset_ms=self._offset.last_ms)
+        except BusUnavailable as error:
+            log.warning("dialer.grants_not_returned", count=len(grants), reason=str(error))
+
+    async def _offset_ms(self) -> int:
+        try:
+            return await self._offset.ms()
+        except UNAVAILABLE:
+            return self._offset.last_ms
+
     async def _give_back(self, refused: Sequence[Refusal]) -> None:
         """Tell Valkey what Postgres refused and why, so that the same is not granted again at once."""
         if not refused:
@@ -158,7 +178,7 @@ class Batches:
         if any(refusal.reason in _OF_CLOCKS for refusal in refused):
             self._offset.doubt()
         try:
-            offset_ms = await self._offset.ms()
+            offset_ms = await self._offset_ms()
             await schedule.give_back(self._bus, returns.give_backs(refused), clock_offset_ms=offset_ms)
             await channels.hold(self._bus, returns.true_holders(refused))
             await schedule.add(self._bus, returns.moved_entries(refused), clock_offset_ms=offset_ms)
@@ -168,7 +188,7 @@ class Batches:
     async def _tell(self, due_again: Sequence[Entry], freed: Sequence[UUID]) -> None:
         try:
             await channels.release(self._bus, freed)
-            await schedule.add(self._bus, due_again)
+            await schedule.add(self._bus, due_again, clock_offset_ms=await self._offset_ms())
         except BusUnavailable as error:
             log.warning("dialer.disowned_untold", count=len(freed), reason=str(error))
 

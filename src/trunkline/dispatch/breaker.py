@@ -1,6 +1,7 @@
 """The mass-free breaker: a healer that is about to free very much is more likely wrong than right.
 
-Counted are only frees that the carrier has not confirmed call by call. After an outage in which two hundred calls
+Counted are only frees that nothing confirms: neither the carrier, call by call, nor the certainty that nothing was
+dialled. After an outage in which two hundred calls
 truly ended, two hundred channels are free, and healing must not stop.
 """
 

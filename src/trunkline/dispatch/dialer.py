@@ -141,8 +141,16 @@ class Dialer(Loop):
         self._next_in_s = match.next_in_s
         _measure(match.grants)
         if match.closed:
-            await schedule.add(self._bus, await self._next_opening(match.closed))
+            await self._reopen(match.closed)
         return match.grants
+
+    async def _reopen(self, closed: Sequence[tuple[UUID, int]]) -> None:
+        """If it fails the loader brings these leads again. What was granted beside them must not be kept for it."""
+        try:
+            entries = await self._next_opening(closed)
+            await schedule.add(self._bus, entries, clock_offset_ms=self._offset.last_ms)
+        except Exception as error:
+            log.warning("dialer.reopen_failed", leads=len(closed), error=str(error))
 
     async def _fallback(self, room: int, error: BusUnavailable) -> Sequence[Grant]:
         """Postgres alone pairs leads with channels, once a second."""

@@ -49,8 +49,13 @@ async def intend(
     except (*CONTENDED, *UNACCEPTABLE) as error:
         log.warning("intent.batch_failed", grants=len(grants), error=str(error))
     intents = Intents()
-    for grant in grants:
-        intents += await _intend_alone(database, grant, dialer, rules, LOCK_TIMEOUT_ALONE_MS)
+    for place, grant in enumerate(grants):
+        try:
+            intents += await _intend_alone(database, grant, dialer, rules, LOCK_TIMEOUT_ALONE_MS)
+        except Exception as error:
+            # Those before it are committed and have to be sent; the rest is given back.
+            log.warning("intent.rest_failed", grants=len(grants) - place, error=str(error))
+            return intents + Intents(refused=tuple(map(_contended, grants[place:])))
     return intents
 
 

@@ -25,6 +25,11 @@ class ClockOffset:
             self._measured_at_s = time.monotonic()
         return self._offset_ms
 
+    @property
+    def last_ms(self) -> int:
+        """As it was last measured, for whoever cannot measure now."""
+        return self._offset_ms
+
     def doubt(self) -> None:
         """Postgres said otherwise than Valkey: somebody has set a clock, and the next use measures anew."""
         self._measured_at_s = float("-inf")

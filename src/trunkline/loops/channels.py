@@ -7,11 +7,17 @@
 
 The two are read in this order on purpose: Valkey first, Postgres second. A grant that becomes an attempt in between is
 then seen in both; the other way round it would look like a dead dialer's.
+
+Many dead holders at once are more likely our error than the truth (`dispatch/breaker.py`), with one exception: a grant
+made while this process was looking, which no look ever saw with an attempt. The intent refuses grants over 3 s, so an
+older one was not dialled and never will be. What Postgres once had and has no longer is kept until a person says so
+(`free_dead`).
 """
 
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from uuid import UUID
 
 from trunkline.bus import channels, epoch, schedule
 from trunkline.bus.connection import Bus
@@ -50,6 +56,9 @@ class ChannelReconciler(Loop):
         self._database = database
         self._bus = bus
         self._grant_ttl_s = grant_ttl_s
+        # Since the first look, and the holders that some look saw with an attempt.
+        self._looking_since_ms = float("inf")
+        self._intended: set[UUID] = set()
 
     async def run_once(self) -> int:
         """How many limits and holders had to be changed."""
@@ -60,14 +69,13 @@ class ChannelReconciler(Loop):
             wanted = await configuration.read(conn, self._controls, self._rollout)
             truth = await store_schedule.holders(conn)
             now_ms = await store_schedule.clock_s(conn) * 1000
+        self._remember(believed, truth, now_ms)
         changed = await channels.configure(self._bus, wanted)
         # Only what is missing here: a call that ended after Postgres was read must not get its channel back.
         known = {holder.attempt_id for holder in believed}
         written = await channels.hold(self._bus, [h for h in truth if h.attempt_id not in known])
-        true_ids = {holder.attempt_id for holder in truth}
-        oldest_ms = now_ms - self._grant_ttl_s * 1000
-        dead = [h for h in believed if h.attempt_id not in true_ids and h.granted_ms < oldest_ms]
-        given_back = await self._give_back(dead, held=len(believed))
+        dead = self._dead(believed, truth, now_ms)
+        given_back = await self._give_back(await self._judged(dead, held=len(believed)))
         metrics.SCHEDULE_LEADS.set(await schedule.known(self._bus))
         metrics.CHANNEL_DRIFT.set(written + given_back)
         metrics.RECONCILER_FIXES.labels(self.name).inc(written + given_back)
@@ -82,21 +90,52 @@ class ChannelReconciler(Loop):
             async with asyncio.timeout(self.interval_s):
                 await self._controls.changed(self._generation)
 
-    async def _give_back(self, dead: Sequence[Holder], *, held: int) -> int:
-        """Leads of dead grants return to the schedule if Postgres still wants them called. A holder whose attempt has
-        ended was confirmed by the carrier; one without an attempt is only our own conclusion."""
+    async def free_dead(self) -> int:
+        """Free whatever Postgres does not have, however much it is: a person has found out why."""
+        await epoch.ensure(self._bus)
+        believed = await channels.holders(self._bus)
+        async with self._database.connection() as conn:
+            truth = await store_schedule.holders(conn)
+            now_ms = await store_schedule.clock_s(conn) * 1000
+        freed = await self._give_back(self._dead(believed, truth, now_ms))
+        log.warning("channels.freed_by_hand", freed=freed)
+        return freed
+
+    def _remember(self, believed: Sequence[Holder], truth: Sequence[Holder], now_ms: float) -> None:
+        self._looking_since_ms = min(self._looking_since_ms, now_ms)
+        self._intended |= {holder.attempt_id for holder in truth}
+        self._intended &= {holder.attempt_id for holder in believed}
+
+    def _dead(self, believed: Sequence[Holder], truth: Sequence[Holder], now_ms: float) -> list[Holder]:
+        true_ids = {holder.attempt_id for holder in truth}
+        oldest_ms = now_ms - self._grant_ttl_s * 1000
+        return [h for h in believed if h.attempt_id not in true_ids and h.granted_ms < oldest_ms]
+
+    async def _judged(self, dead: Sequence[Holder], *, held: int) -> Sequence[Holder]:
+        """Those that may be freed. A holder whose attempt has ended was confirmed by the carrier; one without an
+        attempt, unless it certainly never had one, is only our own conclusion."""
+        if not dead:
+            return dead
+        async with self._database.connection() as conn:
+            ended = await store_schedule.known_attempts(conn, [h.attempt_id for h in dead])
+        certain = [h for h in dead if h.attempt_id in ended or self._was_never_intended(h)]
+        unconfirmed = len(dead) - len(certain)
+        if not is_mass_free(unconfirmed, held):
+            return dead
+        metrics.MASS_FREES_STOPPED.inc()
+        log.critical("channels.mass_free_stopped", unconfirmed=unconfirmed, held=held)
+        detail = {"unconfirmed": unconfirmed, "held": held}
+        await raise_alarm(self._database, "mass_free_breaker", self.name, detail)
+        return certain
+
+    def _was_never_intended(self, holder: Holder) -> bool:
+        return holder.granted_ms > self._looking_since_ms and holder.attempt_id not in self._intended
+
+    async def _give_back(self, dead: Sequence[Holder]) -> int:
+        """Their leads return to the schedule if Postgres still wants them called."""
         if not dead:
             return 0
         async with self._database.connection() as conn:
-            confirmed = await store_schedule.known_attempts(conn, [h.attempt_id for h in dead])
-            if is_mass_free(len(dead) - len(confirmed), held):
-                metrics.MASS_FREES_STOPPED.inc()
-                unconfirmed = len(dead) - len(confirmed)
-                log.critical("channels.mass_free_stopped", unconfirmed=unconfirmed, held=held)
-                await raise_alarm(
-                    self._database, "mass_free_breaker", self.name, {"unconfirmed": unconfirmed, "held": held}
-                )
-                dead = [h for h in dead if h.attempt_id in confirmed]
             wanted = await store_schedule.places(conn, [h.lead_id for h in dead if h.lead_id])
         due = {lead_id: to_ms(entry.due_at) for lead_id, entry in wanted.items()}
         return await schedule.give_back(

@@ -7,7 +7,7 @@ Reseller `a` has the merchants `a1` and `a2`, reseller `b` has `b1`. There is a 
 each reseller, `a-pool` and `b-pool`, and one of each merchant, `a1-pool` and so on, with a number in each.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -265,6 +265,7 @@ async def open_api(
     limits: ApiLimits | None = None,
     hot_routes: tuple[HotRoute, ...] = (),
     probes: Mapping[str, Probe] | None = None,
+    free_dead_channels: Callable[[], Awaitable[int]] | None = None,
 ) -> AsyncIterator[ApiWorld]:
     database = await connect(database_url, pool_size=4)
     clock = ManualClock(SystemClock().now())
@@ -287,6 +288,7 @@ async def open_api(
         jobs=jobs,
         accounts=account_desk(database),
         inbox=inbox,
+        free_dead_channels=free_dead_channels,
     )
     world = ApiWorld(database, create_api(deps, hot_routes), clock, accepted, jobs)
     try:
