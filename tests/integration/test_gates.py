@@ -281,6 +281,7 @@ async def test_a_merchant_may_do_so_many_attempts_a_day_and_the_rest_wait_for_it
     assert (refusal.reason, refusal.subject, refusal.blocks) == (R.LIMIT, "attempts_per_day", Blocks.FLOW)
     assert refusal.until is not None
     assert refusal.until.strftime("%H:%M") == "18:30"
+    assert refusal.moved is None, "a million leads are not rewritten one by one: their flow waits"
     assert refused(await dialing.intend(dialing.grant(await dialing.lead()))).until == refusal.until
     assert len((await dialing.intend(dialing.grant(await dialing.lead(merchant="n")))).committed) == 1
 

@@ -1,5 +1,6 @@
 """What becomes of a refused grant: every reason blocks what it refused."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -7,7 +8,7 @@ import pytest
 
 from trunkline.bus.schedule import Return
 from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
-from trunkline.dispatch.returns import PAUSE_MS, give_backs, moved_entries, true_holders
+from trunkline.dispatch.returns import PARK_MAX_MS, PAUSE_MS, give_backs, moved_entries, true_holders
 from trunkline.model import Entry, Finish, Flow, Grant, Outcome
 
 UNTIL = datetime.fromtimestamp(2_000, UTC)
@@ -39,6 +40,13 @@ def refusal(
 def test_what_is_blocked_waits_until_its_time(blocks: Blocks, how: Return) -> None:
     (back,) = give_backs([refusal(blocks)])
     assert (back.attempt_id, back.how, back.until_ms) == (GRANT.attempt_id, how, 2_000_000)
+
+
+def test_a_flow_that_is_parked_for_hours_is_asked_about_once_a_minute() -> None:
+    """Whoever raises a merchant's daily limit does not wait for midnight."""
+    granted = replace(GRANT, granted_ms=1_000_000)
+    (back,) = give_backs([replace(refusal(Blocks.FLOW), grant=granted)])
+    assert (back.how, back.until_ms) == (Return.PARK, 1_000_000 + PARK_MAX_MS)
 
 
 def test_a_refusal_without_a_time_pauses_from_whatever_now_is_in_valkey() -> None:

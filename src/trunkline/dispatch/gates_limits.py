@@ -146,9 +146,9 @@ class Tally:
         used = self._days.get((case.lead.merchant_id, day.name), Used())
         attempts_max, micros_max = case.policy.attempts_per_day, case.policy.spend_per_day_micros
         if attempts_max is not None and used.attempts >= attempts_max:
-            return self._later(case, RefusalReason.LIMIT, "attempts_per_day", day.after_at, Blocks.FLOW)
+            return Answer(RefusalReason.LIMIT, Blocks.FLOW, day.after_at, "attempts_per_day")
         if micros_max is not None and used.micros + case.policy.price.reserved_micros > micros_max:
-            return self._later(case, RefusalReason.SPEND, "spend_per_day", day.after_at, Blocks.FLOW)
+            return Answer(RefusalReason.SPEND, Blocks.FLOW, day.after_at, "spend_per_day")
         return None
 
     def _at_once(self, case: Case) -> Answer | None:
@@ -241,7 +241,6 @@ class Tally:
         reason: RefusalReason,
         subject: str,
         free_at: datetime,
-        blocks: Blocks = Blocks.LEAD,
         *,
         ends: bool = False,
     ) -> Answer:
@@ -253,9 +252,8 @@ class Tally:
         opening = case.policy.opening(case.lead.phone, case.lead.timezone, free_at)
         if opening is None:
             return never_opens()
-        return Answer(
-            reason, blocks, opening.opens_at, subject, due_at=opening.opens_at, closes_at=opening.closes_at
-        )
+        opens_at = opening.opens_at
+        return Answer(reason, Blocks.LEAD, opens_at, subject, due_at=opens_at, closes_at=opening.closes_at)
 
 
 def _too_fast(pace: Pace) -> Answer:

@@ -9,6 +9,8 @@ from trunkline.model import Entry, Holder
 # A refusal without a time of its own is looked at again after this: Valkey and Postgres disagree, and one of the
 # reconcilers will find out who is right.
 PAUSE_MS = 1000
+# A flow whose merchant has used up its day is asked about once a minute all the same: the limit may have been raised.
+PARK_MAX_MS = 60_000
 
 
 def give_backs(refusals: Iterable[Refusal]) -> list[GiveBack]:
@@ -27,11 +29,16 @@ def _give_back(refusal: Refusal) -> GiveBack:
         case Blocks.PERSON:
             return GiveBack(attempt_id, Return.BEHIND, until_ms, behind=refusal.owner)
         case Blocks.FLOW:
-            return GiveBack(attempt_id, Return.PARK, until_ms)
+            return GiveBack(attempt_id, Return.PARK, _park_until_ms(refusal, until_ms))
         case Blocks.NUMBER | Blocks.ACCOUNT:
             return GiveBack(attempt_id, Return.REST, until_ms)
         case Blocks.LEAD:
             return GiveBack(attempt_id, Return.AGAIN, until_ms)
+
+
+def _park_until_ms(refusal: Refusal, until_ms: int) -> int:
+    granted_ms = refusal.grant.granted_ms
+    return min(until_ms, granted_ms + PARK_MAX_MS) if granted_ms else until_ms
 
 
 def true_holders(refusals: Iterable[Refusal]) -> list[Holder]:
