@@ -241,6 +241,15 @@ async def test_why_says_who_stopped_it_and_not_what_somebody_above_wrote(world: 
     assert "kill_switch: secret of the platform" in seen["platform"]
 
 
+async def test_why_a_lead_whose_merchant_another_system_still_calls(world: ApiWorld) -> None:
+    lead = await world.make_lead("a1")
+    switch = {"enabled": True, "percentage": 100, "merchants": {"a1": False}, "reason": "not yet"}
+    expect(await world.admin.request("PUT", "/api/v1/flags/event_dispatch", json=switch), 200)
+    found = await ask_why(world, lead)
+    assert closed(found) == ["event_dispatch"]
+    assert found["answer"] == "This platform does not call it: another system calls its leads."
+
+
 async def test_why_a_pool_without_a_free_channel(world: ApiWorld) -> None:
     lead = await world.make_lead("a1")
     async with world.database.connection() as conn:

@@ -305,6 +305,19 @@ async def test_a_changed_number_takes_effect_and_live_channels_stay(stage: Stage
     assert [grant.channel_no for grant in await stage.match()] == [3]
 
 
+async def test_a_campaigns_limit_is_known_to_the_match(stage: Stage) -> None:
+    """Else every grant over it would be refused by the intent, a second at a time."""
+    campaign = uuid4()
+    async with stage.database.connection() as conn:
+        await conn.execute(
+            "INSERT INTO policies (scope, subject, policy, updated_by) VALUES ('campaign', $1, $2, 'test')",
+            f"m/{campaign}",
+            {"max_concurrent": 1},
+        )
+        caps = await store_schedule.caps(conn)
+    assert caps == {f"c/m/{campaign}": 1}
+
+
 async def test_lost_memory_is_rebuilt_with_channels_and_schedule(stage: Stage) -> None:
     await stage.lead()
     await Loader(stage.database, stage.bus).run_once()

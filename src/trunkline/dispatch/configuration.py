@@ -18,12 +18,11 @@ _SUBJECTS = {Scope.RESELLER: "r", Scope.MERCHANT: "m", Scope.CAMPAIGN: "c"}
 
 async def read(conn: Connection, controls: Controls, rollout: Rollout | None = None) -> Configuration:
     numbers = await schedule.numbers(conn)
-    caps = await schedule.merchant_caps(conn)
     left_out = await rollout.left_out(conn) if rollout else ()
     return Configuration(
         numbers=tuple(_allowed(limit, carrier, controls) for limit, carrier in numbers),
         weights=await schedule.weights(conn),
-        caps={f"m/{merchant}": cap for merchant, cap in caps.items()},
+        caps=await schedule.caps(conn),
         stops={f"m/{merchant}": LEFT_OUT for merchant in left_out} | stops(controls),
     )
 

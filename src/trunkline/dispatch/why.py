@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from trunkline.control.flags import EVENT_DISPATCH, decide
 from trunkline.dispatch import gates
 from trunkline.dispatch.gates import Case
 from trunkline.dispatch.gates_limits import Tally, no_account_pace, questions
@@ -15,9 +16,11 @@ from trunkline.dispatch.policies import Owner, Policies
 from trunkline.dispatch.refusals import Answer
 from trunkline.leads.calling_policy import Effective
 from trunkline.model import Grant
-from trunkline.store import decisions, limits
+from trunkline.store import decisions, flags, limits
 from trunkline.store.database import Connection
 from trunkline.store.decisions import Decision, Standing, StopOfLead
+from trunkline.store.dispatch import LockedLead
+from trunkline.store.flags import Flag
 from trunkline.store.tenants import Tenant
 
 _NOBODY = UUID(int=0)
@@ -56,6 +59,7 @@ async def why(conn: Connection, policies: Policies, tenant: Tenant, lead_id: UUI
     policy = (await policies.of(conn, [owner]))[owner]
     checks = (
         *_first_checks(standing, tenant, await decisions.stops(conn, standing.lead)),
+        *_left_out(standing.lead, await flags.list_flags(conn)),
         *(await _policy_checks(conn, standing, policy)),
         _channel(standing),
     )
@@ -77,6 +81,17 @@ def _first_checks(standing: Standing, tenant: Tenant, stops: Sequence[StopOfLead
     yield Check(
         "do_not_call", lead.listed_by is None, lead.listed_by and f"on the list of the {lead.listed_by}"
     )
+
+
+def _left_out(lead: LockedLead, stored: Sequence[Flag]) -> Iterator[Check]:
+    """As our own store has the flag; what a hosted service says is known to the dialers alone."""
+    for flag in stored:
+        if flag.name != EVENT_DISPATCH.name:
+            continue
+        is_on, _ = decide(
+            flag, reseller_id=lead.reseller_id, merchant_id=lead.merchant_id, key=lead.merchant_id
+        )
+        yield Check("event_dispatch", is_on, None if is_on else "another system calls its leads")
 
 
 def _stop_in_words(stop: StopOfLead, tenant: Tenant) -> str:
@@ -126,6 +141,7 @@ def _settled(standing: Standing) -> str:
 _SENTENCES = {
     "due": "It is not due yet.",
     "control": "Calls are stopped",
+    "event_dispatch": "This platform does not call it",
     "attempts": "All of its attempts are used up",
     "do_not_call": "The person must not be called",
     "policy": "Nobody is called under its rules",

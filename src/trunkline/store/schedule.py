@@ -90,8 +90,9 @@ async def weights(conn: Connection) -> dict[str, int]:
     return {row["id"]: row["weight"] for row in await conn.fetch(_WEIGHTS)}
 
 
-async def merchant_caps(conn: Connection) -> dict[str, int]:
-    return {row["id"]: row["max_concurrent"] for row in await conn.fetch(_CAPS)}
+async def caps(conn: Connection) -> dict[str, int]:
+    """By subject: `m/<merchant>`, `c/<merchant>/<campaign>`."""
+    return {row["subject"]: row["cap"] for row in await conn.fetch(_CAPS)}
 
 
 async def waiting_merchants(conn: Connection) -> list[tuple[str, str]]:
