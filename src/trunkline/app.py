@@ -70,6 +70,7 @@ from trunkline.jobs.platform.outgoing import Outgoing
 from trunkline.jobs.poker import Poker
 from trunkline.jobs.recurring import declared_schedules
 from trunkline.jobs.service import JobConfig, JobService
+from trunkline.leads.retries import Retries
 from trunkline.loops.alarms import AlarmLoop, Announce
 from trunkline.loops.base import Loop
 from trunkline.loops.channels import ChannelReconciler
@@ -176,7 +177,7 @@ class Platform:
         ]
 
         # Due leads meet free channels and are dialled.
-        policies = Policies()
+        policies = Policies(usual_retries=Retries(base_s=settings.reminders.retry_base_s))
         settler = Settler(policies)
         self.results = ResultWriter(database, bus, settler)
         sender = Sender(

@@ -280,3 +280,10 @@ def test_where_a_number_does_not_tell_all_zones_of_its_country_must_be_open() ->
     assert opening.closes_at is not None
     assert opening.opens_at >= at("2025-06-03T09:00", "Australia/Perth")
     assert opening.closes_at <= at("2025-06-03T18:00", "Australia/Lord_Howe")
+
+
+def test_where_no_layer_speaks_of_retries_the_usual_ones_hold() -> None:
+    usual = Retries(base_s=5)
+    assert resolve(usual_retries=usual).retries is usual
+    own = CallingPolicy(retries=Retries(base_s=7))
+    assert resolve(merchant=own, usual_retries=usual).retries.base_s == 7

@@ -8,6 +8,7 @@ from uuid import UUID
 from pydantic import ValidationError
 
 from trunkline.leads.calling_policy import EMPTY, CallingPolicy, Effective, resolve
+from trunkline.leads.retries import DEFAULT, Retries
 from trunkline.store import policy
 from trunkline.store.database import Connection
 from trunkline.store.policy import PolicyKey
@@ -51,8 +52,9 @@ class _Layer:
 
 
 class Policies:
-    def __init__(self, fresh_s: float = FRESH_S):
+    def __init__(self, fresh_s: float = FRESH_S, usual_retries: Retries = DEFAULT):
         self._fresh_s = fresh_s
+        self._usual_retries = usual_retries
         self._layers: dict[PolicyKey, _Layer] = {}
         self._resolved: dict[tuple[tuple[PolicyKey, int], ...], Effective] = {}
 
@@ -93,7 +95,7 @@ class Policies:
             policies = [layer.policy for layer in layers if layer.policy is not None]
             if len(policies) < len(layers):
                 return None
-            known = self._resolved[name] = resolve(*policies)
+            known = self._resolved[name] = resolve(*policies, usual_retries=self._usual_retries)
         return known
 
 

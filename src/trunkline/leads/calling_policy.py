@@ -176,6 +176,8 @@ def resolve(
     reseller: CallingPolicy = EMPTY,
     merchant: CallingPolicy = EMPTY,
     campaign: CallingPolicy = EMPTY,
+    *,
+    usual_retries: Retries = DEFAULT,
 ) -> Effective:
     layers = (platform, reseller, merchant, campaign)
     known = known_packs(platform.edited_packs or ())
@@ -194,7 +196,7 @@ def resolve(
         campaign_starts_per_s=campaign.starts_per_s,
         timezone=_nearest([layer.timezone for layer in layers]),
         price=_nearest([layer.price for layer in layers]) or Price(),
-        retries=_nearest([layer.retries for layer in layers]) or DEFAULT,
+        retries=_nearest([layer.retries for layer in layers]) or usual_retries,
         prechecks=prechecks,
         checks_hash=fingerprint(prechecks),
         recent_contact=_nearest([layer.recent_contact for layer in layers]),

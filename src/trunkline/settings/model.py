@@ -427,6 +427,14 @@ class Reminders(Group):
         ge=1,
         le=1000,
     )
+    retry_base_s: Seconds = env(
+        "RETRY_BASE_DELAY_SECONDS",
+        "60s",
+        "How long any lead waits after its first failed attempt, doubled after each further one, unless a policy says "
+        "otherwise. `1s` to `24h`.",
+        ge=1,
+        le=86_400,
+    )
     attempts_max: int = env(
         "RETRY_MAX_ATTEMPTS", 3, "Attempts of an occurrence, unless its reminder says otherwise.", ge=1, le=20
     )

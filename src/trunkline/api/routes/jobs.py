@@ -127,6 +127,7 @@ class ExportIn(Body):
 
     merchant_id: ObjectId | None = Field(None, description="Only leads of this merchant.")
     status: LeadStatus | None = Field(None, description="Only leads with this status.")
+    campaign_id: UUID | None = Field(None, description="Only leads of this campaign.")
 
 
 @router.get("", response_model=PageOut[JobOut], responses=READ_ERRORS, summary="List jobs")
@@ -208,9 +209,8 @@ async def create_export(body: ExportIn, who: LeadsKey, api: Deps) -> Job:
     face = face_of(api)
     async with api.store.writing() as tx:
         owner = await owner_of(tx, who, None, body.merchant_id)
-        enqueued = await face.outbox.enqueue(
-            tx, EXPORT, Export(owner.merchant_id, body.status), concurrency_key="export", tenant=owner
-        )
+        wanted = Export(owner.merchant_id, body.status, body.campaign_id)
+        enqueued = await face.outbox.enqueue(tx, EXPORT, wanted, concurrency_key="export", tenant=owner)
         await record(tx, who, "export.requested", enqueued.id, owner)
         job = found(await job_admin.get(tx, who.tenant, enqueued.id), "job")
     face.outbox.poke(enqueued)

@@ -15,8 +15,10 @@ from trunkline.api.ownership import record
 from trunkline.api.paging import LAST_ID, Cursors, Page, PageOut, PageQuery
 from trunkline.api.principal import Principal
 from trunkline.api.routes.leads import bring, e164
+from trunkline.api.routes.policy import above_merchant, put_layer
 from trunkline.dispatch.policies import campaign_key
 from trunkline.leads import ingest, phones
+from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.leads.ingest import FieldProblem, ObjectId, Refused, Text
 from trunkline.reminders import changes, making
 from trunkline.reminders.request import (
@@ -29,9 +31,10 @@ from trunkline.reminders.request import (
     stored_series,
 )
 from trunkline.reminders.states import State
-from trunkline.store import leads, policy, reminders
+from trunkline.store import leads, reminders
 from trunkline.store.database import Connection
 from trunkline.store.leads import AdmissionKey
+from trunkline.store.policy import PolicyKey
 from trunkline.store.reminders import NewReminder, Occurrence, Reminder
 
 router = APIRouter(prefix=f"{API_ROOT}/reminders", tags=["reminders"])
@@ -148,7 +151,7 @@ async def create_reminder(
             response.status_code = 200
             return await _sent_before(tx, new)
         if body.windows:
-            await _put_windows(tx, who, reminder, body)
+            await _put_windows(tx, api, who, reminder, body)
         reminder, made = await making.make_due(tx, reminder, api.deps.reminders.horizon_s)
         await record(tx, who, "reminder.made", reminder.id, reminder.tenant)
     afterwards.add_task(bring, api, made)
@@ -375,8 +378,11 @@ async def _sent_before(tx: Connection, new: NewReminder) -> Reminder:
     return reminder
 
 
-async def _put_windows(tx: Connection, who: Principal, reminder: Reminder, body: ReminderRequest) -> None:
+async def _put_windows(
+    tx: Connection, api: Api, who: Principal, reminder: Reminder, body: ReminderRequest
+) -> None:
     """As a layer of calling policy under the reminder's id: the dial looks at it like at every other one."""
-    document = {"windows": [window.model_dump(mode="json", exclude_unset=True) for window in body.windows]}
     key = campaign_key(reminder.merchant_id, reminder.id)
-    await policy.put(tx, key, document, owner=reminder.tenant, actor=who.actor)
+    above = [*above_merchant(reminder.tenant), PolicyKey("merchant", reminder.merchant_id)]
+    layer = CallingPolicy(windows=body.windows, timezone=reminder.timezone)
+    await put_layer(tx, api, who, key, layer, reminder.tenant, above=above)

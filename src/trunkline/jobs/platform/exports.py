@@ -34,6 +34,7 @@ class Export(msgspec.Struct):
 
     merchant_id: str | None = None
     status: LeadStatus | None = None
+    campaign_id: UUID | None = None
 
 
 EXPORT: JobType[Export] = JobType("export", Export, Policy(priority=80, per_key=1, timeout_s=6 * 3600.0))
@@ -48,7 +49,7 @@ class LeadExport:
 
     async def run(self, export: Export, run: Run) -> Outcome:
         name = f"export-{run.job_id}.csv"
-        wanted = LeadFilter(merchant_id=export.merchant_id, status=export.status)
+        wanted = LeadFilter(export.merchant_id, export.campaign_id, status=export.status)
         rows, before = 0, LAST_ID
         async with self._files.draft(name) as draft:
             await draft.write(",".join(COLUMNS).encode() + b"\r\n")
