@@ -111,15 +111,30 @@ async def test_an_event_that_is_not_urgent_wakes_nobody_until_one_that_is(world:
         assert await world.bus.client.xlen(world.bus.keys.nudges(KIND)) == nudged
 
 
-async def test_nudges_wait_a_moment_for_company(world: MailboxWorld) -> None:
-    """Each comes by itself while the worker lingers, and all are handled in one go."""
+async def test_nudges_wait_a_moment_for_company(world: MailboxWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two come by themselves while the worker lingers over the first, and all are handled in one go."""
     handler = Recorder()
-    worker = await deaf_to_sweeps(world, handler, linger_s=0.3)
+    worker = await deaf_to_sweeps(world, handler, linger_s=0.05)
+    lingers, moment_is_over = asyncio.Event(), asyncio.Event()
+
+    async def linger(_seconds: float) -> None:
+        lingers.set()
+        await moment_is_over.wait()
+
+    monkeypatch.setattr(worker, "pause", linger)
     async with running(worker):
-        for key in "abc":
+        await world.inbox.append(event("a"))
+        await lingers.wait()
+        for key in "bc":
             await world.inbox.append(event(key))
+        await eventually(lambda: nudges_on_the_stream(world, 3))
+        moment_is_over.set()
         await handler.until(lambda: bool(handler.given))
     assert handler.given == [{"a": ["1"], "b": ["1"], "c": ["1"]}]
+
+
+async def nudges_on_the_stream(world: MailboxWorld, count: int) -> bool:
+    return bool(await world.bus.client.xlen(world.bus.keys.nudges(KIND)) == count)
 
 
 async def test_the_group_that_went_with_the_stream_is_made_again(world: MailboxWorld) -> None:
