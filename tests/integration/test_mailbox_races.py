@@ -90,6 +90,9 @@ async def test_a_worker_that_lost_its_lease_fails_renews_and_gives_back_nothing(
     async with world.database.connection() as conn:
         assert await mailboxes.fail(conn, slow.claim, "late", failures_max=1, delay_s=0) is None
         assert await mailboxes.renew(conn, KIND, [slow.claim, quick.claim], lease_s=60) == {slow.claim.fence}
+        until = await conn.fetchval("SELECT claimable_at FROM mailboxes")
+        assert await mailboxes.renew(conn, KIND, [slow.claim], lease_s=6000) == {slow.claim.fence}
+        assert await conn.fetchval("SELECT claimable_at FROM mailboxes") == until
         assert await mailboxes.release(conn, KIND, [slow.claim]) == []
         assert await mailboxes.bury(conn, slow.claim) is None
     assert await world.status() == "processing"
