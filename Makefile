@@ -4,6 +4,7 @@
 # make check      formatting, lint, types, direction of imports
 # make bench      every benchmark as a table; ONLY=name runs one
 # make kube       a kube-apiserver and etcd for the tests of the cluster, built once into ~/.cache/trunkline/kube
+# make screenshots takes the images of the README from the console; needs Chromium
 # make fmt        formats the code
 # make lock       pins dependencies anew (needs the network)
 # make clean      removes the environment, never a data folder
@@ -23,7 +24,7 @@ UV_SYNC := $(BIN)/uv pip install -q --python $(BIN)/python --require-hashes
 LINK := $(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench kube fmt lock clean
+.PHONY: help demo test check bench kube screenshots fmt lock clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -59,6 +60,9 @@ bench: $(VENV)/.dev
 
 kube:
 	@tools/build-kube
+
+screenshots: $(VENV)/.dev
+	@$(BIN)/python tests/browser/screenshots.py
 
 fmt: $(VENV)/.dev
 	@$(BIN)/ruff format src tests bench examples

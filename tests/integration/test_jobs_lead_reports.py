@@ -14,7 +14,7 @@ from trunkline.jobs.platform.sealing import Sealer
 from trunkline.jobs.platform.webhooks import Webhook
 from trunkline.jobs.registry import Registry
 from trunkline.model import new_id
-from trunkline.store import tenants, webhook_endpoints
+from trunkline.store import lead_timeline, tenants, webhook_endpoints
 from trunkline.store.sql import query
 from trunkline.store.tenants import Tenant
 from trunkline.testing.job_world import JobWorld, job_world
@@ -121,6 +121,21 @@ async def test_who_is_named_twice_is_told_once(world: JobWorld) -> None:
     subscribed = await subscribe(world, SHOP, url=URL)
     await end(world, await add_lead(world, url=URL))
     assert [webhook.endpoint_id for webhook in await told(world)] == [subscribed]
+
+
+async def test_the_story_of_a_lead_tells_of_the_jobs_that_followed_it(world: JobWorld) -> None:
+    await subscribe(world, SHOP)
+    lead_id = await add_lead(world)
+    await end(world, lead_id)
+
+    async def jobs() -> list[tuple[str, str, str | None]]:
+        async with world.database.connection() as conn:
+            story = await lead_timeline.of_lead(conn, lead_id, limit=100)
+        return [(each.source, each.what, each.reason) for each in story if each.source in ("job", "webhook")]
+
+    assert await jobs() == [("job", "report_lead", "waits")]
+    await told(world)
+    assert await jobs() == [("job", "report_lead", "succeeded"), ("webhook", "deliver_webhook", "waits")]
 
 
 async def test_where_nobody_listens_nothing_is_enqueued(world: JobWorld) -> None:

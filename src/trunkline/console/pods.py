@@ -4,6 +4,7 @@ from typing import Any
 
 from trunkline.console.asking import segment
 from trunkline.console.visits import Done, Shown, Visit, at, back
+from trunkline.console.words import natural
 
 # The API's longest page, and how many of them are drawn. A lot of a thousand pods can still be looked at.
 PAGE = 200
@@ -61,7 +62,7 @@ def _lots(status: dict[str, Any], pods: list[dict[str, Any]]) -> list[dict[str, 
             "tier": tier,
             "room": status["free"].get(tier, 0),
             "pods": sorted(
-                (pod for pod in pods if pod["tier"] == tier), key=lambda pod: str(pod["pod_name"])
+                (pod for pod in pods if pod["tier"] == tier), key=lambda pod: natural(pod["pod_name"])
             ),
         }
         for tier in tiers

@@ -50,6 +50,7 @@ class Renderer:
             "ms": words.milliseconds,
             "address": _address,
             "plain": words.plain,
+            "plural": words.plural,
             "said": words.said,
             "segment": segment,
             "short": words.short,

@@ -1,5 +1,6 @@
 """How values are said to people. Pure: the present moment is given."""
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -58,7 +59,7 @@ def milliseconds(seconds: float | None) -> str:
         return "–"
     if seconds < 1:
         return f"{max(0.0, seconds) * 1000:.0f} ms"
-    return f"{seconds:.1f} s" if seconds < 60 else span(seconds)
+    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min"
 
 
 def count(value: float | int | None, most: int | None = None) -> str:
@@ -88,6 +89,15 @@ def said(details: Mapping[str, Any]) -> str:
 def short(value: str | None) -> str:
     """The end of an id: the front of a UUIDv7 is its time, and alike in all of today's."""
     return f"…{value[-8:]}" if value else "–"
+
+
+def plural(number: int, word: str) -> str:
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
+def natural(name: str) -> list[int | str]:
+    """To sort by: agent-2 stands before agent-10."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"([0-9]+)", name)]
 
 
 def label(word: str | None) -> str:

@@ -15,7 +15,7 @@ _TIMELINE = query("leads/timeline")
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """`source` says who knows: the lead, the attempt, the carrier, or the audit log."""
+    """`source` says who knows: the lead, the attempt, the carrier, the agent, the audit log, a job or webhook."""
 
     at: datetime
     source: str

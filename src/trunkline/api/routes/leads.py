@@ -79,7 +79,9 @@ class LeadOut(Out):
 
 class HappeningOut(Out):
     at: datetime
-    source: str = Field(description="Who knows: `lead`, `attempt`, `carrier`, `agent` or `audit`.")
+    source: str = Field(
+        description="Who knows: `lead`, `attempt`, `carrier`, `agent`, `audit`, `job`, `webhook`."
+    )
     what: str
     attempt_id: UUID | None
     actor: str | None

@@ -48,7 +48,14 @@ class LeadReport:
             data = data_of(lead, await leads.attempts(tx, lead.id))
             listeners = await self._listeners(tx, lead)
             jobs = await deliver(
-                tx, self._outbox, listeners, lead.tenant, LEAD_FINISHED, data, at=lead.finished_at
+                tx,
+                self._outbox,
+                listeners,
+                lead.tenant,
+                LEAD_FINISHED,
+                data,
+                at=lead.finished_at,
+                about=lead.id,
             )
             result = {"deliveries": len(jobs)}
             await run.finish(tx, result)

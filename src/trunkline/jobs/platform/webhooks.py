@@ -75,9 +75,11 @@ async def deliver(
     data: dict[str, Any],
     *,
     at: datetime,
+    about: UUID | None = None,
 ) -> list[Inserted]:
-    """Enqueue one message for each of these endpoints. They all get the same id."""
-    message_id = f"msg_{new_id().hex}"
+    """Enqueue one message for each of these endpoints. They all get the same id; of what happens once (`about`), also
+    when it is enqueued again."""
+    message_id = f"msg_{(about or new_id()).hex}"
     return await outbox.enqueue_many(
         tx, [_delivery(endpoint_id, message_id, event_type, data, at, tenant) for endpoint_id in endpoints]
     )

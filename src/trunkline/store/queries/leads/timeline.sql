@@ -1,4 +1,5 @@
--- All that happened to a lead, in order: to itself, to its attempts, what the carrier and the agent told of them, who changed it.
+-- All that happened to a lead, in order: to itself, to its attempts, what the carrier and the agent told of them, who changed it,
+-- and the work that followed.
 SELECT * FROM (
     SELECT t.at, 'lead' AS source, t.what, NULL::uuid AS attempt_id, NULL::text AS actor, t.reason, '{}'::jsonb AS details
     FROM leads AS l
@@ -35,6 +36,35 @@ SELECT * FROM (
     SELECT g.at, 'audit', g.action, NULL, g.actor, g.reason, g.details
     FROM audit_log AS g
     WHERE g.subject = $1::text
+    UNION ALL
+    -- The jobs that followed, found by their unique keys: of its end, of each webhook about it, of each of its calls.
+    SELECT j.created_at, CASE j.job_type WHEN 'deliver_webhook' THEN 'webhook' ELSE 'job' END, j.job_type, NULL, NULL,
+           concat_ws(': ', j.state, j.last_error_message),
+           jsonb_strip_nulls(jsonb_build_object('job_id', j.id, 'runs', j.attempt_count, 'finished_at', j.finished_at))
+    FROM (
+        SELECT 'report_lead' AS job_type, $1::text AS unique_key
+        UNION ALL
+        SELECT 'deliver_webhook', 'msg_' || replace($1::text, '-', '') || '/' || e.id
+        FROM leads AS l JOIN webhook_endpoints AS e ON e.reseller_id = l.reseller_id
+        WHERE l.id = $1
+        UNION ALL
+        SELECT 'enrich_call', a.id::text FROM attempts AS a WHERE a.lead_id = $1
+    ) AS wanted
+    CROSS JOIN LATERAL (
+        SELECT id, job_type, created_at, 'waits' AS state, last_error_message, attempt_count, NULL::timestamptz AS finished_at
+        FROM job_outbox AS o
+        WHERE o.job_type = wanted.job_type AND o.unique_key = wanted.unique_key AND o.status = 'PENDING'
+        UNION ALL
+        SELECT id, job_type, created_at, 'runs', last_error_message, attempt_count, NULL
+        FROM job_outbox AS o
+        WHERE o.status = 'IN_PROGRESS' AND o.job_type = wanted.job_type AND o.unique_key = wanted.unique_key
+        UNION ALL
+        SELECT id, job_type, created_at, outcome, last_error_message, attempt_count, finished_at
+        FROM job_history AS h WHERE h.unique_key = wanted.unique_key AND h.job_type = wanted.job_type
+        UNION ALL
+        SELECT id, job_type, created_at, 'dead', last_error_message, attempt_count, died_at
+        FROM job_dead AS d WHERE d.unique_key = wanted.unique_key AND d.job_type = wanted.job_type
+    ) AS j
 ) AS happened
 WHERE at IS NOT NULL
 ORDER BY at, source
