@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
@@ -308,6 +309,23 @@ async def test_a_mailbox_that_kills_its_workers_ends_as_dead(world: MailboxWorld
     assert handler.given == []
     assert await world.status() == "dead"
     assert await world.value("SELECT last_error FROM mailboxes") == "its worker was lost: victim"
+
+
+async def test_what_the_database_cannot_do_just_now_kills_no_mailbox(world: MailboxWorld) -> None:
+    """A deadlock, a lock that somebody holds, a fail-over: as often as it takes."""
+
+    class Tied(Recorder):
+        async def handle(self, batch: Batch) -> Write | Done | None:
+            await super().handle(batch)
+            if len(self.given) <= 5:
+                raise asyncpg.DeadlockDetectedError("a tie")
+            return None
+
+    handler = Tied()
+    await world.append(event())
+    await world.worker(handler, failure=AT_ONCE).drain()
+    assert len(handler.given) == 6
+    assert await world.status() == "idle"
 
 
 async def test_a_handler_that_never_returns_fails(world: MailboxWorld) -> None:

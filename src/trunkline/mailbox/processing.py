@@ -15,7 +15,7 @@ from trunkline.mailbox.leases import LeaseLost, Leases
 from trunkline.mailbox.nudger import Nudger
 from trunkline.states import MailboxStatus
 from trunkline.store import mailboxes
-from trunkline.store.database import Connection, Database, describe
+from trunkline.store.database import Connection, Database, describe, is_of_database
 from trunkline.store.mailboxes import Claim, Claimed, Completed
 from trunkline.telemetry import bind, get_logger, metrics, span
 
@@ -184,6 +184,7 @@ class Processor:
                 words.encode("utf-8", "replace").decode(),
                 failures_max=self._rule.failures_max,
                 delay_s=self._rule.delay_s(claim.failures),
+                counts=not is_of_database(error),
             )
         with bind(kind=claim.kind, key=claim.key):
             if status is MailboxStatus.DEAD:

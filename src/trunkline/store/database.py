@@ -141,5 +141,15 @@ def may_pass(error: BaseException) -> bool:
     return isinstance(error, (*UNAVAILABLE, *PASSING)) and not isinstance(error, asyncpg.DataError)
 
 
+def is_of_database(error: BaseException) -> bool:
+    """Whether Postgres could not do it just now: locks, deadlocks, a fail-over, a full disk. No fault of who asked."""
+    broken: tuple[type[BaseException], ...] = (
+        *PASSING,
+        asyncpg.PostgresConnectionError,
+        asyncpg.InterfaceError,
+    )
+    return isinstance(error, broken) and not isinstance(error, asyncpg.DataError)
+
+
 def describe(error: BaseException) -> str:
     return str(error) or type(error).__name__

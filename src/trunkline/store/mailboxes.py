@@ -217,10 +217,12 @@ async def park(tx: Connection, kind: str, parked: Sequence[Parked]) -> None:
 
 
 async def fail(
-    conn: Connection, claim: Claim, error: str, *, failures_max: int, delay_s: float
+    conn: Connection, claim: Claim, error: str, *, failures_max: int, delay_s: float, counts: bool = True
 ) -> MailboxStatus | None:
     """Put a mailbox back for later, or park it as dead. None if it is no longer ours."""
-    status = await conn.fetchval(_FAIL, claim.kind, claim.key, claim.fence, error, failures_max, delay_s)
+    status = await conn.fetchval(
+        _FAIL, claim.kind, claim.key, claim.fence, error, failures_max, delay_s, counts
+    )
     return MailboxStatus(status) if status else None
 
 
