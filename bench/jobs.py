@@ -14,7 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,8 @@ PICKUPS = scaled(500, least=50)
 GAP_S = 0.1
 DELAYED = scaled(500, least=50)
 DELAYED_RATE_PER_S = 10.0
-HEAD_START_S = 5.0
+# Six processes start and enqueue meanwhile.
+HEAD_START_S = 15.0
 BURST = 100
 BURST_ROUNDS = 10
 PATIENCE_S = 180.0
@@ -126,15 +127,15 @@ async def prepare(queue: Queue, engines: Engines, database: str) -> None:
 
 async def pickup(everybody: Sequence[Queue]) -> None:
     """From before the enqueue to the first line of the handler, in another process."""
-    heard_by = await heard(everybody, "send", [{"count": PICKUPS, "gap_s": GAP_S}] * len(everybody))
+    heard_by = await heard(everybody, "send", PICKUPS, lambda _: {"gap_s": GAP_S})
     for queue, late_ms in zip(everybody, heard_by, strict=True):
         queue.note(pickup_p50_ms=percentile(late_ms, 0.5), pickup_p99_ms=percentile(late_ms, 0.99))
 
 
 async def lateness(everybody: Sequence[Queue]) -> None:
     """From the moment for which a job was asked to the first line of its handler."""
-    plans = [{"count": DELAYED, "due_s": moments(seed)} for seed, _ in enumerate(everybody)]
-    for queue, late_ms in zip(everybody, await heard(everybody, "delay", plans), strict=True):
+    heard_by = await heard(everybody, "delay", DELAYED, lambda seed: {"due_s": moments(seed)})
+    for queue, late_ms in zip(everybody, heard_by, strict=True):
         queue.note(late_p50_ms=percentile(late_ms, 0.5), late_p99_ms=percentile(late_ms, 0.99))
 
 
@@ -158,19 +159,21 @@ async def throughput(queue: Queue) -> None:
 async def burst(ours: Queue) -> None:
     """A hundred jobs at once: from before the first is made until the last is run."""
     for _ in range(BURST_ROUNDS):
-        [late_ms] = await heard([ours], "burst", [{"count": BURST}])
+        [late_ms] = await heard([ours], "burst", BURST, lambda _: {})
         ours.note(burst_of_100_ms=max(late_ms))
 
 
-async def heard(queues: Sequence[Queue], do: str, plans: Sequence[Mapping[str, Any]]) -> list[list[float]]:
-    """Workers listen while other processes enqueue; how late each of their jobs began."""
-    workers = [
-        await start(queue, "listen", count=plan["count"]) for queue, plan in zip(queues, plans, strict=True)
-    ]
+async def heard(
+    queues: Sequence[Queue], do: str, count: int, plan: Callable[[int], Mapping[str, Any]]
+) -> list[list[float]]:
+    """Workers listen while other processes enqueue; how late each of their jobs began. Plans are made when all listen:
+    on a busy machine it takes a while until they do."""
+    workers = [await start(queue, "listen", count=count) for queue in queues]
     for worker in workers:
         assert worker.stdout is not None
         assert (await worker.stdout.readline()).strip() == b"ready"
-    await asyncio.gather(*(ask(queue, do, **plan) for queue, plan in zip(queues, plans, strict=True)))
+    asked = [ask(queue, do, count=count, **plan(number)) for number, queue in enumerate(queues)]
+    await asyncio.gather(*asked)
     said = await asyncio.gather(*(worker.communicate() for worker in workers))
     return [json.loads(out.splitlines()[-1])["late_ms"] for out, _ in said]
 
