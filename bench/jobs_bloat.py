@@ -10,6 +10,7 @@ its claim and one of its end; the question is whether claims grow slower by them
 import asyncio
 import json
 import logging
+import os
 import sys
 import tempfile
 import time
@@ -39,8 +40,10 @@ from trunkline.store.jobs import Look
 from trunkline.store.migrate import migrate
 
 ALONE_S, BESIDE_S, AFTER_S = scaled(120, least=6), scaled(300, least=15), scaled(180, least=9)
-# In transactions of five, as a platform at work enqueues: 200 commits a second.
-BATCH, BATCHES_PER_S = 5, 200
+# In transactions of ten: 100 commits a second.
+BATCH, BATCHES_PER_S = 10, 100
+# So many may be under way at once; a machine that cannot keep the pace is noticed, and not buried.
+UNDER_WAY_MAX = 50
 # The end of each phase counts, when what it does to the table has been done.
 TAIL_S = scaled(60, least=5)
 OLD_SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ"
@@ -70,6 +73,7 @@ class Phase:
     table_mb: float
     index_mb: float
     done_per_s: float
+    load_average: float
 
 
 async def main() -> None:
@@ -105,6 +109,7 @@ async def live(looker: Any, name: str, seconds: float) -> tuple[float, float, di
     await asyncio.sleep(TAIL_S)
     ended_s, state = time.time(), dict(await looker.fetchrow(STATE))
     state["done_per_s"] = (state["done"] - before["done"]) / (ended_s - began_s)
+    state["load_average"] = round(os.getloadavg()[1], 1)
     print(f"{name}: {state}", file=sys.stderr, flush=True)
     return began_s, ended_s, state
 
@@ -139,6 +144,7 @@ def phase(began_s: float, ended_s: float, state: dict[str, Any], said: dict[str,
         table_mb=round(float(state["table_mb"]), 1),
         index_mb=round(float(state["index_mb"]), 1),
         done_per_s=round(state["done_per_s"], 1),
+        load_average=state["load_average"],
     )
 
 
@@ -164,7 +170,7 @@ async def process(role: str, url: str) -> AsyncIterator[asyncio.subprocess.Proce
 
 
 async def enqueue(url: str) -> None:
-    """At the given pace whatever happens; a commit that is slow does not slow the next."""
+    """At the given pace; a commit that is slow does not slow the next."""
     database, poker = await store.connect(url), Poker(url)
     outbox = Outbox(Registry([JOB]), poker)
     await poker.warm()
@@ -173,6 +179,8 @@ async def enqueue(url: str) -> None:
     started_s, tasks = loop.time(), set[asyncio.Task[None]]()
     while True:
         await asyncio.sleep(max(0.0, started_s + number / BATCHES_PER_S - loop.time()))
+        while len(tasks) >= UNDER_WAY_MAX:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         number += 1
         task = asyncio.create_task(enqueue_batch(database, outbox))
         tasks.add(task)
