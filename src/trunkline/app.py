@@ -22,6 +22,8 @@ from trunkline.api.agent_face import AgentFace
 from trunkline.api.application import create_api
 from trunkline.api.body_guard import BodyRule
 from trunkline.api.deps import ApiDeps, ApiLimits, Probe, ReminderRules
+from trunkline.api.express import Express
+from trunkline.api.hot_routes import HotRoute
 from trunkline.api.router_carriers import CarrierFace
 from trunkline.api.router_merchants import MerchantFace
 from trunkline.api.server import HttpServer, bind
@@ -297,7 +299,7 @@ class Platform:
         self.api = self._api(clock)
         self.console = Console(self.api, secrets, is_secure=self.public_base_url.startswith("https:"))
         self._servers = [
-            HttpServer(self.api, self._listeners["HTTP_PORT"], shutdown_timeout_s=5.0),
+            HttpServer(self._express(), self._listeners["HTTP_PORT"], shutdown_timeout_s=5.0),
             HttpServer(
                 create_status(self.api.state.api), self._listeners["METRICS_PORT"], shutdown_timeout_s=1.0
             ),
@@ -484,15 +486,27 @@ class Platform:
             [
                 *webhooks.hot_routes(),
                 *agents.hot_routes(),
-                *router_face.hot_routes(
-                    self.allocator,
-                    self.pods,
-                    is_leader=lambda: self.management.manager.is_leader,
-                    is_open=self.settings.router.is_open,
-                ),
+                *self._router_routes(),
                 *CarrierFace(self.allocator, self.carriers, self.accounts.keys, view).hot_routes(),
                 *merchants.hot_routes(),
             ],
+        )
+
+    def _express(self) -> Express:
+        """The API, with a lane of their own for those who cannot wait."""
+        return Express(
+            self.api,
+            self.api.state.api.verifier,
+            self._router_routes(),
+            read_timeout_s=self.settings.http.read_timeout_s,
+        )
+
+    def _router_routes(self) -> list[HotRoute]:
+        return router_face.hot_routes(
+            self.allocator,
+            self.pods,
+            is_leader=lambda: self.management.manager.is_leader,
+            is_open=self.settings.router.is_open,
         )
 
     def _probes(self) -> dict[str, Probe]:

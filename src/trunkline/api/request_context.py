@@ -31,7 +31,7 @@ class RequestContext:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        request_id = _request_id(scope)
+        request_id = request_id_of(scope)
         scope.setdefault("state", {})["request_id"] = request_id
         answer = _Answer(send, request_id)
         started_s = time.perf_counter()
@@ -39,7 +39,7 @@ class RequestContext:
             try:
                 await self._answer(scope, receive, answer)
             finally:
-                _measure(scope, answer.status, time.perf_counter() - started_s)
+                measure(scope, answer.status, time.perf_counter() - started_s)
 
     async def _answer(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
         try:
@@ -70,7 +70,7 @@ class _Answer:
         await self._send(message)
 
 
-def _request_id(scope: Scope) -> str:
+def request_id_of(scope: Scope) -> str:
     given = Headers(scope=scope).get("x-request-id", "")
     return given if _SANE_ID.fullmatch(given) else str(new_id())
 
@@ -85,7 +85,7 @@ def _report(scope: Scope, error: Exception) -> None:
             log.error("request.failed", path=scope["path"], exc_info=error)
 
 
-def _measure(scope: Scope, status: int | None, duration_s: float) -> None:
+def measure(scope: Scope, status: int | None, duration_s: float) -> None:
     method = scope["method"] if scope["method"] in _METHODS else "OTHER"
     # The template, never the path: a path holds ids, and anybody can make up new ones.
     route = getattr(scope.get("route"), "path", "unmatched")

@@ -14,6 +14,9 @@ from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
+_ALLOCATED = metrics.ROUTER_ALLOCATIONS.labels("allocated")
+_EXISTING = metrics.ROUTER_ALLOCATIONS.labels("existing")
+
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
@@ -113,7 +116,7 @@ class Allocator:
         return Released(result.pod, result.source_pool, result.was_draining)
 
     def _allocated(self, call_sid: str, merchant_id: str, allocation: Allocation) -> Allocated:
-        metrics.ROUTER_ALLOCATIONS.labels("existing" if allocation.was_existing else "allocated").inc()
+        (_EXISTING if allocation.was_existing else _ALLOCATED).inc()
         self._report(merchant_id, allocation.is_misconfigured)
         if not allocation.was_existing:
             self._journal.begun(

@@ -7,6 +7,7 @@ heartbeat, so a pod holds its own secret and nothing that would open another's s
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from urllib.parse import quote
 
 from trunkline.agent import token
@@ -28,10 +29,16 @@ class StreamKeys:
         return cls(tuple(hmac.digest(secret.encode(), _PURPOSE, "sha256") for secret in secrets))
 
     def pod_secrets(self, pod: str) -> list[bytes]:
-        return [hmac.digest(key, f"pod:{pod}".encode(), "sha256") for key in self.keys]
+        return [_pod_secret(key, pod) for key in self.keys]
 
     def sign(self, pod: str, call_sid: str, allocation_id: str) -> str:
-        return token.sign(self.pod_secrets(pod)[0], call_sid, allocation_id)
+        return token.sign(_pod_secret(self.keys[0], pod), call_sid, allocation_id)
+
+
+# Every allocation signs with the secret of its pod, and pods are few beside calls.
+@lru_cache(maxsize=20_000)
+def _pod_secret(key: bytes, pod: str) -> bytes:
+    return hmac.digest(key, f"pod:{pod}".encode(), "sha256")
 
 
 def stream_url(base_url: str, pod: str, call_sid: str) -> str:

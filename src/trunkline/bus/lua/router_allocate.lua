@@ -21,16 +21,13 @@ local call = call_key(sid)
 -- Pods that may not be taken are passed over; so many of them at the head of the order end the search.
 local LOOKS = 32
 
-local function answer(how, pod, odd)
-  local record = redis.call('HMGET', call, 'source_pool', 'allocated_at', 'allocation_id')
-  local url = redis.call('HGET', pod_key(pod), 'base_url')
-  return {how, pod, record[1] or '', record[2] or '', record[3] or '', url or '', odd}
-end
 
 -- True if the pod may be taken. A draining one keeps its place; one that was not heard in this epoch comes back with its
 -- next heartbeat; one with a lease never belongs among the free.
+local base_url = ''
 local function usable(pool, pod, shared)
-  local known_epoch, leaving, ready = unpack(redis.call('HMGET', pod_key(pod), 'epoch', 'leaving', 'ready'))
+  local known_epoch, leaving, ready, url = unpack(redis.call('HMGET', pod_key(pod), 'epoch', 'leaving', 'ready', 'base_url'))
+  base_url = url or ''
   if known_epoch ~= epoch() or leaving == '1' or ready == '0'
     or (not shared and redis.call('EXISTS', lease_key(pod)) == 1) then
     redis.call(shared and 'ZREM' or 'SREM', pool.available, pod)
@@ -49,31 +46,39 @@ local function longest_free(pool)
   end
   -- Somebody put pods into the SET by hand, or the order was lost.
   for _, pod in ipairs(redis.call('SRANDMEMBER', pool.available, LOOKS)) do
-    if usable(pool, pod, false) then return pod end
+    if usable(pool, pod, false) then
+      redis.call('ZREM', pool.order, pod)
+      return pod
+    end
   end
 end
 
 local function least_loaded(pool, max)
-  local newest, first, first_load = redis.call('GET', base .. 'version'), nil, nil
+  local newest, first, first_load, first_url = redis.call('GET', base .. 'version'), nil, nil, ''
   for page = 0, 7 do
     local found = redis.call('ZRANGE', pool.available, '-inf', '(' .. max, 'BYSCORE', 'LIMIT', page * LOOKS, LOOKS, 'WITHSCORES')
     for i = 1, #found, 2 do
-      if first and tonumber(found[i + 1]) > first_load then return first end
+      if first and tonumber(found[i + 1]) > first_load then
+        base_url = first_url
+        return first
+      end
       if usable(pool, found[i], true) then
         if not newest or redis.call('HGET', pod_key(found[i]), 'version') == newest then return found[i] end
-        if not first then first, first_load = found[i], tonumber(found[i + 1]) end
+        if not first then first, first_load, first_url = found[i], tonumber(found[i + 1]), base_url end
       end
     end
-    if first or #found < LOOKS * 2 then return first end
+    if first or #found < LOOKS * 2 then
+      base_url = first_url
+      return first
+    end
   end
 end
 
-local function take(pool, pod, shared)
+local function take(pool, pod, shared, is_queue)
   if shared then
     redis.call('ZINCRBY', pool.available, 1, pod)
   else
     redis.call('SREM', pool.available, pod)
-    redis.call('ZREM', pool.order, pod)
   end
   redis.call('HSET', call, 'pod_name', pod, 'source_pool', pool.source, 'merchant_id', merchant,
     'allocated_at', now_s, 'allocation_id', allocation)
@@ -82,7 +87,7 @@ local function take(pool, pod, shared)
     'source_pool', pool.source)
   redis.call('HDEL', pod_key(pod), 'released_at')
   hold_call(pod, sid, lease_s)
-  stop_waiting(sid)
+  if is_queue then stop_waiting(sid) end
 end
 
 -- The tiers of this merchant that there are, in order and without repeats; 1 if its config names none there is.
@@ -98,12 +103,13 @@ local function chain()
     end
     if type(tier) == 'string' then wanted = tier else odd = 1 end
   end
-  local tiers, seen = {}, {}
-  for _, tier in ipairs({wanted, 'standard', 'overflow', 'basic'}) do
-    local config = not seen[tier] and tier_config(tier)
-    if config then
-      tiers[#tiers + 1] = {pool = pool_of(tier), shared = config.shared, max = config.max}
-    elseif tier == wanted and not seen[tier] then
+  local names, tiers, seen = {wanted, 'standard', 'overflow', 'basic'}, {}, {}
+  local texts = redis.call('HMGET', base .. 'tiers', unpack(names))
+  for i, tier in ipairs(names) do
+    local kind, max = string.match(texts[i] or '', '^(%a)|%d+|(%d+)$')
+    if kind and not seen[tier] then
+      tiers[#tiers + 1] = {pool = pool_of(tier), shared = kind == 's', max = tonumber(max)}
+    elseif not kind and i == 1 then
       odd = 1
     end
     seen[tier] = true
@@ -151,7 +157,9 @@ local holder = redis.call('HGET', call, 'pod_name')
 if holder then
   -- A record that was restored from a heartbeat has no allocation id yet.
   redis.call('HSETNX', call, 'allocation_id', allocation)
-  return answer('already', holder, 0)
+  local record = redis.call('HMGET', call, 'source_pool', 'allocated_at', 'allocation_id')
+  local url = redis.call('HGET', pod_key(holder), 'base_url')
+  return {'already', holder, record[1] or '', record[2] or '', record[3], url or '', 0}
 end
 
 local tiers, odd = chain()
@@ -162,8 +170,8 @@ for _, tier in ipairs(tiers) do
   if fits(tier.pool, tier.shared) and (not is_queue or free_in(tier) > waiting_before(tier.pool)) then
     local pod = tier.shared and least_loaded(tier.pool, tier.max) or not tier.shared and longest_free(tier.pool)
     if pod then
-      take(tier.pool, pod, tier.shared)
-      return answer('allocated', pod, odd)
+      take(tier.pool, pod, tier.shared, is_queue)
+      return {'allocated', pod, tier.pool.source, now_s, allocation, base_url, odd}
     end
   end
 end

@@ -49,9 +49,9 @@ bury()
 if not holder then return {'unknown'} end
 
 end_allocation(holder, sid)
-local status, tier = 'gone', tier_of(holder)
+local status, drains, tier = 'gone', false, tier_of(holder)
 if tier then
   if by == holder then let_go(holder) end
-  status = settle(holder, tier)
+  status, tier, drains = settle(holder, tier)
 end
-return {'released', holder, source or '', is_draining(holder) and 1 or 0, status, allocation or ''}
+return {'released', holder, source or '', drains and 1 or 0, status, allocation or ''}

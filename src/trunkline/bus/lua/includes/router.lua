@@ -140,10 +140,12 @@ local function assign_tier(durable)
 end
 
 -- Where a pod stands, decided in one place from everything that is known of it: the calls that have it, the calls that
--- it named itself, whether it drains, is ready, and was heard in this epoch. Returns its status.
+-- it named itself, whether it drains, is ready, and was heard in this epoch. Returns its status, tier and whether it drains.
 local function settle(name, tier)
   local pod = pod_key(name)
-  local named, known_epoch, ready, version, move = unpack(redis.call('HMGET', pod, 'calls', 'epoch', 'ready', 'version', 'move_to'))
+  local named, known_epoch, ready, version, move, leaving =
+    unpack(redis.call('HMGET', pod, 'calls', 'epoch', 'ready', 'version', 'move_to', 'leaving'))
+  local drains = leaving == '1' or redis.call('EXISTS', base .. 'pod:draining:' .. name) == 1
   local held = held_calls(name)
   local load, is_held = #held, {}
   for _, sid in ipairs(held) do is_held[sid] = true end
@@ -161,13 +163,13 @@ local function settle(name, tier)
   local status = 'available'
   if leased or #held > 0 then status = 'allocated'
   elseif load > 0 then status = 'ending'
-  elseif is_draining(name) then status = 'draining'
+  elseif drains then status = 'draining'
   elseif ready == '0' then status = 'unready'
   elseif known_epoch ~= epoch() then status = 'unknown' end
   redis.call('HSET', pod, 'status', status)
-  if not fits(pool, config.shared) then return status, tier end
+  if not fits(pool, config.shared) then return status, tier, drains end
   if config.shared then
-    if is_draining(name) or ready == '0' or known_epoch ~= epoch() then
+    if drains or ready == '0' or known_epoch ~= epoch() then
       redis.call('ZREM', pool.available, name)
     else
       redis.call('ZADD', pool.available, load, name)
@@ -179,7 +181,7 @@ local function settle(name, tier)
     redis.call('SREM', pool.available, name)
     redis.call('ZREM', pool.order, name)
   end
-  return status, tier
+  return status, tier, drains
 end
 
 -- A call that waited for a pod waits no longer.
