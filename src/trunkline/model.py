@@ -44,9 +44,9 @@ class Entry:
     priority: int = 50
     # The end of its calling window, after which it must not be granted.
     closes_at: datetime | None = None
-    # Where it may go when its own pool had no channel for it until then.
+    # Where it may go when its own pool had no channel for it for so long.
     next_pool_id: str | None = None
-    moves_at: datetime | None = None
+    moves_after_s: float | None = None
     # Where the callee is, if its pool prefers numbers of the same region.
     region: str | None = None
 

@@ -45,10 +45,10 @@ def entry(
     priority: int = 50,
     closes_at: datetime | None = None,
     next_pool: str | None = None,
-    moves_at: datetime | None = None,
+    moves_after_s: float | None = None,
 ) -> Entry:
     flow = Flow(pool, "r", merchant)
-    return Entry(lead_id or uuid4(), version, flow, due_at, priority, closes_at, next_pool, moves_at)
+    return Entry(lead_id or uuid4(), version, flow, due_at, priority, closes_at, next_pool, moves_after_s)
 
 
 async def match(bus: Bus, most: int = 10) -> tuple[Grant, ...]:
@@ -324,6 +324,23 @@ async def test_a_grant_given_back_costs_its_flow_nothing(bus: Bus) -> None:
     assert grant.lead_id == first.lead_id
 
 
+@pytest.mark.parametrize("how", [Return.FORGET, Return.AGAIN])
+@pytest.mark.parametrize("leads_left", [0, 3])
+async def test_a_refused_grant_costs_its_flow_nothing_whatever_becomes_of_the_lead(
+    bus: Bus, how: Return, leads_left: int
+) -> None:
+    await numbers(bus, (NUMBER, "p", 1))
+    await schedule.add(bus, [entry(merchant="a") for _ in range(1 + leads_left)])
+    (refused,) = await match(bus, most=1)
+    soon_ms = schedule.to_ms(datetime.now(UTC) + timedelta(minutes=5))
+    await schedule.give_back(bus, [GiveBack(refused.attempt_id, how, soon_ms)])
+    await schedule.add(bus, [entry(merchant="a"), entry(merchant="b")])
+    await match(bus, most=1)
+    (holder,) = await channels.holders(bus)
+    assert holder.flow is not None
+    assert holder.flow.merchant_id == "a", "it was charged for nothing"
+
+
 async def test_a_hard_limit_holds_and_is_woken_by_a_release(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 10), caps={"m/m": 2})
     await schedule.add(bus, [entry() for _ in range(5)])
@@ -358,14 +375,43 @@ async def test_a_lead_whose_window_has_closed_is_set_aside(bus: Bus) -> None:
     assert [grant.lead_id for grant in found.grants] == [open_.lead_id]
 
 
-async def test_a_lead_moves_to_the_next_pool_after_its_wait(bus: Bus) -> None:
+async def test_a_lead_moves_to_the_next_pool_after_it_has_waited_for_its_own(bus: Bus) -> None:
     own, shared = uuid4(), uuid4()
     await numbers(bus, (own, "own", 1), (shared, "shared", 1))
-    stays = entry(pool="own", next_pool="shared", moves_at=datetime.now(UTC) + timedelta(hours=1))
-    moves = entry(pool="own", next_pool="shared", moves_at=PAST, due_at=PAST + timedelta(seconds=1))
-    await schedule.add(bus, [stays, moves])
-    grants = {grant.lead_id: grant.number_id for grant in await match(bus)}
-    assert grants == {stays.lead_id: own, moves.lead_id: shared}
+    first, second = (
+        entry(pool="own", next_pool="shared", moves_after_s=30, due_at=PAST + timedelta(seconds=n))
+        for n in range(2)
+    )
+    await schedule.add(bus, [first, second])
+    (held,) = await match(bus)
+    assert (held.lead_id, held.number_id) == (first.lead_id, own), "however long they are overdue"
+    half_a_minute_later = await schedule.match(bus, [uuid4()], clock_offset_ms=31_000)
+    assert half_a_minute_later.next_in_s == 0, "it has moved"
+    (overflown,) = await match(bus)
+    assert (overflown.lead_id, overflown.number_id) == (second.lead_id, shared)
+
+
+async def test_a_pool_that_has_a_channel_loses_no_lead_to_the_next_one(bus: Bus) -> None:
+    """After an outage everything is overdue for longer than the wait."""
+    own, shared = uuid4(), uuid4()
+    await numbers(bus, (own, "own", 3), (shared, "shared", 3))
+    await schedule.add(bus, [entry(pool="own", next_pool="shared", moves_after_s=0) for _ in range(5)])
+    an_hour_later = await schedule.match(bus, [uuid4() for _ in range(2)], clock_offset_ms=3_600_000)
+    assert [grant.number_id for grant in an_hour_later.grants] == [own, own]
+    much_later = [
+        await schedule.match(bus, [uuid4() for _ in range(9)], clock_offset_ms=ms)
+        for ms in (3_700_000, 3_700_001)
+    ]
+    assert [grant.number_id for each in much_later for grant in each.grants] == [own, shared, shared]
+
+
+async def test_no_more_leads_move_than_the_loader_can_look_past(bus: Bus) -> None:
+    await numbers(bus, (uuid4(), "shared", 0))
+    leads = [entry(pool="own", next_pool="shared", moves_after_s=0) for _ in range(120)]
+    await schedule.add(bus, leads)
+    for _ in range(10):
+        await match(bus)
+    assert await schedule.sizes(bus, [leads[0].flow, Flow("shared", "r", "m")]) == [20, 100]
 
 
 async def test_a_person_who_is_being_called_makes_a_lead_wait_for_that_call(bus: Bus) -> None:

@@ -77,7 +77,7 @@ def _record(entry: Entry) -> tuple[str | int, ...]:
         to_ms(entry.due_at),
         to_ms(entry.closes_at) if entry.closes_at else 0,
         entry.next_pool_id or "",
-        to_ms(entry.moves_at) if entry.moves_at and entry.next_pool_id else 0,
+        math.ceil((entry.moves_after_s or 0) * 1000),
         entry.region or "",
     )
 

@@ -29,9 +29,8 @@ NEXT_PAGE_S = 1.0
 # A flow is refilled when half of what it may have here is gone.
 REFILL_BELOW = schedule.FLOW_CAP // 2
 # Of a fuller flow only the first are brought: a lead that is missing here comes when its turn has come, and is not
-# passed over for as long as the flow stays full.
-FIRST_OF_FULL = 100
-
+# passed over for as long as the flow stays full. More than may have moved to another pool (`match.lua`).
+FIRST_OF_FULL = 200
 
 # From so many waiting leads on the spread is as wide as it gets.
 PILE = 100_000

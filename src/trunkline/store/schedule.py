@@ -1,7 +1,6 @@
 """What Valkey's memory is made of: flows and their next leads, numbers, limits, and who holds a channel."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -64,13 +63,9 @@ def _entry(row: Any, flow: Flow) -> Entry:
         priority=row["priority"],
         closes_at=row["closes_at"],
         next_pool_id=row["overflow_pool_id"],
-        moves_at=_moves_at(row["due_at"], row["overflow_after_s"]),
+        moves_after_s=row["overflow_after_s"],
         region=row["region"],
     )
-
-
-def _moves_at(due_at: datetime, after_s: float | None) -> datetime | None:
-    return None if after_s is None else due_at + timedelta(seconds=after_s)
 
 
 def _campaign(value: UUID) -> UUID | None:

@@ -23,11 +23,17 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[3])
 local given = 0
 
+-- Whatever becomes of the lead, its flow had nothing for the charge. Its tag is active, or the last finish of an idle flow;
+-- one that virtual time has passed is forgotten, and the charge with it.
 local function refund(held)
+  if held.flow == '' then return end
   local pool = parts_of(held.flow).pool
-  local active = redis.call('ZSCORE', base .. 'active:' .. pool, held.flow)
-  if active then redis.call('ZINCRBY', base .. 'active:' .. pool, -tonumber(held.cost), held.flow)
-  else activate(held.flow, tonumber(held.start)) end
+  for _, set in ipairs({'active:', 'finish:'}) do
+    if redis.call('ZSCORE', base .. set .. pool, held.flow) then
+      redis.call('ZINCRBY', base .. set .. pool, -tonumber(held.cost), held.flow)
+      return
+    end
+  end
 end
 
 local function put_back(lead, held, what, till, subject)
@@ -40,7 +46,6 @@ local function put_back(lead, held, what, till, subject)
     redis.call('SADD', base .. 'behind:' .. subject, lead.id)
   end
   place(lead, now)
-  refund(held)
   if what == 'park' then park(held.flow, till) end
 end
 
@@ -59,6 +64,7 @@ for i = 4, #ARGV, 4 do
     if lead and lead.place == 'g' and lead.version == tonumber(held.version) then
       put_back(lead, held, what, till, subject)
     end
+    refund(held)
   end
 end
 if given > 0 then ring(KEYS[2]) end

@@ -13,12 +13,15 @@ local base = ARGV[1]
 -- @include flows
 -- @include channels
 if not is_current(KEYS[1], ARGV[2]) then return LOST end
-local written = 0
+local time = redis.call('TIME')
+local now, written = time[1] * 1000 + math.floor(time[2] / 1000), 0
 
 local function give_up(attempt)
   local held = release(attempt)
   local lead = held and held.lead ~= '' and read_lead(held.lead)
-  if lead and lead.place == 'g' and lead.version == tonumber(held.version) then place(lead, lead.due) end
+  if lead and lead.place == 'g' and lead.version == tonumber(held.version) then
+    place(lead, math.max(now, lead.due))
+  end
 end
 
 for i = 3, #ARGV, 6 do

@@ -24,23 +24,12 @@ local function due_before_now(set, limit)
   return redis.call('ZRANGE', base .. set, '-inf', text_now, 'BYSCORE', 'LIMIT', 0, limit)
 end
 
--- What was set aside until a time comes back: parked flows, resting numbers, leads that may use another pool now.
+-- What was set aside until a time comes back: parked flows and resting numbers.
 local function wake()
   for _, flow in ipairs(due_before_now('parked', 16)) do unpark(flow) end
   for _, number in ipairs(due_before_now('resting', 16)) do
     redis.call('ZREM', base .. 'resting', number)
     note_free(number)
-  end
-  for _, id in ipairs(due_before_now('moves', 16)) do
-    local lead = read_lead(id)
-    redis.call('ZREM', base .. 'moves', id)
-    if lead and lead.place ~= 'g' then
-      unplace(lead)
-      local parts = parts_of(lead.flow)
-      lead.flow = table.concat({lead.next_pool, parts.reseller, parts.merchant, parts.campaign}, '/')
-      lead.next_pool, lead.move_at = '', 0
-      place(lead, now)
-    end
   end
 end
 
@@ -53,11 +42,7 @@ local function become_due()
     for _, id in ipairs(ids) do
       local lead = read_lead(id)
       redis.call('ZREM', key_of(flow, 's'), id)
-      if lead then
-        lead.place = 'w'
-        redis.call('ZADD', key_of(flow, 'w'), rank(lead), id)
-        write_lead(lead)
-      end
+      if lead then line_up(lead, now) end
     end
     moves_left = moves_left - math.max(#ids, 1)
     note_due(flow)
@@ -154,6 +139,29 @@ local function serve_all()
   return #pools == 64
 end
 
+-- Leads that have waited long enough for their own pool may use the next one, after what is free was given out. If their
+-- own has a channel all the same they wait anew, and so they do while many stand there: Postgres still names those that
+-- moved as the next of their own flow, and the loader reads only so far.
+local MOVED_MAX = 100
+local function move_on()
+  local moved = false
+  for _, id in ipairs(due_before_now('moves', 16)) do
+    local lead = read_lead(id)
+    local parts = parts_of(lead.flow)
+    local target = table.concat({lead.next_pool, parts.reseller, parts.merchant, parts.campaign}, '/')
+    if redis.call('EXISTS', base .. 'free:' .. parts.pool) == 1 or size_of(target) >= MOVED_MAX then
+      wait_for_own_pool(lead, now, math.max(lead.move_after, 1000))
+      write_lead(lead)
+    else
+      unplace(lead)
+      lead.flow, lead.next_pool, lead.move_after = target, '', 0
+      place(lead, now)
+      moved = true
+    end
+  end
+  return moved
+end
+
 local function next_moment()
   local soonest = -1
   for _, set in ipairs({'due', 'parked', 'resting', 'moves'}) do
@@ -170,4 +178,5 @@ if redis.call('HEXISTS', base .. 'stops', 'all') == 1 then return {1000, grants,
 wake()
 become_due()
 local full = serve_all()
-return {full and 0 or next_moment(), grants, closed}
+local moved = move_on()
+return {(full or moved) and 0 or next_moment(), grants, closed}

@@ -7,7 +7,8 @@
 -- KEYS[1] epoch  KEYS[2] bell
 -- ARGV[1] key prefix  ARGV[2] epoch number  ARGV[3] offset of Postgres' clock in ms  ARGV[4] cap
 -- ARGV[5] horizon in ms
--- ARGV[6..] records of nine: lead, version, flow, priority, due, closes (0: never), next pool (''), move at (0), region ('')
+-- ARGV[6..] records of nine: lead, version, flow, priority, due, closes (0: never), next pool (''), move after in ms,
+-- region ('')
 -- -> the number of leads that were added or moved
 local base = ARGV[1]
 -- @include epoch
@@ -38,8 +39,8 @@ end
 
 for i = 6, #ARGV, 9 do
   local lead = {id = ARGV[i], version = tonumber(ARGV[i + 1]), flow = ARGV[i + 2], priority = tonumber(ARGV[i + 3]),
-    due = tonumber(ARGV[i + 4]), closes = tonumber(ARGV[i + 5]), next_pool = ARGV[i + 6], move_at = tonumber(ARGV[i + 7]),
-    region = ARGV[i + 8]}
+    due = tonumber(ARGV[i + 4]), closes = tonumber(ARGV[i + 5]), next_pool = ARGV[i + 6], move_at = 0,
+    move_after = tonumber(ARGV[i + 7]), region = ARGV[i + 8]}
   local known = read_lead(lead.id)
   if not known or known.version < lead.version then
     if known then forget(known) end

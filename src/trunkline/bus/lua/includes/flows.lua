@@ -11,7 +11,7 @@ local function cost_of(parts)
   return math.max(peers, 1) / weight
 end
 
-local function activate(flow, start)
+local function activate(flow)
   local parts = parts_of(flow)
   if redis.call('ZSCORE', base .. 'parked', flow) then return end
   if redis.call('ZSCORE', base .. 'active:' .. parts.pool, flow) then return end
@@ -21,7 +21,7 @@ local function activate(flow, start)
   -- at a time would begin anew each time and take every grant.
   local finish = tonumber(redis.call('ZSCORE', base .. 'finish:' .. parts.pool, flow) or '0')
   redis.call('ZREM', base .. 'finish:' .. parts.pool, flow)
-  redis.call('ZADD', base .. 'active:' .. parts.pool, start or math.max(virtual, finish), flow)
+  redis.call('ZADD', base .. 'active:' .. parts.pool, math.max(virtual, finish), flow)
   redis.call('HINCRBY', base .. 'peers:' .. parts.pool, parts.merchant, 1)
   redis.call('ZADD', base .. 'pools', 'NX', 0, parts.pool)
 end
@@ -62,18 +62,30 @@ local function note_due(flow)
   if first[2] then redis.call('ZADD', base .. 'due', first[2], flow) else redis.call('ZREM', base .. 'due', flow) end
 end
 
+-- Sets when a waiting lead may go to its next pool. The wait counts from here, never from its due time: after an outage
+-- everything is long overdue, and would leave a pool that is empty.
+local function wait_for_own_pool(lead, now, wait)
+  lead.move_at = now + wait
+  redis.call('ZADD', base .. 'moves', lead.move_at, lead.id)
+end
+
+local function line_up(lead, now)
+  lead.place = 'w'
+  redis.call('ZADD', key_of(lead.flow, 'w'), rank(lead), lead.id)
+  if lead.next_pool ~= '' then wait_for_own_pool(lead, now, lead.move_after) end
+  write_lead(lead)
+end
+
 local function place(lead, now)
   if lead.due > now then
     lead.place = 's'
     redis.call('ZADD', key_of(lead.flow, 's'), lead.due, lead.id)
     note_due(lead.flow)
+    write_lead(lead)
   else
-    lead.place = 'w'
-    redis.call('ZADD', key_of(lead.flow, 'w'), rank(lead), lead.id)
+    line_up(lead, now)
     activate(lead.flow)
   end
-  if lead.move_at > 0 then redis.call('ZADD', base .. 'moves', lead.move_at, lead.id) end
-  write_lead(lead)
 end
 
 -- Takes a lead out of its set; its record stays, and the caller decides what becomes of it.
@@ -86,6 +98,7 @@ local function unplace(lead)
     if redis.call('ZCARD', key_of(lead.flow, 'w')) == 0 then deactivate(lead.flow) end
   end
   if lead.move_at > 0 then redis.call('ZREM', base .. 'moves', lead.id) end
+  lead.move_at = 0
 end
 
 local function forget(lead)
