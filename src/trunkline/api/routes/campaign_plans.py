@@ -33,7 +33,7 @@ class PlanQuery(BaseModel):
 
     settings: str = Field(
         "{}",
-        max_length=20_000,
+        max_length=4000,
         description='What it is made for, as JSON: `{"policy": {"packs": ["us-tcpa"]}, "channels": 50}`.',
     )
     map: list[str] = Field([], max_length=100, description="`field:column`, as of an upload.")
