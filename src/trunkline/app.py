@@ -191,6 +191,8 @@ class Platform:
                 late_max_s=settings.dispatch.send_late_max_s,
                 ring_timeout_s=int(settings.carrier.ring_timeout_s),
                 time_limit_s=int(settings.carrier.time_limit_s),
+                detects_machines=settings.carrier.machine_detection,
+                records=settings.carrier.record_calls,
             ),
             killed=self.controls.killed,
             unwanted=partial(is_cancelled, database),

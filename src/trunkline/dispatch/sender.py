@@ -46,6 +46,8 @@ class SenderLimits:
     late_max_s: float = 0.5
     ring_timeout_s: int = 30
     time_limit_s: int = 3600
+    detects_machines: bool = False
+    records: bool = False
 
 
 # Asks whether the lead of a committed attempt is to be called no more.
@@ -178,6 +180,8 @@ class Sender:
             send_by_boottime_s=asked.boottime_s + intent.send_in_s + self._limits.late_max_s,
             not_after=intent.closes_at,
             metadata=_spoken(intent),
+            machine_url=self._callback(intent, "machine") if self._limits.detects_machines else "",
+            recording_url=self._callback(intent, "recording") if self._limits.records else "",
         )
 
     def _callback(self, intent: Intent, kind: CallbackKind) -> str:

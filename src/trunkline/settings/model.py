@@ -204,6 +204,16 @@ class Carrier(Group):
     time_limit_s: Seconds = env(
         "CALL_TIME_LIMIT", "1h", "The longest call, `1s` to `24h`. The carrier ends it then."
     )
+    machine_detection: Switch = env(
+        "MACHINE_DETECTION",
+        "false",
+        "Have the carrier tell whether a machine answered (Twilio, Plivo). It may cost extra.",
+    )
+    record_calls: Switch = env(
+        "RECORD_CALLS",
+        "false",
+        "Have the carrier record calls (Twilio, Exotel) and tell where. Whether that is allowed is for you to know.",
+    )
 
 
 class Twilio(Group):

@@ -37,13 +37,17 @@ def read_fields(content_type: str, body: bytes) -> Fields | None:
 
 def read_form(body: bytes) -> Fields | None:
     """As `parse_qsl`, in half the time: most of the thirty values have nothing to unquote."""
-    parts = body.split(b"&")
     try:
-        pairs = [part.decode().partition("=") for part in parts if part]
-        fields = [(_unquoted(name), _unquoted(value)) for name, _, value in pairs]
+        parts = body.decode().split("&")
+        fields = [_pair(part) for part in parts if part]
     except ValueError:
         return None
     return fields if len(fields) <= FIELDS_MAX else None
+
+
+def _pair(part: str) -> tuple[str, str]:
+    name, _, value = part.partition("=")
+    return (_unquoted(name), _unquoted(value)) if "%" in part or "+" in part else (name, value)
 
 
 def read_query(url: str) -> Fields:
