@@ -229,7 +229,7 @@ class Platform:
         self.call_worker = MailboxWorker(
             database,
             bus,
-            CallFold(bus, settler, self._release_pods, database),
+            CallFold(bus, settler, self._release_pods),
             settings.identity,
             replace(
                 CALL_LIMITS,

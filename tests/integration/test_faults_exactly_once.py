@@ -211,10 +211,30 @@ async def test_fault_23_a_lead_that_no_carrier_takes_ends(stage: Stage) -> None:
     stage.carrier.says(Rejected("refused", "13224", retryable=True))
     for _ in range(10):
         await stage.due_now(lead)
+        await stage.dialing.run("UPDATE paces SET next_start_at = now()")
         await stage.dial()
     row = await stage.lead(lead)
     assert (row["status"], row["outcome"]) == ("FINISHED", "CARRIER_ERROR")
     assert len(stage.carrier.orders) == 3
+
+
+async def test_a_destination_that_is_refused_is_not_asked_for_again(stage: Stage) -> None:
+    lead = await stage.dialing.lead(max_attempts=20)
+    stage.carrier.says(Rejected("refused", "21211", retryable=False))
+    await stage.dial()
+    row = await stage.lead(lead)
+    assert (row["status"], row["outcome"], row["outcome_reason"]) == ("FINISHED", "CARRIER_ERROR", "21211")
+
+
+async def test_an_account_that_is_refused_as_a_whole_does_not_end_every_lead_at_once(stage: Stage) -> None:
+    """A password that was changed costs a call every other second, not the whole backlog."""
+    stage.carrier.says(Rejected("refused", "20003", retryable=True))
+    await stage.dialing.leads(3)
+    await stage.dial()
+    asked = len(stage.carrier.orders)
+    await stage.dialing.leads(3)
+    await stage.dial()
+    assert len(stage.carrier.orders) == asked, "the account rests"
 
 
 async def test_fault_24_an_end_that_is_told_twice_is_one_retry(stage: Stage) -> None:

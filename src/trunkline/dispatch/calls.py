@@ -24,7 +24,7 @@ from trunkline.model import CallFacts, Decision
 from trunkline.states import ATTEMPT_MOVES, LIVE, AttemptState
 from trunkline.store import attempts
 from trunkline.store.attempts import Attempt
-from trunkline.store.database import Connection, Database
+from trunkline.store.database import Connection
 from trunkline.store.mailboxes import Event, Parked
 from trunkline.telemetry import get_logger
 
@@ -46,12 +46,10 @@ class CallFold:
 
     kind = KIND
 
-    def __init__(self, bus: Bus, settler: Settler, on_ended: OnEnded, database: Database | None = None):
-        """`database` is where alarms are raised, after the commit."""
+    def __init__(self, bus: Bus, settler: Settler, on_ended: OnEnded):
         self._bus = bus
         self._settler = settler
         self._on_ended = on_ended
-        self._database = database
 
     async def handle(self, batch: Batch) -> Done:
         facts: dict[UUID, list[Fact]] = {}
@@ -80,7 +78,9 @@ class CallFold:
         ended = [
             facts.call_id for facts in applied.values() if facts.state is AttemptState.ENDED and facts.call_id
         ]
-        return partial(self._follow_up, settlement, ended, late)
+        if late:
+            await raise_alarm(tx, "late_fact", "", {"attempts": [str(each) for each in late]})
+        return partial(self._follow_up, settlement, ended)
 
     async def _adopt(
         self, tx: Connection, locked: Mapping[UUID, Attempt], facts: Mapping[UUID, list[Fact]]
@@ -96,11 +96,9 @@ class CallFold:
         await late_facts.take_up(tx, surfaced)
         return await attempts.lock(tx, list(locked))
 
-    async def _follow_up(self, settlement: Settlement, ended: list[str], late: list[UUID]) -> None:
+    async def _follow_up(self, settlement: Settlement, ended: list[str]) -> None:
         await settlement.tell(self._bus)
         await self._on_ended(ended)
-        if late and self._database is not None:
-            await raise_alarm(self._database, "late_fact", "", {"attempts": [str(each) for each in late]})
 
 
 def _attempt_id(key: str) -> UUID | None:

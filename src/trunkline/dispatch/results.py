@@ -18,7 +18,7 @@ from trunkline.dispatch.settlement import Decide, Settlement, Settler
 from trunkline.errors import BusUnavailable
 from trunkline.leads import policy
 from trunkline.leads.retries import Retries
-from trunkline.model import Decision, Retry
+from trunkline.model import Decision, Finish, Outcome, Retry
 from trunkline.states import AttemptState
 from trunkline.store import attempts
 from trunkline.store.attempts import Attempt, Result
@@ -32,6 +32,8 @@ log = get_logger(__name__)
 LINGER_S = 0.03
 BATCH_MAX = 200
 RETRY_AFTER_S = 1.0
+# An account that is refused as a whole starts one call in so long, until one is taken.
+REFUSED_PAUSE_S = 2.0
 # A call that we ourselves did not send costs its lead nothing; it only must not come back in a hot loop.
 NOT_SENT_DELAY_S = 1.0
 
@@ -126,17 +128,27 @@ class ResultWriter:
             log.warning("results.bus_unavailable", error=str(error))
 
     async def _slow_down(self, batch: Sequence[Answer]) -> None:
-        """Accounts whose carrier said that we are too fast. The calls themselves are written by now."""
+        """Accounts whose carrier said that we are too fast, or takes nothing of theirs: a wrong password must not end
+        every lead that is due. The calls themselves are written by now."""
         waits_s: dict[tuple[str, str], float] = {}
         for answer in batch:
-            if isinstance(answer.place, Throttled):
-                wait_s = max(answer.place.retry_after_s, waits_s.get(answer.account, 0.0))
-                waits_s[answer.account] = wait_s
+            if wait_s := _slows(answer.place):
+                waits_s[answer.account] = max(wait_s, waits_s.get(answer.account, 0.0))
         for (carrier, account), wait_s in waits_s.items():
             try:
                 await slow_account(self._database, carrier, account, wait_s)
             except UNAVAILABLE as error:
                 log.warning("results.account_not_slowed", carrier=carrier, error=str(error))
+
+
+def _slows(place: PlaceResult) -> float | None:
+    match place:
+        case Throttled(retry_after_s=wait_s):
+            return wait_s
+        case Rejected(reason="refused" | "not_connected", retryable=True):
+            return REFUSED_PAUSE_S
+        case _:
+            return None
 
 
 def _result(answer: Answer) -> Result:
@@ -155,6 +167,10 @@ def _decide(place: Rejected | Throttled, attempt: Attempt, retries: Retries) -> 
     match place:
         case Rejected(reason="not_sent_in_time"):
             return Retry(NOT_SENT_DELAY_S, counted=False)
+        case Rejected(code=code, retryable=False):
+            return Finish(
+                Outcome.CARRIER_ERROR, code
+            )  # this destination is refused, whenever it is asked for
         case Rejected(code=code):
             return policy.after_refusal(code, attempt.budget, retries)
         case Throttled(retry_after_s=retry_after_s):

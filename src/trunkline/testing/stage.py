@@ -305,7 +305,7 @@ async def open_stage(
             MailboxWorker(
                 dialing.database,
                 bus,
-                CallFold(bus, settler, note_ended, dialing.database),
+                CallFold(bus, settler, note_ended),
                 ME,
                 WorkerLimits(),
             ),
