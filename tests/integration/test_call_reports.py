@@ -8,8 +8,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from trunkline.dispatch import reports
+from trunkline.store import leads
 from trunkline.store.call_reports import CallReport
-from trunkline.testing.stage import Stage, open_stage
+from trunkline.testing.stage import Stage, event, open_stage
 
 
 @pytest.fixture
@@ -170,3 +171,16 @@ async def test_the_router_is_told_of_every_end_answered_or_not(stage: Stage, rea
         await stage.told(attempt, "answered")
     await stage.told(attempt, "ended", reason=reason)
     assert stage.ended_calls == [f"CA-{attempt}"]
+
+
+@pytest.mark.parametrize("name", ["RecordingUrl", "RecordUrl", "recordingUrl"])
+async def test_where_a_carrier_keeps_a_recording_is_kept_once(stage: Stage, name: str) -> None:
+    lead_id, attempt = await answered(stage)
+    for number, ref in enumerate(["https://r/1", "https://r/1", "", 7]):
+        told = event(attempt, "recording", f"CA-{attempt}", dedupe_key=f"recording {number}")
+        told.payload["raw"] = {name: ref}
+        await stage.inbox.append(told)
+    await stage.told(attempt, "ended")
+    async with stage.database.connection() as conn:
+        (kept,) = await leads.attempts(conn, lead_id)
+    assert kept.recordings == ["https://r/1"]

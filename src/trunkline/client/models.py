@@ -137,6 +137,8 @@ class Attempt:
     duration_s: int | None
     # What its agent reported: disposition, opt_out, callback_at, transcript_ref, recording_ref, data, reported_at.
     report: dict[str, Any] | None = field(default=None, repr=False)
+    # Where its carrier keeps recordings.
+    recordings: list[str] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

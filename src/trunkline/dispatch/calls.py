@@ -14,7 +14,7 @@ from uuid import UUID
 
 from trunkline.bus.connection import Bus
 from trunkline.control.raising import raise_alarm
-from trunkline.dispatch import late_facts, witnesses
+from trunkline.dispatch import late_facts, recordings, witnesses
 from trunkline.dispatch.settlement import Decide, Settlement, Settler
 from trunkline.leads.fold import Fact, Unreadable, fold, read
 from trunkline.leads.retries import Retries
@@ -22,7 +22,7 @@ from trunkline.mailbox.handler import AfterCommit, Batch, Done
 from trunkline.mailbox.worker import WorkerLimits
 from trunkline.model import CallFacts, Decision
 from trunkline.states import ATTEMPT_MOVES, LIVE, AttemptState
-from trunkline.store import attempts
+from trunkline.store import attempts, call_reports
 from trunkline.store.attempts import Attempt
 from trunkline.store.database import Connection
 from trunkline.store.mailboxes import Event, Parked
@@ -72,6 +72,7 @@ class CallFold:
         folded = {attempt.id: _facts(attempt, facts[attempt.id]) for attempt in locked.values()}
         changed = {each: known for each, known in folded.items() if known != locked[each].facts}
         applied = await _apply(tx, locked, changed)
+        await call_reports.keep_recordings(tx, recordings.found_in(batch, list(locked)))
         late = await late_facts.follow(tx, locked, applied)
         settlement = await self._settler.settle(tx, locked, _decisions(locked, applied), applied)
         settlement.scheduled += await self._settler.revise(tx, locked)

@@ -1,6 +1,6 @@
 """What agents are told of their calls, and what they report of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -14,6 +14,7 @@ from trunkline.store.tenants import Tenant
 _INSERT = query("call_reports/insert")
 _GET = query("call_reports/get")
 _CONTEXT = query("call_reports/context")
+_KEEP_RECORDINGS = query("call_reports/keep_recordings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +80,10 @@ async def insert(tx: Connection, attempt_id: UUID, report: CallReport) -> bool:
 
 async def get(conn: Connection, attempt_id: UUID) -> CallReport | None:
     return pick_or_none(CallReport, await conn.fetchrow(_GET, attempt_id))
+
+
+async def keep_recordings(tx: Connection, recordings: Sequence[tuple[UUID, str]]) -> None:
+    """Of attempts that exist, where carriers say that their recordings are."""
+    if recordings:
+        ids, refs = zip(*recordings, strict=True)
+        await tx.execute(_KEEP_RECORDINGS, ids, refs)

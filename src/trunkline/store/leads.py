@@ -123,8 +123,9 @@ class LeadAttempt:
     ended_at: datetime | None
     end_reason: str | None
     duration_s: int | None
-    # What its agent reported.
+    # What its agent reported, and where its carrier keeps recordings.
     report: dict[str, Any] | None
+    recordings: list[str]
 
 
 @dataclass(frozen=True, slots=True)

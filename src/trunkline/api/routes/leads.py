@@ -46,6 +46,7 @@ class AttemptOut(Out):
     end_reason: str | None
     duration_s: int | None
     report: dict[str, Any] | None = Field(description="What its agent reported, if it has.")
+    recordings: list[str] = Field(description="Where its carrier keeps recordings, as the carrier tells it.")
 
 
 class LeadOut(Out):
