@@ -23,7 +23,8 @@ def found_in(batch: Mapping[str, Sequence[Event]], attempt_ids: Sequence[UUID]) 
 def _refs(event: Event) -> Iterator[str]:
     payload: Any = event.payload
     raw = payload.get("raw") if isinstance(payload, dict) else None
-    for name in _NAMES if isinstance(raw, dict) else ():
-        ref = raw.get(name)
+    if not isinstance(raw, dict):
+        return
+    for ref in map(raw.get, _NAMES):
         if isinstance(ref, str) and 0 < len(ref) <= REF_MAX and ref.isprintable():
             yield ref
