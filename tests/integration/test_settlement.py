@@ -73,6 +73,7 @@ async def test_carrier_errors_have_a_budget_of_their_own_and_the_policy_says_how
     assert await waits_s(stage, lead) == pytest.approx(10, abs=1)
     assert (await stage.lead(lead))["attempt_count"] == 0, "nobody was called"
     await stage.due_now(lead)
+    await stage.dialing.run("UPDATE paces SET next_start_at = now()")  # the account rests after a refusal
     await stage.dial()
     assert (await stage.lead(lead))["outcome"] == "CARRIER_ERROR"
 
