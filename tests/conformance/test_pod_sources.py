@@ -6,11 +6,13 @@ from typing import Protocol
 
 import pytest
 
+from trunkline.app import Platform
 from trunkline.bus.connection import Bus, connect
 from trunkline.bus.keys import Keys
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.clock import SystemClock
 from trunkline.loops.leader import LeaseTimes
+from trunkline.router.allocator import Allocated
 from trunkline.router.config import RouterConfig
 from trunkline.router.journal_writer import JournalWriter
 from trunkline.router.kubernetes.api import ClusterApi, ClusterUnavailable
@@ -23,6 +25,7 @@ from trunkline.router.memory import Memory
 from trunkline.router.pods import Pods
 from trunkline.router.sources import HeartbeatSource, PodSource
 from trunkline.router.streams import StreamKeys
+from trunkline.settings import load_settings
 from trunkline.settings.tiers import parse_tiers
 from trunkline.store.database import Database
 from trunkline.store.database import connect as connect_database
@@ -31,7 +34,7 @@ from trunkline.testing.kube import Cluster, KubeServer
 from trunkline.testing.proxy import TcpProxy
 from trunkline.testing.router_world import RouterWorld
 from trunkline.testing.waiting import eventually
-from trunkline.testing.world import ALL_STANDARD
+from trunkline.testing.world import ADMIN_KEY, ALL_STANDARD, SECRET_KEY
 
 NO_CLUSTER = pytest.mark.skipif(not kube.is_there(), reason="no kube-apiserver here: `make kube` builds one")
 
@@ -489,3 +492,47 @@ async def test_a_pod_with_a_call_is_marked_against_eviction_and_scale_down(
     await world.release("call-1")
     assert await protection.run_once() == 1
     assert await cluster.annotations("agent-0") == {COST: "0", EVICT: "true"}
+
+
+@NO_CLUSTER
+async def test_the_platform_takes_its_pods_from_the_cluster_and_leads_on_its_lease(
+    cluster: Cluster, database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    address = cluster.server.address
+    settings = load_settings(
+        {},
+        DATABASE_URL=database_url,
+        REDIS_URL=redis_url,
+        ROUTER_KEY_PREFIX=key_prefix,
+        TIER_CONFIG=ALL_STANDARD,
+        TRUNKLINE_SECRET_KEY=SECRET_KEY,
+        TRUNKLINE_ADMIN_KEY=ADMIN_KEY,
+        TRUNKLINE_ROLES="router",
+        HTTP_PORT=0,
+        METRICS_PORT=0,
+        POD_SOURCE="kubernetes",
+        NAMESPACE=cluster.namespace,
+        KUBERNETES_API_URL=address.url,
+        KUBERNETES_TOKEN_FILE=str(address.token_file),
+        KUBERNETES_CA_FILE=str(address.ca_file),
+    )
+    await cluster.create("agent-0")
+    async with Platform.open(settings) as platform:
+
+        async def has_pod() -> bool:
+            counts = await platform.pods.counts()
+            return [(pool.tier, pool.room) for pool in counts.pools] == [("standard", 1)]
+
+        await eventually(has_pod, timeout_s=30)
+        assert platform.management.manager.is_leader
+        answer = await platform.allocator.allocate("call-1")
+        assert isinstance(answer, Allocated)
+        assert answer.pod == "agent-0"
+
+        async def is_protected() -> bool:
+            return (await cluster.annotations("agent-0")).get(EVICT) == "false"
+
+        await eventually(is_protected, timeout_s=30)
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{cluster.namespace}/leases/smart-router-leader"
+    lease = await cluster.api.request("GET", path)
+    assert not lease.body["spec"].get("holderIdentity"), "a clean stop lets the next one begin"

@@ -105,6 +105,20 @@ class Redis(Group):
     )
     cluster: Switch = env("REDIS_CLUSTER", "false", "Whether REDIS_URL is a node of a cluster.")
     pool_size: int = env("REDIS_POOL_SIZE", 10, "Connections that one process opens at most.", ge=1, le=1000)
+    min_idle: int = env(
+        "REDIS_MIN_IDLE_CONN",
+        5,
+        "Taken and not needed: one connection carries everybody's scripts.",
+        ge=0,
+        le=1000,
+    )
+    max_retries: int = env(
+        "REDIS_MAX_RETRIES",
+        3,
+        "Taken and not needed: what may be repeated is known to who asks.",
+        ge=0,
+        le=100,
+    )
 
 
 class Http(Group):
