@@ -3,6 +3,8 @@
 The file is sent as it is written and never held. While it is taken in, the memory of the API's process is looked at
 twenty times a second, beside somebody who asks for /health. The peer is the same upload of a tenth: if memory grew with
 the file, ten times the rows would show.
+
+    BENCH_SCALE=0.1   a tenth of the rows, to see that it runs
 """
 
 import asyncio
@@ -19,12 +21,13 @@ import asyncpg
 import psutil
 
 from bench.ingest import KEY, SET_UP, ask_again_and_again, serve
+from bench.platform import SCALE
 from bench.report import Report, finish
 from bench.startup import wait_ready
 from trunkline.embedded import Engines
 from trunkline.store.migrate import migrate
 
-ROWS = 1_000_000
+ROWS = int(1_000_000 * SCALE)
 FEW = ROWS // 10
 PLANNED = 100_000
 PLAN_GOAL_S = 5.0
