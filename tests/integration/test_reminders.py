@@ -170,6 +170,15 @@ async def test_a_very_long_outage_is_worked_off_piece_by_piece(world: World) -> 
     assert await world.sql("SELECT next_at > now() FROM reminders")
 
 
+async def test_one_that_cannot_be_made_holds_up_nobody(world: World) -> None:
+    broken = await world.reminder(due_in_s=-60, rrule="FREQ=SOMETIMES")
+    fine = await world.reminder()
+    await world.scheduler(batch_max=1).run_once()
+    assert len(await world.occurrences(fine)) == 1
+    assert await world.occurrences(broken) == []
+    assert await world.sql("SELECT status FROM reminders WHERE id = $1", broken) == "PAUSED"
+
+
 async def test_a_one_off_ends_with_its_occurrence(world: World) -> None:
     await world.reminder(rrule=None)
     await world.scheduler().run_once()

@@ -19,6 +19,9 @@ from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
+# What is wrong with a reminder itself. What is wrong with Postgres is no reason to pause anybody.
+BROKEN = (AssertionError, ValueError, LookupError, TypeError)
+
 OnLeads = Callable[[Sequence[UUID]], Awaitable[object]]
 
 
@@ -37,10 +40,20 @@ class ReminderScheduler(Loop):
         while True:
             async with self._database.connection() as conn:
                 due = await reminders.due(conn, horizon_s=self.horizon_s, limit=self._batch_max)
-            taken = [await self._take(reminder_id) for reminder_id in due]
+            taken = [await self._try(reminder_id) for reminder_id in due]
             total += sum(taken)
             if len(due) < self._batch_max or not any(taken) or self.stopping:
                 return total
+
+    async def _try(self, reminder_id: UUID) -> bool:
+        """One that cannot be made must not hold up the others, now or at the next look: it is paused."""
+        try:
+            return await self._take(reminder_id)
+        except BROKEN as error:
+            log.error("reminders.paused_as_broken", reminder_id=str(reminder_id), exc_info=error)
+            async with self._database.transaction() as tx:
+                await reminders.set_aside(tx, reminder_id)
+            return True
 
     async def _take(self, reminder_id: UUID) -> bool:
         """Whether it was ours to make."""

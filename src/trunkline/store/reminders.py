@@ -19,6 +19,7 @@ _LIST = query("reminders/list")
 _DUE = query("reminders/due")
 _CLAIM = query("reminders/claim")
 _MOVE = query("reminders/move")
+_SET_ASIDE = query("reminders/set_aside")
 _EDIT = query("reminders/edit")
 _INSERT_OCCURRENCE = query("reminders/insert_occurrence")
 _GIVE_LEAD = query("reminders/give_lead")
@@ -197,6 +198,11 @@ async def move(tx: Connection, reminder: Reminder) -> Reminder:
         reminder.last_at,
     )
     return _changed(row)
+
+
+async def set_aside(tx: Connection, reminder_id: UUID) -> None:
+    """Pause it where it stands."""
+    await tx.execute(_SET_ASIDE, reminder_id)
 
 
 async def edit(tx: Connection, reminder_id: UUID, changes: Mapping[str, Any]) -> Reminder:
