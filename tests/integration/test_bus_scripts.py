@@ -463,6 +463,16 @@ async def test_what_is_due_beyond_the_horizon_stays_in_postgres(bus: Bus) -> Non
     assert await match(bus) == (), "the older version is not called either"
 
 
+async def test_whoever_has_not_measured_the_clocks_goes_by_what_the_match_was_told(bus: Bus) -> None:
+    in_ten_minutes = entry(due_at=datetime.now(UTC) + timedelta(minutes=10))
+    await schedule.match(bus, [uuid4()], clock_offset_ms=-600_000)
+    assert await schedule.add(bus, [in_ten_minutes]) == 0, (
+        "Postgres is ten minutes behind: it is due in twenty"
+    )
+    await schedule.match(bus, [uuid4()], clock_offset_ms=600_000)
+    assert await schedule.add(bus, [in_ten_minutes]) == 1
+
+
 async def test_memory_of_another_life_is_refused(bus: Bus) -> None:
     await schedule.add(bus, [entry()])
     await bus.client.hset(bus.keys.epoch, "run_id", "another")

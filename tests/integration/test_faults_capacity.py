@@ -42,6 +42,22 @@ async def test_fault_10_a_start_does_not_give_away_the_lines_of_live_calls(stage
     assert await stage.held() == await stage.truly_held()
 
 
+async def test_a_full_pool_overflows_and_one_with_a_line_does_not(stage: Stage) -> None:
+    await stage.dialing.run("INSERT INTO pools (id, name) VALUES ('shared', 'Shared')")
+    shared = await stage.dialing.add_number()
+    await stage.dialing.run("UPDATE numbers SET pool_id = 'shared' WHERE id = $1", shared)
+    await stage.dialing.run(
+        "UPDATE pools SET overflow_pool_id = 'shared', overflow_after_s = 0 WHERE id = 'p'"
+    )
+    await stage.dialing.run("UPDATE numbers SET max_channels = 2 WHERE id <> $1", shared)
+    await stage.reconciler.run_once()
+    overdue = await stage.dialing.leads(3, due_in_s=-3600)
+    await stage.dial()
+    await stage.dial()
+    dialled_over = [(await stage.attempt(lead))["number_id"] == shared for lead in overdue]
+    assert dialled_over == [False, False, True]
+
+
 async def test_fault_11_a_number_without_a_free_line_is_full_and_not_new(stage: Stage) -> None:
     await lines(stage, 2)
     await stage.dialing.leads(5)

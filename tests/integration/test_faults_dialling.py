@@ -28,6 +28,7 @@ from trunkline.store import attempts
 from trunkline.store.attempts import Result
 from trunkline.store.database import UNAVAILABLE
 from trunkline.store.database import connect as connect_database
+from trunkline.telemetry import metrics
 from trunkline.telephony.carrier import Accepted, CallOrder, InDoubt, PlaceResult, Rejected, Throttled
 from trunkline.testing.proxy import TcpProxy
 from trunkline.testing.stage import Stage, open_stage
@@ -377,6 +378,22 @@ async def test_race_2_09_an_intact_valkey_that_slept_through_calls_is_put_right(
         await stage.told(order.attempt_id, "ended")
     assert await stage.held() == set()
     assert await stage.known_leads() == {}
+
+
+async def test_of_the_grants_without_valkey_only_what_was_dialled_is_counted(
+    stage: Stage, redis_url: str
+) -> None:
+    await stage.dialing.lead("+12125550199")
+    await stage.dialing.lead("+12125550199", "n")
+    before = metrics.FALLBACK_DIALS._value.get()
+    async with TcpProxy.before(redis_url) as proxy:
+        bus = connect_bus(proxy.url, stage.bus.keys)
+        cut_off = stage.another_dialer(bus=bus)
+        proxy.refuse()
+        assert await cut_off.run_once() == 1, "one person is called once at a time"
+        await cut_off.drain()
+        await bus.close()
+    assert metrics.FALLBACK_DIALS._value.get() == before + 1
 
 
 async def test_race_2_15_a_line_is_free_in_valkey_only_after_it_is_free_in_postgres(

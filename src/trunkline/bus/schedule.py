@@ -57,9 +57,11 @@ def to_ms(moment: datetime) -> int:
     return math.ceil(moment.timestamp() * 1000)
 
 
-async def add(bus: Bus, entries: Iterable[Entry], *, clock_offset_ms: int = 0, cap: int = FLOW_CAP) -> int:
+async def add(
+    bus: Bus, entries: Iterable[Entry], *, clock_offset_ms: int | None = None, cap: int = FLOW_CAP
+) -> int:
     """Schedule those that are due within the horizon; returns how many were new to Valkey or moved."""
-    args: list[str | int] = [bus.memory, bus.epoch, clock_offset_ms, cap, int(HORIZON_S * 1000)]
+    args: list[str | int] = [bus.memory, bus.epoch, _offset(clock_offset_ms), cap, int(HORIZON_S * 1000)]
     head = len(args)
     for entry in entries:
         args += _record(entry)
@@ -82,6 +84,11 @@ def _record(entry: Entry) -> tuple[str | int, ...]:
     )
 
 
+def _offset(ms: int | None) -> int | str:
+    """Unmeasured: the script takes what the last match was told."""
+    return "" if ms is None else ms
+
+
 async def match(bus: Bus, attempt_ids: Sequence[UUID], *, clock_offset_ms: int) -> Match:
     """Pair due leads with free channels, one attempt id for each."""
     args: list[str | int] = [bus.memory, bus.epoch, clock_offset_ms, BECOME_DUE_MAX, *map(str, attempt_ids)]
@@ -98,9 +105,9 @@ def _grant(fields: Sequence[str]) -> Grant:
     return Grant(UUID(attempt), UUID(lead), int(version), UUID(number), int(channel), int(due), int(granted))
 
 
-async def give_back(bus: Bus, unused: Iterable[GiveBack], *, clock_offset_ms: int = 0) -> int:
+async def give_back(bus: Bus, unused: Iterable[GiveBack], *, clock_offset_ms: int | None = None) -> int:
     """Free the channels of unused grants and do with their leads what each says."""
-    args: list[str | int] = [bus.memory, bus.epoch, clock_offset_ms]
+    args: list[str | int] = [bus.memory, bus.epoch, _offset(clock_offset_ms)]
     head = len(args)
     for grant in unused:
         args += (str(grant.attempt_id), grant.how.value, grant.until_ms, str(grant.behind or ""))

@@ -74,6 +74,7 @@ class Dialer(Loop):
         self._batches = Batches(database, bus, clock, sender, identity, rules, self._offset, ask)
         self._running: set[asyncio.Task[int]] = set()
         self._next_in_s: float | None = None
+        self._is_without_valkey = False
 
     async def run_once(self) -> int:
         """One round; the number of calls that were sent on their way. A full batch is left running, and the next round
@@ -89,7 +90,10 @@ class Dialer(Loop):
         self._running.add(batch)
         if self._next_in_s == 0:
             return len(grants)
-        return await self._finished(batch)
+        sent = await self._finished(batch)
+        if self._is_without_valkey:
+            metrics.FALLBACK_DIALS.inc(sent)
+        return sent
 
     async def wait(self) -> None:
         """Until the bell rings or the match said that something happens: a lead due, a flow or a number awake."""
@@ -138,7 +142,7 @@ class Dialer(Loop):
         await epoch.ensure(self._bus)
         ids = [new_id() for _ in range(room)]
         match = await schedule.match(self._bus, ids, clock_offset_ms=await self._offset.ms())
-        self._next_in_s = match.next_in_s
+        self._next_in_s, self._is_without_valkey = match.next_in_s, False
         _measure(match.grants)
         if match.closed:
             await self._reopen(match.closed)
@@ -154,10 +158,9 @@ class Dialer(Loop):
 
     async def _fallback(self, room: int, error: BusUnavailable) -> Sequence[Grant]:
         """Postgres alone pairs leads with channels, once a second."""
-        self._next_in_s = 1.0
+        self._next_in_s, self._is_without_valkey = 1.0, True
         async with self._database.connection() as conn:
             grants = await store_schedule.fallback_grants(conn, min(room, self._limits.fallback_starts_per_s))
-        metrics.FALLBACK_DIALS.inc(len(grants))
         log.warning("dialer.without_valkey", grants=len(grants), reason=str(error))
         return grants
 

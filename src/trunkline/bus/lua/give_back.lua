@@ -9,18 +9,18 @@
 -- A grant that is no longer held changes nothing: somebody gave it back already.
 --
 -- KEYS[1] epoch  KEYS[2] bell
--- ARGV[1] key prefix  ARGV[2] epoch number  ARGV[3] offset of Postgres' clock in ms
+-- ARGV[1] key prefix  ARGV[2] epoch number  ARGV[3] offset of Postgres' clock in ms ('': as known here)
 -- ARGV[4..] records of four: attempt, what, until in ms (0: now; below: so many from now), subject (the attempt it is
 -- behind, or '')
 -- -> the number of grants that were given back
 local base = ARGV[1]
 -- @include epoch
+-- @include clock
 -- @include leads
 -- @include flows
 -- @include channels
 if not is_current(KEYS[1], ARGV[2]) then return LOST end
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[3])
+local now = now_by(ARGV[3])
 local given = 0
 
 -- Whatever becomes of the lead, its flow had nothing for the charge. Its tag is active, or the last finish of an idle flow;

@@ -9,12 +9,12 @@
 -- -> the number of holders that were written
 local base = ARGV[1]
 -- @include epoch
+-- @include clock
 -- @include leads
 -- @include flows
 -- @include channels
 if not is_current(KEYS[1], ARGV[2]) then return LOST end
-local time = redis.call('TIME')
-local now, written = time[1] * 1000 + math.floor(time[2] / 1000), 0
+local now, written = now_by(''), 0
 
 local function give_up(attempt)
   local held = release(attempt)

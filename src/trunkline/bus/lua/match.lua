@@ -9,13 +9,14 @@
 --     grants: attempt, lead, version, number, channel, due, granted at, …; leads whose window closed: lead, version, …}
 local base = ARGV[1]
 -- @include epoch
+-- @include clock
 -- @include leads
 -- @include flows
 -- @include channels
 if not is_current(KEYS[1], ARGV[2]) then return LOST end
 
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[3])
+local now = now_by(ARGV[3])
+if redis.call('GET', base .. 'offset') ~= ARGV[3] then redis.call('SET', base .. 'offset', ARGV[3]) end
 local text_now = string.format('%.0f', now)
 local moves_left, next_id = tonumber(ARGV[4]), 5
 local grants, closed = {}, {}

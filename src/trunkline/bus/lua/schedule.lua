@@ -5,20 +5,20 @@
 -- due beyond the horizon stays in Postgres too: here it would only take the room of what is due. The loader brings it.
 --
 -- KEYS[1] epoch  KEYS[2] bell
--- ARGV[1] key prefix  ARGV[2] epoch number  ARGV[3] offset of Postgres' clock in ms  ARGV[4] cap
+-- ARGV[1] key prefix  ARGV[2] epoch number  ARGV[3] offset of Postgres' clock in ms ('': as known here)  ARGV[4] cap
 -- ARGV[5] horizon in ms
 -- ARGV[6..] records of nine: lead, version, flow, priority, due, closes (0: never), next pool (''), move after in ms,
 -- region ('')
 -- -> the number of leads that were added or moved
 local base = ARGV[1]
 -- @include epoch
+-- @include clock
 -- @include leads
 -- @include flows
 -- @include channels
 if not is_current(KEYS[1], ARGV[2]) then return LOST end
 
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[3])
+local now = now_by(ARGV[3])
 local cap, horizon, added = tonumber(ARGV[4]), now + tonumber(ARGV[5]), 0
 
 -- Makes room for a lead in a full flow; false if it sorts last itself.
