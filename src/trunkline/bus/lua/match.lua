@@ -16,7 +16,6 @@ local base = ARGV[1]
 if not is_current(KEYS[1], ARGV[2]) then return LOST end
 
 local now = now_by(ARGV[3])
-if redis.call('GET', base .. 'offset') ~= ARGV[3] then redis.call('SET', base .. 'offset', ARGV[3]) end
 local text_now = string.format('%.0f', now)
 local moves_left, next_id = tonumber(ARGV[4]), 5
 local grants, closed = {}, {}
@@ -176,6 +175,7 @@ local function next_moment()
 end
 
 if redis.call('HEXISTS', base .. 'stops', 'all') == 1 then return {1000, grants, closed} end
+if redis.call('GET', base .. 'offset') ~= ARGV[3] then redis.call('SET', base .. 'offset', ARGV[3]) end
 wake()
 become_due()
 local full = serve_all()
