@@ -36,7 +36,8 @@ from trunkline.store.database import Database
 from trunkline.store.mailboxes import Event, NewEvent, Receipt
 from trunkline.store.migrate import migrate
 
-SCHEMA = frozenset({"0003_mailboxes"})
+# All that is about mailboxes alone.
+SCHEMA = frozenset({"0003_mailboxes", "0014_mailbox_append_one"})
 
 
 @dataclass(frozen=True, slots=True)
