@@ -87,8 +87,10 @@ def _could_wait(state: State, step: Step) -> bool:
 class Walker:
     """One mailbox, whose actors are sessions."""
 
-    def __init__(self, world: MailboxWorld, model: Model, kind: str):
+    def __init__(self, world: MailboxWorld, model: Model, kind: str, *, copies: int = 1):
+        """An event is appended alone, by a way of its own; or, in several copies, as a batch is."""
         self._world = world
+        self._copies = copies
         self._model = model
         self._kind = kind
         self._sessions: dict[str, tuple[Any, Any]] = {}
@@ -130,12 +132,17 @@ class Walker:
         await self._act(*freeing)
         await waiting
         await self._compare(taking[2], f"{taking[1]} waited for {freeing[1]} in {freeing[0]}")
+        # What it made of the row shows when it commits.
+        of_actor = f"{taking[1].action.split()[0]} commits"
+        for step, reached in self._model.steps(taking[2]):
+            if (step.action, step.actor) == (of_actor, taking[1].actor):
+                await self.take((taking[2], step, reached))
 
     async def _act(self, before: State, step: Step, after: State) -> None:
         n = step.actor
         match step.action:
             case "append begins":
-                await mailboxes.append(await self._open(f"a{n}"), [self._event(n)])
+                await mailboxes.append(await self._open(f"a{n}"), [self._event(n)] * self._copies)
             case "append commits":
                 await self._commit(f"a{n}")
             case "append crashes":
