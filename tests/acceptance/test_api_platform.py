@@ -14,12 +14,12 @@ OPEN = {"/health", "/ready", "/metrics"}
 
 
 def operations(world: World) -> set[tuple[str, str]]:
-    paths = world.platform.api.openapi()["paths"]
+    paths = world.platform.face.api.openapi()["paths"]
     return {(method.upper(), path) for path, methods in paths.items() for method in methods}
 
 
 def client(world: World, key: str | None) -> AsgiClient:
-    return AsgiClient(world.platform.api, key)
+    return AsgiClient(world.platform.face.api, key)
 
 
 async def test_the_page_documents_every_route_of_the_platform_and_no_other(world: World) -> None:
@@ -47,7 +47,7 @@ async def test_the_router_is_the_platforms_and_no_tenants(world: World, subtests
     tenant = (await client(world, ADMIN_KEY).post("/api/v1/keys", body)).json()["key"]
     body = {"name": "k", "scopes": ["read"]}
     reader = (await client(world, ADMIN_KEY).post("/api/v1/keys", body)).json()["key"]
-    document = world.platform.api.openapi()["paths"]
+    document = world.platform.face.api.openapi()["paths"]
     of_router = [(m.upper(), p) for p, ms in document.items() for m, o in ms.items() if "router" in o["tags"]]
     assert len(of_router) >= 5
     for method, path in of_router:

@@ -39,7 +39,7 @@ async def test_a_campaign_dials_only_while_it_runs(world: World) -> None:
     await client.start_campaign(campaign.id)
     await eventually(lambda: ledger.live() == 1, what="the campaign's first call")
     await client.pause_campaign(campaign.id)
-    controls = world.platform.controls
+    controls = world.platform.steering.controls
 
     async def is_known() -> bool:
         return controls.stopped(reseller_id="r", merchant_id="m", campaign_id=campaign.id) is not None

@@ -69,7 +69,7 @@ async def test_a_carrier_that_misbehaves_changes_no_outcome(world: World, carrie
 
 async def test_a_number_dials_with_the_account_it_names(world: World) -> None:
     """The account is kept in Postgres; its webhooks are signed with its own token."""
-    admin = AsgiClient(world.platform.api, ADMIN_KEY)
+    admin = AsgiClient(world.platform.face.api, ADMIN_KEY)
     body = {
         "carrier": "twilio",
         "name": "second",

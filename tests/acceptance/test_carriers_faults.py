@@ -81,7 +81,7 @@ async def test_the_second_of_two_calls_at_once_is_connected_too(world: World, ca
 async def test_a_token_that_is_replaced_during_a_call_does_not_lose_its_end(world: World) -> None:
     """The carrier signs with the token it had when the call began, or with the new one: both are heard."""
     account = world.carrier.config.account("plivo")
-    admin = AsgiClient(world.platform.api, ADMIN_KEY)
+    admin = AsgiClient(world.platform.face.api, ADMIN_KEY)
     body = {
         "carrier": "plivo",
         "name": "drifting",

@@ -28,7 +28,7 @@ async def number_at(world: World, carrier: str, max_channels: int = 2) -> str:
 
 
 async def decide(world: World, number_id: str, **policy: object) -> None:
-    admin = AsgiClient(world.platform.api, ADMIN_KEY)
+    admin = AsgiClient(world.platform.face.api, ADMIN_KEY)
     answer = await admin.request("PUT", f"/api/v1/numbers/{number_id}/inbound", json=policy)
     assert answer.status == 200, answer.body
 

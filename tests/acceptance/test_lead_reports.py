@@ -85,7 +85,7 @@ async def test_the_end_of_a_lead_is_told_and_its_transcript_is_fetched(world: Wo
 
 async def report(world: World, attempt_id: str, call_sid: str, transcript_ref: str) -> None:
     """As the call's agent would."""
-    token = f"{attempt_id}.{world.platform.call_keys.sign(UUID(attempt_id), call_sid)}"
+    token = f"{attempt_id}.{world.platform.routing.call_keys.sign(UUID(attempt_id), call_sid)}"
     async with aiohttp.ClientSession() as session:
         answer = await session.post(
             f"{world.platform.base_url}/api/v1/calls/{call_sid}/outcome",

@@ -19,7 +19,7 @@ from trunkline.testing.world import ADMIN_KEY, World, open_world
 async def test_what_is_appended_over_http_is_handled_by_an_application(
     world: World, database_url: str, redis_url: str, key_prefix: str
 ) -> None:
-    api = AsgiClient(world.platform.api, ADMIN_KEY)
+    api = AsgiClient(world.platform.face.api, ADMIN_KEY)
     assert (await api.post("/api/v1/mailbox-kinds", {"kind": "issue", "merchant_id": "m"})).status == 201
     handled: asyncio.Queue[tuple[str, list[str]]] = asyncio.Queue()
 
@@ -50,11 +50,11 @@ async def test_the_role_control_counts_mailboxes_and_removes_what_is_old(
         TRUNKLINE_ROLES="api,mailbox,control",
         MAILBOX_RETENTION="1ms",
     ) as world:
-        running = {loop.name for loop in world.platform._running()}
+        running = {loop.name for loop in world.platform.loops()}
         assert {"mailbox", "mailbox_gauges", "mailbox_retention"} <= running
-        [retention] = [loop for loop in world.platform._running() if loop.name == "mailbox_retention"]
+        [retention] = [loop for loop in world.platform.loops() if loop.name == "mailbox_retention"]
         # No attempt has this key, so the fold sets it aside at once.
-        await world.platform.inbox.append(NewEvent("call", "nobody", "1", "ended", {}))
+        await world.platform.way_in.inbox.append(NewEvent("call", "nobody", "1", "ended", {}))
 
         async def is_gone() -> bool:
             await retention.run_once()
@@ -69,11 +69,11 @@ async def test_a_stopping_platform_writes_what_was_taken_and_takes_no_more(
 ) -> None:
     settings = world.platform.settings
     async with Platform.open(settings) as platform:
-        taken = asyncio.ensure_future(platform.inbox.append(NewEvent("issue", "1", "1", "opened", {})))
+        taken = asyncio.ensure_future(platform.way_in.inbox.append(NewEvent("issue", "1", "1", "opened", {})))
         await asyncio.sleep(0)
     assert (await taken).created
     with pytest.raises(StoreUnavailable):
-        await platform.inbox.append(NewEvent("issue", "1", "2", "opened", {}))
+        await platform.way_in.inbox.append(NewEvent("issue", "1", "2", "opened", {}))
 
 
 async def test_the_example_of_the_page_runs(database_url: str, redis_url: str) -> None:

@@ -520,12 +520,12 @@ async def test_the_platform_takes_its_pods_from_the_cluster_and_leads_on_its_lea
     async with Platform.open(settings) as platform:
 
         async def has_pod() -> bool:
-            counts = await platform.pods.counts()
+            counts = await platform.routing.pods.counts()
             return [(pool.tier, pool.room) for pool in counts.pools] == [("standard", 1)]
 
         await eventually(has_pod, timeout_s=30)
-        assert platform.management.manager.is_leader
-        answer = await platform.allocator.allocate("call-1")
+        assert platform.routing.management.manager.is_leader
+        answer = await platform.routing.allocator.allocate("call-1")
         assert isinstance(answer, Allocated)
         assert answer.pod == "agent-0"
 

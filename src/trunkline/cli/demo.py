@@ -94,7 +94,7 @@ class Demo:
         return cls(plan, platform, carrier, pods, key)
 
     def console_link(self) -> str:
-        return f"{self.platform.base_url}{self.platform.console.link_for(self._key)}"
+        return f"{self.platform.base_url}{self.platform.face.console.link_for(self._key)}"
 
     async def call_everybody(self, stop: asyncio.Event) -> bool:
         """Load the leads, watch until all are finished; False if that did not happen in time."""

@@ -80,7 +80,7 @@ def up(data_dir: DataDir = None) -> None:
                 f"Trunkline runs at {platform.base_url}  (admin key: {key_place}, API: {platform.base_url}/docs)"
             )
             out.print(
-                f"Sign in to the console, once: {platform.base_url}{platform.console.link_for(key)}",
+                f"Sign in to the console, once: {platform.base_url}{platform.face.console.link_for(key)}",
                 soft_wrap=True,
             )
             await stop.wait()

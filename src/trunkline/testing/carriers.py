@@ -249,7 +249,7 @@ async def open_carrier_world(
             SimulatedPods(pods, platform.base_url, ADMIN_KEY) as simulated,
             TrunklineClient(platform.base_url, ADMIN_KEY) as client,
         ):
-            simulator.flows[APP_ID] = platform.accounts.urls("exotel", "default")["answer"]
+            simulator.flows[APP_ID] = platform.way_in.accounts.urls("exotel", "default")["answer"]
             simulator.vapi_numbers.add(number)
             await client.create_reseller("r", "Reseller")
             await client.create_pool("p", "Pool", reseller_id="r")
@@ -261,7 +261,7 @@ async def open_carrier_world(
 
 def ring_in(world: World, carrier: CarrierName, to: str, from_: str, account: str = "default") -> Call:
     """Somebody calls one of our numbers, at the URLs that the platform says to enter."""
-    urls = world.platform.accounts.urls(carrier, account)
+    urls = world.platform.way_in.accounts.urls(carrier, account)
     secret = {"X-Vapi-Secret": "a webhook secret of the tests"} if carrier == "vapi" else {}
     return world.carrier.ring(
         carrier, to, from_, inbound_url=urls["inbound"], status_url=urls["status"], headers=secret

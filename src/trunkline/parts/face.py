@@ -1,0 +1,118 @@
+"""What the outside sees: the API, webhooks, agents, the router's endpoints and the console, behind one port."""
+
+from fastapi import FastAPI
+
+from trunkline.api.agent_face import AgentFace
+from trunkline.api.application import create_api
+from trunkline.api.body_guard import BodyRule
+from trunkline.api.deps import ApiDeps, ApiLimits, Probe, ReminderRules
+from trunkline.api.express import Express
+from trunkline.api.hot_routes import HotRoute
+from trunkline.api.router_carriers import CarrierFace
+from trunkline.api.router_merchants import MerchantFace
+from trunkline.api.store import Store
+from trunkline.api.webhooks import PublicView, WebhookDeps, Webhooks
+from trunkline.bus.probe import server_time_s
+from trunkline.console.application import Console
+from trunkline.dispatch.inbound import Inbound
+from trunkline.parts.dialing import Dialing
+from trunkline.parts.following import Following
+from trunkline.parts.ground import Ground
+from trunkline.parts.keeping import Keeping
+from trunkline.parts.routing import Routing
+from trunkline.parts.way_in import WayIn
+from trunkline.store import schedule as store_schedule
+from trunkline.telemetry import metrics
+from trunkline.telephony.carriers import CARRIERS
+
+
+class Face:
+    def __init__(
+        self,
+        ground: Ground,
+        way_in: WayIn,
+        routing: Routing,
+        dialing: Dialing,
+        following: Following,
+        keeping: Keeping,
+    ):
+        self._ground = ground
+        self._way_in = way_in
+        self._routing = routing
+        http = ground.settings.http
+        self._limits = ApiLimits(body=BodyRule(http.max_body_bytes, http.read_timeout_s))
+        self._view = PublicView(http.public_base_url, http.trusted_proxies)
+        self.api: FastAPI = create_api(
+            ApiDeps(
+                database=ground.database,
+                clock=ground.clock,
+                on_leads_accepted=dialing.schedule,
+                probes=self._probes(),
+                render_metrics=metrics.render,
+                limits=self._limits,
+                carriers=frozenset(CARRIERS),
+                jobs=following.face,
+                accounts=way_in.accounts,
+                inbox=way_in.inbox,
+                free_dead_channels=keeping.channels.free_dead,
+                reminders=ReminderRules(keeping.reminders.horizon_s, ground.settings.reminders.attempts_max),
+            ),
+            self._hot_routes(following),
+        )
+        is_secure = ground.public_base_url.startswith("https:")
+        self.console = Console(self.api, ground.secrets, is_secure=is_secure)
+
+    def express(self) -> Express:
+        """The API, with a lane of their own for those who cannot wait."""
+        return Express(
+            self.api,
+            self.api.state.api.verifier,
+            self._routing.routes(),
+            read_timeout_s=self._ground.settings.http.read_timeout_s,
+        )
+
+    def _hot_routes(self, following: Following) -> list[HotRoute]:
+        way_in, routing, keys = self._way_in, self._routing, self._way_in.callback_keys
+        store = Store(self._ground.database, timeout_s=self._limits.store_timeout_s)
+        agents = AgentFace(store, routing.call_keys, following.enrichment)
+        carriers = CarrierFace(routing.allocator, way_in.carriers, keys, self._view)
+        merchants = MerchantFace(
+            store, self._ground.bus, routing.keys, way_in.carriers, keys, self._ground.public_base_url
+        )
+        return [
+            *self._webhooks().hot_routes(),
+            *agents.hot_routes(),
+            *routing.routes(),
+            *carriers.hot_routes(),
+            *merchants.hot_routes(),
+        ]
+
+    def _webhooks(self) -> Webhooks:
+        ground, way_in = self._ground, self._way_in
+        return Webhooks(
+            WebhookDeps(
+                ground.database,
+                way_in.inbox,
+                way_in.carriers,
+                ground.clock,
+                way_in.callback_keys,
+                self._view,
+                Inbound(ground.database, ground.bus, ground.settings.identity),
+                find_stream=self._routing.find_stream,
+            )
+        )
+
+    def _probes(self) -> dict[str, Probe]:
+        """By role: the API cannot work without Postgres, the router not without Valkey; the rest is reported."""
+        roles = self._ground.settings.roles
+        return {
+            "postgres": Probe(self._probe_postgres, required="api" in roles),
+            "valkey": Probe(self._probe_valkey, required="router" in roles),
+        }
+
+    async def _probe_postgres(self) -> float:
+        async with self._ground.database.connection() as conn:
+            return await store_schedule.clock_s(conn)
+
+    async def _probe_valkey(self) -> float:
+        return await server_time_s(self._ground.bus)

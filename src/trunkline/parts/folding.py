@@ -1,0 +1,22 @@
+"""What the carrier reports is folded into facts, and what follows from them is settled."""
+
+from dataclasses import replace
+
+from trunkline.dispatch.calls import LIMITS, CallFold
+from trunkline.mailbox.processing import FailureRule
+from trunkline.mailbox.worker import MailboxWorker
+from trunkline.parts.dialing import Dialing
+from trunkline.parts.ground import Ground
+from trunkline.parts.routing import Routing
+
+
+def call_worker(ground: Ground, routing: Routing, dialing: Dialing) -> MailboxWorker:
+    mailboxes = ground.settings.mailboxes
+    limits = replace(
+        LIMITS,
+        concurrency=mailboxes.concurrency,
+        lease_s=mailboxes.lease_s,
+        failure=FailureRule(failures_max=mailboxes.failures_max),
+    )
+    fold = CallFold(ground.bus, dialing.settler, routing.release)
+    return MailboxWorker(ground.database, ground.bus, fold, ground.settings.identity, limits)
