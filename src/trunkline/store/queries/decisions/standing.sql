@@ -1,6 +1,6 @@
 -- A lead as the gates see it, without a lock: what the intent would read of it now, and what stands around it.
 SELECT l.id, l.phone, l.timezone, l.merchant_id, l.reseller_id, l.campaign_id, l.attempt_count, l.max_attempts, l.due_at,
-       l.closes_at, NULL::text AS assistant_id, NULL::text AS message, l.status, l.outcome, l.outcome_reason, l.pool_id, NULL::text AS overflow_pool_id,
+       l.closes_at, l.status, l.outcome, l.outcome_reason, l.pool_id, NULL::text AS overflow_pool_id,
        m.max_concurrent AS merchant_max_concurrent, n.carrier, n.account,
        clock_timestamp() AS now, NULL::text AS halted, NULL::text AS assistant_id, NULL::text AS message,
        (SELECT CASE WHEN d.merchant_id IS NOT NULL THEN 'merchant'
