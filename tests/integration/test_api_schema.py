@@ -44,9 +44,13 @@ class Served:
     ids: dict[str, str]
 
 
+async def none_freed() -> int:
+    return 0
+
+
 @asynccontextmanager
 async def serve_api(database_url: str) -> AsyncIterator[Served]:
-    async with open_api(database_url) as world, serve(world.app) as url:
+    async with open_api(database_url, free_dead_channels=none_freed) as world, serve(world.app) as url:
         yield Served(url, await world.objects_of("a1"))
 
 
