@@ -64,7 +64,8 @@ class Databases:
             self._make_template()
         self._made += 1
         name = f"test_{self._made}"
-        self._execute(f"CREATE DATABASE {name} TEMPLATE {MIGRATED if migrated else 'template0'}")
+        template = MIGRATED if migrated else "template0"
+        self._execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
         try:
             yield self._url(name)
         finally:
