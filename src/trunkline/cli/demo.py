@@ -26,7 +26,9 @@ from trunkline.telephony.simulator import Simulator, SimulatorConfig
 
 # Simulated calls of 20 to 80 s last about one second.
 TIME_SCALE = 0.02
-PODS = 40
+PODS = 64
+# A few for a better tier; for the others twice as many as the numbers have channels, since calls that ring count too.
+TIERS = '{"gold": {"type": "exclusive", "target": 4}, "standard": {"type": "exclusive", "target": 60}}'
 CONCURRENT_UPLOADS = 16
 REFRESH_S = 0.25
 # The longest a run may take: its leads at their pace, and then some.
@@ -88,6 +90,7 @@ class Demo:
                 TWILIO_ACCOUNT_SID=account.sid,
                 TWILIO_AUTH_TOKEN=account.auth_token,
                 TWILIO_CALLS_PER_SECOND=account.calls_per_s,
+                TIER_CONFIG=TIERS,
             )
         )
         pods = await stack.enter_async_context(SimulatedPods(PODS, platform.base_url, key))
