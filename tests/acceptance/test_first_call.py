@@ -1,16 +1,18 @@
 """docs/first-call.md, walked as a new user would: every command of the page, in a fresh folder, with its output."""
 
+import asyncio
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from trunkline.testing.waiting import eventually
 
 PAGE = Path(__file__).parents[2] / "docs" / "first-call.md"
 BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -74,11 +76,8 @@ class Walk:
         )
 
 
-def until(condition: "object", what: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
+def until(condition: Callable[[], bool], what: str) -> None:
+    asyncio.run(eventually(condition, timeout_s=TIMEOUT_S, what=what))
 
 
 def said(expected: str, output: str) -> bool:

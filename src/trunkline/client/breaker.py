@@ -23,7 +23,7 @@ class BreakerRule:
 class CircuitBreaker:
     """One for all of a process, threads included: failures that each see alone would never add up."""
 
-    def __init__(self, rule: BreakerRule = BreakerRule(), clock: Callable[[], float] = time.monotonic):  # noqa: B008
+    def __init__(self, rule: BreakerRule = BreakerRule(), clock: Callable[[], float] = time.monotonic):  # noqa: B008  frozen
         self.rule = rule
         self._clock = clock
         self._lock = threading.Lock()
