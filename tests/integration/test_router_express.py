@@ -26,6 +26,8 @@ async def test_requests_are_answered_the_same_on_the_lane_and_beside_it(world: W
         }
         async with session.post(base + path, data=body, headers=headers) as response:
             answer = await response.json()
+            if response.status != 200:
+                assert answer["request_id"] == response.headers["X-Request-ID"]
             return response.status, str(answer.get("code", "")), response.headers["X-Request-ID"]
 
     async with aiohttp.ClientSession() as session:

@@ -19,7 +19,7 @@ from trunkline.api.key_verifier import KeyVerifier
 from trunkline.api.principal import Principal
 from trunkline.api.request_context import measure, request_id_of
 from trunkline.errors import StoreUnavailable
-from trunkline.telemetry import get_logger
+from trunkline.telemetry import bind, get_logger
 
 log = get_logger(__name__)
 
@@ -57,17 +57,18 @@ class Express:
         scope.setdefault("state", {}).update(request_id=request_id, principal=who)
         scope["route"] = route
         status: int | None = None
-        try:
-            response = await self._answer(route, Request(scope, self._timed(receive)), request_id)
-            status = response.status_code
-            own = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff")]
-            headers = [*response.raw_headers, *own]
-            await send({"type": "http.response.start", "status": status, "headers": headers})
-            await send({"type": "http.response.body", "body": response.body})
-        except ClientDisconnect:
-            log.debug("request.abandoned", path=scope["path"])
-        finally:
-            measure(scope, status, time.perf_counter() - started_s)
+        with bind(request_id=request_id, key_id=who.key_id if who else None):
+            try:
+                response = await self._answer(route, Request(scope, self._timed(receive)), request_id)
+                status = response.status_code
+                own = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff")]
+                headers = [*response.raw_headers, *own]
+                await send({"type": "http.response.start", "status": status, "headers": headers})
+                await send({"type": "http.response.body", "body": response.body})
+            except ClientDisconnect:
+                log.debug("request.abandoned", path=scope["path"])
+            finally:
+                measure(scope, status, time.perf_counter() - started_s)
 
     async def _answer(self, route: HotRoute, request: Request, request_id: str) -> Response:
         try:
@@ -78,7 +79,7 @@ class Express:
             late = errors.ApiError(408, "body_too_slow", "The body did not arrive in time. Send it again.")
             return errors.respond(late, request_id)
         except Exception as error:
-            log.error("request.failed", path=route.path, request_id=request_id, exc_info=error)
+            log.error("request.failed", path=route.path, exc_info=error)
             return errors.respond(error, request_id)
 
     def _timed(self, receive: Receive) -> Receive:

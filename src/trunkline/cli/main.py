@@ -126,7 +126,7 @@ def config(as_json: AsJson = False) -> None:
 
 @app.command()
 def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Check Postgres, Valkey, clocks, migrations and carriers, and say what to fix."""
+    """Check Postgres, Valkey, clocks, migrations, pods and carriers, and say what to fix."""
     from trunkline.cli.doctor import examine
 
     findings = asyncio.run(examine(_settings(data_dir)))

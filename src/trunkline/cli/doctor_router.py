@@ -1,0 +1,58 @@
+"""What the doctor finds out about pods: whether there are any, and whether every merchant's calls can have one."""
+
+from collections.abc import Mapping, Sequence
+
+from trunkline.bus import connection as bus_connection
+from trunkline.bus import router_views
+from trunkline.bus.keys import Keys
+from trunkline.bus.router_keys import RouterKeys
+from trunkline.cli.finding import Finding
+from trunkline.errors import BusUnavailable
+from trunkline.router.config import COMMON
+from trunkline.settings import Settings
+from trunkline.settings.tiers import Tiers, assignment_order
+
+FOR_EVERYBODY = """TIER_CONFIG='{"standard": {"type": "exclusive", "target": 1}}'"""
+
+
+async def examine_router(settings: Settings, redis_url: str) -> Finding:
+    bus = bus_connection.connect(redis_url, Keys(settings.domain), cluster=settings.redis.cluster)
+    try:
+        counts = await router_views.counts(bus, RouterKeys(settings.router_key_prefix))
+    except BusUnavailable as error:
+        return Finding("pods", "problem", f"{error}. Check REDIS_URL")
+    finally:
+        await bus.close()
+    return judge({pool.tier: pool.assigned for pool in counts.pools}, settings.router.tiers)
+
+
+def judge(pods: Mapping[str, int], tiers: Tiers) -> Finding:
+    """`pods`: how many there are of each tier. Standard, overflow and basic are reached by every merchant's calls."""
+    total, common = sum(pods.values()), sum(pods.get(tier, 0) for tier in COMMON)
+    if common:
+        return Finding("pods", "ok", f"{total} there, {common} of them for everybody")
+    if total:
+        where = ", ".join(tier for tier, count in sorted(pods.items()) if count)
+        detail = (
+            f"{_pods(total)} there, in {where}: calls of merchants without that tier hear that all are busy."
+        )
+        return Finding("pods", "warning", f"{detail} Start more, or set {FOR_EVERYBODY}")
+    first = _first_for_everybody(tiers)
+    if first == 1:
+        return Finding("pods", "warning", "none there: start an agent (docs/agent.md)")
+    detail = f"none there. By TIER_CONFIG number {first} is the first for everybody: start so many"
+    return Finding("pods", "warning", f"{detail}, or set {FOR_EVERYBODY}")
+
+
+def _first_for_everybody(tiers: Tiers) -> int:
+    """Which new pod is the first that every merchant's calls reach, counted from 1."""
+    return 1 + sum(tiers[tier].target for tier in _before_common(assignment_order(tiers), tiers))
+
+
+def _before_common(order: Sequence[str], tiers: Tiers) -> list[str]:
+    first = next((place for place, tier in enumerate(order) if tier in COMMON and tiers[tier].target), None)
+    return [tier for tier in order[:first] if tier not in COMMON]
+
+
+def _pods(count: int) -> str:
+    return "one" if count == 1 else f"{count}"

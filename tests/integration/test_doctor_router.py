@@ -1,0 +1,25 @@
+"""The doctor looks at the pods that there really are."""
+
+from trunkline.bus.connection import connect
+from trunkline.bus.keys import Keys
+from trunkline.bus.router_keys import RouterKeys
+from trunkline.cli.doctor_router import examine_router
+from trunkline.settings import load_settings
+from trunkline.testing.router_world import RouterWorld
+
+
+async def test_an_installation_with_one_agent_is_told_who_hears_busy(redis_url: str, key_prefix: str) -> None:
+    bus = connect(redis_url, Keys(prefix=key_prefix))
+    world = RouterWorld(bus, RouterKeys(key_prefix))
+    await world.begin("{}")
+    settings = load_settings({}, REDIS_URL=redis_url, ROUTER_KEY_PREFIX=key_prefix)
+
+    await world.beat("agent-0")
+    assert await world.allocate("call-1", "a-standard-merchant") == "none"
+    finding = await examine_router(settings, redis_url)
+    assert (finding.state, "in gold" in finding.detail) == ("warning", True)
+
+    await world.beat("agent-1")
+    assert await world.allocate("call-2", "a-standard-merchant") == "agent-1"
+    assert (await examine_router(settings, redis_url)).state == "ok"
+    await bus.close()

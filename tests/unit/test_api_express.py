@@ -1,0 +1,57 @@
+"""The express lane puts the request's id wherever the ordinary way puts it: header, error body, every log line."""
+
+import structlog
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from trunkline.api.express import Express
+from trunkline.api.hot_routes import HotRoute
+from trunkline.api.key_verifier import KeyVerifier
+from trunkline.clock import ManualClock
+from trunkline.store.keys import ApiKey
+from trunkline.testing.asgi import AsgiClient
+
+
+async def bound_ids(_request: Request) -> Response:
+    return PlainTextResponse(str(structlog.contextvars.get_contextvars().get("request_id")))
+
+
+async def fail(_request: Request) -> Response:
+    with structlog.testing.capture_logs([structlog.contextvars.merge_contextvars]) as lines:
+        structlog.get_logger().warning("router.no_pods")
+    raise RuntimeError(f"logged with {lines[0].get('request_id')}")
+
+
+async def nobody(_proof: bytes) -> ApiKey | None:
+    return None
+
+
+def client() -> AsgiClient:
+    routes = [
+        HotRoute("POST", "/api/v1/allocate", bound_ids, None, {}),
+        HotRoute("POST", "/api/v1/release", fail, None, {}),
+    ]
+    verifier = KeyVerifier(nobody, ManualClock(), fresh_s=1, stale_s=1)
+    return AsgiClient(Express(Starlette(), verifier, routes, read_timeout_s=5))
+
+
+async def test_the_id_is_in_the_header_and_on_what_is_logged_meanwhile() -> None:
+    answer = await client().post("/api/v1/allocate", {}, headers={"X-Request-ID": "trace-1"})
+    assert answer.headers["x-request-id"] == "trace-1"
+    assert answer.body == b"trace-1"
+    assert "request_id" not in structlog.contextvars.get_contextvars()
+
+
+async def test_a_request_without_an_id_gets_one() -> None:
+    answer = await client().post("/api/v1/allocate", {})
+    assert answer.body.decode() == answer.headers["x-request-id"] != ""
+
+
+async def test_a_failure_names_the_id_and_is_logged_with_it() -> None:
+    with structlog.testing.capture_logs([structlog.contextvars.merge_contextvars]) as lines:
+        answer = await client().post("/api/v1/release", {}, headers={"X-Request-ID": "trace-2"})
+    assert (answer.status, answer.json()["request_id"]) == (500, "trace-2")
+    (line,) = [line for line in lines if line["event"] == "request.failed"]
+    assert line["request_id"] == "trace-2"
+    assert str(line["exc_info"]) == "logged with trace-2"

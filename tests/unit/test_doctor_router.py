@@ -1,0 +1,44 @@
+"""Whether the doctor sees that a merchant without a tier of its own would hear "busy"."""
+
+import json
+
+import pytest
+
+from trunkline.cli.doctor_router import FOR_EVERYBODY, judge
+from trunkline.settings.tiers import SAMPLE, assignment_order, parse_tiers
+
+
+def test_the_documented_order_gives_the_first_pod_to_gold_and_it_is_kept() -> None:
+    assert parse_tiers("{}") == SAMPLE
+    assert assignment_order(SAMPLE) == ("gold", "basic", "standard")
+
+
+def test_one_agent_in_gold_is_a_warning_that_says_what_to_set() -> None:
+    finding = judge({"gold": 1, "standard": 0, "basic": 0}, SAMPLE)
+    assert finding.state == "warning"
+    assert "one there, in gold" in finding.detail
+    assert FOR_EVERYBODY in finding.detail
+
+
+@pytest.mark.parametrize("pods", [{"standard": 1}, {"gold": 1, "basic": 1}, {"gold": 1, "overflow": 2}])
+def test_a_pod_that_everybody_reaches_is_enough(pods: dict[str, int]) -> None:
+    assert judge(pods, SAMPLE).state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("config", "number"),
+    [
+        ("{}", 2),
+        ('{"gold": {"target": 3}, "merchant:acme": {"target": 2}}', 6),
+        ('{"silver": {"target": 2}, "basic": {"type": "shared", "target": 1}}', 1),
+    ],
+)
+def test_without_pods_it_says_which_will_be_the_first_for_everybody(config: str, number: int) -> None:
+    detail = judge({}, parse_tiers(config)).detail
+    assert ("start an agent" in detail) if number == 1 else (f"number {number} is the first" in detail)
+
+
+def test_what_it_says_to_set_gives_the_first_pod_to_everybody() -> None:
+    text = FOR_EVERYBODY.partition("=")[2].strip("'")
+    assert json.loads(text)
+    assert "start an agent" in judge({}, parse_tiers(text)).detail
