@@ -17,7 +17,8 @@ from trunkline.dispatch.dialer import Dialer
 from trunkline.dispatch.gates_windows import reopen
 from trunkline.dispatch.intent_batch import Rules
 from trunkline.dispatch.policies import Policies
-from trunkline.dispatch.prechecks import Deferred, Ended, Passed, Prechecks, Skipped
+from trunkline.dispatch.precheck_rooms import AT_ONCE_PER_MERCHANT
+from trunkline.dispatch.prechecks import CROWD_MAX, Deferred, Ended, Passed, Prechecks, Skipped, Verdict
 from trunkline.dispatch.refusals import RefusalReason
 from trunkline.jobs.platform.outgoing import Outgoing
 from trunkline.leads.calling_policy import CallingPolicy
@@ -80,9 +81,9 @@ async def prechecks(dialing: Dialing) -> AsyncIterator[Prechecks]:
     await outgoing.close()
 
 
-async def check(dialing: Dialing, url: str, **more: object) -> None:
+async def check(dialing: Dialing, url: str, *, merchant: str = "m", **more: object) -> None:
     document = {"url": url, "conditions": [{"path": "body.ok", "value": True}]} | more
-    await dialing.policy(CallingPolicy(prechecks=(HttpCheck.model_validate(document),)))
+    await dialing.policy(CallingPolicy(prechecks=(HttpCheck.model_validate(document),)), subject=merchant)
 
 
 async def test_a_lead_that_passes_is_dialled(
@@ -296,21 +297,24 @@ async def stage(database_url: str, redis_url: str, key_prefix: str) -> AsyncIter
 
 
 @pytest.fixture
+async def prechecks_of(stage: Stage) -> AsyncIterator[Prechecks]:
+    outgoing = Outgoing(allow_insecure=True)
+    yield Prechecks(stage.database, outgoing, Rules(policies=Policies(fresh_s=0)))
+    await outgoing.close()
+
+
+@pytest.fixture
 async def asking(
-    stage: Stage, url: str, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, url: str, prechecks_of: Prechecks, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[Dialer, PrecheckWalk]]:
     """A dialer that asks when it must, and the walk that asks before. Its grants do not age: machines may be busy."""
     ageless = schedule._grant
     monkeypatch.setattr(schedule, "_grant", lambda fields: replace(ageless(fields), granted_ms=None))
     monkeypatch.setattr(batches, "CHANNEL_KEPT_S", 60.0)
-    outgoing = Outgoing(allow_insecure=True)
-    policies = Policies(fresh_s=0)
-    prechecks = Prechecks(stage.database, outgoing, Rules(policies=policies))
-    walk = PrecheckWalk(stage.database, stage.bus, stage.controls, policies, prechecks)
+    walk = PrecheckWalk(stage.database, stage.bus, stage.controls, Policies(fresh_s=0), prechecks_of)
     await check(stage.dialing, url)
-    yield stage.another_dialer(ask=prechecks.ask), walk
+    yield stage.another_dialer(ask=prechecks_of.ask), walk
     await walk.drain()
-    await outgoing.close()
 
 
 Asking = tuple[Dialer, PrecheckWalk]
@@ -371,6 +375,65 @@ async def test_race_2_12_an_answer_that_is_slow_costs_the_channel_and_not_the_le
     await eventually(is_called)
     assert len(tenant.asked) == 1, "the late pass was kept"
     assert (await stage.attempt(lead))["state"] == "accepted"
+
+
+async def test_race_20_a_merchant_whose_system_is_silent_stops_nobody_else(
+    stage: Stage, asking: Asking, tenant: Tenant, prechecks_of: Prechecks
+) -> None:
+    tenant.may_answer.clear()
+    dialer = stage.another_dialer(ask=prechecks_of.ask, in_flight_max=4)
+    silent = [await stage.dialing.lead() for _ in range(20)]
+    others = [await stage.dialing.lead(merchant="n") for _ in range(8)]
+    await stage.loader.run_once()
+
+    async def others_are_called() -> bool:
+        await dialer.run_once()
+        return len(stage.carrier.orders) == len(others)
+
+    async with asyncio.timeout(30):
+        await eventually(others_are_called)
+    await eventually(lambda: len(tenant.asked) == AT_ONCE_PER_MERCHANT)
+    claimed = await stage.dialing.value("SELECT count(*) FROM prechecks WHERE claimed_until > now()")
+    assert claimed == AT_ONCE_PER_MERCHANT, "who waits for room has claimed nothing"
+    calls = {attempt["id"] for lead in others for attempt in await stage.attempts(lead)}
+
+    async def beyond_a_crowd_no_channel_waits() -> bool:
+        return len(await stage.held() - calls) <= CROWD_MAX
+
+    await eventually(beyond_a_crowd_no_channel_waits)
+    tenant.may_answer.set()
+    await dialer.drain()
+    assert {question["lead_id"] for question in tenant.asked} <= set(map(str, silent))
+
+
+async def test_a_merchant_that_shares_a_host_with_a_slow_one_has_room_there(
+    stage: Stage, tenant: Tenant, url: str, prechecks_of: Prechecks
+) -> None:
+    await check(stage.dialing, url)
+    await check(stage.dialing, url, merchant="n")
+    tenant.may_answer.clear()
+    slow = [await stage.dialing.lead() for _ in range(10)]
+    tenant.slow_for = None
+    waiting = asyncio.create_task(prechecks_of.run_ahead(slow))
+    await eventually(lambda: len(tenant.asked) == AT_ONCE_PER_MERCHANT)
+    other = await stage.dialing.lead(merchant="n")
+    tenant.slow_for = "nobody"
+    assert await prechecks_of.ask(other) == Passed(other)
+    assert not waiting.done()
+    tenant.may_answer.set()
+    assert await waiting == [Passed(lead) for lead in slow], "and those who waited are asked about after all"
+
+
+async def test_a_question_that_cannot_be_asked_gives_the_channel_back_at_once(
+    stage: Stage, asking: Asking
+) -> None:
+    async def broken(_: UUID) -> Verdict:
+        raise RuntimeError("no")
+
+    lead = await stage.dialing.lead()
+    await stage.dial(stage.another_dialer(ask=broken))
+    assert await stage.held() == set()
+    assert (await stage.known_leads())[str(lead)].startswith("1|s|"), "and the lead is looked at again"
 
 
 async def test_a_lead_that_is_refused_with_its_channel_waiting_frees_it(

@@ -21,8 +21,8 @@ from trunkline.dispatch import returns
 from trunkline.dispatch.intent import Intents, disown, intend
 from trunkline.dispatch.intent_batch import Rules
 from trunkline.dispatch.offset import ClockOffset
-from trunkline.dispatch.prechecks import Deferred, Ended, Passed, Skipped, Verdict
-from trunkline.dispatch.refusals import Refusal, RefusalReason
+from trunkline.dispatch.prechecks import NO_ROOM, Deferred, Ended, Passed, Skipped, Verdict
+from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
 from trunkline.dispatch.sender import Asked, Sender
 from trunkline.errors import BusUnavailable
 from trunkline.model import Entry, Grant
@@ -68,11 +68,12 @@ class Batches:
 
     @property
     def in_flight(self) -> int:
-        """Calls on their way, and channels that wait for an answer about their lead."""
-        return self._sender.in_flight + len(self._asking)
+        """Calls on their way. Leads that are asked about first are not: whoever answers them slowly would stop
+        everybody, and how many they are is bounded for each merchant."""
+        return self._sender.in_flight
 
     async def one_is_done(self) -> None:
-        await asyncio.wait({*self._asking, *self._sender.tasks}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(self._sender.tasks, return_when=asyncio.FIRST_COMPLETED)
 
     async def dial(self, grants: Sequence[Grant]) -> int:
         """Commit and send; the number of calls that are on their way."""
@@ -133,16 +134,23 @@ class Batches:
                 await self._give_back([replace(refusal, finish=finish)])
             case Deferred(moved=moved):
                 await self._give_back([replace(refusal, moved=moved)])
+            case Skipped(reason=reason) if reason == NO_ROOM:
+                # The others of its flow would find none either.
+                await self._give_back([replace(refusal, blocks=Blocks.FLOW)])
             case _:
                 await self._give_back([refusal])
 
     async def _verdict(self, lead_id: UUID) -> Verdict | None:
-        """None if it did not come in time; a pass that comes later is there at the lead's next turn."""
+        """None if it did not come in time, or could not be asked for; a pass that comes later is there at the lead's
+        next turn."""
         assert self._ask is not None
         question = asyncio.ensure_future(self._ask(lead_id))
         await asyncio.wait({question}, timeout=CHANNEL_KEPT_S)
         if not question.done():
             self._in_the_background(_quietly(question))
+            return None
+        if (error := question.exception()) is not None:
+            log.error("dialer.not_asked", lead_id=str(lead_id), error=str(error), exc_info=error)
             return None
         return question.result()
 

@@ -130,7 +130,8 @@ class Dialer(Loop):
             self._running.discard(batch)
 
     async def _grants(self) -> Sequence[Grant]:
-        room = min(self._limits.batch_max, self._limits.in_flight_max - self._batches.in_flight)
+        # What was asked about first may have been sent since there was room.
+        room = max(0, min(self._limits.batch_max, self._limits.in_flight_max - self._batches.in_flight))
         try:
             return await self._match(room)
         except MemoryLost:

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakValueDictionary
 
 import msgspec
 from yarl import URL
@@ -15,9 +14,6 @@ from trunkline.store.prechecks import AskedLead
 
 ANSWER_BYTES_MAX = 64 * 1024
 PAUSE_S = 0.2
-# Fewer than a process may have connections to one host: a question that waited for a connection would wait in its own
-# time-out, and a slow host would seem to be silent.
-AT_ONCE_PER_HOST = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +38,19 @@ class Nobody:
 Said = Answered | Nobody
 
 
-class Asker:
-    """Asks tenants' hosts. Each host has room of its own, so that a slow one is waited for only by its own leads."""
+def hosts_of(checks: Sequence[HttpCheck]) -> set[str]:
+    return {URL(check.url).host or "" for check in checks}
 
-    def __init__(self, outgoing: Outgoing):
-        self._outgoing = outgoing
-        self._rooms: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
-    async def ask_all(self, checks: Sequence[HttpCheck], lead: AskedLead) -> tuple[HttpCheck, Said] | None:
-        """None if all checks pass, else the first that does not, and what was said."""
-        for check in checks:
-            room = self._rooms.setdefault(URL(check.url).host or "", asyncio.Semaphore(AT_ONCE_PER_HOST))
-            async with room:
-                said = await _ask(self._outgoing, check, lead)
-            if not _passes(check, said):
-                return check, said
-        return None
+async def ask_all(
+    outgoing: Outgoing, checks: Sequence[HttpCheck], lead: AskedLead
+) -> tuple[HttpCheck, Said] | None:
+    """None if all checks pass, else the first that does not, and what was said."""
+    for check in checks:
+        said = await _ask(outgoing, check, lead)
+        if not _passes(check, said):
+            return check, said
+    return None
 
 
 def _passes(check: HttpCheck, said: Said) -> bool:

@@ -3,7 +3,8 @@
 `run_ahead` is for the leads at the heads of flows (`loops/prechecks.py` walks over them): no channel waits for them. A
 pass holds for 60 s. A lead that is granted without one is refused as `precheck needed`; the dialer keeps its channel
 (`batches.py`), asks with `ask` in a task of its own, and tries again. Every lead is asked about on its own, so a slow
-answer holds up nobody else.
+answer holds up nobody else, and every merchant has room of its own (`precheck_rooms.py`): a lead is claimed when there
+is room for its question, and a channel does not wait behind a crowd.
 """
 
 import asyncio
@@ -13,7 +14,8 @@ from uuid import UUID
 
 from trunkline.dispatch.intent_batch import Rules
 from trunkline.dispatch.policies import Owner
-from trunkline.dispatch.precheck_http import Asker, Nobody
+from trunkline.dispatch.precheck_http import Nobody, ask_all, hosts_of
+from trunkline.dispatch.precheck_rooms import AT_ONCE_PER_MERCHANT, PrecheckRooms
 from trunkline.jobs.platform.outgoing import Outgoing
 from trunkline.leads.calling_policy import Effective
 from trunkline.leads.conditions import HttpCheck
@@ -29,6 +31,9 @@ log = get_logger(__name__)
 PASS_VALID_S = 60.0
 # Asked again ahead of time, so that a pass does not run out between two rounds.
 RENEW_BELOW_S = 20.0
+# So many of a merchant may be asked about, or wait for that, before a channel is not kept for one more.
+CROWD_MAX = 2 * AT_ONCE_PER_MERCHANT
+NO_ROOM = "no_room"
 REASON = "precheck"
 
 
@@ -53,7 +58,7 @@ class Deferred:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Nothing to ask, or nobody to ask about: changed meanwhile, or somebody else is asking."""
+    """Nothing to ask, or nobody to ask about: changed meanwhile, somebody else is asking, or too many wait for that."""
 
     lead_id: UUID
     reason: str
@@ -65,7 +70,8 @@ Verdict = Passed | Ended | Deferred | Skipped
 class Prechecks:
     def __init__(self, database: Database, outgoing: Outgoing, rules: Rules):
         self._database = database
-        self._asker = Asker(outgoing)
+        self._outgoing = outgoing
+        self._rooms = PrecheckRooms()
         self._rules = rules
 
     async def run_ahead(self, lead_ids: Sequence[UUID]) -> list[Verdict]:
@@ -74,32 +80,37 @@ class Prechecks:
 
     async def ask(self, lead_id: UUID) -> Verdict:
         """For one lead whose channel is waiting."""
-        (verdict,) = await self._ask([lead_id], fresh_for_s=0.0) or [Skipped(lead_id, "gone")]
+        (verdict,) = await self._ask([lead_id], fresh_for_s=0.0, crowd_max=CROWD_MAX) or [
+            Skipped(lead_id, "gone")
+        ]
         return verdict
 
-    async def _ask(self, lead_ids: Sequence[UUID], *, fresh_for_s: float) -> Sequence[Verdict]:
+    async def _ask(
+        self, lead_ids: Sequence[UUID], *, fresh_for_s: float, crowd_max: float = float("inf")
+    ) -> Sequence[Verdict]:
         async with self._database.connection() as conn:
             leads = await prechecks.waiting(conn, lead_ids, fresh_for_s=fresh_for_s)
             policies = await self._rules.policies.of(conn, map(_owner, leads))
-            wanted = {
-                lead.id: (lead, policy)
-                for lead in leads
-                if (policy := policies[_owner(lead)]) and _is_needed(lead, policy)
-            }
-            leases = {
-                lead_id: (policy.checks_hash, _lease_s(policy)) for lead_id, (_, policy) in wanted.items()
-            }
-            claimed = await prechecks.claim(conn, leases) if leases else {}
-        verdicts: list[Verdict] = [
-            Skipped(lead.id, "being_asked" if lead.id in wanted else "not_needed")
-            for lead in leads
-            if lead.id not in claimed
-        ]
-        asked = (self._judge(*wanted[lead_id], deferrals) for lead_id, deferrals in claimed.items())
-        return verdicts + list(await asyncio.gather(*asked))
+        return await asyncio.gather(
+            *(self._ask_about(lead, policies[_owner(lead)], crowd_max) for lead in leads)
+        )
+
+    async def _ask_about(self, lead: AskedLead, policy: Effective | None, crowd_max: float) -> Verdict:
+        if policy is None or not _is_needed(lead, policy):
+            return Skipped(lead.id, "not_needed")
+        if self._rooms.is_here(lead.id):
+            return Skipped(lead.id, "being_asked")
+        if self._rooms.crowd(lead.merchant_id) >= crowd_max:
+            return Skipped(lead.id, NO_ROOM)
+        async with self._rooms.room(lead.id, lead.merchant_id, hosts_of(policy.prechecks)):
+            async with self._database.connection() as conn:
+                claimed = await prechecks.claim(conn, {lead.id: (policy.checks_hash, _lease_s(policy))})
+            if lead.id not in claimed:
+                return Skipped(lead.id, "being_asked")
+            return await self._judge(lead, policy, claimed[lead.id])
 
     async def _judge(self, lead: AskedLead, policy: Effective, deferrals: int) -> Verdict:
-        refused = await self._asker.ask_all(policy.prechecks, lead)
+        refused = await ask_all(self._outgoing, policy.prechecks, lead)
         if refused is None:
             await self._pass(lead, policy)
             return Passed(lead.id)

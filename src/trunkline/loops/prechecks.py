@@ -29,8 +29,9 @@ FLOWS_PER_RUN = 100
 # What a flow may start within a few seconds. A pass holds for a minute, so heads that wait are asked about again.
 HEADS_PER_FLOW = 20
 AHEAD_S = 20.0
-# Leads that are being asked about at a time: a hundred silent tenants must not pile up a million questions.
-ASKING_MAX = 1000
+# Leads of one merchant that are being asked about at a time, or wait for that: a silent one with a hundred campaigns
+# must not pile up questions.
+ASKING_MAX = 40
 
 
 class PrecheckWalk(Loop):
@@ -52,7 +53,8 @@ class PrecheckWalk(Loop):
         self._policies = policies
         self._prechecks = prechecks
         self._after = BEFORE_ALL
-        self._asking: set[UUID] = set()
+        # With their merchants.
+        self._asking: dict[UUID, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run_once(self) -> int:
@@ -62,10 +64,8 @@ class PrecheckWalk(Loop):
                 return 0
             flows = await store_schedule.flows(conn, after=self._after, limit=FLOWS_PER_RUN)
             self._after = flows[-1] if len(flows) == FLOWS_PER_RUN else BEFORE_ALL
-            heads = [await self._heads(conn, flow) for flow in await self._checked(conn, flows)]
-        for leads in heads:
-            self._begin(leads)
-        return sum(map(len, heads))
+            begun = [await self._begin(conn, flow) for flow in await self._checked(conn, flows)]
+        return sum(begun)
 
     async def drain(self) -> None:
         """Wait for the answers."""
@@ -85,20 +85,20 @@ class PrecheckWalk(Loop):
             )
         )
 
-    async def _heads(self, conn: Connection, flow: Flow) -> list[UUID]:
-        room = min(HEADS_PER_FLOW, ASKING_MAX - len(self._asking))
+    async def _begin(self, conn: Connection, flow: Flow) -> int:
+        """Have the heads of a flow asked about, in a task of their own; how many."""
+        of_merchant = sum(merchant_id == flow.merchant_id for merchant_id in self._asking.values())
+        room = min(HEADS_PER_FLOW, ASKING_MAX - of_merchant)
         if room <= 0:
-            return []
+            return 0
         entries = await store_schedule.heads(conn, flow, horizon_s=AHEAD_S, limit=room)
-        return [entry.lead_id for entry in entries if entry.lead_id not in self._asking]
-
-    def _begin(self, leads: list[UUID]) -> None:
-        if not leads:
-            return
-        self._asking.update(leads)
-        task = asyncio.create_task(self._ask(leads), name="prechecks")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        leads = [entry.lead_id for entry in entries if entry.lead_id not in self._asking]
+        if leads:
+            self._asking |= dict.fromkeys(leads, flow.merchant_id)
+            task = asyncio.create_task(self._ask(leads), name="prechecks")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return len(leads)
 
     async def _ask(self, leads: list[UUID]) -> None:
         try:
@@ -110,7 +110,8 @@ class PrecheckWalk(Loop):
         except Exception as error:
             log.error("prechecks.failed", leads=len(leads), error=str(error), exc_info=error)
         finally:
-            self._asking.difference_update(leads)
+            for lead_id in leads:
+                del self._asking[lead_id]
 
 
 def _owner(flow: Flow) -> Owner:

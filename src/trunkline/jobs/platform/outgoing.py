@@ -9,7 +9,7 @@ from trunkline.jobs.platform.addresses import AddressRefused, PublicResolver, ch
 
 TOTAL_TIMEOUT_S = 15.0
 CONNECT_TIMEOUT_S = 5.0
-CONNECTIONS_MAX = 100
+CONNECTIONS_MAX = 500
 
 # What a request can fail with. A name that resolves to a private address is among them: see `was_refused`.
 FAILURES: tuple[type[BaseException], ...] = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
