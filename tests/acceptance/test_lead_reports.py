@@ -11,8 +11,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from trunkline.telephony.simulator.recordings import WAV
 from trunkline.testing.waiting import eventually
-from trunkline.testing.world import World, open_world
+from trunkline.testing.world import ADMIN_KEY, World, open_world
 
 
 @dataclass
@@ -52,6 +53,7 @@ async def world(database_url: str, redis_url: str, key_prefix: str, tmp_path: Pa
     more: dict[str, Any] = {
         "WEBHOOK_ALLOW_INSECURE": "true",
         "CALL_ENRICHER": "fetch",
+        "RECORD_CALLS": "true",
         "TRUNKLINE_DATA_DIR": str(tmp_path),
     }
     async with open_world(database_url, redis_url, key_prefix, **more) as world:
@@ -74,13 +76,38 @@ async def test_the_end_of_a_lead_is_told_and_its_transcript_is_fetched(world: Wo
     assert attempt["carrier_call_id"] == lead.attempts[0].carrier_call_id
 
     await report(world, attempt["id"], attempt["carrier_call_id"], f"{server.url}/transcript")
-    transcript = await eventually(
-        lambda: world.platform.database.pool.fetchval(
-            "SELECT transcript FROM call_enrichments WHERE status = 'READY'"
-        ),
-        timeout_s=20,
+
+    async def read() -> dict[str, Any] | None:
+        found = (await world.client.get_lead(lead.id)).enrichments or []
+        return next((each for each in found if each["transcript"]), None)
+
+    item = await eventually(read, timeout_s=20, what="the transcript can be read")
+    assert (item["status"], item["transcript"], item["attempt_id"]) == (
+        "READY",
+        "Hello. Goodbye.",
+        attempt["id"],
     )
-    assert transcript == "Hello. Goodbye."
+
+
+async def test_the_recording_that_the_carrier_tells_of_is_fetched_and_served(world: World) -> None:
+    """Nobody reports on this call: the carrier's webhook alone starts it."""
+    made = await world.client.create_lead(merchant_id="m", phone="+15005551000")
+    lead = await world.finished(made.id)
+
+    async def fetched() -> dict[str, Any] | None:
+        found = (await world.client.get_lead(lead.id)).enrichments or []
+        return next((each for each in found if each["recording_url"]), None)
+
+    item = await eventually(fetched, timeout_s=20, what="the recording is kept")
+    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {ADMIN_KEY}"}) as session:
+        answer = await session.get(f"{world.platform.base_url}{item['recording_url']}")
+        assert (answer.status, answer.content_type) == (200, "audio/wav")
+        assert await answer.read() == WAV
+    [attempt] = lead.attempts
+    told = (await world.client.get_lead(lead.id)).attempts[0].recordings
+    assert item["attempt_id"] == str(attempt.id)
+    assert told is not None
+    assert len(told) == 1
 
 
 async def report(world: World, attempt_id: str, call_sid: str, transcript_ref: str) -> None:

@@ -1,5 +1,6 @@
 """An agent's report and the carrier's facts add up to the same, whichever comes first."""
 
+import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -7,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from trunkline.dispatch import reports
+from trunkline.dispatch import late_facts, reports
 from trunkline.store import leads
 from trunkline.store.call_reports import CallReport
 from trunkline.testing.stage import Stage, event, open_stage
@@ -184,3 +185,51 @@ async def test_where_a_carrier_keeps_a_recording_is_kept_once(stage: Stage, name
     async with stage.database.connection() as conn:
         (kept,) = await leads.attempts(conn, lead_id)
     assert kept.recordings == ["https://r/1"]
+
+
+async def told_of_recording(stage: Stage, attempt: UUID, ref: str, number: int, **raw: str) -> None:
+    told = event(attempt, "recording", f"CA-{attempt}", dedupe_key=f"recording {number}")
+    told.payload["raw"] = {"RecordingUrl": ref, **raw}
+    await stage.inbox.append(told)
+    await stage.folder.drain()
+
+
+async def test_a_recording_is_fetched_once_and_its_job_comes_with_the_fact(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    async with open_stage(database_url, redis_url, key_prefix, enriches=True) as stage:
+        _, attempt = await answered(stage)
+        await told_of_recording(stage, attempt, "https://r/1", 1)
+        await told_of_recording(stage, attempt, "https://r/1", 2)
+        await stage.told(attempt, "ended")
+        await told_of_recording(stage, attempt, "https://r/2", 3)
+        await told_of_recording(stage, attempt, "https://r/3", 4, RecordingStatus="absent")
+        async with stage.database.connection() as conn:
+            jobs = await conn.fetch("SELECT unique_key FROM job_outbox WHERE job_type = 'enrich_call'")
+            items = await conn.fetch(
+                "SELECT item_id, source FROM call_enrichments WHERE attempt_id = $1", attempt
+            )
+    assert {row["unique_key"] for row in jobs} == {row["item_id"] for row in items}
+    assert len(jobs) == 2
+    assert sorted(json.loads(row["source"])["recording_url"] for row in items) == [
+        "https://r/1",
+        "https://r/2",
+    ]
+
+
+async def test_a_recording_whose_fold_is_undone_is_not_fetched(
+    database_url: str, redis_url: str, key_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fact and job are one transaction."""
+    async with open_stage(database_url, redis_url, key_prefix, enriches=True) as stage:
+        _, attempt = await answered(stage)
+
+        async def break_off(*_: object) -> None:
+            raise RuntimeError("the end of the transaction")
+
+        monkeypatch.setattr(late_facts, "follow", break_off)
+        await told_of_recording(stage, attempt, "https://r/1", 1)
+        async with stage.database.connection() as conn:
+            assert await conn.fetchval("SELECT count(*) FROM job_outbox WHERE job_type = 'enrich_call'") == 0
+            assert await conn.fetchval("SELECT count(*) FROM call_enrichments") == 0
+            assert await conn.fetchval("SELECT count(*) FROM call_recordings") == 0

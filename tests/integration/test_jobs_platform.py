@@ -21,7 +21,7 @@ from trunkline.jobs import Failed, Outbox
 from trunkline.jobs.platform import signing, webhooks
 from trunkline.jobs.platform.addresses import PublicResolver
 from trunkline.jobs.platform.catalogue import PlatformParts, job_files, known_types, platform_registry
-from trunkline.jobs.platform.enrichment import CallSource, Enricher, request_enrichment
+from trunkline.jobs.platform.enrichment import CallSource, Enricher, Wanted, request_enrichment
 from trunkline.jobs.platform.exports import EXPORT, Export
 from trunkline.jobs.platform.outgoing import Outgoing
 from trunkline.jobs.platform.sealing import Sealer
@@ -345,7 +345,7 @@ class CountingEnricher:
 
 async def ask_enrichment(world: JobWorld, item_id: str, source: CallSource | None = None) -> list[Inserted]:
     async with world.database.transaction() as tx:
-        return await request_enrichment(tx, outbox(world), item_id, source or CallSource(), SHOP)
+        return await request_enrichment(tx, outbox(world), [Wanted(item_id, source or CallSource(), SHOP)])
 
 
 async def test_process_twice_item_unchanged_after_first(world: JobWorld, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from trunkline.api.models import Body
 from trunkline.api.store import Store
 from trunkline.dispatch import reports
 from trunkline.dispatch.call_tokens import CallKeys
-from trunkline.jobs.platform.enrichment import CallSource, EnrichmentDesk
+from trunkline.jobs.platform.enrichment import CallSource, EnrichmentDesk, Wanted
 from trunkline.leads import payloads
 from trunkline.leads.ingest import FieldProblem, Moment
 from trunkline.store import call_reports
@@ -110,7 +110,7 @@ class AgentFace:
         call = await call_reports.context(tx, attempt_id)
         assert call is not None, "reported on"
         source = CallSource(report.recording_ref, report.transcript_ref, dict(report.data))
-        return await self._enrichment.ask(tx, str(attempt_id), source, call.tenant)
+        return await self._enrichment.ask(tx, [Wanted(str(attempt_id), source, call.tenant, attempt_id)])
 
     def _attempt(self, request: Request) -> UUID:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")

@@ -173,6 +173,8 @@ class LeadWithAttempts(Lead):
     attempts: list[Attempt]
     decisions: list[Decision]
     timeline: list[Happening]
+    # What was found out about its calls: item_id, attempt_id, status, recording_ref, recording_url, transcript, data, …
+    enrichments: list[dict[str, Any]] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

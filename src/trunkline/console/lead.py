@@ -8,7 +8,7 @@ from trunkline.console.asking import segment
 from trunkline.console.visits import Done, Shown, Visit, at, back
 
 # What a person sees first of a lead; the rest is in the table below.
-_ASIDE = {"attempts", "decisions", "timeline", "payload"}
+_ASIDE = {"attempts", "decisions", "timeline", "payload", "enrichments"}
 
 
 async def show(visit: Visit) -> Shown:
@@ -21,6 +21,7 @@ async def show(visit: Visit) -> Shown:
             "why": why,
             "closed": [check for check in why["checks"] if not check["open"]] if why else [],
             "story": list(story(lead)),
+            "learnt": list(learnt(lead)),
             "facts": dict(facts(lead)),
             "may_act": visit.may("leads"),
         },
@@ -48,6 +49,14 @@ def story(lead: dict[str, Any]) -> Iterator[dict[str, Any]]:
         for each in lead["decisions"]
     )
     yield from sorted([*lead["timeline"], *refusals], key=lambda each: str(each["at"]))
+
+
+def learnt(lead: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Of each call that left something behind: what its agent reported, its recordings, what was made of them."""
+    for attempt in lead["attempts"]:
+        enriched = [each for each in lead["enrichments"] if each["attempt_id"] == attempt["id"]]
+        if attempt["report"] or attempt["recordings"] or enriched:
+            yield {**attempt, "enrichments": enriched}
 
 
 async def call_now(visit: Visit) -> Done:

@@ -16,6 +16,7 @@ from trunkline.bus.connection import Bus
 from trunkline.control.raising import raise_alarm
 from trunkline.dispatch import late_facts, recordings, witnesses
 from trunkline.dispatch.settlement import Decide, Settlement, Settler
+from trunkline.jobs.platform.enrichment import EnrichmentDesk
 from trunkline.leads.fold import Fact, Unreadable, fold, read
 from trunkline.leads.retries import Retries
 from trunkline.mailbox.handler import AfterCommit, Batch, Done
@@ -25,6 +26,7 @@ from trunkline.states import ATTEMPT_MOVES, LIVE, AttemptState
 from trunkline.store import attempts, call_reports
 from trunkline.store.attempts import Attempt
 from trunkline.store.database import Connection
+from trunkline.store.jobs import Inserted
 from trunkline.store.mailboxes import Event, Parked
 from trunkline.telemetry import get_logger
 
@@ -46,10 +48,14 @@ class CallFold:
 
     kind = KIND
 
-    def __init__(self, bus: Bus, settler: Settler, on_ended: OnEnded):
+    def __init__(
+        self, bus: Bus, settler: Settler, on_ended: OnEnded, enrichment: EnrichmentDesk | None = None
+    ):
         self._bus = bus
         self._settler = settler
         self._on_ended = on_ended
+        # Who fetches recordings, where somebody wants them.
+        self._enrichment = enrichment
 
     async def handle(self, batch: Batch) -> Done:
         facts: dict[UUID, list[Fact]] = {}
@@ -72,7 +78,7 @@ class CallFold:
         folded = {attempt.id: _facts(attempt, facts[attempt.id]) for attempt in locked.values()}
         changed = {each: known for each, known in folded.items() if known != locked[each].facts}
         applied = await _apply(tx, locked, changed)
-        await call_reports.keep_recordings(tx, recordings.found_in(batch, list(locked)))
+        fetching = await self._keep_recordings(tx, batch, locked)
         late = await late_facts.follow(tx, locked, applied)
         settlement = await self._settler.settle(tx, locked, _decisions(locked, applied), applied)
         settlement.scheduled += await self._settler.revise(tx, locked)
@@ -81,7 +87,17 @@ class CallFold:
         ]
         if late:
             await raise_alarm(tx, "late_fact", "", {"attempts": [str(each) for each in late]})
-        return partial(self._follow_up, settlement, ended)
+        return partial(self._follow_up, settlement, ended, fetching)
+
+    async def _keep_recordings(
+        self, tx: Connection, batch: Batch, locked: Mapping[UUID, Attempt]
+    ) -> list[Inserted]:
+        """The jobs that fetch them, enqueued with the fact that they are there."""
+        found = recordings.found_in(batch, list(locked))
+        await call_reports.keep_recordings(tx, found)
+        if self._enrichment is None:
+            return []
+        return await self._enrichment.ask(tx, recordings.to_fetch(found, locked))
 
     async def _adopt(
         self, tx: Connection, locked: Mapping[UUID, Attempt], facts: Mapping[UUID, list[Fact]]
@@ -97,7 +113,9 @@ class CallFold:
         await late_facts.take_up(tx, surfaced)
         return await attempts.lock(tx, list(locked))
 
-    async def _follow_up(self, settlement: Settlement, ended: list[str]) -> None:
+    async def _follow_up(self, settlement: Settlement, ended: list[str], fetching: list[Inserted]) -> None:
+        if self._enrichment is not None:
+            self._enrichment.poke(fetching)
         await settlement.tell(self._bus)
         await self._on_ended(ended)
 

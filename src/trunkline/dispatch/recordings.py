@@ -1,13 +1,18 @@
 """Where the recordings of calls are, as their carriers tell it: in a webhook of its own, or with a call's end."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
+from trunkline.jobs.platform.enrichment import CallSource, Wanted
+from trunkline.store.attempts import Attempt
 from trunkline.store.mailboxes import Event
 
 # Twilio and Exotel, Plivo, Vapi.
 _NAMES = ("RecordingUrl", "RecordUrl", "recordingUrl")
+# Twilio also tells of recordings that are not there: not yet, or never.
+_MISSING = frozenset({"in-progress", "absent", "failed"})
 REF_MAX = 2000
 
 
@@ -20,10 +25,24 @@ def found_in(batch: Mapping[str, Sequence[Event]], attempt_ids: Sequence[UUID]) 
     )
 
 
+def to_fetch(found: Iterable[tuple[UUID, str]], locked: Mapping[UUID, Attempt]) -> list[Wanted]:
+    """A recording is an item of its own, named by its address: told of twice, it is fetched once, whether or not the
+    call's agent asked for more."""
+    return [
+        Wanted(
+            f"{attempt_id}.{sha256(ref.encode()).hexdigest()[:16]}",
+            CallSource(recording_url=ref),
+            locked[attempt_id].tenant,
+            attempt_id,
+        )
+        for attempt_id, ref in found
+    ]
+
+
 def _refs(event: Event) -> Iterator[str]:
     payload: Any = event.payload
     raw = payload.get("raw") if isinstance(payload, dict) else None
-    if not isinstance(raw, dict):
+    if not isinstance(raw, dict) or raw.get("RecordingStatus") in _MISSING:
         return
     for ref in map(raw.get, _NAMES):
         if isinstance(ref, str) and 0 < len(ref) <= REF_MAX and ref.isprintable():

@@ -6,11 +6,12 @@ from trunkline.dispatch.calls import LIMITS, CallFold
 from trunkline.mailbox.processing import FailureRule
 from trunkline.mailbox.worker import MailboxWorker
 from trunkline.parts.dialing import Dialing
+from trunkline.parts.following import Following
 from trunkline.parts.ground import Ground
 from trunkline.parts.routing import Routing
 
 
-def call_worker(ground: Ground, routing: Routing, dialing: Dialing) -> MailboxWorker:
+def call_worker(ground: Ground, routing: Routing, dialing: Dialing, following: Following) -> MailboxWorker:
     mailboxes = ground.settings.mailboxes
     limits = replace(
         LIMITS,
@@ -18,5 +19,5 @@ def call_worker(ground: Ground, routing: Routing, dialing: Dialing) -> MailboxWo
         lease_s=mailboxes.lease_s,
         failure=FailureRule(failures_max=mailboxes.failures_max),
     )
-    fold = CallFold(ground.bus, dialing.settler, routing.release)
+    fold = CallFold(ground.bus, dialing.settler, routing.release, following.enrichment)
     return MailboxWorker(ground.database, ground.bus, fold, ground.settings.identity, limits)

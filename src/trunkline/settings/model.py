@@ -403,7 +403,7 @@ class Jobs(Group):
     enricher: Text | None = env(
         "CALL_ENRICHER",
         None,
-        "What is made of a call that its agent reports on: `fetch` keeps its recording and transcript, "
+        "What is made of calls that agents report on or carriers recorded: `fetch` keeps recording and transcript, "
         "`package.module:factory` names an enricher of yours. Unset, nothing.",
     )
     allow_insecure_webhooks: Switch = env(

@@ -1,15 +1,30 @@
 """What was learnt of calls after their end. A row moves from ENRICHING once."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
 
 from trunkline.store.database import Connection
-from trunkline.store.rows import pick_or_none
+from trunkline.store.rows import pick, pick_or_none
 from trunkline.store.sql import query
 from trunkline.store.tenants import Tenant
 
 _INSERT = query("enrichments/insert")
 _GET = query("enrichments/get")
 _COMPLETE = query("enrichments/complete")
+_OF_ATTEMPT = query("enrichments/of_attempt")
+_OF_LEAD = query("enrichments/of_lead")
+
+
+@dataclass(frozen=True, slots=True)
+class NewItem:
+    """`source` is JSON. An item without an attempt is about no call of ours."""
+
+    item_id: str
+    tenant: Tenant
+    source: str = field(repr=False)
+    attempt_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +46,45 @@ class Enriched:
     data: str | None = None
 
 
-async def insert(tx: Connection, item_id: str, tenant: Tenant, source: str) -> bool:
-    """Whether the item is new."""
-    return await tx.fetchval(_INSERT, item_id, tenant.reseller_id, tenant.merchant_id, source) is not None
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is told of an item to those whose call it is about."""
+
+    item_id: str
+    attempt_id: UUID
+    status: str
+    recording_ref: str | None
+    transcript: str | None = field(repr=False)
+    data: str | None = field(repr=False)
+    created_at: datetime
+    updated_at: datetime
+
+
+async def insert(tx: Connection, items: Sequence[NewItem]) -> set[str]:
+    """The ids of those that are new."""
+    rows = await tx.fetch(
+        _INSERT,
+        [item.item_id for item in items],
+        [item.attempt_id for item in items],
+        [item.tenant.reseller_id for item in items],
+        [item.tenant.merchant_id for item in items],
+        [item.source for item in items],
+    )
+    return {row["item_id"] for row in rows}
 
 
 async def get(conn: Connection, item_id: str) -> Item | None:
     return pick_or_none(Item, await conn.fetchrow(_GET, item_id))
+
+
+async def of_attempt(conn: Connection, tenant: Tenant, attempt_id: UUID) -> list[Found]:
+    rows = await conn.fetch(_OF_ATTEMPT, tenant.reseller_id, tenant.merchant_id, attempt_id)
+    return [pick(Found, row) for row in rows]
+
+
+async def of_lead(conn: Connection, lead_id: UUID) -> list[Found]:
+    """The caller has made sure whose lead it is."""
+    return [pick(Found, row) for row in await conn.fetch(_OF_LEAD, lead_id)]
 
 
 async def complete(tx: Connection, item_id: str, found: Enriched) -> bool:

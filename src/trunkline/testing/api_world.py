@@ -33,9 +33,19 @@ from trunkline.jobs.face import JobFace
 from trunkline.jobs.poker import Poker
 from trunkline.mailbox.inbox import Inbox
 from trunkline.model import new_id
-from trunkline.store import alarms, keys, mailbox_kinds, mailboxes, numbers, tenants, webhook_endpoints
+from trunkline.store import (
+    alarms,
+    enrichments,
+    keys,
+    mailbox_kinds,
+    mailboxes,
+    numbers,
+    tenants,
+    webhook_endpoints,
+)
 from trunkline.store.alarms import AlarmFilter
 from trunkline.store.database import Connection, Database, connect
+from trunkline.store.enrichments import Enriched, NewItem
 from trunkline.store.keys import NewKey
 from trunkline.store.mailboxes import NewEvent
 from trunkline.store.numbers import NewNumber
@@ -67,6 +77,13 @@ _FINISHED_EXPORT = """
 INSERT INTO job_history (id, created_at, priority, attempt_count, max_attempts, job_type, outcome,
                          reseller_id, merchant_id, result)
 VALUES ($1, now(), 80, 1, 4, 'export', 'succeeded', $2, $3, $4)
+"""
+_ENDED_ATTEMPT = """
+INSERT INTO attempts (id, lead_id, attempt_no, reseller_id, merchant_id, number_id, channel_no, carrier, account,
+                      to_phone, from_phone, state, holds_channel, dialer, ended_at)
+SELECT $1, l.id, 1, l.reseller_id, l.merchant_id, $3::text::uuid, 1, 'twilio', 'default', l.phone, '+14155550100',
+       'ended', false, 'd', now()
+FROM leads AS l WHERE l.id = $2
 """
 
 
@@ -113,6 +130,7 @@ class ApiWorld:
             "number_id": self.numbers[f"{merchant_id}-pool"],
             "key_id": me["key_id"],
             "lead_id": lead["id"],
+            **await self._enrich_call(merchant_id, str(lead["id"])),
             "scope": "campaign",
             "subject": campaign_id,
             "flag": "event_dispatch",
@@ -133,6 +151,18 @@ class ApiWorld:
         listed = await self.admin.post("/api/v1/do-not-call", body)
         assert listed.status in (200, 201)
         return str(listed.json()["id"])
+
+    async def _enrich_call(self, merchant_id: str, lead_id: str) -> dict[str, str]:
+        """A call of this lead that was recorded, and the recording fetched."""
+        owner, attempt_id = _TENANTS[merchant_id], new_id()
+        async with self.jobs.files.draft(f"recording-{attempt_id}") as draft:
+            await draft.write(b"RIFF of a call")
+        async with self.database.transaction() as tx:
+            await tx.execute(_ENDED_ATTEMPT, attempt_id, UUID(lead_id), self.numbers[f"{merchant_id}-pool"])
+            await enrichments.insert(tx, [NewItem(str(attempt_id), owner, "{}", attempt_id)])
+            kept = Enriched(f"recording-{attempt_id}", "Hello. Goodbye.", '{"score": 3}')
+            await enrichments.complete(tx, str(attempt_id), kept)
+        return {"attempt_id": str(attempt_id), "item_id": str(attempt_id)}
 
     async def _raise_alarm(self, merchant_id: str) -> str:
         owner = _TENANTS[merchant_id]

@@ -35,6 +35,10 @@ from trunkline.dispatch.policies import Policies
 from trunkline.dispatch.results import ResultWriter
 from trunkline.dispatch.sender import Callbacks, Sender, SenderLimits
 from trunkline.dispatch.settlement import Settler
+from trunkline.jobs.outbox import Outbox
+from trunkline.jobs.platform.catalogue import known_types
+from trunkline.jobs.platform.enrichment import EnrichmentDesk
+from trunkline.jobs.poker import Poker
 from trunkline.loops.channels import ChannelReconciler
 from trunkline.loops.checker import Checker
 from trunkline.loops.loader import Loader, Refiller
@@ -273,7 +277,7 @@ async def _nothing_reopens(closed: Sequence[tuple[UUID, int]]) -> Sequence[Entry
 
 @asynccontextmanager
 async def open_stage(
-    database_url: str, redis_url: str, key_prefix: str, *, clock: Clock | None = None
+    database_url: str, redis_url: str, key_prefix: str, *, clock: Clock | None = None, enriches: bool = False
 ) -> AsyncIterator[Stage]:
     """With a memory that is built, one number of ten channels, and nothing to do."""
     async with open_dialing(database_url) as dialing:
@@ -286,6 +290,7 @@ async def open_stage(
         inbox = Inbox(dialing.database, bus)
         ended: list[str] = []
         settler = Settler(Policies(fresh_s=0))
+        enrichment = EnrichmentDesk(Outbox(known_types(), Poker(None))) if enriches else None
 
         async def note_ended(call_ids: list[str]) -> None:
             ended.extend(call_ids)
@@ -305,7 +310,7 @@ async def open_stage(
             MailboxWorker(
                 dialing.database,
                 bus,
-                CallFold(bus, settler, note_ended),
+                CallFold(bus, settler, note_ended, enrichment),
                 ME,
                 WorkerLimits(),
             ),

@@ -15,12 +15,13 @@ from trunkline.api.errors import conflict, forbidden, invalid, unknown
 from trunkline.api.models import READ_ERRORS, WRITE_ERRORS, Out, found
 from trunkline.api.paging import LAST_ID, Cursors, Page, PageOut, PageQuery
 from trunkline.api.principal import Principal
+from trunkline.api.routes.enrichments import EnrichmentOut, told
 from trunkline.api.routes.why import DecisionOut
 from trunkline.errors import StoreUnavailable
 from trunkline.leads import ingest, phones
 from trunkline.leads.ingest import FieldProblem, LeadRequest, ObjectId, Refused, Text
 from trunkline.states import AttemptState, LeadStatus
-from trunkline.store import decisions, lead_timeline, leads
+from trunkline.store import decisions, enrichments, lead_timeline, leads
 from trunkline.store.database import Connection
 from trunkline.store.leads import AdmissionKey, Lead, LeadFilter, NewLead
 from trunkline.telemetry import get_logger
@@ -92,6 +93,7 @@ class HappeningOut(Out):
 
 class LeadWithStoryOut(LeadOut):
     attempts: list[AttemptOut] = Field(description="Every dial, in order.")
+    enrichments: list[EnrichmentOut] = Field(description="What was found out about its calls, in order.")
     decisions: list[DecisionOut] = Field(description="Every reason for which it was not called.")
     timeline: list[HappeningOut] = Field(description="What happened to it, in order, 1000 entries at most.")
 
@@ -171,9 +173,11 @@ async def get_lead(lead_id: UUID, who: ReadKey, api: Deps) -> LeadWithStoryOut:
         lead = found(await leads.get(connection, who.tenant, lead_id), "lead")
         attempts = await leads.attempts(connection, lead_id)
         reasons = await decisions.of_lead(connection, lead_id)
+        learnt = await enrichments.of_lead(connection, lead_id)
         timeline = await lead_timeline.of_lead(connection, lead_id, limit=TIMELINE_MAX)
     return LeadWithStoryOut(
         attempts=[AttemptOut.model_validate(attempt) for attempt in attempts],
+        enrichments=told(api, learnt),
         decisions=[DecisionOut.model_validate(reason) for reason in reasons],
         timeline=[HappeningOut.model_validate(happening) for happening in timeline],
         **LeadOut.model_validate(lead).model_dump(),

@@ -4,8 +4,10 @@ The item's row is the guard: whoever finds it no longer ENRICHING has nothing to
 are one transaction, so a run that lost its lease writes neither.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
+from uuid import UUID
 
 import msgspec
 
@@ -17,7 +19,7 @@ from trunkline.jobs.registry import JobType
 from trunkline.jobs.run import Run
 from trunkline.store import enrichments
 from trunkline.store.database import Connection, Database
-from trunkline.store.enrichments import Enriched, Item
+from trunkline.store.enrichments import Enriched, Item, NewItem
 from trunkline.store.jobs import Inserted
 from trunkline.store.tenants import Tenant
 
@@ -44,21 +46,40 @@ class CallSource:
     data: dict[str, Any] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One item to be enriched: a call, or one of its recordings."""
+
+    item_id: str
+    source: CallSource
+    tenant: Tenant
+    attempt_id: UUID | None = None
+
+
 class Enricher(Protocol):
     """Makes something of a call. It may be asked twice for one item; only one answer is kept."""
 
     async def enrich(self, item: Item) -> Enriched | Failed: ...
 
 
-async def request_enrichment(
-    tx: Connection, outbox: Outbox, item_id: str, source: CallSource, tenant: Tenant
-) -> list[Inserted]:
-    """Ask for the enrichment of a call, in the transaction that learnt of its end. Again for a known item: nothing."""
-    is_new = await enrichments.insert(tx, item_id, tenant, msgspec.json.encode(source).decode())
-    if not is_new:
+async def request_enrichment(tx: Connection, outbox: Outbox, wanted: Iterable[Wanted]) -> list[Inserted]:
+    """Ask for the enrichment of calls, in the transaction that learnt of them. Again for a known item: nothing."""
+    by_id = {each.item_id: each for each in wanted}
+    if not by_id:
         return []
-    job = ENRICH_CALL.new(EnrichCall(item_id), unique_key=item_id, tenant=tenant)
-    return await outbox.enqueue_many(tx, [job])
+    new = await enrichments.insert(tx, [_item(each) for each in by_id.values()])
+    return await outbox.enqueue_many(
+        tx,
+        [
+            ENRICH_CALL.new(EnrichCall(item_id), unique_key=item_id, tenant=by_id[item_id].tenant)
+            for item_id in sorted(new)
+        ],
+    )
+
+
+def _item(wanted: Wanted) -> NewItem:
+    source = msgspec.json.encode(wanted.source).decode()
+    return NewItem(wanted.item_id, wanted.tenant, source, wanted.attempt_id)
 
 
 class EnrichmentDesk:
@@ -67,8 +88,8 @@ class EnrichmentDesk:
     def __init__(self, outbox: Outbox):
         self._outbox = outbox
 
-    async def ask(self, tx: Connection, item_id: str, source: CallSource, tenant: Tenant) -> list[Inserted]:
-        return await request_enrichment(tx, self._outbox, item_id, source, tenant)
+    async def ask(self, tx: Connection, wanted: Iterable[Wanted]) -> list[Inserted]:
+        return await request_enrichment(tx, self._outbox, wanted)
 
     def poke(self, asked: list[Inserted]) -> None:
         """After the commit."""

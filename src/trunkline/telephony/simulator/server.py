@@ -9,6 +9,7 @@ from types import TracebackType
 
 from aiohttp import web
 
+from trunkline.telephony.simulator import recordings
 from trunkline.telephony.simulator.activity import Activity
 from trunkline.telephony.simulator.admin import Admin
 from trunkline.telephony.simulator.answered import Answered
@@ -72,7 +73,7 @@ class Simulator:
         site = web.TCPSite(self._runner, self.config.host, self.config.port, backlog=BACKLOG)
         await site.start()
         self.port = self._runner.addresses[0][1]
-        self._vapi.language.base_url = self.base_url
+        self._vapi.language.base_url = self._twilio.language.base_url = self.base_url
 
     def ring(
         self,
@@ -128,5 +129,7 @@ class Simulator:
         app = web.Application(client_max_size=64 * 1024)
         wires = (self._twilio, self._plivo, self._exotel, self._vapi)
         admin = Admin(self.ledger, self._calls, self._webhooks, self._streams)
-        app.add_routes([*admin.routes(), *(route for wire in wires for route in wire.routes())])
+        app.add_routes(
+            [*admin.routes(), *recordings.routes(), *(route for wire in wires for route in wire.routes())]
+        )
         return app

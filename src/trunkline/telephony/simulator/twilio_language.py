@@ -61,6 +61,8 @@ class TwilioLanguage:
 
     def __init__(self, time_scale: float) -> None:
         self._time_scale = time_scale
+        # Where recordings are: known when the simulator listens.
+        self.base_url = "https://api.twilio.com"
 
     def new_call_id(self) -> str:
         return f"CA{token_hex(16)}"
@@ -70,7 +72,7 @@ class TwilioLanguage:
         if event == "answered" and call.order.machine_url:
             letters.append(_post(call, call.order.machine_url, _machine(call)))
         if event == "ended" and call.order.recording_url and call.reason == "completed":
-            letters.append(_post(call, call.order.recording_url, _recording(call, self._time_scale)))
+            letters.append(_post(call, call.order.recording_url, self._recording(call)))
         return letters
 
     def _status(self, call: Call, event: Event, url: str) -> Letter:
@@ -87,6 +89,17 @@ class TwilioLanguage:
                 "SipResponseCode": _SIP_CODES[call.reason],
             }
         return _signed(call, call.order.status_method, url, fields)
+
+    def _recording(self, call: Call) -> dict[str, str]:
+        sid = f"RE{call.sid[2:]}"
+        return {
+            "AccountSid": call.account.sid,
+            "CallSid": call.sid,
+            "RecordingSid": sid,
+            "RecordingStatus": "completed",
+            "RecordingUrl": f"{self.base_url}/2010-04-01/Accounts/{call.account.sid}/Recordings/{sid}",
+            "RecordingDuration": str(duration_s(call, self._time_scale)),
+        }
 
     def question(self, call: Call, url: str) -> Letter:
         return _signed(call, call.order.answer_method, url, _about(call))
@@ -131,18 +144,6 @@ def _machine(call: Call) -> dict[str, str]:
         "CallSid": call.sid,
         "AnsweredBy": _answered_by(call),
         "MachineDetectionDuration": "4200",
-    }
-
-
-def _recording(call: Call, time_scale: float) -> dict[str, str]:
-    sid = f"RE{call.sid[2:]}"
-    return {
-        "AccountSid": call.account.sid,
-        "CallSid": call.sid,
-        "RecordingSid": sid,
-        "RecordingStatus": "completed",
-        "RecordingUrl": f"https://api.twilio.com/2010-04-01/Accounts/{call.account.sid}/Recordings/{sid}",
-        "RecordingDuration": str(duration_s(call, time_scale)),
     }
 
 

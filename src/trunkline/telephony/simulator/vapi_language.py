@@ -42,7 +42,7 @@ class VapiLanguage:
 
     def __init__(self, time_scale: float, base_url: str = "") -> None:
         self._time_scale = time_scale
-        # Where the control URLs of calls are: known when the simulator listens.
+        # Where the control URLs of calls and their recordings are: known when the simulator listens.
         self.base_url = base_url
 
     def new_call_id(self) -> str:
@@ -68,7 +68,7 @@ class VapiLanguage:
             "endedAt": iso(call.updated_at),
             "cost": 0.05,
             "artifact": {
-                "recordingUrl": f"https://storage.vapi.ai/{call.sid}.wav",
+                "recordingUrl": f"{self.base_url}/recordings/{call.sid}.wav",
                 "transcript": "AI: Hello.",
             },
             "analysis": {},

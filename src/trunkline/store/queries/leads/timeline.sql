@@ -37,7 +37,8 @@ SELECT * FROM (
     FROM audit_log AS g
     WHERE g.subject = $1::text
     UNION ALL
-    -- The jobs that followed, found by their unique keys: of its end, of each webhook about it, of each of its calls.
+    -- The jobs that followed, found by their unique keys: of its end, of each webhook about it, of
+    -- what is found out about its calls.
     SELECT j.created_at, CASE j.job_type WHEN 'deliver_webhook' THEN 'webhook' ELSE 'job' END, j.job_type, NULL, NULL,
            concat_ws(': ', j.state, j.last_error_message),
            jsonb_strip_nulls(jsonb_build_object('job_id', j.id, 'runs', j.attempt_count, 'finished_at', j.finished_at))
@@ -48,7 +49,9 @@ SELECT * FROM (
         FROM leads AS l JOIN webhook_endpoints AS e ON e.reseller_id = l.reseller_id
         WHERE l.id = $1
         UNION ALL
-        SELECT 'enrich_call', a.id::text FROM attempts AS a WHERE a.lead_id = $1
+        SELECT 'enrich_call', e.item_id
+        FROM attempts AS a JOIN call_enrichments AS e ON e.attempt_id = a.id
+        WHERE a.lead_id = $1
     ) AS wanted
     CROSS JOIN LATERAL (
         SELECT id, job_type, created_at, 'waits' AS state, last_error_message, attempt_count, NULL::timestamptz AS finished_at

@@ -1,0 +1,125 @@
+"""What was found out about calls after their end: transcripts, data, and recordings as files."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import msgspec
+from fastapi import APIRouter
+from fastapi import Path as PathParameter
+from fastapi.responses import FileResponse
+from pydantic import Field
+
+from trunkline.api.auth import API_ROOT, ReadKey
+from trunkline.api.deps import Api, Deps
+from trunkline.api.errors import not_found
+from trunkline.api.models import READ_ERRORS, Out, found
+from trunkline.api.principal import Principal
+from trunkline.api.routes.jobs import face_of
+from trunkline.store import call_reports, enrichments
+from trunkline.store.enrichments import Found
+
+router = APIRouter(prefix=f"{API_ROOT}/attempts", tags=["attempts"])
+
+ItemId = Annotated[str, PathParameter(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+# How files of sound begin. What is none of them is not said to be one.
+_SOUNDS = (
+    (b"RIFF", "audio/wav"),
+    (b"ID3", "audio/mpeg"),
+    (b"\xff\xfb", "audio/mpeg"),
+    (b"OggS", "audio/ogg"),
+)
+
+
+class EnrichmentOut(Out):
+    item_id: str
+    attempt_id: UUID
+    status: Literal["ENRICHING", "READY", "DISCARDED"]
+    recording_ref: str | None = Field(description="Where the enricher put the recording.")
+    recording_url: str | None = Field(
+        description="The path of the recording here, if it is kept as a file of ours."
+    )
+    transcript: str | None
+    data: Any = Field(description="Whatever else the enricher found out.")
+    created_at: datetime
+    updated_at: datetime
+
+
+class EnrichmentsOut(Out):
+    items: list[EnrichmentOut]
+
+
+@router.get(
+    "/{attempt_id}/enrichments",
+    response_model=EnrichmentsOut,
+    responses=READ_ERRORS,
+    summary="What was found out about a call",
+)
+async def list_enrichments(attempt_id: UUID, who: ReadKey, api: Deps) -> EnrichmentsOut:
+    """By the id of its attempt. Also of calls that came in, which have no lead."""
+    return EnrichmentsOut(items=told(api, await _of_call(api, who, attempt_id)))
+
+
+@router.get(
+    "/{attempt_id}/enrichments/{item_id}/recording",
+    response_class=FileResponse,
+    responses=READ_ERRORS | {200: {"content": {"audio/*": {"schema": {"type": "string"}}}}},
+    summary="The recording of a call",
+)
+async def get_recording(attempt_id: UUID, item_id: ItemId, who: ReadKey, api: Deps) -> FileResponse:
+    """It lies where the worker wrote it, in the data folder that both must share."""
+    items = {each.item_id: each for each in await _of_call(api, who, attempt_id)}
+    path = _file(api, items[item_id].recording_ref) if item_id in items else None
+    if path is None:
+        raise not_found("recording")
+    return FileResponse(path, media_type=_media_type(path), filename=path.name)
+
+
+def told(api: Api, items: list[Found]) -> list[EnrichmentOut]:
+    return [
+        EnrichmentOut(
+            item_id=each.item_id,
+            attempt_id=each.attempt_id,
+            status=each.status,
+            recording_ref=each.recording_ref,
+            recording_url=_url(api, each),
+            transcript=each.transcript,
+            data=None if each.data is None else msgspec.json.decode(each.data),
+            created_at=each.created_at,
+            updated_at=each.updated_at,
+        )
+        for each in items
+    ]
+
+
+async def _of_call(api: Api, who: Principal, attempt_id: UUID) -> list[Found]:
+    async with api.store.reading() as connection:
+        call = found(await call_reports.context(connection, attempt_id), "call")
+        if not who.tenant.owns(call.tenant):
+            raise not_found("call")
+        return await enrichments.of_attempt(connection, who.tenant, attempt_id)
+
+
+def _url(api: Api, item: Found) -> str | None:
+    if _file(api, item.recording_ref) is None:
+        return None
+    return f"{API_ROOT}/attempts/{item.attempt_id}/enrichments/{item.item_id}/recording"
+
+
+def _file(api: Api, ref: str | None) -> Path | None:
+    """Of the references that enrichers return, some are names of our files."""
+    if ref is None or api.deps.jobs is None:
+        return None
+    try:
+        path = face_of(api).files.path(ref)
+    except ValueError:
+        return None
+    return path if path.is_file() else None
+
+
+def _media_type(path: Path) -> str:
+    with path.open("rb") as file:
+        beginning = file.read(4)
+    return next((kind for mark, kind in _SOUNDS if beginning.startswith(mark)), "application/octet-stream")
