@@ -74,6 +74,8 @@ class NumberLimit:
     max_channels: int
     # Only of a pool that prefers numbers of the callee's region.
     region: str | None = None
+    # `carrier/account`: what the account may not start, none of its numbers may.
+    account: str = ""
 
 
 @dataclass(frozen=True, slots=True)

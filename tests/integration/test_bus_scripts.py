@@ -440,6 +440,32 @@ async def test_a_paced_number_rests_until_its_time(bus: Bus) -> None:
     assert len(found.grants) == 1
 
 
+async def test_a_paced_account_rests_with_all_of_its_numbers(bus: Bus) -> None:
+    one, other, of_another = uuid4(), uuid4(), uuid4()
+    limits = [NumberLimit(each, "p", 10, account="twilio/a") for each in (one, other)]
+    limits.append(NumberLimit(of_another, "p", 1, account="twilio/b"))
+    await channels.configure(bus, Configuration(numbers=tuple(limits)))
+    await schedule.add(bus, [entry() for _ in range(6)])
+    (grant,) = await match(bus, most=1)
+    soon_ms = schedule.to_ms(datetime.now(UTC) + timedelta(hours=1))
+    await schedule.give_back(bus, [GiveBack(grant.attempt_id, Return.REST_ALL, soon_ms)])
+    assert [grant.number_id for grant in await match(bus)] == [of_another]
+    found = await schedule.match(bus, [uuid4() for _ in range(9)], clock_offset_ms=3_700_000)
+    assert {grant.number_id for grant in found.grants} == {one, other}
+
+
+async def test_a_number_that_changed_its_account_rests_with_the_new_one(bus: Bus) -> None:
+    stays, moves = uuid4(), uuid4()
+    for account in ("twilio/a", "twilio/b"):
+        limits = (NumberLimit(stays, "p", 9, account="twilio/a"), NumberLimit(moves, "p", 1, account=account))
+        await channels.configure(bus, Configuration(numbers=limits))
+    await schedule.add(bus, [entry(), entry()])
+    (grant,) = await match(bus, most=1)
+    soon_ms = schedule.to_ms(datetime.now(UTC) + timedelta(hours=1))
+    await schedule.give_back(bus, [GiveBack(grant.attempt_id, Return.REST_ALL, soon_ms)])
+    assert [grant.number_id for grant in await match(bus)] == [moves]
+
+
 async def test_a_full_flow_keeps_what_comes_first_and_is_marked_for_a_refill(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 10))
     later = [entry(due_at=datetime.now(UTC) + timedelta(minutes=n + 1)) for n in range(3)]

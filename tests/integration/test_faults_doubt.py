@@ -10,6 +10,8 @@ from uuid import UUID
 
 import pytest
 
+from trunkline.store import attempts
+from trunkline.store.database import Connection
 from trunkline.telephony.carrier import CallOrder, CallView, InDoubt, ListResult, ListUnavailable
 from trunkline.testing.stage import Stage, event, open_stage
 from trunkline.testing.waiting import eventually
@@ -59,6 +61,29 @@ async def test_race_1_10_a_call_that_surfaces_is_adopted_if_no_newer_attempt_was
     row = await stage.lead(lead)
     assert (row["status"], row["outcome"]) == ("FINISHED", "ANSWERED"), "and what was said counts"
     assert len(stage.carrier.orders) == 1
+
+
+async def test_race_1_10_a_call_that_surfaces_has_a_line_however_often_others_take_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lead = await stage.dialing.lead()
+    order = await in_doubt(stage, lead)
+    await asked(stage, order.attempt_id, until_final=True)
+    hold = attempts.hold_again
+
+    async def somebody_is_quicker(tx: Connection, attempt_id: UUID, line: int | None = None) -> None:
+        if line is None:
+            raise attempts.TAKEN[0]("taken")
+        await hold(tx, attempt_id, line)
+
+    monkeypatch.setattr(attempts, "hold_again", somebody_is_quicker)
+    await stage.told(order.attempt_id, "answered")
+    assert (await stage.attempt(lead))["holds_channel"]
+    # Its end is never told; whoever looks at it finds out.
+    await stage.age(order.attempt_id, 600)
+    assert await stage.checker.run_once() == 1
+    await stage.folder.drain()
+    assert (await stage.attempt(lead))["state"] == "ended"
 
 
 async def test_race_1_10_a_call_that_surfaces_beside_a_newer_one_is_stored_and_hung_up(stage: Stage) -> None:

@@ -17,7 +17,7 @@ from trunkline.control.stops import Stops
 from trunkline.loops.channels import ChannelReconciler
 from trunkline.loops.loader import Loader, Refiller
 from trunkline.loops.rebuilder import Rebuilder
-from trunkline.model import Grant, Holder, new_id
+from trunkline.model import Flow, Grant, Holder, new_id
 from trunkline.store import database as store_database
 from trunkline.store import schedule as store_schedule
 from trunkline.store.controls import Control
@@ -192,7 +192,23 @@ async def test_the_refiller_brings_the_rest_of_a_flow_in_order(
         await stage.attempt(grant)
         await channels.release(stage.bus, [grant.attempt_id])
     assert await Refiller(stage.database, stage.bus).run_once() == 1
+    assert await schedule.partial_flows(stage.bus) == set(), "and then all of it is here"
     assert [grant.lead_id for grant in await stage.match()] == [late]
+
+
+async def test_a_flow_of_which_more_is_in_postgres_stays_marked_for_a_refill(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "FLOW_CAP", 2)
+    monkeypatch.setattr("trunkline.loops.loader.REFILL_BELOW", 2)
+    await stage.lead()
+    await Loader(stage.database, stage.bus).run_once()
+    flow = Flow("p", "r", "m")
+    await schedule.note_partial(stage.bus, flow)
+    for _ in range(2):
+        await stage.lead()
+    await Refiller(stage.database, stage.bus).run_once()
+    assert await schedule.partial_flows(stage.bus) == {flow}, "one of three is still there alone"
 
 
 async def test_a_dead_dialers_grant_returns_after_its_time(stage: Stage) -> None:

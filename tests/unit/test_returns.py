@@ -34,7 +34,7 @@ def refusal(
         (Blocks.PERSON, Return.BEHIND),
         (Blocks.FLOW, Return.PARK),
         (Blocks.NUMBER, Return.REST),
-        (Blocks.ACCOUNT, Return.REST),
+        (Blocks.ACCOUNT, Return.REST_ALL),
     ],
 )
 def test_what_is_blocked_waits_until_its_time(blocks: Blocks, how: Return) -> None:

@@ -33,7 +33,8 @@ async def configure(bus: Bus, wanted: Configuration) -> int:
     """Make numbers, weights, limits and stops what Postgres says; returns how many values changed."""
     body = {
         "numbers": {
-            str(n.number_id): f"{n.pool_id}|{n.max_channels}|{n.region or ''}" for n in wanted.numbers
+            str(n.number_id): f"{n.pool_id}|{n.max_channels}|{n.region or ''}|{n.account}"
+            for n in wanted.numbers
         },
         "weights": {merchant: str(weight) for merchant, weight in wanted.weights.items()},
         "caps": {subject: str(cap) for subject, cap in wanted.caps.items()},

@@ -40,6 +40,7 @@ class Return(StrEnum):
     BEHIND = "behind"
     PARK = "park"
     REST = "rest"
+    REST_ALL = "rest_all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,16 @@ async def partial_flows(bus: Bus) -> set[Flow]:
     """Flows that have more leads in Postgres than here."""
     names: set[str] = await bus.read(bus.client.smembers(f"{bus.memory}partial"))
     return {Flow.parse(name) for name in names}
+
+
+async def forget_partial(bus: Bus, flows: Iterable[Flow]) -> None:
+    """They are about to be refilled. Whatever has no room then marks them anew."""
+    if names := [str(flow) for flow in flows]:
+        await bus.read(bus.client.srem(f"{bus.memory}partial", *names))
+
+
+async def note_partial(bus: Bus, flow: Flow) -> None:
+    await bus.read(bus.client.sadd(f"{bus.memory}partial", str(flow)))
 
 
 async def unknown(bus: Bus, entries: Sequence[Entry]) -> list[Entry]:

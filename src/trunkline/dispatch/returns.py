@@ -30,8 +30,10 @@ def _give_back(refusal: Refusal) -> GiveBack:
             return GiveBack(attempt_id, Return.BEHIND, until_ms, behind=refusal.owner)
         case Blocks.FLOW:
             return GiveBack(attempt_id, Return.PARK, _park_until_ms(refusal, until_ms))
-        case Blocks.NUMBER | Blocks.ACCOUNT:
+        case Blocks.NUMBER:
             return GiveBack(attempt_id, Return.REST, until_ms)
+        case Blocks.ACCOUNT:
+            return GiveBack(attempt_id, Return.REST_ALL, until_ms)
         case Blocks.LEAD:
             return GiveBack(attempt_id, Return.AGAIN, until_ms)
 

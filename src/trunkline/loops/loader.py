@@ -61,6 +61,8 @@ async def load(
             walk.overdue += sum(entry.due_at <= now for entry in entries)
         # Most of them are there already, and to ask is eight times less to send than to add.
         added += await schedule.add(bus, await schedule.unknown(bus, entries))
+        if len(entries) >= schedule.FLOW_CAP:
+            await schedule.note_partial(bus, flow)
     return added
 
 
@@ -139,7 +141,10 @@ class Refiller(Loop):
         if not partial:
             return 0
         async with self._database.connection() as conn:
-            return await load(conn, self._bus, await _roomy(conn, self._bus, partial))
+            roomy = await _roomy(conn, self._bus, partial)
+            # Before Postgres is read: a lead that finds no room meanwhile marks its flow again.
+            await schedule.forget_partial(self._bus, roomy)
+            return await load(conn, self._bus, roomy)
 
 
 async def _roomy(conn: Connection, bus: Bus, flows: Sequence[Flow]) -> list[Flow]:

@@ -318,9 +318,10 @@ async def take_up(tx: Connection, lead_ids: Sequence[UUID]) -> None:
     await tx.execute(_TAKE_UP, lead_ids)
 
 
-async def hold_again(tx: Connection, attempt_id: UUID) -> None:
-    """Give a call that surfaced a line. An index refuses it if somebody took that line meanwhile."""
-    await tx.execute(_HOLD_AGAIN, attempt_id)
+async def hold_again(tx: Connection, attempt_id: UUID, line: int | None = None) -> None:
+    """Give a call that surfaced a line, the lowest free one unless it is named. An index refuses it if somebody took
+    that line meanwhile."""
+    await tx.execute(_HOLD_AGAIN, attempt_id, line)
 
 
 async def known_call_ids(conn: Connection, carrier: str, call_ids: Sequence[str]) -> set[str]:

@@ -76,7 +76,16 @@ async def numbers(conn: Connection) -> list[tuple[NumberLimit, str]]:
     """Every number's limit, and its carrier."""
     rows = await conn.fetch(_NUMBERS)
     return [
-        (NumberLimit(row["id"], row["pool_id"], row["max_channels"], row["region"]), row["carrier"])
+        (
+            NumberLimit(
+                row["id"],
+                row["pool_id"],
+                row["max_channels"],
+                row["region"],
+                f"{row['carrier']}/{row['account']}",
+            ),
+            row["carrier"],
+        )
         for row in rows
     ]
 

@@ -4,7 +4,7 @@
 --
 -- KEYS[1] epoch  KEYS[2] bell
 -- ARGV[1] key prefix  ARGV[2] epoch number
--- ARGV[3] JSON: {"numbers": {id: "pool|max|region"}, "weights": {merchant: "n"}, "caps": {"m/…" or "c/…/…": "n"},
+-- ARGV[3] JSON: {"numbers": {id: "pool|max|region|account"}, "weights": {merchant: "n"}, "caps": {"m/…" or "c/…/…": "n"},
 --               "stops": {"all", "r/…", "m/…", "c/…": "reason"}}
 -- -> the number of values that changed
 local base = ARGV[1]
@@ -36,11 +36,14 @@ local function sync(name, fields, note)
 end
 
 sync('numbers', wanted.numbers, function(number, old)
-  local pool, region = string.match(old or '', '^([^|]*)|%d+|([^|]*)$')
+  local pool, region, account = string.match(old or '', '^([^|]*)|%d+|([^|]*)|(.*)$')
   if pool then
+    redis.call('SREM', base .. 'account:' .. account, number)
     redis.call('ZREM', base .. 'free:' .. pool, number)
     redis.call('ZREM', base .. 'free:' .. pool .. '@' .. region, number)
   end
+  local is_there, _, _, its = read_number(number)
+  if is_there then redis.call('SADD', base .. 'account:' .. its, number) end
   note_free(number)
 end)
 sync('weights', wanted.weights)

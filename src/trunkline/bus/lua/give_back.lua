@@ -5,7 +5,8 @@
 --   forget   Postgres no longer wants this version called; it brings the lead again if it ever does
 --   behind   the person is being called: the lead waits until that attempt ends, or until the given time
 --   park     a limit of its merchant or campaign: the whole flow waits until the given time
---   rest     a pace of its number or account: the number waits until the given time
+--   rest     a pace of its number: the number waits until the given time
+--   rest_all a pace of its account, or its carrier takes nothing of it: every number of the account waits
 -- A grant that is no longer held changes nothing: somebody gave it back already.
 --
 -- KEYS[1] epoch  KEYS[2] bell
@@ -21,7 +22,7 @@ local base = ARGV[1]
 -- @include channels
 if not is_current(KEYS[1], ARGV[2]) then return LOST end
 local now = now_by(ARGV[3])
-local given = 0
+local given, tired = 0, {}
 
 -- Whatever becomes of the lead, its flow had nothing for the charge. Its tag is active, or the last finish of an idle flow;
 -- one that virtual time has passed is forgotten, and the charge with it.
@@ -34,6 +35,11 @@ local function refund(held)
       return
     end
   end
+end
+
+local function rest(number, till)
+  redis.call('ZADD', base .. 'resting', till, number)
+  note_free(number)
 end
 
 local function put_back(lead, held, what, till, subject)
@@ -55,9 +61,10 @@ for i = 4, #ARGV, 4 do
   local held = release(ARGV[i])
   if held then
     given = given + 1
-    if what == 'rest' then
-      redis.call('ZADD', base .. 'resting', till, held.number)
-      note_free(held.number)
+    if what == 'rest' then rest(held.number, till) end
+    if what == 'rest_all' then
+      local _, _, _, account = read_number(held.number)
+      tired[account] = math.max(tired[account] or 0, till)
     end
     -- A newer version may have been scheduled meanwhile; only our own grant is ours to move.
     local lead = held.lead ~= '' and read_lead(held.lead)
@@ -66,6 +73,10 @@ for i = 4, #ARGV, 4 do
     end
     refund(held)
   end
+end
+-- Once for all that were refused, and after all of them are given back.
+for account, till in pairs(tired) do
+  for _, number in ipairs(redis.call('SMEMBERS', base .. 'account:' .. account)) do rest(number, till) end
 end
 if given > 0 then ring(KEYS[2]) end
 return given

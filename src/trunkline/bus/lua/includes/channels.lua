@@ -1,13 +1,14 @@
--- Channels are held by name. `numbers` HASH number -> pool|max|region; `channels:<number>` HASH channel -> attempt;
+-- Channels are held by name. `numbers` HASH number -> pool|max|region|account; `account:<account>` SET of its numbers;
+-- `channels:<number>` HASH channel -> attempt;
 -- `free:<pool>` ZSET number -> how many channels are free, without those that rest until a time (`resting`), and
 -- `free:<pool>@<region>` the same of one region, where the pool prefers numbers of the callee's.
 -- A holder: number|channel|lead|flow|version|due|granted at|start tag|cost. Lead and flow are '' for a call that was
 -- not granted here: an inbound one, or one that Postgres knows and this server had forgotten.
 local function read_number(number)
   local text = redis.call('HGET', base .. 'numbers', number)
-  if not text then return nil, 0, '' end
-  local pool, max, region = string.match(text, '^([^|]*)|(%d+)|([^|]*)$')
-  return pool, tonumber(max), region
+  if not text then return nil, 0, '', '' end
+  local pool, max, region, account = string.match(text, '^([^|]*)|(%d+)|([^|]*)|(.*)$')
+  return pool, tonumber(max), region, account
 end
 
 local function note_free(number)
