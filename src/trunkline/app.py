@@ -31,7 +31,7 @@ from trunkline.parts.way_in import WayIn
 from trunkline.settings import Settings
 from trunkline.store import database as store_database
 from trunkline.store.database import Database
-from trunkline.telemetry import get_logger
+from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
@@ -87,6 +87,7 @@ class Platform:
             behind_pooler=settings.database.pooler == "transaction",
             application_name=f"trunkline {settings.identity}",
         )
+        metrics.watch_pool(database.pool)
         bus = bus_connection.connect(
             settings.redis.url,
             Keys(settings.domain),

@@ -5,6 +5,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from trunkline.api.deps import ApiLimits, Probe
 from trunkline.api.hot_routes import HotRoute
+from trunkline.store.database import connect
 from trunkline.telemetry import metrics
 from trunkline.testing.api_world import expect, open_api
 
@@ -68,6 +69,20 @@ async def test_metrics_name_routes_by_their_template(database_url: str) -> None:
     labels = ('method="GET"', 'route="/api/v1/leads/{lead_id}"', 'status="404"')
     assert f"trunkline_http_requests_total{{{','.join(labels)}}}" in answer.body.decode()
     assert b"/no/such/page" not in answer.body
+
+
+async def test_metrics_tell_how_many_connections_to_postgres_are_in_use(database_url: str) -> None:
+    database = await connect(database_url, pool_size=3)
+    metrics.watch_pool(database.pool)
+    async with database.connection(), database.connection():
+        page = metrics.render()[0].decode()
+    await database.close()
+    shown = {
+        state: f'trunkline_db_pool_connections{{state="{state}"}}' for state in ("idle", "in_use", "max")
+    }
+    assert f"{shown['in_use']} 2.0" in page
+    assert f"{shown['idle']} 0.0" in page
+    assert f"{shown['max']} 3.0" in page
 
 
 async def allocate(request: Request) -> Response:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from trunkline.model import new_id
 from trunkline.store import attempts
 from trunkline.store.database import Connection
 from trunkline.telephony.carrier import CallOrder, CallView, InDoubt, ListResult, ListUnavailable
@@ -262,6 +263,25 @@ async def test_a_check_that_breaks_costs_no_other_check_its_turn(stage: Stage) -
         await stage.checker.run_once()
     await stage.folder.drain()
     assert sorted([(await stage.attempt(lead))["state"] for lead in leads]) == ["in_doubt", "ringing"]
+
+
+async def test_race_1_11_a_call_that_bears_our_tag_is_ours_whatever_else_is_listed(stage: Stage) -> None:
+    lead = await stage.dialing.lead()
+    order = await in_doubt(stage, lead)
+    stage.carrier.calls = [
+        listed(order, "CA-somebody"),
+        listed(order, "CA-ours", attempt_id=order.attempt_id),
+    ]
+    await asked(stage, order.attempt_id)
+    assert (await stage.attempt(lead))["carrier_call_id"] == "CA-ours"
+
+
+async def test_race_1_11_a_call_that_bears_anothers_tag_is_not_ours(stage: Stage) -> None:
+    lead = await stage.dialing.lead()
+    order = await in_doubt(stage, lead)
+    stage.carrier.calls = [listed(order, "CA-anothers", attempt_id=new_id())]
+    await asked(stage, order.attempt_id, until_final=True)
+    assert (await stage.attempt(lead))["state"] == "absent"
 
 
 async def test_race_1_22_an_event_that_nobody_can_read_keeps_no_line(stage: Stage) -> None:

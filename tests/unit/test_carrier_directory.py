@@ -71,3 +71,12 @@ def test_an_account_has_its_own_pace() -> None:
     directory = CarrierDirectory({("twilio", "default"): account(starts_per_s=7.5)})
     assert directory.starts_per_s("twilio", "default") == 7.5
     assert directory.starts_per_s("twilio", "unknown") is None
+
+
+async def test_an_account_without_a_pace_has_its_carriers_own() -> None:
+    directory = CarrierDirectory({})
+    broken = CarrierAccount({"account_sid": "AC1"}, KEYS)
+    directory.replace_stored({("twilio", "a"): account(), ("twilio", "b"): broken})
+    assert directory.starts_per_s("twilio", "a") == directory.get("twilio", "a").limits.starts_per_s
+    assert directory.starts_per_s("twilio", "b") is None, "it can start nothing"
+    await directory.aclose()

@@ -166,7 +166,7 @@ class Checker(Loop):
             return None
         async with self._database.connection() as conn:
             known = await attempts.known_call_ids(conn, check.carrier, [call.call_id for call in listed])
-        return [call for call in listed if call.call_id not in known]
+        return _ours(check, [call for call in listed if call.call_id not in known])
 
     async def _ask_call(self, check: Check) -> None:
         """A call without an end webhook is closed only after asking the carrier."""
@@ -178,7 +178,8 @@ class Checker(Loop):
         except CarrierConfigError:
             await self._later(check, RETRY_S)
             return
-        if check.is_closed and await cancel_if_queued(carrier, check.carrier_call_id):
+        may_be_queued = check.is_closed and carrier.limits.queues_excess
+        if may_be_queued and await cancel_if_queued(carrier, check.carrier_call_id):
             await self._later(check, RETRY_S)
             return
         view = await carrier.look_up(check.carrier_call_id)
@@ -243,6 +244,12 @@ def _by_account(due: Sequence[Check]) -> dict[AccountName, list[Check]]:
     for check in due:
         groups[check.carrier, check.account].append(check)
     return groups
+
+
+def _ours(check: Check, unclaimed: Sequence[CallView]) -> list[CallView]:
+    """A call that bears our tag is ours alone, and one that bears another's is not. Most carriers keep no tag."""
+    tagged = [call for call in unclaimed if call.attempt_id == check.id]
+    return tagged or [call for call in unclaimed if call.attempt_id is None]
 
 
 def _decide(state: AttemptState, reason: str, attempt: attempts.Attempt, retries: Retries) -> Decision:

@@ -12,6 +12,7 @@ from trunkline.api.router_carriers import CarrierFace
 from trunkline.api.router_merchants import MerchantFace
 from trunkline.api.store import Store
 from trunkline.api.webhooks import PublicView, WebhookDeps, Webhooks
+from trunkline.api.write_guard import WriteGuard
 from trunkline.bus.probe import server_time_s
 from trunkline.console.application import Console
 from trunkline.dispatch.inbound import Inbound
@@ -64,11 +65,12 @@ class Face:
 
     def express(self) -> Express:
         """The API, with a lane of their own for those who cannot wait."""
+        http = self._ground.settings.http
         return Express(
-            self.api,
+            WriteGuard(self.api, http.write_timeout_s),
             self.api.state.api.verifier,
             self._routing.routes(),
-            read_timeout_s=self._ground.settings.http.read_timeout_s,
+            read_timeout_s=http.read_timeout_s,
         )
 
     def _hot_routes(self, following: Following) -> list[HotRoute]:

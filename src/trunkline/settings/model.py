@@ -138,7 +138,9 @@ class Http(Group):
         "Whose `X-Forwarded-Host` and `X-Forwarded-Proto` are believed. PUBLIC_BASE_URL, if set, wins over both.",
     )
     read_timeout_s: Seconds = env("HTTP_READ_TIMEOUT", "5s", "How long a request may take to arrive.")
-    write_timeout_s: Seconds = env("HTTP_WRITE_TIMEOUT", "10s", "How long an answer may take.")
+    write_timeout_s: Seconds = env(
+        "HTTP_WRITE_TIMEOUT", "10s", "How long a client may take for each piece of a streamed answer."
+    )
     shutdown_timeout_s: Seconds = env(
         "HTTP_SHUTDOWN_TIMEOUT",
         "30s",

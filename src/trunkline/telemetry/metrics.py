@@ -6,7 +6,7 @@ Labels are bounded sets: route templates, names of loops, ids of our numbers. Ne
 
 import platform
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from prometheus_client import (
     CollectorRegistry,
@@ -28,7 +28,7 @@ ProcessCollector(registry=REGISTRY)
 
 # From the cost of one script (100 µs) to the command time-out of the bus (2 s).
 SCRIPT_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2)
-# From a health check (1 ms) to HTTP_WRITE_TIMEOUT (10 s).
+# From a health check (1 ms) to a large export (10 s).
 REQUEST_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 # Healthy lateness is 5-20 ms; a backlog makes it minutes. Both have to be readable.
 LATENESS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60, 300, 1800)
@@ -313,6 +313,23 @@ def set_exactly(gauge: Gauge, values: Mapping[str, float]) -> None:
     gauge.clear()
     for label, value in values.items():
         gauge.labels(label).set(value)
+
+
+class Pool(Protocol):
+    """What is asked of a pool of connections."""
+
+    def get_size(self) -> int: ...
+
+    def get_idle_size(self) -> int: ...
+
+    def get_max_size(self) -> int: ...
+
+
+def watch_pool(pool: Pool) -> None:
+    """Whoever scrapes asks the pool itself, so the gauge is never old."""
+    DB_POOL.labels("idle").set_function(pool.get_idle_size)
+    DB_POOL.labels("in_use").set_function(lambda: pool.get_size() - pool.get_idle_size())
+    DB_POOL.labels("max").set_function(pool.get_max_size)
 
 
 def render(accept: str = "") -> tuple[bytes, str]:

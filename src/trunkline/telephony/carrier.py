@@ -233,8 +233,6 @@ class Limits:
     queues_excess: bool
     # How long after a dial its call may be missing from the list. Part of the horizon of `absent`.
     list_lag_s: float
-    # Calls at once that a new account may have; None where the carrier sets no such limit.
-    max_concurrent: int | None = None
     # False: a call ends by its document, its stream or its time limit, and by no request of ours.
     can_hang_up: bool = True
 

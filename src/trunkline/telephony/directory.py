@@ -37,9 +37,15 @@ class CarrierDirectory:
         return self._built[name][1]
 
     def starts_per_s(self, carrier: str, account: str) -> float | None:
-        """How fast an account may start calls. Ours, so that nothing waits in the carrier's own queue."""
+        """How fast an account may start calls. Ours, so that nothing waits in the carrier's own queue; unless it is
+        said, what the carrier allows every account."""
         wanted = self._account((carrier, account))
-        return wanted.starts_per_s if wanted else None
+        if wanted is None or wanted.starts_per_s is not None:
+            return wanted.starts_per_s if wanted else None
+        try:
+            return self.get(carrier, account).limits.starts_per_s
+        except CarrierConfigError:
+            return None  # nothing can be sent through it
 
     @property
     def names(self) -> list[AccountName]:

@@ -56,7 +56,7 @@ class Vapi:
     """One Vapi organisation."""
 
     name = "vapi"
-    limits = Limits(starts_per_s=10.0, queues_excess=True, list_lag_s=60.0, max_concurrent=10)
+    limits = Limits(starts_per_s=10.0, queues_excess=True, list_lag_s=60.0)
     terminal_statuses = TERMINAL
     streams = False
 
