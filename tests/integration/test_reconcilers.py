@@ -22,6 +22,7 @@ from trunkline.store import database as store_database
 from trunkline.store import schedule as store_schedule
 from trunkline.store.controls import Control
 from trunkline.store.database import Database
+from trunkline.store.schedule import Aside
 
 NUMBER = uuid4()
 
@@ -367,7 +368,8 @@ async def test_without_valkey_postgres_alone_pairs_leads_with_channels(stage: St
     other = await stage.lead(merchant="n")
     await stage.lead(due=timedelta(minutes=5), merchant="n")
     async with stage.database.connection() as conn:
-        grants = await store_schedule.fallback_grants(conn, 10)
+        found = await store_schedule.fallback_grants(conn, 10, Aside())
+    grants = [grant for grant, _ in found]
     assert [grant.lead_id for grant in grants] == [piled[0], other], "two channels, one for each flow"
     assert {grant.channel_no for grant in grants} == {1, 2}
     assert all(grant.due_ms <= datetime.now(UTC).timestamp() * 1000 for grant in grants)
@@ -376,10 +378,10 @@ async def test_without_valkey_postgres_alone_pairs_leads_with_channels(stage: St
 async def test_the_fallback_sees_no_channel_that_is_held(stage: Stage) -> None:
     await stage.lead()
     async with stage.database.connection() as conn:
-        (first,) = await store_schedule.fallback_grants(conn, 10)
+        ((first, _),) = await store_schedule.fallback_grants(conn, 10, Aside())
     await stage.attempt(first)
     second = await stage.lead()
     async with stage.database.connection() as conn:
-        (grant,) = await store_schedule.fallback_grants(conn, 10)
+        ((grant, _),) = await store_schedule.fallback_grants(conn, 10, Aside())
     assert (grant.lead_id, grant.channel_no) == (second, 2)
     assert await epoch.read(stage.bus) > 0

@@ -40,6 +40,8 @@ _OF_CLOCKS = frozenset({RefusalReason.NOT_DUE, RefusalReason.STALE_GRANT})
 
 # Asks a tenant's own system about one lead.
 Ask = Callable[[UUID], Awaitable[Verdict]]
+# Told of refusals that Valkey could not be told of.
+Untold = Callable[[Sequence[Refusal]], None]
 
 
 class Batches:
@@ -53,6 +55,7 @@ class Batches:
         rules: Rules,
         offset: ClockOffset,
         ask: Ask | None,
+        untold: Untold,
     ):
         self._database = database
         self._bus = bus
@@ -62,6 +65,7 @@ class Batches:
         self._rules = rules
         self._offset = offset
         self._ask = ask
+        self._untold = untold
         self._asking: set[asyncio.Task[None]] = set()
         # Attempts whose COMMIT was not answered, until they are written as not sent.
         self._lost: list[NewAttempt] = []
@@ -192,6 +196,7 @@ class Batches:
             await schedule.add(self._bus, returns.moved_entries(refused), clock_offset_ms=offset_ms)
         except BusUnavailable as error:
             log.warning("dialer.refusals_untold", count=len(refused), reason=str(error))
+            self._untold(refused)
 
     async def _tell(self, due_again: Sequence[Entry], freed: Sequence[UUID]) -> None:
         try:

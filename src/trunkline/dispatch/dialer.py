@@ -22,13 +22,13 @@ from trunkline.bus.connection import Bus
 from trunkline.clock import Clock
 from trunkline.crashpoint import crash_point
 from trunkline.dispatch.batches import Ask, Batches
+from trunkline.dispatch.fallback import Fallback
 from trunkline.dispatch.intent_batch import Rules
 from trunkline.dispatch.offset import ClockOffset
 from trunkline.dispatch.sender import Sender
 from trunkline.errors import BusUnavailable, MemoryLost
 from trunkline.loops.base import Loop
 from trunkline.model import Entry, Grant, new_id
-from trunkline.store import schedule as store_schedule
 from trunkline.store.database import Database
 from trunkline.telemetry import get_logger, metrics
 
@@ -64,6 +64,7 @@ class Dialer(Loop):
         next_opening: NextOpening,
         limits: DialerLimits,
         ask: Ask | None = None,
+        fallback: Fallback | None = None,
     ):
         super().__init__(limits.wait_max_s)
         self._database = database
@@ -71,7 +72,10 @@ class Dialer(Loop):
         self._next_opening = next_opening
         self._limits = limits
         self._offset = ClockOffset(database, bus)
-        self._batches = Batches(database, bus, clock, sender, identity, rules, self._offset, ask)
+        self._without_valkey = fallback or Fallback()
+        self._batches = Batches(
+            database, bus, clock, sender, identity, rules, self._offset, ask, self._without_valkey.set_aside
+        )
         self._running: set[asyncio.Task[int]] = set()
         self._next_in_s: float | None = None
         self._is_without_valkey = False
@@ -161,7 +165,7 @@ class Dialer(Loop):
         """Postgres alone pairs leads with channels, once a second."""
         self._next_in_s, self._is_without_valkey = 1.0, True
         async with self._database.connection() as conn:
-            grants = await store_schedule.fallback_grants(conn, min(room, self._limits.fallback_starts_per_s))
+            grants = await self._without_valkey.grants(conn, min(room, self._limits.fallback_starts_per_s))
         log.warning("dialer.without_valkey", grants=len(grants), reason=str(error))
         return grants
 

@@ -7,6 +7,7 @@ from uuid import UUID
 from trunkline.bus import epoch, schedule
 from trunkline.dispatch.configuration import DialStops
 from trunkline.dispatch.dialer import Dialer, DialerLimits
+from trunkline.dispatch.fallback import Fallback
 from trunkline.dispatch.gates_windows import reopen
 from trunkline.dispatch.intent import is_cancelled
 from trunkline.dispatch.intent_batch import Rules
@@ -69,6 +70,7 @@ class Dialing:
             partial(reopen, database, rules),
             _dialer_limits(settings),
             prechecks.ask,
+            Fallback(steering.rollout.left_out),
         )
         self.loops: list[Loop] = [self.pod_room, self.dialer]
 

@@ -1,6 +1,7 @@
 """What Valkey's memory is made of: flows and their next leads, numbers, limits, and who holds a channel."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -122,18 +123,43 @@ async def known_attempts(conn: Connection, attempt_ids: Sequence[UUID]) -> set[U
     return {row["id"] for row in await conn.fetch(_KNOWN_ATTEMPTS, attempt_ids)}
 
 
-async def fallback_grants(conn: Connection, limit: int) -> list[Grant]:
-    """Due leads paired with channels that nobody holds, as Postgres alone knows it."""
-    rows = await conn.fetch(_FALLBACK, limit)
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """What is not picked: merchants that are called elsewhere, and what was refused lately. `accounts_of` are numbers
+    whose accounts rest, with all of their numbers."""
+
+    merchants: Sequence[str] = ()
+    leads: Sequence[UUID] = ()
+    flows: Sequence[Flow] = ()
+    numbers: Sequence[UUID] = ()
+    accounts_of: Sequence[UUID] = ()
+
+
+async def fallback_grants(conn: Connection, limit: int, aside: Aside) -> list[tuple[Grant, Flow]]:
+    """Due leads paired with channels that nobody holds, as Postgres alone knows it, each with its flow."""
+    rows = await conn.fetch(
+        _FALLBACK,
+        limit,
+        aside.merchants,
+        aside.leads,
+        [flow.pool_id for flow in aside.flows],
+        [flow.merchant_id for flow in aside.flows],
+        [flow.campaign_id or _NO_CAMPAIGN for flow in aside.flows],
+        aside.numbers,
+        aside.accounts_of,
+    )
     return [
-        Grant(
-            new_id(),
-            row["id"],
-            row["version"],
-            row["number_id"],
-            row["channel_no"],
-            int(row["due_at"].timestamp() * 1000),
-            row["granted_ms"],
+        (
+            Grant(
+                new_id(),
+                row["id"],
+                row["version"],
+                row["number_id"],
+                row["channel_no"],
+                int(row["due_at"].timestamp() * 1000),
+                row["granted_ms"],
+            ),
+            Flow(row["pool_id"], row["reseller_id"], row["merchant_id"], _campaign(row["campaign"])),
         )
         for row in rows
     ]

@@ -1,0 +1,163 @@
+"""Without Valkey: what is stopped or was refused is not picked again and again, and whoever is behind it has a turn."""
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from trunkline.bus.connection import connect as connect_bus
+from trunkline.dispatch.fallback import Fallback
+from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
+from trunkline.leads.calling_policy import CallingPolicy
+from trunkline.model import Grant, new_id
+from trunkline.store.database import Connection
+from trunkline.testing.dialing import Dialing, open_dialing
+from trunkline.testing.proxy import TcpProxy
+from trunkline.testing.stage import Stage, open_stage
+
+
+@pytest.fixture
+async def dialing(database_url: str) -> AsyncIterator[Dialing]:
+    async with open_dialing(database_url) as dialing:
+        yield dialing
+
+
+@pytest.fixture
+async def stage(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[Stage]:
+    async with open_stage(database_url, redis_url, key_prefix) as stage:
+        yield stage
+
+
+async def picked(dialing: Dialing, fallback: Fallback, most: int = 5) -> list[Grant]:
+    async with dialing.database.connection() as conn:
+        return await fallback.grants(conn, most)
+
+
+async def stop(dialing: Dialing, scope: str, subject: str, ends_in_s: float | None = None) -> None:
+    await dialing.run(
+        "INSERT INTO controls (scope, subject, set_by, reason, changed_by, ramp_s, ends_at)"
+        " VALUES ($1, $2, 'platform', 'test', 'test', 0, clock_timestamp() + make_interval(secs => $3))",
+        scope,
+        subject,
+        ends_in_s,
+    )
+
+
+def refusal(grant: Grant, blocks: Blocks, reason: RefusalReason = RefusalReason.LIMIT) -> Refusal:
+    return Refusal(grant, reason, blocks, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("scope", "subject", "others"),
+    [
+        ("kill_switch", "", False),
+        ("promoter", "", False),
+        ("reseller", "r", False),
+        ("carrier", "twilio", False),
+        ("merchant", "m", True),
+        ("campaign", "m/{campaign}", True),
+        ("number", "{number}", False),
+    ],
+)
+async def test_what_is_stopped_is_not_picked_and_what_is_not_stopped_is(
+    dialing: Dialing, scope: str, subject: str, *, others: bool
+) -> None:
+    campaign = new_id()
+    await dialing.lead(campaign_id=campaign)
+    other = await dialing.lead(merchant="n")
+    await stop(dialing, scope, subject.format(campaign=campaign, number=dialing.number))
+    assert [grant.lead_id for grant in await picked(dialing, Fallback())] == ([other] if others else [])
+    await dialing.run("UPDATE controls SET ends_at = clock_timestamp()")
+    assert len(await picked(dialing, Fallback())) == 2, "and when the stop is over, it is"
+
+
+async def test_merchants_that_another_system_calls_are_not_picked(dialing: Dialing) -> None:
+    async def left_out(conn: Connection) -> Sequence[str]:
+        return ["m"]
+
+    await dialing.lead()
+    other = await dialing.lead(merchant="n")
+    assert [grant.lead_id for grant in await picked(dialing, Fallback(left_out))] == [other]
+
+
+async def test_a_lead_that_is_put_off_is_not_picked_before_its_time(dialing: Dialing) -> None:
+    await dialing.lead(due_in_s=600)
+    assert await picked(dialing, Fallback()) == []
+
+
+async def test_what_is_refused_lets_those_behind_it_pass(stage: Stage, redis_url: str) -> None:
+    """The older lead is over its merchant's limit. Picked every second, it would keep all others from their turn."""
+    await stage.dialing.policy(CallingPolicy(attempts_per_day=1))
+    await stage.dialing.attempt("+12125551000")
+    await stage.dialing.run(
+        "INSERT INTO merchant_days (merchant_id, day, attempts, spent_micros)"
+        " VALUES ('m', (clock_timestamp() AT TIME ZONE 'UTC')::date, 1, 0)"
+    )
+    held_up = await stage.dialing.lead(due_in_s=-60)
+    behind = await stage.dialing.lead(merchant="n")
+    async with TcpProxy.before(redis_url) as proxy:
+        bus = connect_bus(proxy.url, stage.bus.keys)
+        cut_off = stage.another_dialer(bus=bus, fallback_starts_per_s=1)
+        proxy.refuse()
+        assert [await cut_off.run_once() for _ in range(2)] == [0, 1]
+        await cut_off.drain()
+        await bus.close()
+    assert (await stage.attempt(behind))["state"] == "accepted"
+    assert (await stage.lead(held_up))["status"] == "BACKLOG"
+
+
+@pytest.mark.parametrize("blocks", [Blocks.LEAD, Blocks.PERSON, Blocks.FLOW])
+async def test_a_refused_lead_and_its_flow_wait_longer_each_time(
+    dialing: Dialing, monkeypatch: pytest.MonkeyPatch, blocks: Blocks
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    await dialing.leads(2)
+    fallback, waits = Fallback(), []
+    for _ in range(8):
+        grants = await picked(dialing, fallback, most=1)
+        fallback.set_aside([refusal(grant, blocks) for grant in grants])
+        began_s = now_s
+        while not await picked(dialing, fallback, most=1):
+            now_s += 0.5
+        waits.append(now_s - began_s)
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
+    now_s += 120
+    fallback.set_aside([refusal(grant, blocks) for grant in await picked(dialing, fallback, most=1)])
+    now_s += 1
+    assert await picked(dialing, fallback, most=1), "long ago counts for nothing"
+
+
+@pytest.mark.parametrize(
+    ("blocks", "left"), [(Blocks.NUMBER, {"same", "other"}), (Blocks.ACCOUNT, {"other"})]
+)
+async def test_a_number_or_account_that_rests_is_not_picked(
+    dialing: Dialing, blocks: Blocks, left: set[str]
+) -> None:
+    numbers: dict[UUID, str] = {
+        await dialing.add_number(): "same",
+        await dialing.add_number(account="another"): "other",
+        dialing.number: "refused",
+    }
+    lead = await dialing.lead()
+    fallback = Fallback()
+    fallback.set_aside([refusal(Grant(new_id(), lead, 1, dialing.number, 1, 0), blocks)])
+    await dialing.leads(3)
+    assert {numbers[grant.number_id] for grant in await picked(dialing, fallback)} == left
+
+
+async def test_until_is_counted_by_postgres_clock(dialing: Dialing, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    await dialing.lead()
+    fallback = Fallback()
+    (grant,) = await picked(dialing, fallback)
+    assert grant.granted_ms is not None
+    until = await dialing.now() + timedelta(seconds=20)
+    fallback.set_aside([Refusal(grant, RefusalReason.LIMIT, Blocks.FLOW, until, None, None)])
+    now_s += 15
+    assert await picked(dialing, fallback) == []
+    now_s += 10
+    assert len(await picked(dialing, fallback)) == 1
