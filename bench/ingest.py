@@ -131,8 +131,8 @@ class Served:
         self.port = port
 
 
-def serve(engines: Engines) -> Served:
-    """The API alone, in a process of its own."""
+def serve(engines: Engines, roles: str = "api") -> Served:
+    """The API, alone unless other roles are named, in a process of its own."""
     port = free_port()
     environ = {
         **os.environ,
@@ -145,7 +145,7 @@ def serve(engines: Engines) -> Served:
         "LOG_LEVEL": "warning",
     }
     trunkline = Path(sys.executable).parent / "trunkline"
-    return Served(psutil.Popen([trunkline, "serve", "--roles", "api"], env=environ), port)
+    return Served(psutil.Popen([trunkline, "serve", "--roles", roles], env=environ), port)
 
 
 def people() -> list[dict[str, Any]]:

@@ -1,7 +1,5 @@
 """Campaigns: how far each is, letting it run, rest and end, and its leads from a file."""
 
-from typing import Any
-
 from trunkline.console import charts, words
 from trunkline.console.asking import segment
 from trunkline.console.visits import Done, Shown, Visit, at
@@ -27,8 +25,8 @@ async def show(visit: Visit) -> Shown:
 
 async def show_one(visit: Visit) -> Shown:
     campaign = await visit.api.get(_path(visit))
-    progress = await _progress(visit)
-    outcomes = progress["outcomes"] if progress else {}
+    progress = await visit.api.get(f"{_path(visit)}/progress")
+    outcomes = progress["outcomes"]
     return Shown(
         "campaign.html",
         {
@@ -65,11 +63,6 @@ async def stop(visit: Visit) -> Done:
     body = _reason(visit) | {"hang_up": "hang_up" in visit.form}
     await visit.api.post(f"{_path(visit)}/stop", body)
     return Done("It is stopped for good. Whoever waited is not called.", _here(visit))
-
-
-async def _progress(visit: Visit) -> Any:
-    path = f"{_path(visit)}/progress"
-    return await visit.slow.get(f"{visit.who.tenant} {path}", lambda: visit.api.get(path))
 
 
 def _reason(visit: Visit) -> dict[str, object]:

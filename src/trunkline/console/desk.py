@@ -13,7 +13,6 @@ from trunkline.api.principal import Principal
 from trunkline.console.asking import Asker
 from trunkline.console.health import Health
 from trunkline.console.sessions import SESSION_S, Pass, Seals
-from trunkline.console.slow import SlowAnswers
 from trunkline.console.visits import ROOT, Visit
 from trunkline.errors import StoreUnavailable
 from trunkline.store import console as spent
@@ -38,7 +37,6 @@ class Desk:
         self.seals = seals
         self._health = health
         self._is_secure = is_secure
-        self._slow = SlowAnswers(api.deps.clock)
 
     @property
     def now(self) -> datetime:
@@ -52,7 +50,7 @@ class Desk:
             return None
         request_id = request.state.request_id
         asker = Asker(request.app, who, request_id)
-        return Visit(request, who, session, self.seals.form_token(session), asker, self._slow)
+        return Visit(request, who, session, self.seals.form_token(session), asker)
 
     async def who(self, session: Pass) -> Principal | None:
         """Asked at every visit: a key that was revoked a moment ago is refused here too."""

@@ -11,7 +11,6 @@ from starlette.responses import Response
 from trunkline.api.principal import Principal
 from trunkline.console.asking import Asker
 from trunkline.console.sessions import Pass
-from trunkline.console.slow import SlowAnswers
 
 ROOT = "/console"
 
@@ -23,7 +22,6 @@ class Visit:
     session: Pass
     form_token: str
     api: Asker
-    slow: SlowAnswers
     # Of an action: what its form said, empty fields left out.
     form: Mapping[str, str] = field(default_factory=dict)
 

@@ -1,5 +1,6 @@
 """What is lost or late is found again, what recurs is made, and what is old goes: the loops of the role `control`."""
 
+from trunkline.campaigns.counting import CountFolder
 from trunkline.campaigns.keeper import CampaignKeeper
 from trunkline.control.guardian import Heartbeat
 from trunkline.dispatch.checks import CheckLimits
@@ -57,6 +58,7 @@ class Keeping:
             self.reminders,
             ReminderFollower(database),
             CampaignKeeper(database),
+            CountFolder(database),
             AlarmLoop(self.leadership, database, bus, clock, announce=following.announce),
         ]
 

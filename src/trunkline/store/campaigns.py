@@ -24,11 +24,9 @@ _WAITING = query("campaigns/waiting")
 _GIVE = query("campaigns/give")
 _GIVEN = query("campaigns/given")
 _PROGRESS = query("campaigns/progress")
+_FOLD_COUNTS = query("campaigns/fold_counts")
 _SAMPLE = query("campaigns/sample")
 _LAYERS = query("campaigns/layers")
-
-# A pass over a million leads takes a second or so.
-PROGRESS_TIMEOUT_S = 20.0
 
 
 class Given(NamedTuple):
@@ -193,8 +191,14 @@ async def mark_given(tx: Connection, campaign_id: UUID) -> None:
 
 
 async def progress(conn: Connection, campaign: Campaign) -> list[Tally]:
-    rows = await conn.fetch(_PROGRESS, campaign.id, campaign.merchant_id, timeout=PROGRESS_TIMEOUT_S)
+    """From what is kept: it costs the same with a million leads as with ten."""
+    rows = await conn.fetch(_PROGRESS, campaign.id, campaign.merchant_id, campaign.reseller_id)
     return [pick(Tally, row) for row in rows]
+
+
+async def fold_counts(tx: Connection, *, fresh_min: int, fresh_max: int) -> int:
+    """How many rows of what is kept were folded: none while fewer than `fresh_min` are new."""
+    return int(await tx.fetchval(_FOLD_COUNTS, fresh_min, fresh_max))
 
 
 async def sample(conn: Connection, campaign: Campaign) -> tuple[str, str | None] | None:

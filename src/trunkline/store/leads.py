@@ -22,6 +22,8 @@ _LIST_BY_PHONE = query("leads/list_by_phone")
 _LIST_BY_CAMPAIGN = query("leads/list_by_campaign")
 _LIST_BY_MERCHANT = query("leads/list_by_merchant")
 _LIST_BY_RESELLER = query("leads/list_by_reseller")
+_LIST_BY_REQUEST = query("leads/list_by_request")
+_LIST_FINISHED = query("leads/list_finished")
 _LIST_UNFINISHED = query("leads/list_unfinished")
 _LIST_ALL = query("leads/list_all")
 
@@ -134,7 +136,6 @@ class LeadFilter:
     campaign_id: UUID | None = None
     phone: str | None = None
     status: LeadStatus | None = None
-    # Only together with a merchant, of the filter or of the tenant.
     request_id: str | None = None
 
     @property
@@ -217,7 +218,7 @@ async def list_leads(
     """A page of leads, newest first, by the index that fits the narrowest filter."""
     merchant_id = wanted.merchant_id or tenant.merchant_id
     if wanted.request_id is not None:
-        return await _list_by_request(tx, tenant, wanted, merchant_id, before)
+        return await _list_by_request(tx, tenant, wanted, before, limit)
     rows = await tx.fetch(
         _list_query(tenant, wanted, merchant_id),
         tenant.reseller_id,
@@ -233,20 +234,21 @@ async def list_leads(
 
 
 async def _list_by_request(
-    tx: Connection, tenant: Tenant, wanted: LeadFilter, merchant_id: str | None, before: UUID
+    tx: Connection, tenant: Tenant, wanted: LeadFilter, before: UUID, limit: int
 ) -> list[Lead]:
-    """One lead, or none: the key that makes requests idempotent finds it."""
-    assert merchant_id is not None and wanted.request_id is not None, "the caller has looked"  # noqa: PT018
-    lead = await by_request(tx, merchant_id, wanted.request_id)
-    fits = (
-        lead is not None
-        and lead.id < before
-        and tenant.owns(lead.tenant)
-        and lead.status in wanted.statuses
-        and wanted.campaign_id in (None, lead.campaign_id)
-        and wanted.phone in (None, lead.phone)
+    rows = await tx.fetch(
+        _LIST_BY_REQUEST,
+        tenant.reseller_id,
+        tenant.merchant_id,
+        wanted.merchant_id,
+        wanted.request_id,
+        wanted.campaign_id,
+        wanted.phone,
+        wanted.statuses,
+        before,
+        limit,
     )
-    return [lead] if lead and fits else []
+    return [pick(Lead, row) for row in rows]
 
 
 def _list_query(tenant: Tenant, wanted: LeadFilter, merchant_id: str | None) -> str:
@@ -258,4 +260,6 @@ def _list_query(tenant: Tenant, wanted: LeadFilter, merchant_id: str | None) -> 
         return _LIST_BY_MERCHANT
     if not tenant.is_platform:
         return _LIST_BY_RESELLER
-    return _LIST_ALL if LeadStatus.FINISHED in wanted.statuses else _LIST_UNFINISHED
+    if wanted.status is None:
+        return _LIST_ALL
+    return _LIST_FINISHED if wanted.status == LeadStatus.FINISHED else _LIST_UNFINISHED

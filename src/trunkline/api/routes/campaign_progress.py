@@ -48,7 +48,7 @@ class ProgressOut(BaseModel):
     summary="How far is a campaign?",
 )
 async def get_progress(campaign_id: UUID, who: ReadKey, api: Deps) -> ProgressOut:
-    """Counted from its leads as they are now."""
+    """As its leads are now, from counts that are kept with every change of them."""
     async with api.store.reading() as connection:
         campaign = found(await campaigns.get(connection, who.tenant, campaign_id), "campaign")
         tallies = await campaigns.progress(connection, campaign)

@@ -103,7 +103,7 @@ class LeadQuery(PageQuery):
         None,
         min_length=1,
         max_length=200,
-        description="Together with `merchant_id`, unless the key is bound to a merchant.",
+        description="Unique within a merchant: several of them may have used the same one.",
     )
     status: LeadStatus | None = None
     merchant_id: ObjectId | None = None
@@ -155,10 +155,6 @@ async def list_leads(query: Annotated[LeadQuery, Query()], who: ReadKey, api: De
     wanted = LeadFilter(
         query.merchant_id, query.campaign_id, e164(query.phone), query.status, query.request_id
     )
-    if query.request_id is not None and (query.merchant_id or who.tenant.merchant_id) is None:
-        raise invalid(
-            FieldProblem("merchant_id", "Name the merchant: a request_id is unique only within one.")
-        )
     async with api.store.reading() as connection:
         rows = await leads.list_leads(
             connection, who.tenant, wanted, before=before, limit=cursors.fetch_limit
