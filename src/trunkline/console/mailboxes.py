@@ -5,6 +5,7 @@ from typing import Any
 from trunkline.console.asking import Refused, segment
 from trunkline.console.visits import Done, Shown, Visit, at, back
 from trunkline.states import MailboxStatus
+from trunkline.store.mailbox_admin import COUNT_MAX
 
 PAGE = 50
 STUCK_SHOWN = 20
@@ -19,6 +20,7 @@ async def show(visit: Visit) -> Shown:
         "mailboxes.html",
         {
             "summary": summary,
+            "count_max": COUNT_MAX,
             "stuck": stuck,
             "dead": [mailbox for page in letters for mailbox in page["items"]],
             "dead_kinds": dead,

@@ -12,6 +12,7 @@ from trunkline.store.tenants import Tenant
 
 _INSERT = query("audit/insert")
 _LIST = query("audit/list")
+_LIST_BETWEEN = query("audit/list_between")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ async def list_lines(
 ) -> list[AuditLine]:
     """Newest first: the lines of the tenant and of everybody below it."""
     rows = await conn.fetch(
-        _LIST,
+        _LIST if wanted.since is None or wanted.until is None else _LIST_BETWEEN,
         tenant.reseller_id,
         tenant.merchant_id,
         before,

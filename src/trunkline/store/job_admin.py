@@ -17,6 +17,8 @@ from trunkline.store.tenants import Tenant
 
 _LIST_ALL = query("jobs/list_all")
 _LIST_OF_TENANT = query("jobs/list_of_tenant")
+_LIST_ALL_OF_TYPE = query("jobs/list_all_of_type")
+_LIST_OF_TENANT_OF_TYPE = query("jobs/list_of_tenant_of_type")
 _GET = query("jobs/get")
 _LOCK_ONE = query("jobs/lock_one")
 _CANCEL_PENDING = query("jobs/cancel_pending")
@@ -30,7 +32,7 @@ _TYPES = query("jobs/types")
 
 REPLAY_MAX = 1000
 # A count stops here.
-COUNT_MAX = 10_000
+COUNT_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ async def list_jobs(
 ) -> list[Job]:
     """A page of jobs, newest first."""
     rows = await conn.fetch(
-        _LIST_ALL if tenant.is_platform else _LIST_OF_TENANT,
+        _listing(tenant, job_type),
         tenant.reseller_id,
         tenant.merchant_id,
         list(statuses),
@@ -103,6 +105,12 @@ async def list_jobs(
         limit,
     )
     return [_job(row) for row in rows]
+
+
+def _listing(tenant: Tenant, job_type: str | None) -> str:
+    if job_type is None:
+        return _LIST_ALL if tenant.is_platform else _LIST_OF_TENANT
+    return _LIST_ALL_OF_TYPE if tenant.is_platform else _LIST_OF_TENANT_OF_TYPE
 
 
 async def get(conn: Connection, tenant: Tenant, job_id: UUID) -> Job | None:

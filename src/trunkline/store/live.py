@@ -20,9 +20,9 @@ _LEAD_ESTIMATE = query("live/lead_estimate")
 _PROCESSES = query("live/processes")
 _HOLDERS = query("live/holders")
 
-# Read in about 20 ms. At 66 dials per second that is the whole window.
-RECENT_MAX = 20_000
-QUEUES_MAX = 50
+# Read in about 20 ms. At 30 dials per second that is the whole window.
+RECENT_MAX = 10_000
+QUEUES_MAX = 20
 # A queue is counted up to here, and looked for among this many.
 COUNT_MAX = 1_000
 FLOWS_MAX = 2_000

@@ -13,6 +13,8 @@ from trunkline.store.sql import query
 
 _SUMMARY = query("mailbox/summary")
 _LIST = query("mailbox/list")
+_LIST_ACTIVE = query("mailbox/list_active")
+_LIST_DEAD = query("mailbox/list_dead")
 _STUCK = query("mailbox/stuck")
 _GET = query("mailbox/get")
 _LIST_EVENTS = query("mailbox/list_events")
@@ -24,7 +26,17 @@ _RETIRE_EVENTS = query("mailbox/retire_events")
 _RETIRE_MAILBOXES = query("mailbox/retire_mailboxes")
 
 Which = Literal["all", "unprocessed", "parked"]
+# Enough to know that it is bad, and counted in milliseconds.
+COUNT_MAX = 5_000
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+# By the index that knows the status. Idle mailboxes are most of them: they are found in the order of keys.
+_LISTS = {
+    MailboxStatus.QUEUED: _LIST_ACTIVE,
+    MailboxStatus.PROCESSING: _LIST_ACTIVE,
+    MailboxStatus.DEAD: _LIST_DEAD,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +82,18 @@ class StoredEvent:
     error: str | None
 
 
-async def summary(conn: Connection, kinds: Sequence[str] | None = None) -> list[Summary]:
-    """Every kind that has mailboxes which are not idle; or of these kinds."""
-    return [pick(Summary, row) for row in await conn.fetch(_SUMMARY, kinds)]
+async def summary(
+    conn: Connection, kinds: Sequence[str] | None = None, *, count_max: int | None = None
+) -> list[Summary]:
+    """Every kind that has mailboxes which are not idle; or of these kinds. With a limit, as far as that."""
+    return [pick(Summary, row) for row in await conn.fetch(_SUMMARY, kinds, count_max)]
 
 
 async def list_mailboxes(
     conn: Connection, kind: str, *, status: MailboxStatus | None, after: str, limit: int
 ) -> list[MailboxRow]:
-    return [pick(MailboxRow, row) for row in await conn.fetch(_LIST, kind, status, after, limit)]
+    listing = _LISTS.get(status, _LIST)
+    return [pick(MailboxRow, row) for row in await conn.fetch(listing, kind, status, after, limit)]
 
 
 async def stuck(

@@ -37,8 +37,8 @@ CURSOR_LENGTH_MAX = 2_100
 class SummaryOut(Out):
     kind: str
     status: MailboxStatus
-    mailboxes: int
-    events: int = Field(description="What waits in them.")
+    mailboxes: int = Field(description=f"Counted up to {mailbox_admin.COUNT_MAX}.")
+    events: int = Field(description="What waits in those that were counted.")
     oldest_s: float = Field(description="How long the one that waits longest was not processed.")
 
 
@@ -128,7 +128,9 @@ async def summarize(who: ReadKey, api: Deps) -> SummariesOut:
     """By kind and status. Idle mailboxes are not counted."""
     async with api.store.reading() as connection:
         kinds = await mailbox_kinds.names(connection, who.tenant)
-        rows: Sequence[Summary] = await mailbox_admin.summary(connection, kinds)
+        rows: Sequence[Summary] = await mailbox_admin.summary(
+            connection, kinds, count_max=mailbox_admin.COUNT_MAX
+        )
     return SummariesOut(items=[SummaryOut.model_validate(row) for row in rows])
 
 

@@ -26,19 +26,15 @@ WITH RECURSIVE flows AS (
     LIMIT $3
 )
 SELECT h.merchant_id, nullif(h.campaign, '00000000-0000-0000-0000-000000000000') AS campaign_id, h.pool_id, h.due_at AS first_due_at,
-       due.leads AS due, ahead.leads AS waiting
+       counted.due, counted.waiting
 FROM heads AS h
+-- In the order in which they are due: whatever is due is among the first.
 CROSS JOIN LATERAL (
-    SELECT count(*)::int AS leads FROM (
-        SELECT FROM leads AS l
+    SELECT count(*) FILTER (WHERE first.due_at <= clock_timestamp())::int AS due, count(*)::int AS waiting
+    FROM (
+        SELECT l.due_at FROM leads AS l
         WHERE l.status = 'BACKLOG' AND l.pool_id = h.pool_id AND l.merchant_id = h.merchant_id
           AND coalesce(l.campaign_id, '00000000-0000-0000-0000-000000000000') = h.campaign
-          AND l.due_at <= clock_timestamp()
-        LIMIT $4) AS counted) AS due
-CROSS JOIN LATERAL (
-    SELECT count(*)::int AS leads FROM (
-        SELECT FROM leads AS l
-        WHERE l.status = 'BACKLOG' AND l.pool_id = h.pool_id AND l.merchant_id = h.merchant_id
-          AND coalesce(l.campaign_id, '00000000-0000-0000-0000-000000000000') = h.campaign
-        LIMIT $4) AS counted) AS ahead
+        ORDER BY l.due_at
+        LIMIT $4) AS first) AS counted
 ORDER BY h.due_at
