@@ -178,11 +178,38 @@ def kill_and_resume(page: Page, site: Site) -> None:
 @tries("/control/flags/{flag}")
 def set_a_flag(page: Page, site: Site) -> None:
     page.goto(f"{site.url}/console/control")
-    page.get_by_label("Percentage of event_dispatch").fill("25")
-    page.get_by_label("Why change event_dispatch").fill("first quarter")
-    page.get_by_role("button", name="Set").first.click()
+    page.get_by_text("Change event_dispatch").click()
+    form = page.locator("#flag-event_dispatch")
+    form.get_by_label("Percentage of those who are not named").fill("25")
+    form.get_by_label("Always on for these resellers").fill("a, b")
+    form.get_by_label("Always off for these merchants").fill("a2")
+    form.get_by_label("Because", exact=True).fill("first quarter")
+    form.get_by_role("button", name="Set").click()
     said(page)
-    assert site.ask("SELECT percentage FROM flags WHERE name = 'event_dispatch'") == 25
+    row = "SELECT concat_ws(' ', enabled, percentage, resellers, merchants) FROM flags WHERE name = 'event_dispatch'"
+    assert site.ask(row) == 't 25 {"a": true, "b": true} {"a2": false}'
+    assert site.ask("SELECT reason FROM audit_log WHERE action = 'flag.set' ORDER BY id DESC LIMIT 1") == (
+        "first quarter"
+    )
+    page.get_by_text("Change event_dispatch").click()
+    expect(form.get_by_label("Always off for these merchants")).to_have_value("a2")
+    form.get_by_label("Always on for these merchants").fill("a2")
+    form.get_by_label("Because", exact=True).fill("both?")
+    form.get_by_role("button", name="Set").click()
+    expect(page.locator(".said.error")).to_contain_text("a2: it cannot be on and off")
+
+
+@tries("/control/flags/{flag}/unset")
+def unset_a_flag(page: Page, site: Site) -> None:
+    if not site.ask("SELECT count(*) FROM flags"):
+        set_a_flag(page, site)
+    page.goto(f"{site.url}/console/control")
+    page.get_by_text("Change event_dispatch").click()
+    form = page.locator("#flag-event_dispatch")
+    form.get_by_label("Back to the default, because").fill("everybody is on it")
+    form.get_by_role("button", name="Unset").click()
+    said(page)
+    assert site.ask("SELECT count(*) FROM flags") == 0
 
 
 @tries("/alarms/{alarm_id}/clear")

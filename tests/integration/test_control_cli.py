@@ -63,6 +63,17 @@ async def test_flags_and_alarms(run: Run) -> None:
     )  # fmt: skip
     assert (flag["percentage"], flag["resellers"], flag["merchants"]) == (1, {"a": True}, {"b1": False})
     assert answer(await run("flags"))["items"] == [flag]
+    change = ("--merchant", "b1=any", "--merchant", "a1=on", "--reason", "one more")
+    changed = answer(await run("flag", "event_dispatch", *change))
+    assert (changed["enabled"], changed["percentage"]) == (True, 1), "what is left out stays"
+    assert (changed["resellers"], changed["merchants"]) == ({"a": True}, {"a1": True})
+    off = answer(await run("flag", "event_dispatch", "--off", "--reason", "enough"))
+    assert (off["enabled"], off["merchants"]) == (False, {"a1": True})
+    assert answer(await run("unset-flag", "event_dispatch", "--reason", "over"))["is_set"] is False
+    done = answer(await run("audit", "--action", "flag", "--subject", "event_dispatch"))["items"]
+    assert [line["reason"] for line in done] == ["over", "enough", "one more", "trial"]
+    assert answer(await run("audit", "--action", "flag", "--until", "2001-01-01"))["items"] == []
+    assert answer(await run("audit", "--actor", "nobody"))["items"] == []
     assert answer(await run("alarms", "--all"))["items"] == []
 
 

@@ -7,8 +7,9 @@ trunkline control resume merchant acme-store --ramp 5m --reason "solved"
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -88,6 +89,8 @@ _STATE = ("scope", "subject", "state", "share")
 _STOP = ("scope", "subject", "state", "set_by", "reason", "changed_by", "expires_at", "ramp_until")
 _FLAG = ("name", "enabled", "percentage", "resellers", "merchants", "reason", "changed_by")
 _ALARM = ("severity", "name", "subject", "raised_at", "cleared_at", "detail", "action")
+_STATES = {"on": True, "off": False, "any": None}
+_NO_FLAG = {"enabled": False, "percentage": 100, "resellers": {}, "merchants": {}}
 _LINE = ("at", "actor", "action", "subject", "reason")
 
 
@@ -154,21 +157,44 @@ def flag(
     ctx: Context,
     name: str,
     reason: Reason,
-    enabled: Annotated[bool, typer.Option("--on/--off", help="Off is off for everybody.")],
-    percentage: Annotated[int, typer.Option(min=0, max=100, help="Of those who are not named.")] = 100,
-    reseller: Annotated[list[str] | None, typer.Option(help="acme=on or acme=off; may be repeated.")] = None,
+    enabled: Annotated[bool | None, typer.Option("--on/--off", help="Off is off for everybody.")] = None,
+    percentage: Annotated[int | None, typer.Option(min=0, max=100, help="Of those who are not named.")] = None,
+    reseller: Annotated[
+        list[str] | None, typer.Option(help="acme=on, acme=off, or acme=any to name it no more; repeatable.")
+    ] = None,
     merchant: Annotated[list[str] | None, typer.Option(help="The same for merchants.")] = None,
 ) -> None:
-    """Set a feature flag, as a whole."""
-    remote = _remote(ctx)
+    """Change a feature flag. What is left out stays as it is."""
+    remote, words = _remote(ctx), (_named(reseller or []), _named(merchant or []))
+    remote.show(remote.ask(lambda api: _change_flag(api, name, reason, enabled, percentage, *words)), _FLAG)
+
+
+@app.command()
+def unset_flag(ctx: Context, name: str, reason: Reason) -> None:
+    """Put a feature flag back to the default of the code."""
+    remote, path = _remote(ctx), f"{ROOT}/flags/{quote(name, safe='')}"
+    remote.show(remote.ask(lambda api: api.delete(path, {"reason": reason})), _FLAG)
+
+
+async def _change_flag(
+    api: Transport,
+    name: str,
+    reason: str,
+    enabled: bool | None,
+    percentage: int | None,
+    resellers: Mapping[str, bool | None],
+    merchants: Mapping[str, bool | None],
+) -> Any:
+    listed = (await api.get(f"{ROOT}/flags", {"limit": 200}))["items"]
+    now = next((each for each in listed if each["name"] == name), _NO_FLAG)
     body = {
-        "enabled": enabled,
-        "percentage": percentage,
-        "resellers": _named(reseller or []),
-        "merchants": _named(merchant or []),
+        "enabled": now["enabled"] if enabled is None else enabled,
+        "percentage": now["percentage"] if percentage is None else percentage,
+        "resellers": _renamed(now["resellers"], resellers),
+        "merchants": _renamed(now["merchants"], merchants),
         "reason": reason,
     }
-    remote.show(remote.ask(lambda api: api.put(f"{ROOT}/flags/{quote(name, safe='')}", body)), _FLAG)
+    return await api.put(f"{ROOT}/flags/{quote(name, safe='')}", body)
 
 
 @app.command()
@@ -190,10 +216,20 @@ def free_channels(ctx: Context, reason: Reason) -> None:
 
 
 @app.command()
-def audit(ctx: Context, action: str = "", limit: Limit = 50) -> None:
+def audit(
+    ctx: Context,
+    action: Annotated[str, typer.Option(help="A whole action, or its first word: control.")] = "",
+    actor: Annotated[str, typer.Option(help="Who did it.")] = "",
+    subject: Annotated[str, typer.Option(help="To what.")] = "",
+    since: Annotated[datetime | None, typer.Option(help="From then on, in UTC.")] = None,
+    until: Annotated[datetime | None, typer.Option(help="Before then, in UTC.")] = None,
+    limit: Limit = 50,
+) -> None:
     """Who changed what, newest first."""
     remote = _remote(ctx)
-    query: dict[str, str | int] = {"limit": limit, **({"action": action} if action else {})}
+    span = {name: f"{at.isoformat()}Z" for name, at in (("since", since), ("until", until)) if at}
+    named = {"action": action, "actor": actor, "subject": subject}
+    query = {"limit": limit, **span, **{name: word for name, word in named.items() if word}}
     remote.show(remote.ask(lambda api: api.get(f"{ROOT}/audit", query)), _LINE)
 
 
@@ -215,14 +251,19 @@ def _seconds(text: str) -> int:
         raise typer.BadParameter(f"{text!r} is no duration: write 90s, 5m or 2h.") from None
 
 
-def _named(pairs: Sequence[str]) -> dict[str, bool]:
+def _named(pairs: Sequence[str]) -> dict[str, bool | None]:
+    """None: it is named no more, and the percentage decides."""
     named = {}
     for pair in pairs:
         name, _, state = pair.partition("=")
-        if state not in ("on", "off"):
-            raise typer.BadParameter(f"{pair!r}: write id=on or id=off.")
-        named[name] = state == "on"
+        if state not in _STATES:
+            raise typer.BadParameter(f"{pair!r}: write id=on, id=off or id=any.")
+        named[name] = _STATES[state]
     return named
+
+
+def _renamed(now: Mapping[str, bool], changes: Mapping[str, bool | None]) -> dict[str, bool]:
+    return {name: state for name, state in {**now, **changes}.items() if state is not None}
 
 
 def _text(value: Any) -> str:

@@ -1,9 +1,9 @@
-"""Control: stopping and resuming with a reason, flags, alarms."""
+"""Control: what is stopped, stopping and resuming with a reason, alarms; and the flags, which `flags` sets."""
 
 from typing import Any
 
 from trunkline.console.asking import Refused, segment
-from trunkline.console.visits import Done, Shown, Visit, at, back
+from trunkline.console.visits import Done, Shown, Visit, back
 
 SCOPES = ("kill_switch", "promoter", "reseller", "merchant", "campaign", "number", "carrier")
 _WHOLE = {"kill_switch": "kill-switch", "promoter": "promoter"}
@@ -49,22 +49,6 @@ async def resume(visit: Visit) -> Done:
     state = await visit.api.delete(path, query)
     said = "goes on" if state["state"] != "stopped" else "is still stopped by somebody else"
     return Done(f"{name} {said}.", back(visit, "/control"))
-
-
-async def set_flag(visit: Visit) -> Done:
-    """With those it names left as they are: this form changes the switch and the percentage."""
-    name = visit.part("flag")
-    flags = await visit.api.get("/flags", {"limit": LISTED})
-    now = next((flag for flag in flags["items"] if flag["name"] == name), None)
-    body = {
-        "enabled": "enabled" in visit.form,
-        "percentage": _seconds(visit.form.get("percentage", "100"), "percentage", 1),
-        "resellers": now["resellers"] if now else {},
-        "merchants": now["merchants"] if now else {},
-        "reason": visit.form.get("reason", ""),
-    }
-    await visit.api.put(f"/flags/{segment(name)}", body)
-    return Done(f"The flag {name} is set.", at("/control") + "#flags")
 
 
 async def clear_alarm(visit: Visit) -> Done:

@@ -49,6 +49,7 @@ class Renderer:
             "label": words.label,
             "ms": words.milliseconds,
             "address": _address,
+            "named_as": words.named_as,
             "plain": words.plain,
             "plural": words.plural,
             "said": words.said,

@@ -7,6 +7,7 @@ from trunkline.console import (
     campaigns,
     control,
     files,
+    flags,
     jobs,
     lead,
     leads,
@@ -67,7 +68,8 @@ ACTIONS: Mapping[str, Action] = {
     "/jobs/{job_id}/cancel": jobs.cancel,
     "/control/stop": control.stop,
     "/control/resume": control.resume,
-    "/control/flags/{flag}": control.set_flag,
+    "/control/flags/{flag}": flags.set_flag,
+    "/control/flags/{flag}/unset": flags.unset,
     "/alarms/{alarm_id}/clear": control.clear_alarm,
 }
 

@@ -70,6 +70,11 @@ def count(value: float | int | None, most: int | None = None) -> str:
     return f"{text}+" if most is not None and value >= most else text
 
 
+def named_as(names: Mapping[str, bool], state: bool) -> str:
+    """Of those that a flag names, those for whom it is so."""
+    return ", ".join(name for name, is_on in names.items() if is_on == state)
+
+
 def plain(value: Any) -> str:
     """Any value of an answer as text for a cell."""
     if isinstance(value, dict):

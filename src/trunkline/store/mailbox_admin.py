@@ -27,7 +27,7 @@ _RETIRE_MAILBOXES = query("mailbox/retire_mailboxes")
 
 Which = Literal["all", "unprocessed", "parked"]
 # Enough to know that it is bad, and counted in milliseconds.
-COUNT_MAX = 5_000
+COUNT_MAX = 1_000
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 

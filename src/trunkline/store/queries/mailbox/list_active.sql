@@ -2,8 +2,8 @@
 -- read from the index of those and sorted: in the order of keys, a million idle ones would come before the first that
 -- waits. Where many are, that order soon meets a page of them.
 WITH few AS MATERIALIZED (
-    SELECT count(*) <= 5000 AS is_so
-    FROM (SELECT FROM mailboxes WHERE kind = $1 AND claimable_at IS NOT NULL LIMIT 5001) AS counted
+    SELECT count(*) <= 1000 AS is_so
+    FROM (SELECT FROM mailboxes WHERE kind = $1 AND claimable_at IS NOT NULL LIMIT 1001) AS counted
 ), near AS MATERIALIZED (
     SELECT * FROM mailboxes
     WHERE (SELECT is_so FROM few) AND kind = $1 AND claimable_at IS NOT NULL AND processing_status = $2

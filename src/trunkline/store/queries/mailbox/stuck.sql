@@ -9,9 +9,9 @@ WITH RECURSIVE kinds AS (
     SELECT m.*
     FROM kinds AS k
     CROSS JOIN LATERAL (
-        (SELECT * FROM mailboxes AS m WHERE m.kind = k.kind AND m.claimable_at IS NOT NULL ORDER BY m.claimable_at DESC LIMIT 5000)
+        (SELECT * FROM mailboxes AS m WHERE m.kind = k.kind AND m.claimable_at IS NOT NULL ORDER BY m.claimable_at DESC LIMIT 1000)
         UNION ALL
-        (SELECT * FROM mailboxes AS m WHERE m.kind = k.kind AND m.claimable_at IS NOT NULL ORDER BY m.claimable_at LIMIT 5000)
+        (SELECT * FROM mailboxes AS m WHERE m.kind = k.kind AND m.claimable_at IS NOT NULL ORDER BY m.claimable_at LIMIT 1000)
     ) AS m
 )
 SELECT DISTINCT ON (processing_started_at, kind, key)
