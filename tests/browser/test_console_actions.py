@@ -184,7 +184,7 @@ def set_a_flag(page: Page, site: Site) -> None:
     form.get_by_label("Always on for these resellers").fill("a, b")
     form.get_by_label("Always off for these merchants").fill("a2")
     form.get_by_label("Because", exact=True).fill("first quarter")
-    form.get_by_role("button", name="Set").click()
+    form.get_by_role("button", name="Set event_dispatch", exact=True).click()
     said(page)
     row = "SELECT concat_ws(' ', enabled, percentage, resellers, merchants) FROM flags WHERE name = 'event_dispatch'"
     assert site.ask(row) == 't 25 {"a": true, "b": true} {"a2": false}'
@@ -195,7 +195,7 @@ def set_a_flag(page: Page, site: Site) -> None:
     expect(form.get_by_label("Always off for these merchants")).to_have_value("a2")
     form.get_by_label("Always on for these merchants").fill("a2")
     form.get_by_label("Because", exact=True).fill("both?")
-    form.get_by_role("button", name="Set").click()
+    form.get_by_role("button", name="Set event_dispatch", exact=True).click()
     expect(page.locator(".said.error")).to_contain_text("a2: it cannot be on and off")
 
 
