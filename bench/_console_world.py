@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (statements, a clause to a line)
 """A database as it is after a good month: leads of several merchants and campaigns, and what hangs on them.
 
 Everything is written by Postgres itself, so that a million leads take a minute. The newest leads all wait and the oldest

@@ -1,8 +1,8 @@
 """Does every page of the console stay under 100 ms when there are a million leads?
 
-The API with its console and the router are a process of their own, on real engines. Every page is loaded again and again
-with 1,000 leads and what hangs on them, then with a million: lists, filters, searches, single objects, and the first
-event of a live page. The time is that of the whole answer, as somebody on the same machine waits for it.
+The API with its console and the router are a process of their own, on real engines. Every page is loaded again and
+again with 1,000 leads and what hangs on them, then with a million: lists, filters, searches, single objects, and the
+first event of a live page. The time is that of the whole answer, as somebody on the same machine waits for it.
 
     BENCH_SCALE=0.1   a hundred thousand leads, to see that it runs
 """

@@ -10,12 +10,14 @@ from trunkline.testing.api_world import ApiWorld, expect, open_api
 
 ROOT = "/api/v1/campaigns"
 _COUNTED = """
-SELECT status, outcome, count(*) AS leads, sum(attempt_count) AS attempts, count(*) FILTER (WHERE attempt_count > 0) AS tried
+SELECT status, outcome, count(*) AS leads, sum(attempt_count) AS attempts,
+       count(*) FILTER (WHERE attempt_count > 0) AS tried
 FROM leads WHERE campaign_id = $1::uuid GROUP BY status, outcome ORDER BY status, outcome
 """
 _KEPT = """
 SELECT status, outcome, sum(leads)::bigint AS leads, sum(attempts)::bigint AS attempts, sum(tried)::bigint AS tried
-FROM campaign_counts WHERE campaign_id = $1::uuid GROUP BY status, outcome HAVING sum(leads) <> 0 ORDER BY status, outcome
+FROM campaign_counts WHERE campaign_id = $1::uuid
+GROUP BY status, outcome HAVING sum(leads) <> 0 ORDER BY status, outcome
 """
 # What dialers, folds, gates, retries, corrections and deletions do to leads, many in a statement.
 _STEPS = (
@@ -53,7 +55,7 @@ async def test_what_is_kept_is_what_a_count_would_say(world: ApiWorld, campaign:
             await folder.run_once()
             after = await world.tenant("a1").get(f"{ROOT}/{campaign['id']}/progress")
             assert after.json() | {"as_of": ""} == before.json() | {"as_of": ""}, step
-    progress = expect(after, 200)
+    progress = expect(await world.tenant("a1").get(f"{ROOT}/{campaign['id']}/progress"), 200)
     assert (progress["leads"], progress["waiting"], progress["to_be_retried"]) == (9, 4, 1)
     assert progress["outcomes"] == {"ANSWERED": 2, "BUSY": 2}
 

@@ -308,7 +308,8 @@ INSERT INTO mailboxes (kind, key) SELECT 'call', 'many-' || n FROM generate_seri
 INSERT INTO mailboxes (kind, key, processing_status, claimable_at, appended)
 SELECT 'issue', 'many-' || n, 'queued', now(), 1 FROM generate_series(1, {MANY}) AS n;
 INSERT INTO audit_log (at, actor, action, subject, reseller_id)
-SELECT now() - interval '1 day' * (n % 30), 'key:' || n % 100, 'key.made', 'many', 'a' FROM generate_series(1, {MANY}) AS n;
+SELECT now() - interval '1 day' * (n % 30), 'key:' || n % 100, 'key.made', 'many', 'a'
+FROM generate_series(1, {MANY}) AS n;
 INSERT INTO job_outbox (id, job_type) SELECT gen_random_uuid(), 'report_lead' FROM generate_series(1, {MANY});
 """
 Statement = tuple[str, tuple[Any, ...]]
@@ -359,7 +360,11 @@ async def test_no_page_reads_more_when_there_are_more_leads(
         *("/leads?status=BACKLOG", "/leads?status=PROCESSING", "/leads?status=FINISHED"),
         *("/leads?merchant_id=a1", "/leads?merchant_id=a2", f"/leads?campaign_id={campaign}"),
         *("/leads?find=%2B14155000017", "/leads?find=many-17", "/leads?find=nobody"),
-        *("/mailboxes/call?status=queued", "/mailboxes/call?status=processing", "/mailboxes/issue?status=dead"),
+        *(
+            "/mailboxes/call?status=queued",
+            "/mailboxes/call?status=processing",
+            "/mailboxes/issue?status=dead",
+        ),
         *("/jobs?status=IN_PROGRESS", "/jobs?status=FAILED"),
         *("/audit?actor=nobody", "/audit?action=flag", "/audit?subject=nothing", "/audit?day=2026-01-01"),
     ]

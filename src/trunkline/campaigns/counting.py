@@ -1,5 +1,8 @@
-"""Folds what is kept of campaigns. Whoever moves leads writes down what changed, and nothing else; without this loop the
-counts would stay right, and take longer to read with every call."""
+"""Folds what is kept of campaigns.
+
+Whoever moves leads writes down what changed, and nothing else. Without this loop the counts would stay right, and take
+longer to read with every call.
+"""
 
 from trunkline.loops.base import Loop
 from trunkline.store import campaigns

@@ -90,7 +90,7 @@ _STOP = ("scope", "subject", "state", "set_by", "reason", "changed_by", "expires
 _FLAG = ("name", "enabled", "percentage", "resellers", "merchants", "reason", "changed_by")
 _ALARM = ("severity", "name", "subject", "raised_at", "cleared_at", "detail", "action")
 _STATES = {"on": True, "off": False, "any": None}
-_NO_FLAG = {"enabled": False, "percentage": 100, "resellers": {}, "merchants": {}}
+_NO_FLAG: dict[str, Any] = {"enabled": False, "percentage": 100, "resellers": {}, "merchants": {}}
 _LINE = ("at", "actor", "action", "subject", "reason")
 
 
@@ -158,7 +158,9 @@ def flag(
     name: str,
     reason: Reason,
     enabled: Annotated[bool | None, typer.Option("--on/--off", help="Off is off for everybody.")] = None,
-    percentage: Annotated[int | None, typer.Option(min=0, max=100, help="Of those who are not named.")] = None,
+    percentage: Annotated[
+        int | None, typer.Option(min=0, max=100, help="Of those who are not named.")
+    ] = None,
     reseller: Annotated[
         list[str] | None, typer.Option(help="acme=on, acme=off, or acme=any to name it no more; repeatable.")
     ] = None,
@@ -229,7 +231,11 @@ def audit(
     remote = _remote(ctx)
     span = {name: f"{at.isoformat()}Z" for name, at in (("since", since), ("until", until)) if at}
     named = {"action": action, "actor": actor, "subject": subject}
-    query = {"limit": limit, **span, **{name: word for name, word in named.items() if word}}
+    query: dict[str, str | int] = {
+        "limit": limit,
+        **span,
+        **{name: word for name, word in named.items() if word},
+    }
     remote.show(remote.ask(lambda api: api.get(f"{ROOT}/audit", query)), _LINE)
 
 

@@ -92,7 +92,7 @@ async def summary(
 async def list_mailboxes(
     conn: Connection, kind: str, *, status: MailboxStatus | None, after: str, limit: int
 ) -> list[MailboxRow]:
-    listing = _LISTS.get(status, _LIST)
+    listing = _LISTS.get(status, _LIST) if status else _LIST
     return [pick(MailboxRow, row) for row in await conn.fetch(listing, kind, status, after, limit)]
 
 
