@@ -67,6 +67,27 @@ async def test_a_carrier_that_misbehaves_changes_no_outcome(world: World, carrie
     assert len(world.carrier.ledger.dials) == 1
 
 
+async def test_what_vapis_assistant_found_out_is_the_agents_report(world: World) -> None:
+    """Vapi's end-of-call report stands for the report of an agent of ours."""
+    told = {"disposition": "not interested", "opt_out": True, "score": 3}
+    world.carrier.vapi_analysis |= {"summary": "No.", "structuredData": told}
+    await number_at(world, "vapi")
+    lead = await call(world, "+15005551000")
+
+    async def reported() -> LeadWithAttempts | None:
+        found = await world.client.get_lead(lead.id)
+        return found if found.outcome == "NOT_INTERESTED" else None
+
+    lead = await eventually(reported, timeout_s=20, what="the report is joined with the end")
+    report = lead.attempts[0].report
+    assert report is not None
+    assert (report["opt_out"], report["data"]["score"]) == (True, 3)
+    assert report["transcript_ref"].endswith(f"/call/{lead.attempts[0].carrier_call_id}")
+    assert lead.attempts[0].recordings == [report["recording_ref"]]
+    answer = await AsgiClient(world.platform.face.api, ADMIN_KEY).get("/api/v1/do-not-call")
+    assert [entry["phone"] for entry in answer.json()["items"]] == ["+15005551000"]
+
+
 async def test_a_number_dials_with_the_account_it_names(world: World) -> None:
     """The account is kept in Postgres; its webhooks are signed with its own token."""
     admin = AsgiClient(world.platform.face.api, ADMIN_KEY)

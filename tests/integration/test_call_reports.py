@@ -187,6 +187,57 @@ async def test_where_a_carrier_keeps_a_recording_is_kept_once(stage: Stage, name
     assert kept.recordings == ["https://r/1"]
 
 
+async def told_with_report(stage: Stage, attempt: UUID, dedupe_key: str = "report", **told: Any) -> None:
+    """The end of a call whose agent is its carrier's own."""
+    end = event(attempt, "ended", f"CA-{attempt}", dedupe_key=dedupe_key)
+    end.payload["report"] = told
+    await stage.inbox.append(end)
+    await stage.folder.drain()
+
+
+@pytest.mark.parametrize("end_first", [True, False])
+async def test_a_report_that_comes_with_a_webhook_decides_as_an_agents_does(
+    stage: Stage, end_first: bool
+) -> None:
+    lead_id, attempt = await answered(stage, max_attempts=3)
+    if end_first:
+        await stage.told(attempt, "ended")
+        assert (await stage.lead(lead_id))["outcome"] == "ANSWERED"
+    wanted = datetime.now(UTC) + timedelta(hours=5)
+    await told_with_report(stage, attempt, disposition="callback", callback_at=wanted.isoformat())
+    lead = await stage.lead(lead_id)
+    assert (lead["status"], lead["outcome"]) == ("BACKLOG", None)
+    assert abs(lead["due_at"] - wanted) < timedelta(seconds=1)
+
+
+async def test_an_opt_out_that_comes_with_a_webhook_is_honoured_and_its_references_kept(stage: Stage) -> None:
+    lead_id, attempt = await answered(stage)
+    other = await stage.dialing.lead(phone=(await stage.lead(lead_id))["phone"])
+    told: dict[str, Any] = {
+        "disposition": "sold",
+        "transcript_ref": "https://t/1",
+        "recording_ref": "https://r/1",
+        "data": {"a": 1},
+    }
+    await told_with_report(stage, attempt, opt_out=True, **told)
+    await told_with_report(stage, attempt, "again", disposition="not sold")  # the first one stands
+    assert (await stage.lead(lead_id))["outcome"] == "SOLD"
+    async with stage.database.connection() as conn:
+        (kept,) = await leads.attempts(conn, lead_id)
+    assert kept.report is not None
+    assert {name: kept.report[name] for name in told} == told
+    assert await stage.dial() == 0
+    assert (await stage.lead(other))["outcome"] == "BLACKLISTED"
+
+
+async def test_a_report_that_nobody_can_read_costs_no_end(stage: Stage) -> None:
+    lead_id, attempt = await answered(stage)
+    await told_with_report(
+        stage, attempt, disposition=7, callback_at="soon", transcript_ref="x" * 3000, data=[1], opt_out="yes"
+    )
+    assert (await stage.lead(lead_id))["outcome"] == "ANSWERED"
+
+
 async def told_of_recording(stage: Stage, attempt: UUID, ref: str, number: int, **raw: str) -> None:
     told = event(attempt, "recording", f"CA-{attempt}", dedupe_key=f"recording {number}")
     told.payload["raw"] = {"RecordingUrl": ref, **raw}

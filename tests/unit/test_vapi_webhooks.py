@@ -16,6 +16,7 @@ from vapi.types.server_message_status_update import ServerMessageStatusUpdate
 from trunkline.clock import ManualClock
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
 from trunkline.telephony.carrier import (
+    AgentReport,
     CallbackKind,
     CallEvent,
     Forged,
@@ -24,6 +25,7 @@ from trunkline.telephony.carrier import (
     WebhookResult,
 )
 from trunkline.telephony.vapi import Vapi
+from trunkline.telephony.vapi_reports import read_report
 from trunkline.telephony.vapi_signature import SECRET, SIGNATURE, TIMESTAMP, signature
 from trunkline.telephony.vapi_webhooks import STATES, end_reason
 
@@ -110,6 +112,76 @@ def test_a_report_becomes_an_end(vapi: Vapi) -> None:
     assert (event.kind, event.reason, event.duration_s) == ("ended", "completed", 42)
     assert event.at == NOW - timedelta(seconds=30)
     assert event.raw["recordingUrl"] == "https://storage.vapi.ai/1.wav"
+
+
+def reported(**more: Any) -> AgentReport | None:
+    message = {"artifact": {}, "analysis": {}} | more
+    return read_report(message, "c-1", "https://api.vapi.ai")
+
+
+def test_the_report_of_an_assistant_is_that_of_an_agent(vapi: Vapi) -> None:
+    told = {
+        "disposition": "interested",
+        "opt_out": True,
+        "callback_at": "2030-05-01T09:30:00+02:00",
+        "budget": 7,
+    }
+    report = REPORT | {"analysis": {"summary": "She wants one.", "structuredData": told}}
+    construct_type(type_=ServerMessageEndOfCallReport, object_=report)
+    assert event_of(vapi.parse_webhook(webhook(report))).report == AgentReport(
+        "interested",
+        True,
+        datetime(2030, 5, 1, 7, 30, tzinfo=UTC),
+        f"https://api.vapi.ai/call/{CALL['id']}",
+        "https://storage.vapi.ai/1.wav",
+        {"summary": "She wants one.", **told},
+    )
+
+
+def test_structured_outputs_report_too() -> None:
+    outputs = {
+        "id-1": {"name": "disposition", "result": "sold"},
+        "id-2": {"name": "Wishes", "result": {"optOut": "true", "callbackAt": "2030-05-01T09:30:00Z"}},
+    }
+    report = reported(artifact={"structuredOutputs": outputs})
+    assert report is not None
+    assert (report.disposition, report.opt_out) == ("sold", True)
+    assert report.callback_at == datetime(2030, 5, 1, 9, 30, tzinfo=UTC)
+
+
+def test_where_nothing_was_found_out_nothing_is_reported(vapi: Vapi) -> None:
+    assert reported() is None
+    assert event_of(vapi.parse_webhook(webhook(status_update("ended")))).report is None
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"disposition": 7, "opt_out": 1, "callback_at": 7},
+        {"disposition": "", "opt_out": "no", "callback_at": "tomorrow"},
+        {"disposition": "x" * 101, "opt_out": None, "callback_at": "2030-05-01T09:30:00"},
+        {"disposition": "a\nb", "opt_out": [], "callback_at": ""},
+    ],
+)
+def test_what_is_no_word_no_wish_and_no_moment_is_not_taken_for_one(told: dict[str, Any]) -> None:
+    report = reported(analysis={"structuredData": told})
+    assert report is not None
+    assert (report.disposition, report.opt_out, report.callback_at) == (None, False, None)
+
+
+@pytest.mark.parametrize("summary", ["x" * 70_000, "a\x00b"])
+def test_data_that_cannot_be_kept_costs_no_report(summary: str) -> None:
+    report = reported(analysis={"summary": summary, "structuredData": {"disposition": "sold"}})
+    assert report == AgentReport("sold", data={"disposition": "sold"})
+    report = reported(analysis={"structuredData": {"disposition": "sold", "more": summary}})
+    assert report == AgentReport("sold")
+
+
+@pytest.mark.parametrize(
+    "broken", [{"analysis": []}, {"artifact": "x"}, {"artifact": {"structuredOutputs": [1]}}]
+)
+def test_a_report_of_another_shape_is_an_end_all_the_same(vapi: Vapi, broken: dict[str, Any]) -> None:
+    assert event_of(vapi.parse_webhook(webhook(REPORT | broken))).kind == "ended"
 
 
 @pytest.mark.parametrize("status", get_args(get_args(CallStatus)[0]))

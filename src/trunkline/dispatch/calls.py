@@ -14,7 +14,7 @@ from uuid import UUID
 
 from trunkline.bus.connection import Bus
 from trunkline.control.raising import raise_alarm
-from trunkline.dispatch import late_facts, recordings, witnesses
+from trunkline.dispatch import late_facts, recordings, reports, witnesses
 from trunkline.dispatch.settlement import Decide, Settlement, Settler
 from trunkline.jobs.platform.enrichment import EnrichmentDesk
 from trunkline.leads.fold import Fact, Unreadable, fold, read
@@ -32,7 +32,7 @@ from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
 
-KIND = "call"
+KIND = reports.KIND
 # An end frees a channel, and somebody waits for it. Everything else can wait for the sweep.
 URGENT = frozenset({"ended"})
 # 50 ms for company, and half a second for what is not urgent. Measured by `bench/mailboxes.py`: together with the
@@ -54,7 +54,7 @@ class CallFold:
         self._bus = bus
         self._settler = settler
         self._on_ended = on_ended
-        # Who fetches recordings, where somebody wants them.
+        # Who makes more of calls and their recordings, where somebody wants that.
         self._enrichment = enrichment
 
     async def handle(self, batch: Batch) -> Done:
@@ -74,11 +74,16 @@ class CallFold:
         locked: Mapping[UUID, Attempt] = await attempts.lock(tx, list(facts))
         for unknown in facts.keys() - locked.keys():
             parked += _all_parked(batch[str(unknown)], "there is no such attempt")
+        if wanted := await reports.keep_carried(tx, batch, locked):
+            locked = await attempts.lock(tx, list(locked))  # with their reports
         locked = await self._adopt(tx, locked, facts)
         folded = {attempt.id: _facts(attempt, facts[attempt.id]) for attempt in locked.values()}
         changed = {each: known for each, known in folded.items() if known != locked[each].facts}
         applied = await _apply(tx, locked, changed)
-        fetching = await self._keep_recordings(tx, batch, locked)
+        found = recordings.found_in(batch, list(locked))
+        await call_reports.keep_recordings(tx, found)
+        wanted += recordings.to_fetch(found, locked)
+        asked = await self._enrichment.ask(tx, wanted) if self._enrichment else []
         late = await late_facts.follow(tx, locked, applied)
         settlement = await self._settler.settle(tx, locked, _decisions(locked, applied), applied)
         settlement.scheduled += await self._settler.revise(tx, locked)
@@ -87,17 +92,7 @@ class CallFold:
         ]
         if late:
             await raise_alarm(tx, "late_fact", "", {"attempts": [str(each) for each in late]})
-        return partial(self._follow_up, settlement, ended, fetching)
-
-    async def _keep_recordings(
-        self, tx: Connection, batch: Batch, locked: Mapping[UUID, Attempt]
-    ) -> list[Inserted]:
-        """The jobs that fetch them, enqueued with the fact that they are there."""
-        found = recordings.found_in(batch, list(locked))
-        await call_reports.keep_recordings(tx, found)
-        if self._enrichment is None:
-            return []
-        return await self._enrichment.ask(tx, recordings.to_fetch(found, locked))
+        return partial(self._follow_up, settlement, ended, asked)
 
     async def _adopt(
         self, tx: Connection, locked: Mapping[UUID, Attempt], facts: Mapping[UUID, list[Fact]]
@@ -113,9 +108,9 @@ class CallFold:
         await late_facts.take_up(tx, surfaced)
         return await attempts.lock(tx, list(locked))
 
-    async def _follow_up(self, settlement: Settlement, ended: list[str], fetching: list[Inserted]) -> None:
+    async def _follow_up(self, settlement: Settlement, ended: list[str], asked: list[Inserted]) -> None:
         if self._enrichment is not None:
-            self._enrichment.poke(fetching)
+            self._enrichment.poke(asked)
         await settlement.tell(self._bus)
         await self._on_ended(ended)
 

@@ -1,28 +1,42 @@
 """Reports of agents on their calls.
 
-A report is written once, with what follows from it at once (somebody wants no more calls), and the call's mailbox is
-told in the same transaction: the fold joins it with the carrier's facts, whichever comes first.
+A report is written once, with what follows from it at once (somebody wants no more calls). An agent of ours reports to
+the API, and the call's mailbox is told in the same transaction. An agent that the carrier runs is reported on in the
+carrier's webhook, and kept by the fold. Either way the fold joins it with the facts, whichever comes first.
 """
 
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal
 from uuid import UUID
 
-from trunkline.dispatch.calls import KIND
+from trunkline.jobs.platform.enrichment import CallSource, Wanted
 from trunkline.store import call_reports, do_not_call, mailboxes
+from trunkline.store.attempts import Attempt
 from trunkline.store.call_reports import CallContext, CallReport
 from trunkline.store.database import Connection
-from trunkline.store.mailboxes import NewEvent
-from trunkline.telemetry import get_logger
+from trunkline.store.mailboxes import Event, NewEvent
+from trunkline.telemetry import get_logger, metrics
+from trunkline.telephony.carrier import AgentReport
 
 log = get_logger(__name__)
 
 Taken = Literal["new", "known", "contradicted", "no_call"]
 
+# The mailbox of a call, by its attempt.
+KIND = "call"
 _EVENT = "reported"
 
 
 async def take(tx: Connection, attempt_id: UUID, report: CallReport) -> Taken:
-    """Keep a report, once. The same one again is known; another one is not taken."""
+    """Keep a report, once, and let the fold know. The same one again is known; another one is not taken."""
+    taken = await keep(tx, attempt_id, report)
+    if taken == "new":
+        await mailboxes.append(tx, [_event(attempt_id)])
+    return taken
+
+
+async def keep(tx: Connection, attempt_id: UUID, report: CallReport) -> Taken:
     call = await call_reports.context(tx, attempt_id)
     if call is None:
         return "no_call"
@@ -31,9 +45,65 @@ async def take(tx: Connection, attempt_id: UUID, report: CallReport) -> Taken:
         return "known" if stored == report else "contradicted"
     if report.opt_out:
         await _list_person(tx, call)
-    await mailboxes.append(tx, [_event(attempt_id)])
     log.info("call.reported", attempt_id=str(attempt_id), opt_out=report.opt_out)
     return "new"
+
+
+async def keep_carried(
+    tx: Connection, batch: Mapping[str, Sequence[Event]], locked: Mapping[UUID, Attempt]
+) -> list[Wanted]:
+    """The reports that came with webhooks of these calls; what is to be made of those that are new. By phone: it is the
+    order in which people are listed."""
+    carried = [(each, report) for each in locked for event in batch[str(each)] for report in _reports(event)]
+    wanted = []
+    for attempt_id, report in sorted(carried, key=lambda pair: (locked[pair[0]].phone, pair[0])):
+        taken = await keep(tx, attempt_id, report)
+        metrics.CALL_REPORTS.labels(taken).inc()
+        if taken == "new":
+            source = CallSource(
+                data=dict(report.data)
+            )  # its references open to nobody but their carrier's customer
+            wanted.append(Wanted(str(attempt_id), source, locked[attempt_id].tenant, attempt_id))
+    return wanted
+
+
+def as_payload(report: AgentReport) -> dict[str, Any]:
+    """Of an event, as `keep_carried` reads it."""
+    return {
+        "disposition": report.disposition,
+        "opt_out": report.opt_out,
+        "callback_at": report.callback_at.isoformat() if report.callback_at else None,
+        "transcript_ref": report.transcript_ref,
+        "recording_ref": report.recording_ref,
+        "data": dict(report.data),
+    }
+
+
+def _reports(event: Event) -> Iterator[CallReport]:
+    payload: Any = event.payload
+    told = payload.get("report") if isinstance(payload, dict) else None
+    if isinstance(told, dict):
+        yield CallReport(
+            _text(told.get("disposition"), 100),
+            told.get("opt_out") is True,
+            _moment(told.get("callback_at")),
+            _text(told.get("transcript_ref"), 2000),
+            _text(told.get("recording_ref"), 2000),
+            told["data"] if isinstance(told.get("data"), dict) else {},
+        )
+
+
+def _text(value: object, length_max: int) -> str | None:
+    """None for what its column would refuse: the fold is total."""
+    return value if isinstance(value, str) and 0 < len(value) <= length_max else None
+
+
+def _moment(value: object) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    return moment if moment is not None and moment.tzinfo else None
 
 
 async def _list_person(tx: Connection, call: CallContext) -> None:

@@ -8,7 +8,7 @@ matters most is `InDoubt`: it may have dialled, and nobody may dial again until 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 from uuid import UUID
 
 CallbackKind = Literal["status", "answer", "inbound", "recording", "machine"]
@@ -173,6 +173,18 @@ class WebhookRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentReport:
+    """What an agent that the carrier runs itself found out. Other agents report to the API."""
+
+    disposition: str | None = None
+    opt_out: bool = False
+    callback_at: datetime | None = None
+    transcript_ref: str | None = None
+    recording_ref: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class CallEvent:
     """One fact about one call. `dedupe_key` is the same for every delivery of the same fact."""
 
@@ -194,6 +206,8 @@ class CallEvent:
     at: datetime | None = None
     # The carrier's own words without the personal ones: safe to store and to show.
     raw: Mapping[str, str] = field(default_factory=dict)
+    # With the end of a call whose agent is the carrier's own.
+    report: AgentReport | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,14 +40,14 @@ from trunkline.telephony.own_numbers import NumbersPage, read_all
 from trunkline.telephony.session import CarrierSession
 from trunkline.telephony.vapi_records import control_url, view_of
 from trunkline.telephony.vapi_signature import SECRET, is_verified
-from trunkline.telephony.vapi_webhooks import STATES, TERMINAL, read_event
+from trunkline.telephony.vapi_webhooks import REPORT, STATES, TERMINAL, read_event
 
 BASE_URL = "https://api.vapi.ai"
 LIST_PAGE_SIZE = 1000
 LIST_PAGES_MAX = 20
 TIME_LIMIT_S = (10, 43_200)
 RING_TIMEOUT_MAX_S = 600
-MESSAGES = ("status-update", "end-of-call-report")
+MESSAGES = ("status-update", REPORT)
 # Vapi sends a webhook once and forgets it, unless it is told to try again.
 BACKOFF = {"type": "exponential", "maxRetries": 5, "baseDelaySeconds": 1}
 
@@ -164,7 +164,7 @@ class Vapi:
             return tag
         if tag.carrier != self.name:
             return Forged("callback of another carrier")
-        return accept_event(read_event(request.body, tag), tag, self._clock.now())
+        return accept_event(read_event(request.body, tag, self._base_url), tag, self._clock.now())
 
     def entry_url(self, url: str) -> str:
         return url

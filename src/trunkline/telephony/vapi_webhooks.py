@@ -15,6 +15,7 @@ from trunkline.telephony.carrier import (
     WebhookResult,
 )
 from trunkline.telephony.forms import json_object
+from trunkline.telephony.vapi_reports import read_report
 
 STATES: Mapping[str, CallState] = {
     "scheduled": "queued",
@@ -32,6 +33,7 @@ _KINDS: Mapping[CallState, EventKind] = {
     "answered": "answered",
     "ended": "ended",
 }
+REPORT = "end-of-call-report"
 TERMINAL = frozenset(status for status, state in STATES.items() if state == "ended")
 
 # The first prefix that fits. New reasons join their family without us; what fits none has failed.
@@ -62,7 +64,7 @@ def end_reason(text: str) -> EndReason:
     return next((reason for prefix, reason in _FAMILIES if text.startswith(prefix)), "failed")
 
 
-def read_event(body: bytes, tag: CallbackTag) -> WebhookResult:
+def read_event(body: bytes, tag: CallbackTag, base_url: str) -> WebhookResult:
     message = json_object(body).get("message")
     if not isinstance(message, dict):
         return Unreadable("no message")
@@ -95,6 +97,7 @@ def read_event(body: bytes, tag: CallbackTag) -> WebhookResult:
         from_=person if is_inbound else ours,
         at=_instant(message.get("timestamp")),
         raw=_raw(message, call_id, status, ended),
+        report=read_report(message, call_id, base_url) if message.get("type") == REPORT else None,
     )
 
 
@@ -125,7 +128,7 @@ def _kind(message: Mapping[str, Any], call: Mapping[str, Any]) -> tuple[EventKin
             status = str(message.get("status", ""))
             state = STATES.get(status)
             return (_KINDS[state], status) if state else None
-        case "end-of-call-report":
+        case type_ if type_ == REPORT:
             return "ended", "ended"
         case "assistant-request":
             return "ringing", str(call.get("status") or "ringing")

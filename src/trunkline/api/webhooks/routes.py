@@ -13,6 +13,7 @@ from trunkline.api.webhooks.answers import Answers, FindStream
 from trunkline.api.webhooks.reading import Heard, Reader
 from trunkline.api.webhooks.seen import PublicView
 from trunkline.clock import Clock
+from trunkline.dispatch import reports
 from trunkline.dispatch.calls import KIND, URGENT
 from trunkline.dispatch.inbound import Inbound
 from trunkline.errors import StoreUnavailable
@@ -111,6 +112,7 @@ class Webhooks:
                     "answered_by": event.answered_by,
                     **({"agent_joined": False} if no_agent else {}),
                     "raw": dict(event.raw),
+                    **({"report": reports.as_payload(event.report)} if event.report else {}),
                 },
                 urgent=event.kind in URGENT,
             )

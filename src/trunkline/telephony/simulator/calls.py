@@ -156,6 +156,13 @@ class Calls:
             self._queues[call.account.sid].remove(call)
         self._end(call, "canceled")
 
+    def end(self, call: Call, reason: EndReason) -> None:
+        """Whatever its fate would have been."""
+        if call.state == "queued":
+            self._queues[call.account.sid].remove(call)
+        if call.state != "ended":
+            self._end(call, reason)
+
     def newest_first(self, to: str | None) -> list[Call]:
         """What the list shows: with a lag, the newest calls are missing from it."""
         visible_before = self._ledger.now() - self.faults.list_lag_s

@@ -9,6 +9,7 @@ from types import TracebackType
 
 from aiohttp import web
 
+from trunkline.telephony.carrier import EndReason
 from trunkline.telephony.simulator import recordings
 from trunkline.telephony.simulator.activity import Activity
 from trunkline.telephony.simulator.admin import Admin
@@ -51,6 +52,7 @@ class Simulator:
         self._twilio, self._plivo = TwilioWire(*wire), PlivoWire(*wire)
         self._exotel = ExotelWire(*wire, self.flows)
         self._vapi = VapiWire(*wire, self.vapi_numbers, self.vapi_credentials)
+        self.vapi_analysis = self._vapi.language.analysis
         self._runner = web.AppRunner(
             self._app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.1
         )
@@ -104,6 +106,10 @@ class Simulator:
             "vapi": self._vapi.language,
         }
         return self._calls.arrive(self.config.account(carrier), order, wires[carrier])
+
+    def end(self, call_id: str, reason: EndReason) -> None:
+        """A call ends now, and the carrier tells why."""
+        self._calls.end(self._calls.by_sid[call_id], reason)
 
     async def stop(self) -> None:
         self._calls.close()

@@ -44,6 +44,8 @@ class VapiLanguage:
         self._time_scale = time_scale
         # Where the control URLs of calls and their recordings are: known when the simulator listens.
         self.base_url = base_url
+        # What the assistant's plan of analysis finds out about every conversation.
+        self.analysis: dict[str, Any] = {}
 
     def new_call_id(self) -> str:
         return str(uuid4())
@@ -67,13 +69,18 @@ class VapiLanguage:
             "startedAt": iso(call.dial.answered_at if call.dial else None),
             "endedAt": iso(call.updated_at),
             "cost": 0.05,
-            "artifact": {
-                "recordingUrl": f"{self.base_url}/recordings/{call.sid}.wav",
-                "transcript": "AI: Hello.",
-            },
-            "analysis": {},
+            "artifact": self._artifact(call),
+            "analysis": dict(self.analysis) if call.reason == "completed" else {},
         }
         return [self._sent(call, url, update | {"endedReason": ended}), self._sent(call, url, report)]
+
+    def _artifact(self, call: Call) -> dict[str, str]:
+        if call.reason != "completed":
+            return {}
+        return {
+            "recordingUrl": f"{self.base_url}/recordings/{call.sid}.wav",
+            "transcript": "AI: Hello. User: Goodbye.",
+        }
 
     def question(self, call: Call, url: str) -> Letter:
         return self._sent(

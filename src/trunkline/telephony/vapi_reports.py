@@ -1,0 +1,75 @@
+"""What Vapi's assistant found out, read as an agent's report.
+
+The assistant is the agent here, and it reports by its analysis: the fields of an agent's report, where its structured
+data or a structured output has them, and all of it as data. The transcript stays at Vapi, and is referred to.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from trunkline.telephony.carrier import AgentReport
+
+DATA_BYTES_MAX = 64 * 1024
+WORD_MAX, REFERENCE_MAX = 100, 2000
+
+
+def read_report(message: Mapping[str, Any], call_id: str, base_url: str) -> AgentReport | None:
+    """None if there is nothing to report: nobody answered, or the assistant has no analysis and kept nothing."""
+    artifact, analysis = _object(message, "artifact"), _object(message, "analysis")
+    told = _told(analysis, artifact)
+    report = AgentReport(
+        disposition=_text(told.get("disposition"), WORD_MAX),
+        opt_out=_is_true(told.get("opt_out", told.get("optOut"))),
+        callback_at=_moment(told.get("callback_at", told.get("callbackAt"))),
+        transcript_ref=f"{base_url}/call/{call_id}" if artifact.get("transcript") else None,
+        recording_ref=_text(artifact.get("recordingUrl"), REFERENCE_MAX),
+        data=_bounded(analysis, told),
+    )
+    return report if report != AgentReport() else None
+
+
+def _told(analysis: Mapping[str, Any], artifact: Mapping[str, Any]) -> dict[str, Any]:
+    """Structured outputs have a name and a result each; a result that is an object has fields of its own."""
+    told = dict(_object(analysis, "structuredData"))
+    for output in _object(artifact, "structuredOutputs").values():
+        if isinstance(output, dict):
+            result = output.get("result")
+            told |= result if isinstance(result, dict) else {str(output.get("name")): result}
+    return told
+
+
+def _bounded(analysis: Mapping[str, Any], told: dict[str, Any]) -> dict[str, Any]:
+    """All of it, or as much as fits. What Postgres cannot keep is left out."""
+    words = {name: analysis.get(name) for name in ("summary", "successEvaluation")}
+    found = {name: value for name, value in (words | told).items() if value is not None}
+    for data in (found, told):
+        encoded = msgspec.json.encode(data)
+        if len(encoded) <= DATA_BYTES_MAX and b"\\u0000" not in encoded:
+            return data
+    return {}
+
+
+def _is_true(value: object) -> bool:
+    return value is True or (isinstance(value, str) and value.lower() == "true")
+
+
+def _moment(value: object) -> datetime | None:
+    """A time without its zone could be any of two dozen: nobody is called at a guess."""
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    return moment if moment is not None and moment.tzinfo else None
+
+
+def _text(value: object, length_max: int) -> str | None:
+    is_text = isinstance(value, str) and 0 < len(value) <= length_max and value.isprintable()
+    return str(value) if is_text else None
+
+
+def _object(holder: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = holder.get(name)
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,88 @@
+"""The platform's two ways of releasing a pod, from the carrier's own webhook to a pod that is free again.
+
+The pod here takes no stream: it never hears of its calls, so it cannot be what lets them go.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import pytest
+from aiohttp import web
+
+from trunkline.agent.simulated import SimulatedPods
+from trunkline.loops.pod_room import PodCount
+from trunkline.router.allocator import Allocated
+from trunkline.telephony.simulator import SimulatorConfig
+from trunkline.testing.carriers import FROM, open_carrier_world
+from trunkline.testing.waiting import eventually
+from trunkline.testing.world import ADMIN_KEY, TIME_SCALE, World
+
+WITH_PODS = ["exotel", "plivo", "twilio"]
+FREE, BUSY = PodCount(1, 1), PodCount(0, 1)
+
+
+class DeafPod(SimulatedPods):
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(status=503)
+
+
+@asynccontextmanager
+async def one_deaf_pod(
+    database_url: str, redis_url: str, key_prefix: str, carrier: str, time_scale: float = TIME_SCALE
+) -> AsyncIterator[World]:
+    config = SimulatorConfig(time_scale=time_scale)
+    more = {"RING_TIMEOUT": "10m"}
+    async with (
+        open_carrier_world(database_url, redis_url, key_prefix, config=config, pods=0, **more) as world,
+        DeafPod(1, world.platform.base_url, ADMIN_KEY),
+    ):
+        await world.client.create_number(FROM, pool="p", carrier=carrier, max_channels=3)
+        await pods_are(world, FREE)
+        yield world
+
+
+async def pods_are(world: World, count: PodCount) -> None:
+    async def are() -> bool:
+        return await world.platform.routing.count() == count
+
+    await eventually(are, timeout_s=20, what=f"the pods are {count}")
+
+
+async def call_id_of(world: World, lead_id: UUID) -> str:
+    async def found() -> str | None:
+        attempts = (await world.client.get_lead(lead_id)).attempts
+        return attempts[0].carrier_call_id if attempts else None
+
+    return await eventually(found, timeout_s=20, what="the carrier has the call")
+
+
+@pytest.mark.parametrize("carrier", WITH_PODS)
+async def test_the_carriers_status_callback_frees_the_pod(
+    database_url: str, redis_url: str, key_prefix: str, carrier: str
+) -> None:
+    """Release path 4. The one pod serves one lead after the other, so each end has freed it."""
+    async with one_deaf_pod(database_url, redis_url, key_prefix, carrier) as world:
+        for number in range(2):
+            made = await world.client.create_lead(merchant_id="m", phone=f"+150055516{number:02}")
+            lead = await world.finished(made.id)
+            assert lead.outcome == "ANSWERED"
+            await pods_are(world, FREE)
+        given = await world.platform.database.pool.fetch("SELECT pod, call_sid FROM router_allocations")
+        assert [row["pod"] for row in given] == ["voice-agent-0", "voice-agent-0"]
+
+
+@pytest.mark.parametrize("carrier", WITH_PODS)
+async def test_a_call_that_nobody_answers_frees_the_pod_that_was_kept_for_it(
+    database_url: str, redis_url: str, key_prefix: str, carrier: str
+) -> None:
+    """Release path 3: a pod was taken for the call before anybody answered it."""
+    async with one_deaf_pod(database_url, redis_url, key_prefix, carrier, time_scale=0.1) as world:
+        made = await world.client.create_lead(merchant_id="m", phone="+15005551700", max_attempts=1)
+        call_id = await call_id_of(world, made.id)
+        assert isinstance(await world.platform.routing.allocator.allocate(call_id, "m"), Allocated)
+        await pods_are(world, BUSY)
+        world.carrier.end(call_id, "no_answer")
+        lead = await world.finished(made.id)
+        assert (lead.outcome, lead.outcome_reason) == ("NO_ANSWER", "NO_ANSWER")
+        await pods_are(world, FREE)
