@@ -106,9 +106,8 @@ class Intent:
     send_in_s: float
     # The end of its calling window: a call that still waits at the carrier then must not ring any more.
     closes_at: datetime | None = None
-    # Who is to talk, and what to say, where the carrier's own assistant does.
-    assistant_id: str | None = None
-    message: str | None = field(default=None, repr=False)
+    # JSON: what the assistant is told who talks, where it is the carrier's own.
+    payload: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -72,7 +73,17 @@ async def test_what_vapis_assistant_found_out_is_the_agents_report(world: World)
     told = {"disposition": "not interested", "opt_out": True, "score": 3}
     world.carrier.vapi_analysis |= {"summary": "No.", "structuredData": told}
     await number_at(world, "vapi")
-    lead = await call(world, "+15005551000")
+    made = await world.client.create_lead(
+        merchant_id="m", phone="+15005551000", payload={"name": "Ada", "order": 4711}
+    )
+    lead = await world.finished(made.id)
+    (heard,) = world.carrier.calls("vapi")
+    overrides: Any = heard.order.kept["assistantOverrides"]
+    assert overrides["variableValues"] == {
+        "name": "Ada",
+        "order": "4711",
+        "attempt": str(lead.attempts[0].id),
+    }
 
     async def reported() -> LeadWithAttempts | None:
         found = await world.client.get_lead(lead.id)

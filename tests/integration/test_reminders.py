@@ -1,6 +1,7 @@
 """Making occurrences, each once; what becomes of them."""
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -325,5 +326,6 @@ async def test_what_to_say_and_who_says_it_reach_the_carrier_whose_assistant_tal
         vapi = await dialing.add_number()
         await dialing.run("UPDATE numbers SET carrier = 'vapi' WHERE id = $1", vapi)
         intents = await dialing.intend(dialing.grant(lead, number=vapi), dialing.grant(other, number=twilio))
-        told = {intent.carrier: (intent.assistant_id, intent.message) for intent in intents.committed}
-        assert told == {"vapi": ("nurse", "Hello"), "twilio": (None, None)}
+        told = {intent.carrier: json.loads(intent.payload or "null") for intent in intents.committed}
+        said = {"assistant_id": "nurse", "message": "Hello", "order": 1}
+        assert told == {"vapi": said, "twilio": None}

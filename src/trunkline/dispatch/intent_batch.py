@@ -260,6 +260,5 @@ def _intent(attempt: NewAttempt) -> Intent:
         send_at=attempt.send_at,
         send_in_s=(attempt.send_at - attempt.intent_at).total_seconds(),
         closes_at=attempt.lead.closes_at,
-        assistant_id=attempt.lead.assistant_id,
-        message=attempt.lead.message,
+        payload=attempt.lead.payload,
     )

@@ -8,7 +8,10 @@ next attempt may be ringing already. There is no retry here, and a send that has
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
+
+import msgspec
 
 from trunkline.clock import Clock
 from trunkline.crashpoint import crash_point
@@ -190,8 +193,13 @@ class Sender:
 
 
 def _spoken(intent: Intent) -> dict[str, str]:
-    told = {"assistant_id": intent.assistant_id, "message": intent.message}
-    return {name: value for name, value in told.items() if value}
+    """The fields of the payload as text, for the prompts of the carrier's own assistant. Ours ask for their context."""
+    told: dict[str, Any] = msgspec.json.decode(intent.payload) if intent.payload else {}
+    return {name: _text(value) for name, value in told.items() if value not in (None, "")}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _word(place: PlaceResult) -> str:

@@ -64,9 +64,8 @@ class LockedLead:
     listed_by: str | None
     # Which pre-checks it has passed lately.
     passed_checks: bytes | None
-    # Who is to talk, and what to say, where the carrier's own assistant does.
-    assistant_id: str | None = None
-    message: str | None = field(default=None, repr=False)
+    # JSON: what the assistant is told who talks, where it is the carrier's own.
+    payload: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

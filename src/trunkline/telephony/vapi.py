@@ -204,7 +204,7 @@ class Vapi:
             "name": attempt,
             "assistantOverrides": {
                 "variableValues": {**order.metadata, "attempt": attempt},
-                "metadata": {**order.metadata, "attempt": attempt},
+                "metadata": {"attempt": attempt},
                 "maxDurationSeconds": min(max(order.time_limit_s, shortest_s), longest_s),
                 "transportConfigurations": [
                     {"provider": "twilio", "timeout": min(order.ring_timeout_s, RING_TIMEOUT_MAX_S)}

@@ -107,6 +107,10 @@ class Simulator:
         }
         return self._calls.arrive(self.config.account(carrier), order, wires[carrier])
 
+    def calls(self, carrier: CarrierName) -> list[Call]:
+        """All that were ordered from this carrier, or came in there."""
+        return [call for call in self._calls.by_sid.values() if call.account.carrier == carrier]
+
     def end(self, call_id: str, reason: EndReason) -> None:
         """A call ends now, and the carrier tells why."""
         self._calls.end(self._calls.by_sid[call_id], reason)

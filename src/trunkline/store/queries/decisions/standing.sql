@@ -2,7 +2,7 @@
 SELECT l.id, l.phone, l.timezone, l.merchant_id, l.reseller_id, l.campaign_id, l.attempt_count, l.max_attempts, l.due_at,
        l.closes_at, l.status, l.outcome, l.outcome_reason, l.pool_id, NULL::text AS overflow_pool_id,
        m.max_concurrent AS merchant_max_concurrent, n.carrier, n.account,
-       clock_timestamp() AS now, NULL::text AS halted, NULL::text AS assistant_id, NULL::text AS message,
+       clock_timestamp() AS now, NULL::text AS halted, NULL::text AS payload,
        (SELECT CASE WHEN d.merchant_id IS NOT NULL THEN 'merchant'
                     WHEN d.reseller_id IS NOT NULL THEN 'reseller' ELSE 'platform' END
         FROM do_not_call AS d

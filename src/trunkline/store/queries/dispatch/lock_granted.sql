@@ -38,8 +38,7 @@ SELECT l.id, l.phone, l.timezone, l.merchant_id, l.reseller_id, l.campaign_id, l
        (SELECT p.checks_hash FROM prechecks AS p
         WHERE p.lead_id = l.id AND p.passed_until > clock_timestamp()) AS passed_checks,
        -- Vapi's own assistant talks, and knows only what comes with the request. Other agents ask for their context.
-       CASE WHEN n.carrier = 'vapi' THEN l.payload ->> 'assistant_id' END AS assistant_id,
-       CASE WHEN n.carrier = 'vapi' THEN l.payload ->> 'message' END AS message
+       CASE WHEN n.carrier = 'vapi' THEN l.payload::text END AS payload
 FROM bounds
 CROSS JOIN unnest($1::uuid[], $2::int[], $3::bigint[], $4::uuid[]) AS g (lead_id, version, granted_ms, number_id)
 JOIN leads AS l ON l.id = g.lead_id
