@@ -351,6 +351,20 @@ async def test_a_hard_limit_holds_and_is_woken_by_a_release(bus: Bus) -> None:
     assert len(await match(bus)) == 1
 
 
+async def test_a_flow_that_waits_for_a_pod_is_woken_by_the_end_of_any_call(bus: Bus) -> None:
+    await numbers(bus, (NUMBER, "p", 10))
+    await schedule.add(bus, [entry(merchant="talking")])
+    (talking,) = await match(bus)
+    await schedule.add(bus, [entry(merchant="waiting"), entry(merchant="waiting")])
+    (refused,) = await match(bus, most=1)
+    later_ms = schedule.to_ms(datetime.now(UTC) + timedelta(hours=1))
+    back = GiveBack(refused.attempt_id, Return.PARK, later_ms, until_a_release=True)
+    await schedule.give_back(bus, [back])
+    assert await match(bus) == (), "a grant that is given back is no end of a call"
+    await channels.release(bus, [talking.attempt_id])
+    assert len(await match(bus)) == 2
+
+
 async def test_a_stopped_merchant_is_not_matched_and_others_are(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 10), stops={"m/m": "asked for it"})
     other = entry(merchant="other")

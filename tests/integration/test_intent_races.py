@@ -98,7 +98,7 @@ async def test_race_12_two_dialers_cannot_both_take_a_merchants_last_call_at_onc
 
 async def test_race_24_two_dialers_cannot_both_count_on_the_last_pod(dialing: Dialing, other: UUID) -> None:
     def one_pod() -> PodRoom:
-        return PodRoom(free=1, answer_rate=1.0)
+        return PodRoom(pods=1, answer_rate=1.0)
 
     first, _ = await dialing.half_an_intent(dialing.grant(await dialing.lead()), pods=one_pod)
     second = await dialing.blocked(

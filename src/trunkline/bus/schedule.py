@@ -21,6 +21,8 @@ FLOW_CAP = 1000
 HORIZON_S = 15 * 60.0
 # A match blocks Valkey for its time: 0.1 ms for a grant, under 1 ms for sixteen with as many becoming due.
 BECOME_DUE_MAX = 64
+# What a flow waits for that the end of any call may bring.
+ANY_RELEASE = "any"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class GiveBack:
     until_ms: int = 0
     # The attempt that the person is being called with, for BEHIND.
     behind: UUID | None = None
+    # For PARK: the end of any call wakes it too, because what it lacks is what calls have.
+    until_a_release: bool = False
 
 
 def to_ms(moment: datetime) -> int:
@@ -111,7 +115,8 @@ async def give_back(bus: Bus, unused: Iterable[GiveBack], *, clock_offset_ms: in
     args: list[str | int] = [bus.memory, bus.epoch, _offset(clock_offset_ms)]
     head = len(args)
     for grant in unused:
-        args += (str(grant.attempt_id), grant.how.value, grant.until_ms, str(grant.behind or ""))
+        subject = str(grant.behind or "") or (ANY_RELEASE if grant.until_a_release else "")
+        args += (str(grant.attempt_id), grant.how.value, grant.until_ms, subject)
     if len(args) == head:
         return 0
     return int(await bus.run(_GIVE_BACK, [bus.keys.epoch, bus.keys.bell], args))

@@ -26,9 +26,9 @@ from trunkline.telephony.simulator import Simulator, SimulatorConfig
 
 # Simulated calls of 20 to 80 s last about one second.
 TIME_SCALE = 0.02
-PODS = 64
-# A few for a better tier; for the others twice as many as the numbers have channels, since calls that ring count too.
-TIERS = '{"gold": {"type": "exclusive", "target": 4}, "standard": {"type": "exclusive", "target": 60}}'
+PODS = 40
+# A few for a better tier; for the others one for each channel of the numbers, and a few that are between two calls.
+TIERS = '{"gold": {"type": "exclusive", "target": 4}, "standard": {"type": "exclusive", "target": 36}}'
 CONCURRENT_UPLOADS = 16
 REFRESH_S = 0.25
 # The longest a run may take: its leads at their pace, and then some.

@@ -178,7 +178,7 @@ class Tally:
         if self._pods is None or _number(case).carrier in self._pods.podless:
             return None
         unanswered = self._counts.unanswered + self._to_pods
-        if pods_admit(self._pods, unanswered, self._counts.just_answered):
+        if pods_admit(self._pods, unanswered, self._counts.answered):
             return None
         return Answer(RefusalReason.PODS, Blocks.FLOW, self.now + AGAIN)
 

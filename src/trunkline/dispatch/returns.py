@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from trunkline.bus.schedule import GiveBack, Return, to_ms
-from trunkline.dispatch.refusals import Blocks, Refusal
+from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
 from trunkline.model import Entry, Holder
 
 # A refusal without a time of its own is looked at again after this: Valkey and Postgres disagree, and one of the
@@ -29,7 +29,9 @@ def _give_back(refusal: Refusal) -> GiveBack:
         case Blocks.PERSON:
             return GiveBack(attempt_id, Return.BEHIND, until_ms, behind=refusal.owner)
         case Blocks.FLOW:
-            return GiveBack(attempt_id, Return.PARK, _park_until_ms(refusal, until_ms))
+            needs_pod = refusal.reason is RefusalReason.PODS
+            park_ms = _park_until_ms(refusal, until_ms)
+            return GiveBack(attempt_id, Return.PARK, park_ms, until_a_release=needs_pod)
         case Blocks.NUMBER:
             return GiveBack(attempt_id, Return.REST, until_ms)
         case Blocks.ACCOUNT:

@@ -71,18 +71,18 @@ def day_of(now: datetime, zone: str | None) -> Day:
 
 @dataclass(frozen=True, slots=True)
 class PodRoom:
-    """Pods that were free a moment ago, the share of calls that is expected to be answered, and the carriers whose
-    calls need no pod of ours."""
+    """The pods that our calls may have, those they have already among them; the share of calls that is expected to be
+    answered; and the carriers whose calls need no pod of ours."""
 
-    free: int
+    pods: int
     answer_rate: float
     podless: frozenset[str] = frozenset()
 
 
-def pods_admit(room: PodRoom, unanswered: int, just_answered: int = 0) -> bool:
-    """Whether one more call will find a pod: calls that nobody has answered yet count at the expected rate, and those
-    that were answered since the free pods were counted have taken one each."""
-    return (unanswered + 1) * room.answer_rate + just_answered <= room.free
+def pods_admit(room: PodRoom, unanswered: int, answered: int = 0) -> bool:
+    """Whether one more call will find a pod: every answered call has one or is about to, and calls that nobody has
+    answered yet count at the expected rate. Each live call is counted once, whatever it has by now."""
+    return answered + (unanswered + 1) * room.answer_rate <= room.pods
 
 
 @dataclass(slots=True)

@@ -1,8 +1,10 @@
-"""Whether there will be a pod for whoever answers: how many are free, and how many calls are usually answered.
+"""Whether there will be a pod for whoever answers: how many our calls may have, and how many are usually answered.
 
-Looked at once a second. Only while pods may run short is the gate there, because counting against them makes all
-intents wait for each other. Unknown room is no reason not to call: Valkey may be away, or no pod has been heard of at
-all, because somebody else's agents take the calls.
+Looked at once a second. That is often enough: those that are free and those that our calls have are counted together,
+so a call that takes or leaves a pod changes nothing, and the calls themselves are counted by the intent. Only while
+pods may run short is the gate there, because counting against them makes all intents wait for each other. Unknown room
+is no reason not to call: Valkey may be away, or no pod has been heard of at all, because somebody else's agents take
+the calls.
 """
 
 import time
@@ -63,5 +65,6 @@ class PodRoomWatch(Loop):
             return None
         async with self._database.connection() as conn:
             answering = await limits.answering(conn, self._podless)
-        is_scarce = pods.free < (answering.unanswered + BURST) * answering.rate
-        return PodRoom(pods.free, answering.rate, self._podless) if is_scarce else None
+        ours = pods.free + answering.with_pod
+        is_scarce = ours < answering.answered + (answering.unanswered + BURST) * answering.rate
+        return PodRoom(ours, answering.rate, self._podless) if is_scarce else None

@@ -81,21 +81,24 @@ class Counts:
     # Calls of the numbers that have one above their maximum.
     crowds: dict[UUID, int] = field(default_factory=dict)
     unanswered: int = 0
-    just_answered: int = 0
+    answered: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """Calls that nobody has answered yet, and the share that usually is."""
+    """Calls that nobody has answered yet, those that somebody has, how many of both have a pod, and the share that is
+    usually answered."""
 
     unanswered: int
+    answered: int
+    with_pod: int
     rate: float
 
 
 async def answering(conn: Connection, podless: frozenset[str]) -> Answering:
     row = await conn.fetchrow(_ANSWERING, sorted(podless))
     assert row is not None, "a count has one row"
-    return Answering(row["unanswered"], row["rate"])
+    return Answering(row["unanswered"], row["answered"], row["with_pod"], row["rate"])
 
 
 async def count(tx: Connection, asked: Questions) -> Counts:
@@ -163,5 +166,5 @@ def _counts(rows: Sequence[Any], asked: Questions) -> Counts:
             case "number":
                 counts.crowds[asked.numbers[which][0]] = n
             case "unanswered":
-                counts.unanswered, counts.just_answered = n, m
+                counts.unanswered, counts.answered = n, m
     return counts

@@ -4,7 +4,7 @@
 --   again    the lead is due at the given time (now: it keeps its place)
 --   forget   Postgres no longer wants this version called; it brings the lead again if it ever does
 --   behind   the person is being called: the lead waits until that attempt ends, or until the given time
---   park     a limit of its merchant or campaign: the whole flow waits until the given time
+--   park     a limit of its merchant or campaign: the whole flow waits until the given time, or for what the subject names
 --   rest     a pace of its number: the number waits until the given time
 --   rest_all a pace of its account, or its carrier takes nothing of it: every number of the account waits
 -- A grant that is no longer held changes nothing: somebody gave it back already.
@@ -12,7 +12,7 @@
 -- KEYS[1] epoch  KEYS[2] bell
 -- ARGV[1] key prefix  ARGV[2] epoch number  ARGV[3] offset of Postgres' clock in ms ('': as known here)
 -- ARGV[4..] records of four: attempt, what, until in ms (0: now; below: so many from now), subject (the attempt it is
--- behind, or '')
+-- behind, `any` for the end of any call, or '')
 -- -> the number of grants that were given back
 local base = ARGV[1]
 -- @include epoch
@@ -52,7 +52,7 @@ local function put_back(lead, held, what, till, subject)
     redis.call('SADD', base .. 'behind:' .. subject, lead.id)
   end
   place(lead, now)
-  if what == 'park' then park(held.flow, till) end
+  if what == 'park' then park(held.flow, till, subject ~= '' and subject or nil) end
 end
 
 for i = 4, #ARGV, 4 do

@@ -1,6 +1,7 @@
 #!lua
 -- Frees channels by attempt id: twice frees once, and never somebody else's channel. Leads are forgotten, so that their
--- next version can be scheduled again; leads that waited behind this call are due now.
+-- next version can be scheduled again; leads that waited behind this call are due now, and so are flows that waited for
+-- what any call may leave: a pod.
 --
 -- KEYS[1] epoch  KEYS[2] bell
 -- ARGV[1] key prefix  ARGV[2] epoch number  ARGV[3..] attempt ids
@@ -30,5 +31,8 @@ for i = 3, #ARGV do
   end
   come_forward(ARGV[i])
 end
-if freed > 0 then ring(KEYS[2]) end
+if freed > 0 then
+  unblock_some('any', 16)
+  ring(KEYS[2])
+end
 return freed

@@ -48,6 +48,11 @@ local function unpark(flow)
   if redis.call('ZREM', base .. 'parked', flow) == 1 then activate(flow) end
 end
 
+-- At most so many: the end of one call wakes no crowd.
+local function unblock_some(subject, most)
+  for _, flow in ipairs(redis.call('SPOP', base .. 'blocked:' .. subject, most)) do unpark(flow) end
+end
+
 local function unblock(subject)
   local flows = redis.call('SMEMBERS', base .. 'blocked:' .. subject)
   for _, flow in ipairs(flows) do unpark(flow) end

@@ -4,8 +4,8 @@
 -- $1-$3 last talk with a person: phone, merchant, cooldown in s
 -- $4 merchants, $5-$6 campaigns (merchant, campaign): calls at once
 -- $7-$11 days of merchants: merchant, day, its first moment, the attempts and the money from which it matters
--- $12 whether to count the calls that nobody has answered yet, and those answered so lately that the free pods may have
---     been counted before  $13 carriers whose calls need no pod
+-- $12 whether to count the calls that nobody has answered yet, and those that are going on, which came in among them
+-- $13 carriers whose calls need no pod
 SELECT 'talk' AS kind, q.which, NULL::bigint AS n, NULL::bigint AS m, last.answered_at AS at, NULL::boolean AS flag
 FROM unnest($1::text[], $2::text[], $3::int[]) WITH ORDINALITY AS q (phone, merchant_id, cooldown_s, which)
 CROSS JOIN LATERAL (
@@ -41,8 +41,7 @@ LEFT JOIN LATERAL (
       AND a.merchant_id = q.merchant_id AND a.state IN ('rejected', 'absent') AND a.intent_at >= q.first_at) AS u ON true
 UNION ALL
 SELECT 'unanswered', 0, count(*) FILTER (WHERE a.state <> 'answered'),
-       count(*) FILTER (WHERE a.state = 'answered' AND a.answered_at > statement_timestamp() - interval '2 seconds'),
-       NULL, NULL
+       count(*) FILTER (WHERE a.state = 'answered'), NULL, NULL
 FROM attempts AS a
-WHERE $12::boolean AND a.holds_channel AND a.direction = 'outbound' AND a.carrier <> ALL($13::text[])
+WHERE $12::boolean AND a.holds_channel AND a.carrier <> ALL($13::text[])
   AND a.state IN ('dialing', 'in_doubt', 'accepted', 'ringing', 'answered')
