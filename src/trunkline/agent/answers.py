@@ -3,35 +3,35 @@
 app.add_routes(AnswerRoutes(SmartRouterClient(), settings).routes())
 
 `POST /twilio/allocate` and `POST /plivo/allocate` take the carriers' forms, `GET /voicebot-url` is Exotel's, all with
-`?merchant_id=`; Exotel's `template` is handed on to the stream. Whoever else could reach them must be kept away: by
-`verify`, which sees the request and its body, or by the secret of the settings, which the URL then carries.
+`?merchant_id=`; Exotel's `template` is handed on to the stream. With a carrier's credentials in the settings only what
+the carrier itself sent is answered, anybody else gets 403.
 """
 
 import hmac
+import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import urlencode, urlsplit, urlunsplit
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from aiohttp import web
 
+from trunkline.agent import proofs
+from trunkline.agent.answer_settings import AnswerSettings
 from trunkline.client.rollout import ReadFlags, RolloutFlags
 from trunkline.client.smart_router import Busy, CallEnded, Fallback, PodAllocation, Route, SmartRouterClient
+
+__all__ = ["AnswerRoutes", "AnswerSettings", "answer_url"]
+
+log = logging.getLogger(__name__)
 
 BUSY_MESSAGE = "All agents are currently busy. Please try again later."
 AUDIO = "audio/x-mulaw;rate=8000"
 BODY_MAX_BYTES = 64 * 1024
 _CALL_FIELDS = {"twilio": "CallSid", "plivo": "CallUUID", "exotel": "CallSid"}
+_PATHS = {"twilio": "/twilio/allocate", "plivo": "/plivo/allocate", "exotel": "/voicebot-url"}
+EXOTEL_USER = "trunkline"
 
 Verify = Callable[[web.Request, bytes], Awaitable[bool]]
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerSettings:
-    """`secret`: what `?secret=` has to be, if it is set. `own_url`: where carriers reach this agent."""
-
-    secret: str = ""
-    own_url: str = ""
 
 
 class AnswerRoutes:
@@ -41,12 +41,15 @@ class AnswerRoutes:
         self._client = client
         self._settings = settings or AnswerSettings()
         self._verify = verify
+        open_to_all = [name for name in _PATHS if verify is None and not self._settings.proves(name)]
+        if open_to_all:
+            log.warning("answer routes without a secret or credentials: %s", ", ".join(open_to_all))
 
     def routes(self) -> list[web.RouteDef]:
         return [
-            web.post("/twilio/allocate", self.twilio),
-            web.post("/plivo/allocate", self.plivo),
-            web.get("/voicebot-url", self.exotel),
+            web.post(_PATHS["twilio"], self.twilio),
+            web.post(_PATHS["plivo"], self.plivo),
+            web.get(_PATHS["exotel"], self.exotel),
         ]
 
     async def twilio(self, request: web.Request) -> web.Response:
@@ -75,14 +78,39 @@ class AnswerRoutes:
         body = await request.content.read(BODY_MAX_BYTES + 1)
         if len(body) > BODY_MAX_BYTES:
             return web.Response(status=413)
-        if not await self._is_believed(request, body):
-            return web.Response(status=403)
-        fields = dict(parse_qsl(body.decode("utf-8", "replace"))) | dict(request.query)
+        if not self._is_the_carrier(request, provider, body) or not await self._is_believed(request, body):
+            return self._refused(request, provider)
+        fields = dict(proofs.read_form(body)) | dict(request.query)
         call_sid = fields.get(_CALL_FIELDS[provider], "")
         if not call_sid or len(call_sid) > 128 or not call_sid.isprintable() or " " in call_sid:
             error = {"success": False, "error": f"{_CALL_FIELDS[provider]} is required"}
             return web.json_response(error, status=400)
         return await self._client.route(call_sid, fields.get("merchant_id", ""), provider)
+
+    def _is_the_carrier(self, request: web.Request, provider: str, body: bytes) -> bool:
+        """By its signature or its password, where the settings have what that takes."""
+        settings, headers = self._settings, request.headers
+        if provider == "exotel":
+            password = settings.exotel_password
+            return not password or proofs.has_password(headers, EXOTEL_USER, password)
+        tokens = settings.twilio_tokens if provider == "twilio" else settings.plivo_tokens
+        check = proofs.is_twilios if provider == "twilio" else proofs.is_plivos
+        return not tokens or check(
+            self._signed_url(request, provider), proofs.read_form(body), headers, tokens
+        )
+
+    def _refused(self, request: web.Request, provider: str) -> web.Response:
+        """403; but whoever sends its password only when it is asked for one is asked."""
+        log.warning("refused a request that is not %s's own", provider)
+        if provider == "exotel" and self._settings.exotel_password and "Authorization" not in request.headers:
+            return web.Response(status=401, headers={"WWW-Authenticate": 'Basic realm="trunkline"'})
+        return web.Response(status=403)
+
+    def _signed_url(self, request: web.Request, provider: str) -> str:
+        """The URL as the carrier was given it, with the query exactly as it came."""
+        own = self._settings.own_url.rstrip("/") or f"{request.scheme}://{request.host}"
+        _, mark, query = request.raw_path.partition("?")
+        return f"{own}{_PATHS[provider]}{mark}{query}"
 
     async def _is_believed(self, request: web.Request, body: bytes) -> bool:
         secret = self._settings.secret
@@ -106,8 +134,13 @@ def answer_url(
         return _with(f"{router_url.rstrip('/')}/api/v1/{provider}/allocate", query)
     if settings.secret:
         query["secret"] = settings.secret
-    path = "/voicebot-url" if provider == "exotel" else f"/{provider}/allocate"
-    return _with(settings.own_url.rstrip("/") + path, query)
+    own_url = settings.own_url.rstrip("/")
+    if provider == "exotel" and settings.exotel_password:
+        parts = urlsplit(own_url)
+        own_url = urlunsplit(
+            parts._replace(netloc=f"{EXOTEL_USER}:{settings.exotel_password}@{parts.netloc}")
+        )
+    return _with(own_url + _PATHS[provider], query)
 
 
 def _twiml(route: Route) -> Element:
