@@ -11,6 +11,7 @@ from trunkline.bus.scripts import Script, script
 
 _LEAD = script("router_lead")
 _SETTLED = script("router_settled")
+_REBUILT = script("router_rebuilt")
 _TIERS = script("router_tiers")
 _SILENT = script("router_silent")
 _REMOVE = script("router_remove")
@@ -22,6 +23,8 @@ _BALANCE = script("router_balance")
 _MERCHANTS = script("router_merchants")
 _MERCHANT = script("router_merchant")
 _CENSUS = script("router_census")
+_LEDGER = script("router_ledger")
+_ABANDON = script("router_abandon")
 
 # Pods that one run of a script looks at: about 20 µs each, so a few ms at most.
 PAGE = 200
@@ -94,7 +97,7 @@ class OpenCall:
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """`is_taken` False: somebody newer leads. `must_rebuild`: this memory is new."""
+    """`is_taken` False: somebody newer leads. `must_rebuild`: this memory is new, and nobody has rebuilt it yet."""
 
     is_taken: bool
     epoch: str
@@ -107,10 +110,11 @@ async def lead(bus: Runner, keys: RouterKeys, term: int) -> Lead:
 
 
 async def silent(
-    bus: Runner, keys: RouterKeys, *, ttl_s: float, gap_max_s: float
+    bus: Runner, keys: RouterKeys, *, ttl_s: float, gap_max_s: float, waiter_silence_ms: int = 7000
 ) -> tuple[int, list[Silent]]:
     """How many pods send heartbeats, and those that were silent for `ttl_s`."""
-    total, *flat = await run(bus, keys, _SILENT, round(ttl_s * 1000), round(gap_max_s * 1000), PAGE)
+    times = (round(ttl_s * 1000), round(gap_max_s * 1000))
+    total, *flat = await run(bus, keys, _SILENT, *times, PAGE, waiter_silence_ms)
     rows = [flat[i : i + 3] for i in range(0, len(flat), 3)]
     return total, [Silent(pod, heard, bool(leaving)) for pod, heard, leaving in rows]
 
@@ -138,6 +142,10 @@ class Term:
     async def settled(self) -> None:
         """Nothing was allocated before this epoch: idle pods are believed at once."""
         await self._write(_SETTLED)
+
+    async def rebuilt(self) -> None:
+        """What was known is back: whoever leads next need not do it again."""
+        await self._write(_REBUILT)
 
     async def publish_tiers(self, order: Sequence[str], tiers: Mapping[str, str]) -> bool:
         """True if they are new."""
@@ -183,6 +191,20 @@ class Term:
             )
         ]
         await self._write(_RESTORE, pod, tier, lease_ttl_s, int(by_heartbeat), *flat)
+
+    async def missing(self, pods: Sequence[str]) -> list[str]:
+        """Those of these pods that are not there."""
+        return [str(pod) for pod in (await self._write(_LEDGER, "pods", *pods))[1:]]
+
+    async def over(self, allocations: Sequence[tuple[str, str, str]]) -> list[str]:
+        """Those of these allocations (call, pod, id) that are over."""
+        flat = [part for allocation in allocations for part in allocation]
+        return [str(over) for over in (await self._write(_LEDGER, "calls", *flat))[1:]]
+
+    async def abandon(self, unnamed: Unnamed, *, tombstone_s: int) -> bool:
+        """End the allocation of a call that never came. False: it came, or has another one by now."""
+        done, *_ = await self._write(_ABANDON, unnamed.call_sid, unnamed.allocation_id, tombstone_s)
+        return bool(done == 1)
 
     async def bury(self, ended: Mapping[str, int]) -> None:
         """Tombstones: call -> s that are left of it."""

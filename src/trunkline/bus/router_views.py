@@ -33,6 +33,8 @@ class CallView:
     source_pool: str
     merchant_id: str
     allocated_at_s: int
+    # '' of a record that was restored from a heartbeat.
+    allocation_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,4 +100,7 @@ async def pods(bus: Runner, keys: RouterKeys, first: int, count: int) -> list[Po
 
 async def calls(bus: Runner, keys: RouterKeys, first: int, count: int) -> list[CallView]:
     rows = await bus.run(_LIST, [keys.epoch], [keys.base, "calls", first, count])
-    return [CallView(sid, pod, source, merchant, int(at or 0)) for sid, pod, source, merchant, at in rows]
+    return [
+        CallView(sid, pod, source, merchant, int(at or 0), allocation)
+        for sid, pod, source, merchant, at, allocation in rows
+    ]

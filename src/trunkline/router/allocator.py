@@ -7,6 +7,7 @@ from uuid import uuid4
 from trunkline.bus import router as bus_router
 from trunkline.bus.router import Allocation, CallOver, Hold, NoPod, Runner
 from trunkline.bus.router_keys import RouterKeys
+from trunkline.crashpoint import crash_point
 from trunkline.router.config import RouterConfig
 from trunkline.router.journal import Begun, Journal, NoJournal, Over
 from trunkline.router.streams import StreamKeys, stream_url
@@ -89,6 +90,7 @@ class Allocator:
             lease_ttl_s=self._config.lease_ttl_s,
             wait=self._config.wait_rule if may_wait else self._no_wait,
         )
+        crash_point("router.after_allocate")
         match result:
             case Allocation():
                 return self._allocated(call_sid, merchant_id, result)
@@ -108,6 +110,7 @@ class Allocator:
         result = await bus_router.release(
             self._bus, self._keys, call_sid, by_pod=by_pod, ended_ttl_s=self._config.ended_ttl_s
         )
+        crash_point("router.after_release")
         if result is None:
             return NotAllocated()
         self._journal.over(Over(result.allocation_id, call_sid, result.pod))

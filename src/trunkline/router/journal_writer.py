@@ -3,6 +3,7 @@
 import asyncio
 from collections import OrderedDict, deque
 
+from trunkline.crashpoint import crash_point
 from trunkline.loops.base import Loop
 from trunkline.router.journal import Begun, Over
 from trunkline.store import router as store
@@ -102,6 +103,8 @@ class JournalWriter(Loop):
                 await store.set_tiers(tx, tiers)
             if gone:
                 await store.remove_pods(tx, gone)
+            crash_point("router.before_note")
+        crash_point("router.after_note")
         self._forget(begun, over, tiers)
         self._gone -= {pod for pod in gone if pod not in self._new_tiers}
         if self._begun or self._over or self._new_tiers:

@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from trunkline.bus import router_manager
-from trunkline.bus.router import Runner, release
+from trunkline.bus.router import Runner
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.bus.router_manager import PAGE, ClusterPod, Orphan, Term, TermLost, Unnamed
 from trunkline.clock import Clock
+from trunkline.crashpoint import crash_point
 from trunkline.loops.base import Loop
 from trunkline.router.config import RouterConfig
 from trunkline.router.freeze import Freeze
@@ -67,6 +68,7 @@ class PoolManager(Loop):
         self._clock = clock
         self._journal = journal
         self._memory = memory
+        self._ledger = memory.ledger(bus, keys)
         self._is_over = is_over
         self._alarm = alarm
         self._freeze = Freeze()
@@ -96,6 +98,7 @@ class PoolManager(Loop):
         if self._term is None or (self._term.epoch, self._term.number) != (lead.epoch, number):
             self._term = Term(self._bus, self._keys, lead.epoch, number)
             self._reconcile_at_s = self._recover_at_s = self._look_at_s = 0.0
+            self._believe_at_s = self._clock.monotonic_s() + self._config.settle_s
         try:
             return await self._manage(self._term, must_rebuild=lead.must_rebuild)
         except TermLost as lost:
@@ -106,7 +109,8 @@ class PoolManager(Loop):
     async def _manage(self, term: Term, *, must_rebuild: bool) -> int:
         now_s = self._clock.monotonic_s()
         done = 0
-        if must_rebuild or not self._memory.is_restored(term.epoch):
+        crash_point("router.after_lead")
+        if must_rebuild:
             await self.rebuild(term)
         if now_s >= min(self._reconcile_at_s, self._believe_at_s if self._is_doubtful else now_s + 1):
             self._is_doubtful = now_s < self._believe_at_s
@@ -142,24 +146,24 @@ class PoolManager(Loop):
                 lease_ttl_s=self._config.lease_ttl_s,
                 by_heartbeat=self._config.by_heartbeat,
             )
-        self._memory.restored(term.epoch)
+            crash_point("router.after_restore")
+        await term.rebuilt()
         log.info("router.rebuilt", epoch=term.epoch, pods=len(kept.tiers), calls=kept.calls_count)
 
     async def reconcile(self, term: Term) -> int:
-        """Everything compared with its truth: tiers, merchants, pods."""
+        """Everything compared with its truth: tiers, merchants, pods, and at last the journal with all of it."""
         await self._publish_tiers(term)
         await self._adopt_merchants(term)
         census = await router_manager.census(self._bus, self._keys, unnamed_s=UNNAMED_S)
         known = [pod for pods in census.pods.values() for pod in pods]
         done = await self._act(term, await self._source.look_at_all(known))
-        for pod, tier in await term.balance():
+        moved = await term.balance()
+        crash_point("router.after_balance")
+        for pod, tier in moved:
             log.info("router.pod_moved", pod=pod, tier=tier)
             self._journal.tier(pod, tier)
             done += 1
-        try:
-            await self._memory.tidy()
-        except UNAVAILABLE as error:
-            log.warning("router.journal_untidied", error=str(error))
+        await self._mend_journal(term)
         return done
 
     async def recover(self, term: Term) -> int:
@@ -169,6 +173,7 @@ class PoolManager(Loop):
         for tier, pods in census.pods.items():
             for page in (pods[i : i + PAGE] for i in range(0, len(pods), PAGE)):
                 count, reset = await term.recover(tier, page)
+                crash_point("router.after_recover")
                 fixed += count
                 for call_sid, pod in reset:
                     log.warning("router.call_reset", call_id=call_sid, pod=pod)
@@ -177,7 +182,7 @@ class PoolManager(Loop):
             metrics.ROUTER_RECOVERED.inc(fixed)
             log.info("router.recovered", pods=fixed)
         for unnamed in census.unnamed:
-            await self._ask_about(unnamed)
+            await self._ask_about(term, unnamed)
         return fixed
 
     async def _act(self, term: Term, seen: Sighting) -> int:
@@ -206,6 +211,7 @@ class PoolManager(Loop):
         durable = await self._journal.tier_of(pod.name)
         may_be_idle = self._clock.monotonic_s() >= self._believe_at_s and pod.name not in self._silent
         synced = await term.sync(pod, durable_tier=durable, may_be_idle=may_be_idle)
+        crash_point("router.after_sync")
         if synced.tier:
             self._journal.tier(pod.name, synced.tier)
         self._orphaned(pod.name, synced.orphans)
@@ -215,6 +221,7 @@ class PoolManager(Loop):
             await self._sync(term, pod)
             return 1
         orphans = await term.remove(pod.name, uid=pod.uid, heard_ms=pod.heard_ms)
+        crash_point("router.after_remove")
         if orphans is None:
             return 0
         log.warning("router.pod_gone", pod=pod.name, calls=len(orphans))
@@ -231,28 +238,36 @@ class PoolManager(Loop):
             log.warning("router.call_orphaned", call_id=orphan.call_sid, pod=pod)
             self._journal.over(Over(orphan.allocation_id, orphan.call_sid, pod))
 
-    async def _ask_about(self, unnamed: Unnamed) -> None:
+    async def _ask_about(self, term: Term, unnamed: Unnamed) -> None:
         """A call that was given a pod and never came there. While its carrier says that it lives, it may still come."""
         over = await self._is_over(unnamed.call_sid)
         if over is False:
             return
         tombstone_s = self._config.ended_ttl_s if over else 0
-        released = await release(
-            self._bus,
-            self._keys,
-            unnamed.call_sid,
-            by_pod="",
-            ended_ttl_s=tombstone_s,
-            only=unnamed.allocation_id,
-        )
-        if released is not None:
+        if await term.abandon(unnamed, tombstone_s=tombstone_s):
+            crash_point("router.after_abandon")
             log.warning("router.call_never_came", call_id=unnamed.call_sid, pod=unnamed.pod)
             self._journal.over(Over(unnamed.allocation_id, unnamed.call_sid, unnamed.pod))
+
+    async def _mend_journal(self, term: Term) -> None:
+        lease_ttl_s = self._config.lease_ttl_s
+        try:
+            found = await self._ledger.mend(term, lease_ttl_s, lambda: self._leadership.term == term.number)
+            await self._memory.tidy()
+        except UNAVAILABLE as error:
+            log.warning("router.journal_unmended", error=str(error))
+            return
+        if len(found):
+            over, gone = len(found.over), len(found.gone)
+            log.info(
+                "router.journal_mended", over=over, unnoted=len(found.unnoted), gone=gone, tiers=found.tiers
+            )
 
     async def _publish_tiers(self, term: Term) -> None:
         tiers = self._config.tiers
         texts = {name: tier.text for name, tier in tiers.items()}
         if await term.publish_tiers(assignment_order(tiers), texts):
+            crash_point("router.after_tiers")
             log.info("router.tiers_published", tiers=",".join(tiers))
 
     async def _adopt_merchants(self, term: Term) -> None:
@@ -261,9 +276,13 @@ class PoolManager(Loop):
         except UNAVAILABLE as error:
             log.warning("router.merchants_unread", error=str(error))
             return
-        for merchant, config in (await term.merchants(truth)).items():
+        changed = await term.merchants(truth)
+        crash_point("router.after_merchants")
+        for merchant, config in changed.items():
             log.info("router.merchant_adopted", merchant_id=merchant, removed=not config)
-            await self._memory.set_merchant(merchant, config)
+            await self._memory.adopt_merchant(merchant, config, before=truth.get(merchant, ""))
+        if changed:
+            await term.merchants(await self._memory.merchants())
 
 
 def _was_expected(pod: GonePod | ClusterPod) -> bool:

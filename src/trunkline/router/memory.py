@@ -4,7 +4,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from trunkline.bus.router import Runner
+from trunkline.bus.router_keys import RouterKeys
 from trunkline.bus.router_manager import OpenCall
+from trunkline.router.ledger import Ledger
 from trunkline.settings.tiers import STANDARD
 from trunkline.store import router as store
 from trunkline.store.database import Database
@@ -30,14 +33,9 @@ class Kept:
 class Memory:
     def __init__(self, database: Database):
         self._database = database
-        self._restored = ""
 
-    def is_restored(self, epoch: str) -> bool:
-        return self._restored == epoch
-
-    def restored(self, epoch: str) -> None:
-        """Everything that was known is in this epoch's memory."""
-        self._restored = epoch
+    def ledger(self, bus: Runner, keys: RouterKeys) -> Ledger:
+        return Ledger(self._database, bus, keys)
 
     async def read(self, lease_ttl_s: float, ended_ttl_s: float) -> Kept:
         async with self._database.connection() as conn:
@@ -57,13 +55,10 @@ class Memory:
         async with self._database.connection() as conn:
             return await store.merchants(conn)
 
-    async def set_merchant(self, merchant_id: str, config: str) -> None:
-        """'' removes it."""
+    async def adopt_merchant(self, merchant_id: str, config: str, *, before: str) -> None:
+        """'' removes it. Only if Postgres still has what it had `before`: whoever changed it since then was later."""
         async with self._database.connection() as conn:
-            if config:
-                await store.set_merchant(conn, merchant_id, config)
-            else:
-                await store.remove_merchant(conn, merchant_id)
+            await store.adopt_merchant(conn, merchant_id, config, before)
 
     async def tidy(self) -> None:
         async with self._database.connection() as conn:

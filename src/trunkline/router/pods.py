@@ -8,6 +8,7 @@ from trunkline.bus import router_views
 from trunkline.bus.router import Beat, BeatRule, Runner
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.bus.router_views import CallView, Counts, Drained, PodView
+from trunkline.crashpoint import crash_point
 from trunkline.router.config import RouterConfig
 from trunkline.router.journal import Journal, NoJournal
 from trunkline.router.streams import StreamKeys
@@ -73,6 +74,7 @@ class Pods:
             tiers=self._config.tiers_text,
         )
         known = await bus_router.heartbeat(self._bus, self._keys, said, rule)
+        crash_point("router.after_heartbeat")
         if known.tier:
             self._journal.tier(beat.pod, known.tier)
         secrets = self._stream_keys.pod_secrets(beat.pod)
@@ -82,7 +84,9 @@ class Pods:
 
     async def drain(self, pod: str) -> Drained | None:
         """No new calls for `DRAINING_TTL`; the live ones go on."""
-        return await router_views.drain(self._bus, self._keys, pod, self._config.draining_ttl_s)
+        drained = await router_views.drain(self._bus, self._keys, pod, self._config.draining_ttl_s)
+        crash_point("router.after_drain")
+        return drained
 
     async def undrain(self, pod: str) -> Drained | None:
         return await router_views.drain(self._bus, self._keys, pod, 0)

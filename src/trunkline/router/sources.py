@@ -57,6 +57,7 @@ class HeartbeatSource:
             self._keys,
             ttl_s=self._config.heartbeat_ttl_s,
             gap_max_s=self._config.hearing_gap_max_s,
+            waiter_silence_ms=self._config.wait_rule.silence_ms,
         )
         gone = [GonePod(s.pod, heard_ms=s.heard_ms, was_expected=s.was_leaving) for s in silent]
         return Sighting(gone=gone, total=total)

@@ -20,6 +20,7 @@ _SET_TIERS = query("router/set_tiers")
 _REMOVE_PODS = query("router/remove_pods")
 _MERCHANTS = query("router/merchants")
 _SET_MERCHANT = query("router/set_merchant")
+_ADOPT_MERCHANT = query("router/adopt_merchant")
 _LINE_OF_CALL = query("router/line_of_call")
 _REMOVE_MERCHANT = query("router/remove_merchant")
 
@@ -104,6 +105,11 @@ async def merchants(conn: Connection) -> dict[str, str]:
 
 async def set_merchant(conn: Connection, merchant_id: str, config: str) -> None:
     await conn.execute(_SET_MERCHANT, merchant_id, config)
+
+
+async def adopt_merchant(conn: Connection, merchant_id: str, config: str, before: str) -> None:
+    """Only if it is still as it was `before`; '' stands for none."""
+    await conn.execute(_ADOPT_MERCHANT, merchant_id, config, before)
 
 
 async def remove_merchant(conn: Connection, merchant_id: str) -> bool:

@@ -32,6 +32,21 @@ CRASH_POINTS: frozenset[str] = frozenset(
         "reminders.after_lead",
         "reminders.before_commit",
         "reminders.after_commit",
+        "router.after_allocate",
+        "router.after_release",
+        "router.after_drain",
+        "router.after_heartbeat",
+        "router.before_note",
+        "router.after_note",
+        "router.after_lead",
+        "router.after_restore",
+        "router.after_tiers",
+        "router.after_merchants",
+        "router.after_sync",
+        "router.after_remove",
+        "router.after_balance",
+        "router.after_recover",
+        "router.after_abandon",
     }
 )
 

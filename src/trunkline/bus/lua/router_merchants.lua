@@ -1,6 +1,7 @@
 #!lua
--- Merchants' tiers, kept equal with Postgres. What differs from what was written last was changed by hand, and is told;
--- what does not is overwritten with what Postgres says. A loss takes both copies, so it never looks like a change.
+-- Merchants' tiers, kept equal with Postgres. What differs from what was written last was changed by hand: it is told, and
+-- counts as written only once Postgres has it, so a leader that dies in between loses nothing. What does not differ is
+-- overwritten with what Postgres says. A loss takes both copies; all of several gone at once is a loss too, half way.
 --
 -- KEYS[1] epoch
 -- ARGV[1] key prefix  ARGV[2] id of a new epoch  ARGV[3] epoch id  ARGV[4] term  ARGV[5..] merchant, JSON, … of Postgres
@@ -16,27 +17,31 @@ local function read(key)
   return all
 end
 
-local now, before, truth, found = read(live), read(written), {}, {1}
+local truth, found, by_hand = {}, {1}, {}
 for i = 5, #ARGV, 2 do truth[ARGV[i]] = ARGV[i + 1] end
+if redis.call('EXISTS', live) == 0 and redis.call('HLEN', written) > 1 then redis.call('DEL', written) end
+local now, before = read(live), read(written)
+
+local function tell(merchant, text)
+  by_hand[merchant] = true
+  truth[merchant] = text
+  found[#found + 1] = merchant
+  found[#found + 1] = text or ''
+end
+
 for merchant, text in pairs(now) do
-  if before[merchant] ~= text then
-    found[#found + 1] = merchant
-    found[#found + 1] = text
-    redis.call('HSET', written, merchant, text)
-    truth[merchant] = text
-  end
+  if before[merchant] ~= text and truth[merchant] ~= text then tell(merchant, text) end
 end
 for merchant in pairs(before) do
   if not now[merchant] then
-    found[#found + 1] = merchant
-    found[#found + 1] = ''
-    redis.call('HDEL', written, merchant)
-    truth[merchant] = nil
+    if truth[merchant] then tell(merchant, nil) else redis.call('HDEL', written, merchant) end
   end
 end
 for merchant, text in pairs(truth) do
-  if now[merchant] ~= text then redis.call('HSET', live, merchant, text) end
-  redis.call('HSET', written, merchant, text)
+  if not by_hand[merchant] then
+    if now[merchant] ~= text then redis.call('HSET', live, merchant, text) end
+    redis.call('HSET', written, merchant, text)
+  end
 end
 for merchant in pairs(now) do
   if not truth[merchant] then

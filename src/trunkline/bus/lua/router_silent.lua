@@ -4,7 +4,7 @@
 --
 -- KEYS[1] epoch
 -- ARGV[1] key prefix  ARGV[2] id of a new epoch  ARGV[3] time-to-live of a heartbeat in ms
--- ARGV[4] the longest gap between runs in ms  ARGV[5] the most pods
+-- ARGV[4] the longest gap between runs in ms  ARGV[5] the most pods  ARGV[6] a waiter that is silent for so many ms has left
 -- -> {pods that send heartbeats, silent pod, its last heartbeat, 1 if it was leaving, …}
 -- @include router
 local ttl_ms, gap_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -20,6 +20,13 @@ end
 -- Records run out after their lease, or are deleted by hand; the oldest of the list are looked at.
 for _, sid in ipairs(redis.call('ZRANGE', base .. 'calls', 0, 99)) do
   if redis.call('EXISTS', call_key(sid)) == 0 then redis.call('ZREM', base .. 'calls', sid) end
+end
+for _, sid in ipairs(redis.call('ZRANGE', base .. 'unnamed', 0, 99)) do
+  if redis.call('EXISTS', call_key(sid)) == 0 then redis.call('ZREM', base .. 'unnamed', sid) end
+end
+-- Those who hung up while nobody else asked for a pod: an autoscaler would go on making pods for them.
+for _, sid in ipairs(redis.call('ZRANGE', base .. 'waiting', '-inf', whole(now_ms - ARGV[6]), 'BYSCORE', 'LIMIT', 0, 100)) do
+  stop_waiting(sid)
 end
 local found = {redis.call('ZCARD', base .. 'heartbeats')}
 if hearing_for_ms() < ttl_ms then return found end

@@ -1,0 +1,12 @@
+#!lua
+-- Everything that was known is in this epoch's memory: whoever leads next need not bring it back, and what ended since
+-- then is not brought back to life.
+--
+-- KEYS[1] epoch
+-- ARGV[1] key prefix  ARGV[2] id of a new epoch  ARGV[3] epoch id  ARGV[4] term
+-- -> 1 written, 0 refused
+-- @include router
+-- @include router_term
+if not has_term(ARGV[3], ARGV[4]) then return 0 end
+redis.call('HSET', KEYS[1], 'rebuilt', '1')
+return 1

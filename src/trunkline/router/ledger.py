@@ -1,0 +1,109 @@
+"""Compares the journal with what Valkey has, at every reconcile.
+
+Notes are written after the answer, so one that was lost with its process leaves a difference: a row that is open
+though its call is over, a call that no row names, a pod that is gone or has another tier. Unmended, a later loss of
+memory would bring a dead call back to life, or forget a living one.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from trunkline.bus import router_manager, router_views
+from trunkline.bus.router import Runner
+from trunkline.bus.router_keys import RouterKeys
+from trunkline.bus.router_manager import PAGE, Term, TermLost
+from trunkline.store import router as store
+from trunkline.store.database import Database
+from trunkline.store.router import OpenAllocation
+
+# So many lost notes are believed at once. More of them, and more than a third of all, look like a memory that is just
+# being deleted: then only what was so at the last comparison too.
+FEW = 10
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    over: Sequence[OpenAllocation] = ()
+    unnoted: Sequence[OpenAllocation] = ()
+    gone: Sequence[str] = ()
+    tiers: int = 0
+
+    def __len__(self) -> int:
+        return len(self.over) + len(self.unnoted) + len(self.gone) + self.tiers
+
+
+class Ledger:
+    def __init__(self, database: Database, bus: Runner, keys: RouterKeys):
+        self._database = database
+        self._bus = bus
+        self._keys = keys
+        self._doubted: set[str] = set()
+
+    async def mend(self, term: Term, lease_ttl_s: float, still_leads: Callable[[], bool]) -> Differences:
+        """The journal is read first: whatever is in it was in Valkey before."""
+        async with self._database.connection() as conn:
+            opened = {a.allocation_id: a for a in await store.open_allocations(conn, lease_ttl_s)}
+            noted = await store.tiers(conn)
+        over = [one for page in _pages([*opened.values()]) for one in await term.over([*map(_named, page)])]
+        gone = [pod for page in _pages([*noted]) for pod in await term.missing(page)]
+        over, gone = self._believed(over, len(opened), gone, len(noted))
+        found = Differences([opened[one] for one in over], await self._unnoted(opened), gone)
+        census = await router_manager.census(self._bus, self._keys, unnamed_s=0)
+        tiers = {pod: tier for tier, pods in census.pods.items() for pod in pods}
+        wrong = {pod: tier for pod, tier in tiers.items() if noted.get(pod) != tier and pod not in gone}
+        # A leader that was paused since it asked writes nothing.
+        if not still_leads():
+            raise TermLost(f"term {term.number} ran out")
+        await self._write(found, wrong)
+        return Differences(found.over, found.unnoted, found.gone, len(wrong))
+
+    async def _unnoted(self, opened: dict[str, OpenAllocation]) -> list[OpenAllocation]:
+        """Calls that have a pod and no row. One that is overlooked because the list moved is found the next time."""
+        found, first = [], 0
+        while page := await router_views.calls(self._bus, self._keys, first, PAGE):
+            first += PAGE
+            found += [
+                OpenAllocation(
+                    c.allocation_id, c.call_sid, c.pod, c.source_pool, c.merchant_id, c.allocated_at_s
+                )
+                for c in page
+                if c.allocation_id and c.allocation_id not in opened
+            ]
+        return found
+
+    def _believed(
+        self, over: list[str], calls: int, gone: list[str], pods: int
+    ) -> tuple[list[str], list[str]]:
+        before, self._doubted = self._doubted, set()
+        believed = []
+        for found, total in ((over, calls), (gone, pods)):
+            if len(found) > FEW and len(found) > total / 3:
+                self._doubted |= set(found)
+                believed.append([one for one in found if one in before])
+            else:
+                believed.append(found)
+        return believed[0], believed[1]
+
+    async def _write(self, found: Differences, tiers: dict[str, str]) -> None:
+        if not len(found) and not tiers:
+            return
+        async with self._database.transaction() as tx:
+            if found.unnoted:
+                await store.begin(tx, found.unnoted)
+            if found.over:
+                await store.end(tx, [(a.allocation_id, a.call_sid, a.pod) for a in found.over])
+            if tiers:
+                await store.set_tiers(tx, tiers)
+            if found.gone:
+                await store.remove_pods(tx, found.gone)
+
+
+def _named(row: OpenAllocation) -> tuple[str, str, str]:
+    return row.call_sid, row.pod, row.allocation_id
+
+
+def _pages(rows: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (rows[i : i + PAGE] for i in range(0, len(rows), PAGE))
