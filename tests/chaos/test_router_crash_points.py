@@ -67,6 +67,7 @@ async def test_a_router_that_dies_serving_leaks_nothing_after_one_reconcile(
         async def answer() -> dict[str, object] | None:
             if not doomed.is_running and "heir" not in place.processes:
                 place.start("heir")
+            answered: dict[str, object] | None
             _, answered = await place.ask(method, path, body)
             return answered
 

@@ -36,8 +36,8 @@ class Journal(Protocol):
         """The pod is in this tier now."""
         ...
 
-    def gone(self, pod: str) -> None:
-        """The pod was removed."""
+    def learn(self, pod: str, tier: str) -> None:
+        """Postgres has this tier of the pod already, '' for none."""
         ...
 
     async def tier_of(self, pod: str) -> str:
@@ -54,7 +54,7 @@ class NoJournal:
 
     def tier(self, pod: str, tier: str) -> None: ...
 
-    def gone(self, pod: str) -> None: ...
+    def learn(self, pod: str, tier: str) -> None: ...
 
     async def tier_of(self, pod: str) -> str:
         return ""

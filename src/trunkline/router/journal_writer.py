@@ -31,7 +31,6 @@ class JournalWriter(Loop):
         # What Postgres knows of pods' tiers, and what it does not know yet.
         self._tiers: OrderedDict[str, str] = OrderedDict()
         self._new_tiers: dict[str, str] = {}
-        self._gone: set[str] = set()
         self._news = asyncio.Event()
 
     def begun(self, note: Begun) -> None:
@@ -45,14 +44,14 @@ class JournalWriter(Loop):
             return
         self._know(pod, tier)
         self._new_tiers[pod] = tier
-        self._gone.discard(pod)
         self._news.set()
 
-    def gone(self, pod: str) -> None:
-        self._tiers.pop(pod, None)
+    def learn(self, pod: str, tier: str) -> None:
         self._new_tiers.pop(pod, None)
-        self._gone.add(pod)
-        self._news.set()
+        if tier:
+            self._know(pod, tier)
+        else:
+            self._tiers.pop(pod, None)
 
     async def tier_of(self, pod: str) -> str:
         known = self._tiers.get(pod)
@@ -85,28 +84,20 @@ class JournalWriter(Loop):
         # An end waits for its beginning: the other way round it would be written twice.
         over = [self._over[i] for i in range(min(BATCH_MAX, len(self._over)))]
         tiers = dict(list(self._new_tiers.items())[:BATCH_MAX])
-        gone = list(self._gone)
-        if not begun and not over and not tiers and not gone:
+        if not begun and not over and not tiers:
             return 0
         async with self._database.transaction() as tx:
             if begun:
                 rows = {note.allocation_id: store.OpenAllocation(*_fields(note)) for note in begun}
                 await store.begin(tx, list(rows.values()))
-            named = {note.allocation_id: (note.allocation_id, note.call_sid, note.pod) for note in over}
-            nameless = [(note.call_sid, note.pod) for note in over if not note.allocation_id]
-            named.pop("", None)
-            if named:
-                await store.end(tx, list(named.values()))
-            if nameless:
-                await store.end_calls(tx, nameless)
+            if over:
+                ended = {note.allocation_id: (note.allocation_id, note.call_sid, note.pod) for note in over}
+                await store.end(tx, list(ended.values()))
             if tiers:
                 await store.set_tiers(tx, tiers)
-            if gone:
-                await store.remove_pods(tx, gone)
             crash_point("router.before_note")
         crash_point("router.after_note")
         self._forget(begun, over, tiers)
-        self._gone -= {pod for pod in gone if pod not in self._new_tiers}
         if self._begun or self._over or self._new_tiers:
             self._news.set()
         return len(begun) + len(over) + len(tiers)

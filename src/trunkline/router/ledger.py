@@ -58,21 +58,23 @@ class Ledger:
         if not still_leads():
             raise TermLost(f"term {term.number} ran out")
         await self._write(found, wrong)
+        if gone and len(await term.missing(gone)) < len(gone):
+            # One came back while its row was being removed.
+            return await self.mend(term, lease_ttl_s, still_leads)
         return Differences(found.over, found.unnoted, found.gone, len(wrong))
 
     async def _unnoted(self, opened: dict[str, OpenAllocation]) -> list[OpenAllocation]:
         """Calls that have a pod and no row. One that is overlooked because the list moved is found the next time."""
-        found, first = [], 0
+        found: dict[str, OpenAllocation] = {}
+        first = 0
         while page := await router_views.calls(self._bus, self._keys, first, PAGE):
             first += PAGE
-            found += [
-                OpenAllocation(
-                    c.allocation_id, c.call_sid, c.pod, c.source_pool, c.merchant_id, c.allocated_at_s
-                )
-                for c in page
-                if c.allocation_id and c.allocation_id not in opened
-            ]
-        return found
+            for c in page:
+                if c.allocation_id and c.allocation_id not in opened:
+                    found[c.allocation_id] = OpenAllocation(
+                        c.allocation_id, c.call_sid, c.pod, c.source_pool, c.merchant_id, c.allocated_at_s
+                    )
+        return [*found.values()]
 
     def _believed(
         self, over: list[str], calls: int, gone: list[str], pods: int

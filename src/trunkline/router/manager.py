@@ -18,7 +18,7 @@ from trunkline.loops.base import Loop
 from trunkline.router.config import RouterConfig
 from trunkline.router.freeze import Freeze
 from trunkline.router.journal import Journal, Over
-from trunkline.router.memory import Memory
+from trunkline.router.memory import Memory, Notes
 from trunkline.router.sources import GonePod, PodSource, Sighting
 from trunkline.settings.tiers import assignment_order
 from trunkline.store.database import UNAVAILABLE
@@ -161,15 +161,14 @@ class PoolManager(Loop):
         crash_point("router.after_balance")
         for pod, tier in moved:
             log.info("router.pod_moved", pod=pod, tier=tier)
-            self._journal.tier(pod, tier)
-            done += 1
+        await self._note(term, Notes(tiers=dict(moved)))
         await self._mend_journal(term)
-        return done
+        return done + len(moved)
 
     async def recover(self, term: Term) -> int:
         """Pods that are not where they belong are put there, and calls that nobody names are asked about."""
         census = await router_manager.census(self._bus, self._keys, unnamed_s=UNNAMED_S)
-        fixed = 0
+        fixed, notes = 0, Notes()
         for tier, pods in census.pods.items():
             for page in (pods[i : i + PAGE] for i in range(0, len(pods), PAGE)):
                 count, reset = await term.recover(tier, page)
@@ -177,7 +176,8 @@ class PoolManager(Loop):
                 fixed += count
                 for call_sid, pod in reset:
                     log.warning("router.call_reset", call_id=call_sid, pod=pod)
-                    self._journal.over(Over("", call_sid, pod))
+                notes.reset += reset
+        await self._note(term, notes)
         if fixed:
             metrics.ROUTER_RECOVERED.inc(fixed)
             log.info("router.recovered", pods=fixed)
@@ -187,9 +187,10 @@ class PoolManager(Loop):
 
     async def _act(self, term: Term, seen: Sighting) -> int:
         """Those that are there first. Those that vanish or turn unready wait while very many of them do so at once."""
+        notes = Notes()
         for pod in seen.present:
             self._held_back.pop(pod.name, None)
-            await self._sync(term, pod)
+            await self._sync(term, pod, notes)
         lost: dict[str, GonePod | ClusterPod] = {**self._held_back}
         lost |= {gone.name: gone for gone in seen.gone} | {pod.name: pod for pod in seen.unready}
         unexpected = [pod.name for pod in lost.values() if not _was_expected(pod)]
@@ -204,21 +205,22 @@ class PoolManager(Loop):
         done = len(seen.present)
         for name, either in lost.items():
             if name not in unexpected or not verdict.is_frozen:
-                done += await self._lose(term, either)
+                done += await self._lose(term, either, notes)
+        await self._note(term, notes)
         return done
 
-    async def _sync(self, term: Term, pod: ClusterPod) -> None:
+    async def _sync(self, term: Term, pod: ClusterPod, notes: Notes) -> None:
         durable = await self._journal.tier_of(pod.name)
         may_be_idle = self._clock.monotonic_s() >= self._believe_at_s and pod.name not in self._silent
         synced = await term.sync(pod, durable_tier=durable, may_be_idle=may_be_idle)
         crash_point("router.after_sync")
-        if synced.tier:
-            self._journal.tier(pod.name, synced.tier)
+        if synced.tier and synced.tier != durable:
+            notes.tiers[pod.name] = synced.tier
         self._orphaned(pod.name, synced.orphans)
 
-    async def _lose(self, term: Term, pod: GonePod | ClusterPod) -> int:
+    async def _lose(self, term: Term, pod: GonePod | ClusterPod, notes: Notes) -> int:
         if isinstance(pod, ClusterPod):
-            await self._sync(term, pod)
+            await self._sync(term, pod, notes)
             return 1
         orphans = await term.remove(pod.name, uid=pod.uid, heard_ms=pod.heard_ms)
         crash_point("router.after_remove")
@@ -226,7 +228,7 @@ class PoolManager(Loop):
             return 0
         log.warning("router.pod_gone", pod=pod.name, calls=len(orphans))
         self._orphaned(pod.name, orphans)
-        self._journal.gone(pod.name)
+        notes.gone.append(pod.name)
         # Where the cluster says which pods there are: one that spoke before is not believed idle without speaking.
         (self._silent.add if pod.heard_ms else self._silent.discard)(pod.name)
         return 1
@@ -249,14 +251,35 @@ class PoolManager(Loop):
             log.warning("router.call_never_came", call_id=unnamed.call_sid, pod=unnamed.pod)
             self._journal.over(Over(unnamed.allocation_id, unnamed.call_sid, unnamed.pod))
 
+    async def _note(self, term: Term, notes: Notes) -> None:
+        """At once, and only while it leads: a manager that was paused since it acted would undo what its successor
+        wrote down. What is not written now is mended by the next reconcile."""
+        if not notes:
+            return
+        if not self._still_leads(term):
+            raise TermLost(f"term {term.number} ran out")
+        try:
+            await self._memory.note(notes)
+        except UNAVAILABLE as error:
+            log.warning("router.note_lost", error=str(error))
+        for pod, tier in notes.tiers.items():
+            self._journal.learn(pod, tier)
+        for pod in notes.gone:
+            self._journal.learn(pod, "")
+
+    def _still_leads(self, term: Term) -> bool:
+        return self._leadership.term == term.number
+
     async def _mend_journal(self, term: Term) -> None:
         lease_ttl_s = self._config.lease_ttl_s
         try:
-            found = await self._ledger.mend(term, lease_ttl_s, lambda: self._leadership.term == term.number)
+            found = await self._ledger.mend(term, lease_ttl_s, lambda: self._still_leads(term))
             await self._memory.tidy()
         except UNAVAILABLE as error:
             log.warning("router.journal_unmended", error=str(error))
             return
+        for pod in found.gone:
+            self._journal.learn(pod, "")
         if len(found):
             over, gone = len(found.over), len(found.gone)
             log.info(

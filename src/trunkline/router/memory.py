@@ -30,6 +30,18 @@ class Kept:
         return sum(map(len, self.calls.values()))
 
 
+@dataclass(slots=True)
+class Notes:
+    """What the manager did: tiers of pods, pods that are gone, and calls with their pods that were reset by hand."""
+
+    tiers: dict[str, str] = field(default_factory=dict)
+    gone: list[str] = field(default_factory=list)
+    reset: list[tuple[str, str]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.tiers or self.gone or self.reset)
+
+
 class Memory:
     def __init__(self, database: Database):
         self._database = database
@@ -50,6 +62,15 @@ class Memory:
                 OpenCall(a.call_sid, a.allocation_id, a.merchant_id, a.allocated_at_s, a.source_pool)
             )
         return Kept(is_new, tiers, calls, ended)
+
+    async def note(self, notes: Notes) -> None:
+        async with self._database.transaction() as tx:
+            if notes.reset:
+                await store.end_calls(tx, notes.reset)
+            if notes.tiers:
+                await store.set_tiers(tx, notes.tiers)
+            if notes.gone:
+                await store.remove_pods(tx, notes.gone)
 
     async def merchants(self) -> dict[str, str]:
         async with self._database.connection() as conn:
