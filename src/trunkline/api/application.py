@@ -13,7 +13,6 @@ from trunkline.api import docs, errors, openapi
 from trunkline.api.auth import Authentication
 from trunkline.api.body_guard import BodyGuard
 from trunkline.api.deps import Api, ApiDeps
-from trunkline.api.hot_door import HotDoor
 from trunkline.api.hot_routes import HotRoute
 from trunkline.api.key_verifier import KeyVerifier
 from trunkline.api.request_context import RequestContext
@@ -32,7 +31,6 @@ def create_api(deps: ApiDeps, hot_routes: Sequence[HotRoute] = ()) -> FastAPI:
         middleware=[
             Middleware(RequestContext),
             Middleware(BodyGuard, rule=deps.limits.body, exceptions=deps.limits.body_exceptions),
-            Middleware(HotDoor, routes=hot_routes),
             Middleware(Authentication, verifier=api.verifier, self_authenticated=own_auth),
         ],
         exception_handlers={HTTPException: errors.handle, RequestValidationError: errors.handle},

@@ -9,10 +9,8 @@ from fnmatch import translate
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from trunkline.api.errors import ApiError
-
-# The rest of a refused body is not waited for: the connection ends with the answer.
-_CLOSE = {"Connection": "close"}
+from trunkline.api.at_once import within
+from trunkline.api.errors import CLOSE, ApiError, too_slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +57,11 @@ class _Body:
             return await self._receive()
         if self._deadline_s is None:
             self._deadline_s = asyncio.get_running_loop().time() + self._rule.timeout_s
+        left_s = self._deadline_s - asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout_at(self._deadline_s):
-                message = await self._receive()
+            message = await within(left_s, self._receive)
         except TimeoutError:
-            raise _too_slow(self._rule) from None
+            raise too_slow(self._rule.timeout_s) from None
         self._count(message)
         return message
 
@@ -76,9 +74,4 @@ class _Body:
 
 def _too_large(rule: BodyRule) -> ApiError:
     message = f"The body is too large. At most {rule.bytes_max} bytes are taken here."
-    return ApiError(413, "body_too_large", message, headers=_CLOSE)
-
-
-def _too_slow(rule: BodyRule) -> ApiError:
-    message = f"The body did not arrive within {rule.timeout_s:g} s. Send it again."
-    return ApiError(408, "body_too_slow", message, headers=_CLOSE)
+    return ApiError(413, "body_too_large", message, headers=CLOSE)

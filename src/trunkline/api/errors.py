@@ -16,6 +16,8 @@ from trunkline.leads.ingest import FieldProblem
 
 STORE_RETRY_AFTER_S = 2
 FIELD_NAME_MAX = 100
+# The rest of a refused body is not waited for: the connection ends with the answer.
+CLOSE = {"Connection": "close"}
 
 # Said of errors that the framework raises by itself.
 _BY_STATUS: Mapping[int, tuple[str, str]] = {
@@ -47,6 +49,11 @@ class ApiError(HTTPException):
         self.fields = tuple(fields)
         # What the body says beside the error, where a route documents it.
         self.more = dict(more or {})
+
+
+def too_slow(timeout_s: float) -> ApiError:
+    message = f"The body did not arrive within {timeout_s:g} s. Send it again."
+    return ApiError(408, "body_too_slow", message, headers=CLOSE)
 
 
 def not_found(thing: str) -> ApiError:

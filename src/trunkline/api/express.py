@@ -1,29 +1,30 @@
-"""A lane of its own for the router's two hottest requests: `POST /api/v1/allocate` and `POST /api/v1/release`.
+"""A lane of their own for the hottest requests: carriers' webhooks, and the router's allocate and release.
 
 Measured, the layers and the routing of the whole application cost such a request more than its own work. Here it
-meets what it needs of them: its key, a limit on the time of its body, its id, its line in the metrics. Whatever is not
-plainly all right (no key, a key without the scope, another path) goes the ordinary way and is answered there.
+meets what it needs of them: its key, a limit on the time of its body, its id, its line in the metrics, the shape of
+every error. Whatever is not plainly all right (no key, a key without the scope, another path) goes the ordinary way and
+is answered there.
 """
 
-import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trunkline.api import errors
+from trunkline.api.at_once import within
 from trunkline.api.hot_routes import HotRoute
 from trunkline.api.key_verifier import KeyVerifier
+from trunkline.api.lanes import Lanes
 from trunkline.api.principal import Principal
-from trunkline.api.request_context import measure, request_id_of
+from trunkline.api.request_context import measure, report, request_id_of
 from trunkline.errors import StoreUnavailable
-from trunkline.telemetry import bind, get_logger
+from trunkline.telemetry import bind_task, get_logger
 
 log = get_logger(__name__)
 
-PATHS = frozenset({"/api/v1/allocate", "/api/v1/release"})
 _BEARER = b"bearer "
 
 
@@ -33,59 +34,57 @@ class Express:
     ):
         self.app = app
         self._verifier = verifier
-        self._routes: Mapping[str, HotRoute] = {
-            hot.path: hot for hot in routes if hot.path in PATHS and hot.method == "POST"
-        }
+        self._lanes = Lanes(routes)
         self._read_timeout_s = read_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        route = self._routes.get(scope["path"]) if scope["type"] == "http" else None
-        if route is None or scope["method"] != "POST":
+        route = self._lanes.find(scope) if scope["type"] == "http" else None
+        who: Principal | None = None
+        if route is not None and route.scopes is not None:
+            who = await self._who(scope)
+            if who is None or not who.may(route.scopes):
+                route = None
+        if route is None:
             await self.app(scope, receive, send)
-            return
-        who = await self._who(scope) if route.scopes is not None else None
-        if route.scopes is not None and (who is None or not who.may(route.scopes)):
-            await self.app(scope, receive, send)
-            return
-        await self._serve(route, who, scope, receive, send)
+        else:
+            await self._serve(route, who, scope, receive, send)
 
     async def _serve(
         self, route: HotRoute, who: Principal | None, scope: Scope, receive: Receive, send: Send
     ) -> None:
         started_s = time.perf_counter()
         request_id = request_id_of(scope)
+        bind_task(request_id=request_id, **({"key_id": str(who.key_id)} if who else {}))
         scope.setdefault("state", {}).update(request_id=request_id, principal=who)
         scope["route"] = route
         status: int | None = None
-        with bind(request_id=request_id, key_id=who.key_id if who else None):
-            try:
-                response = await self._answer(route, Request(scope, self._timed(receive)), request_id)
-                status = response.status_code
-                own = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff")]
-                headers = [*response.raw_headers, *own]
-                await send({"type": "http.response.start", "status": status, "headers": headers})
-                await send({"type": "http.response.body", "body": response.body})
-            except ClientDisconnect:
-                log.debug("request.abandoned", path=scope["path"])
-            finally:
-                measure(scope, status, time.perf_counter() - started_s)
+        try:
+            response = await self._answer(route, Request(scope, self._timed(receive)), request_id)
+            status = response.status_code
+            own = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff")]
+            headers = [*response.raw_headers, *own]
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": response.body})
+        except ClientDisconnect:
+            log.debug("request.abandoned", path=scope["path"])
+        finally:
+            measure(scope, status, time.perf_counter() - started_s)
 
     async def _answer(self, route: HotRoute, request: Request, request_id: str) -> Response:
         try:
             return await route.endpoint(request)
         except ClientDisconnect:
             raise
-        except TimeoutError:
-            late = errors.ApiError(408, "body_too_slow", "The body did not arrive in time. Send it again.")
-            return errors.respond(late, request_id)
         except Exception as error:
-            log.error("request.failed", path=route.path, exc_info=error)
+            report(request.scope, error)
             return errors.respond(error, request_id)
 
     def _timed(self, receive: Receive) -> Receive:
         async def timed() -> Message:
-            async with asyncio.timeout(self._read_timeout_s):
-                return await receive()
+            try:
+                return await within(self._read_timeout_s, receive)
+            except TimeoutError:
+                raise errors.too_slow(self._read_timeout_s) from None
 
         return timed
 

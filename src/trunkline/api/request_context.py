@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trunkline.api import errors
 from trunkline.errors import StoreUnavailable
-from trunkline.model import new_id
+from trunkline.model import new_text_id
 from trunkline.telemetry import bind, get_logger, metrics
 
 log = get_logger(__name__)
@@ -47,7 +47,7 @@ class RequestContext:
         except ClientDisconnect:
             log.debug("request.abandoned", path=scope["path"])
         except Exception as error:
-            _report(scope, error)
+            report(scope, error)
             if answer.status is not None:
                 # Half an answer is out. Only a broken connection can still say that it is not whole.
                 raise
@@ -72,10 +72,10 @@ class _Answer:
 
 def request_id_of(scope: Scope) -> str:
     given = Headers(scope=scope).get("x-request-id", "")
-    return given if _SANE_ID.fullmatch(given) else str(new_id())
+    return given if _SANE_ID.fullmatch(given) else new_text_id()
 
 
-def _report(scope: Scope, error: Exception) -> None:
+def report(scope: Scope, error: Exception) -> None:
     match error:
         case errors.ApiError():
             pass

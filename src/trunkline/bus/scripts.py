@@ -22,9 +22,13 @@ class Script:
 
 @cache
 def script(name: str) -> Script:
-    source = _INCLUDE.sub(lambda found: _read(f"includes/{found[1]}.lua"), _read(f"{name}.lua"))
+    source = _assembled(f"{name}.lua")
     # The server names a script by its SHA-1; nothing is secured by it.
     return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+
+
+def _assembled(path: str) -> str:
+    return _INCLUDE.sub(lambda found: _assembled(f"includes/{found[1]}.lua"), _read(path))
 
 
 def _read(path: str) -> str:

@@ -43,6 +43,8 @@ class Face:
         http = ground.settings.http
         self._limits = ApiLimits(body=BodyRule(http.max_body_bytes, http.read_timeout_s))
         self._view = PublicView(http.public_base_url, http.trusted_proxies)
+        # Those that bound their bodies themselves, and are asked for by the thousand.
+        self._hottest = [*self._webhooks().hot_routes(), *routing.routes()]
         self.api: FastAPI = create_api(
             ApiDeps(
                 database=ground.database,
@@ -58,7 +60,7 @@ class Face:
                 free_dead_channels=keeping.channels.free_dead,
                 reminders=ReminderRules(keeping.reminders.horizon_s, ground.settings.reminders.attempts_max),
             ),
-            self._hot_routes(following),
+            [*self._hottest, *self._hot_routes(following)],
         )
         is_secure = ground.public_base_url.startswith("https:")
         self.console = Console(self.api, ground.secrets, is_secure=is_secure)
@@ -69,7 +71,7 @@ class Face:
         return Express(
             WriteGuard(self.api, http.write_timeout_s),
             self.api.state.api.verifier,
-            self._routing.routes(),
+            self._hottest,
             read_timeout_s=http.read_timeout_s,
         )
 
@@ -82,9 +84,7 @@ class Face:
             store, self._ground.bus, routing.keys, way_in.carriers, keys, self._ground.public_base_url
         )
         return [
-            *self._webhooks().hot_routes(),
             *agents.hot_routes(),
-            *routing.routes(),
             *carriers.hot_routes(),
             *merchants.hot_routes(),
         ]

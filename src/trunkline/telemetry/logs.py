@@ -47,6 +47,11 @@ class bind:  # noqa: N801  read as a verb: `with bind(lead_id=…):`
         structlog.contextvars.reset_contextvars(**self._tokens)
 
 
+def bind_task(**ids: str) -> None:
+    """The same until the end of the task that runs. For tasks of their own, such as a request's: nothing to undo."""
+    structlog.contextvars.bind_contextvars(**ids)
+
+
 def configure_logging(settings: Settings, stream: TextIO | None = None) -> None:
     """Send every log line to `stream` (standard error, so that standard output stays the commands' own)."""
     stream = stream or sys.stderr

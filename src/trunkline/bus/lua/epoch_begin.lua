@@ -6,7 +6,8 @@
 -- KEYS[1] epoch
 -- ARGV[1] epoch number  ARGV[2] ms of silence after which a rebuild counts as dead
 -- -> 1 begun or going on, 0 refused
-local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
+-- @include run_id
+local run_id = server_run_id()
 local known = redis.call('HMGET', KEYS[1], 'run_id', 'number', 'building', 'seen_at')
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -4,7 +4,8 @@
 -- KEYS[1] epoch  KEYS[2] bell
 -- ARGV[1] epoch number
 -- -> 1 published, 0 refused
-local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
+-- @include run_id
+local run_id = server_run_id()
 local known = redis.call('HMGET', KEYS[1], 'run_id', 'building')
 if known[1] ~= run_id or known[2] ~= ARGV[1] then return 0 end
 redis.call('HSET', KEYS[1], 'number', ARGV[1])

@@ -3,7 +3,8 @@
 --
 -- KEYS[1] epoch
 -- -> the number, or 0 if memory was lost
-local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
+-- @include run_id
+local run_id = server_run_id()
 local known = redis.call('HMGET', KEYS[1], 'run_id', 'number')
 if known[1] ~= run_id then return 0 end
 return tonumber(known[2] or '0')

@@ -22,31 +22,42 @@ local call = call_key(sid)
 local LOOKS = 32
 
 
--- True if the pod may be taken. A draining one keeps its place; one that was not heard in this epoch comes back with its
--- next heartbeat; one with a lease never belongs among the free.
+-- 'usable': it may be taken. 'later': it drains, and keeps its place. 'never': it was not heard in this epoch and comes
+-- back with its next heartbeat, or it has a lease and does not belong among the free.
 local base_url = ''
-local function usable(pool, pod, shared)
+local function look_at(pod, shared)
   local known_epoch, leaving, ready, url = unpack(redis.call('HMGET', pod_key(pod), 'epoch', 'leaving', 'ready', 'base_url'))
   base_url = url or ''
-  if known_epoch ~= epoch() or leaving == '1' or ready == '0'
-    or (not shared and redis.call('EXISTS', lease_key(pod)) == 1) then
-    redis.call(shared and 'ZREM' or 'SREM', pool.available, pod)
-    return false
-  end
-  return redis.call('EXISTS', base .. 'pod:draining:' .. pod) == 0
+  if known_epoch ~= epoch() or leaving == '1' or ready == '0' then return 'never' end
+  if shared then return redis.call('EXISTS', draining_key(pod)) == 0 and 'usable' or 'later' end
+  if redis.call('EXISTS', lease_key(pod), draining_key(pod)) == 0 then return 'usable' end
+  return redis.call('EXISTS', lease_key(pod)) == 0 and 'later' or 'never'
+end
+
+-- Takes the pod out of the SET if it may be taken, or never belonged there.
+local function taken(pool, pod)
+  local found = look_at(pod, false)
+  if found == 'later' then redis.call('SADD', pool.available, pod) end
+  return found
 end
 
 local function longest_free(pool)
-  for _ = 1, math.min(LOOKS, redis.call('ZCARD', pool.order)) do
+  local later, chosen = {}, nil
+  for _ = 1, LOOKS do
     local pod = redis.call('ZPOPMIN', pool.order)[1]
-    if redis.call('SISMEMBER', pool.available, pod) == 1 then
-      if usable(pool, pod, false) then return pod end
-      if redis.call('SISMEMBER', pool.available, pod) == 1 then redis.call('ZADD', pool.order, whole(now_ms), pod) end
+    if not pod then break end
+    if redis.call('SREM', pool.available, pod) == 1 then
+      local found = taken(pool, pod)
+      if found == 'usable' then chosen = pod break end
+      if found == 'later' then later[#later + 1] = pod end
     end
   end
+  for _, pod in ipairs(later) do redis.call('ZADD', pool.order, whole(now_ms), pod) end
+  if chosen then return chosen end
   -- Somebody put pods into the SET by hand, or the order was lost.
   for _, pod in ipairs(redis.call('SRANDMEMBER', pool.available, LOOKS)) do
-    if usable(pool, pod, false) then
+    redis.call('SREM', pool.available, pod)
+    if taken(pool, pod) == 'usable' then
       redis.call('ZREM', pool.order, pod)
       return pod
     end
@@ -62,7 +73,9 @@ local function least_loaded(pool, max)
         base_url = first_url
         return first
       end
-      if usable(pool, found[i], true) then
+      local state = look_at(found[i], true)
+      if state == 'never' then redis.call('ZREM', pool.available, found[i]) end
+      if state == 'usable' then
         if not newest or redis.call('HGET', pod_key(found[i]), 'version') == newest then return found[i] end
         if not first then first, first_load, first_url = found[i], tonumber(found[i + 1]), base_url end
       end
@@ -75,17 +88,12 @@ local function least_loaded(pool, max)
 end
 
 local function take(pool, pod, shared, is_queue)
-  if shared then
-    redis.call('ZINCRBY', pool.available, 1, pod)
-  else
-    redis.call('SREM', pool.available, pod)
-  end
+  if shared then redis.call('ZINCRBY', pool.available, 1, pod) end
   redis.call('HSET', call, 'pod_name', pod, 'source_pool', pool.source, 'merchant_id', merchant,
     'allocated_at', now_s, 'allocation_id', allocation)
   redis.call('EXPIRE', call, lease_s)
   redis.call('HSET', pod_key(pod), 'status', 'allocated', 'allocated_call_sid', sid, 'allocated_at', now_s,
     'source_pool', pool.source)
-  redis.call('HDEL', pod_key(pod), 'released_at')
   hold_call(pod, sid, lease_s)
   if is_queue then stop_waiting(sid) end
 end

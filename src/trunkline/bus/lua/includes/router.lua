@@ -8,14 +8,16 @@ local function whole(number) return string.format('%.0f', number) end
 local function pod_key(name) return base .. 'pod:' .. name end
 local function lease_key(name) return base .. 'lease:' .. name end
 local function call_key(sid) return base .. 'call:' .. sid end
+local function draining_key(name) return base .. 'pod:draining:' .. name end
 local function held_key(name) return base .. 'pod:calls:' .. name end
 
 -- Memory counts in the life of the server it was written in. When it is lost (another run id, or no epoch at all) the
 -- next script to run begins an epoch: pods are then unknown until they were heard again, and the leader's term is gone.
+-- @include run_id
 local epoch_id, epoch_began_ms
 local function epoch()
   if epoch_id then return epoch_id, epoch_began_ms end
-  local run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
+  local run_id = server_run_id()
   local known = redis.call('HMGET', KEYS[1], 'run_id', 'id', 'began_ms')
   if known[1] == run_id and known[2] then
     epoch_id, epoch_began_ms = known[2], tonumber(known[3] or '0')
@@ -93,7 +95,7 @@ local function end_allocation(name, sid)
 end
 
 local function is_draining(name)
-  return redis.call('EXISTS', base .. 'pod:draining:' .. name) == 1
+  return redis.call('EXISTS', draining_key(name)) == 1
     or redis.call('HGET', pod_key(name), 'leaving') == '1'
 end
 
@@ -145,14 +147,16 @@ local function settle(name, tier)
   local pod = pod_key(name)
   local named, known_epoch, ready, version, move, leaving =
     unpack(redis.call('HMGET', pod, 'calls', 'epoch', 'ready', 'version', 'move_to', 'leaving'))
-  local drains = leaving == '1' or redis.call('EXISTS', base .. 'pod:draining:' .. name) == 1
+  -- Nearly always there is neither: one question for both.
+  local is_marked = redis.call('EXISTS', lease_key(name), draining_key(name)) > 0
+  local leased = is_marked and redis.call('EXISTS', lease_key(name)) == 1
+  local drains = leaving == '1' or (is_marked and redis.call('EXISTS', draining_key(name)) == 1)
   local held = held_calls(name)
   local load, is_held = #held, {}
   for _, sid in ipairs(held) do is_held[sid] = true end
   for sid in string.gmatch(named or '', '%S+') do
     if not is_held[sid] then load = load + 1 end
   end
-  local leased = redis.call('EXISTS', lease_key(name)) == 1
   if move and load == 0 and not leased then
     leave_tier(name, tier)
     tier = redis.call('HEXISTS', base .. 'tiers', move) == 1 and move or 'standard'
