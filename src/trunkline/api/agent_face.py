@@ -20,6 +20,7 @@ from trunkline.api.models import Body
 from trunkline.api.store import Store
 from trunkline.dispatch import reports
 from trunkline.dispatch.call_tokens import CallKeys
+from trunkline.http_body import bounded_body
 from trunkline.jobs.platform.enrichment import CallSource, EnrichmentDesk, Wanted
 from trunkline.leads import payloads
 from trunkline.leads.ingest import FieldProblem, Moment
@@ -180,12 +181,10 @@ def _problems(error: ValidationError) -> list[FieldProblem]:
 
 
 async def _bounded_body(request: Request) -> bytes:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > BODY_BYTES_MAX:
-            raise ApiError(413, "body_too_large", f"At most {BODY_BYTES_MAX} bytes are taken here.")
-    return bytes(body)
+    body = await bounded_body(request, BODY_BYTES_MAX)
+    if body is None:
+        raise ApiError(413, "body_too_large", f"At most {BODY_BYTES_MAX} bytes are taken here.")
+    return body
 
 
 def _json(status: int, content: dict[str, Any]) -> Response:

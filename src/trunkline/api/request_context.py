@@ -6,7 +6,6 @@ import time
 from functools import cache
 
 from prometheus_client import Counter, Histogram
-from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -71,8 +70,11 @@ class _Answer:
 
 
 def request_id_of(scope: Scope) -> str:
-    given = Headers(scope=scope).get("x-request-id", "")
-    return given if _SANE_ID.fullmatch(given) else new_text_id()
+    for name, value in scope["headers"]:
+        if name == b"x-request-id":
+            given: str = value.decode("latin-1")
+            return given if _SANE_ID.fullmatch(given) else new_text_id()
+    return new_text_id()
 
 
 def report(scope: Scope, error: Exception) -> None:

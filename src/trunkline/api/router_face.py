@@ -6,6 +6,7 @@ from typing import Any
 from starlette.requests import Request
 
 from trunkline.api.hot_routes import HotRoute
+from trunkline.api.principal import Principal
 from trunkline.router import routes as router_routes
 from trunkline.router.allocator import Allocator
 from trunkline.router.pods import Pods
@@ -57,8 +58,8 @@ def _operation(method: str, path: str) -> dict[str, Any]:
 
 async def _tenant(request: Request, _scope: str) -> Tenant:
     """The application has checked key and scope already; the router asks whose key it is."""
-    tenant: Tenant = request.state.principal.tenant
-    return tenant
+    principal: Principal = request.scope["state"]["principal"]
+    return principal.tenant
 
 
 async def _anybody(_request: Request, _scope: str) -> Tenant:

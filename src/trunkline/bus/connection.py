@@ -17,6 +17,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
 from trunkline.bus.keys import Keys
+from trunkline.bus.packing import PackingConnection
 from trunkline.bus.pipe import Client, Pipe, Value
 from trunkline.bus.scripts import Script
 from trunkline.errors import BusUnavailable, MemoryLost
@@ -108,4 +109,4 @@ def _client(url: str, cluster: bool, pool_size: int, socket_timeout_s: float) ->
     }
     if cluster:
         return RedisCluster.from_url(url, **options)
-    return Redis.from_url(url, **options)
+    return Redis.from_url(url, connection_class=PackingConnection, **options)

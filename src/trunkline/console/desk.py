@@ -15,6 +15,7 @@ from trunkline.console.health import Health
 from trunkline.console.sessions import SESSION_S, Pass, Seals
 from trunkline.console.visits import ROOT, Visit
 from trunkline.errors import StoreUnavailable
+from trunkline.http_body import bounded_body
 from trunkline.store import console as spent
 from trunkline.telemetry import get_logger
 
@@ -119,11 +120,9 @@ def comes_from_here(request: Request) -> bool:
 
 async def read_form(request: Request) -> dict[str, str]:
     """Fields that were filled in. Bounded: forms of people are small."""
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > FORM_BYTES_MAX:
-            return {}
+    body = await bounded_body(request, FORM_BYTES_MAX)
+    if body is None:
+        return {}
     try:
         pairs = parse_qsl(body.decode(), max_num_fields=FORM_FIELDS_MAX, errors="strict")
     except ValueError:

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from uuid import uuid4
+
+import uuid_utils
 
 from trunkline.bus import router as bus_router
 from trunkline.bus.router import Allocation, CallOver, Hold, NoPod, Runner
@@ -86,7 +87,7 @@ class Allocator:
             self._keys,
             call_sid,
             merchant_id=merchant_id,
-            allocation_id=uuid4().hex,
+            allocation_id=uuid_utils.uuid4().hex,
             lease_ttl_s=self._config.lease_ttl_s,
             wait=self._config.wait_rule if may_wait else self._no_wait,
         )

@@ -13,7 +13,7 @@ def allocation(allocated: Allocated) -> dict[str, Any]:
         "pod_name": allocated.pod,
         "ws_url": allocated.ws_url,
         "source_pool": allocated.source_pool,
-        "allocated_at": f"{allocated.allocated_at:%Y-%m-%dT%H:%M:%SZ}",
+        "allocated_at": f"{allocated.allocated_at.replace(tzinfo=None).isoformat(timespec='seconds')}Z",
         "was_existing": allocated.was_existing,
         # The stream's parameter `token`: the pod accepts the stream with it and not without.
         "token": allocated.token,

@@ -14,7 +14,7 @@ from trunkline.telemetry import metrics
 # after a loss of memory the pods' heartbeats have to tell.
 NOTES_MAX = 20_000
 BATCH_MAX = 500
-LINGER_S = 0.02
+LINGER_S = 0.05
 TIERS_MAX = 50_000
 # A heartbeat does not wait longer than this to learn which tier its pod had.
 LOOK_UP_S = 0.5

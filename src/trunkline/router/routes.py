@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from trunkline.errors import BusUnavailable
+from trunkline.http_body import bounded_body
 from trunkline.router import bodies, requests
 from trunkline.router.allocator import Allocated, Allocator, Ended, NoneFree, NotAllocated, Released, Waiting
 from trunkline.router.pods import Pods
@@ -163,12 +164,10 @@ class _Face:
 
 
 async def _body(request: Request) -> bytes:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > BODY_MAX_BYTES:
-            raise BadRequest(f"the body must be at most {BODY_MAX_BYTES} bytes")
-    return bytes(body)
+    body = await bounded_body(request, BODY_MAX_BYTES)
+    if body is None:
+        raise BadRequest(f"the body must be at most {BODY_MAX_BYTES} bytes")
+    return body
 
 
 def _json(status: int, content: dict[str, Any]) -> Response:

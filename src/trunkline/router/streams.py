@@ -42,4 +42,9 @@ def _pod_secret(key: bytes, pod: str) -> bytes:
 
 
 def stream_url(base_url: str, pod: str, call_sid: str) -> str:
-    return f"{base_url.rstrip('/')}/ws/pod/{quote(pod, safe='')}/{quote(call_sid, safe='')}"
+    return _pod_url(base_url, pod) + quote(call_sid, safe="")
+
+
+@lru_cache(maxsize=20_000)
+def _pod_url(base_url: str, pod: str) -> str:
+    return f"{base_url.rstrip('/')}/ws/pod/{quote(pod, safe='')}/"

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from trunkline.api.webhooks.seen import PublicView
 from trunkline.dispatch.inbound import inbound_attempt_id
+from trunkline.http_body import bounded_body
 from trunkline.telemetry import get_logger, metrics
 from trunkline.telephony.callbacks import CallbackKeys, verify_callback
 from trunkline.telephony.carrier import (
@@ -65,7 +66,7 @@ class Reader:
             carrier = self._carriers.get(tag.carrier, tag.account)
         except CarrierConfigError:
             return _refuse(_label(tag.carrier), "no_account", 403)
-        body = await _bounded_body(request)
+        body = await bounded_body(request, BODY_MAX_BYTES)
         if body is None:
             return _refuse(carrier.name, "too_large", 413)
         return self._believe(carrier, tag, request, urls, body)
@@ -103,15 +104,6 @@ class Reader:
                 return _refuse(carrier.name, "unreadable", 202)
             case CallEvent():
                 return Heard(carrier, tag, result, url.partition("/webhooks/")[0])
-
-
-async def _bounded_body(request: Request) -> bytes | None:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > BODY_MAX_BYTES:
-            return None
-    return bytes(body)
 
 
 @cache
