@@ -9,9 +9,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from trunkline.bus import channels, connection, doorbell, epoch, schedule
+from trunkline.bus import channels, connection, epoch, schedule
 from trunkline.bus.channels import Configuration
 from trunkline.bus.connection import Bus
+from trunkline.bus.doorbell import Bell
 from trunkline.bus.keys import Keys
 from trunkline.bus.probe import server_time_s
 from trunkline.bus.schedule import GiveBack, Return
@@ -248,10 +249,33 @@ async def test_pools_without_a_free_channel_do_not_stand_before_those_that_have_
 
 
 async def test_the_bell_rings_for_new_work(bus: Bus) -> None:
-    assert await doorbell.wait(bus, 1.0) is True, "the new epoch"
+    bell = Bell(bus)
+    assert await bell.wait(1.0) is True, "the new epoch"
     await schedule.add(bus, [entry()])
-    assert await doorbell.wait(bus, 1.0) is True
-    assert await doorbell.wait(bus, 0.01) is False
+    assert await bell.wait(1.0) is True
+    assert await bell.wait(0.01) is False
+    await bell.close()
+
+
+async def test_a_ring_between_two_waits_is_heard_by_the_second(bus: Bus) -> None:
+    bell = Bell(bus)
+    while await bell.wait(0.01):
+        pass
+    await schedule.add(bus, [entry()])
+    assert await bell.wait(1.0) is True
+    await bell.close()
+
+
+async def test_a_bell_that_cannot_be_heard_says_so_and_is_heard_again_later(bus: Bus) -> None:
+    bell = Bell(bus)
+    while await bell.wait(0.01):
+        pass
+    await bus.blocking.aclose()  # a broken connection, at one server and in a cluster
+    with pytest.raises(BusUnavailable):
+        await bell.wait(5.0)
+    await schedule.add(bus, [entry()])
+    assert await bell.wait(5.0) is True
+    await bell.close()
 
 
 async def test_a_burst_of_callers_shares_the_way(bus: Bus) -> None:

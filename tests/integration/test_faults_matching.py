@@ -11,8 +11,9 @@ from uuid import UUID
 
 import pytest
 
-from trunkline.bus import channels, doorbell, epoch, schedule
+from trunkline.bus import channels, epoch, schedule
 from trunkline.bus.channels import Configuration
+from trunkline.bus.doorbell import Bell
 from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.loops import rebuilder as rebuilder_module
 from trunkline.loops.loader import load
@@ -199,9 +200,11 @@ async def test_race_2_14_a_bell_that_somebody_took_and_died_with_costs_a_wait_an
 ) -> None:
     await stage.dialing.lead()
     await stage.loader.run_once()
-    assert await doorbell.wait(stage.bus, 1.0), "whoever took it is dead"
-    while await doorbell.wait(stage.bus, 0.01):
+    dead = Bell(stage.bus)
+    assert await dead.wait(1.0), "whoever took it is dead"
+    while await dead.wait(0.01):
         pass
+    await dead.close()
     await stage.dialer.wait()  # returns by itself, though nobody rings
     assert await stage.dialer.run_once() == 1
 

@@ -17,8 +17,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from trunkline.bus import doorbell, epoch, schedule
+from trunkline.bus import epoch, schedule
 from trunkline.bus.connection import Bus
+from trunkline.bus.doorbell import Bell
 from trunkline.clock import Clock
 from trunkline.crashpoint import crash_point
 from trunkline.dispatch.batches import Ask, Batches
@@ -77,6 +78,7 @@ class Dialer(Loop):
             database, bus, clock, sender, identity, rules, self._offset, ask, self._without_valkey.set_aside
         )
         self._running: set[asyncio.Task[int]] = set()
+        self._bell = Bell(bus)
         self._next_in_s: float | None = None
         self._is_without_valkey = False
 
@@ -105,11 +107,12 @@ class Dialer(Loop):
         if timeout_s <= 0:
             return
         try:
-            await doorbell.wait(self._bus, timeout_s)
+            await self._bell.wait(timeout_s)
         except BusUnavailable:
             await self.pause(timeout_s)
 
     async def drain(self) -> None:
+        await self._bell.close()
         if self._running:
             await asyncio.wait(self._running)
         await self._batches.drain()

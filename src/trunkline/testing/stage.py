@@ -139,7 +139,6 @@ class Stage:
     hang_ups: HangUps
     ended_calls: list[str]
     _dialers: list[Dialer] = field(default_factory=list)
-    _senders: list[Sender] = field(default_factory=list)
 
     @property
     def database(self) -> Database:
@@ -184,7 +183,6 @@ class Stage:
             ask,
         )
         self._dialers.append(dialer)
-        self._senders.append(sender)
         return dialer
 
     @property
@@ -322,6 +320,6 @@ async def open_stage(
         try:
             yield stage
         finally:
-            await asyncio.gather(*(sender.drain() for sender in stage._senders))
+            await asyncio.gather(*(dialer.drain() for dialer in stage._dialers))
             await inbox.aclose()
             await bus.close()
