@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, parse_qsl
 from uuid import uuid4
 
 import aiohttp
@@ -13,9 +13,11 @@ import pytest
 from twilio.request_validator import RequestValidator  # type: ignore[import-untyped]
 
 from trunkline.telephony import twiml
+from trunkline.telephony.callbacks import SEND_AGAIN
 from trunkline.telephony.simulator import Behaviour, Faults, SimulatedAccount, Simulator, SimulatorConfig
 from trunkline.telephony.simulator.pace import CATCH_UP_S
 from trunkline.telephony.simulator.receiver import Receiver
+from trunkline.telephony.twilio_signature import verified_fields
 
 ACCOUNT = SimulatedAccount()
 FROM = "+15005559901"
@@ -273,6 +275,23 @@ async def test_a_refused_webhook_is_sent_again_as_its_url_asks(fragment: str, tr
         await r.create("+15005551301", fragment)
         await r.simulator.idle()
         assert [hook["CallStatus"] for hook in r.webhooks()].count("failed") == tries
+
+
+async def test_the_orders_in_a_urls_fragment_are_neither_sent_nor_signed() -> None:
+    """As Twilio does with connection overrides: the judge and we agree on the URL that is seen."""
+    async with rig() as r:
+        await r.create("+15005551000", SEND_AGAIN)
+        await r.simulator.idle()
+        seen = [request for request in r.receiver.requests if "/status" in request.url]
+        assert len(seen) == 4
+        judge = RequestValidator(ACCOUNT.auth_token)
+        for request in seen:
+            fields = dict(parse_qsl(request.body.decode(), keep_blank_values=True))
+            proof = request.headers["x-twilio-signature"]
+            assert "#" not in request.url
+            assert judge.validate(request.url, fields, proof)
+            assert not judge.validate(request.url + SEND_AGAIN, fields, proof)
+            assert verified_fields(request, [ACCOUNT.auth_token]) is not None
 
 
 async def test_a_late_webhook_dies_with_the_simulator() -> None:

@@ -22,7 +22,8 @@ __all__ = [
 ]  # fmt: skip
 
 # Orders to Twilio and Plivo, in the fragment of a URL, which is neither sent nor signed: try again five times, whatever
-# went wrong. By themselves they try once more, and only if they could not connect: a 503 of ours would be lost.
+# went wrong. By themselves they try once more, and only if they could not connect: a 503 of ours would be lost. Twilio
+# ends its tries after 15 s in all; what is lost then is found by the checker.
 SEND_AGAIN = "#rc=5&rp=all"
 # The secret also encrypts and signs elsewhere: each use has its own derived key.
 _PURPOSE = b"trunkline callback url 1"
