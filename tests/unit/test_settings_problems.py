@@ -1,10 +1,15 @@
 """Wrong settings are told all at once, with the variable, its value and what is allowed."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+import trunkline
 from trunkline.errors import TrunklineError
 from trunkline.settings import Problem, SettingsError, load_settings
-from trunkline.settings.typos import distance
+from trunkline.settings.reading import VARIABLES
+from trunkline.settings.typos import distance, warnings_about
 
 DIRECT = "postgresql://db/calls"
 
@@ -162,3 +167,10 @@ def test_distance_counts_single_edits() -> None:
     assert distance("kitten", "sitting") == 3
     assert distance("same", "same") == 0
     assert distance("", "abc") == 3
+
+
+def test_no_variable_that_the_platform_itself_reads_is_taken_for_a_mistake() -> None:
+    sources = Path(trunkline.__file__).parent.rglob("*.py")
+    read = {name for path in sources for name in re.findall(r'"(TRUNKLINE_[A-Z_]+)"', path.read_text())}
+    assert read >= {"TRUNKLINE_API_URL", "TRUNKLINE_API_KEY", "TRUNKLINE_ROLES"}
+    assert list(warnings_about(read, VARIABLES)) == []

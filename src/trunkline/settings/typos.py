@@ -3,10 +3,13 @@
 import re
 from collections.abc import Collection, Iterable, Iterator
 
-# Read by the crash points of `trunkline.crashpoint`, in tests only; and by commands that talk to the API.
+# Read by the crash points of `trunkline.crashpoint`, in tests only; by commands that talk to the API, and by agents.
 _READ_ELSEWHERE = frozenset(
-    {"TRUNKLINE_TESTING", "TRUNKLINE_CRASH_AT", "TRUNKLINE_STOP_AT", "TRUNKLINE_URL", "TRUNKLINE_API_KEY"}
-)
+    {
+        "TRUNKLINE_TESTING", "TRUNKLINE_CRASH_AT", "TRUNKLINE_STOP_AT", "TRUNKLINE_URL", "TRUNKLINE_API_URL",
+        "TRUNKLINE_API_KEY",
+    }
+)  # fmt: skip
 # Kubernetes adds these for a Service that is called trunkline.
 _SERVICE_LINK = re.compile(r"TRUNKLINE_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT\w*|PORT(?:_\d+_\w+)?)")
 
