@@ -88,6 +88,21 @@ async def test_numbers_are_imported_once_and_called_from(world: World) -> None:
     assert busy.stdout.splitlines()[-1] == "NO_ANSWER (BUSY)"
 
 
+async def test_a_number_that_another_carrier_dials_from_is_said_to_stay_there(world: World) -> None:
+    await add_twilio(world)
+    await trunkline(world, "numbers", "import", "twilio", "--number", "+14155550100")
+    plivo = world.carrier.config.account("plivo")
+    options = ["--auth-id", plivo.sid, "--auth-token", plivo.auth_token, "--base-url", world.carrier.base_url]
+    await trunkline(world, "accounts", "add", "plivo", *options)
+    told = await trunkline(world, "numbers", "--json", "import", "plivo")
+    assert [(row["e164"], row["result"], row["carrier"]) for row in json.loads(told.stdout)["items"]] == [
+        ("+14155550100", "known", "twilio"),
+        ("+14155550101", "imported", "plivo"),
+    ]
+    shown = await trunkline(world, "numbers", "import", "plivo")
+    assert "another account dials from stay with it" in shown.stdout
+
+
 async def test_numbers_of_an_account_that_is_not_there_cannot_be_imported(world: World) -> None:
     result = await trunkline(world, "numbers", "import", "plivo")
     assert "no plivo account named 'default'" in str(result.exception)

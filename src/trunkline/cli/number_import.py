@@ -34,6 +34,8 @@ def import_numbers(
     remote.show({"items": rows}, _ROW)
     if not remote.as_json and not rows:
         out.print(f"{carrier} lists no such number.")
+    if not remote.as_json and any((row["carrier"], row["account"]) != (carrier, account) for row in rows):
+        out.print("Numbers that another account dials from stay with it: remove them there first.")
 
 
 async def _import(
@@ -52,5 +54,11 @@ async def _take(api: Transport, number: dict[str, Any]) -> dict[str, Any]:
     except ApiError as error:
         if error.code != "already_exists":
             raise
-        return number | {"result": "known"}
+        return await _known(api, number["e164"]) | {"result": "known"}
     return number | {"result": "imported"}
+
+
+async def _known(api: Transport, e164: str) -> dict[str, Any]:
+    """As it is: perhaps in another pool, or another account's."""
+    page = await api.get(f"{ROOT}/numbers", {"e164": e164})
+    return dict(page["items"][0]) if page["items"] else {"e164": e164, "carrier": "", "account": ""}

@@ -172,9 +172,9 @@ async def get(tx: Connection, tenant: Tenant, number_id: UUID) -> Number | None:
 
 
 async def list_numbers(
-    tx: Connection, tenant: Tenant, *, pool_id: str | None, after: UUID, limit: int
+    tx: Connection, tenant: Tenant, *, pool_id: str | None, e164: str | None = None, after: UUID, limit: int
 ) -> list[Number]:
-    rows = await tx.fetch(_LIST, tenant.reseller_id, tenant.merchant_id, after, pool_id, limit)
+    rows = await tx.fetch(_LIST, tenant.reseller_id, tenant.merchant_id, after, pool_id, limit, e164)
     return [pick(Number, row) for row in rows]
 
 

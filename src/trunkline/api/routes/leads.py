@@ -215,11 +215,11 @@ async def bring(api: Api, lead_ids: Sequence[UUID]) -> None:
         log.warning("leads.not_scheduled", count=len(lead_ids), reason=f"{type(error).__name__}: {error}")
 
 
-def e164(text: str | None) -> str | None:
+def e164(text: str | None, field: str = "phone") -> str | None:
     """The + of a query string arrives as a space when a client does not escape it."""
     if text is None:
         return None
     phone = phones.to_e164(f"+{text.strip().removeprefix('+')}", None)
     if isinstance(phone, phones.BadPhone):
-        raise invalid(FieldProblem("phone", phone.error))
+        raise invalid(FieldProblem(field, phone.error))
     return phone

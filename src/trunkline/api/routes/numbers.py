@@ -19,6 +19,7 @@ from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, Body,
 from trunkline.api.ownership import record
 from trunkline.api.paging import FIRST_ID, Cursors, Page, PageOut, PageQuery
 from trunkline.api.principal import Principal
+from trunkline.api.routes.leads import e164
 from trunkline.leads import phones
 from trunkline.leads.ingest import FieldProblem, ObjectId, Text
 from trunkline.model import new_id
@@ -99,6 +100,9 @@ class RemovalQuery(BaseModel):
 
 class NumberQuery(PageQuery):
     pool: ObjectId | None = Field(None, description="Only the numbers of this pool.")
+    e164: Text | None = Field(
+        None, min_length=1, max_length=phones.TEXT_MAX, description="Only this number; a missing + is added."
+    )
 
 
 @router.post("", status_code=201, response_model=NumberOut, responses=WRITE_ERRORS, summary="Add a number")
@@ -121,7 +125,12 @@ async def list_numbers(query: Annotated[NumberQuery, Query()], who: ReadKey, api
     after = cursors.start_id(FIRST_ID)
     async with api.store.reading() as connection:
         rows = await numbers.list_numbers(
-            connection, who.tenant, pool_id=query.pool, after=after, limit=cursors.fetch_limit
+            connection,
+            who.tenant,
+            pool_id=query.pool,
+            e164=e164(query.e164, "e164"),
+            after=after,
+            limit=cursors.fetch_limit,
         )
     return cursors.page([_shown(number, who) for number in rows], lambda number: number.id)
 
