@@ -2,9 +2,13 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from trunkline.bus.connection import Bus, connect
+from trunkline.bus.keys import Keys
+from trunkline.store.database import Database
+from trunkline.store.database import connect as connect_database
 from trunkline.telephony.carriers import CARRIERS
 from trunkline.testing.carriers import TRAITS, Line, open_line
-from trunkline.testing.kube import KubeServer
+from trunkline.testing.kube import Cluster, KubeServer
 from trunkline.testing.servers import Background
 
 assert set(TRAITS) == set(CARRIERS), "a carrier that is not in the suite"
@@ -29,3 +33,25 @@ def kube_server(_background: Background, tmp_path_factory: pytest.TempPathFactor
     """A real API server, once for all that ask for it."""
     with _background.opened(KubeServer(tmp_path_factory.mktemp("kube"))) as server:
         yield server
+
+
+@pytest.fixture
+async def bus(redis_url: str, key_prefix: str) -> AsyncIterator[Bus]:
+    bus = connect(redis_url, Keys(prefix=key_prefix))
+    yield bus
+    await bus.close()
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    database = await connect_database(database_url, pool_size=2)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def cluster(kube_server: KubeServer, key_prefix: str) -> AsyncIterator[Cluster]:
+    cluster = Cluster(kube_server, key_prefix)
+    await cluster.open()
+    yield cluster
+    await cluster.close()

@@ -7,8 +7,7 @@ from typing import Protocol
 import pytest
 
 from trunkline.app import Platform
-from trunkline.bus.connection import Bus, connect
-from trunkline.bus.keys import Keys
+from trunkline.bus.connection import Bus
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.clock import SystemClock
 from trunkline.loops.leader import LeaseTimes
@@ -28,9 +27,8 @@ from trunkline.router.streams import StreamKeys
 from trunkline.settings import load_settings
 from trunkline.settings.tiers import parse_tiers
 from trunkline.store.database import Database
-from trunkline.store.database import connect as connect_database
 from trunkline.testing import kube
-from trunkline.testing.kube import Cluster, KubeServer
+from trunkline.testing.kube import Cluster
 from trunkline.testing.proxy import TcpProxy
 from trunkline.testing.router_world import RouterWorld
 from trunkline.testing.waiting import eventually
@@ -151,28 +149,6 @@ class Stage:
         for pod in pods:
             await self.land.add(pod)
         await self.until_available(*pods)
-
-
-@pytest.fixture
-async def bus(redis_url: str, key_prefix: str) -> AsyncIterator[Bus]:
-    bus = connect(redis_url, Keys(prefix=key_prefix))
-    yield bus
-    await bus.close()
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    database = await connect_database(database_url, pool_size=2)
-    yield database
-    await database.close()
-
-
-@pytest.fixture
-async def cluster(kube_server: KubeServer, key_prefix: str) -> AsyncIterator[Cluster]:
-    cluster = Cluster(kube_server, key_prefix)
-    await cluster.open()
-    yield cluster
-    await cluster.close()
 
 
 @pytest.fixture(params=["heartbeat", pytest.param("kubernetes", marks=NO_CLUSTER)])

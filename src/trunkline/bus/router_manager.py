@@ -97,16 +97,18 @@ class OpenCall:
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """`is_taken` False: somebody newer leads. `must_rebuild`: this memory is new, and nobody has rebuilt it yet."""
+    """`is_taken` False: somebody newer leads. `must_rebuild`: this memory is new, and nobody has rebuilt it yet.
+    `age_s`: since when it is; for ever, if nothing was allocated before it."""
 
     is_taken: bool
     epoch: str
     must_rebuild: bool
+    age_s: float
 
 
 async def lead(bus: Runner, keys: RouterKeys, term: int) -> Lead:
-    taken, epoch, rebuild = await run(bus, keys, _LEAD, term)
-    return Lead(bool(taken), epoch, bool(rebuild))
+    taken, epoch, rebuild, age_ms = await run(bus, keys, _LEAD, term)
+    return Lead(bool(taken), epoch, bool(rebuild), age_ms / 1000)
 
 
 async def silent(

@@ -98,7 +98,7 @@ class PoolManager(Loop):
         if self._term is None or (self._term.epoch, self._term.number) != (lead.epoch, number):
             self._term = Term(self._bus, self._keys, lead.epoch, number)
             self._reconcile_at_s = self._recover_at_s = self._look_at_s = 0.0
-            self._believe_at_s = self._clock.monotonic_s() + self._config.settle_s
+            self._believe_at_s = self._clock.monotonic_s() + max(0.0, self._config.settle_s - lead.age_s)
         try:
             return await self._manage(self._term, must_rebuild=lead.must_rebuild)
         except TermLost as lost:
@@ -133,8 +133,10 @@ class PoolManager(Loop):
         except UNAVAILABLE as error:
             # Pods' heartbeats tell who is busy; their tiers they get anew. When Postgres is back it is done.
             log.error("router.rebuild_without_journal", error=str(error))
+            self._believe_at_s = float("inf")
             return
-        self._believe_at_s = self._clock.monotonic_s() + (0 if kept.is_new else self._config.settle_s)
+        now_s = self._clock.monotonic_s()
+        self._believe_at_s = min(self._believe_at_s, now_s if kept.is_new else now_s + self._config.settle_s)
         if kept.is_new:
             await term.settled()
         await term.bury(kept.ended)

@@ -137,12 +137,14 @@ class Cluster:
         answer = await self.api.request("POST", "/api/v1/namespaces", body=body)
         assert answer.status in (201, 409), answer
 
-    async def create(self, name: str, *, version: str = "1", is_ready: bool = True) -> str:
+    async def create(
+        self, name: str, *, version: str = "1", is_ready: bool = True, app: str = "voice-agent"
+    ) -> str:
         """A pod that runs; returns its uid."""
         body = {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name, "labels": {"app": "voice-agent", "version": version}},
+            "metadata": {"name": name, "labels": {"app": app, "version": version}},
             "spec": {
                 "containers": [{"name": "agent", "image": "agent", "ports": [{"containerPort": 8080}]}],
                 # No kubelet will ever confirm a deletion.

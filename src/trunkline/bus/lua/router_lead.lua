@@ -4,10 +4,10 @@
 --
 -- KEYS[1] epoch
 -- ARGV[1] key prefix  ARGV[2] id of a new epoch  ARGV[3] term
--- -> {1 taken or kept, 0 somebody newer leads; epoch id; 1 if this epoch has to be rebuilt}
+-- -> {1 taken or kept, 0 somebody newer leads; epoch id; 1 if this epoch has to be rebuilt; its age in ms}
 -- @include router
-local id = epoch()
+local id, began_ms = epoch()
 local known, rebuilt = unpack(redis.call('HMGET', KEYS[1], 'term', 'rebuilt'))
-if known and tonumber(known) > tonumber(ARGV[3]) then return {0, id, 0} end
+if known and tonumber(known) > tonumber(ARGV[3]) then return {0, id, 0, 0} end
 redis.call('HSET', KEYS[1], 'term', ARGV[3])
-return {1, id, rebuilt and 0 or 1}
+return {1, id, rebuilt and 0 or 1, now_ms - began_ms}
