@@ -26,7 +26,9 @@ NOBODY = {
         ("lead_id", "campaign_id", "reminder_id", "number_id", "job_id"),
         "01900000-0000-7000-8000-000000000001",
     ),
-    **{"name": "agent-0", "kind": "call", "key": "nothing"},
+    "name": "agent-0",
+    "kind": "call",
+    "key": "nothing",
 }
 _NO_LEADER = """
 INSERT INTO alarms (id, name, severity) VALUES (gen_random_uuid(), 'no_leader', 'page');

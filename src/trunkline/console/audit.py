@@ -2,10 +2,13 @@
 
 from datetime import UTC, datetime, time, timedelta
 
+from trunkline.console import people
 from trunkline.console.asking import Refused
 from trunkline.console.visits import Shown, Visit
 
 PAGE = 100
+# Where that can be looked at which a line is about, by the first word of its action.
+PAGES = {"lead": "/leads/", "campaign": "/campaigns/", "reminder": "/reminders/", "number": "/numbers/"}
 
 
 async def show(visit: Visit) -> Shown:
@@ -23,8 +26,17 @@ async def show(visit: Visit) -> Shown:
             "limit": PAGE,
         },
     )
+    today = datetime.now(UTC).date()
     return Shown(
-        "audit.html", {"lines": found["items"], "next_cursor": found["next_cursor"], "filters": filters}
+        "audit.html",
+        {
+            "lines": found["items"],
+            "next_cursor": found["next_cursor"],
+            "filters": filters,
+            "days": {"Today": today.isoformat(), "Yesterday": (today - timedelta(days=1)).isoformat()},
+            "names": await people.names(visit),
+            "pages": PAGES,
+        },
     )
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from trunkline.console import people
 from trunkline.console.asking import Refused, segment
 from trunkline.console.visits import Done, Shown, Visit, back
 
@@ -14,6 +15,7 @@ async def show(visit: Visit) -> Shown:
     stops = await visit.api.get("/controls", {"limit": LISTED})
     flags = await visit.api.get("/flags", {"limit": LISTED})
     alarms = await visit.api.get("/alarms", {"limit": LISTED})
+    merchants = await visit.api.get("/merchants", {"limit": LISTED})
     return Shown(
         "control.html",
         {
@@ -21,6 +23,8 @@ async def show(visit: Visit) -> Shown:
             "flags": flags["items"],
             "alarms": alarms["items"],
             "scopes": SCOPES if visit.who.tenant.is_platform else SCOPES[2:],
+            "names": await people.names(visit),
+            "merchants": merchants["items"],
             "wanted": {name: visit.given(name) for name in ("scope", "subject")},
             "may_act": visit.may(),
             "is_platform": visit.who.tenant.is_platform,

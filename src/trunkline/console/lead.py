@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from trunkline.console import words
+from trunkline.console import people, words
 from trunkline.console.asking import segment
 from trunkline.console.visits import Done, Shown, Visit, at, back
 
@@ -23,7 +23,9 @@ async def show(visit: Visit) -> Shown:
             "story": list(story(lead)),
             "learnt": list(learnt(lead)),
             "facts": dict(facts(lead)),
+            "names": await people.names(visit),
             "may_act": visit.may("leads"),
+            "may_stop": visit.may(),
         },
     )
 

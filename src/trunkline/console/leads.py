@@ -31,6 +31,7 @@ async def show(visit: Visit) -> Shown:
             "statuses": [status.value for status in LeadStatus],
             "problem": problem,
             "may_act": visit.may("leads"),
+            "may_stop": visit.may(),
         },
     )
 

@@ -1,0 +1,116 @@
+"""A newcomer, who has seen the console never before: five questions, answered from the overview on by what can be seen.
+
+Nobody here types an address. Whoever has to know one has not found the answer in the console.
+"""
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from trunkline.testing.console_world import Site, park
+
+_HOLD = """
+INSERT INTO attempts (id, lead_id, attempt_no, reseller_id, merchant_id, number_id, channel_no, carrier, account,
+                      to_phone, from_phone, state, carrier_call_id, dialer, lead_due_at, answered_at)
+SELECT gen_random_uuid(), $1::uuid, 1, 'a', 'a1', $2::uuid, 3, 'twilio', 'default', '+14155550123', '+14155550100',
+       'answered', 'CA-of-the-third', 'test', now(), now()
+RETURNING id
+"""
+_YESTERDAY = """
+INSERT INTO audit_log (at, actor, action, subject, reason)
+SELECT now() - interval '1 day', 'key:' || id, 'number.changed', '+14155550100', 'the carrier asked us to'
+FROM api_keys WHERE name = $1
+RETURNING actor
+"""
+
+
+@pytest.fixture(scope="module")
+def lead(site: Site) -> dict[str, str]:
+    """One that waits, of a merchant that nobody has stopped yet."""
+    made = site.make_lead("a2", "order-17", phone="+14155550177")
+    return {name: str(made[name]) for name in ("id", "phone")}
+
+
+@pytest.fixture(scope="module")
+def call(site: Site) -> str:
+    """On the third channel of a number, with a pod."""
+    lead_id = site.make_lead("a1", "on-the-line", phone="+14155550123")["id"]
+    site.ask(_HOLD, lead_id, site.world.api.numbers["a1-pool"])
+    site.ask("UPDATE leads SET status = 'PROCESSING', attempt_count = 1 WHERE id = $1::uuid", lead_id)
+    site.background.run(park(site.world.api, "agent-0", "CA-of-the-third"))
+    return "CA-of-the-third"
+
+
+def goes_to(page: Page, name: str) -> None:
+    page.get_by_role("navigation", name="Console").get_by_role("link", name=name).click()
+    expect(page.get_by_role("heading", level=1, name=name)).to_be_visible()
+
+
+def finds(page: Page, words: str) -> None:
+    page.get_by_role("searchbox", name="Find a lead").first.fill(words)
+    page.keyboard.press("Enter")
+    page.locator("#live tbody").get_by_role("link", name="…").first.click()
+
+
+@pytest.mark.parametrize("words", ["+14155550177", "order-17"])
+def test_why_has_this_lead_not_been_called(page: Page, lead: dict[str, str], words: str) -> None:
+    finds(page, words)
+    expect(page.get_by_role("heading", level=1)).to_contain_text(lead["phone"])
+    why = page.locator(".why")
+    expect(why).to_contain_text("Every gate")
+    expect(why.get_by_role("heading", level=2)).not_to_have_text("")
+
+
+def test_who_holds_the_third_channel_of_a_number(page: Page, site: Site, call: str) -> None:
+    goes_to(page, "Numbers")
+    e164 = site.ask("SELECT e164 FROM numbers WHERE id = $1::uuid", site.world.api.numbers["a1-pool"])
+    page.get_by_role("link", name=e164).click()
+    third = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="3", exact=True))
+    expect(third).to_contain_text("+14155550123")
+    third.get_by_role("link", name="…").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("+14155550123")
+
+
+def test_which_pod_has_a_call(page: Page, call: str) -> None:
+    goes_to(page, "Pods")
+    page.get_by_label("Which pod has the call").fill(call)
+    page.get_by_role("button", name="Find").click()
+    expect(page.get_by_role("status").filter(has_text=call)).to_contain_text("agent-0")
+    page.get_by_role("status").get_by_role("link", name="agent-0").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("agent-0")
+    expect(page.get_by_text(call)).to_be_visible()
+
+
+def test_a_call_that_is_looked_for_among_leads_is_found_too(page: Page, call: str) -> None:
+    page.get_by_role("searchbox", name="Find a lead").first.fill(call)
+    page.keyboard.press("Enter")
+    page.get_by_role("link", name="which pod has it").click()
+    expect(page.get_by_role("status").filter(has_text=call)).to_contain_text("agent-0")
+
+
+def test_what_was_done_by_whom_yesterday(page: Page, site: Site) -> None:
+    site.background.run(site.world.api.make_key("admin", name="night shift"))
+    actor = site.ask(_YESTERDAY, "night shift")
+    goes_to(page, "Audit log")
+    page.get_by_role("link", name="Yesterday").click()
+    line = page.locator("tbody tr")
+    expect(line).to_have_count(1)
+    expect(line).to_contain_text("number.changed")
+    expect(line).to_contain_text("the carrier asked us to")
+    line.get_by_role("link", name="night shift").click()
+    expect(page.get_by_label("Who", exact=True)).to_have_value(actor)
+    expect(page.locator("tbody tr")).to_have_count(1)
+
+
+def test_one_merchant_is_stopped_and_its_leads_say_so(page: Page, site: Site, lead: dict[str, str]) -> None:
+    page.get_by_role("link", name="Stop a2…").click()
+    expect(page.get_by_label("Which")).to_have_value("a2")
+    stop = page.get_by_role("region", name="Stop something")
+    stop.get_by_label("Reason").fill("complaints about the prompt")
+    stop.get_by_role("button", name="Stop").click()
+    expect(page.locator(".said.done")).to_contain_text("a2 is stopped")
+    assert site.ask("SELECT reason FROM controls WHERE scope = 'merchant' AND subject = 'a2'") == (
+        "complaints about the prompt"
+    )
+    assert site.ask("SELECT count(*) FROM controls") == 1, "nobody else is stopped"
+    finds(page, lead["phone"])
+    expect(page.locator(".why")).to_contain_text("complaints about the prompt")
