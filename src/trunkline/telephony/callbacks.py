@@ -13,12 +13,12 @@ from typing import get_args
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 from uuid import UUID
 
-from trunkline.telephony.carrier import DEFAULT_ACCOUNT, CallbackKind, CallbackTag, Forged
+from trunkline.telephony.carrier import DEFAULT_ACCOUNT, CallbackKind, CallbackTag, Forged, WebhookRequest
 from trunkline.telephony.forms import read_form
 
 __all__ = [
     "SEND_AGAIN", "CallbackKeys", "CallbackTag", "attempt_in", "basic_password", "callback_url", "signed_attempt",
-    "verified_attempt", "verify_callback",
+    "tag_of", "verified_attempt", "verify_callback",
 ]  # fmt: skip
 
 # Orders to Twilio and Plivo, in the fragment of a URL, which is neither sent nor signed: try again five times, whatever
@@ -80,6 +80,15 @@ def verify_callback(url: str, keys: CallbackKeys) -> CallbackTag | Forged:
     tag = CallbackTag(path[-2], _KINDS[path[-1]], attempt_id, account)
     if not _signed_by_any(keys, named["sig"][0], tag):
         return Forged("callback signature wrong")
+    return tag
+
+
+def tag_of(request: WebhookRequest, keys: CallbackKeys, carrier: str) -> CallbackTag | Forged:
+    """What the URL of a webhook says, verified here unless the caller has done so. A URL made for one carrier is no
+    proof to another."""
+    tag = request.tag or verify_callback(request.url, keys)
+    if isinstance(tag, CallbackTag) and tag.carrier != carrier:
+        return Forged("callback of another carrier")
     return tag
 
 

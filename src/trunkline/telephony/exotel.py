@@ -16,8 +16,8 @@ from trunkline.telephony.callbacks import (
     CallbackKeys,
     basic_password,
     signed_attempt,
+    tag_of,
     verified_attempt,
-    verify_callback,
 )
 from trunkline.telephony.carrier import (
     DEFAULT_ACCOUNT,
@@ -168,11 +168,9 @@ class Exotel:
         return NumbersPage(numbers, urlsplit(following).query if following else None)
 
     def parse_webhook(self, request: WebhookRequest) -> WebhookResult:
-        tag = request.tag or verify_callback(request.url, self._callback_keys)
+        tag = tag_of(request, self._callback_keys, self.name)
         if isinstance(tag, Forged):
             return tag
-        if tag.carrier != self.name:
-            return Forged("callback of another carrier")
         if not self._is_password_right(request):
             return Forged("password missing or wrong", status=401)
         fields = _fields(request)

@@ -9,7 +9,7 @@ import msgspec
 
 from trunkline.clock import Clock, SystemClock
 from trunkline.telephony import plivo_xml
-from trunkline.telephony.callbacks import SEND_AGAIN, CallbackKeys, verify_callback
+from trunkline.telephony.callbacks import SEND_AGAIN, CallbackKeys, tag_of
 from trunkline.telephony.carrier import (
     Accepted,
     AlreadyOver,
@@ -140,11 +140,9 @@ class Plivo:
         fields = verified_fields(request, self._auth_tokens)
         if fields is None:
             return Forged("carrier signature wrong")
-        tag = request.tag or verify_callback(request.url, self._callback_keys)
+        tag = tag_of(request, self._callback_keys, self.name)
         if isinstance(tag, Forged):
             return tag
-        if tag.carrier != self.name:
-            return Forged("callback of another carrier")
         return accept_event(read_event(dict(fields), tag), tag, self._clock.now())
 
     def entry_url(self, url: str) -> str:

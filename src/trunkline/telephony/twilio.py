@@ -6,7 +6,7 @@ from urllib.parse import quote, urlencode
 
 from trunkline.clock import Clock, SystemClock
 from trunkline.telephony import twiml
-from trunkline.telephony.callbacks import SEND_AGAIN, CallbackKeys, verify_callback
+from trunkline.telephony.callbacks import SEND_AGAIN, CallbackKeys, tag_of
 from trunkline.telephony.carrier import (
     Accepted,
     AlreadyOver,
@@ -136,11 +136,9 @@ class Twilio:
         fields = verified_fields(request, self._auth_tokens)
         if fields is None:
             return Forged("carrier signature wrong")
-        tag = request.tag or verify_callback(request.url, self._callback_keys)
+        tag = tag_of(request, self._callback_keys, self.name)
         if isinstance(tag, Forged):
             return tag
-        if tag.carrier != self.name:
-            return Forged("callback of another carrier")
         return self._read(dict(fields), request, tag)
 
     def entry_url(self, url: str) -> str:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import msgspec
 
 from trunkline.clock import Clock, SystemClock
-from trunkline.telephony.callbacks import CallbackKeys, verify_callback
+from trunkline.telephony.callbacks import CallbackKeys, tag_of
 from trunkline.telephony.carrier import (
     Accepted,
     AlreadyOver,
@@ -159,11 +159,9 @@ class Vapi:
         only_hmac = bool(self._credential_id)
         if not is_verified(request, self._webhook_secrets, self._clock.now(), only_hmac=only_hmac):
             return Forged("carrier signature wrong or stale")
-        tag = request.tag or verify_callback(request.url, self._callback_keys)
+        tag = tag_of(request, self._callback_keys, self.name)
         if isinstance(tag, Forged):
             return tag
-        if tag.carrier != self.name:
-            return Forged("callback of another carrier")
         return accept_event(read_event(request.body, tag, self._base_url), tag, self._clock.now())
 
     def entry_url(self, url: str) -> str:
