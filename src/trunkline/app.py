@@ -53,7 +53,7 @@ class Platform:
         self.routing = Routing(ground, self.way_in)
         self.steering = Steering(ground)
         self.dialing = Dialing(ground, self.way_in, self.routing, self.steering)
-        self.following = Following(ground)
+        self.following = Following(ground, self.way_in)
         self.call_worker = call_worker(ground, self.routing, self.dialing, self.following)
         self.keeping = Keeping(ground, self.way_in, self.steering, self.dialing, self.following)
         self.face = Face(ground, self.way_in, self.routing, self.dialing, self.following, self.keeping)

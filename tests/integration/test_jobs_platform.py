@@ -21,7 +21,7 @@ from trunkline.jobs import Failed, Outbox
 from trunkline.jobs.platform import signing, webhooks
 from trunkline.jobs.platform.addresses import PublicResolver
 from trunkline.jobs.platform.catalogue import PlatformParts, job_files, known_types, platform_registry
-from trunkline.jobs.platform.enrichment import CallSource, Enricher, Wanted, request_enrichment
+from trunkline.jobs.platform.enrichment import Authorize, CallSource, Enricher, Wanted, request_enrichment
 from trunkline.jobs.platform.exports import EXPORT, Export
 from trunkline.jobs.platform.outgoing import Outgoing
 from trunkline.jobs.platform.sealing import Sealer
@@ -91,11 +91,16 @@ SEALER = Sealer.from_secrets(["s" * 32])
 
 @asynccontextmanager
 async def working(
-    world: JobWorld, folder: Path, *, outgoing: Outgoing | None = None, enricher: Enricher | None = None
+    world: JobWorld,
+    folder: Path,
+    *,
+    outgoing: Outgoing | None = None,
+    enricher: Enricher | None = None,
+    authorize: Authorize | None = None,
 ) -> AsyncIterator[None]:
     outgoing = outgoing or Outgoing(allow_insecure=True)
     parts = PlatformParts(
-        world.database, SEALER, outgoing, SystemClock(), job_files(folder), outbox(world), enricher
+        world.database, SEALER, outgoing, SystemClock(), job_files(folder), outbox(world), enricher, authorize
     )
     async with world.service(registry=platform_registry(parts)):
         yield
@@ -393,6 +398,37 @@ async def test_a_recording_that_is_not_there_yet_is_asked_for_again(
     async with working(world, tmp_path):
         [done] = await world.ended(job.id)
     assert (done.outcome, done.attempt_count) == ("succeeded", 2)
+
+
+async def test_a_carrier_may_send_on_and_only_its_own_host_sees_the_credentials(
+    world: JobWorld, receiver: Receiver, tmp_path: Path
+) -> None:
+    receiver.answers = [
+        web.Response(status=302, headers={"Location": f"{receiver.url}/elsewhere"}),
+        web.Response(body=b"RIFF"),
+    ]
+    source = CallSource(f"{receiver.url}/recording", carrier="twilio", account="default")
+    [job] = await ask_enrichment(world, "call-1", source)
+
+    def authorize(given: CallSource, url: str) -> str | None:
+        assert given == source
+        return "Basic secret" if url.endswith("/recording") else None
+
+    async with working(world, tmp_path, authorize=authorize):
+        [done] = await world.ended(job.id)
+    assert done.outcome == "succeeded"
+    assert job_files(tmp_path).path("recording-call-1").read_bytes() == b"RIFF"
+    assert [headers.get("authorization") for headers, _ in receiver.requests] == ["Basic secret", None]
+
+
+async def test_a_recording_that_is_sent_on_for_ever_is_given_up(
+    world: JobWorld, receiver: Receiver, tmp_path: Path
+) -> None:
+    receiver.answers = [web.Response(status=302, headers={"Location": receiver.url}) for _ in range(4)]
+    [job] = await ask_enrichment(world, "call-1", CallSource(receiver.url))
+    async with working(world, tmp_path):
+        failed = await failed_once(world, job.id)
+    assert failed.last_error_code == "http_302"
 
 
 # Exports

@@ -31,7 +31,9 @@ def to_fetch(found: Iterable[tuple[UUID, str]], locked: Mapping[UUID, Attempt]) 
     return [
         Wanted(
             f"{attempt_id}.{sha256(ref.encode()).hexdigest()[:16]}",
-            CallSource(recording_url=ref),
+            CallSource(
+                recording_url=ref, carrier=locked[attempt_id].carrier, account=locked[attempt_id].account
+            ),
             locked[attempt_id].tenant,
             attempt_id,
         )

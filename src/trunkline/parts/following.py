@@ -7,7 +7,7 @@ from trunkline.control.webhook import ANNOUNCE_ALARM, AlarmAnnouncer, AlarmDeliv
 from trunkline.jobs.application import load_enricher, load_modules
 from trunkline.jobs.face import JobFace
 from trunkline.jobs.platform.catalogue import PlatformParts, job_files, platform_registry
-from trunkline.jobs.platform.enrichment import EnrichmentDesk
+from trunkline.jobs.platform.enrichment import CallSource, EnrichmentDesk
 from trunkline.jobs.platform.outgoing import Outgoing
 from trunkline.jobs.poker import Poker
 from trunkline.jobs.recurring import declared_schedules
@@ -15,11 +15,14 @@ from trunkline.jobs.registry import Registry
 from trunkline.jobs.service import JobConfig, JobService
 from trunkline.loops.alarms import Announce
 from trunkline.parts.ground import Ground
+from trunkline.parts.way_in import WayIn
+from trunkline.telephony.carriers import CarrierConfigError
 
 
 class Following:
-    def __init__(self, ground: Ground):
+    def __init__(self, ground: Ground, way_in: WayIn):
         self._ground = ground
+        self._carriers = way_in.carriers
         jobs = ground.settings.jobs
         self.poker = Poker(ground.settings.database.session_url if jobs.notify else None)
         load_modules(jobs.modules)
@@ -61,6 +64,15 @@ class Following:
         await tenants.close()
         await operators.close()
 
+    def _authorization(self, source: CallSource, url: str) -> str | None:
+        """The account that a call was made with opens its recording, at its carrier's own hosts."""
+        if source.carrier is None or source.account is None:
+            return None
+        try:
+            return self._carriers.get(source.carrier, source.account).media_authorization(url)
+        except CarrierConfigError:
+            return None
+
     def _registry(self, tenants: Outgoing, operators: Outgoing) -> Registry:
         settings = self._ground.settings
         registry = platform_registry(
@@ -72,6 +84,7 @@ class Following:
                 job_files(settings.data_dir),
                 self.face.outbox,
                 load_enricher(settings.jobs.enricher),
+                self._authorization,
             )
         )
         alarm_url = settings.control.alarm_webhook_url

@@ -56,6 +56,7 @@ class Attempt:
     lead_id: UUID | None
     attempt_no: int
     carrier: str
+    account: str
     holds_channel: bool
     facts: CallFacts
     lead_status: LeadStatus | None
@@ -152,6 +153,7 @@ def _attempt(row: Any) -> Attempt:
         lead_id=row["lead_id"],
         attempt_no=row["attempt_no"],
         carrier=row["carrier"],
+        account=row["account"],
         holds_channel=row["holds_channel"],
         facts=CallFacts(
             state=AttemptState(row["state"]),

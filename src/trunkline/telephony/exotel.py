@@ -49,6 +49,7 @@ from trunkline.telephony.events import accept_event
 from trunkline.telephony.exchange import Dialect, Reply, classify, why
 from trunkline.telephony.exotel_webhooks import END_REASONS, Locale, read_event, state_of, with_legs
 from trunkline.telephony.forms import FORM, JSON, Fields, json_object, read_fields, read_query, whole
+from trunkline.telephony.media import is_carriers_own
 from trunkline.telephony.own_numbers import NumbersPage, read_all, rows_of, text_or_none
 from trunkline.telephony.session import CarrierSession, basic
 
@@ -58,6 +59,8 @@ BASIC_USER = "trunkline"
 TIME_LIMIT_MAX_S = 14_400
 LIST_PAGE_SIZE = 100
 LIST_PAGES_MAX = 20
+# Where recordings are that only the account may fetch.
+MEDIA_DOMAINS = ("exotel.com", "exotel.in")
 
 
 class Exotel:
@@ -94,7 +97,8 @@ class Exotel:
         self._asks_password = asks_password
         self._locale = locale or Locale()
         self._clock = clock or SystemClock()
-        self._session = session or CarrierSession(basic(api_key, api_token))
+        self._authorization = basic(api_key, api_token)
+        self._session = session or CarrierSession(self._authorization)
 
     async def place(self, order: CallOrder) -> PlaceResult:
         if not self._app_id:
@@ -183,6 +187,9 @@ class Exotel:
             return url
         parts = urlsplit(url)
         return urlunsplit(parts._replace(netloc=f"{BASIC_USER}:{self._passwords[0]}@{parts.netloc}"))
+
+    def media_authorization(self, url: str) -> str | None:
+        return self._authorization if is_carriers_own(url, self._base_url, MEDIA_DOMAINS) else None
 
     def answer_document(self, stream_url: str, parameters: Mapping[str, str]) -> Document:
         """Up to three parameters and 256 characters reach the stream, by the query of its URL."""

@@ -37,6 +37,7 @@ from trunkline.telephony.doubt import judge
 from trunkline.telephony.events import accept_event
 from trunkline.telephony.exchange import Dialect, Exchange, Reply, classify, why
 from trunkline.telephony.forms import JSON, json_object
+from trunkline.telephony.media import is_carriers_own
 from trunkline.telephony.own_numbers import NumbersPage, read_all, rows_of, text_or_none
 from trunkline.telephony.plivo_records import ended_view, live_view
 from trunkline.telephony.plivo_signature import verified_fields
@@ -50,6 +51,8 @@ LIST_PAGES_MAX = 50
 # Queued calls are listed by id alone, each to be asked for. More than these prove nothing in time.
 QUEUED_MAX = 200
 TIME_LIMIT_MAX_S = 86_400
+# Where recordings are that only the account may fetch.
+MEDIA_DOMAINS = ("plivo.com",)
 
 
 class Plivo:
@@ -77,7 +80,8 @@ class Plivo:
         self._account_url = f"{base_url.rstrip('/')}/v1/Account/{auth_id}"
         self._base_url = base_url.rstrip("/")
         self._clock = clock or SystemClock()
-        self._session = session or CarrierSession(basic(auth_id, auth_token))
+        self._authorization = basic(auth_id, auth_token)
+        self._session = session or CarrierSession(self._authorization)
 
     async def place(self, order: CallOrder) -> PlaceResult:
         exchange = await self._session.post(
@@ -147,6 +151,9 @@ class Plivo:
 
     def entry_url(self, url: str) -> str:
         return url
+
+    def media_authorization(self, url: str) -> str | None:
+        return self._authorization if is_carriers_own(url, self._base_url, MEDIA_DOMAINS) else None
 
     def answer_document(self, stream_url: str, parameters: Mapping[str, str]) -> Document:
         return plivo_xml.stream(stream_url, parameters)

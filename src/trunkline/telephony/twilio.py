@@ -35,6 +35,7 @@ from trunkline.telephony.doubt import judge
 from trunkline.telephony.events import accept_event
 from trunkline.telephony.exchange import Dialect, Reply, classify, why
 from trunkline.telephony.forms import json_object, whole
+from trunkline.telephony.media import is_carriers_own
 from trunkline.telephony.own_numbers import NumbersPage, read_all, rows_of, text_or_none
 from trunkline.telephony.session import CarrierSession, basic
 from trunkline.telephony.twilio_signature import FORM, verified_fields
@@ -47,6 +48,8 @@ LIST_PAGE_SIZE = 1000
 LIST_PAGES_MAX = 20
 
 CODE_CALL_NOT_LIVE = 21220
+# Where recordings are that only the account may fetch.
+MEDIA_DOMAINS = ("twilio.com",)
 
 
 class Twilio:
@@ -77,7 +80,8 @@ class Twilio:
         self._calls_url = f"{self._base_url}/2010-04-01/Accounts/{account_sid}/Calls"
         self._webhook_age_max_s = webhook_age_max_s
         self._clock = clock or SystemClock()
-        self._session = session or CarrierSession(basic(account_sid, auth_token))
+        self._authorization = basic(account_sid, auth_token)
+        self._session = session or CarrierSession(self._authorization)
 
     async def place(self, order: CallOrder) -> PlaceResult:
         exchange = await self._session.post(
@@ -143,6 +147,9 @@ class Twilio:
 
     def entry_url(self, url: str) -> str:
         return url
+
+    def media_authorization(self, url: str) -> str | None:
+        return self._authorization if is_carriers_own(url, self._base_url, MEDIA_DOMAINS) else None
 
     def answer_document(self, stream_url: str, parameters: Mapping[str, str]) -> Document:
         return twiml.stream(stream_url, parameters)

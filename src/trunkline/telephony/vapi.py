@@ -167,6 +167,9 @@ class Vapi:
     def entry_url(self, url: str) -> str:
         return url
 
+    def media_authorization(self, url: str) -> str | None:
+        return None  # the addresses of its recordings are secrets themselves
+
     def answer_document(self, stream_url: str, parameters: Mapping[str, str]) -> Document:
         """Who answers a call that came in: the assistant, knowing the parameters. There is no stream to give."""
         overrides = {"variableValues": dict(parameters), "metadata": dict(parameters)}

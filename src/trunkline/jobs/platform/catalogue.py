@@ -5,7 +5,13 @@ from pathlib import Path
 
 from trunkline.clock import Clock
 from trunkline.jobs.outbox import Outbox
-from trunkline.jobs.platform.enrichment import ENRICH_CALL, CallEnrichment, Enricher, FetchingEnricher
+from trunkline.jobs.platform.enrichment import (
+    ENRICH_CALL,
+    Authorize,
+    CallEnrichment,
+    Enricher,
+    FetchingEnricher,
+)
 from trunkline.jobs.platform.exports import EXPORT, LeadExport
 from trunkline.jobs.platform.files import FileStore
 from trunkline.jobs.platform.lead_reports import REPORT_LEAD, LeadReport
@@ -27,6 +33,8 @@ class PlatformParts:
     files: FileStore
     outbox: Outbox
     enricher: Enricher | None = None
+    # Whose credentials open a recording.
+    authorize: Authorize | None = None
 
 
 def known_types() -> Registry:
@@ -38,7 +46,7 @@ def platform_registry(parts: PlatformParts) -> Registry:
     """For a worker: the same, with their handlers."""
     registry = Registry(declared)
     delivery = WebhookDelivery(parts.database, parts.sealer, parts.outgoing, parts.clock)
-    enricher = parts.enricher or FetchingEnricher(parts.outgoing, parts.files)
+    enricher = parts.enricher or FetchingEnricher(parts.outgoing, parts.files, parts.authorize)
     registry.add(DELIVER_WEBHOOK, delivery.run)
     registry.add(ENRICH_CALL, CallEnrichment(parts.database, enricher).run)
     registry.add(REPORT_LEAD, LeadReport(parts.database, parts.outbox, parts.sealer).run)

@@ -4,11 +4,14 @@ The item's row is the guard: whoever finds it no longer ENRICHING has nothing to
 are one transaction, so a run that lost its lease writes neither.
 """
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
+from urllib.parse import urljoin
 from uuid import UUID
 
+import aiohttp
 import msgspec
 
 from trunkline.jobs.outbox import Outbox
@@ -26,6 +29,8 @@ from trunkline.store.tenants import Tenant
 RECORDING_BYTES_MAX = 500 * 1024 * 1024
 TRANSCRIPT_BYTES_MAX = 5 * 1024 * 1024
 FETCH_TIMEOUT_S = 300.0
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+REDIRECTS_MAX = 3
 # Where a recording or transcript may be fetched from. Another reference (s3://…) is left to an enricher that knows it.
 FETCHED = ("https://", "http://")
 
@@ -34,7 +39,12 @@ class EnrichCall(msgspec.Struct):
     item_id: str
 
 
-ENRICH_CALL: JobType[EnrichCall] = JobType("enrich_call", EnrichCall, Policy(timeout_s=900.0))
+# A carrier may need a quarter of an hour to have a recording ready, and may be away for longer.
+ENRICH_CALL: JobType[EnrichCall] = JobType(
+    "enrich_call",
+    EnrichCall,
+    Policy(backoff_s=(0.0, 30.0, 300.0, 900.0, 3600.0, 4 * 3600.0), jitter=0.1, timeout_s=900.0),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,13 @@ class CallSource:
     recording_url: str | None = None
     transcript_url: str | None = None
     data: dict[str, Any] | None = None
+    # Whose account opens the recording, where its carrier told of it.
+    carrier: str | None = None
+    account: str | None = None
+
+
+# The Authorization header for a URL that the carrier of this source told of; None where there is none.
+Authorize = Callable[[CallSource, str], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +144,15 @@ class CallEnrichment:
 class FetchingEnricher:
     """Keeps the recording as a file and the transcript as text. Others may add to what it finds."""
 
-    def __init__(self, outgoing: Outgoing, files: FileStore):
+    def __init__(self, outgoing: Outgoing, files: FileStore, authorize: Authorize | None = None):
         self._outgoing = outgoing
         self._files = files
+        self._authorize = authorize
 
     async def enrich(self, item: Item) -> Enriched | Failed:
         source = msgspec.json.decode(item.source, type=CallSource)
         try:
-            recording = await self._recording(item.item_id, source.recording_url)
+            recording = await self._recording(item.item_id, source)
             transcript = await self._transcript(source.transcript_url)
         except FileTooLarge as error:
             return Failed("too_large", str(error), final=True)
@@ -146,18 +164,37 @@ class FetchingEnricher:
         data = None if source.data is None else msgspec.json.encode(source.data).decode()
         return Enriched(recording, transcript, data)
 
-    async def _recording(self, item_id: str, url: str | None) -> str | None:
+    async def _recording(self, item_id: str, source: CallSource) -> str | None:
+        url = source.recording_url
         if url is None or not url.startswith(FETCHED):
             return None
         name = f"recording-{item_id}"
         async with (
-            self._outgoing.request("GET", url, total_timeout_s=FETCH_TIMEOUT_S) as answer,
+            self._followed(source, url) as answer,
             self._files.draft(name, bytes_max=RECORDING_BYTES_MAX) as draft,
         ):
             _check(answer.status, "The recording")
             async for chunk in answer.content.iter_chunked(256 * 1024):
                 await draft.write(chunk)
         return name
+
+    @asynccontextmanager
+    async def _followed(self, source: CallSource, url: str) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Carriers send us on to where the file lies. Every address on the way is checked like the first, and told of
+        credentials only if it is the carrier's own."""
+        status = 0
+        for _ in range(REDIRECTS_MAX + 1):
+            proof = self._authorize(source, url) if self._authorize else None
+            headers = {"Authorization": proof} if proof else None
+            async with self._outgoing.request(
+                "GET", url, headers=headers, total_timeout_s=FETCH_TIMEOUT_S
+            ) as answer:
+                status, target = answer.status, answer.headers.get("Location")
+                if status not in REDIRECTS or target is None:
+                    yield answer
+                    return
+            url = urljoin(url, target)
+        raise _Refused(status, "The recording")
 
     async def _transcript(self, url: str | None) -> str | None:
         if url is None or not url.startswith(FETCHED):

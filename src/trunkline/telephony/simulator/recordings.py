@@ -1,4 +1,7 @@
-"""Recordings as carriers keep them: a second of silence, served to whoever has the address, as Twilio and Vapi do."""
+"""Recordings as carriers keep them: a second of silence at an address that is a secret.
+
+Vapi gives that address away. Twilio gives another one, which asks for the account's credentials and sends on.
+"""
 
 import struct
 
@@ -13,10 +16,7 @@ WAV = struct.pack("<4sI4s", b"RIFF", 4 + len(_CHUNKS), b"WAVE") + _CHUNKS
 
 
 def routes() -> list[web.RouteDef]:
-    return [
-        web.get("/2010-04-01/Accounts/{account}/Recordings/{recording}", _serve),
-        web.get("/recordings/{recording}.wav", _serve),
-    ]
+    return [web.get("/recordings/{recording}.wav", _serve)]
 
 
 async def _serve(_request: web.Request) -> web.Response:

@@ -56,6 +56,7 @@ class TwilioWire:
         root = f"{account}/Calls"
         return [
             web.get(f"{account}/IncomingPhoneNumbers.json", self._authenticated(self._list_numbers)),
+            web.get(f"{account}/Recordings/{{recording}}", self._authenticated(self._send_on)),
             web.post(f"{root}.json", self._authenticated(self._create)),
             web.get(f"{root}.json", self._authenticated(self._list)),
             web.get(f"{root}/{{call}}.json", self._authenticated(self._fetch)),
@@ -72,6 +73,10 @@ class TwilioWire:
         is_last = number + 1 >= len(account.numbers)
         following = None if is_last else f"{request.path}?PageSize=1&Page={number + 1}&PageToken=PA{number}"
         return web.json_response({"incoming_phone_numbers": rows, "page": number, "next_page_uri": following})
+
+    async def _send_on(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
+        """To where the recording lies, as to those who have the media of an account protected."""
+        raise web.HTTPFound(f"/recordings/{request.match_info['recording']}.wav")
 
     async def _create(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
         order = read_order(parse_qsl(await request.text(), keep_blank_values=True))

@@ -1,5 +1,5 @@
 -- Attempts with what their leads still allow. Read under the locks, in a later statement than the one that took them.
-SELECT a.id, a.lead_id, a.attempt_no, a.carrier, a.holds_channel, a.state, a.carrier_call_id, a.ringing_at,
+SELECT a.id, a.lead_id, a.attempt_no, a.carrier, a.account, a.holds_channel, a.state, a.carrier_call_id, a.ringing_at,
        a.answered_at, a.ended_at, a.end_reason, a.duration_s, a.is_machine, a.agent_joined,
        a.reseller_id, a.merchant_id, a.campaign_id, a.to_phone, a.intent_at, a.reserved_micros, l.timezone,
        -- By Postgres' own clock; the numbers of attempts repeat when one is not counted against its lead.
