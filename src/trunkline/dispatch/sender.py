@@ -44,7 +44,7 @@ _UNWANTED = Rejected("not_sent_in_time", "unwanted", retryable=False)
 @dataclass(frozen=True, slots=True)
 class SenderLimits:
     # Of a call that waits this long for its turn, somebody may have changed their mind meanwhile.
-    ask_again_after_s: float = 0.25
+    ask_again_after_s: float = ASKED_AHEAD_S
     # A call that would leave later than this after its moment is not sent: it would burst beside punctual ones.
     late_max_s: float = 0.5
     ring_timeout_s: int = 30
