@@ -1,6 +1,7 @@
 """Every dispatch script, on one server and on a real cluster: a foreign key works silently on one node only."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -363,6 +364,55 @@ async def test_a_refused_grant_costs_its_flow_nothing_whatever_becomes_of_the_le
     (holder,) = await channels.holders(bus)
     assert holder.flow is not None
     assert holder.flow.merchant_id == "a", "it was charged for nothing"
+
+
+async def test_at_one_moment_the_leads_of_all_flows_become_due_in_turns(bus: Bus) -> None:
+    await numbers(bus, (NUMBER, "p", 2))
+    nine = datetime.now(UTC) + timedelta(minutes=5)
+    await schedule.add(bus, [entry(due_at=nine) for _ in range(300)])
+    await schedule.add(bus, [entry(due_at=nine, merchant="n")])
+    found = await schedule.match(bus, [uuid4() for _ in range(4)], clock_offset_ms=300_000)
+    merchants = {holder.flow.merchant_id for holder in await channels.holders(bus) if holder.flow}
+    assert len(found.grants) == 2
+    assert merchants == {"m", "n"}, "the one does not wait for the three hundred"
+
+
+async def test_a_merchant_with_many_campaigns_has_one_share(bus: Bus) -> None:
+    await numbers(bus, (NUMBER, "p", 40))
+    for campaign in (uuid4(), uuid4(), uuid4()):
+        flow = Flow("p", "r", "many", campaign)
+        await schedule.add(bus, [Entry(uuid4(), 1, flow, PAST) for _ in range(20)])
+    await schedule.add(bus, [entry(merchant="one") for _ in range(20)])
+    await match(bus, most=20)
+    shares = Counter(holder.flow.merchant_id for holder in await channels.holders(bus) if holder.flow)
+    assert abs(shares["many"] - shares["one"]) <= 3, "a turn of each of its campaigns at most"
+
+
+@pytest.mark.parametrize("what", ["park", "rest", "move"])
+async def test_race_2_14_the_match_says_when_what_was_set_aside_comes_back(bus: Bus, what: str) -> None:
+    """Nobody rings then: whoever waits has to know."""
+    await numbers(bus, (NUMBER, "p", 1))
+    later_ms = schedule.to_ms(datetime.now(UTC) + timedelta(minutes=5))
+    await schedule.add(bus, [entry(next_pool="q" if what == "move" else None, moves_after_s=300)])
+    if what == "move":
+        await channels.hold(bus, [Holder(uuid4(), NUMBER, 1)])
+    else:
+        (grant,) = await match(bus)
+        await schedule.give_back(bus, [GiveBack(grant.attempt_id, Return(what), later_ms)])
+    found = await schedule.match(bus, [uuid4()], clock_offset_ms=0)
+    assert found.grants == ()
+    assert found.next_in_s is not None
+    assert 200 < found.next_in_s <= 300
+
+
+async def test_a_release_never_frees_somebody_elses_channel(bus: Bus) -> None:
+    """Whatever went wrong before: the channel names its holder, and only he lets it go."""
+    await numbers(bus, (NUMBER, "p", 1))
+    await schedule.add(bus, [entry(), entry()])
+    (grant,) = await match(bus)
+    await bus.client.hset(f"{bus.memory}channels:{NUMBER}", "1", "another")
+    await channels.release(bus, [grant.attempt_id])
+    assert await match(bus) == ()
 
 
 async def test_a_hard_limit_holds_and_is_woken_by_a_release(bus: Bus) -> None:

@@ -1,18 +1,22 @@
 """The dispatch scripts against a plain model: whatever is done in whatever order, they agree.
 
 The model knows nothing of scores and sets. It knows leads, channels and holders, and what must always hold:
-a channel has one holder, a number never more than its maximum, a lead is in one place, and nothing is granted that is
-not due, not current or not allowed.
+a channel has one holder, a number never more than its maximum, a lead is in one place, nothing is granted that is not
+due, not current or not allowed, the first of a flow comes first, and no channel is idle while somebody may have it.
+
+Who comes first among flows is a model of its own: start-time fair queuing in a few lines, grant by grant.
 """
 
 import asyncio
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -31,8 +35,13 @@ from trunkline.bus.keys import Keys
 from trunkline.bus.schedule import GiveBack, Return
 from trunkline.model import Entry, Flow, Grant, Holder, NumberLimit
 
-MERCHANTS = ("a", "b", "c")
+# With their resellers.
+MERCHANTS = {"a": "r", "b": "r", "c": "s"}
 POOLS = ("p", "q")
+CAMPAIGN = UUID(int=2**100)
+# A merchant, its campaign, a reseller, everybody.
+STOPPABLE = ("all", "m/a", "m/b", "r/s", f"c/a/{CAMPAIGN}", f"c/b/{CAMPAIGN}")
+LIMITED = ("m/a", "m/b", "m/c", f"c/a/{CAMPAIGN}", f"c/c/{CAMPAIGN}")
 PAST = datetime(2025, 1, 1, tzinfo=UTC)
 FUTURE = datetime.now(UTC) + timedelta(minutes=10)
 # Beyond the horizon: it stays in Postgres.
@@ -54,13 +63,32 @@ class Model:
     # Leads whose own pool had nothing free at the end of a match: these may have moved to their next pool.
     overflown: set[tuple[UUID, int]] = field(default_factory=set)
 
-    def live_of(self, merchant: str) -> int:
-        return sum(self.offered[g.lead_id].flow.merchant_id == merchant for g in self.held.values())
+    def live_of(self, subject: str) -> int:
+        return sum(subject in subjects(self.offered[g.lead_id].flow) for g in self.held.values())
 
     def used(self, number: UUID) -> int:
         return sum(g.number_id == number for g in self.held.values()) + sum(
             h.number_id == number for h in self.foreign.values()
         )
+
+
+def subjects(flow: Flow) -> set[str]:
+    """What a stop or a limit of a flow may be named."""
+    return {
+        "all",
+        f"r/{flow.reseller_id}",
+        f"m/{flow.merchant_id}",
+        f"c/{flow.merchant_id}/{flow.campaign_id}",
+    }
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A lead that waits for a channel, as Valkey has it."""
+
+    lead: UUID
+    flow: Flow
+    rank: tuple[int, int]
 
 
 class Dispatch(RuleBasedStateMachine):
@@ -102,14 +130,18 @@ class Dispatch(RuleBasedStateMachine):
 
     @rule(
         target=leads,
-        merchant=st.sampled_from(MERCHANTS),
+        merchant=st.sampled_from(sorted(MERCHANTS)),
+        campaign=st.sampled_from([None, CAMPAIGN]),
         pool=st.sampled_from(POOLS),
         due=st.sampled_from([PAST, PAST + timedelta(seconds=1), FUTURE, FAR]),
         priority=st.integers(1, 3),
         overflows=st.booleans(),
     )
-    def add(self, merchant: str, pool: str, due: datetime, priority: int, overflows: bool) -> Entry:
-        entry = self.entry(self.new_id(), 1, Flow(pool, "r", merchant), due, priority, overflows)
+    def add(
+        self, merchant: str, campaign: UUID | None, pool: str, due: datetime, priority: int, overflows: bool
+    ) -> Entry:
+        flow = Flow(pool, MERCHANTS[merchant], merchant, campaign)
+        entry = self.entry(self.new_id(), 1, flow, due, priority, overflows)
         self.model.offered[entry.lead_id] = entry
         self.do(schedule.add(self.bus, [entry], cap=CAP))
         return entry
@@ -117,7 +149,7 @@ class Dispatch(RuleBasedStateMachine):
     @rule(target=leads, lead=leads, pool=st.sampled_from(POOLS), due=st.sampled_from([PAST, FUTURE, FAR]))
     def edit(self, lead: Entry, pool: str, due: datetime) -> Entry:
         newest = self.model.offered[lead.lead_id]
-        flow = Flow(pool, "r", newest.flow.merchant_id)
+        flow = replace(newest.flow, pool_id=pool)
         overflows = newest.next_pool_id is not None
         entry = self.entry(lead.lead_id, newest.version + 1, flow, due, newest.priority, overflows)
         self.model.offered[lead.lead_id] = entry
@@ -132,19 +164,25 @@ class Dispatch(RuleBasedStateMachine):
 
     @rule(lead=leads)
     def add_again(self, lead: Entry) -> None:
+        newest = self.model.offered[lead.lead_id]
+        if newest.due_at == FAR and lead.version < newest.version:
+            return  # nothing is remembered of a lead that went beyond the horizon: the intent refuses the old version
         self.do(schedule.add(self.bus, [lead], cap=CAP))
 
     @rule(target=grants, most=st.integers(1, 4))
     def match(self, most: int) -> Any:
-        before = {merchant: self.model.live_of(merchant) for merchant in MERCHANTS}
+        before = {subject: self.model.live_of(subject) for subject in LIMITED}
+        waited = self.waiting()
         found = self.do(schedule.match(self.bus, [self.new_id() for _ in range(most)], clock_offset_ms=0))
         assert len(found.grants) <= most
         for grant in found.grants:
             self.check(grant)
             self.model.held[grant.attempt_id] = grant
-        for merchant, cap in self.model.caps.items():
-            name = merchant.removeprefix("m/")
-            assert self.model.live_of(name) <= max(cap, before[name])
+        for subject, cap in self.model.caps.items():
+            assert self.model.live_of(subject) <= max(cap, before[subject])
+        self.check_order(waited, [grant.lead_id for grant in found.grants])
+        if len(found.grants) < most and found.next_in_s != 0:
+            self.nobody_waits_for_an_idle_channel()
         self.model.overflown |= {
             (e.lead_id, e.version) for e in self.model.offered.values() if self.is_full(e.flow.pool_id)
         }
@@ -160,12 +198,42 @@ class Dispatch(RuleBasedStateMachine):
             assert (newest.lead_id, newest.version) in self.model.overflown, "its own pool had a channel"
         assert 1 <= grant.channel_no <= size
         assert self.model.used(grant.number_id) < size, "a number over its channels"
-        assert "all" not in self.model.stops
-        assert f"m/{newest.flow.merchant_id}" not in self.model.stops
+        assert not subjects(newest.flow) & self.model.stops, "granted though it is stopped"
         current = [
             g for g in self.model.held.values() if (g.lead_id, g.version) == (grant.lead_id, grant.version)
         ]
         assert current == [], "a lead granted twice"
+
+    def waiting(self) -> list[Waiting]:
+        """Leads with their place: version|place|flow|priority|due|…"""
+        leads = self.do(self.bus.read(self.bus.client.hgetall(f"{self.bus.memory}leads")))
+        found = []
+        for lead, record in leads.items():
+            _, place, flow, priority, due, *_ = record.split("|")
+            if place == "w":
+                found.append(Waiting(UUID(lead), Flow.parse(flow), (int(priority), int(due))))
+        return found
+
+    def check_order(self, waited: list[Waiting], granted: list[UUID]) -> None:
+        """Within a flow: priority, then due."""
+        for flow in {each.flow for each in waited}:
+            ranks = {each.lead: each.rank for each in waited if each.flow == flow}
+            given = [ranks.pop(lead) for lead in granted if lead in ranks]
+            assert given == sorted(given), "the second of a flow came before the first"
+            assert not given or not ranks or given[-1] <= min(ranks.values()), "somebody was passed over"
+
+    def nobody_waits_for_an_idle_channel(self) -> None:
+        if "all" in self.model.stops:
+            return
+        parked = set(self.do(self.bus.read(self.bus.client.zrange(f"{self.bus.memory}parked", 0, -1))))
+        for flow in {each.flow for each in self.waiting()}:
+            is_limited = any(
+                self.model.live_of(subject) >= self.model.caps.get(subject, 10**9)
+                for subject in subjects(flow)
+            )
+            is_allowed = not subjects(flow) & self.model.stops and not is_limited
+            if is_allowed and str(flow) not in parked:
+                assert self.is_full(flow.pool_id), f"{flow} waits beside an idle channel"
 
     def is_full(self, pool: str) -> bool:
         return all(
@@ -211,14 +279,14 @@ class Dispatch(RuleBasedStateMachine):
         self.model.numbers[number] = (self.model.numbers[number][0], size)
         self.configure()
 
-    @rule(merchant=st.sampled_from(MERCHANTS), cap=st.none() | st.integers(0, 2))
-    def limit(self, merchant: str, cap: int | None) -> None:
-        self.model.caps.pop(f"m/{merchant}", None)
+    @rule(subject=st.sampled_from(LIMITED), cap=st.none() | st.integers(0, 2))
+    def limit(self, subject: str, cap: int | None) -> None:
+        self.model.caps.pop(subject, None)
         if cap is not None:
-            self.model.caps[f"m/{merchant}"] = cap
+            self.model.caps[subject] = cap
         self.configure()
 
-    @rule(subject=st.sampled_from(["all", "m/a", "m/b"]))
+    @rule(subject=st.sampled_from(STOPPABLE))
     def stop_or_go(self, subject: str) -> None:
         self.model.stops ^= {subject}
         self.configure()
@@ -231,7 +299,12 @@ class Dispatch(RuleBasedStateMachine):
 
     @invariant()
     def no_flow_is_over_its_cap(self) -> None:
-        flows = [Flow(pool, "r", merchant) for pool in POOLS for merchant in MERCHANTS]
+        flows = [
+            Flow(pool, reseller, merchant, campaign)
+            for pool in POOLS
+            for merchant, reseller in MERCHANTS.items()
+            for campaign in (None, CAMPAIGN)
+        ]
         # A lead that is given back or has moved may stand beside a full flow until the flow is served.
         assert max(self.do(schedule.sizes(self.bus, flows))) <= CAP + 24
 
@@ -288,3 +361,71 @@ def run() -> None:
             print_blob=True,
         ),
     )
+
+
+# Fairness
+
+
+@dataclass
+class FairQueue:
+    """Start-time fair queuing as the books have it: the lowest start goes first, and pays for its turn."""
+
+    weights: dict[str, int]
+    virtual: Fraction = Fraction(0)
+    starts: dict[str, Fraction] = field(default_factory=dict)
+    finishes: dict[str, Fraction] = field(default_factory=dict)
+    waiting: Counter[str] = field(default_factory=Counter)
+
+    def arrive(self, merchant: str, leads: int) -> None:
+        if leads and not self.waiting[merchant]:
+            self.starts[merchant] = max(self.virtual, self.finishes.pop(merchant, Fraction(0)))
+        self.waiting[merchant] += leads
+
+    def serve(self) -> str | None:
+        if not self.starts:
+            return None
+        # Equal starts go by name, as the members of a sorted set do.
+        merchant = min(self.starts, key=lambda each: (self.starts[each], each))
+        self.virtual = self.starts[merchant]
+        finish = self.virtual + Fraction(1, self.weights[merchant])
+        self.waiting[merchant] -= 1
+        if self.waiting[merchant]:
+            self.starts[merchant] = finish
+        else:
+            del self.starts[merchant]
+            self.finishes[merchant] = finish
+        return merchant
+
+
+@given(
+    # Powers of two: their fractions are exact in Lua's numbers too, so that equal starts are equal.
+    weights=st.lists(st.sampled_from([1, 2, 4, 8]), min_size=2, max_size=4),
+    rounds=st.lists(
+        st.tuples(st.lists(st.integers(0, 6), min_size=4, max_size=4), st.integers(1, 12)), max_size=8
+    ),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+def test_flows_take_turns_as_fair_queuing_says(
+    redis_url: str, weights: list[int], rounds: list[tuple[list[int], int]]
+) -> None:
+    asyncio.run(compare(redis_url, dict(zip("abcd", weights, strict=False)), rounds))
+
+
+async def compare(redis_url: str, weights: dict[str, int], rounds: list[tuple[list[int], int]]) -> None:
+    bus = connection.connect(redis_url, Keys(prefix=f"fair-{uuid4().hex[:12]}"))
+    await epoch.begin(bus, 1)
+    await epoch.publish(bus, 1)
+    limits = (NumberLimit(uuid4(), "p", 1000),)
+    await channels.configure(bus, Configuration(numbers=limits, weights=weights))
+    queue = FairQueue(weights)
+    for arrivals, most in rounds:
+        for merchant, leads in zip(weights, arrivals, strict=False):
+            queue.arrive(merchant, leads)
+            entries = [Entry(uuid4(), 1, Flow("p", "r", merchant), PAST) for _ in range(leads)]
+            await schedule.add(bus, entries)
+        found = await schedule.match(bus, [uuid4() for _ in range(most)], clock_offset_ms=0)
+        flows = {holder.attempt_id: holder.flow for holder in await channels.holders(bus)}
+        granted = [flow.merchant_id for grant in found.grants if (flow := flows[grant.attempt_id])]
+        expected = [queue.serve() for _ in range(most)]
+        assert granted == [merchant for merchant in expected if merchant]
+    await bus.close()

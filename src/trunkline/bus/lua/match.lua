@@ -33,7 +33,8 @@ local function wake()
   end
 end
 
--- Leads whose time has come wait in their flow. Flows take turns by their earliest due.
+-- Leads whose time has come wait in their flow. Flows take turns by their earliest due; one that has more goes behind all
+-- others that are due, or at nine o'clock the thousand of one would stand before another's one.
 local function become_due()
   while moves_left > 0 do
     local flow = due_before_now('due', 1)[1]
@@ -46,6 +47,8 @@ local function become_due()
     end
     moves_left = moves_left - math.max(#ids, 1)
     note_due(flow)
+    local due = redis.call('ZSCORE', base .. 'due', flow)
+    if due and tonumber(due) <= now then redis.call('ZADD', base .. 'due', text_now, flow) end
     activate(flow)
   end
 end
