@@ -9,11 +9,18 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from trunkline.cli.main import app
+from trunkline.errors import TrunklineError
 from trunkline.testing.api_world import ADMIN_KEY
 from trunkline.testing.console_world import ConsoleWorld, open_console, open_router, park
 from trunkline.testing.http_server import serve
 
 Run = Callable[..., Awaitable[Result]]
+_HOLD = """
+INSERT INTO attempts (id, lead_id, attempt_no, reseller_id, merchant_id, number_id, channel_no, carrier, account,
+                      to_phone, from_phone, state, carrier_call_id, dialer, lead_due_at, answered_at)
+SELECT gen_random_uuid(), $1::uuid, 1, 'a', 'a1', $2::uuid, 3, 'twilio', 'default', '+14155550123', '+14155550100',
+       'answered', 'CA-of-the-third', 'test', now(), now()
+"""
 
 
 @pytest.fixture
@@ -75,3 +82,62 @@ async def test_a_link_to_the_console_is_printed(run: Run, world: ConsoleWorld) -
     assert "/console/enter?link=" in link
     refused = await run("console", key="not-a-key-of-anybody")
     assert refused.exit_code == 1
+
+
+async def test_who_holds_the_channels_of_a_number(run: Run, world: ConsoleWorld) -> None:
+    lead = await world.api.make_lead("a1", "on-the-line")
+    number_id = world.api.numbers["a1-pool"]
+    async with world.api.database.connection() as conn:
+        await conn.execute(_HOLD, lead["id"], number_id)
+        e164 = await conn.fetchval("SELECT e164 FROM numbers WHERE id = $1::uuid", number_id)
+    for which in (number_id, e164):
+        [holder] = answer(await run("numbers", "channels", which))["holders"]
+        assert (holder["channel_no"], holder["lead_id"]) == (3, lead["id"])
+    assert "CA-of-the-third" in (await run("numbers", "channels", e164, as_json=False)).stdout
+    assert (await run("numbers", "channels", "+19995550100")).exit_code == 1
+
+
+async def test_a_pool_says_whether_it_prefers_the_region_of_the_callee(run: Run) -> None:
+    made = answer(await run("pools", "create", "near", "--region-affinity"))
+    assert made["region_affinity"] is True
+    assert answer(await run("pools", "change", "near", "--no-region-affinity"))["region_affinity"] is False
+    assert "region_affinity" in (await run("pools", "show", "near", as_json=False)).stdout
+    assert answer(await run("pools", "remove", "near")) == {"items": []}
+
+
+async def test_an_alarm_is_cleared_and_a_person_is_never_called_again(run: Run, world: ConsoleWorld) -> None:
+    ids = await world.api.objects_of("a1")
+    cleared = answer(await run("control", "clear-alarm", ids["alarm_id"], "--reason", "looked at it"))
+    assert cleared["cleared_at"]
+    entry = answer(await run("leads", "never-call", ids["lead_id"], "--reason", "asked us to"))
+    assert (entry["merchant_id"], entry["reason"]) == ("a1", "asked us to")
+    changed = answer(await run("reminders", "change", ids["reminder_id"], "--message", "Both of them."))
+    assert changed["message"] == "Both of them."
+
+
+GROUPS = {
+    "campaigns": "list", "control": "show", "jobs": "list", "keys": "list", "leads": "list", "mailbox": "summary",
+    "merchants": "list", "numbers": "list", "pods": "list", "pools": "list", "reminders": "list",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("group", GROUPS)
+async def test_a_group_speaks_to_people_and_to_programs(run: Run, world: ConsoleWorld, group: str) -> None:
+    await world.api.objects_of("a1")
+    await park(world.api, "agent-0")
+    assert "items" in answer(await run(group, GROUPS[group]))
+    shown = await run(group, GROUPS[group], as_json=False)
+    assert shown.exit_code == 0
+    assert "│" in shown.stdout or "None." in shown.stdout
+    assert (await run(group, "no-such-word")).exit_code == 2
+    refused = await run(group, GROUPS[group], key="not-a-key-of-anybody")
+    assert refused.exit_code == 1
+    assert "\n" not in str(refused.exception)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_platform_that_is_away_is_one_line_and_status_1(group: str) -> None:
+    away = CliRunner().invoke(app, [group, "--url", "http://127.0.0.1:9", "--key", "any", GROUPS[group]])
+    assert away.exit_code == 1
+    assert isinstance(away.exception, TrunklineError)
+    assert "\n" not in str(away.exception)

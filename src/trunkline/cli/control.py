@@ -88,7 +88,7 @@ Limit = Annotated[int, typer.Option(min=1, max=200, help="How many at most.")]
 _STATE = ("scope", "subject", "state", "share")
 _STOP = ("scope", "subject", "state", "set_by", "reason", "changed_by", "expires_at", "ramp_until")
 _FLAG = ("name", "enabled", "percentage", "resellers", "merchants", "reason", "changed_by")
-_ALARM = ("severity", "name", "subject", "raised_at", "cleared_at", "detail", "action")
+_ALARM = ("id", "severity", "name", "subject", "raised_at", "cleared_at", "detail", "action")
 _STATES = {"on": True, "off": False, "any": None}
 _NO_FLAG: dict[str, Any] = {"enabled": False, "percentage": 100, "resellers": {}, "merchants": {}}
 _LINE = ("at", "actor", "action", "subject", "reason")
@@ -208,6 +208,15 @@ def alarms(
     """What is wrong."""
     remote, query = _remote(ctx), {"state": "all" if history else "open", "limit": limit}
     remote.show(remote.ask(lambda api: api.get(f"{ROOT}/alarms", query)), _ALARM)
+
+
+@app.command()
+def clear_alarm(
+    ctx: Context, alarm_id: Annotated[str, typer.Argument(help="The id of an alarm.")], reason: Reason
+) -> None:
+    """Clear an alarm by hand. One that is measured comes back if its cause is still there."""
+    remote, path = _remote(ctx), f"{ROOT}/alarms/{quote(alarm_id, safe='')}/clear"
+    remote.show(remote.ask(lambda api: api.post(path, {"reason": reason})), _ALARM)
 
 
 @app.command()

@@ -18,6 +18,7 @@ from trunkline.cli.console import out
 from trunkline.cli.control import ROOT, Context, Limit, Remote, connect
 from trunkline.cli.uploads import Format, format_of, send, show_report
 from trunkline.client.leads import UPLOAD_TIMEOUT_S
+from trunkline.client.transport import Transport
 from trunkline.states import LeadStatus
 
 app = typer.Typer(help="Take in, find, change and abort leads.", no_args_is_help=True)
@@ -30,7 +31,9 @@ Phone = Annotated[str, typer.Option(help="To this phone, with its country code."
 Reason = Annotated[str, typer.Option(help="Why. It is in the outcome and in the audit log.")]
 Payload = Annotated[str, typer.Option(help='What the agent should know, as JSON: {"order": "4711"}.')]
 
-_ROW = ("id", "request_id", "merchant_id", "status", "outcome", "due_at", "attempt_count", "priority", "pool")
+_ROW = (
+    "id", "request_id", "merchant_id", "phone", "status", "outcome", "due_at", "attempt_count", "priority", "pool",
+)  # fmt: skip
 _ATTEMPT = (
     "attempt_no",
     "state",
@@ -40,8 +43,10 @@ _ATTEMPT = (
     "answered_at",
     "ended_at",
     "end_reason",
+    "carrier_call_id",
 )
 _HAPPENING = ("at", "source", "what", "reason", "actor")
+_ENTRY = ("id", "phone", "merchant_id", "reason", "created_by")
 _CHECK = ("gate", "open", "detail", "until")
 
 
@@ -119,6 +124,23 @@ def show(ctx: Context, lead_id: LeadId) -> None:
         if parts[name]:
             out.print(name)
             remote.show({"items": parts[name]}, columns)
+
+
+@app.command()
+def never_call(
+    ctx: Context,
+    lead_id: LeadId,
+    reason: Annotated[str, typer.Option(help="Why. It is kept with the entry.")],
+) -> None:
+    """Put the person of a lead on its merchant's do-not-call list."""
+    remote = _remote(ctx)
+    remote.show(remote.ask(lambda api: _never_call(api, lead_id, reason)), _ENTRY)
+
+
+async def _never_call(api: Transport, lead_id: str, reason: str) -> Any:
+    lead = await api.get(_path(lead_id))
+    body = {"phone": lead["phone"], "merchant_id": lead["merchant_id"], "reason": reason}
+    return await api.post(f"{ROOT}/do-not-call", body)
 
 
 @app.command()

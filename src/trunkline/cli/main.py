@@ -18,8 +18,10 @@ from trunkline.cli import (
     keys,
     leads,
     mailbox,
+    merchants,
     numbers,
     pods,
+    pools,
     reminders,
     router,
     top,
@@ -52,8 +54,8 @@ app.add_typer(mailbox.app, name="mailbox")
 app.add_typer(numbers.app, name="numbers")
 app.add_typer(pods.app, name="pods")
 app.add_typer(reminders.app, name="reminders")
-app.add_typer(numbers.pools, name="pools")
-app.add_typer(numbers.merchants, name="merchants")
+app.add_typer(pools.app, name="pools")
+app.add_typer(merchants.app, name="merchants")
 app.add_typer(router.app, name="router")
 app.add_typer(top.app, name="top")
 

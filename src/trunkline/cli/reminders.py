@@ -64,6 +64,35 @@ def create(
     remote.show(remote.ask(lambda api: api.post(f"{ROOT}/reminders", body)), _ROW)
 
 
+@app.command()
+def change(
+    ctx: Context,
+    reminder_id: ReminderId,
+    message: Annotated[str, typer.Option(help="What the agent is to say.")] = "",
+    assistant: Annotated[str, typer.Option(help="Which assistant is to say it.")] = "",
+    payload: Annotated[str, typer.Option(help="What else it should know, as JSON.")] = "",
+    priority: Annotated[
+        int | None, typer.Option(min=1, max=99, help="A smaller one is called first.")
+    ] = None,
+    max_attempts: Annotated[int | None, typer.Option(min=1, max=20, help="Of each occurrence.")] = None,
+    late_minutes: Annotated[int | None, typer.Option(min=0, max=1440, help="How late at most.")] = None,
+) -> None:
+    """Change a reminder. Not when it rings: cancel it and make another one for that."""
+    wanted = {
+        "message": message,
+        "assistant_id": assistant,
+        "payload": _json(payload),
+        "priority": priority,
+        "max_attempts": max_attempts,
+        "late_minutes": late_minutes,
+    }
+    body = {name: value for name, value in wanted.items() if value not in (None, "")}
+    remote: Remote = ctx.obj
+    remote.show(
+        remote.ask(lambda api: api.patch(f"{ROOT}/reminders/{quote(reminder_id, safe='')}", body)), _ROW
+    )
+
+
 @app.command("list")
 def list_reminders(
     ctx: Context,

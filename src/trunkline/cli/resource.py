@@ -1,0 +1,77 @@
+"""What commands about things that are made, changed and removed have in common: numbers, pools, merchants.
+
+POOLS = Resource("pools", ("id", "name"))
+POOLS.add_show(app, "One pool.")
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from trunkline.cli.control import ROOT, Context, Remote
+
+# How an option that can be emptied is emptied.
+NONE = "none"
+
+Key = Annotated[str, typer.Argument(metavar="ID", help="Its id.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """By its word in the API, with the columns that people see of it."""
+
+    what: str
+    columns: tuple[str, ...]
+
+    def add_show(self, app: typer.Typer, explanation: str) -> None:
+        @app.command("show", help=explanation)
+        def show(ctx: Context, key: Key) -> None:
+            remote: Remote = ctx.obj
+            remote.show(remote.ask(lambda api: api.get(self._path(key))), self.columns)
+
+    def add_remove(self, app: typer.Typer, explanation: str) -> None:
+        @app.command("remove", help=explanation)
+        def remove(ctx: Context, key: Key) -> None:
+            self.remove(ctx, key, {})
+
+    def list(self, ctx: Context, **query: Any) -> None:
+        remote: Remote = ctx.obj
+        remote.show(remote.ask(lambda api: api.get(f"{ROOT}/{self.what}", given(**query))), self.columns)
+
+    def create(self, ctx: Context, **values: Any) -> None:
+        remote: Remote = ctx.obj
+        remote.show(remote.ask(lambda api: api.post(f"{ROOT}/{self.what}", given(**values))), self.columns)
+
+    def change(self, ctx: Context, key: str, body: Mapping[str, Any]) -> None:
+        remote: Remote = ctx.obj
+        remote.show(remote.ask(lambda api: api.patch(self._path(key), dict(body))), self.columns)
+
+    def remove(self, ctx: Context, key: str, query: dict[str, str | int]) -> None:
+        """What could not be removed yet is shown."""
+        remote: Remote = ctx.obj
+        left = remote.ask(lambda api: api.delete(self._path(key), query))
+        remote.show(left or {"items": []}, self.columns)
+
+    def _path(self, key: str) -> str:
+        return f"{ROOT}/{self.what}/{quote(key, safe='')}"
+
+
+def given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value not in (None, "")}
+
+
+def emptied(**options: tuple[str, Any]) -> dict[str, Any]:
+    """Of options as they were written and what they mean: those that were given, `none` as null."""
+    return {name: None if text == NONE else value for name, (text, value) in options.items() if text}
+
+
+def number(text: str, kind: type[int] | type[float] = float) -> float | None:
+    if text in ("", NONE):
+        return None
+    try:
+        return kind(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a number.") from None
