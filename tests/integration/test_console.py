@@ -10,6 +10,8 @@ import pytest
 
 from trunkline.console.desk import COOKIE
 from trunkline.console.sitemap import ACTIONS, PAGES
+from trunkline.store import call_reports
+from trunkline.store.call_reports import CallReport
 from trunkline.testing.api_world import ADMIN_KEY, expect
 from trunkline.testing.asgi import Answer
 from trunkline.testing.console_world import (
@@ -219,6 +221,25 @@ async def test_a_page_that_is_not_there_says_so(world: ConsoleWorld) -> None:
         answer = await visitor.open(address)
         assert answer.status == 404
         assert "Not there" in text(answer)
+
+
+async def test_the_page_of_a_lead_shows_what_its_calls_left_behind(world: ConsoleWorld) -> None:
+    ids = await world.api.objects_of("a1")
+    said = "<b>sold</b>"
+    async with world.api.database.transaction() as tx:
+        report = CallReport(said, data={"words": said})
+        await call_reports.insert(tx, UUID(ids["attempt_id"]), report)
+        await call_reports.keep_recordings(
+            tx, [(UUID(ids["attempt_id"]), "https://carrier.example/<i>1.wav")]
+        )
+    visitor = await world.visitor(world.api.keys["a1", "read"])
+    page = text(await visitor.open(f"/console/leads/{ids['lead_id']}"))
+    assert "What call 1 left behind" in page
+    assert "Hello. Goodbye." in page
+    assert f"/enrichments/{ids['item_id']}/recording" in page
+    assert "&lt;b&gt;sold&lt;/b&gt;" in page
+    assert said not in page
+    assert "<i>1.wav" not in page
 
 
 async def test_the_words_of_people_are_text_and_never_markup(world: ConsoleWorld) -> None:

@@ -1,7 +1,9 @@
 """What people ask of mailboxes and do to them, and what age does."""
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,7 @@ from trunkline.telemetry import metrics
 from trunkline.testing.mailbox_world import KIND, MailboxWorld, Recorder, event, mailbox_world, names
 
 DAY_S = 86_400
+PAGE = Path(__file__).parents[2] / "docs" / "mailboxes.md"
 
 
 @pytest.fixture
@@ -45,6 +48,24 @@ async def test_the_summary_counts_what_is_not_idle(world: MailboxWorld) -> None:
         (KIND, "processing", 1, 2),
         (KIND, "queued", 1, 3),
     ]
+
+
+async def test_the_questions_of_the_page_are_answered_in_sql(world: MailboxWorld) -> None:
+    """Backlog, stuck, unprocessed events per mailbox, dead: for whoever has nothing but psql."""
+    block = re.findall(r"```sql\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[0]
+    backlog, stuck, pending, dead = re.findall(r"SELECT.*?;", block, re.DOTALL)
+    await kill(world, "dead")
+    await world.append(event("in hand"), event("in hand", "2"))
+    await world.claim()
+    await world.append(event("waits"))
+    async with world.database.connection() as conn:
+        await conn.execute(
+            "UPDATE mailboxes SET processing_started_at = now() - interval '11 minutes' WHERE key = 'in hand'"
+        )
+        assert [tuple(row) for row in await conn.fetch(backlog)] == [(KIND, 2)]
+        assert [row["key"] for row in await conn.fetch(stuck)] == ["in hand"]
+        assert {row["key"]: row["pending"] for row in await conn.fetch(pending)} == {"in hand": 2, "waits": 1}
+        assert [row["key"] for row in await conn.fetch(dead)] == ["dead"]
 
 
 async def test_the_gauges_tell_what_postgres_counts_and_forget_what_is_gone(world: MailboxWorld) -> None:
