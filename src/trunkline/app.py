@@ -61,7 +61,7 @@ class Platform:
             "api": [],
             "dispatcher": self.dialing.loops,
             "mailbox": [self.call_worker],
-            "jobs": [],
+            "jobs": self.following.loops,
             "router": self.routing.loops,
             "control": self.keeping.loops,
         }

@@ -2,7 +2,9 @@
 
 import asyncio
 import csv
+import os
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -24,6 +26,7 @@ from trunkline.jobs.platform.catalogue import PlatformParts, job_files, known_ty
 from trunkline.jobs.platform.enrichment import Authorize, CallSource, Enricher, Wanted, request_enrichment
 from trunkline.jobs.platform.exports import EXPORT, Export
 from trunkline.jobs.platform.outgoing import Outgoing
+from trunkline.jobs.platform.retention import FileRetention
 from trunkline.jobs.platform.sealing import Sealer
 from trunkline.model import new_id
 from trunkline.states import LeadStatus
@@ -488,3 +491,50 @@ async def test_a_failed_export_leaves_no_file(
 def test_a_name_cannot_lead_out_of_the_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="no name of a file"):
         job_files(tmp_path).path(name)
+
+
+# Retention
+
+
+def aged(path: Path, age_s: float) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"x")
+    then_s = time.time() - age_s
+    os.utime(path, (then_s, then_s))
+    return path
+
+
+async def test_files_go_when_nobody_can_ask_for_them(world: JobWorld, tmp_path: Path) -> None:
+    files = job_files(tmp_path)
+    old, young = aged(files.path("export-1.csv"), 100), aged(files.path("export-2.csv"), 10)
+    recording = aged(files.path("recording-1"), 1e6)
+    stray = aged(files.path("export-1.csv").with_name(".export-3.csv.abcd"), 1e6)
+    retention = FileRetention(world.database, files, exports_s=50, enrichments_s=None)
+    assert await retention.run_once() == 2
+    assert [place.exists() for place in (old, young, recording, stray)] == [False, True, True, False]
+
+
+async def test_what_was_found_out_goes_with_its_file_when_it_is_past_its_age(
+    world: JobWorld, tmp_path: Path
+) -> None:
+    files = job_files(tmp_path)
+    for item_id in ("old", "young"):
+        await ask_enrichment(world, item_id)
+        aged(files.path(f"recording-{item_id}"), 0)
+        async with world.database.transaction() as tx:
+            await enrichments.complete(tx, item_id, Enriched(f"recording-{item_id}", "hello"))
+    await ask_enrichment(world, "elsewhere")
+    async with world.database.transaction() as tx:
+        await enrichments.complete(tx, "elsewhere", Enriched("s3://bucket/../x"))
+        await tx.execute(
+            "UPDATE call_enrichments SET updated_at = now() - interval '1 hour' WHERE item_id <> 'young'"
+        )
+    retention = FileRetention(world.database, files, exports_s=50, enrichments_s=600)
+    assert await retention.run_once() == 2
+    assert [files.path(f"recording-{name}").exists() for name in ("old", "young")] == [False, True]
+    async with world.database.connection() as conn:
+        assert [await enrichments.get(conn, name) is None for name in ("old", "young", "elsewhere")] == [
+            True,
+            False,
+            True,
+        ]

@@ -9,11 +9,13 @@ from trunkline.jobs.face import JobFace
 from trunkline.jobs.platform.catalogue import PlatformParts, job_files, platform_registry
 from trunkline.jobs.platform.enrichment import CallSource, EnrichmentDesk
 from trunkline.jobs.platform.outgoing import Outgoing
+from trunkline.jobs.platform.retention import FileRetention
 from trunkline.jobs.poker import Poker
 from trunkline.jobs.recurring import declared_schedules
 from trunkline.jobs.registry import Registry
 from trunkline.jobs.service import JobConfig, JobService
 from trunkline.loops.alarms import Announce
+from trunkline.loops.base import Loop
 from trunkline.parts.ground import Ground
 from trunkline.parts.way_in import WayIn
 from trunkline.telephony.carriers import CarrierConfigError
@@ -34,6 +36,11 @@ class Following:
         )
         self.face.registry.add(ANNOUNCE_ALARM)
         self.enrichment = EnrichmentDesk(self.face.outbox) if jobs.enricher else None
+        self.loops: list[Loop] = [
+            FileRetention(
+                ground.database, self.face.files, exports_s=jobs.history_s, enrichments_s=jobs.enrichment_s
+            )
+        ]
 
     @property
     def announce(self) -> Announce | None:

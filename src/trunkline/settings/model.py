@@ -408,6 +408,11 @@ class Jobs(Group):
         "What is made of calls that agents report on or carriers recorded: `fetch` keeps recording and transcript, "
         "`package.module:factory` names an enricher of yours. Unset, nothing.",
     )
+    enrichment_s: Seconds | None = env(
+        "ENRICHMENT_RETENTION",
+        None,
+        "How long what was found out about calls is kept: recordings, transcripts, data. Unset, as long as the calls.",
+    )
     allow_insecure_webhooks: Switch = env(
         "WEBHOOK_ALLOW_INSECURE",
         "false",

@@ -15,6 +15,8 @@ _GET = query("enrichments/get")
 _COMPLETE = query("enrichments/complete")
 _OF_ATTEMPT = query("enrichments/of_attempt")
 _OF_LEAD = query("enrichments/of_lead")
+_OLD = query("enrichments/old")
+_FORGET = query("enrichments/forget")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +94,13 @@ async def complete(tx: Connection, item_id: str, found: Enriched) -> bool:
     return (
         await tx.fetchval(_COMPLETE, item_id, found.recording_ref, found.transcript, found.data) is not None
     )
+
+
+async def old(conn: Connection, age_s: float, limit: int) -> dict[str, str | None]:
+    """Items that were not changed for so long, and where their recordings are."""
+    return {row["item_id"]: row["recording_ref"] for row in await conn.fetch(_OLD, age_s, limit)}
+
+
+async def forget(conn: Connection, item_ids: Sequence[str], age_s: float) -> int:
+    status: str = await conn.execute(_FORGET, list(item_ids), age_s)
+    return int(status.rpartition(" ")[2])

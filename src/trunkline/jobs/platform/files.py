@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -32,7 +33,7 @@ class Draft:
 
 
 class FileStore:
-    """A folder. Another store, of objects, would have the same two methods."""
+    """A folder. Another store, of objects, would have the same methods."""
 
     def __init__(self, folder: Path):
         self._folder = folder
@@ -56,6 +57,26 @@ class FileStore:
             await asyncio.to_thread(temporary.replace, place)
         finally:
             temporary.unlink(missing_ok=True)
+
+    def remove(self, name: str) -> bool:
+        """Whether there was such a file of ours."""
+        try:
+            self.path(name).unlink()
+        except (ValueError, FileNotFoundError):
+            return False
+        return True
+
+    def remove_older(self, beginning: str, age_s: float) -> int:
+        """Files whose names begin like this and that were not changed for so long."""
+        removed = 0
+        for place in self._folder.glob(f"{beginning}*") if self._folder.is_dir() else ():
+            try:
+                if place.is_file() and time.time() - place.stat().st_mtime > age_s:
+                    place.unlink()
+                    removed += 1
+            except FileNotFoundError:
+                continue  # another process was faster
+        return removed
 
     def _open(self, place: Path) -> BinaryIO:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)

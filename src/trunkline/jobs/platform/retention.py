@@ -1,0 +1,59 @@
+"""Removes files that nobody can ask for any more, and what was found out about calls once it is past its age.
+
+A file goes before the row that names it: whoever stops in between finds it again. Safe to run in many processes.
+"""
+
+import asyncio
+
+from trunkline.jobs.platform.files import FileStore
+from trunkline.loops.base import Loop
+from trunkline.store import enrichments
+from trunkline.store.database import Database
+from trunkline.telemetry import get_logger
+
+log = get_logger(__name__)
+
+CHUNK = 500
+# Of a file that was being written when its worker died. No job writes for longer.
+DRAFT_S = 86_400.0
+
+
+class FileRetention(Loop):
+    name = "file_retention"
+
+    def __init__(
+        self,
+        database: Database,
+        files: FileStore,
+        *,
+        # An export can be asked for as long as its job is remembered.
+        exports_s: float,
+        # None: for as long as their calls.
+        enrichments_s: float | None,
+        interval_s: float = 600.0,
+    ):
+        super().__init__(interval_s)
+        self._database = database
+        self._files = files
+        self._exports_s = exports_s
+        self._enrichments_s = enrichments_s
+
+    async def run_once(self) -> int:
+        exports = await asyncio.to_thread(self._files.remove_older, "export-", self._exports_s)
+        drafts = await asyncio.to_thread(self._files.remove_older, ".", DRAFT_S)
+        items = 0 if self._enrichments_s is None else await self._enrichments(self._enrichments_s)
+        if exports or drafts or items:
+            log.info("files.retired", exports=exports, drafts=drafts, enrichments=items)
+        return exports + drafts + items
+
+    async def _enrichments(self, age_s: float) -> int:
+        total = 0
+        while not self.stopping:
+            async with self._database.connection() as conn:
+                old = await enrichments.old(conn, age_s, CHUNK)
+                for ref in old.values():
+                    await asyncio.to_thread(self._files.remove, ref or "")
+                total += await enrichments.forget(conn, list(old), age_s)
+            if len(old) < CHUNK:
+                break
+        return total
