@@ -29,6 +29,22 @@ def test_every_query_that_is_named_exists() -> None:
     assert named <= known
 
 
+CHANGES = [
+    path
+    for path in QUERIES
+    if re.search(r"^[^-]*UPDATE leads\b", path.read_text(encoding="utf-8"), re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize("path", CHANGES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_change_of_a_lead_raises_its_version(path: Path) -> None:
+    """Else an older entry or grant in Valkey would pass for the lead as it is now."""
+    changes = re.findall(r"UPDATE leads\b.*?\bWHERE\b", path.read_text(encoding="utf-8"), re.DOTALL)
+    assert changes
+    for change in changes:
+        assert re.search(r"\bversion\s*=\s*(CASE\b.*)?(\w\.)?version \+ 1", change), change
+
+
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_a_script_lists_its_arguments_and_has_one_twin(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
