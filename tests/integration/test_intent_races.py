@@ -16,7 +16,7 @@ from trunkline.dispatch.intent_batch import IntentBatch
 from trunkline.dispatch.refusals import Refusal, RefusalReason
 from trunkline.leads.calling_policy import CallingPolicy, Price
 from trunkline.leads.limits import CallsPerPerson, PodRoom
-from trunkline.store import numbers
+from trunkline.store import numbers, prechecks
 from trunkline.store.database import Connection, connect
 from trunkline.testing.dialing import ME, Dialing, open_dialing
 from trunkline.testing.proxy import TcpProxy
@@ -291,6 +291,16 @@ async def test_race_6_a_bulk_load_of_the_same_merchant_does_not_wait_for_an_inte
     await dialing.policy(CallingPolicy(attempts_per_day=10))
     first, _ = await dialing.half_an_intent(dialing.grant(await dialing.lead()))
     assert await dialing.leads(3)
+    await dialing.commit(first)
+
+
+async def test_race_6_a_pre_check_of_a_lead_does_not_wait_for_its_intent(dialing: Dialing) -> None:
+    """Its row names the lead, which the intent has locked: not its key."""
+    lead = await dialing.lead()
+    first, _ = await dialing.half_an_intent(dialing.grant(lead))
+    async with dialing.database.connection() as conn:
+        await conn.execute("SET lock_timeout = '5s'")
+        assert lead in await prechecks.claim(conn, {lead: (b"", 5.0)})
     await dialing.commit(first)
 
 
