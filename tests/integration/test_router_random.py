@@ -1,156 +1,304 @@
-"""Random lives of honest pods, checked against what the pods themselves know. A failure names its seed."""
+"""The router's scripts against a plain model: whatever happens in whatever order to honest pods, they agree.
 
-import random
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+Exclusive and shared pools, tiers that change their size and their type, drains, releases that are lost or come twice,
+pods that restart, and a memory that is lost and rebuilt from the journal and the pods.
+"""
+
+import asyncio
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from trunkline.bus import router, router_views
+from trunkline.bus import router_manager, router_views
 from trunkline.bus.connection import Bus, connect
 from trunkline.bus.keys import Keys
-from trunkline.bus.router import Allocation, Beat, BeatRule, CallOver
+from trunkline.bus.router import Allocation, BeatRule, CallOver, NoPod
 from trunkline.bus.router_keys import RouterKeys
+from trunkline.bus.router_manager import OpenCall, Term
+from trunkline.router.config import RouterConfig
+from trunkline.settings.tiers import assignment_order, parse_tiers
+from trunkline.testing.router_model import PodModel, RouterModel, is_balanced, places_of
+from trunkline.testing.router_world import ENDED_TTL_S, LEASE_TTL_S, RouterWorld
 
-STEPS = 150
-PODS = 4
-RECENT = 8
-TIERS = "#order=standard standard=e|1|1"
+PODS = [f"agent-{number}" for number in range(5)]
+RECENT = 6
+CONFIGS = [
+    '{"standard": {"target": 1}}',
+    "{}",
+    '{"gold": {"target": 2}, "standard": {"target": 1}, "overflow": {"target": 1}}',
+    '{"basic": {"type": "shared", "target": 3, "max_concurrent": 2}, "standard": {"target": 1}}',
+    '{"basic": {"type": "exclusive", "target": 2}, "gold": {"type": "shared", "target": 1, "max_concurrent": 3}}',
+]
+pods = st.sampled_from(PODS)
 
 
-@dataclass
-class Pod:
-    """A pod's own truth: the call whose stream it has."""
+class Routing(RuleBasedStateMachine):
+    """One Valkey, one model, and everything that can happen to both."""
 
-    name: str
-    boot: int = 1
-    sequence: int = 0
-    call: str = ""
-
-
-@dataclass
-class World:
-    """Pods tell the router at once what changes; releases of theirs may be lost, the platform's come at any time."""
-
+    # One connection for all examples, and other keys for each.
+    loop: asyncio.AbstractEventLoop
     bus: Bus
-    keys: RouterKeys
-    dice: random.Random
-    pods: dict[str, Pod] = field(default_factory=dict)
-    # Calls that were given a pod and have not connected yet.
-    connecting: dict[str, str] = field(default_factory=dict)
-    ended: set[str] = field(default_factory=set)
-    calls: int = 0
 
-    def some_call(self) -> str:
-        """A new call, or one of the last few."""
-        number = self.dice.randrange(max(0, self.calls - RECENT), self.calls + 1)
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = RouterWorld(self.bus, RouterKeys(f"model-{uuid4().hex[:12]}"))
+        self.model = RouterModel()
+        self.config = CONFIGS[0]
+        self.calls = 0
+        # The journal's word on tiers.
+        self.noted: dict[str, str] = {}
+
+    def do(self, work: Any) -> Any:
+        return self.loop.run_until_complete(work)
+
+    # What happens
+
+    @initialize(config=st.sampled_from(CONFIGS))
+    def begin(self, config: str) -> None:
+        self.config = config
+        self.do(self.world.begin(config))
+        self.do(self.world.configure("acme", tier="gold"))
+        self.look()
+        for pod in PODS:
+            self.model.pods[pod] = PodModel()
+            self.beat(pod)
+
+    @rule(back=st.integers(0, RECENT), merchant=st.sampled_from(["", "acme"]))
+    def allocate(self, back: int, merchant: str) -> None:
+        call = self.some_call(back)
+        wanted = self.model.candidates("gold" if merchant else "standard")
+        answer = self.do(self.world.ask(call, merchant))
+        match answer:
+            case CallOver():
+                assert call in self.model.tombstones
+            case NoPod():
+                assert call not in self.model.held | dict.fromkeys(self.model.tombstones)
+                assert not wanted, "refused though a pod was free"
+            case Allocation(was_existing=True, pod=pod):
+                assert self.model.held[call] == pod
+            case Allocation(pod=pod):
+                assert call not in self.model.held.keys() | self.model.tombstones
+                assert pod in wanted
+                self.model.held[call] = self.model.connecting[call] = pod
+
+    @rule(data=st.data())
+    def connect(self, data: st.DataObject) -> None:
+        if not self.model.connecting:
+            return
+        call = data.draw(st.sampled_from(sorted(self.model.connecting)))
+        pod = self.model.connecting.pop(call)
+        self.model.pods[pod].calls.add(call)
+        self.beat(pod)
+
+    @rule(data=st.data(), releases=st.booleans(), beats=st.booleans())
+    def hang_up(self, data: st.DataObject, releases: bool, beats: bool) -> None:
+        """The pod lets go: it says so, or only its next heartbeat does."""
+        live = sorted((call, pod) for pod, model in self.model.pods.items() for call in model.calls)
+        if not live:
+            return
+        call, pod = data.draw(st.sampled_from(live))
+        self.model.pods[pod].calls.remove(call)
+        if releases:
+            self.do(self.world.release(call, by_pod=pod))
+            self.model.end(call)
+            self.model.tombstones.add(call)
+            self.model.pods[pod].named.discard(call)
+        if beats or not releases:
+            self.beat(pod)
+
+    @rule(back=st.integers(0, RECENT))
+    def platform_releases(self, back: int) -> None:
+        call = self.some_call(back)
+        released = self.do(self.world.release(call))
+        assert (released is not None) == (call in self.model.held)
+        self.model.end(call)
+        self.model.tombstones.add(call)
+        self.model.connecting.pop(call, None)
+
+    @rule(pod=pods)
+    def idle_beat(self, pod: str) -> None:
+        self.beat(pod)
+
+    @rule(pod=pods)
+    def late_beat(self, pod: str) -> None:
+        """One that was overtaken says nothing."""
+        if self.model.pods[pod].is_heard:
+            self.do(self.world.beat(pod, ["never"], boot=f"boot-{self.model.pods[pod].boot}", sequence=1))
+
+    @rule(pod=pods)
+    def restart(self, pod: str) -> None:
+        model = self.model.pods[pod]
+        was_known = model.is_heard
+        model.boot, model.sequence = model.boot + 1, 0
+        if was_known:
+            self.model.lose(pod)
+            model.named = set()
+        else:
+            # Memory knows no boot before this one: what it was given may still come to it.
+            model.calls.clear()
+        self.beat(pod)
+
+    @rule(pod=pods)
+    def drain(self, pod: str) -> None:
+        assert self.do(router_views.drain(self.bus, self.world.keys, pod, 360)) is not None
+        self.model.pods[pod].is_draining = True
+
+    @rule(pod=pods)
+    def undrain(self, pod: str) -> None:
+        self.do(router_views.drain(self.bus, self.world.keys, pod, 0))
+        self.model.pods[pod].is_draining = False
+
+    @rule(config=st.sampled_from(CONFIGS))
+    def change_tiers(self, config: str) -> None:
+        before = {pod: (tier, self.model.load(pod)) for pod, tier in self.model.tiers.items()}
+        self.config = config
+        self.do(self.world.publish(config))
+        self.do(self.world.term.balance())
+        self.look()
+        for pod, (tier, load) in before.items():
+            assert not load or self.model.tiers[pod] == tier, "a pod with calls was moved"
+
+    @rule()
+    def recover(self) -> None:
+        """Nothing is where it does not belong, so there is nothing to put right."""
+        assert self.do(self.world.recover()) == 0
+
+    @rule(early=st.sets(pods, max_size=2), late=st.sets(pods))
+    def lose_memory(self, early: set[str], late: set[str]) -> None:
+        """Some pods speak before the leader has rebuilt, some after it, some later."""
+        open_calls, tiers = dict(self.model.held), dict(self.noted)
+        self.do(self.world.flush())
+        self.model.forget()
+        # Nobody who leads is there yet: the first heartbeat publishes what its own process was told.
+        self.model.places = places_of({name: t.text for name, t in parse_tiers(self.config).items()})
+        self.model.tiers = {p: t if t in self.model.places else "standard" for p, t in tiers.items()}
+        for pod in sorted(early):
+            self.beat(pod)
+        self.rebuild(open_calls, tiers)
+        self.look()
+        kept = {pod: tier for pod, tier in tiers.items() if tier in parse_tiers(self.config)}
+        assert {pod: self.model.tiers[pod] for pod in kept} == kept, "a pod lost its tier"
+        for pod in sorted(late):
+            self.beat(pod)
+
+    # How
+
+    def some_call(self, back: int) -> str:
+        """A new one, or one of the last few."""
+        number = max(0, self.calls - back)
         self.calls = max(self.calls, number + 1)
         return f"call-{number}"
 
-    async def beat(self, pod: Pod) -> None:
-        pod.sequence += 1
-        calls = [pod.call] if pod.call else []
-        beat = Beat(pod.name, f"boot-{pod.boot}", pod.sequence, calls, False, {})
-        await router.heartbeat(self.bus, self.keys, beat, BeatRule(tiers=TIERS, settle_ms=0))
-
-    async def allocate(self) -> None:
-        call = self.some_call()
-        answer = await router.allocate(
-            self.bus,
-            self.keys,
-            call,
-            merchant_id="",
-            allocation_id=f"{call}-{self.dice.random()}",
-            lease_ttl_s=3600,
+    def beat(self, pod: str) -> None:
+        model = self.model.pods[pod]
+        model.sequence += 1
+        rule = BeatRule(
+            durable_tier=self.noted.get(pod, ""),
+            settle_ms=0,
+            tiers=RouterConfig(tiers=parse_tiers(self.config)).tiers_text,
         )
-        if not isinstance(answer, Allocation):
-            assert isinstance(answer, CallOver) == (call in self.ended)
+        # 2 and more: the first heartbeat of a boot is another rule's.
+        self.do(
+            self.world.beat(
+                pod, sorted(model.calls), boot=f"boot-{model.boot}", sequence=model.sequence + 1, rule=rule
+            )
+        )
+        self.look()
+        self.model.heard(pod)
+        self.look()
+
+    def rebuild(self, open_calls: dict[str, str], tiers: dict[str, str]) -> None:
+        """As the manager does it, from what the journal knows."""
+        world, number = self.world, self.world.term.number + 1
+        lead = self.do(router_manager.lead(self.bus, world.keys, number))
+        assert lead.must_rebuild
+        world.term = Term(self.bus, world.keys, lead.epoch, number)
+        self.do(world.publish(self.config))
+        buried = self.model.ended - open_calls.keys()
+        self.do(world.term.bury(dict.fromkeys(sorted(buried), ENDED_TTL_S)))
+        self.model.tombstones |= buried
+        for pod in PODS:
+            its = [
+                OpenCall(call, f"allocation-of-{call}", "", 1, "pool:standard")
+                for call, holder in sorted(open_calls.items())
+                if holder == pod
+            ]
+            self.do(world.term.restore(pod, tiers[pod], its, lease_ttl_s=LEASE_TTL_S, by_heartbeat=True))
+        for call, pod in open_calls.items():
+            if call not in self.model.tombstones:
+                self.model.held.setdefault(call, pod)
+        self.do(world.term.rebuilt())
+        self.do(world.term.merchants({"acme": '{"tier": "gold"}'}))
+
+    def look(self) -> None:
+        """Where pods move to is the router's affair; that each is in one tier is checked."""
+        client, keys = self.world.client, self.world.keys
+        self.model.places = places_of(self.do(client.hgetall(keys.tiers)))
+        found = {tier: self.do(client.smembers(keys.assigned(tier))) for tier in self.model.places}
+        self.model.tiers = {pod: tier for tier, its in found.items() for pod in its}
+        assert sum(map(len, found.values())) == len(self.model.tiers), "a pod in two tiers"
+        self.noted |= self.model.tiers
+
+    # What always holds
+
+    @invariant()
+    def the_calls_are_where_the_model_says(self) -> None:
+        calls = self.do(router_views.calls(self.bus, self.world.keys, 0, 1000))
+        assert {view.call_sid: view.pod for view in calls} == self.model.held
+
+    @invariant()
+    def who_is_free_is_free(self) -> None:
+        for tier, place in self.model.places.items():
+            its = [pod for pod, its_tier in self.model.tiers.items() if its_tier == tier]
+            may = {pod: self.model.load(pod) for pod in its if self.model.may_serve(pod)}
+            free = {pod: load for pod, load in may.items() if place.is_shared or not load}
+            assert self.do(self.world.available(tier)) == free
+
+    @invariant()
+    def a_pod_has_a_lease_while_it_has_calls(self) -> None:
+        for pod in self.model.pods:
+            lease = self.do(self.world.client.get(self.world.keys.lease(pod)))
+            assert (self.model.held.get(lease) == pod) if lease else pod not in self.model.held.values()
+
+    def teardown(self) -> None:
+        """When every call is over, every pod is free, in the tiers that were asked for."""
+        if not self.model.pods:
             return
-        pod = self.pods[answer.pod]
-        if answer.was_existing:
-            assert pod.call == call or self.connecting[call] == answer.pod
-            return
-        assert call not in self.ended
-        assert pod.call == "", "a pod in conversation was handed out"
-        assert answer.pod not in self.connecting.values(), "a pod was handed out twice"
-        self.connecting[call] = answer.pod
-
-    async def connect(self) -> None:
-        if not self.connecting:
-            return
-        call = self.dice.choice(sorted(self.connecting))
-        pod = self.pods[self.connecting.pop(call)]
-        assert pod.call == ""
-        pod.call = call
-        await self.beat(pod)
-
-    async def hang_up(self) -> None:
-        pod = self.dice.choice([*self.pods.values()])
-        if not pod.call:
-            return
-        call, pod.call = pod.call, ""
-        release_first = self.dice.random() < 0.5
-        if release_first:
-            await router.release(self.bus, self.keys, call, by_pod=pod.name, ended_ttl_s=600)
-        await self.beat(pod)
-        self.ended.add(call)
-
-    async def platform_releases(self) -> None:
-        call = self.some_call()
-        await router.release(self.bus, self.keys, call, by_pod="", ended_ttl_s=600)
-        self.ended.add(call)
-        self.connecting.pop(call, None)
-
-    async def restart(self) -> None:
-        pod = self.dice.choice([*self.pods.values()])
-        pod.boot, pod.sequence, pod.call = pod.boot + 1, 0, ""
-        self.connecting = {call: name for call, name in self.connecting.items() if name != pod.name}
-        await self.beat(pod)
-
-    async def idle_beat(self) -> None:
-        await self.beat(self.dice.choice([*self.pods.values()]))
-
-    async def check(self) -> None:
-        """Leases, records and the free pods never contradict each other or the pods."""
-        client: Any = self.bus.client
-        free = await client.smembers(self.keys.available("standard"))
-        for pod in self.pods.values():
-            call = await client.get(self.keys.lease(pod.name))
-            if call:
-                assert await client.hget(self.keys.call(call), "pod_name") == pod.name
-                assert pod.name not in free
-            if pod.call:
-                assert pod.name not in free
-            elif not call:
-                assert pod.name in free, f"{pod.name} is idle and lost"
+        for call in [*self.model.held]:
+            self.do(self.world.release(call))
+        for pod in PODS:
+            self.model.pods[pod].calls.clear()
+            self.beat(pod)
+            self.do(router_views.drain(self.bus, self.world.keys, pod, 0))
+        self.do(self.world.publish(self.config))
+        self.do(self.world.term.balance())
+        counts = self.do(router_views.counts(self.bus, self.world.keys))
+        assert counts.calls == 0
+        assert sum(pool.available for pool in counts.pools) == len(PODS)
+        tiers = parse_tiers(self.config)
+        sizes = {pool.tier: pool.assigned for pool in counts.pools}
+        assert is_balanced(tiers, sizes, assignment_order(tiers))
 
 
-@pytest.fixture
-async def bus(redis_url: str, key_prefix: str) -> AsyncIterator[Bus]:
-    bus = connect(redis_url, Keys(prefix=key_prefix))
-    yield bus
-    await bus.close()
-
-
-@pytest.mark.parametrize("seed", range(12))
-async def test_no_pod_is_shared_and_none_is_lost(bus: Bus, key_prefix: str, seed: int) -> None:
-    world = World(bus, RouterKeys(key_prefix), random.Random(seed))
-    for number in range(PODS):
-        pod = world.pods[f"agent-{number}"] = Pod(f"agent-{number}")
-        await world.beat(pod)
-    steps = [world.allocate] * 4 + [world.connect] * 3 + [world.hang_up, world.hang_up]
-    steps += [world.platform_releases, world.restart, world.idle_beat]
-
-    for _ in range(STEPS):
-        await world.dice.choice(steps)()
-        await world.check()
-
-    for call in [f"call-{number}" for number in range(world.calls)]:
-        await router.release(bus, world.keys, call, by_pod="", ended_ttl_s=600)
-    for pod in world.pods.values():
-        pod.call = ""
-        await world.beat(pod)
-    counts = await router_views.counts(bus, world.keys)
-    assert counts.calls == 0
-    assert [(pool.tier, pool.available, pool.assigned) for pool in counts.pools] == [("standard", PODS, PODS)]
+@pytest.mark.timeout(300)
+def test_the_router_agrees_with_a_plain_model(redis_url: str) -> None:
+    Routing.loop = asyncio.new_event_loop()
+    Routing.bus = connect(redis_url, Keys())
+    try:
+        run_state_machine_as_test(
+            Routing,
+            settings=settings(
+                max_examples=60,
+                stateful_step_count=30,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+                print_blob=True,
+            ),
+        )
+    finally:
+        Routing.loop.run_until_complete(Routing.bus.close())
+        Routing.loop.close()

@@ -267,6 +267,18 @@ async def test_a_tier_that_changes_its_type_while_calls_are_live_loses_nothing(w
     assert [await world.allocate(f"more-{n}") != "none" for n in range(4)] == [True, True, True, False]
 
 
+async def test_a_tier_of_busy_pods_that_becomes_a_shared_one_takes_more_calls_at_once(
+    world: RouterWorld,
+) -> None:
+    await world.begin('{"basic": {"type": "exclusive", "target": 9}}')
+    await world.pods(1)
+    await world.allocate("call-1")
+
+    await world.publish('{"basic": {"type": "shared", "target": 9, "max_concurrent": 2}}')
+
+    assert [await world.allocate(f"more-{n}") for n in range(2)] == ["agent-0", "none"]
+
+
 async def test_while_a_key_has_the_old_type_nothing_breaks(world: RouterWorld) -> None:
     await world.begin(ONE_SHARED)
     await world.pods(1)

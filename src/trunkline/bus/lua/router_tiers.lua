@@ -32,8 +32,9 @@ for tier, text in pairs(wanted) do
     redis.call('HSET', key, tier, text)
   end
   if string.sub(tier, 1, 1) ~= '#' then
-    local shared = string.sub(text, 1, 1) == 's'
-    if not fits(pool_of(tier), shared) then changed[#changed + 1] = tier end
+    local kind, before = string.sub(text, 1, 1), string.sub(known[tier] or text, 1, 1)
+    -- A key without members fits any type: who is busy in an exclusive tier may still take calls in a shared one.
+    if kind ~= before or not fits(pool_of(tier), kind == 's') then changed[#changed + 1] = tier end
   end
 end
 for _, tier in ipairs(changed) do
