@@ -4,19 +4,14 @@ The exploration in `tests/unit/test_mailbox_model.py` proves the model. Here its
 wait of one session for another. That the walks would notice is shown by walking through code that was spoilt.
 """
 
-import re
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
-import trunkline.store
 from trunkline.store import mailboxes
 from trunkline.testing.mailbox_model import Model, explore
 from trunkline.testing.mailbox_walk import EFFECTS, Walker, cover, waits
 from trunkline.testing.mailbox_world import MailboxWorld, mailbox_world
-
-MIGRATION = Path(trunkline.store.__file__).parent / "migrations" / "0003_mailboxes.sql"
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +55,7 @@ async def test_whoever_waited_for_a_mailbox_takes_it_as_it_is_then(world: Mailbo
     await wait_all(world, Model(names=("x", "y"), crashes=0), copies=copies)
 
 
-# What is taken out of the code, and from where: one of its queries, or one of the functions of the migration.
+# What is taken out of the code, and from where: one of its queries, or one of the functions of the schema.
 SPOILT = {
     "completion does not compare the fence": ("_COMPLETE", " AND m.fence = c.fence", ""),
     "completion looks at the events instead of the counter": (
@@ -124,9 +119,6 @@ async def spoil(world: MailboxWorld, monkeypatch: pytest.MonkeyPatch, what: str,
         assert old in text
         monkeypatch.setattr(mailboxes, what, text.replace(old, new))
         return
-    found = re.search(
-        rf"CREATE FUNCTION ({what}\(.*?END \$\$);", MIGRATION.read_text(encoding="utf-8"), re.DOTALL
-    )
-    assert found is not None
-    assert old in found[1]
-    await world.value(f"CREATE OR REPLACE FUNCTION {found[1].replace(old, new)}")
+    text = await world.value("SELECT pg_get_functiondef($1::regproc)", what)
+    assert old in text
+    await world.value(text.replace(old, new))

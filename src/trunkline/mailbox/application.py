@@ -37,7 +37,7 @@ from trunkline.store.mailboxes import Event, NewEvent, Receipt
 from trunkline.store.migrate import migrate
 
 # All that is about mailboxes alone.
-SCHEMA = frozenset({"0003_mailboxes", "0014_mailbox_append_one"})
+SCHEMA = frozenset({"0003_mailboxes", "0014_mailbox_append_one", "0031_mailbox_append_batch"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,13 +119,18 @@ async def append(conn: Connection, events: Sequence[NewEvent]) -> list[Receipt]:
         box = boxes.setdefault((event.kind, event.key), len(boxes) + 1)
         once.setdefault((box, event.dedupe_key), event)
     places = [box for box, _ in once]
-    amounts = Counter(places)
+    amounts: Counter[int] = Counter()
+    ordinals: list[int] = []
+    for box in places:
+        amounts[box] += 1
+        ordinals.append(amounts[box])
     rows = await conn.fetch(
         _APPEND,
         [kind for kind, _ in boxes],
         [key for _, key in boxes],
         [amounts[box] for box in boxes.values()],
         places,
+        ordinals,
         [dedupe_key for _, dedupe_key in once],
         [event.type for event in once.values()],
         [event.payload for event in once.values()],
