@@ -83,23 +83,21 @@ def _order(fact: Fact) -> tuple[object, ...]:
 
 
 def _add(known: CallFacts, fact: Fact) -> CallFacts:
-    known = replace(
-        known,
+    news: dict[str, Any] = {
         # Of those who say different things, whoever heard a machine, or missed an agent, heard more.
-        is_machine=_either(known.is_machine, fact.is_machine, told=True),
-        agent_joined=_either(known.agent_joined, fact.agent_joined, told=False),
-    )
-    if fact.proves is None:
-        return known
-    known = replace(known, state=_furthest(known.state, fact.proves), call_id=known.call_id or fact.call_id)
+        "is_machine": _either(known.is_machine, fact.is_machine, told=True),
+        "agent_joined": _either(known.agent_joined, fact.agent_joined, told=False),
+    }
+    if fact.proves is not None:
+        news |= {"state": _furthest(known.state, fact.proves), "call_id": known.call_id or fact.call_id}
     match fact.proves:
         case AttemptState.RINGING:
-            return replace(known, ringing_at=known.ringing_at or fact.at)
+            news["ringing_at"] = known.ringing_at or fact.at
         case AttemptState.ANSWERED:
-            return replace(known, answered_at=known.answered_at or fact.at)
+            news["answered_at"] = known.answered_at or fact.at
         case AttemptState.ENDED if known.ended_at is None:
-            return replace(known, ended_at=fact.at, end_reason=fact.reason, duration_s=fact.duration_s)
-    return known
+            news |= {"ended_at": fact.at, "end_reason": fact.reason, "duration_s": fact.duration_s}
+    return replace(known, **news)
 
 
 def _either(one: bool | None, other: bool | None, *, told: bool) -> bool | None:

@@ -245,21 +245,21 @@ class _Tally:
             self.wake[event.key] = None
 
 
+_BOUNDS = (
+    ("kind", KIND_BYTES_MAX),
+    ("key", KEY_BYTES_MAX),
+    ("dedupe key", KEY_BYTES_MAX),
+    ("type", KEY_BYTES_MAX),
+)
+
+
 def check(event: NewEvent) -> None:
     """Refuse what Postgres would refuse, in words, and without a batch that has to be written twice."""
-    for name, text, bytes_max in (
-        ("kind", event.kind, KIND_BYTES_MAX),
-        ("key", event.key, KEY_BYTES_MAX),
-        ("dedupe key", event.dedupe_key, KEY_BYTES_MAX),
-        ("type", event.type, KEY_BYTES_MAX),
-    ):
-        if not _fits(text, bytes_max):
+    texts = (event.kind, event.key, event.dedupe_key, event.type)
+    for (name, bytes_max), text in zip(_BOUNDS, texts, strict=True):
+        size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+        if not 0 < size <= bytes_max or "\x00" in text:
             raise BadEvent(f"The {name} of an event has 1 to {bytes_max} bytes, and no NUL among them.")
-
-
-def _fits(text: str, bytes_max: int) -> bool:
-    size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-    return 0 < size <= bytes_max and "\x00" not in text
 
 
 def _refuse(batch: Iterable[_Waiting], error: Exception, cause: BaseException) -> None:
