@@ -5,7 +5,7 @@ from email.errors import MessageError
 from email.parser import BytesParser
 from email.policy import HTTP
 from typing import Any
-from urllib.parse import parse_qsl, unquote_plus, urlsplit
+from urllib.parse import parse_qsl, unquote_to_bytes, urlsplit
 
 import msgspec
 
@@ -36,18 +36,19 @@ def read_fields(content_type: str, body: bytes) -> Fields | None:
 
 
 def read_form(body: bytes) -> Fields | None:
-    """As `parse_qsl`, in half the time: most of the thirty values have nothing to unquote."""
+    """As `parse_qsl`, in a third of the time: most of the thirty values have nothing to unquote."""
+    fields: list[tuple[str, str]] = []
     try:
-        parts = body.decode().split("&")
-        fields = [_pair(part) for part in parts if part]
+        # A plus is a space wherever it stands: one that is meant is quoted.
+        for part in body.decode().replace("+", " ").split("&"):
+            name, _, value = part.partition("=")
+            if "%" in part:
+                fields.append((_unquoted(name), _unquoted(value)))
+            elif part:
+                fields.append((name, value))
     except ValueError:
         return None
     return fields if len(fields) <= FIELDS_MAX else None
-
-
-def _pair(part: str) -> tuple[str, str]:
-    name, _, value = part.partition("=")
-    return (_unquoted(name), _unquoted(value)) if "%" in part or "+" in part else (name, value)
 
 
 def read_query(url: str) -> Fields:
@@ -79,9 +80,7 @@ def whole(value: object) -> int | None:
 
 
 def _unquoted(text: str) -> str:
-    if "%" in text:
-        return unquote_plus(text, errors="strict")
-    return text.replace("+", " ") if "+" in text else text
+    return unquote_to_bytes(text).decode() if "%" in text else text
 
 
 def _flat(values: dict[str, Any]) -> Fields | None:
