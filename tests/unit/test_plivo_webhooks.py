@@ -118,11 +118,49 @@ def test_a_call_that_comes_in_has_numbers_and_no_attempt(plivo: Plivo) -> None:
     assert event_of(plivo.parse_webhook(webhook(over, "status", None))).kind == "ended"
 
 
-def test_a_recording_and_a_machine_are_events_of_their_own(plivo: Plivo) -> None:
-    recording = {"CallUUID": CALL, "RecordUrl": "https://media.plivo.com/1.mp3", "RecordingID": "r1"}
-    assert event_of(plivo.parse_webhook(webhook(recording, "recording"))).kind == "recording"
-    heard = event_of(plivo.parse_webhook(webhook({"CallUUID": CALL, "Machine": "true"}, "machine")))
-    assert (heard.kind, heard.answered_by) == ("machine", "machine")
+RING = {
+    "ALegRequestUUID": CALL, "ALegUUID": CALL, "CallStatus": "ringing", "CallUUID": CALL, "Direction": "outbound",
+    "Event": "Ring", "From": "15005559901", "RequestUUID": CALL, "SessionStart": "2025-11-15 07:58:40.050872",
+    "To": "15005551001", "ParentAuthID": "MA000000000000000001", "RouteType": "domestic_anchored",
+}  # fmt: skip
+STARTED = RING | {
+    "CallStatus": "in-progress",
+    "Event": "StartApp",
+    "STIRAttestation": "A",
+    "BillRate": "0.0055",
+}
+RECORDING = {
+    "CallUUID": CALL, "Event": "RecordStop", "From": "15005559901", "RecordFile": "https://media.plivo.com/r1.mp3",
+    "RecordUrl": "https://media.plivo.com/r1.mp3", "RecordingDuration": "41", "RecordingDurationMs": "41120",
+    "RecordingEndMs": "1763193569000", "RecordingID": "r1", "RecordingStartMs": "1763193527880", "To": "15005551001",
+}  # fmt: skip
+MACHINE = {
+    "ALegUUID": CALL, "CallUUID": CALL, "Direction": "outbound", "Event": "MachineDetection", "From": "15005559901",
+    "Machine": "true", "RequestUUID": CALL, "To": "15005551001", "CallStatus": "in-progress",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "callback", "kind"),
+    [
+        (RING, "status", "ringing"),
+        (STARTED, "answer", "answered"),
+        (RECORDING, "recording", "recording"),
+        (MACHINE, "machine", "machine"),
+    ],
+)
+def test_whole_payloads_are_read(
+    plivo: Plivo, fields: dict[str, str], callback: CallbackKind, kind: str
+) -> None:
+    event = event_of(plivo.parse_webhook(webhook(fields, callback)))
+    assert (event.kind, event.call_id, event.attempt_id) == (kind, CALL, ATTEMPT)
+    assert not {"From", "To", "ParentAuthID"} & set(event.raw)
+
+
+def test_a_machine_is_heard_and_a_recording_told_with_its_address(plivo: Plivo) -> None:
+    assert event_of(plivo.parse_webhook(webhook(MACHINE, "machine"))).answered_by == "machine"
+    kept = event_of(plivo.parse_webhook(webhook(RECORDING, "recording")))
+    assert kept.raw["RecordUrl"] == "https://media.plivo.com/r1.mp3"
 
 
 @pytest.mark.parametrize(

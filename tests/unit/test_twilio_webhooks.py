@@ -117,12 +117,56 @@ def test_an_inbound_call_has_numbers_and_no_attempt(twilio: Twilio) -> None:
     assert (event.direction, event.attempt_id, event.to, event.from_) == ("inbound", None, "+1", "+2")
 
 
+RECORDING = {
+    "AccountSid": "AC00000000000000000000000000000001", "CallSid": "CA0123456789abcdef0123456789abcdef",
+    "ErrorCode": "0", "RecordingChannels": "1", "RecordingDuration": "41", "RecordingSid": "RE1",
+    "RecordingSource": "OutboundAPI", "RecordingStartTime": "Sat, 15 Nov 2025 07:58:47 +0000",
+    "RecordingStatus": "completed", "RecordingTrack": "both",
+    "RecordingUrl": "https://api.twilio.com/2010-04-01/Accounts/AC00000000000000000000000000000001/Recordings/RE1",
+}  # fmt: skip
+MACHINE = {
+    "AccountSid": "AC00000000000000000000000000000001", "CallSid": "CA0123456789abcdef0123456789abcdef",
+    "AnsweredBy": "machine_end_beep", "MachineDetectionDuration": "4200",
+}  # fmt: skip
+
+
 def test_a_recording_and_a_machine_are_events_of_their_own(twilio: Twilio) -> None:
-    recording = {"CallSid": "CA1", "RecordingSid": "RE1", "RecordingStatus": "completed"}
-    machine = {"CallSid": "CA1", "AnsweredBy": "machine_end_beep"}
-    assert event_of(twilio.parse_webhook(webhook(recording, "recording"))).kind == "recording"
-    heard = event_of(twilio.parse_webhook(webhook(machine, "machine")))
+    kept = event_of(twilio.parse_webhook(webhook(RECORDING, "recording")))
+    assert (kept.kind, kept.raw["RecordingUrl"]) == ("recording", RECORDING["RecordingUrl"])
+    heard = event_of(twilio.parse_webhook(webhook(MACHINE, "machine")))
     assert (heard.kind, heard.answered_by) == ("machine", "machine_end_beep")
+
+
+def test_a_recording_that_is_told_of_in_each_of_its_states_is_one_event_of_each(twilio: Twilio) -> None:
+    told = [RECORDING | {"RecordingStatus": status} for status in ("in-progress", "completed", "completed")]
+    keys = [event_of(twilio.parse_webhook(webhook(fields, "recording"))).dedupe_key for fields in told]
+    assert len(set(keys)) == 2
+
+
+ARRIVAL = COMPLETED | {
+    "CallStatus": "ringing",
+    "Direction": "inbound",
+    "StirVerstat": "TN-Validation-Passed-A",
+}
+
+
+def test_a_whole_arrival_and_a_whole_question_are_read(twilio: Twilio) -> None:
+    """As Twilio asks for a document: with places and names, without a number and a time of its own."""
+    progress = (
+        "CallbackSource",
+        "SequenceNumber",
+        "Timestamp",
+        "CallDuration",
+        "Duration",
+        "SipResponseCode",
+    )
+    arrival = {name: value for name, value in ARRIVAL.items() if name not in progress}
+    rings = event_of(twilio.parse_webhook(webhook(arrival, "inbound", None)))
+    assert (rings.kind, rings.direction, rings.at) == ("ringing", "inbound", None)
+    question = arrival | {"CallStatus": "in-progress", "Direction": "outbound-api"}
+    answered = event_of(twilio.parse_webhook(webhook(question, "answer")))
+    assert (answered.kind, answered.attempt_id) == ("answered", ATTEMPT)
+    assert set(answered.raw) == {"ApiVersion", "CallSid", "CallStatus", "Direction"}
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from trunkline.store.mailboxes import Event
 
 # Twilio and Exotel, Plivo, Vapi.
 _NAMES = ("RecordingUrl", "RecordUrl", "recordingUrl")
-# Twilio also tells of recordings that are not there: not yet, or never.
-_MISSING = frozenset({"in-progress", "absent", "failed"})
+# Twilio also tells of recordings that are not there: not yet, never, or no more.
+_MISSING = frozenset({"in-progress", "processing", "absent", "failed", "deleted"})
 REF_MAX = 2000
 
 
