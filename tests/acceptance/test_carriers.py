@@ -35,6 +35,16 @@ async def call(world: World, phone: str) -> LeadWithAttempts:
     return await world.finished(lead.id)
 
 
+async def got_pods(world: World, count: int) -> None:
+    """So many calls were given a pod. That it talked to them is not said: the calls here last a fifth of a second."""
+
+    async def written() -> bool:
+        sql = "SELECT count(*) FROM router_allocations WHERE ended_at IS NOT NULL"
+        return bool(await world.platform.database.pool.fetchval(sql) == count)
+
+    await eventually(written, timeout_s=20, what=f"{count} calls had a pod")
+
+
 @pytest.mark.parametrize("carrier", sorted(TRAITS))
 async def test_an_answered_call_is_finished_and_frees_its_channel(world: World, carrier: str) -> None:
     await number_at(world, carrier)
@@ -42,8 +52,7 @@ async def test_an_answered_call_is_finished_and_frees_its_channel(world: World, 
     assert lead.outcome == "ANSWERED"
     assert [attempt.state for attempt in lead.attempts] == ["ended"]
     await world.channels_are_free()
-    served = world.pods.records().calls
-    assert len(served) == (0 if carrier == "vapi" else 1)
+    await got_pods(world, 0 if carrier == "vapi" else 1)
     assert world.carrier.ledger.double_dials() == []
     (dial,) = world.carrier.ledger.dials
     assert (dial.from_, dial.attempt) == (FROM, str(lead.attempts[0].id))
@@ -114,7 +123,7 @@ async def test_a_number_dials_with_the_account_it_names(world: World) -> None:
     assert lead.outcome == "ANSWERED"
     (dial,) = world.carrier.ledger.dials
     assert dial.account == SECOND.sid
-    assert len(world.pods.records().calls) == 1
+    await got_pods(world, 1)
 
 
 async def test_a_number_whose_account_is_missing_dials_with_no_other(world: World) -> None:
@@ -124,11 +133,12 @@ async def test_a_number_whose_account_is_missing_dials_with_no_other(world: Worl
 
     async def refused() -> LeadWithAttempts | None:
         found = await world.client.get_lead(lead.id)
-        return found if [attempt.state for attempt in found.attempts] == ["rejected"] else None
+        states = [attempt.state for attempt in found.attempts]
+        return found if (found.status, states) == ("BACKLOG", ["rejected"]) else None
 
     found = await eventually(refused, timeout_s=20)
     assert [attempt.end_reason for attempt in found.attempts] == ["refused:no_account"]
-    assert (found.status, found.outcome) == ("BACKLOG", None)
+    assert found.outcome is None
     assert world.carrier.ledger.dials == []
     await world.channels_are_free()
 
