@@ -378,6 +378,14 @@ async def test_a_conflict_costs_the_account_no_turn(dialing: Dialing) -> None:
     assert intent.send_in_s == 0
 
 
+async def test_a_conflict_costs_the_merchants_day_nothing(dialing: Dialing) -> None:
+    await dialing.policy(CallingPolicy(attempts_per_day=2))
+    await dialing.attempt(ADA, state="answered", channel=9)
+    for lead in await dialing.leads(3):
+        assert refused(await dialing.intend(dialing.grant(lead, 9))).reason is R.CHANNEL
+    assert await dialing.value("SELECT coalesce(sum(attempts), 0)::int FROM merchant_days") == 0
+
+
 async def test_race_17_an_account_in_doubt_gets_one_probe_in_five_seconds(dialing: Dialing) -> None:
     for n in range(4):
         await dialing.attempt(f"+1212555100{n}", state="in_doubt", channel=20 + n)
