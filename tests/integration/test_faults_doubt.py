@@ -105,6 +105,46 @@ async def test_race_1_10_a_call_that_surfaces_beside_a_newer_one_is_stored_and_h
     assert (await stage.lead(lead))["outcome"] == "ANSWERED"
 
 
+async def one_given_up_and_one_newer(stage: Stage) -> tuple[UUID, CallOrder, CallOrder]:
+    lead = await stage.dialing.lead(max_attempts=3)
+    old = await in_doubt(stage, lead)
+    await asked(stage, old.attempt_id, until_final=True)
+    await stage.due_now(lead)
+    assert await stage.dial() == 1
+    return lead, old, stage.carrier.orders[-1]
+
+
+async def test_race_1_10_a_call_that_surfaces_after_a_newer_one_is_over_is_hung_up_too(stage: Stage) -> None:
+    """No index stands in its way then."""
+    lead, old, new = await one_given_up_and_one_newer(stage)
+    await stage.told(new.attempt_id, "answered", "ended")
+    await stage.told(old.attempt_id, "answered")
+    assert await stage.dialing.state_of(old.attempt_id) == "absent"
+    await stage.hang_ups.run_once()
+    assert stage.carrier.hung_up == [f"CA-{old.attempt_id}"]
+    assert (await stage.lead(lead))["outcome"] == "ANSWERED"
+
+
+async def test_race_1_10_the_end_of_an_older_call_decides_nothing(stage: Stage) -> None:
+    lead, old, new = await one_given_up_and_one_newer(stage)
+    await stage.told(old.attempt_id, "ended")
+    assert (await stage.lead(lead))["status"] == "PROCESSING", "the newer one is still on"
+    assert await stage.held() == {new.attempt_id}
+
+
+@pytest.mark.parametrize("is_adopted", [True, False])
+async def test_race_1_10_every_call_that_surfaces_raises_an_alarm(stage: Stage, *, is_adopted: bool) -> None:
+    if is_adopted:
+        old = await in_doubt(stage, await stage.dialing.lead())
+        await asked(stage, old.attempt_id, until_final=True)
+    else:
+        _, old, _ = await one_given_up_and_one_newer(stage)
+    alarms = "SELECT count(*) FROM alarms WHERE name = 'late_fact'"
+    assert await stage.dialing.value(alarms) == 0
+    await stage.told(old.attempt_id, "answered")
+    assert await stage.dialing.value(alarms) == 1
+
+
 async def test_race_1_10_a_call_that_surfaces_beside_another_leads_call_to_the_person_is_hung_up(
     stage: Stage,
 ) -> None:

@@ -16,7 +16,9 @@ from trunkline.dispatch.intent_batch import IntentBatch
 from trunkline.dispatch.refusals import Refusal, RefusalReason
 from trunkline.leads.calling_policy import CallingPolicy, Price
 from trunkline.leads.limits import CallsPerPerson, PodRoom
-from trunkline.store import numbers, prechecks
+from trunkline.states import AttemptState
+from trunkline.store import attempts, numbers, prechecks
+from trunkline.store.attempts import Result
 from trunkline.store.database import Connection, connect
 from trunkline.testing.dialing import ME, Dialing, open_dialing
 from trunkline.testing.proxy import TcpProxy
@@ -302,6 +304,26 @@ async def test_race_6_a_pre_check_of_a_lead_does_not_wait_for_its_intent(dialing
         await conn.execute("SET lock_timeout = '5s'")
         assert lead in await prechecks.claim(conn, {lead: (b"", 5.0)})
     await dialing.commit(first)
+
+
+async def test_race_6_results_are_locked_by_id_whatever_their_order(dialing: Dialing) -> None:
+    """Two writers of the same calls in another order would wait for each other. Here the other one has the first call:
+    whoever waits for it must not have the second by then."""
+    first, second = sorted([await dialing.attempt(f"+1212555100{n}", channel=n) for n in (1, 2)])
+    # The first comes last, in the table as in the list.
+    await dialing.run("UPDATE attempts SET account = account WHERE id = $1", first)
+    other = await dialing.open_transaction()
+    await other.execute("SELECT FROM attempts WHERE id = $1 FOR NO KEY UPDATE", first)
+    results = [Result(each, AttemptState.ACCEPTED, f"CA-{each}") for each in (second, first)]
+
+    async def write() -> None:
+        async with dialing.database.connection() as conn:
+            await attempts.write_results(conn, results)
+
+    writing = await dialing.blocked(write())
+    await other.execute("SELECT FROM attempts WHERE id = $1 FOR NO KEY UPDATE NOWAIT", second)
+    await dialing.commit(other)
+    await writing
 
 
 # Leads
