@@ -107,6 +107,7 @@ class Routing(RuleBasedStateMachine):
             self.model.end(call)
             self.model.tombstones.add(call)
             self.model.pods[pod].named.discard(call)
+            self.look()
         if beats or not releases:
             self.beat(pod)
 
@@ -118,6 +119,7 @@ class Routing(RuleBasedStateMachine):
         self.model.end(call)
         self.model.tombstones.add(call)
         self.model.connecting.pop(call, None)
+        self.look()
 
     @rule(pod=pods)
     def idle_beat(self, pod: str) -> None:

@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 PROBE = """
 import sys
+from pathlib import Path
 before = set(sys.modules)
 import {module}
 names = {{name.partition(".")[0] for name in set(sys.modules) - before}}
@@ -30,3 +32,13 @@ def test_a_light_library_loads_nothing_of_the_platform(module: str, ours: list[s
     ).stdout.splitlines()
     assert loaded.split() == ours
     assert foreign == ""
+
+
+def test_the_example_is_a_whole_agent_in_under_sixty_lines_and_the_demos_pods_are_made_of_it() -> None:
+    source = Path(__file__).parents[2] / "src" / "trunkline"
+    example = (source / "agent" / "echo.py").read_text(encoding="utf-8")
+    assert len(example.splitlines()) < 60
+    assert "from trunkline.agent.echo import" in (source / "agent" / "simulated.py").read_text(
+        encoding="utf-8"
+    )
+    assert "SimulatedPods" in (source / "cli" / "demo.py").read_text(encoding="utf-8")

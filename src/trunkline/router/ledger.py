@@ -17,9 +17,10 @@ from trunkline.store import router as store
 from trunkline.store.database import Database
 from trunkline.store.router import OpenAllocation
 
-# So many lost notes are believed at once. More of them, and more than a third of all, look like a memory that is just
-# being deleted: then only what was so at the last comparison too.
-FEW = 10
+# So many lost notes are believed at once. More of them, and more than a third of all, look like a memory that somebody
+# is just deleting key by key: then nothing is believed that was not so at the last comparison too.
+FEW_CALLS = 10
+FEW_PODS = 2
 
 T = TypeVar("T")
 
@@ -79,15 +80,11 @@ class Ledger:
     def _believed(
         self, over: list[str], calls: int, gone: list[str], pods: int
     ) -> tuple[list[str], list[str]]:
-        before, self._doubted = self._doubted, set()
-        believed = []
-        for found, total in ((over, calls), (gone, pods)):
-            if len(found) > FEW and len(found) > total / 3:
-                self._doubted |= set(found)
-                believed.append([one for one in found if one in before])
-            else:
-                believed.append(found)
-        return believed[0], believed[1]
+        is_odd = _is_mass(gone, pods, FEW_PODS) or _is_mass(over, calls, FEW_CALLS)
+        before, self._doubted = self._doubted, {*over, *gone} if is_odd else set()
+        if not is_odd:
+            return over, gone
+        return [one for one in over if one in before], [one for one in gone if one in before]
 
     async def _write(self, found: Differences, tiers: dict[str, str]) -> None:
         if not len(found) and not tiers:
@@ -101,6 +98,10 @@ class Ledger:
                 await store.set_tiers(tx, tiers)
             if found.gone:
                 await store.remove_pods(tx, found.gone)
+
+
+def _is_mass(found: Sequence[str], total: int, few: int) -> bool:
+    return len(found) > few and len(found) > total / 3
 
 
 def _named(row: OpenAllocation) -> tuple[str, str, str]:

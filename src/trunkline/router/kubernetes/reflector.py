@@ -2,6 +2,9 @@
 
 A watch that breaks is taken up where it was; only when the server has forgotten that place (410) is everything listed
 anew. Every watch is short, and so is the time after which a path that has gone dead is noticed.
+
+A list and a watch may overtake each other. What is older never replaces what is newer: a list from before the watch's
+last event is asked for again, and events from before the last list are passed over.
 """
 
 import asyncio
@@ -19,6 +22,8 @@ log = get_logger(__name__)
 PAGE = 500
 WATCH_S = 30.0
 GONE = 410
+# A list that the watch overtook is asked for again, so often.
+LISTS_MAX = 3
 
 
 class Reflector(Loop):
@@ -33,6 +38,7 @@ class Reflector(Loop):
         self._selector = {"labelSelector": selector}
         self._watch_s = watch_s
         self._version = ""
+        self._listed = 0
         self._changed: set[str] = set()
         self._news = asyncio.Event()
         self._listing = asyncio.Lock()
@@ -63,13 +69,20 @@ class Reflector(Loop):
     async def list_all(self) -> None:
         """Everything anew. What is not in it is gone."""
         async with self._listing:
-            items, version = await self._pages()
+            for _ in range(LISTS_MAX):
+                items, version = await self._pages()
+                if _number(version) >= _number(self._version):
+                    break
+            else:
+                # A cluster that was restored from a backup begins anew: the next list is taken as it is.
+                self._version = ""
+                raise ClusterUnavailable("the list of pods is older than what was watched")
             found = {seen.pod.name: seen for seen in map(read_pod, items)}
             for name in self.pods.keys() | found.keys():
                 if self.pods.get(name) != found.get(name):
                     self._changed.add(name)
             self.pods = found
-            self._version = version
+            self._version, self._listed = version, _number(version)
             self.is_synced = True
             self.lists += 1
             self._news.set()
@@ -108,7 +121,9 @@ class Reflector(Loop):
                 self._version = ""
                 return False
             raise ClusterUnavailable(f"the watch of pods answered with {code}")
-        version = (item.get("metadata") or {}).get("resourceVersion")
+        version = str((item.get("metadata") or {}).get("resourceVersion") or "")
+        if version and _number(version) <= self._listed:
+            return True
         if kind != "BOOKMARK":
             seen = read_pod(item)
             if kind == "DELETED":
@@ -119,3 +134,8 @@ class Reflector(Loop):
             self._news.set()
         self._version = version or self._version
         return True
+
+
+def _number(version: str) -> int:
+    """Versions are numbers that grow. One that is none is compared with nothing."""
+    return int(version) if version.isascii() and version.isdigit() else 0

@@ -1,0 +1,57 @@
+"""What the router tells those who watch it: the alarm of vanished pods, and the gauges an autoscaler follows."""
+
+from trunkline.bus.connection import connect
+from trunkline.bus.keys import Keys
+from trunkline.bus.router import WaitRule
+from trunkline.bus.router_keys import RouterKeys
+from trunkline.control.pods import raise_mass_unready
+from trunkline.loops.pods import PodGauges
+from trunkline.router.config import RouterConfig
+from trunkline.router.pods import Pods
+from trunkline.router.streams import StreamKeys
+from trunkline.store import alarms
+from trunkline.store.database import connect as connect_database
+from trunkline.telemetry import metrics
+from trunkline.testing.router_world import RouterWorld
+
+
+async def test_pods_that_vanish_in_masses_raise_their_alarm_once(database_url: str) -> None:
+    database = await connect_database(database_url, pool_size=1)
+    for vanished in (4, 5):
+        await raise_mass_unready(database, vanished, 6)
+    async with database.connection() as conn:
+        found = [alarm for alarm in await alarms.list_open(conn) if alarm.name == "pods_vanished"]
+    assert len(found) == 1
+    await database.close()
+
+
+async def test_without_postgres_the_freeze_goes_on(database_url: str) -> None:
+    database = await connect_database(database_url, pool_size=1)
+    await database.close()
+    await raise_mass_unready(database, 4, 6)
+
+
+async def test_free_capacity_and_the_queue_are_gauges(redis_url: str, key_prefix: str) -> None:
+    bus, keys = connect(redis_url, Keys(prefix=key_prefix)), RouterKeys(key_prefix)
+    world = RouterWorld(bus, keys)
+    await world.begin(
+        '{"standard": {"target": 1}, "basic": {"type": "shared", "target": 1, "max_concurrent": 3}}'
+    )
+    await world.pods(2)
+    await world.allocate("call-1")
+    await world.allocate("call-2")
+    gauges = PodGauges(Pods(bus, keys, StreamKeys.from_secrets(["secret"]), RouterConfig()))
+
+    await gauges.run_once()
+    text = metrics.render()[0].decode()
+    assert 'trunkline_router_free_capacity{tier="standard"} 0.0' in text
+    assert 'trunkline_router_free_capacity{tier="basic"} 2.0' in text
+
+    for number in range(3, 7):
+        await world.allocate(f"call-{number}", wait=WaitRule(most_ms=60_000))
+    await gauges.run_once()
+    text = metrics.render()[0].decode()
+    assert 'trunkline_router_free_capacity{tier="basic"} 0.0' in text
+    assert 'trunkline_router_waiting{tier="standard"} 2.0' in text
+    assert "trunkline_router_calls 4.0" in text
+    await bus.close()
