@@ -6,15 +6,8 @@ Nobody here types an address. Whoever has to know one has not found the answer i
 import pytest
 from playwright.sync_api import Page, expect
 
-from trunkline.testing.console_world import Site, park
+from trunkline.testing.console_world import Site, park, put_on_the_line
 
-_HOLD = """
-INSERT INTO attempts (id, lead_id, attempt_no, reseller_id, merchant_id, number_id, channel_no, carrier, account,
-                      to_phone, from_phone, state, carrier_call_id, dialer, lead_due_at, answered_at)
-SELECT gen_random_uuid(), $1::uuid, 1, 'a', 'a1', $2::uuid, 3, 'twilio', 'default', '+14155550123', '+14155550100',
-       'answered', 'CA-of-the-third', 'test', now(), now()
-RETURNING id
-"""
 _YESTERDAY = """
 INSERT INTO audit_log (at, actor, action, subject, reason)
 SELECT now() - interval '1 day', 'key:' || id, 'number.changed', '+14155550100', 'the carrier asked us to'
@@ -34,10 +27,10 @@ def lead(site: Site) -> dict[str, str]:
 def call(site: Site) -> str:
     """On the third channel of a number, with a pod."""
     lead_id = site.make_lead("a1", "on-the-line", phone="+14155550123")["id"]
-    site.ask(_HOLD, lead_id, site.world.api.numbers["a1-pool"])
-    site.ask("UPDATE leads SET status = 'PROCESSING', attempt_count = 1 WHERE id = $1::uuid", lead_id)
-    site.background.run(park(site.world.api, "agent-0", "CA-of-the-third"))
-    return "CA-of-the-third"
+    api, call = site.world.api, "CA-of-the-third"
+    site.background.run(put_on_the_line(api, lead_id, api.numbers["a1-pool"], call))
+    site.background.run(park(api, "agent-0", call))
+    return call
 
 
 def goes_to(page: Page, name: str) -> None:

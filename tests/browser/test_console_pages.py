@@ -7,15 +7,8 @@ from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-unt
 from playwright.sync_api import Browser, Page, expect
 
 from trunkline.console.sitemap import PAGES
-from trunkline.testing.console_world import Site, addresses, park
+from trunkline.testing.console_world import Site, addresses, park, put_on_the_line
 
-_HOLD = """
-INSERT INTO attempts (id, lead_id, attempt_no, reseller_id, merchant_id, number_id, channel_no, carrier, account,
-                      to_phone, from_phone, state, carrier_call_id, dialer, lead_due_at, answered_at)
-SELECT gen_random_uuid(), $1::uuid, 1, 'a', 'a1', $2::uuid, 3, 'twilio', 'default', '+14155550123', '+14155550100',
-       'answered', 'CA-of-the-third', 'test', now(), now()
-RETURNING id
-"""
 _PAUSE = "INSERT INTO job_pauses (job_type, reason, paused_by) VALUES ('export', 'to be seen', 'test')"
 
 
@@ -23,8 +16,8 @@ _PAUSE = "INSERT INTO job_pauses (job_type, reason, paused_by) VALUES ('export',
 def ids(site: Site) -> dict[str, str]:
     """An object of every kind, and a call on the third channel of a number."""
     ids = site.background.run(site.world.api.objects_of("a1"))
-    site.ask(_HOLD, ids["lead_id"], ids["number_id"])
-    site.ask("UPDATE leads SET status = 'PROCESSING', attempt_count = 1 WHERE id = $1::uuid", ids["lead_id"])
+    called = put_on_the_line(site.world.api, ids["lead_id"], ids["number_id"], "CA-of-the-third")
+    site.background.run(called)
     site.make_lead("a1", "waits", scheduled_at="2031-01-01T00:00:00Z")
     return ids | {"name": site.background.run(park(site.world.api, "agent-0", "CA-of-the-third"))}
 

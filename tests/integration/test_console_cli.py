@@ -11,16 +11,10 @@ from typer.testing import CliRunner, Result
 from trunkline.cli.main import app
 from trunkline.errors import TrunklineError
 from trunkline.testing.api_world import ADMIN_KEY
-from trunkline.testing.console_world import ConsoleWorld, open_console, open_router, park
+from trunkline.testing.console_world import ConsoleWorld, open_console, open_router, park, put_on_the_line
 from trunkline.testing.http_server import serve
 
 Run = Callable[..., Awaitable[Result]]
-_HOLD = """
-INSERT INTO attempts (id, lead_id, attempt_no, reseller_id, merchant_id, number_id, channel_no, carrier, account,
-                      to_phone, from_phone, state, carrier_call_id, dialer, lead_due_at, answered_at)
-SELECT gen_random_uuid(), $1::uuid, 1, 'a', 'a1', $2::uuid, 3, 'twilio', 'default', '+14155550123', '+14155550100',
-       'answered', 'CA-of-the-third', 'test', now(), now()
-"""
 
 
 @pytest.fixture
@@ -87,8 +81,8 @@ async def test_a_link_to_the_console_is_printed(run: Run, world: ConsoleWorld) -
 async def test_who_holds_the_channels_of_a_number(run: Run, world: ConsoleWorld) -> None:
     lead = await world.api.make_lead("a1", "on-the-line")
     number_id = world.api.numbers["a1-pool"]
+    await put_on_the_line(world.api, lead["id"], number_id, "CA-of-the-third")
     async with world.api.database.connection() as conn:
-        await conn.execute(_HOLD, lead["id"], number_id)
         e164 = await conn.fetchval("SELECT e164 FROM numbers WHERE id = $1::uuid", number_id)
     for which in (number_id, e164):
         [holder] = answer(await run("numbers", "channels", which))["holders"]

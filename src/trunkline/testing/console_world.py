@@ -34,6 +34,14 @@ if TYPE_CHECKING:
     from trunkline.testing.servers import Background
 
 SECRET = "a secret of the tests of the console"
+_HOLD = """
+INSERT INTO attempts (id, lead_id, attempt_no, reseller_id, merchant_id, number_id, channel_no, carrier, account,
+                      to_phone, from_phone, state, carrier_call_id, dialer, lead_due_at, answered_at)
+SELECT gen_random_uuid(), l.id, 1, l.reseller_id, l.merchant_id, $2::uuid, 3, 'twilio', 'default', l.phone,
+       '+14155550100', 'answered', $3, 'test', now(), now()
+FROM leads AS l WHERE l.id = $1::uuid
+"""
+_CALLED = "UPDATE leads SET status = 'PROCESSING', attempt_count = 1 WHERE id = $1::uuid"
 _TOKEN = re.compile(r'name="token" value="([0-9a-f]+)"')
 
 
@@ -138,6 +146,13 @@ async def open_router(redis_url: str, prefix: str) -> AsyncIterator[Router]:
         yield Router(bus, prefix)
     finally:
         await bus.close()
+
+
+async def put_on_the_line(api: ApiWorld, lead_id: str, number_id: str, call: str) -> None:
+    """The lead is being called: an answered call on the third channel of a number."""
+    async with api.database.connection() as conn:
+        await conn.execute(_HOLD, lead_id, number_id, call)
+        await conn.execute(_CALLED, lead_id)
 
 
 async def park(api: ApiWorld, name: str, call: str = "") -> str:

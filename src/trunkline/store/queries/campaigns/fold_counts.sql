@@ -18,6 +18,6 @@ WITH fresh AS MATERIALIZED (
            status, outcome, sum(leads), sum(attempts), sum(tried), min(first_finished_at), max(last_finished_at), true
     FROM taken
     GROUP BY 1, 2, 3, 4, 5
-    HAVING sum(leads) <> 0 OR sum(attempts) <> 0 OR sum(tried) <> 0 OR max(last_finished_at) IS NOT NULL
+    HAVING sum(leads) <> 0 OR sum(attempts) <> 0 OR sum(tried) <> 0
 )
 SELECT count(*) FROM taken
