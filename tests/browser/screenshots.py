@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,6 +28,7 @@ API = "/api/v1"
 # At 25 calls a second they take three quarters of a minute: enough for charts that show something.
 LEADS = 1200
 SLICES_MIN = 8
+STOPPED = "demo-bakery"
 PATIENCE_S = 240.0
 DESK = {"width": 1280, "height": 1040}
 PHONE = {"width": 390, "height": 844}
@@ -79,11 +81,15 @@ async def furnish(api: Transport) -> dict[str, str]:
     rows = [{"phone": f"+1212555{number:04d}"} for number in range(100, 180)]
     await api.post(f"{API}/campaigns/{campaign['id']}/leads", rows)  # type: ignore[arg-type]
     await api.post(f"{API}/campaigns/{campaign['id']}/start", {})
-    later = {"merchant_id": "demo-clinic", "phone": "+12125550199", "request_id": "appointment-17"}
-    lead = await api.post(f"{API}/leads", later | {"scheduled_at": "2031-05-01T09:30:00Z"})
-    await api.put(
-        f"{API}/controls/merchant/demo-clinic", {"reason": "complaints about the prompt", "duration_s": 5}
+    # One that nobody else waits for: whoever is stopped and goes on again is late, and the charts are about the others.
+    await api.post(
+        f"{API}/merchants", {"id": STOPPED, "name": "Bakery", "default_pool": "demo", "reseller_id": "demo"}
     )
+    await api.put(f"{API}/controls/merchant/{STOPPED}", {"reason": "complaints about the prompt"})
+    waiting = {"merchant_id": STOPPED, "phone": "+12125550199", "request_id": "cake-17"}
+    # A stop is known everywhere within a second: due after that, and long before its picture is taken.
+    due_at = datetime.now(UTC) + timedelta(seconds=5)
+    lead = await api.post(f"{API}/leads", waiting | {"scheduled_at": due_at.isoformat()})
     numbers = await api.get(f"{API}/numbers")
     return {"campaign": campaign["id"], "lead": lead["id"], "number": numbers["items"][-1]["id"]}
 
