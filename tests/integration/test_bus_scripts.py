@@ -425,6 +425,28 @@ async def test_a_hard_limit_holds_and_is_woken_by_a_release(bus: Bus) -> None:
     assert len(await match(bus)) == 1
 
 
+async def test_a_campaigns_hard_limit_is_its_own_and_holds_up_nobody_else(bus: Bus) -> None:
+    campaign = uuid4()
+    await numbers(bus, (NUMBER, "p", 10), caps={f"c/m/{campaign}": 1})
+    flow = Flow("p", "r", "m", campaign)
+    await schedule.add(bus, [Entry(uuid4(), 1, flow, PAST) for _ in range(3)])
+    await schedule.add(bus, [entry() for _ in range(3)])
+    await match(bus)
+    flows = Counter(holder.flow.campaign_id for holder in await channels.holders(bus) if holder.flow)
+    assert flows == {campaign: 1, None: 3}
+
+
+@pytest.mark.parametrize("subject", ["r/r", "m/m", "c/m/{campaign}"])
+async def test_a_stop_holds_for_what_it_names(bus: Bus, subject: str) -> None:
+    campaign = uuid4()
+    stops = {subject.format(campaign=campaign): "test"}
+    await numbers(bus, (NUMBER, "p", 10), stops=stops)
+    await schedule.add(bus, [Entry(uuid4(), 1, Flow("p", "r", "m", campaign), PAST)])
+    other = Entry(uuid4(), 1, Flow("p", "another", "n", campaign), PAST)
+    await schedule.add(bus, [other])
+    assert [grant.lead_id for grant in await match(bus)] == [other.lead_id]
+
+
 async def test_a_flow_that_waits_for_a_pod_is_woken_by_the_end_of_any_call(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 10))
     await schedule.add(bus, [entry(merchant="talking")])

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from trunkline.bus import channels, epoch
 from trunkline.bus import connection as bus_connection
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
@@ -104,6 +105,14 @@ async def test_the_same_call_twice_is_one_attempt_with_one_answer(board: Switchb
     again = await board.ring("CA1")
     assert isinstance(again, Taken)
     assert again.is_over
+
+
+async def test_the_match_knows_at_once_of_a_channel_that_a_caller_has(board: Switchboard) -> None:
+    assert await epoch.begin(board.bus, 1) is not None
+    assert await epoch.publish(board.bus, 1)
+    await board.ring("CA1")
+    (holder,) = await channels.holders(board.bus)
+    assert (holder.attempt_id, holder.channel_no) == (inbound_attempt_id("twilio", "CA1"), 1)
 
 
 async def test_many_at_once_never_exceed_the_channels(board: Switchboard) -> None:
