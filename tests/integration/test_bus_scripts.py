@@ -160,15 +160,18 @@ async def test_a_grant_that_was_given_back_can_be_granted_again(bus: Bus) -> Non
     assert second.lead_id == grant.lead_id
 
 
-async def test_giving_back_a_stale_grant_leaves_the_newer_version_alone(bus: Bus) -> None:
+@pytest.mark.parametrize("how", [Return.AGAIN, Return.FORGET])
+async def test_giving_back_a_stale_grant_leaves_the_newer_version_alone(bus: Bus, how: Return) -> None:
     await numbers(bus, (NUMBER, "p", 5))
     lead = entry()
     await schedule.add(bus, [lead])
     (stale,) = await match(bus)
-    later = datetime.now(UTC) + timedelta(hours=1)
+    later = datetime.now(UTC) + timedelta(minutes=5)
     await schedule.add(bus, [entry(lead_id=lead.lead_id, version=2, due_at=later)])
-    await schedule.give_back(bus, [again(stale)])
+    await schedule.give_back(bus, [GiveBack(stale.attempt_id, how)])
     assert await match(bus) == ()
+    found = await schedule.match(bus, [uuid4()], clock_offset_ms=300_000)
+    assert [(grant.lead_id, grant.version) for grant in found.grants] == [(lead.lead_id, 2)]
 
 
 async def test_a_grant_given_back_without_a_time_is_forgotten(bus: Bus) -> None:

@@ -1,12 +1,21 @@
 """Calls that a carrier keeps in its own queue: taken back before they ring too late, and never once they ring."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
 
-from trunkline.telephony.carrier import Accepted, CallOrder, CallState, CallView, EndReason, PlaceResult
+from trunkline.telephony.carrier import (
+    Accepted,
+    CallOrder,
+    CallState,
+    CallView,
+    EndReason,
+    LookUpResult,
+    PlaceResult,
+)
 from trunkline.testing.stage import LIMITS, Stage, open_stage
 
 HOUR_MS = 3_600_000
@@ -87,3 +96,22 @@ async def test_what_is_still_queued_when_its_window_has_closed_is_cancelled(
     assert bool(stage.carrier.hung_up) == is_cancelled
     # What it was asked back for comes by its end webhook; until then nothing is concluded.
     assert (await stage.lead(lead_id))["status"] == "PROCESSING"
+
+
+@pytest.mark.parametrize(("queues_excess", "looks"), [(True, 2), (False, 1)])
+async def test_a_carrier_without_a_queue_is_not_asked_whether_a_call_is_in_it(
+    stage: Stage, *, queues_excess: bool, looks: int
+) -> None:
+    lead_id = await queued(stage, "ringing")
+    await stage.dialing.run("UPDATE leads SET closes_at = now() WHERE id = $1", lead_id)
+    stage.carrier.limits = replace(stage.carrier.limits, queues_excess=queues_excess)
+    asked: list[str] = []
+    look_up = stage.carrier.look_up
+
+    async def counted(call_id: str) -> LookUpResult:
+        asked.append(call_id)
+        return await look_up(call_id)
+
+    stage.carrier.look_up = counted  # type: ignore[method-assign]
+    await stage.checker.run_once()
+    assert len(asked) == looks

@@ -6,6 +6,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,9 @@ import pytest
 from trunkline.bus import channels, epoch, schedule
 from trunkline.bus.channels import Configuration
 from trunkline.bus.doorbell import Bell
+from trunkline.dispatch.gates_windows import reopen
+from trunkline.dispatch.intent_batch import Rules
+from trunkline.dispatch.policies import Policies
 from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.loops import rebuilder as rebuilder_module
 from trunkline.loops.loader import load
@@ -207,6 +211,34 @@ async def test_race_2_14_a_bell_that_somebody_took_and_died_with_costs_a_wait_an
     await dead.close()
     await stage.dialer.wait()  # returns by itself, though nobody rings
     assert await stage.dialer.run_once() == 1
+
+
+@pytest.mark.parametrize(("next_in_s", "waits_s"), [(None, [1.0]), (600.0, [1.0]), (0.2, [0.2]), (0.0, [])])
+async def test_race_2_14_a_dialer_waits_for_what_comes_next_and_never_longer_than_a_second(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, next_in_s: float | None, waits_s: list[float]
+) -> None:
+    waited: list[float] = []
+
+    async def wait(_: Bell, timeout_s: float) -> bool:
+        waited.append(timeout_s)
+        return False
+
+    monkeypatch.setattr(Bell, "wait", wait)
+    stage.dialer._next_in_s = next_in_s
+    await stage.dialer.wait()
+    assert waited == waits_s
+
+
+async def test_a_lead_whose_window_closed_before_its_turn_is_given_its_next_opening_by_the_dialer(
+    stage: Stage,
+) -> None:
+    lead = await stage.dialing.lead()
+    await stage.dialing.run("UPDATE leads SET closes_at = clock_timestamp() - interval '1 second'")
+    stage.dialer._next_opening = partial(reopen, stage.database, Rules(policies=Policies(fresh_s=0)))
+    assert await stage.dial() == 0
+    row = await stage.lead(lead)
+    assert (row["version"], row["closes_at"]) == (2, None), "its policy is always open"
+    assert await stage.dial() == 1
 
 
 async def test_race_2_14_a_flow_that_waits_for_a_release_wakes_without_it(stage: Stage) -> None:

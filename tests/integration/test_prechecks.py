@@ -401,6 +401,8 @@ async def test_race_20_a_merchant_whose_system_is_silent_stops_nobody_else(
         return len(await stage.held() - calls) <= CROWD_MAX
 
     await eventually(beyond_a_crowd_no_channel_waits)
+    parked = await stage.bus.client.zrange(f"{stage.bus.memory}parked", 0, -1)
+    assert parked == ["p/r/m/"], "nor is one tried for each of its leads"
     tenant.may_answer.set()
     await dialer.drain()
     assert {question["lead_id"] for question in tenant.asked} <= set(map(str, silent))
@@ -419,6 +421,9 @@ async def test_a_merchant_that_shares_a_host_with_a_slow_one_has_room_there(
     other = await stage.dialing.lead(merchant="n")
     tenant.slow_for = "nobody"
     assert await prechecks_of.ask(other) == Passed(other)
+    async with asyncio.timeout(10):
+        # It waits for room already, so it does not wait a second time.
+        assert await prechecks_of.ask(slow[-1]) == Skipped(slow[-1], "being_asked")
     assert not waiting.done()
     tenant.may_answer.set()
     assert await waiting == [Passed(lead) for lead in slow], "and those who waited are asked about after all"

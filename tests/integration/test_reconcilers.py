@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from trunkline.bus import channels, connection, epoch, schedule
+from trunkline.bus.channels import Configuration
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
 from trunkline.bus.schedule import GiveBack, Return
@@ -20,7 +21,7 @@ from trunkline.loops.rebuilder import Rebuilder
 from trunkline.model import Flow, Grant, Holder, new_id
 from trunkline.store import database as store_database
 from trunkline.store import schedule as store_schedule
-from trunkline.store.controls import Control
+from trunkline.store.controls import Control, Level, Scope
 from trunkline.store.database import Database
 from trunkline.store.schedule import Aside
 
@@ -244,6 +245,39 @@ async def test_a_live_call_that_valkey_forgot_gets_its_channel_back(stage: Stage
     await channels.release(stage.bus, [grant.attempt_id])
     assert await ChannelReconciler(stage.database, stage.bus, open_controls()).run_once() == 1
     assert [holder.attempt_id for holder in await channels.holders(stage.bus)] == [grant.attempt_id]
+
+
+async def test_a_call_that_ended_while_the_reconciler_looked_does_not_get_its_channel_back(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stage.lead()
+    await Loader(stage.database, stage.bus).run_once()
+    (grant,) = await stage.match()
+    await stage.attempt(grant)
+    configure = channels.configure
+
+    async def its_end_is_told(bus: Bus, wanted: Configuration) -> int:
+        """Postgres was read before."""
+        await channels.release(bus, [grant.attempt_id])
+        return await configure(bus, wanted)
+
+    monkeypatch.setattr(channels, "configure", its_end_is_told)
+    await ChannelReconciler(stage.database, stage.bus, open_controls()).run_once()
+    assert await channels.holders(stage.bus) == []
+
+
+@pytest.mark.parametrize(("scope", "subject"), [(Scope.NUMBER, str(NUMBER)), (Scope.CARRIER, "twilio")])
+async def test_a_number_that_is_stopped_itself_or_with_its_carrier_grants_nothing(
+    stage: Stage, scope: Scope, subject: str
+) -> None:
+    now = datetime.now(UTC)
+    stop = Control(scope, subject, Level.PLATFORM, "test", "test", now, now, None, 0, None, None, now)
+    await stage.lead()
+    await Loader(stage.database, stage.bus).run_once()
+    await ChannelReconciler(stage.database, stage.bus, open_controls(stop)).run_once()
+    assert await stage.match() == ()
+    await ChannelReconciler(stage.database, stage.bus, open_controls()).run_once()
+    assert len(await stage.match()) == 1
 
 
 async def test_healing_that_would_free_very_much_stops(stage: Stage) -> None:
