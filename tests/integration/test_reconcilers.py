@@ -247,6 +247,22 @@ async def test_a_live_call_that_valkey_forgot_gets_its_channel_back(stage: Stage
     assert [holder.attempt_id for holder in await channels.holders(stage.bus)] == [grant.attempt_id]
 
 
+async def test_race_2_15_an_owner_that_was_written_into_a_holder_after_its_end_is_freed_at_the_next_look(
+    stage: Stage,
+) -> None:
+    """A dial was refused because of it, and by the time that Valkey heard of the owner its call was over."""
+    await stage.lead()
+    await Loader(stage.database, stage.bus).run_once()
+    (grant,) = await stage.match()
+    await stage.attempt(grant)
+    async with stage.database.connection() as conn:
+        await conn.execute("UPDATE attempts SET state = 'ended', holds_channel = false")
+    await channels.release(stage.bus, [grant.attempt_id])
+    await channels.hold(stage.bus, [Holder(grant.attempt_id, grant.number_id, grant.channel_no)])
+    await ChannelReconciler(stage.database, stage.bus, open_controls()).run_once()
+    assert await channels.holders(stage.bus) == []
+
+
 async def test_a_call_that_ended_while_the_reconciler_looked_does_not_get_its_channel_back(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
