@@ -164,3 +164,26 @@ async def test_a_merchants_tier_that_changed_meanwhile_is_not_overwritten_by_a_l
         assert await store.merchants(conn) == {"acme": "by hand"}
         await store.adopt_merchant(conn, "acme", "", before="by hand")
         assert await store.merchants(conn) == {}
+
+
+async def test_a_call_that_lost_its_pod_is_not_hung_up_after_a_loss(managed: Managed) -> None:
+    """Its pod died and began anew, or fell silent. The call lives at its carrier and may have another pod."""
+    await managed.world.begin('{"standard": {"target": 1}}')
+    await managed.pods(3)
+    restarted, silent = await managed.allocate("call-1"), await managed.allocate("call-2")
+    await managed.world.beat(restarted, boot="boot-2", sequence=1)
+    client, keys = managed.world.client, managed.world.keys
+    await managed.pass_by(61)
+    await client.zadd(keys.heartbeats, {silent: 1})
+    await client.hset(keys.hearing, "since", "1")
+    await managed.pass_by(6)
+    assert await managed.world.tier_of(silent) is None
+    assert await managed.open_calls() == []
+
+    await managed.world.flush()
+    await managed.pass_by(1)
+    for number in range(3):
+        await managed.world.beat(f"agent-{number}", boot="boot-3", sequence=1)
+
+    assert "none" not in {await managed.world.allocate(call) for call in ("call-1", "call-2")}
+    assert "ended" not in {await managed.world.allocate(call) for call in ("call-1", "call-2")}

@@ -40,7 +40,7 @@ async def test_every_script_of_the_manager_runs(world: RouterWorld) -> None:
     assert await term.recover("gold", ["agent-9"]) == (0, [])
     assert await term.balance() == []
     assert await term.missing([*pods, "agent-8"]) == ["agent-8"]
-    assert await term.over([("call-9", "agent-9", "a-9"), ("call-7", "agent-9", "a-7")]) == ["a-7"]
+    assert await term.over([("call-9", "agent-9", "a-9"), ("call-7", "agent-9", "a-7")]) == {"a-7": False}
     assert not await term.abandon(Unnamed("call-9", "agent-9", "a-9"), tombstone_s=0)
     total, silent = await router_manager.silent(world.bus, world.keys, ttl_s=90, gap_max_s=15)
     assert (total, silent) == (4, [])

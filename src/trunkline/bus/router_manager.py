@@ -198,10 +198,11 @@ class Term:
         """Those of these pods that are not there."""
         return [str(pod) for pod in (await self._write(_LEDGER, "pods", *pods))[1:]]
 
-    async def over(self, allocations: Sequence[tuple[str, str, str]]) -> list[str]:
-        """Those of these allocations (call, pod, id) that are over."""
+    async def over(self, allocations: Sequence[tuple[str, str, str]]) -> dict[str, bool]:
+        """Those of these allocations (call, pod, id) that are over, by id, and whether the call itself has ended."""
         flat = [part for allocation in allocations for part in allocation]
-        return [str(over) for over in (await self._write(_LEDGER, "calls", *flat))[1:]]
+        _, *found = await self._write(_LEDGER, "calls", *flat)
+        return {found[i]: bool(found[i + 1]) for i in range(0, len(found), 2)}
 
     async def abandon(self, unnamed: Unnamed, *, tombstone_s: int) -> bool:
         """End the allocation of a call that never came. False: it came, or has another one by now."""

@@ -20,11 +20,12 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """`allocation_id` may be '' where only the call is known."""
+    """`is_orphaned`: the pod is lost, the call may live on and have another one."""
 
     allocation_id: str
     call_sid: str
     pod: str
+    is_orphaned: bool = False
 
 
 class Journal(Protocol):

@@ -90,9 +90,12 @@ class JournalWriter(Loop):
             if begun:
                 rows = {note.allocation_id: store.OpenAllocation(*_fields(note)) for note in begun}
                 await store.begin(tx, list(rows.values()))
-            if over:
-                ended = {note.allocation_id: (note.allocation_id, note.call_sid, note.pod) for note in over}
+            ended = {n.allocation_id: (n.allocation_id, n.call_sid, n.pod) for n in over if not n.is_orphaned}
+            if ended:
                 await store.end(tx, list(ended.values()))
+            orphaned = [note.allocation_id for note in over if note.is_orphaned]
+            if orphaned:
+                await store.drop(tx, orphaned)
             if tiers:
                 await store.set_tiers(tx, tiers)
             crash_point("router.before_note")

@@ -6,7 +6,7 @@ memory would bring a dead call back to life, or forget a living one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from trunkline.bus import router_manager, router_views
@@ -28,12 +28,13 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Differences:
     over: Sequence[OpenAllocation] = ()
+    orphaned: Sequence[OpenAllocation] = ()
     unnoted: Sequence[OpenAllocation] = ()
     gone: Sequence[str] = ()
     tiers: int = 0
 
     def __len__(self) -> int:
-        return len(self.over) + len(self.unnoted) + len(self.gone) + self.tiers
+        return len(self.over) + len(self.orphaned) + len(self.unnoted) + len(self.gone) + self.tiers
 
 
 class Ledger:
@@ -42,18 +43,29 @@ class Ledger:
         self._bus = bus
         self._keys = keys
         self._doubted: set[str] = set()
+        # At the last comparison memory contradicted itself, as while somebody deletes it: let nobody be moved by it.
+        self.is_doubtful = False
 
     async def mend(self, term: Term, lease_ttl_s: float, still_leads: Callable[[], bool]) -> Differences:
         """The journal is read first: whatever is in it was in Valkey before."""
         async with self._database.connection() as conn:
             opened = {a.allocation_id: a for a in await store.open_allocations(conn, lease_ttl_s)}
             noted = await store.tiers(conn)
-        over = [one for page in _pages([*opened.values()]) for one in await term.over([*map(_named, page)])]
+        has_ended: dict[str, bool] = {}
+        for page in _pages([*opened.values()]):
+            has_ended |= await term.over([*map(_named, page)])
         gone = [pod for page in _pages([*noted]) for pod in await term.missing(page)]
-        over, gone = self._believed(over, len(opened), gone, len(noted))
-        found = Differences([opened[one] for one in over], await self._unnoted(opened), gone)
+        over, gone = self._believed([*has_ended], len(opened), gone, len(noted))
+        found = Differences(
+            [opened[one] for one in over if has_ended[one]],
+            [opened[one] for one in over if not has_ended[one]],
+            await self._unnoted(opened),
+            gone,
+        )
         census = await router_manager.census(self._bus, self._keys, unnamed_s=0)
         tiers = {pod: tier for tier, pods in census.pods.items() for pod in pods}
+        # Each heartbeat puts its pod back into its tier; until then the tier seems to lack one.
+        self.is_doubtful = bool(self._doubted or noted.keys() - tiers.keys() - {*gone})
         wrong = {pod: tier for pod, tier in tiers.items() if noted.get(pod) != tier and pod not in gone}
         # A leader that was paused since it asked writes nothing.
         if not still_leads():
@@ -62,7 +74,7 @@ class Ledger:
         if gone and len(await term.missing(gone)) < len(gone):
             # One came back while its row was being removed.
             return await self.mend(term, lease_ttl_s, still_leads)
-        return Differences(found.over, found.unnoted, found.gone, len(wrong))
+        return replace(found, tiers=len(wrong))
 
     async def _unnoted(self, opened: dict[str, OpenAllocation]) -> list[OpenAllocation]:
         """Calls that have a pod and no row. One that is overlooked because the list moved is found the next time."""
@@ -94,6 +106,8 @@ class Ledger:
                 await store.begin(tx, found.unnoted)
             if found.over:
                 await store.end(tx, [(a.allocation_id, a.call_sid, a.pod) for a in found.over])
+            if found.orphaned:
+                await store.drop(tx, [a.allocation_id for a in found.orphaned])
             if tiers:
                 await store.set_tiers(tx, tiers)
             if found.gone:

@@ -153,18 +153,21 @@ class PoolManager(Loop):
         log.info("router.rebuilt", epoch=term.epoch, pods=len(kept.tiers), calls=kept.calls_count)
 
     async def reconcile(self, term: Term) -> int:
-        """Everything compared with its truth: tiers, merchants, pods, and at last the journal with all of it."""
+        """Everything compared with its truth: tiers, merchants, pods, and the journal with all of it."""
         await self._publish_tiers(term)
         await self._adopt_merchants(term)
         census = await router_manager.census(self._bus, self._keys, unnamed_s=UNNAMED_S)
         known = [pod for pods in census.pods.values() for pod in pods]
         done = await self._act(term, await self._source.look_at_all(known))
+        await self._mend_journal(term)
+        if self._ledger.is_doubtful:
+            log.warning("router.memory_in_doubt")
+            return done
         moved = await term.balance()
         crash_point("router.after_balance")
         for pod, tier in moved:
             log.info("router.pod_moved", pod=pod, tier=tier)
         await self._note(term, Notes(tiers=dict(moved)))
-        await self._mend_journal(term)
         return done + len(moved)
 
     async def recover(self, term: Term) -> int:
@@ -240,7 +243,7 @@ class PoolManager(Loop):
         for orphan in orphans:
             metrics.ROUTER_ORPHANS.inc()
             log.warning("router.call_orphaned", call_id=orphan.call_sid, pod=pod)
-            self._journal.over(Over(orphan.allocation_id, orphan.call_sid, pod))
+            self._journal.over(Over(orphan.allocation_id, orphan.call_sid, pod, is_orphaned=True))
 
     async def _ask_about(self, term: Term, unnamed: Unnamed) -> None:
         """A call that was given a pod and never came there. While its carrier says that it lives, it may still come."""
@@ -251,7 +254,9 @@ class PoolManager(Loop):
         if await term.abandon(unnamed, tombstone_s=tombstone_s):
             crash_point("router.after_abandon")
             log.warning("router.call_never_came", call_id=unnamed.call_sid, pod=unnamed.pod)
-            self._journal.over(Over(unnamed.allocation_id, unnamed.call_sid, unnamed.pod))
+            self._journal.over(
+                Over(unnamed.allocation_id, unnamed.call_sid, unnamed.pod, is_orphaned=not over)
+            )
 
     async def _note(self, term: Term, notes: Notes) -> None:
         """At once, and only while it leads: a manager that was paused since it acted would undo what its successor
@@ -283,7 +288,7 @@ class PoolManager(Loop):
         for pod in found.gone:
             self._journal.learn(pod, "")
         if len(found):
-            over, gone = len(found.over), len(found.gone)
+            over, gone = len(found.over) + len(found.orphaned), len(found.gone)
             log.info(
                 "router.journal_mended", over=over, unnoted=len(found.unnoted), gone=gone, tiers=found.tiers
             )

@@ -9,6 +9,7 @@ from trunkline.store.sql import query
 
 _BEGIN = query("router/begin_allocations")
 _END = query("router/end_allocations")
+_DROP = query("router/drop_allocations")
 _END_CALLS = query("router/end_calls")
 _OPEN = query("router/open_allocations")
 _ENDED = query("router/ended_lately")
@@ -57,6 +58,11 @@ async def begin(conn: Connection, begun: Sequence[OpenAllocation]) -> None:
 async def end(conn: Connection, over: Sequence[tuple[str, str, str]]) -> None:
     """Allocation id, call and pod; each allocation at most once in one call."""
     await conn.execute(_END, [a for a, _, _ in over], [c for _, c, _ in over], [p for _, _, p in over])
+
+
+async def drop(conn: Connection, allocation_ids: Sequence[str]) -> None:
+    """Their pods are lost, their calls perhaps not."""
+    await conn.execute(_DROP, list(allocation_ids))
 
 
 async def end_calls(conn: Connection, calls: Sequence[tuple[str, str]]) -> None:

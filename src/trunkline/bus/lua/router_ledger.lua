@@ -6,7 +6,7 @@
 -- KEYS[1] epoch
 -- ARGV[1] key prefix  ARGV[2] id of a new epoch  ARGV[3] epoch id  ARGV[4] term  ARGV[5] 'pods' or 'calls'
 -- ARGV[6..] pod, … or call sid, pod, allocation id, …
--- -> {1 done, 0 refused; pod that is not there, … or allocation id that is over, …}
+-- -> {1 done, 0 refused; pod that is not there, … or allocation id that is over, 1 if its call has ended, …}
 -- @include router
 -- @include router_term
 if not has_term(ARGV[3], ARGV[4]) then return {0} end
@@ -20,6 +20,9 @@ end
 for i = 6, #ARGV, 3 do
   local holder, allocation = unpack(redis.call('HMGET', call_key(ARGV[i]), 'pod_name', 'allocation_id'))
   -- A record that was restored from a heartbeat has no allocation id yet.
-  if holder ~= ARGV[i + 1] or (allocation and allocation ~= ARGV[i + 2]) then found[#found + 1] = ARGV[i + 2] end
+  if holder ~= ARGV[i + 1] or (allocation and allocation ~= ARGV[i + 2]) then
+    found[#found + 1] = ARGV[i + 2]
+    found[#found + 1] = redis.call('EXISTS', base .. 'ended:' .. ARGV[i])
+  end
 end
 return found
