@@ -94,7 +94,7 @@ def _offset(ms: int | None) -> int | str:
     return "" if ms is None else ms
 
 
-async def match(bus: Bus, attempt_ids: Sequence[UUID], *, clock_offset_ms: int) -> Match:
+async def match(bus: Bus, attempt_ids: Sequence[UUID | str], *, clock_offset_ms: int) -> Match:
     """Pair due leads with free channels, one attempt id for each."""
     args: list[str | int] = [bus.memory, bus.epoch, clock_offset_ms, BECOME_DUE_MAX, *map(str, attempt_ids)]
     next_ms, grants, closed = await bus.run(_MATCH, [bus.keys.epoch], args)

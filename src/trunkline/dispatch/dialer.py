@@ -29,7 +29,7 @@ from trunkline.dispatch.offset import ClockOffset
 from trunkline.dispatch.sender import Sender
 from trunkline.errors import BusUnavailable, MemoryLost
 from trunkline.loops.base import Loop
-from trunkline.model import Entry, Grant, new_id
+from trunkline.model import Entry, Grant, new_text_id
 from trunkline.store.database import Database
 from trunkline.telemetry import get_logger, metrics
 
@@ -148,7 +148,7 @@ class Dialer(Loop):
 
     async def _match(self, room: int) -> Sequence[Grant]:
         await epoch.ensure(self._bus)
-        ids = [new_id() for _ in range(room)]
+        ids = [new_text_id() for _ in range(room)]
         match = await schedule.match(self._bus, ids, clock_offset_ms=await self._offset.ms())
         self._next_in_s, self._is_without_valkey = match.next_in_s, False
         _measure(match.grants)
