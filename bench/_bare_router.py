@@ -30,7 +30,7 @@ redis.call('ZADD', KEYS[1] .. ':order', 1, ARGV[1])
 redis.call('ZPOPMIN', KEYS[1] .. ':order')
 redis.call('SET', KEYS[1] .. ':lease:' .. ARGV[1], ARGV[2], 'EX', 600)
 redis.call('EXPIRE', KEYS[1] .. ':pod:' .. ARGV[1], 600)
-string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
+string.find(redis.call('INFO', 'server'), 'run_id:', 1, true)
 return {'done', ARGV[1], ARGV[2]}
 """
 
