@@ -30,6 +30,8 @@ log = get_logger(__name__)
 # A dialer that is stopped inside its intent holds everybody up for no longer than this.
 TRANSACTION_TIMEOUT_MS = 2000
 ERROR_PAUSE = timedelta(seconds=30)
+# Whoever changes a lead has its row for milliseconds.
+CHANGE_TIME = timedelta(milliseconds=50)
 # Names are locked in this order: what most intents want comes last, and is held for the shortest time.
 _RANKS = {"person": 0, "merchant": 1, "pods": 2, "account": 3}
 
@@ -245,7 +247,8 @@ def _disagreement(grant: Grant, found: Explanation) -> Answer:
         return Answer(RefusalReason.NOT_DUE, until=found.due_at)
     if found.is_stale:
         return Answer(RefusalReason.STALE_GRANT, until=found.now)
-    return Answer(RefusalReason.LEAD, until=found.now + AGAIN, subject="being_changed")
+    # Or it became due in the meantime.
+    return Answer(RefusalReason.LEAD, until=found.now + CHANGE_TIME, subject="being_changed")
 
 
 def _intent(attempt: NewAttempt) -> Intent:

@@ -1,0 +1,23 @@
+"""Valkey's idea of Postgres' clock: it may lag by a little, and is never ahead."""
+
+from trunkline.bus import connection
+from trunkline.bus.keys import Keys
+from trunkline.dispatch.offset import ClockOffset
+from trunkline.store import database as store_database
+
+
+async def test_one_clock_is_never_ahead_of_itself(database_url: str, redis_url: str, key_prefix: str) -> None:
+    database, bus = (
+        await store_database.connect(database_url),
+        connection.connect(redis_url, Keys(key_prefix)),
+    )
+    try:
+        offset, found = ClockOffset(database, bus), []
+        for _ in range(30):
+            offset.doubt()
+            found.append(await offset.ms())
+        assert max(found) <= 0
+        assert offset.last_ms == found[-1]
+    finally:
+        await bus.close()
+        await database.close()
