@@ -54,10 +54,7 @@ class InboxLimits:
 class _Waiting:
     event: NewEvent
     done: "asyncio.Future[Receipt]"
-
-    @property
-    def mailbox(self) -> tuple[str, str]:
-        return self.event.kind, self.event.key
+    mailbox: tuple[str, str]
 
     def answer(self, receipt: Receipt) -> None:
         if not self.done.done():
@@ -115,7 +112,7 @@ class Inbox:
             raise StoreUnavailable("The inbox is closing." if self._is_closed else "The inbox is full.")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Receipt] = loop.create_future()
-        self._waiting.append(_Waiting(event, done))
+        self._waiting.append(_Waiting(event, done, (event.kind, event.key)))
         if self._has_free_writer():
             self._linger(loop)
         return done
@@ -149,11 +146,11 @@ class Inbox:
             writer.add_done_callback(self._written)
 
     def _take_batch(self) -> list[_Waiting]:
-        if not self._writers:
-            batch = self._waiting[: self._limits.batch_max]
+        busy = set[tuple[str, str]]().union(*self._writers.values())
+        batch = self._waiting[: self._limits.batch_max]
+        if busy.isdisjoint([waiting.mailbox for waiting in batch]):
             del self._waiting[: len(batch)]
             return batch
-        busy = set[tuple[str, str]]().union(*self._writers.values())
         batch, rest = [], []
         for waiting in self._waiting:
             if len(batch) < self._limits.batch_max and waiting.mailbox not in busy:
