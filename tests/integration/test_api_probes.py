@@ -81,7 +81,7 @@ async def test_metrics_tell_how_many_connections_to_postgres_are_in_use(database
         state: f'trunkline_db_pool_connections{{state="{state}"}}' for state in ("idle", "in_use", "max")
     }
     assert f"{shown['in_use']} 2.0" in page
-    assert f"{shown['idle']} 0.0" in page
+    assert f"{shown['idle']} 1.0" in page
     assert f"{shown['max']} 3.0" in page
 
 
