@@ -50,6 +50,24 @@ async def test_appends_that_come_together_share_a_commit(
     assert await world.value("SELECT count(*) FROM mailbox_events") == 100
 
 
+async def test_a_stream_of_appends_keeps_none_of_them_waiting(
+    world: MailboxWorld, commits: list[list[str]]
+) -> None:
+    loop = asyncio.get_running_loop()
+    sent: list[asyncio.Task[Receipt]] = []
+
+    def one_more() -> None:
+        # Ahead of whatever the last one has scheduled.
+        if not commits and len(sent) < 2000:
+            loop.call_soon(one_more)
+            sent.append(loop.create_task(world.inbox.append(event(name=str(len(sent))))))
+
+    one_more()
+    await eventually(lambda: commits or len(sent) == 2000)
+    await asyncio.gather(*sent)
+    assert len(sent) < 2000, "the first left while others were still coming"
+
+
 async def test_what_comes_while_a_batch_is_written_goes_into_the_next(
     world: MailboxWorld, commits: list[list[str]]
 ) -> None:
