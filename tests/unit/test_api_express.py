@@ -1,16 +1,19 @@
 """The express lane puts the request's id wherever the ordinary way puts it: header, error body, every log line."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import structlog
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from trunkline.api.body_guard import BodyRule
 from trunkline.api.express import Express
 from trunkline.api.hot_routes import HotRoute
 from trunkline.api.key_verifier import KeyVerifier
 from trunkline.clock import ManualClock
+from trunkline.http_body import bounded_body
 from trunkline.store.keys import ApiKey
 from trunkline.testing.asgi import AsgiClient
 
@@ -25,17 +28,29 @@ async def fail(_request: Request) -> Response:
     raise RuntimeError(f"logged with {lines[0].get('request_id')}")
 
 
+async def read(request: Request) -> Response:
+    return PlainTextResponse(str(await bounded_body(request, 1000)))
+
+
+async def drops() -> AsyncIterator[bytes]:
+    """Each comes soon, and they never end."""
+    while True:
+        await asyncio.sleep(0)
+        yield b""
+
+
 async def nobody(_proof: bytes) -> ApiKey | None:
     return None
 
 
-def client() -> AsgiClient:
+def client(read_timeout_s: float = 5) -> AsgiClient:
     routes = [
         HotRoute("POST", "/api/v1/allocate", bound_ids, None, {}),
         HotRoute("POST", "/api/v1/release", fail, None, {}),
+        HotRoute("POST", "/webhooks/{carrier}/status", read, None, {}),
     ]
     verifier = KeyVerifier(nobody, ManualClock(), fresh_s=1, stale_s=1)
-    return AsgiClient(Express(Starlette(), verifier, routes, read_timeout_s=5))
+    return AsgiClient(Express(Starlette(), verifier, routes, body=BodyRule(1000, read_timeout_s)))
 
 
 async def test_the_id_is_in_the_header_and_on_what_is_logged_meanwhile() -> None:
@@ -59,3 +74,9 @@ async def test_a_failure_names_the_id_and_is_logged_with_it() -> None:
     (line,) = [line for line in lines if line["event"] == "request.failed"]
     assert line["request_id"] == "trace-2"
     assert str(line["exc_info"]) == "logged with trace-2"
+
+
+async def test_the_time_of_a_body_is_that_of_the_whole_of_it() -> None:
+    async with asyncio.timeout(30):
+        answer = await client(0.01).request("POST", "/webhooks/twilio/status", body=drops())
+    assert (answer.status, answer.json()["code"]) == (408, "body_too_slow")

@@ -21,7 +21,8 @@ async def within(timeout_s: float, start: Callable[[], Awaitable[T]]) -> T:
     try:
         awaited = work.send(None)
     except StopIteration as done:
-        return done.value  # type: ignore[no-any-return]
+        value: T = done.value
+        return value
     async with asyncio.timeout(timeout_s):
         return await _Rest(work, awaited)
 
@@ -45,4 +46,5 @@ class _Rest(Generic[T]):
             try:
                 awaited = go_on()
             except StopIteration as done:
-                return done.value  # type: ignore[no-any-return]
+                value: T = done.value
+                return value

@@ -36,13 +36,13 @@ class BodyGuard:
         announced = Headers(scope=scope).get("content-length", "")
         if announced.isdecimal() and int(announced) > rule.bytes_max:
             raise _too_large(rule)
-        await self.app(scope, _Body(receive, rule), send)
+        await self.app(scope, TimedBody(receive, rule), send)
 
     def _rule_for(self, path: str) -> BodyRule:
         return next((rule for pattern, rule in self._exceptions if pattern.match(path)), self._rule)
 
 
-class _Body:
+class TimedBody:
     """The body as it arrives. Its clock starts when somebody begins to read, and stops with its last byte."""
 
     def __init__(self, receive: Receive, rule: BodyRule):

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trunkline.api import errors
-from trunkline.api.at_once import within
+from trunkline.api.body_guard import BodyRule, TimedBody
 from trunkline.api.hot_routes import HotRoute
 from trunkline.api.key_verifier import KeyVerifier
 from trunkline.api.lanes import Lanes
@@ -29,13 +29,11 @@ _BEARER = b"bearer "
 
 
 class Express:
-    def __init__(
-        self, app: ASGIApp, verifier: KeyVerifier, routes: Sequence[HotRoute], *, read_timeout_s: float
-    ):
+    def __init__(self, app: ASGIApp, verifier: KeyVerifier, routes: Sequence[HotRoute], *, body: BodyRule):
         self.app = app
         self._verifier = verifier
         self._lanes = Lanes(routes)
-        self._read_timeout_s = read_timeout_s
+        self._body = body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         route = self._lanes.find(scope) if scope["type"] == "http" else None
@@ -59,7 +57,7 @@ class Express:
         scope["route"] = route
         status: int | None = None
         try:
-            response = await self._answer(route, Request(scope, self._timed(receive)), request_id)
+            response = await self._answer(route, Request(scope, TimedBody(receive, self._body)), request_id)
             status = response.status_code
             own = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff")]
             headers = [*response.raw_headers, *own]
@@ -78,15 +76,6 @@ class Express:
         except Exception as error:
             report(request.scope, error)
             return errors.respond(error, request_id)
-
-    def _timed(self, receive: Receive) -> Receive:
-        async def timed() -> Message:
-            try:
-                return await within(self._read_timeout_s, receive)
-            except TimeoutError:
-                raise errors.too_slow(self._read_timeout_s) from None
-
-        return timed
 
     async def _who(self, scope: Scope) -> Principal | None:
         """None for everybody who has to be told something first."""

@@ -72,7 +72,7 @@ class Face:
             WriteGuard(self.api, http.write_timeout_s),
             self.api.state.api.verifier,
             self._hottest,
-            read_timeout_s=http.read_timeout_s,
+            body=self._limits.body,
         )
 
     def _hot_routes(self, following: Following) -> list[HotRoute]:
