@@ -63,7 +63,7 @@ class Agent:
 @pytest.fixture
 async def agent() -> AsyncIterator[Agent]:
     asked, app = Asked(), web.Application()
-    app.add_routes(AnswerRoutes(asked, SETTINGS).routes())  # type: ignore[arg-type]
+    app.add_routes(AnswerRoutes(asked, SETTINGS).routes())  # type: ignore[arg-type]  # stands for the client
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -152,5 +152,5 @@ def test_the_environment_is_read_under_its_documented_names_and_nothing_of_it_is
 
 
 def test_routes_that_believe_anybody_say_so(caplog: pytest.LogCaptureFixture) -> None:
-    AnswerRoutes(Asked(), AnswerSettings(twilio_tokens=("t",)))  # type: ignore[arg-type]
+    AnswerRoutes(Asked(), AnswerSettings(twilio_tokens=("t",)))  # type: ignore[arg-type]  # stands for the client
     assert "plivo, exotel" in caplog.text

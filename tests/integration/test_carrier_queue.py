@@ -112,6 +112,6 @@ async def test_a_carrier_without_a_queue_is_not_asked_whether_a_call_is_in_it(
         asked.append(call_id)
         return await look_up(call_id)
 
-    stage.carrier.look_up = counted  # type: ignore[method-assign]
+    stage.carrier.look_up = counted  # type: ignore[method-assign]  # to count
     await stage.checker.run_once()
     assert len(asked) == looks

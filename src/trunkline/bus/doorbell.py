@@ -32,7 +32,7 @@ class Bell:
         heard, self._listening = self._listening, None
         if heard is not None:
             heard.cancel()
-            await asyncio.wait({heard})
+            await asyncio.gather(heard, return_exceptions=True)
 
     async def _listen(self) -> bool:
         bell = self._bus.keys.bell

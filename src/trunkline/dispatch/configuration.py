@@ -71,4 +71,4 @@ class DialStops:
             return LEFT_OUT
         share = self._controls.share(**target)
         # Not a secret: which calls of a share go first does not matter.
-        return None if random.random() < share else "resuming"  # noqa: S311
+        return None if random.random() < share else "resuming"  # noqa: S311  no secret

@@ -33,7 +33,7 @@ def get_logger(name: str) -> FilteringBoundLogger:
 class bind:  # noqa: N801  read as a verb: `with bind(lead_id=…):`
     """Put ids on every line logged inside, also by tasks started there. What is None is left out.
 
-    A class and no generator: every request enters it, and so it costs 1 µs instead of 5."""
+    A class and no generator: every request enters it, and so it costs 2 µs instead of 5."""
 
     __slots__ = ("_ids", "_tokens")
 
