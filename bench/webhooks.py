@@ -2,6 +2,8 @@
 
 Beside it, in the same run and on the same Postgres: a bare endpoint of the same framework that inserts one row. Alone
 we do more per request (signature, recognition of repetitions, a mailbox); under load appends share their commits.
+The two take turns in short slices, so that a noisy moment of the machine falls on both: first one request after the
+other, then many at once.
 
     BENCH_SCALE=0.1   a tenth of the requests, to see that it runs; its figures then say little
 """
@@ -13,13 +15,12 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from urllib.parse import urlencode
-from uuid import uuid4
 
 import asyncpg
 import psutil
@@ -29,6 +30,7 @@ from bench._bare_webhook import TABLE
 from bench.report import Report, finish
 from bench.startup import free_port, wait_ready
 from trunkline.embedded import Engines
+from trunkline.model import new_id
 from trunkline.store.migrate import migrate
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
 from trunkline.telephony.forms import FORM
@@ -36,9 +38,9 @@ from trunkline.telephony.simulator.post import Answer, Outgoing, Poster, Timeout
 from trunkline.telephony.twilio_signature import signature
 
 SCALE = float(os.environ.get("BENCH_SCALE", "1"))
-ALONE, UNDER_LOAD = max(20, round(1500 * SCALE)), max(200, round(20_000 * SCALE))
-# Alternating, so that a machine that slows down slows both.
-ROUNDS = 3
+# A slice takes about a tenth of a second alone, about half a second under load; the typical one of each kind counts.
+ALONE, ALONE_SLICES = max(10, round(100 * SCALE)), 60
+UNDER_LOAD, LOAD_SLICES = max(200, round(3000 * SCALE)), 10
 CONCURRENCY = 48
 ALONE_GOAL, P99_GOAL_MS = 0.7, 100.0
 SECRET_KEY = "a-secret-key-for-benchmarks-only-0123456789"
@@ -47,14 +49,27 @@ TIMEOUTS = Timeouts(5.0, 30.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    alone_per_s: float
-    load_per_s: float
-    load_p50_ms: float
-    load_p99_ms: float
+class Load:
+    per_s: float
+    p50_ms: float
+    p99_ms: float
 
-    def rounded(self) -> dict[str, float]:
-        return {name: round(getattr(self, name), 1) for name in self.__dataclass_fields__}
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two: where it is, what it is sent, and what was measured."""
+
+    name: str
+    url: str
+    make: Callable[[str, int], list[Outgoing]]
+    alone_per_s: list[float] = field(default_factory=list)
+    loads: list[Load] = field(default_factory=list)
+
+    def figures(self) -> dict[str, float]:
+        figures = {"alone_per_s": median(self.alone_per_s)}
+        for what in Load.__dataclass_fields__:
+            figures[f"load_{what}"] = median(getattr(load, what) for load in self.loads)
+        return {name: round(figure, 1) for name, figure in figures.items()}
 
 
 async def main() -> None:
@@ -68,33 +83,38 @@ async def main() -> None:
                 bare = stack.enter_context(_bare(engines, Path(folder)))
                 database = await asyncpg.connect(engines.database_url)
                 await database.execute(TABLE)
-                measured = await _measure(ours, bare)
+                sides = Side("ours", ours, _signed), Side("bare", bare, _plain)
+                await _measure(sides)
                 await _check_kept(database)
                 await database.close()
-    _report(*measured)
+    _report(*sides)
 
 
-async def _measure(ours: str, bare: str) -> tuple[Figures, Figures]:
+async def _measure(sides: Sequence[Side]) -> None:
     poster = Poster()
-    rounds: dict[str, list[Figures]] = {"ours": [], "bare": []}
-    for warm_up in (True, *(False for _ in range(ROUNDS))):
-        for name, make, url in (("ours", _signed, ours), ("bare", _plain, bare)):
-            sizes = (ALONE // 5, UNDER_LOAD // 10) if warm_up else (ALONE // ROUNDS, UNDER_LOAD // ROUNDS)
-            figures = await _round(poster, make(url, sizes[0]), make(url, sizes[1]))
-            if not warm_up:
-                rounds[name].append(figures)
-                print(f"{name}: {figures.rounded()}", flush=True)
+    for n in range(1 + ALONE_SLICES):
+        for side in sides:
+            per_s = await _alone(poster, side.make(side.url, ALONE))
+            if n > 0:  # the first warms up
+                side.alone_per_s.append(per_s)
+    for n in range(1 + LOAD_SLICES):
+        for side in sides:
+            load = await _under_load(poster, side.make(side.url, UNDER_LOAD))
+            if n > 0:
+                side.loads.append(load)
     poster.close()
-    return _typical(rounds["ours"]), _typical(rounds["bare"])
 
 
-async def _round(poster: Poster, alone: Sequence[Outgoing], many: Sequence[Outgoing]) -> Figures:
+async def _alone(poster: Poster, requests: Sequence[Outgoing]) -> float:
     began = time.perf_counter()
-    for request in alone:
+    for request in requests:
         await _sent(poster, request)
-    alone_s = time.perf_counter() - began
+    return len(requests) / (time.perf_counter() - began)
+
+
+async def _under_load(poster: Poster, requests: Sequence[Outgoing]) -> Load:
     latencies: list[float] = []
-    waiting = iter(many)
+    waiting = iter(requests)
 
     async def hand() -> None:
         for request in waiting:
@@ -104,13 +124,10 @@ async def _round(poster: Poster, alone: Sequence[Outgoing], many: Sequence[Outgo
 
     began = time.perf_counter()
     await asyncio.gather(*(hand() for _ in range(CONCURRENCY)))
-    load_s = time.perf_counter() - began
+    took_s = time.perf_counter() - began
     latencies.sort()
-    return Figures(
-        len(alone) / alone_s,
-        len(many) / load_s,
-        1000 * median(latencies),
-        1000 * latencies[int(len(latencies) * 0.99)],
+    return Load(
+        len(requests) / took_s, 1000 * median(latencies), 1000 * latencies[int(len(latencies) * 0.99)]
     )
 
 
@@ -125,7 +142,7 @@ def _signed(base_url: str, count: int) -> list[Outgoing]:
     keys = CallbackKeys.from_secrets([SECRET_KEY])
     made = []
     for n in range(count):
-        url = callback_url(base_url, "twilio", "status", uuid4(), keys)
+        url = callback_url(base_url, "twilio", "status", new_id(), keys)
         fields = _form(n)
         headers = (("Content-Type", FORM), ("X-Twilio-Signature", signature(TOKEN, url, fields.items())))
         made.append(Outgoing("POST", url, headers, urlencode(fields).encode()))
@@ -160,25 +177,23 @@ def _form(n: int) -> dict[str, str]:
 
 async def _check_kept(database: "asyncpg.Connection[asyncpg.Record]") -> None:
     """Answered is kept: as many rows as answers, at both."""
-    rounds = [(ALONE // 5, UNDER_LOAD // 10), *[(ALONE // ROUNDS, UNDER_LOAD // ROUNDS)] * ROUNDS]
-    wanted = sum(map(sum, rounds))
+    wanted = (1 + ALONE_SLICES) * ALONE + (1 + LOAD_SLICES) * UNDER_LOAD
     for table in ("mailbox_events", "bare"):
         kept = await database.fetchval(f"SELECT count(*) FROM {table}")
         assert kept == wanted, f"{table}: {kept} of {wanted}"
 
 
-def _typical(rounds: Sequence[Figures]) -> Figures:
-    return Figures(*(median(getattr(one, name) for one in rounds) for name in Figures.__dataclass_fields__))
-
-
-def _report(ours: Figures, bare: Figures) -> None:
-    alone, load = ours.alone_per_s / bare.alone_per_s, ours.load_per_s / bare.load_per_s
-    met = alone >= ALONE_GOAL and load > 1 and ours.load_p99_ms < P99_GOAL_MS
+def _report(ours: Side, bare: Side) -> None:
+    mine, peer = ours.figures(), bare.figures()
+    # Neighbouring slices are compared, not the medians of all: both of a pair had the same machine.
+    alone = median(a / b for a, b in zip(ours.alone_per_s, bare.alone_per_s, strict=True))
+    load = median(a.per_s / b.per_s for a, b in zip(ours.loads, bare.loads, strict=True))
+    met = alone >= ALONE_GOAL and load > 1 and mine["load_p99_ms"] < P99_GOAL_MS
     finish(
         Report(
             "webhooks",
-            ours.rounded() | {"alone_ratio": round(alone, 2)},
-            {"bare endpoint, one insert": bare.rounded()},
+            mine | {"alone_ratio": round(alone, 2)},
+            {"bare endpoint, one insert": peer},
             round(load, 2),
             f"alone at least {ALONE_GOAL:g} of the bare endpoint, under load above it, p99 below {P99_GOAL_MS:g} ms",
             met,

@@ -87,7 +87,7 @@ class Platform:
             behind_pooler=settings.database.pooler == "transaction",
             application_name=f"trunkline {settings.identity}",
         )
-        metrics.watch_pool(database.pool)
+        metrics.watch_pool(database.checkout)
         bus = bus_connection.connect(
             settings.redis.url,
             Keys(settings.domain),

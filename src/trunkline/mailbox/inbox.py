@@ -43,7 +43,7 @@ class InboxLimits:
     # transactions of a call instead of 9.5 at 80 calls a second; one that always comes alone does not wait at all.
     linger_s: float = 0.005
     # How much of the company of an earlier batch is still expected after a smaller one.
-    memory: float = 0.8
+    memory: float = 0.5
     # Beyond this many the store is not keeping up, and callers had better know.
     waiting_max: int = 20_000
     # How many mailboxes are written at once after a batch of them failed.
@@ -75,7 +75,6 @@ class Inbox:
         self._waiting: list[_Waiting] = []
         self._writers: dict[asyncio.Task[None], set[tuple[str, str]]] = {}
         self._lingering: asyncio.TimerHandle | None = None
-        self._is_leaving = False
         # As many came together lately. Fewer than these wait a moment for the others.
         self._company = 1.0
         self._is_closed = False
@@ -103,7 +102,8 @@ class Inbox:
     async def aclose(self) -> None:
         """Take nothing new, and return when everything taken is written or refused."""
         self._is_closed = True
-        self._write_waiting()
+        if self._waiting and not self._writers:
+            self._start_writer()
         while self._writers:
             await asyncio.wait(self._writers)
         await self._nudger.flush()
@@ -120,39 +120,45 @@ class Inbox:
 
     def _linger(self, loop: asyncio.AbstractEventLoop) -> None:
         """When all that are expected are here they go, as soon as the caller yields. Till then they wait a moment."""
-        if self._is_leaving:
-            return  # put off anew by everyone who comes, they would never go
         if len(self._waiting) >= int(self._company):
-            self._is_leaving = True
-            loop.call_soon(self._write_waiting)
+            self._start_writer()
         elif self._lingering is None:
-            self._lingering = loop.call_later(self._limits.linger_s, self._write_waiting)
+            self._lingering = loop.call_later(self._limits.linger_s, self._start_writer)
 
-    def _stop_lingering(self) -> None:
+    def _start_writer(self) -> None:
         if self._lingering is not None:
             self._lingering.cancel()
             self._lingering = None
+        writer = asyncio.create_task(self._write_waiting(), name="inbox")
+        # It takes its batch when it runs: whoever comes until then goes with it.
+        self._writers[writer] = set()
 
     def _has_free_writer(self) -> bool:
         is_full = len(self._waiting) >= self._limits.batch_max
         return not self._writers or (is_full and len(self._writers) < self._limits.writers_max)
 
-    def _write_waiting(self) -> None:
-        self._is_leaving = False
-        self._stop_lingering()
-        while self._waiting and self._has_free_writer():
-            batch = self._take_batch()
-            if not batch:
-                return  # everything that waits is for a mailbox that is being written to
-            self._company = max(len(batch), self._company * self._limits.memory)
-            writer = asyncio.create_task(self._write(batch), name="inbox")
-            self._writers[writer] = {waiting.mailbox for waiting in batch}
-            writer.add_done_callback(self._written)
+    async def _write_waiting(self) -> None:
+        """Batch after batch, while there is something that no other writer has to write first."""
+        me = asyncio.current_task()
+        assert me is not None, "a coroutine runs in a task"
+        try:
+            while batch := self._take_batch():
+                self._writers[me] = {waiting.mailbox for waiting in batch}
+                self._company = max(len(batch), self._company * self._limits.memory)
+                if self._waiting and self._has_free_writer():
+                    self._start_writer()
+                await self._write(batch)
+                self._writers[me] = set()
+                # Whoever was answered goes on first, and whoever has come meanwhile is heard. Measured under load, by
+                # `bench/webhooks.py`: taking the next batch at once costs a fifth of the rate.
+                await asyncio.sleep(0)
+        finally:
+            del self._writers[me]
 
     def _take_batch(self) -> list[_Waiting]:
-        busy = set[tuple[str, str]]().union(*self._writers.values())
         batch = self._waiting[: self._limits.batch_max]
-        if busy.isdisjoint([waiting.mailbox for waiting in batch]):
+        busy = {mailbox for mailboxes in self._writers.values() for mailbox in mailboxes}
+        if not busy or busy.isdisjoint([waiting.mailbox for waiting in batch]):
             del self._waiting[: len(batch)]
             return batch
         batch, rest = [], []
@@ -163,10 +169,6 @@ class Inbox:
                 rest.append(waiting)
         self._waiting = rest
         return batch
-
-    def _written(self, writer: "asyncio.Task[None]") -> None:
-        del self._writers[writer]
-        self._write_waiting()
 
     async def _write(self, batch: list[_Waiting]) -> None:
         try:

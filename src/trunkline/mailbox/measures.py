@@ -13,8 +13,10 @@ def appended(kind: str, events: int, *, queued: int, dead: int) -> None:
     """Events that are durable, the mailboxes that were `idle` before, and those that nobody will look into."""
     of_events, of_queued, of_dead = _appended(kind)
     of_events.inc(events)
-    of_queued.inc(queued)
-    of_dead.inc(dead)
+    if queued:
+        of_queued.inc(queued)
+    if dead:
+        of_dead.inc(dead)
     if kind == ISSUE:
         metrics.ISSUES_QUEUED.inc(queued)
 

@@ -7,13 +7,14 @@ because the pooler may hand its Parse and its Bind to two different servers.
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeAlias
 
 import asyncpg
 import msgspec
 
 from trunkline.errors import StoreUnavailable
+from trunkline.store.checkout import Checkout
 
 Connection: TypeAlias = (
     "asyncpg.pool.PoolConnectionProxy[asyncpg.Record] | asyncpg.Connection[asyncpg.Record]"
@@ -60,31 +61,32 @@ class Database:
         self, pool: "asyncpg.Pool[asyncpg.Record]", *, behind_pooler: bool, acquire_timeout_s: float
     ):
         self.pool = pool
+        kept_max = min(OPENED_AT_ONCE, pool.get_max_size() - 1)
+        self.checkout = Checkout(pool, kept_max=kept_max, timeout_s=acquire_timeout_s)
         self._behind_pooler = behind_pooler
-        self._acquire_timeout_s = acquire_timeout_s
+
+    def connection(self) -> AbstractAsyncContextManager[Connection]:
+        """A connection for single statements, each its own transaction."""
+        return self._in_one_piece() if self._behind_pooler else self.checkout.lend()
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Connection]:
-        """A connection for single statements, each its own transaction."""
-        async with self.pool.acquire(timeout=self._acquire_timeout_s) as connection:
-            if self._behind_pooler:
-                async with connection.transaction():
-                    yield connection
-            else:
-                yield connection
+    async def _in_one_piece(self) -> AsyncIterator[Connection]:
+        async with self.checkout.lend() as connection, connection.transaction():
+            yield connection
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
         """One READ COMMITTED transaction, whatever the server's default: what is counted after a lock was waited for
         must see what the lock's last holder committed."""
         async with (
-            self.pool.acquire(timeout=self._acquire_timeout_s) as connection,
+            self.checkout.lend() as connection,
             connection.transaction(isolation="read_committed"),
         ):
             yield connection
 
     async def close(self, timeout_s: float = 5.0) -> None:
         try:
+            await self.checkout.close()
             await asyncio.wait_for(self.pool.close(), timeout_s)
         except TimeoutError:
             self.pool.terminate()
