@@ -107,13 +107,13 @@ async def test_a_release_that_is_noted_before_its_allocation_wins(managed: Manag
 
 async def test_notes_wait_while_postgres_is_away_and_are_bounded(managed: Managed) -> None:
     await managed.pods(3)
-    pool = managed.database.pool
+    checkout = managed.database.checkout
     await managed.world.allocate("warm-up")
-    managed.database.pool = None  # type: ignore[assignment]
+    managed.database.checkout = None  # type: ignore[assignment]
     await managed.allocator.allocate("call-1")
     with pytest.raises(AttributeError):
         await managed.journal.write()
-    managed.database.pool = pool
+    managed.database.checkout = checkout
     await managed.journal.write()
     assert "call-1" in await managed.open_calls()
 
