@@ -16,7 +16,7 @@ from trunkline.bus.channels import Configuration
 from trunkline.bus.connection import Bus
 from trunkline.bus.doorbell import Bell
 from trunkline.bus.keys import Keys
-from trunkline.bus.pipe import Client
+from trunkline.bus.line import Client
 from trunkline.bus.probe import server_time_s
 from trunkline.bus.schedule import GiveBack, Return
 from trunkline.errors import BusUnavailable, MemoryLost

@@ -52,6 +52,23 @@ async def test_a_loop_that_waits_ends_at_once_when_told_to() -> None:
     assert loop.ran == 1
 
 
+async def test_a_loop_that_was_told_to_end_does_not_take_itself_for_cancelled() -> None:
+    """Whoever cleans up after it asks: only what was cancelled is in a hurry."""
+    loop = Scripted(interval_s=3600.0)
+
+    async def run() -> int:
+        await loop.run()
+        task = asyncio.current_task()
+        assert task is not None
+        return task.cancelling()
+
+    task = asyncio.create_task(run())
+    await loop.until(1)
+    await asyncio.sleep(0)
+    loop.stop()
+    assert await asyncio.wait_for(task, 5.0) == 0
+
+
 async def test_cancelling_a_loop_from_outside_is_not_swallowed() -> None:
     loop = Scripted(interval_s=3600.0)
     task = asyncio.create_task(loop.run())

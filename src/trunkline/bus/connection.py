@@ -17,8 +17,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
 from trunkline.bus.keys import Keys
-from trunkline.bus.packing import PackingConnection
-from trunkline.bus.pipe import Client, Pipe, Value
+from trunkline.bus.line import Client, Lines
+from trunkline.bus.packing import PACKING
+from trunkline.bus.pipe import Pipe, Value
 from trunkline.bus.scripts import Script
 from trunkline.errors import BusUnavailable, MemoryLost
 from trunkline.telemetry import metrics
@@ -39,6 +40,7 @@ class Bus:
         # The epoch of the memory that this process knows; 0 until it was read. See `epoch.py`.
         self.epoch = 0
         self._pipe = Pipe(client)
+        self._waits = Lines(blocking)
 
     def at_epoch(self, epoch: int) -> "Bus":
         """The same connection, writing another epoch's memory."""
@@ -72,6 +74,10 @@ class Bus:
         except (RedisError, OSError) as error:
             raise BusUnavailable(f"Valkey did not answer: {_words(error)}") from error
 
+    async def wait(self, *command: Value) -> Any:
+        """A command that waits at the server, for at most `BLOCK_MAX_S`. Its reply is as it came over the wire."""
+        return await self.read(self._waits.ask(*command))
+
     async def close(self) -> None:
         await self.client.aclose()
         await self.blocking.aclose()
@@ -99,6 +105,10 @@ def _words(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
+def _as_it_came(response: Any, **_options: Any) -> Any:
+    return response
+
+
 def _client(url: str, cluster: bool, pool_size: int, socket_timeout_s: float) -> Client:
     options: dict[str, Any] = {
         "decode_responses": True,
@@ -108,5 +118,9 @@ def _client(url: str, cluster: bool, pool_size: int, socket_timeout_s: float) ->
         "max_connections": pool_size,
     }
     if cluster:
-        return RedisCluster.from_url(url, **options)
-    return Redis.from_url(url, connection_class=PackingConnection, **options)
+        nodes: RedisCluster = RedisCluster.from_url(url, **options)
+        nodes.set_response_callback("XREADGROUP", _as_it_came)
+        return nodes
+    client: Redis = Redis.from_url(url, **options)
+    client.connection_pool.connection_class = PACKING[client.connection_pool.connection_class]
+    return client

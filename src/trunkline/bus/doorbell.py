@@ -35,5 +35,4 @@ class Bell:
             await asyncio.gather(heard, return_exceptions=True)
 
     async def _listen(self) -> bool:
-        bell = self._bus.keys.bell
-        return await self._bus.read(self._bus.blocking.blpop([bell], timeout=BLOCK_MAX_S)) is not None
+        return await self._bus.wait("BLPOP", self._bus.keys.bell, BLOCK_MAX_S) is not None

@@ -43,15 +43,16 @@ async def send(bus: Bus, kind: str, keys: Sequence[str]) -> None:
 async def receive(bus: Bus, kind: str, worker: str, *, count: int, timeout_s: float) -> Nudges:
     """Wait for nudges, at most `count`; with no time to wait, those that are there."""
     try:
-        reply = await bus.read(_read(bus, kind, worker, count, timeout_s))
+        reply = await _read(bus, kind, worker, count, timeout_s)
     except BusUnavailable as error:
         if not _says(error, "NOGROUP"):
             raise
         # The first worker ever, or the stream went with Valkey's memory.
         await _create_group(bus, kind)
         return Nudges()
-    entries = [entry for _, stream in _streams(reply) for entry in stream]
-    keys = dict.fromkeys(fields["key"] for _, fields in entries if fields)
+    entries = _entries(reply)
+    # A nudge has one field, `key`.
+    keys = dict.fromkeys(fields[1] for _, fields in entries if fields)
     return Nudges(tuple(entry_id for entry_id, _ in entries), tuple(keys))
 
 
@@ -69,17 +70,20 @@ async def tidy(bus: Bus, kind: str, *, gone_after_s: float) -> int:
 async def _read(bus: Bus, kind: str, worker: str, count: int, timeout_s: float) -> Any:
     block_ms = int(min(timeout_s, BLOCK_MAX_S) * 1000)
     # 0 would be for ever.
-    return await bus.blocking.xreadgroup(
-        GROUP, worker, {bus.keys.nudges(kind): ">"}, count=count, block=block_ms or None
+    block = ("BLOCK", block_ms) if block_ms else ()
+    stream = bus.keys.nudges(kind)
+    return await bus.wait(
+        "XREADGROUP", "GROUP", GROUP, worker, "COUNT", count, *block, "STREAMS", stream, ">"
     )
 
 
-def _streams(reply: Any) -> Iterator[tuple[str, list[tuple[str, dict[str, str]]]]]:
-    """By stream: a list of pairs in the older protocol, a mapping to lists of lists in the newer."""
-    if isinstance(reply, dict):
-        yield from ((name, [entry for part in parts for entry in part]) for name, parts in reply.items())
-    else:
-        yield from reply or ()
+def _entries(reply: Any) -> list[tuple[str, list[str] | None]]:
+    """Of the one stream: a list of pairs in the older protocol, a mapping in the newer. An entry that was removed after
+    it was delivered has no fields."""
+    if not reply:
+        return []
+    (entries,) = reply.values() if isinstance(reply, dict) else [pair[1] for pair in reply]
+    return [(entry_id, fields) for entry_id, fields in entries]
 
 
 async def _create_group(bus: Bus, kind: str) -> None:

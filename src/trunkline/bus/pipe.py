@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import NoScriptError
 
+from trunkline.bus.line import Client, Lines
+from trunkline.bus.packing import Command
 from trunkline.bus.scripts import Script
 
 Value = str | bytes | int | float
-Client = Redis | RedisCluster
 
 # Bounds the time for which one batch keeps the server busy to a few ms.
 BATCH_MAX = 100
@@ -32,7 +32,7 @@ class _Call:
 
 class Pipe:
     def __init__(self, client: Client):
-        self._client = client
+        self._lines = Lines(client)
         self._waiting: list[_Call] = []
         self._sender: asyncio.Task[None] | None = None
 
@@ -68,13 +68,13 @@ class Pipe:
                 _answer(call, reply)
 
     async def _execute(self, calls: list[_Call], *, by_sha: bool) -> list[Any]:
-        pipeline: Any = self._client.pipeline(transaction=False)
-        for call in calls:
-            # By its name: the client's own method for it refuses a cluster, though all keys of a script share a slot.
-            head = ("EVALSHA", call.script.sha) if by_sha else ("EVAL", call.script.source)
-            pipeline.execute_command(*head, len(call.keys), *call.keys, *call.args)
-        replies: list[Any] = await pipeline.execute(raise_on_error=False)
-        return replies
+        return await self._lines.exchange([_command(call, by_sha=by_sha) for call in calls])
+
+
+def _command(call: _Call, *, by_sha: bool) -> Command:
+    # By its name: the client's own method for it refuses a cluster, though all keys of a script share a slot.
+    head = ("EVALSHA", call.script.sha) if by_sha else ("EVAL", call.script.source)
+    return (*head, len(call.keys), *call.keys, *call.args)
 
 
 def _answer(call: _Call, reply: Any) -> None:

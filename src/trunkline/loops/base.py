@@ -49,17 +49,22 @@ class Loop(ABC):
     def stop(self) -> None:
         """Ask the loop to end: at once if it waits, else after its current run."""
         self._stopping.set()
-        if self._waiting is not None:
-            self._waiting.cancel()
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.cancel()
 
     async def _wait(self) -> None:
-        self._waiting = asyncio.current_task()
+        task = self._waiting = asyncio.current_task()
+        assert task is not None, "a coroutine runs in a task"
         try:
             await self.wait()
         except asyncio.CancelledError:
             if not self._stopping.is_set():
                 raise
         finally:
+            if self._waiting is None:
+                # It was `stop` that ended the wait. Who asks later whether this task was cancelled must hear no.
+                task.uncancel()
             self._waiting = None
 
     @property

@@ -39,11 +39,11 @@ class InboxLimits:
     batch_max: int = 500
     # Batches that are written at once. The second is begun while Postgres works on the first.
     writers_max: int = 2
-    # How long an append waits at most for as much company as there was lately. Measured by `bench/mailboxes.py`: 8.9
-    # transactions of a call instead of 9.5 at 80 calls a second; one that always comes alone does not wait at all.
+    # How long an append waits at most for as much company as there was lately, so that a fast machine does not commit
+    # each one by itself. One that always comes alone does not wait at all.
     linger_s: float = 0.005
     # How much of the company of an earlier batch is still expected after a smaller one.
-    memory: float = 0.5
+    memory: float = 0.7
     # Beyond this many the store is not keeping up, and callers had better know.
     waiting_max: int = 20_000
     # How many mailboxes are written at once after a batch of them failed.

@@ -20,6 +20,7 @@ _LOCK = query("mailbox/lock")
 _APPEND = query("mailbox/append")
 _APPEND_ONE = query("mailbox/append_one")
 _CLAIM = query("mailbox/claim")
+_CLAIM_ONE = query("mailbox/claim_one")
 _COMPLETE = query("mailbox/complete")
 _PARK = query("mailbox/park")
 _FAIL = query("mailbox/fail")
@@ -185,7 +186,10 @@ async def claim(
     events_max: int,
 ) -> list[Claimed]:
     """Those of these mailboxes that have work and are in nobody's hands; without keys, whatever is so."""
-    rows = await conn.fetch(_CLAIM, kind, keys, limit, worker, lease_s, events_max)
+    if keys is not None and len(keys) == limit == 1:
+        rows = await conn.fetch(_CLAIM_ONE, kind, keys[0], worker, lease_s, events_max)
+    else:
+        rows = await conn.fetch(_CLAIM, kind, keys, limit, worker, lease_s, events_max)
     claimed: list[Claimed] = []
     for key, mailbox_id, fence, processed, appended, failures, seq, type_, payload, created_at in rows:
         if not claimed or claimed[-1].claim.mailbox_id != mailbox_id:
