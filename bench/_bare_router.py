@@ -1,15 +1,19 @@
 """What an allocation costs at the least: endpoints of the same framework that read the body, run one script and answer.
 
-The scripts do as many commands as ours, through the same connection; no key is checked, nothing is decided, measured or
-remembered.
+The script does as many commands as ours; no key is checked, nothing is decided, measured or remembered. Over the client
+as it comes (`plain`), or over our own connection, on which the scripts of many requests travel together (`shared`).
 """
 
+import hashlib
 import os
 import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
 from uuid import uuid4
 
 import msgspec
 import uvicorn
+from redis.asyncio import Redis
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,7 +24,7 @@ from trunkline.bus.keys import Keys
 from trunkline.bus.scripts import Script
 
 # As many commands as an allocation and a release of ours make, on keys like theirs.
-_WRITES = """
+SOURCE = """#!lua
 for n = 1, 5 do redis.call('HSET', KEYS[1] .. ':pod:' .. ARGV[1], 'status', 'x', 'call', ARGV[1]) end
 for n = 1, 7 do redis.call('EXISTS', KEYS[1] .. ':lease:' .. ARGV[1]) end
 for n = 1, 6 do redis.call('HMGET', KEYS[1] .. ':pod:' .. ARGV[1], 'status', 'call', 'at') end
@@ -40,16 +44,25 @@ class Body(msgspec.Struct):
     merchant_id: str = ""
 
 
-def application(redis_url: str) -> Starlette:
-    import hashlib
+Run = Callable[[str, str], Awaitable[Any]]
 
-    source = "#!lua" + _WRITES
-    lua = Script("bare", source, hashlib.sha1(source.encode()).hexdigest())
+
+def plain(redis_url: str) -> Run:
+    client: Redis = Redis.from_url(redis_url, decode_responses=True)
+    script = client.register_script(SOURCE)
+    return lambda call_sid, allocation_id: script(["bare"], [call_sid, allocation_id])
+
+
+def shared(redis_url: str) -> Run:
     bus = connect(redis_url, Keys())
+    lua = Script("bare", SOURCE, hashlib.sha1(SOURCE.encode()).hexdigest())
+    return lambda call_sid, allocation_id: bus.run(lua, ["bare"], [call_sid, allocation_id])
 
+
+def application(run_script: Run) -> Starlette:
     async def run(request: Request) -> Response:
         body = msgspec.json.decode(await request.body(), type=Body)
-        answer = await bus.run(lua, ["bare"], [body.call_sid, uuid4().hex])
+        answer = await run_script(body.call_sid, uuid4().hex)
         content = {
             "success": True,
             "allocation": {"pod_name": answer[1], "ws_url": f"wss://x/{answer[1]}/{answer[2]}"},
@@ -65,7 +78,7 @@ def application(redis_url: str) -> Starlette:
 
 if __name__ == "__main__":
     uvicorn.run(
-        application(os.environ["REDIS_URL"]),
+        application({"plain": plain, "shared": shared}[sys.argv[2]](os.environ["REDIS_URL"])),
         host="127.0.0.1",
         port=int(sys.argv[1]),
         loop="uvloop",

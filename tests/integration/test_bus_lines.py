@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
@@ -109,3 +110,26 @@ async def test_every_kind_of_url_gets_connections_of_ours(url: str, wanted: type
     client: Any = bus.client
     assert isinstance(client.connection_pool.make_connection(), wanted)
     await bus.close()
+
+
+async def test_a_command_is_told_the_life_of_the_server_that_gets_it(bus: Bus) -> None:
+    lines = Lines(bus.client)
+    info = await lines.ask("INFO", "server")
+    assert f"run_id:{await lines.ask('ECHO', packing.LIFE)}\r" in info
+
+
+async def test_another_life_of_the_server_is_told_from_the_first_command_on(valkey_cluster: Any) -> None:
+    """Behind the same address another process answers: as after a restart, with the connection broken in between."""
+    node, other = valkey_cluster[0], urlsplit(valkey_cluster[1])
+    async with TcpProxy.before(node) as proxy:
+        bus = connection.connect(proxy.url, Keys())
+        lines = Lines(bus.client)
+        first = await lines.ask("ECHO", packing.LIFE)
+        (kept,) = lines._kept
+        proxy.upstream = other.hostname or "", other.port or 0
+        proxy.cut(reset=False)
+        await eventually(kept._parser.can_read)
+        second = await lines.ask("ECHO", packing.LIFE)
+        assert f"run_id:{second}\r" in await lines.ask("INFO", "server")
+        assert first != second
+        await bus.close()

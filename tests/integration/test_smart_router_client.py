@@ -148,7 +148,7 @@ async def test_failures_of_many_clients_open_one_circuit(router: Router) -> None
 
 async def test_a_router_that_does_not_answer_costs_its_time_limit_and_no_more(router: Router) -> None:
     router.stalled = True
-    settings = settings_of(router, timeout_s=0.05, retry_attempts=2)
+    settings = settings_of(router, timeout_s=0.3, retry_attempts=2)
     async with SmartRouterClient(settings, flags=everybody, breaker=CircuitBreaker()) as client:
         assert await client.allocate_pod("CA1") is None
     assert len(router.seen) == 2

@@ -39,7 +39,8 @@ class Express:
         route = self._lanes.find(scope) if scope["type"] == "http" else None
         who: Principal | None = None
         if route is not None and route.scopes is not None:
-            who = await self._who(scope)
+            token = _token(scope)
+            who = self._verifier.at_hand(token) or await self._verified(token)
             if who is None or not who.may(route.scopes):
                 route = None
         if route is None:
@@ -77,14 +78,18 @@ class Express:
             report(request.scope, error)
             return errors.respond(error, request_id)
 
-    async def _who(self, scope: Scope) -> Principal | None:
+    async def _verified(self, token: bytes) -> Principal | None:
         """None for everybody who has to be told something first."""
-        for name, value in scope["headers"]:
-            if name == b"authorization":
-                if value[:7].lower() != _BEARER:
-                    return None
-                try:
-                    return await self._verifier.verify(value[7:].decode("latin-1").strip())
-                except StoreUnavailable:
-                    return None
-        return None
+        try:
+            return await self._verifier.verify(token.decode("latin-1"))
+        except StoreUnavailable:
+            return None
+
+
+def _token(scope: Scope) -> bytes:
+    """What the request names as its key, empty if it names none."""
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            header: bytes = value
+            return header[7:].strip() if header[:7].lower() == _BEARER else b""
+    return b""

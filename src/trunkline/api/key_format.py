@@ -36,7 +36,11 @@ def is_well_formed(key: str) -> bool:
 
 
 def digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode()).digest()
+    return digest_of(key.encode())
+
+
+def digest_of(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
 
 
 def hint(key: str) -> str:

@@ -13,10 +13,10 @@ from typing import Any
 from redis.exceptions import NoScriptError
 
 from trunkline.bus.line import Client, Lines
-from trunkline.bus.packing import Command
+from trunkline.bus.packing import Command, Life
 from trunkline.bus.scripts import Script
 
-Value = str | bytes | int | float
+Value = str | bytes | int | float | Life
 
 # Bounds the time for which one batch keeps the server busy to a few ms.
 BATCH_MAX = 100

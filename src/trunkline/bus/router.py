@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, Protocol
-from uuid import uuid4
 
+from trunkline.bus.packing import LIFE
 from trunkline.bus.pipe import Value
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.bus.scripts import Script, script
@@ -13,10 +12,6 @@ from trunkline.bus.scripts import Script, script
 _ALLOCATE = script("router_allocate")
 _RELEASE = script("router_release")
 _HEARTBEAT = script("router_heartbeat")
-
-# Ids of epochs, should one have to begin: no two alike in any process, and cheap, since nearly all are thrown away.
-_PROCESS = uuid4().hex
-_numbers = count(1)
 
 
 class Runner(Protocol):
@@ -116,7 +111,7 @@ class Registration:
 
 async def run(bus: Runner, keys: RouterKeys, lua: Script, *args: Value) -> Any:
     """Every script of the router has one declared key, of the slot that all of its keys are in."""
-    return await bus.run(lua, [keys.epoch], [keys.base, f"{_PROCESS}.{next(_numbers):x}", *args])
+    return await bus.run(lua, [keys.epoch], [keys.base, LIFE, *args])
 
 
 async def allocate(

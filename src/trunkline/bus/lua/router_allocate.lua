@@ -6,7 +6,7 @@
 -- A call that may wait keeps its place by asking again; what is free belongs to those before it.
 --
 -- KEYS[1] epoch
--- ARGV[1] key prefix  ARGV[2] id of a new epoch  ARGV[3] call sid  ARGV[4] merchant  ARGV[5] allocation id
+-- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] call sid  ARGV[4] merchant  ARGV[5] allocation id
 -- ARGV[6] lease in s  ARGV[7] the longest wait in ms, 0: none  ARGV[8] a waiter that is silent for so many ms has left
 -- ARGV[9] the most waiters
 -- -> {'allocated' | 'already', pod, source pool, allocated at, allocation id, base URL of the pod, 1 if the merchant's
@@ -159,9 +159,12 @@ local function wait(tiers, odd)
   return {'hold', before, waited_ms}
 end
 
-if redis.call('EXISTS', base .. 'ended:' .. sid) == 1 then return {'ended'} end
+-- Nearly always there is none of these: one question for all three.
+local ended, waiting = base .. 'ended:' .. sid, base .. 'waiting'
+local is_new = redis.call('EXISTS', ended, call, waiting) == 0
+if not is_new and redis.call('EXISTS', ended) == 1 then return {'ended'} end
 
-local holder = redis.call('HGET', call, 'pod_name')
+local holder = not is_new and redis.call('HGET', call, 'pod_name')
 if holder then
   -- A record that was restored from a heartbeat has no allocation id yet.
   redis.call('HSETNX', call, 'allocation_id', allocation)
@@ -171,7 +174,7 @@ if holder then
 end
 
 local tiers, odd = chain()
-local is_queue = redis.call('EXISTS', base .. 'waiting') == 1
+local is_queue = not is_new and redis.call('EXISTS', waiting) == 1
 if is_queue then forget_silent_waiters() end
 for _, tier in ipairs(tiers) do
   -- While a tier changes its type its key has the old one: the leader is about to put it right.

@@ -3,7 +3,7 @@
 -- much elsewhere goes to standard. Idle pods move at once, busy ones when their calls are over.
 --
 -- KEYS[1] epoch
--- ARGV[1] key prefix  ARGV[2] id of a new epoch  ARGV[3] epoch id  ARGV[4] term  ARGV[5] the most pods to look at
+-- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] epoch id  ARGV[4] term  ARGV[5] the most pods to look at
 -- -> {1 done, 0 refused; pod that moved or will, its new tier, …}
 -- @include router
 -- @include router_term

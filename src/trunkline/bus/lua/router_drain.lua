@@ -3,7 +3,7 @@
 -- a pod that leaves on its own says so in its heartbeats, and nothing here shortens that.
 --
 -- KEYS[1] epoch
--- ARGV[1] key prefix  ARGV[2] id of a new epoch  ARGV[3] pod  ARGV[4] how long in s, 0: the drain ends
+-- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] pod  ARGV[4] how long in s, 0: the drain ends
 -- -> {tier, 1 if it has calls, 1 if it drains, status}, or {} for a pod that is not known
 -- @include router
 local name, ttl_s = ARGV[3], tonumber(ARGV[4])

@@ -2,7 +2,7 @@
 -- Brings back the tombstones of calls that ended shortly before memory was lost.
 --
 -- KEYS[1] epoch
--- ARGV[1] key prefix  ARGV[2] id of a new epoch  ARGV[3] epoch id  ARGV[4] term  ARGV[5..] call sid, s left, …
+-- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] epoch id  ARGV[4] term  ARGV[5..] call sid, s left, …
 -- -> 1 done, 0 refused
 -- @include router
 -- @include router_term

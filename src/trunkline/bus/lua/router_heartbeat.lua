@@ -8,7 +8,7 @@
 -- it may have been given a call that has not connected yet. The first heartbeat of a boot is believed at once.
 --
 -- KEYS[1] epoch
--- ARGV[1] key prefix  ARGV[2] id of a new epoch  ARGV[3] pod  ARGV[4] boot id  ARGV[5] sequence
+-- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] pod  ARGV[4] boot id  ARGV[5] sequence
 -- ARGV[6] 1 if the pod is leaving  ARGV[7] the calls it holds, separated by spaces  ARGV[8] its durable tier or ''
 -- ARGV[9] 1 if an unknown pod may register itself  ARGV[10] lease in s  ARGV[11] tombstone in s
 -- ARGV[12] ms after a loss before an idle pod is believed  ARGV[13] tiers, should none be published: name=text …
@@ -39,7 +39,7 @@ local function end_dropped(before)
   for sid in string.gmatch(before, '%S+') do
     if not names(sid) and redis.call('HGET', call_key(sid), 'pod_name') == name then
       redis.call('SET', base .. 'ended:' .. sid, '1', 'EX', tombstone_s)
-      end_allocation(name, sid)
+      end_allocation(name, sid, holder_of(sid))
     end
   end
 end
@@ -95,7 +95,7 @@ if known_boot == boot then
   end_dropped(before or '')
 elseif known_boot then
   for _, orphan in ipairs(held_calls(name)) do
-    if not names(orphan) then end_allocation(name, orphan) end
+    if not names(orphan) then end_allocation(name, orphan, holder_of(orphan)) end
   end
 end
 if not tier then

@@ -3,7 +3,7 @@
 -- has none until somebody took it. Until it is rebuilt, whoever leads has to do that, also after one who died at it.
 --
 -- KEYS[1] epoch
--- ARGV[1] key prefix  ARGV[2] id of a new epoch  ARGV[3] term
+-- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] term
 -- -> {1 taken or kept, 0 somebody newer leads; epoch id; 1 if this epoch has to be rebuilt; its age in ms}
 -- @include router
 local id, began_ms = epoch()

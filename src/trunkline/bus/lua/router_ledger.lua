@@ -4,7 +4,7 @@
 -- for the end of everything.
 --
 -- KEYS[1] epoch
--- ARGV[1] key prefix  ARGV[2] id of a new epoch  ARGV[3] epoch id  ARGV[4] term  ARGV[5] 'pods' or 'calls'
+-- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] epoch id  ARGV[4] term  ARGV[5] 'pods' or 'calls'
 -- ARGV[6..] pod, … or call sid, pod, allocation id, …
 -- -> {1 done, 0 refused; pod that is not there, … or allocation id that is over, 1 if its call has ended, …}
 -- @include router

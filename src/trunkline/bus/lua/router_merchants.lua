@@ -4,7 +4,7 @@
 -- overwritten with what Postgres says. A loss takes both copies; all of several gone at once is a loss too, half way.
 --
 -- KEYS[1] epoch
--- ARGV[1] key prefix  ARGV[2] id of a new epoch  ARGV[3] epoch id  ARGV[4] term  ARGV[5..] merchant, JSON, … of Postgres
+-- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] epoch id  ARGV[4] term  ARGV[5..] merchant, JSON, … of Postgres
 -- -> {1 done, 0 refused; merchant, JSON or '' if it was removed, … changed by hand}
 -- @include router
 -- @include router_term

@@ -3,7 +3,7 @@
 -- then is not brought back to life.
 --
 -- KEYS[1] epoch
--- ARGV[1] key prefix  ARGV[2] id of a new epoch  ARGV[3] epoch id  ARGV[4] term
+-- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] epoch id  ARGV[4] term
 -- -> 1 written, 0 refused
 -- @include router
 -- @include router_term

@@ -3,7 +3,7 @@
 -- busy with the size they have, a drain that ran out ends, a reset by hand takes effect, and the order is written anew.
 --
 -- KEYS[1] epoch
--- ARGV[1] key prefix  ARGV[2] id of a new epoch  ARGV[3] epoch id  ARGV[4] term  ARGV[5] tier  ARGV[6..] pods
+-- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] epoch id  ARGV[4] term  ARGV[5] tier  ARGV[6..] pods
 -- -> {how many were somewhere else before; call that was reset, pod, …}, or {-1}: refused
 -- @include router
 -- @include router_term
@@ -29,7 +29,7 @@ for i = 6, #ARGV do
       if redis.call('EXISTS', call_key(sid)) == 0 then
         found[#found + 1] = sid
         found[#found + 1] = name
-        end_allocation(name, sid)
+        end_allocation(name, sid, holder_of(sid))
       end
     end
     local before = place(name)

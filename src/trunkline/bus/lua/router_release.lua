@@ -5,7 +5,7 @@
 -- out until it lets go itself: by its own release, or by a heartbeat without the call.
 --
 -- KEYS[1] epoch
--- ARGV[1] key prefix  ARGV[2] id of a new epoch  ARGV[3] call sid  ARGV[4] the pod that lets go, '' when the platform
+-- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] call sid  ARGV[4] the pod that lets go, '' when the platform
 -- releases  ARGV[5] tombstone in s, 0: none  ARGV[6] only this allocation, '' for any
 -- -> {'released', pod, source pool, 1 if the pod is draining, status of the pod, allocation id}
 --    {'unknown'}  this call has no pod, or another one than the one that lets go
@@ -48,7 +48,7 @@ end
 bury()
 if not holder then return {'unknown'} end
 
-end_allocation(holder, sid)
+end_allocation(holder, sid, holder)
 local status, drains, tier = 'gone', false, tier_of(holder)
 if tier then
   if by == holder then let_go(holder) end

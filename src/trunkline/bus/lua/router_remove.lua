@@ -3,7 +3,7 @@
 -- leave no tombstone: the carrier says when a call is over, and a call that lives may have another pod.
 --
 -- KEYS[1] epoch
--- ARGV[1] key prefix  ARGV[2] id of a new epoch  ARGV[3] epoch id  ARGV[4] term  ARGV[5] pod
+-- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] epoch id  ARGV[4] term  ARGV[5] pod
 -- ARGV[6] its uid, or '' for any  ARGV[7] its last heartbeat, or '' for any: one that spoke meanwhile stays
 -- -> {1 removed, 0 refused, 2 it is another pod by now or has spoken; orphaned call, its allocation id, …}
 -- @include router
@@ -17,7 +17,7 @@ local gone = {1}
 for _, sid in ipairs(held_calls(name)) do
   gone[#gone + 1] = sid
   gone[#gone + 1] = redis.call('HGET', call_key(sid), 'allocation_id') or ''
-  end_allocation(name, sid)
+  end_allocation(name, sid, holder_of(sid))
 end
 local tier = redis.call('GET', base .. 'pod:tier:' .. name)
 if tier then leave_tier(name, tier) end

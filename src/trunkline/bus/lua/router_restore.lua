@@ -3,7 +3,7 @@
 -- it has to be heard first. A call that the pod or anybody else told of meanwhile is left as it is, and so is one that ended.
 --
 -- KEYS[1] epoch
--- ARGV[1] key prefix  ARGV[2] id of a new epoch  ARGV[3] epoch id  ARGV[4] term  ARGV[5] pod  ARGV[6] tier
+-- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] epoch id  ARGV[4] term  ARGV[5] pod  ARGV[6] tier
 -- ARGV[7] lease in s  ARGV[8] 1 if pods send heartbeats of their own accord  ARGV[9..] call sid, allocation id, merchant, allocated at, source pool, …
 -- -> 1 done, 0 refused
 -- @include router

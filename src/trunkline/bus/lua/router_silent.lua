@@ -3,7 +3,7 @@
 -- pod gets a full time-to-live again, or one outage would empty the pools. Who decides what becomes of them is the leader.
 --
 -- KEYS[1] epoch
--- ARGV[1] key prefix  ARGV[2] id of a new epoch  ARGV[3] time-to-live of a heartbeat in ms
+-- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] time-to-live of a heartbeat in ms
 -- ARGV[4] the longest gap between runs in ms  ARGV[5] the most pods  ARGV[6] a waiter that is silent for so many ms has left
 -- -> {pods that send heartbeats, silent pod, its last heartbeat, 1 if it was leaving, …}
 -- @include router

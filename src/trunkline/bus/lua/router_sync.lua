@@ -3,7 +3,7 @@
 -- another pod of the same name: what the one before it had is orphaned, and its drain is not inherited.
 --
 -- KEYS[1] epoch
--- ARGV[1] key prefix  ARGV[2] id of a new epoch  ARGV[3] epoch id  ARGV[4] term  ARGV[5] pod  ARGV[6] uid
+-- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] epoch id  ARGV[4] term  ARGV[5] pod  ARGV[6] uid
 -- ARGV[7] 1 if ready  ARGV[8] 1 if it is being deleted  ARGV[9] durable tier or ''
 -- ARGV[10] 1 if a pod that never sent a heartbeat may be believed idle
 -- ARGV[11..] further fields of the pod: name, value, …
@@ -18,7 +18,7 @@ if known_uid and known_uid ~= '' and known_uid ~= uid then
   for _, sid in ipairs(held_calls(name)) do
     found[#found + 1] = sid
     found[#found + 1] = redis.call('HGET', call_key(sid), 'allocation_id') or ''
-    end_allocation(name, sid)
+    end_allocation(name, sid, holder_of(sid))
   end
   redis.call('DEL', pod, base .. 'pod:draining:' .. name)
   redis.call('ZREM', base .. 'heartbeats', name)

@@ -4,7 +4,7 @@
 -- `available` made anew from what its pods really have: nothing is lost, also with calls live.
 --
 -- KEYS[1] epoch
--- ARGV[1] key prefix  ARGV[2] id of a new epoch  ARGV[3] epoch id  ARGV[4] term  ARGV[5] order of assignment
+-- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] epoch id  ARGV[4] term  ARGV[5] order of assignment
 -- ARGV[6..] tier, text, …
 -- -> 1 published, 2 nothing was new, 0 refused
 -- @include router

@@ -1,5 +1,5 @@
 -- Pods, pools and calls, as every script of the router sees them.
--- KEYS[1] epoch  ARGV[1] key prefix  ARGV[2] the id of a new epoch, should one have to begin
+-- KEYS[1] epoch  ARGV[1] key prefix  ARGV[2] run id of the server, '' if the caller does not know it
 local base = ARGV[1]
 local time = redis.call('TIME')
 local now_s, now_ms = time[1], time[1] * 1000 + math.floor(time[2] / 1000)
@@ -17,14 +17,15 @@ local function held_key(name) return base .. 'pod:calls:' .. name end
 local epoch_id, epoch_began_ms
 local function epoch()
   if epoch_id then return epoch_id, epoch_began_ms end
-  local run_id = server_run_id()
+  local run_id = ARGV[2] ~= '' and ARGV[2] or server_run_id()
   local known = redis.call('HMGET', KEYS[1], 'run_id', 'id', 'began_ms')
   if known[1] == run_id and known[2] then
     epoch_id, epoch_began_ms = known[2], tonumber(known[3] or '0')
   else
+    -- Of one life no two begin in the same microsecond.
+    epoch_id, epoch_began_ms = run_id .. '.' .. time[1] .. '.' .. time[2], now_ms
     redis.call('DEL', KEYS[1])
-    redis.call('HSET', KEYS[1], 'run_id', run_id, 'id', ARGV[2], 'began_ms', whole(now_ms))
-    epoch_id, epoch_began_ms = ARGV[2], now_ms
+    redis.call('HSET', KEYS[1], 'run_id', run_id, 'id', epoch_id, 'began_ms', whole(now_ms))
   end
   return epoch_id, epoch_began_ms
 end
@@ -53,11 +54,13 @@ end
 
 local function tier_of_source(source) return string.match(source, '^pool:(.+)$') or source end
 
+local function holder_of(sid) return redis.call('HGET', call_key(sid), 'pod_name') end
+
 -- The calls that have this pod. The call's own record is the truth; a member without one was reset by hand or ran out.
 local function held_calls(name)
   local found = {}
   for _, sid in ipairs(redis.call('SMEMBERS', held_key(name))) do
-    if redis.call('HGET', call_key(sid), 'pod_name') == name then
+    if holder_of(sid) == name then
       found[#found + 1] = sid
     else
       redis.call('SREM', held_key(name), sid)
@@ -72,9 +75,10 @@ local function hold_call(name, sid, lease_s)
   redis.call('ZADD', base .. 'calls', 'NX', whole(now_ms), sid)
 end
 
--- Ends what the router knows of a call at a pod. Of several calls at a shared pod another one then gives the lease.
-local function end_allocation(name, sid)
-  if redis.call('HGET', call_key(sid), 'pod_name') == name then
+-- Ends what the router knows of a call at a pod; `holder` has the call, which may be another pod. Of several calls at a
+-- shared pod another one then gives the lease.
+local function end_allocation(name, sid, holder)
+  if holder == name then
     redis.call('DEL', call_key(sid))
     redis.call('ZREM', base .. 'calls', sid)
   end
