@@ -23,18 +23,25 @@ from trunkline.bus.connection import connect
 from trunkline.bus.keys import Keys
 from trunkline.bus.scripts import Script
 
-# As many commands as an allocation and a release of ours make, on keys like theirs.
+# As many commands as ours make (an allocation 16, a release 26), of the same kinds and on keys like theirs.
 SOURCE = """#!lua
-for n = 1, 5 do redis.call('HSET', KEYS[1] .. ':pod:' .. ARGV[1], 'status', 'x', 'call', ARGV[1]) end
-for n = 1, 7 do redis.call('EXISTS', KEYS[1] .. ':lease:' .. ARGV[1]) end
-for n = 1, 6 do redis.call('HMGET', KEYS[1] .. ':pod:' .. ARGV[1], 'status', 'call', 'at') end
+local pod, lease = KEYS[1] .. ':pod:' .. ARGV[1], KEYS[1] .. ':lease:' .. ARGV[1]
+redis.call('TIME')
+for n = 1, 2 do redis.call('EXISTS', lease, pod) end
+for n = 1, 3 do redis.call('HMGET', pod, 'status', 'call', 'at') end
+for n = 1, 2 do redis.call('HGET', pod, 'status') end
+for n = 1, 2 do redis.call('GET', lease) end
+redis.call('TYPE', KEYS[1] .. ':set')
 redis.call('SADD', KEYS[1] .. ':set', ARGV[1])
 redis.call('SREM', KEYS[1] .. ':set', ARGV[1])
 redis.call('ZADD', KEYS[1] .. ':order', 1, ARGV[1])
 redis.call('ZPOPMIN', KEYS[1] .. ':order')
-redis.call('SET', KEYS[1] .. ':lease:' .. ARGV[1], ARGV[2], 'EX', 600)
-redis.call('EXPIRE', KEYS[1] .. ':pod:' .. ARGV[1], 600)
-string.find(redis.call('INFO', 'server'), 'run_id:', 1, true)
+redis.call('ZREM', KEYS[1] .. ':order', ARGV[1])
+for n = 1, 2 do redis.call('HSET', pod, 'status', 'x', 'call', ARGV[1], 'at', '1', 'source', 'standard') end
+redis.call('HDEL', pod, 'at')
+redis.call('EXPIRE', pod, 600)
+redis.call('SET', lease, ARGV[2], 'EX', 600)
+redis.call('DEL', lease)
 return {'done', ARGV[1], ARGV[2]}
 """
 
