@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,12 @@ from trunkline.bus import router_manager, router_views
 from trunkline.bus.router import BeatRule
 from trunkline.bus.router_manager import TermLost
 from trunkline.router.allocator import Released
+from trunkline.router.config import RouterConfig
 from trunkline.router.journal import Begun, Over
+from trunkline.router.journal_writer import JournalWriter
+from trunkline.router.pods import Heartbeat, Pods
+from trunkline.router.streams import StreamKeys
+from trunkline.settings.tiers import parse_tiers
 from trunkline.store import router as store
 from trunkline.testing.managed_router import Managed, open_managed
 from trunkline.testing.router_world import RouterWorld
@@ -319,3 +325,37 @@ async def _value(world: RouterWorld, key: str) -> object:
             return await world.client.zrange(key, 0, -1, withscores=True)
         case _:
             return await world.client.get(key)
+
+
+async def test_a_process_that_missed_a_move_gives_the_pod_its_tier_of_today_after_a_loss(
+    managed: Managed,
+) -> None:
+    """It heard of the pod before another process moved it; then Valkey forgets all, and the pod speaks to it first."""
+    secrets, config = StreamKeys.from_secrets(["a secret"]), RouterConfig(tiers=parse_tiers("{}"), settle_s=0)
+    journal = JournalWriter(managed.database)
+    pods = Pods(managed.world.bus, managed.world.keys, secrets, config, journal)
+    said = Heartbeat("agent-0", "boot", 1, "10.0.0.1", 8080)
+    first = await pods.heartbeat(said)
+    await journal.write()
+    moved = "basic" if first.tier != "basic" else "standard"
+    async with managed.database.connection() as conn:
+        await store.set_tiers(conn, {"agent-0": moved})
+    await managed.world.flush()
+    again = await pods.heartbeat(replace(said, sequence=2))
+    assert again.tier == moved
+
+
+async def test_without_postgres_a_process_gives_the_tier_that_it_remembers(managed: Managed) -> None:
+    journal = JournalWriter(managed.database)
+    journal.tier("agent-0", "gold")
+    await journal.write()
+    managed.database.checkout = NoConnection()  # type: ignore[assignment]
+    assert await journal.tier_of("agent-0", afresh=True) == "gold"
+    assert await journal.tier_of("agent-1", afresh=True) == ""
+
+
+class NoConnection:
+    def lend(self) -> "NoConnection":
+        raise OSError("no route to host")
+
+    async def close(self) -> None: ...

@@ -55,7 +55,9 @@ class Router:
         self._sequence += 1
         sequence = self._sequence if sequence is None else sequence
         beat = Beat(pod, boot_id, sequence, calls, leaving, {"ip": "10.0.0.1", "base_url": f"ws://{pod}"})
-        return await router.heartbeat(self.bus, self.keys, beat, RULE)
+        known = await router.heartbeat(self.bus, self.keys, beat, RULE)
+        assert isinstance(known, Registration)
+        return known
 
     async def allocate(self, call: str, allocation_id: str = "") -> Allocation | str:
         answer = await router.allocate(

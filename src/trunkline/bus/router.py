@@ -12,6 +12,8 @@ from trunkline.bus.scripts import Script, script
 _ALLOCATE = script("router_allocate")
 _RELEASE = script("router_release")
 _HEARTBEAT = script("router_heartbeat")
+# In the place of a tier: it has to be asked for. No tier has such a name.
+_ASK = "?"
 
 
 class Runner(Protocol):
@@ -84,10 +86,11 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class BeatRule:
-    """`durable_tier`: what Postgres knows of this pod, '' if nothing. `may_register`: heartbeats make pods known.
-    `settle_ms`: how long after a loss of memory an idle pod is not believed. `tiers`: should none be published."""
+    """`durable_tier`: what Postgres knows of this pod, '' if nothing, None if nobody has asked it yet. `may_register`:
+    heartbeats make pods known. `settle_ms`: how long after a loss of memory an idle pod is not believed. `tiers`:
+    should none be published."""
 
-    durable_tier: str = ""
+    durable_tier: str | None = ""
     may_register: bool = True
     lease_ttl_s: int = 24 * 3600
     ended_ttl_s: int = 600
@@ -107,6 +110,11 @@ class Registration:
     epoch: str
     again_ms: int
     max_concurrent: int
+
+
+@dataclass(frozen=True, slots=True)
+class TierWanted:
+    """Valkey does not know the pod: ask Postgres for its tier, and tell. Nothing was written."""
 
 
 async def run(bus: Runner, keys: RouterKeys, lua: Script, *args: Value) -> Any:
@@ -149,7 +157,7 @@ async def release(
     return Release(pod, source_pool, bool(draining), status, allocation_id)
 
 
-async def heartbeat(bus: Runner, keys: RouterKeys, beat: Beat, rule: BeatRule) -> Registration:
+async def heartbeat(bus: Runner, keys: RouterKeys, beat: Beat, rule: BeatRule) -> Registration | TierWanted:
     """Register the pod or refresh it, and make it free if nothing speaks against it."""
     reply = await run(
         bus,
@@ -160,7 +168,7 @@ async def heartbeat(bus: Runner, keys: RouterKeys, beat: Beat, rule: BeatRule) -
         beat.sequence,
         int(beat.leaving),
         " ".join(beat.calls),
-        rule.durable_tier,
+        _ASK if rule.durable_tier is None else rule.durable_tier,
         int(rule.may_register),
         rule.lease_ttl_s,
         rule.ended_ttl_s,
@@ -169,6 +177,8 @@ async def heartbeat(bus: Runner, keys: RouterKeys, beat: Beat, rule: BeatRule) -
         *(part for field in beat.fields.items() for part in field),
     )
     news, tier, draining, calls, epoch, again_ms, most = reply
+    if tier == _ASK:
+        return TierWanted()
     return Registration(
         bool(news), tier, bool(draining), tuple(calls.split()), epoch, int(again_ms), int(most)
     )

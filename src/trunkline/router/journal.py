@@ -41,8 +41,9 @@ class Journal(Protocol):
         """Postgres has this tier of the pod already, '' for none."""
         ...
 
-    async def tier_of(self, pod: str) -> str:
-        """The tier that the pod had, '' if that is not known or cannot be read now."""
+    async def tier_of(self, pod: str, *, afresh: bool = False) -> str:
+        """The tier that the pod had, '' if that is not known or cannot be read now. `afresh`: as it is written now,
+        not as this process remembers it."""
         ...
 
 
@@ -57,5 +58,5 @@ class NoJournal:
 
     def learn(self, pod: str, tier: str) -> None: ...
 
-    async def tier_of(self, pod: str) -> str:
+    async def tier_of(self, pod: str, *, afresh: bool = False) -> str:
         return ""

@@ -53,15 +53,15 @@ class JournalWriter(Loop):
         else:
             self._tiers.pop(pod, None)
 
-    async def tier_of(self, pod: str) -> str:
+    async def tier_of(self, pod: str, *, afresh: bool = False) -> str:
         known = self._tiers.get(pod)
-        if known is not None:
-            return known
+        if pod in self._new_tiers or (known is not None and not afresh):
+            return known or ""
         try:
             async with asyncio.timeout(LOOK_UP_S), self._database.connection() as conn:
                 tier = await store.tier_of(conn, pod)
         except UNAVAILABLE:
-            return ""
+            return known or ""
         if tier:
             self._know(pod, tier)
         return tier or ""

@@ -1,11 +1,11 @@
 """Pods: what they say of themselves, and what is known of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trunkline.bus import router as bus_router
 from trunkline.bus import router_views
-from trunkline.bus.router import Beat, BeatRule, Runner
+from trunkline.bus.router import Beat, BeatRule, Registration, Runner, TierWanted
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.bus.router_views import CallView, Counts, Drained, PodView
 from trunkline.crashpoint import crash_point
@@ -66,14 +66,14 @@ class Pods:
             fields={"ip": beat.ip, "port": beat.port, "version": beat.version, "base_url": beat.base_url},
         )
         rule = BeatRule(
-            durable_tier=await self._journal.tier_of(beat.pod),
+            durable_tier=None,
             may_register=self._config.by_heartbeat,
             lease_ttl_s=self._config.lease_ttl_s,
             ended_ttl_s=self._config.ended_ttl_s,
             settle_ms=round(self._config.settle_s * 1000),
             tiers=self._config.tiers_text,
         )
-        known = await bus_router.heartbeat(self._bus, self._keys, said, rule)
+        known = await self._register(said, rule)
         crash_point("router.after_heartbeat")
         if known.tier:
             self._journal.tier(beat.pod, known.tier)
@@ -81,6 +81,14 @@ class Pods:
         return Heard(
             known.tier, known.draining, known.calls, known.max_concurrent, known.again_ms / 1000, secrets
         )
+
+    async def _register(self, said: Beat, rule: BeatRule) -> Registration:
+        known = await bus_router.heartbeat(self._bus, self._keys, said, rule)
+        while isinstance(known, TierWanted):
+            # Afresh: another process may have moved the pod since this one last heard of it.
+            rule = replace(rule, durable_tier=await self._journal.tier_of(said.pod, afresh=True))
+            known = await bus_router.heartbeat(self._bus, self._keys, said, rule)
+        return known
 
     async def drain(self, pod: str) -> Drained | None:
         """No new calls for `DRAINING_TTL`; the live ones go on."""

@@ -53,7 +53,9 @@ class RouterWorld:
         self._sequences[pod] = counted
         fields: dict[str, str | int] = {"ip": "10.0.0.1", "port": 8080, "version": version}
         said = Beat(pod, boot, counted if sequence is None else sequence, calls, leaving, fields)
-        return await router.heartbeat(self.bus, self.keys, said, rule)
+        known = await router.heartbeat(self.bus, self.keys, said, rule)
+        assert isinstance(known, Registration), "the rule says which tier it has"
+        return known
 
     async def pods(self, count: int, prefix: str = "agent") -> list[str]:
         names = [f"{prefix}-{number}" for number in range(count)]

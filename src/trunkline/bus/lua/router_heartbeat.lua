@@ -9,7 +9,8 @@
 --
 -- KEYS[1] epoch
 -- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] pod  ARGV[4] boot id  ARGV[5] sequence
--- ARGV[6] 1 if the pod is leaving  ARGV[7] the calls it holds, separated by spaces  ARGV[8] its durable tier or ''
+-- ARGV[6] 1 if the pod is leaving  ARGV[7] the calls it holds, separated by spaces  ARGV[8] its durable tier, '' for
+-- none, '?' if the caller has not asked for it: then nothing is written and '?' is the answer, should it be needed
 -- ARGV[9] 1 if an unknown pod may register itself  ARGV[10] lease in s  ARGV[11] tombstone in s
 -- ARGV[12] ms after a loss before an idle pod is believed  ARGV[13] tiers, should none be published: name=text …
 -- ARGV[14..] further fields of the pod: name, value, …
@@ -89,6 +90,7 @@ local known_boot, known_sequence, before, known_epoch =
   unpack(redis.call('HMGET', pod, 'boot_id', 'sequence', 'calls', 'epoch'))
 local tier = redis.call('GET', base .. 'pod:tier:' .. name)
 if not tier and ARGV[9] ~= '1' then return {0, '', 0, '', id, 2000, 1} end
+if not tier and ARGV[8] == '?' then return {0, '?', 0, '', id, 0, 1} end
 if known_boot == boot and sequence <= tonumber(known_sequence) then return answer(0, tier or 'standard', 0) end
 
 if known_boot == boot then
