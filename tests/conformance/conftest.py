@@ -8,6 +8,7 @@ from trunkline.store.database import Database
 from trunkline.store.database import connect as connect_database
 from trunkline.telephony.carriers import CARRIERS
 from trunkline.testing.carriers import TRAITS, Line, open_line
+from trunkline.testing.fork_server import ForkServer
 from trunkline.testing.kube import Cluster, KubeServer
 from trunkline.testing.servers import Background
 
@@ -33,6 +34,13 @@ def kube_server(_background: Background, tmp_path_factory: pytest.TempPathFactor
     """A real API server, once for all that ask for it."""
     with _background.opened(KubeServer(tmp_path_factory.mktemp("kube"))) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def fork_server() -> Iterator[ForkServer]:
+    server = ForkServer()
+    yield server
+    server.close()
 
 
 @pytest.fixture

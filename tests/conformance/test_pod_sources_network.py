@@ -211,13 +211,6 @@ async def test_a_watch_is_taken_up_again_from_the_last_bookmark(cluster: Cluster
         await api.close()
 
 
-@pytest.fixture(scope="module")
-def fork_server() -> Any:
-    server = ForkServer()
-    yield server
-    server.close()
-
-
 async def test_a_router_that_dies_taking_over_the_clusters_pods_leaks_nothing(
     cluster: Cluster,
     fork_server: ForkServer,

@@ -1,0 +1,97 @@
+"""A leader on the cluster's Lease is stopped between two of its steps for longer than it trusts itself, another process
+takes over, and then the first goes on: nothing of what it had in hand is written."""
+
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from trunkline.testing import kube
+from trunkline.testing.fork_server import ForkServer, RoleProcess
+from trunkline.testing.kube import Cluster
+from trunkline.testing.router_process import Routers, open_routers
+from trunkline.testing.waiting import eventually
+
+pytestmark = pytest.mark.skipif(not kube.is_there(), reason="no kube-apiserver here: `make kube` builds one")
+
+OF_THE_OLD = '{"gold": {"target": 1}, "standard": {"target": 1}}'
+OF_THE_NEW = '{"standard": {"target": 1}}'
+# The first writes under its term, and those after it: tiers, pods that it restores, moves, the journal.
+STOPS = ["router.after_lead", "router.after_tiers", "router.after_sync", "router.after_balance"]
+
+
+@pytest.fixture
+async def place(
+    fork_server: ForkServer,
+    cluster: Cluster,
+    database_url: str,
+    redis_url: str,
+    key_prefix: str,
+    tmp_path: Path,
+) -> AsyncIterator[Routers]:
+    address = cluster.server.address
+    async with open_routers(
+        fork_server,
+        database_url,
+        redis_url,
+        key_prefix,
+        tmp_path,
+        POD_SOURCE="kubernetes",
+        NAMESPACE=cluster.namespace,
+        KUBERNETES_API_URL=address.url,
+        KUBERNETES_TOKEN_FILE=str(address.token_file),
+        KUBERNETES_CA_FILE=str(address.ca_file),
+    ) as place:
+        yield place
+
+
+@pytest.mark.parametrize("point", STOPS)
+async def test_a_leader_that_was_stopped_and_goes_on_changes_nothing(
+    place: Routers, cluster: Cluster, point: str
+) -> None:
+    await cluster.create("agent-0")
+    old = place.start("old", stop_at=point, HTTP_PORT="0", TIER_CONFIG=OF_THE_OLD)
+    await eventually(lambda: is_stopped(old), timeout_s=30, what=f"stopped at {point}")
+    place.start("new", TIER_CONFIG=OF_THE_NEW)
+    await eventually(lambda: has_settled(place), timeout_s=30, what="the new leader has put its own in order")
+    before = await picture(place)
+
+    old.thaw()
+
+    await eventually(lambda: "router.term_lost" in place.log_of("old"), timeout_s=30, what="it was refused")
+    old.signal(signal.SIGTERM)
+    assert await old.ended() == 0
+    assert await picture(place) == before
+    _, answer = await place.insist("GET", "/status")
+    assert answer["is_leader"]
+
+
+def is_stopped(process: RoleProcess) -> bool:
+    return Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] == "T"
+
+
+async def has_settled(place: Routers) -> bool:
+    """It leads, its tiers are published, the pod is free in the one there is, and that is noted."""
+    _, answer = await place.ask("GET", "/status")
+    seen = await picture(place)
+    return (
+        bool(answer and answer["is_leader"])
+        and seen["tiers in order"] == "standard"
+        and seen["free"] == ["agent-0"]
+        and seen["noted"] == [("agent-0", "standard")]
+    )
+
+
+async def picture(place: Routers) -> dict[str, object]:
+    world = place.world
+    async with place.database.connection() as conn:
+        noted = await conn.fetch("SELECT name, tier FROM router_pods ORDER BY 1")
+    return {
+        "tiers": await world.client.hgetall(world.keys.tiers),
+        "tiers in order": await world.client.hget(world.keys.tiers, "#order"),
+        "epoch": await world.client.hgetall(world.keys.epoch),
+        "free": sorted(await world.available("standard")),
+        "of gold": await world.client.smembers(world.keys.assigned("gold")),
+        "noted": [tuple(row) for row in noted],
+    }
