@@ -100,12 +100,12 @@ async def test_a_second_batch_overtakes_no_event_of_the_first(
     inbox = Inbox(world.database, world.bus, InboxLimits(batch_max=2, linger_s=0))
     async with world.database.transaction() as holder:
         await mailboxes.lock(holder, {(KIND, "0")})
-        first = [asyncio.ensure_future(inbox.append(event(key, "1"))) for key in ("0", "a")]
+        first = asyncio.ensure_future(inbox.append_all(event(key, "1") for key in ("0", "a")))
         await eventually(world.waiting_for_a_lock)
         later = [asyncio.ensure_future(inbox.append(event("a", name))) for name in ("2", "3")]
         await asyncio.gather(*(inbox.append(event("b", name)) for name in ("1", "2")))
         assert not any(append.done() for append in later)
-    receipts = await asyncio.gather(*first, *later)
+    receipts = [*await first, *await asyncio.gather(*later)]
     assert [receipt.seq for receipt in receipts] == [1, 1, 2, 3]
     await inbox.aclose()
 
@@ -241,6 +241,39 @@ async def test_a_caller_that_leaves_takes_nothing_from_the_others(world: Mailbox
     assert await world.unprocessed() == ["1", "2"]
 
 
+async def test_an_event_whose_only_caller_leaves_is_written_all_the_same(world: MailboxWorld) -> None:
+    async with world.database.transaction() as tx:
+        await mailboxes.lock(tx, {(KIND, "a")})
+        caller = asyncio.ensure_future(world.inbox.append(event(name="1")))
+        await eventually(world.waiting_for_a_lock)
+        caller.cancel()
+        await asyncio.wait([caller])
+        assert caller.cancelled()
+    await world.inbox.aclose()
+    assert await world.unprocessed() == ["1"]
+
+
+async def test_one_that_comes_alone_is_refused_once_the_inbox_is_closed(world: MailboxWorld) -> None:
+    inbox = Inbox(world.database, world.bus)
+    await inbox.append(event(name="1"))
+    await inbox.aclose()
+    with pytest.raises(StoreUnavailable, match="closing"):
+        await inbox.append(event(name="late"))
+
+
+async def test_closing_waits_for_one_that_its_caller_writes(world: MailboxWorld) -> None:
+    inbox = Inbox(world.database, world.bus)
+    async with world.database.transaction() as tx:
+        await mailboxes.lock(tx, {(KIND, "a")})
+        caller = asyncio.ensure_future(inbox.append(event(name="1")))
+        await eventually(world.waiting_for_a_lock)
+        closing = asyncio.ensure_future(inbox.aclose())
+        await asyncio.wait([closing], timeout=0.01)
+        assert not closing.done()
+    await closing
+    assert (await caller).created
+
+
 async def test_closing_writes_what_was_taken_and_takes_no_more(world: MailboxWorld) -> None:
     inbox = Inbox(world.database, world.bus, InboxLimits(batch_max=3))
     callers = [asyncio.ensure_future(inbox.append(event(name=str(n)))) for n in range(10)]
@@ -257,7 +290,9 @@ async def test_an_inbox_that_cannot_keep_up_says_so(world: MailboxWorld) -> None
     results = await asyncio.gather(
         *(inbox.append(event(name=str(n))) for n in range(8)), return_exceptions=True
     )
-    assert [isinstance(result, StoreUnavailable) for result in results] == [False] * 5 + [True] * 3
+    written_at_once, waiting = 1, 5
+    refused = [isinstance(result, StoreUnavailable) for result in results]
+    assert refused == [False] * (written_at_once + waiting) + [True] * 2
 
 
 async def test_a_valkey_that_does_not_answer_holds_up_no_append(

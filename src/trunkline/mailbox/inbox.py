@@ -73,7 +73,8 @@ class Inbox:
         self._nudger = Nudger(bus)
         self._limits = limits or InboxLimits()
         self._waiting: list[_Waiting] = []
-        self._writers: dict[asyncio.Task[None], set[tuple[str, str]]] = {}
+        # Each that is at work, and the mailboxes that it writes to.
+        self._writers: dict[asyncio.Future[None], set[tuple[str, str]]] = {}
         self._lingering: asyncio.TimerHandle | None = None
         # As many came together lately. Fewer than these wait a moment for the others.
         self._company = 1.0
@@ -82,7 +83,8 @@ class Inbox:
     async def append(self, event: NewEvent) -> Receipt:
         """Return when the event is durable. A doubled event is durable already."""
         check(event)
-        return await self._add(event)
+        is_alone = not self._writers and not self._waiting and self._company < 2
+        return await (self._append_alone(event) if is_alone else self._add(event))
 
     async def append_all(self, events: Iterable[NewEvent]) -> list[Receipt]:
         """Many at once, each durable by itself: the first error is raised after all were tried."""
@@ -108,15 +110,42 @@ class Inbox:
             await asyncio.wait(self._writers)
         await self._nudger.flush()
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StoreUnavailable("The inbox is closing.")
+
     def _add(self, event: NewEvent) -> "asyncio.Future[Receipt]":
-        if self._is_closed or len(self._waiting) >= self._limits.waiting_max:
-            raise StoreUnavailable("The inbox is closing." if self._is_closed else "The inbox is full.")
+        self._check_open()
+        if len(self._waiting) >= self._limits.waiting_max:
+            raise StoreUnavailable("The inbox is full.")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Receipt] = loop.create_future()
         self._waiting.append(_Waiting(event, done, (event.kind, event.key)))
         if self._has_free_writer():
             self._linger(loop)
         return done
+
+    async def _append_alone(self, event: NewEvent) -> Receipt:
+        """Written by its caller: nobody is there to share with, and a task of its own would take a tenth more time.
+        Should the caller leave meanwhile, a writer does it: once more does no harm."""
+        self._check_open()
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(event, loop.create_future(), (event.kind, event.key))
+        me: asyncio.Future[None] = loop.create_future()
+        self._writers[me] = {waiting.mailbox}
+        self._take_in(1)
+        try:
+            await self._write([waiting])
+        except asyncio.CancelledError:
+            waiting.done.add_done_callback(_look_at)
+            self._waiting.insert(0, waiting)
+            raise
+        finally:
+            del self._writers[me]
+            me.set_result(None)
+            if self._waiting:
+                self._start_writer()
+        return waiting.done.result()
 
     def _linger(self, loop: asyncio.AbstractEventLoop) -> None:
         """When all that are expected are here they go, as soon as the caller yields. Till then they wait a moment."""
@@ -144,7 +173,7 @@ class Inbox:
         try:
             while batch := self._take_batch():
                 self._writers[me] = {waiting.mailbox for waiting in batch}
-                self._company = max(len(batch), self._company * self._limits.memory)
+                self._take_in(len(batch))
                 if self._waiting and self._has_free_writer():
                     self._start_writer()
                 await self._write(batch)
@@ -154,6 +183,9 @@ class Inbox:
                 await asyncio.sleep(0)
         finally:
             del self._writers[me]
+
+    def _take_in(self, count: int) -> None:
+        self._company = max(count, self._company * self._limits.memory)
 
     def _take_batch(self) -> list[_Waiting]:
         batch = self._waiting[: self._limits.batch_max]
@@ -246,6 +278,12 @@ class _Tally:
             self.dead.add(event.key)
         elif event.urgent and status_before is MailboxStatus.QUEUED:
             self.wake[event.key] = None
+
+
+def _look_at(done: "asyncio.Future[Receipt]") -> None:
+    """Nobody waits for it any more: should it fail, it fails quietly."""
+    if not done.cancelled():
+        done.exception()
 
 
 _BOUNDS = (
