@@ -28,7 +28,7 @@ async def proxy(redis_url: str) -> AsyncIterator[TcpProxy]:
 
 @pytest.fixture
 async def bus(proxy: TcpProxy, key_prefix: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bus]:
-    monkeypatch.setattr(connection, "COMMAND_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(connection, "COMMAND_TIMEOUT_S", 1.0)
     bus = connection.connect(proxy.url, Keys(prefix=key_prefix))
     yield bus
     await bus.close()
@@ -77,6 +77,14 @@ async def test_a_command_that_fails_takes_no_other_with_it(bus: Bus) -> None:
     assert replies[0] == "a"
     assert isinstance(replies[1], Exception)
     assert replies[2] == "b"
+
+
+async def test_a_pool_of_one_has_room_for_scripts_and_plain_commands(redis_url: str, key_prefix: str) -> None:
+    bus = connection.connect(redis_url, Keys(prefix=key_prefix), pool_size=1)
+    assert await echo(bus)
+    assert await bus.read(bus.client.exists(bus.keys.bell)) == 0
+    assert await echo(bus)
+    await bus.close()
 
 
 async def test_many_at_once_have_a_connection_each(bus: Bus) -> None:

@@ -48,7 +48,7 @@ class KeyVerifier:
         self._asking: dict[bytes, asyncio.Task[ApiKey | None]] = {}
 
     def at_hand(self, token: bytes) -> Principal | None:
-        """The same without waiting, for a key whose answer is fresh. None says nothing: `verify` knows more."""
+        """Whose key it is, without waiting, if that was asked lately. None says nothing: `verify` knows more."""
         answer = self._known.get(key_format.digest_of(token))
         if answer is None or self._clock.monotonic_s() - answer.checked_at_s >= self._fresh_s:
             return None

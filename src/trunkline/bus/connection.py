@@ -115,7 +115,8 @@ def _client(url: str, cluster: bool, pool_size: int, socket_timeout_s: float) ->
         "retry": Retry(NoBackoff(), 0),
         "socket_timeout": socket_timeout_s,
         "socket_connect_timeout": COMMAND_TIMEOUT_S,
-        "max_connections": pool_size,
+        # One for scripts or waits, which is kept, beside those for plain commands.
+        "max_connections": pool_size + 1,
     }
     if cluster:
         nodes: RedisCluster = RedisCluster.from_url(url, **options)

@@ -114,7 +114,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class TierWanted:
-    """Valkey does not know the pod: ask Postgres for its tier, and tell. Nothing was written."""
+    """Valkey does not know the pod: ask Postgres for its tier, and tell. Nothing of the pod was written."""
 
 
 async def run(bus: Runner, keys: RouterKeys, lua: Script, *args: Value) -> Any:

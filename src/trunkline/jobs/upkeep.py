@@ -81,7 +81,7 @@ class Upkeep(Loop):
 
     async def vacuum(self) -> int:
         """Only the owner of the table may. Where we are not, autovacuum has to do."""
-        async with self._database.pool.acquire() as conn:
+        async with self._database.checkout.lend() as conn:
             dead = await job_upkeep.dead_rows(conn)
             if dead < self._limits.vacuum_from:
                 return 0

@@ -64,6 +64,8 @@ class JournalWriter(Loop):
             return known or ""
         if tier:
             self._know(pod, tier)
+        elif pod not in self._new_tiers:
+            self._tiers.pop(pod, None)
         return tier or ""
 
     async def wait(self) -> None:

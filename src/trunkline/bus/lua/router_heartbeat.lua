@@ -10,7 +10,7 @@
 -- KEYS[1] epoch
 -- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] pod  ARGV[4] boot id  ARGV[5] sequence
 -- ARGV[6] 1 if the pod is leaving  ARGV[7] the calls it holds, separated by spaces  ARGV[8] its durable tier, '' for
--- none, '?' if the caller has not asked for it: then nothing is written and '?' is the answer, should it be needed
+-- none, '?' if the caller has not asked for it: then nothing of the pod is written and '?' is the answer, if needed
 -- ARGV[9] 1 if an unknown pod may register itself  ARGV[10] lease in s  ARGV[11] tombstone in s
 -- ARGV[12] ms after a loss before an idle pod is believed  ARGV[13] tiers, should none be published: name=text …
 -- ARGV[14..] further fields of the pod: name, value, …
@@ -38,9 +38,9 @@ end
 -- What the pod named before and does not name now has ended there, even if its release was lost on the way.
 local function end_dropped(before)
   for sid in string.gmatch(before, '%S+') do
-    if not names(sid) and redis.call('HGET', call_key(sid), 'pod_name') == name then
+    if not names(sid) and holder_of(sid) == name then
       redis.call('SET', base .. 'ended:' .. sid, '1', 'EX', tombstone_s)
-      end_allocation(name, sid, holder_of(sid))
+      end_allocation(name, sid, name)
     end
   end
 end
@@ -97,7 +97,7 @@ if known_boot == boot then
   end_dropped(before or '')
 elseif known_boot then
   for _, orphan in ipairs(held_calls(name)) do
-    if not names(orphan) then end_allocation(name, orphan, holder_of(orphan)) end
+    if not names(orphan) then end_allocation(name, orphan, name) end
   end
 end
 if not tier then

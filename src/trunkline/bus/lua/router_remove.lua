@@ -17,7 +17,7 @@ local gone = {1}
 for _, sid in ipairs(held_calls(name)) do
   gone[#gone + 1] = sid
   gone[#gone + 1] = redis.call('HGET', call_key(sid), 'allocation_id') or ''
-  end_allocation(name, sid, holder_of(sid))
+  end_allocation(name, sid, name)
 end
 local tier = redis.call('GET', base .. 'pod:tier:' .. name)
 if tier then leave_tier(name, tier) end

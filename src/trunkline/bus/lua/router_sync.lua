@@ -18,7 +18,7 @@ if known_uid and known_uid ~= '' and known_uid ~= uid then
   for _, sid in ipairs(held_calls(name)) do
     found[#found + 1] = sid
     found[#found + 1] = redis.call('HGET', call_key(sid), 'allocation_id') or ''
-    end_allocation(name, sid, holder_of(sid))
+    end_allocation(name, sid, name)
   end
   redis.call('DEL', pod, base .. 'pod:draining:' .. name)
   redis.call('ZREM', base .. 'heartbeats', name)
