@@ -530,6 +530,22 @@ async def test_a_pool_that_has_a_channel_loses_no_lead_to_the_next_one(bus: Bus)
     assert [grant.number_id for each in much_later for grant in each.grants] == [own, shared, shared]
 
 
+async def test_a_lead_moves_once(bus: Bus) -> None:
+    """However long it waits in the next pool, and though its own has a channel again."""
+    own, shared = uuid4(), uuid4()
+    await numbers(bus, (own, "own", 0), (shared, "shared", 0))
+    lead = entry(pool="own", next_pool="shared", moves_after_s=0)
+    await schedule.add(bus, [lead])
+    for later_ms in (1, 60_000, 3_600_000):
+        await schedule.match(bus, [uuid4()], clock_offset_ms=later_ms)
+    assert await schedule.sizes(bus, [lead.flow, Flow("shared", "r", "m")]) == [0, 1]
+    await numbers(bus, (own, "own", 1))
+    assert await match(bus) == ()
+    await numbers(bus, (shared, "shared", 1))
+    (granted,) = await match(bus)
+    assert (granted.lead_id, granted.number_id) == (lead.lead_id, shared)
+
+
 async def test_no_more_leads_move_than_the_loader_can_look_past(bus: Bus) -> None:
     await numbers(bus, (uuid4(), "shared", 0))
     leads = [entry(pool="own", next_pool="shared", moves_after_s=0) for _ in range(120)]
