@@ -93,18 +93,36 @@ SPOILT = {
         "WHERE kind = in_kind AND claimable_at IS NOT NULL",
     ),
     "a claim keeps the fence": ("mailbox_claim", "fence = random(1, 9223372036854775807)", "fence = 1"),
+    "a claim by name takes only what is queued": (
+        "mailbox_claim_one",
+        "AND key = in_key AND claimable_at",
+        "AND key = in_key AND processing_status = 'queued' AND claimable_at",
+    ),
+    "a claim by name does not ask for the lease": (
+        "mailbox_claim_one",
+        "AND claimable_at <= statement_timestamp()",
+        "AND claimable_at IS NOT NULL",
+    ),
+    "a claim by name keeps the fence": (
+        "mailbox_claim_one",
+        "fence = random(1, 9223372036854775807)",
+        "fence = 1",
+    ),
 }
+# The ways of a batch and of the sweep; the others are walked when everything comes alone.
+OF_MANY = ("mailbox_append", "mailbox_lock", "mailbox_claim")
 
 
 @pytest.mark.parametrize("name", SPOILT)
 async def test_the_walks_notice_when(world: MailboxWorld, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     await spoil(world, monkeypatch, *SPOILT[name])
     with pytest.raises(Exception):  # noqa: B017, PT011  # a comparison, a claim that is not there, an index: anything
-        await walk_some(world, copies=2 if SPOILT[name][0] in ("mailbox_append", "mailbox_lock") else 1)
+        await walk_some(world, copies=2 if SPOILT[name][0] in OF_MANY else 1)
 
 
-async def test_the_walks_notice_nothing_in_code_that_is_whole(world: MailboxWorld) -> None:
-    await walk_some(world, copies=2)
+@pytest.mark.parametrize("copies", [1, 2])
+async def test_the_walks_notice_nothing_in_code_that_is_whole(world: MailboxWorld, copies: int) -> None:
+    await walk_some(world, copies=copies)
 
 
 async def walk_some(world: MailboxWorld, *, copies: int) -> None:

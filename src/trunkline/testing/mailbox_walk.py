@@ -88,7 +88,8 @@ class Walker:
     """One mailbox, whose actors are sessions."""
 
     def __init__(self, world: MailboxWorld, model: Model, kind: str, *, copies: int = 1):
-        """An event is appended alone, by a way of its own; or, in several copies, as a batch is."""
+        """An event is appended alone and its mailbox claimed by name, each by a way of its own; or, in several copies,
+        it is appended as a batch is, and claimed as the sweep does."""
         self._world = world
         self._copies = copies
         self._model = model
@@ -175,9 +176,10 @@ class Walker:
         return NewEvent(self._kind, "k", name, "happened", {"name": name})
 
     async def _claim(self) -> list[Claimed]:
+        keys = ["k"] if self._copies == 1 else None
         async with self._world.database.connection() as conn:
             return await mailboxes.claim(
-                conn, self._kind, None, limit=1, worker="w", lease_s=3600, events_max=100
+                conn, self._kind, keys, limit=1, worker="w", lease_s=3600, events_max=100
             )
 
     async def _lock(self, n: int, *, is_lost: bool) -> None:
