@@ -9,7 +9,7 @@ import pytest
 
 from trunkline.router.journal_writer import JournalWriter
 from trunkline.store import router as store
-from trunkline.testing.fork_server import ForkServer, RoleProcess
+from trunkline.testing.fork_server import ForkServer
 from trunkline.testing.router_process import Routers, open_routers
 from trunkline.testing.waiting import eventually
 
@@ -46,7 +46,7 @@ async def test_a_leader_that_was_stopped_and_goes_on_changes_nothing(place: Rout
     await fall_silent(place, "agent-5")
 
     old = place.start("old", stop_at=point, HTTP_PORT="0", TIER_CONFIG=OF_THE_OLD)
-    await eventually(lambda: is_stopped(old), timeout_s=20, what=f"stopped at {point}")
+    await eventually(lambda: old.is_frozen, timeout_s=20, what=f"stopped at {point}")
     if await world.tier_of("agent-5"):
         await fall_silent(place, "agent-5")
     place.start("new", TIER_CONFIG=OF_THE_NEW)
@@ -97,10 +97,6 @@ async def fall_silent(place: Routers, pod: str) -> None:
     await client.zadd(keys.heartbeats, {pod: 1})
     seconds, _ = await client.time()
     await client.hset(keys.hearing, mapping={"since": 1, "ran": seconds * 1000})
-
-
-def is_stopped(process: RoleProcess) -> bool:
-    return Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] == "T"
 
 
 async def leads(place: Routers) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trunkline.testing import kube
-from trunkline.testing.fork_server import ForkServer, RoleProcess
+from trunkline.testing.fork_server import ForkServer
 from trunkline.testing.kube import Cluster
 from trunkline.testing.router_process import Routers, open_routers
 from trunkline.testing.waiting import eventually
@@ -30,18 +30,13 @@ async def place(
     key_prefix: str,
     tmp_path: Path,
 ) -> AsyncIterator[Routers]:
-    address = cluster.server.address
     async with open_routers(
         fork_server,
         database_url,
         redis_url,
         key_prefix,
         tmp_path,
-        POD_SOURCE="kubernetes",
-        NAMESPACE=cluster.namespace,
-        KUBERNETES_API_URL=address.url,
-        KUBERNETES_TOKEN_FILE=str(address.token_file),
-        KUBERNETES_CA_FILE=str(address.ca_file),
+        **cluster.environment(),
     ) as place:
         yield place
 
@@ -52,7 +47,7 @@ async def test_a_leader_that_was_stopped_and_goes_on_changes_nothing(
 ) -> None:
     await cluster.create("agent-0")
     old = place.start("old", stop_at=point, HTTP_PORT="0", TIER_CONFIG=OF_THE_OLD)
-    await eventually(lambda: is_stopped(old), timeout_s=30, what=f"stopped at {point}")
+    await eventually(lambda: old.is_frozen, timeout_s=30, what=f"stopped at {point}")
     place.start("new", TIER_CONFIG=OF_THE_NEW)
     await eventually(lambda: has_settled(place), timeout_s=30, what="the new leader has put its own in order")
     before = await picture(place)
@@ -65,10 +60,6 @@ async def test_a_leader_that_was_stopped_and_goes_on_changes_nothing(
     assert await picture(place) == before
     _, answer = await place.insist("GET", "/status")
     assert answer["is_leader"]
-
-
-def is_stopped(process: RoleProcess) -> bool:
-    return Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] == "T"
 
 
 async def has_settled(place: Routers) -> bool:

@@ -474,7 +474,6 @@ async def test_a_pod_with_a_call_is_marked_against_eviction_and_scale_down(
 async def test_the_platform_takes_its_pods_from_the_cluster_and_leads_on_its_lease(
     cluster: Cluster, database_url: str, redis_url: str, key_prefix: str
 ) -> None:
-    address = cluster.server.address
     settings = load_settings(
         {},
         DATABASE_URL=database_url,
@@ -486,11 +485,7 @@ async def test_the_platform_takes_its_pods_from_the_cluster_and_leads_on_its_lea
         TRUNKLINE_ROLES="router",
         HTTP_PORT=0,
         METRICS_PORT=0,
-        POD_SOURCE="kubernetes",
-        NAMESPACE=cluster.namespace,
-        KUBERNETES_API_URL=address.url,
-        KUBERNETES_TOKEN_FILE=str(address.token_file),
-        KUBERNETES_CA_FILE=str(address.ca_file),
+        **cluster.environment(),
     )
     await cluster.create("agent-0")
     async with Platform.open(settings) as platform:

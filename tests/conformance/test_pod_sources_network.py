@@ -219,7 +219,6 @@ async def test_a_router_that_dies_taking_over_the_clusters_pods_leaks_nothing(
     key_prefix: str,
     tmp_path: Path,
 ) -> None:
-    address = cluster.server.address
     pods = ["agent-0", "agent-1", "agent-2"]
     for pod in pods:
         await cluster.create(pod)
@@ -229,11 +228,7 @@ async def test_a_router_that_dies_taking_over_the_clusters_pods_leaks_nothing(
         redis_url,
         key_prefix,
         tmp_path,
-        POD_SOURCE="kubernetes",
-        NAMESPACE=cluster.namespace,
-        KUBERNETES_API_URL=address.url,
-        KUBERNETES_TOKEN_FILE=str(address.token_file),
-        KUBERNETES_CA_FILE=str(address.ca_file),
+        **cluster.environment(),
     ) as place:
         doomed = place.start("doomed", crash_at="router.after_sync", nth=2)
         assert await doomed.ended() == EXIT_STATUS

@@ -115,7 +115,7 @@ async def test_notes_wait_while_postgres_is_away_and_are_bounded(managed: Manage
     await managed.pods(3)
     checkout = managed.database.checkout
     await managed.world.allocate("warm-up")
-    managed.database.checkout = None  # type: ignore[assignment]
+    managed.database.checkout = None  # type: ignore[assignment]  # as good as no Postgres
     await managed.allocator.allocate("call-1")
     with pytest.raises(AttributeError):
         await managed.journal.write()
@@ -349,7 +349,7 @@ async def test_without_postgres_a_process_gives_the_tier_that_it_remembers(manag
     journal = JournalWriter(managed.database)
     journal.tier("agent-0", "gold")
     await journal.write()
-    managed.database.checkout = NoConnection()  # type: ignore[assignment]
+    managed.database.checkout = NoConnection()  # type: ignore[assignment]  # stands for a Postgres that is away
     assert await journal.tier_of("agent-0", afresh=True) == "gold"
     assert await journal.tier_of("agent-1", afresh=True) == ""
 

@@ -61,7 +61,7 @@ class Packing(AbstractConnection):
             await self.disconnect(nowait=True)
         if not self.is_connected:
             self._life = None
-            await self.connect()  # type: ignore[no-untyped-call]
+            await self.connect()  # type: ignore[no-untyped-call]  # the client has no types there
         assert self._writer is not None, "it is connected"
         if self._life is None:
             self._writer.write(_packed([("INFO", "server")]))

@@ -104,7 +104,13 @@ class Redis(Group):
         repr=False,
     )
     cluster: Switch = env("REDIS_CLUSTER", "false", "Whether REDIS_URL is a node of a cluster.")
-    pool_size: int = env("REDIS_POOL_SIZE", 10, "Connections that one process opens at most.", ge=1, le=1000)
+    pool_size: int = env(
+        "REDIS_POOL_SIZE",
+        10,
+        "Connections for plain commands that one process opens at most, and as many that wait; one of each beside.",
+        ge=1,
+        le=1000,
+    )
     min_idle: int = env(
         "REDIS_MIN_IDLE_CONN",
         5,

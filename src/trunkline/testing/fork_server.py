@@ -61,6 +61,12 @@ class RoleProcess:
     def thaw(self) -> None:
         self.signal(signal.SIGCONT)
 
+    @property
+    def is_frozen(self) -> bool:
+        """Stopped by a signal, from outside or by itself."""
+        stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii")
+        return stat.rpartition(")")[2].split()[0] == "T"
+
     async def ended(self, timeout_s: float = 40) -> int:
         await eventually(lambda: not self.is_running, timeout_s=timeout_s, what=f"{self.roles} ended")
         assert self.exit_status is not None

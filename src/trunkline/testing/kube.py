@@ -132,6 +132,16 @@ class Cluster:
         self.api = ClusterApi(server.address)
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
 
+    def environment(self) -> dict[str, str]:
+        """What a router needs to take its pods from here and to lead on a Lease of this namespace."""
+        return {
+            "POD_SOURCE": "kubernetes",
+            "NAMESPACE": self.namespace,
+            "KUBERNETES_API_URL": self.server.address.url,
+            "KUBERNETES_TOKEN_FILE": str(self.server.address.token_file),
+            "KUBERNETES_CA_FILE": str(self.server.address.ca_file),
+        }
+
     async def open(self) -> None:
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}
         answer = await self.api.request("POST", "/api/v1/namespaces", body=body)
