@@ -15,7 +15,8 @@ export PYTHONDONTWRITEBYTECODE :=
 export UV_SYSTEM_CERTS ?= true
 VENV := .venv
 BIN := $(VENV)/bin
-PYTHON ?= python3
+# Asked only when the environment is made.
+PYTHON ?= $(shell tools/pick-python)
 ARGS ?=
 ONLY ?=
 UV_COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
