@@ -1,6 +1,5 @@
 """The values that travel between the parts. No behaviour beyond reading them, no I/O."""
 
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
@@ -9,6 +8,7 @@ import uuid_utils
 from uuid_utils.compat import uuid7
 
 from trunkline.states import AttemptState
+from trunkline.value import Private, Value
 
 
 def new_id() -> UUID:
@@ -21,8 +21,7 @@ def new_text_id() -> str:
     return str(uuid_utils.uuid7())
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(Value, frozen=True):
     """The leads of one merchant and campaign in a pool: the unit of fairness."""
 
     pool_id: str
@@ -39,8 +38,7 @@ class Flow:
         return cls(pool_id, reseller_id, merchant_id, UUID(campaign) if campaign else None)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Value, frozen=True):
     """A lead as the schedule needs it."""
 
     lead_id: UUID
@@ -57,8 +55,7 @@ class Entry:
     region: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(Value, frozen=True):
     """A lead paired with a free channel, held under the attempt's id."""
 
     attempt_id: UUID
@@ -71,8 +68,7 @@ class Grant:
     granted_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NumberLimit:
+class NumberLimit(Value, frozen=True):
     """What a number may carry. A maximum of 0 keeps it from dialling."""
 
     number_id: UUID
@@ -84,8 +80,7 @@ class NumberLimit:
     account: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Value, frozen=True):
     """Who has a channel. An inbound call has no lead and no flow."""
 
     attempt_id: UUID
@@ -96,16 +91,15 @@ class Holder:
     granted_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Intent:
+class Intent(Value, frozen=True):
     """An attempt that is committed and may be sent, once."""
 
     attempt_id: UUID
     lead_id: UUID
     carrier: str
     account: str
-    to_phone: str = field(repr=False)
-    from_phone: str = field(repr=False)
+    to_phone: Private[str]
+    from_phone: Private[str]
     due_at: datetime
     # Its turn in the paces of its account, number and campaign, by Postgres' clock, and in how many seconds that is.
     send_at: datetime
@@ -113,22 +107,20 @@ class Intent:
     # The end of its calling window: a call that still waits at the carrier then must not ring any more.
     closes_at: datetime | None = None
     # JSON: what the assistant is told who talks, where it is the carrier's own.
-    payload: str | None = field(default=None, repr=False)
+    payload: Private[str | None] = None
 
 
-@dataclass(frozen=True, slots=True)
-class PersonQuestion:
+class PersonQuestion(Value, frozen=True):
     """Count the calls to a person in a window: those of a merchant, or (None) of all tenants."""
 
-    phone: str = field(repr=False)
+    phone: Private[str]
     merchant_id: str | None
     max_calls: int
     window_s: int
     asked_by: str
 
 
-@dataclass(frozen=True, slots=True)
-class PersonCalls:
+class PersonCalls(Value, frozen=True):
     """The answer: at most `max_calls` of the newest placed calls, and whether all are the asking merchant's own."""
 
     calls: int
@@ -136,8 +128,7 @@ class PersonCalls:
     all_own: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CallFacts:
+class CallFacts(Value, frozen=True):
     """What is known of one attempt. Facts are only ever added."""
 
     state: AttemptState
@@ -172,8 +163,7 @@ class Outcome(StrEnum):
     VOICEMAIL = "VOICEMAIL"
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Value, frozen=True):
     """How often a lead was tried, this attempt included, and how often it may be."""
 
     attempt_count: int
@@ -181,8 +171,7 @@ class Budget:
     carrier_error_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(Value, frozen=True):
     """The lead ends here. `word` is the agent's own, which stands in the place of the outcome."""
 
     outcome: Outcome
@@ -190,8 +179,7 @@ class Finish:
     word: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(Value, frozen=True):
     """The lead is due again. An attempt that the carrier never took is not counted against the lead."""
 
     delay_s: float

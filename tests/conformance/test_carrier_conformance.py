@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pytest
 
+from trunkline import value
 from trunkline.clock import SystemClock
 from trunkline.telephony.carrier import (
     Accepted,
@@ -57,7 +58,7 @@ async def test_a_call_is_placed_followed_listed_and_looked_up(line: Line) -> Non
     ("to", "reason"), [("+15005551101", "busy"), ("+15005551201", "no_answer"), ("+15005551301", "failed")]
 )
 async def test_a_call_that_nobody_answers_ends_for_its_reason(line: Line, to: str, reason: str) -> None:
-    placed = await line.carrier.place(replace(line.order(to), ring_timeout_s=30))
+    placed = await line.carrier.place(value.replace(line.order(to), ring_timeout_s=30))
     assert isinstance(placed, Accepted)
     await line.simulator.idle()
     end = line.events()[-1]
@@ -128,11 +129,11 @@ async def test_the_list_leaves_out_what_began_before(line: Line) -> None:
 
 async def test_the_ring_time_out_and_the_time_limit_are_the_orders(line: Line) -> None:
     """A carrier's time out may have a least value (Vapi's time limit: 10 s), far below 14,400 of them."""
-    order = replace(line.order("+15005551701"), ring_timeout_s=20)
+    order = value.replace(line.order("+15005551701"), ring_timeout_s=20)
     assert isinstance(await line.carrier.place(order), Accepted)
     await line.simulator.idle()
     assert line.events()[-1].reason == "no_answer"
-    order = replace(line.order("+15005551601"), time_limit_s=10)
+    order = value.replace(line.order("+15005551601"), time_limit_s=10)
     assert isinstance(await line.carrier.place(order), Accepted)
     await line.simulator.idle()
     assert line.events()[-1].reason == "completed"
@@ -191,7 +192,7 @@ async def test_a_carrier_that_cannot_be_reached_is_rejected_for_now(line: Line) 
 
 
 async def test_an_order_past_its_deadline_is_not_sent(line: Line) -> None:
-    late = replace(line.order("+15005551001"), send_by_boottime_s=SystemClock().boottime_s() - 1)
+    late = value.replace(line.order("+15005551001"), send_by_boottime_s=SystemClock().boottime_s() - 1)
     assert isinstance(await line.carrier.place(late), Rejected)
     assert not line.simulator.ledger.dials
 

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from trunkline import value
 from trunkline.clock import SystemClock
 from trunkline.telephony.carrier import Accepted, Throttled
 from trunkline.telephony.queueing import PATIENCE, cancel_if_queued, place, rings_too_late
@@ -48,7 +49,7 @@ async def test_a_short_wait_is_fine_unless_the_window_closes_in_it() -> None:
     async with open_line("twilio", slow(0.1)) as line:
         assert isinstance(await line.carrier.place(line.order(TO)), Accepted)
         assert isinstance(await place(line.carrier, line.order("+15005551702"), CLOCK), Accepted)
-        closing = replace(line.order("+15005551703"), not_after=CLOCK.now() + timedelta(seconds=1))
+        closing = value.replace(line.order("+15005551703"), not_after=CLOCK.now() + timedelta(seconds=1))
         assert isinstance(await place(line.carrier, closing, CLOCK), Throttled)
 
 

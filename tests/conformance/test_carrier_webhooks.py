@@ -1,7 +1,6 @@
 """What every carrier's webhooks must survive, what its documents must do, and how calls come in."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -11,6 +10,7 @@ from trunkline.clock import ManualClock
 from trunkline.telephony.carrier import CallEvent, Document, Forged, WebhookRequest
 from trunkline.telephony.simulator import SimulatedAccount
 from trunkline.testing.carriers import FROM, Line
+from trunkline.value import replace
 
 # --- webhooks that are not what they seem
 

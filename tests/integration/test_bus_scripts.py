@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -21,6 +20,7 @@ from trunkline.bus.probe import server_time_s
 from trunkline.bus.schedule import GiveBack, Return
 from trunkline.errors import BusUnavailable, MemoryLost
 from trunkline.model import Entry, Flow, Grant, Holder, NumberLimit
+from trunkline.value import replace
 
 NUMBER = uuid4()
 PAST = datetime.now(UTC) - timedelta(minutes=1)

@@ -5,7 +5,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -33,6 +32,7 @@ from trunkline.telephony.carrier import Accepted, CallOrder, InDoubt, PlaceResul
 from trunkline.testing.proxy import TcpProxy
 from trunkline.testing.stage import Stage, open_stage
 from trunkline.testing.waiting import eventually
+from trunkline.value import replace
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ Who comes first among flows is a model of its own: start-time fair queuing in a 
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Any
@@ -34,6 +34,7 @@ from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
 from trunkline.bus.schedule import GiveBack, Return
 from trunkline.model import Entry, Flow, Grant, Holder, NumberLimit
+from trunkline.value import replace
 
 # With their resellers.
 MERCHANTS = {"a": "r", "b": "r", "c": "s"}

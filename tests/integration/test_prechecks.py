@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -29,6 +28,7 @@ from trunkline.model import Finish, Outcome
 from trunkline.testing.dialing import Dialing, open_dialing
 from trunkline.testing.stage import Stage, open_stage
 from trunkline.testing.waiting import eventually
+from trunkline.value import replace
 
 
 class Tenant:

@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 from twilio.request_validator import RequestValidator  # type: ignore[import-untyped]
 
+from trunkline import value
 from trunkline.telephony import twiml
 from trunkline.telephony.callbacks import SEND_AGAIN
 from trunkline.telephony.simulator import Behaviour, Faults, SimulatedAccount, Simulator, SimulatorConfig
@@ -225,7 +226,7 @@ async def test_a_stream_that_cannot_be_opened_ends_the_call(url: str) -> None:
 @pytest.mark.parametrize("body", ["", "not XML", "<Other/>", "<!DOCTYPE x><Response/>", "<Response/>"])
 async def test_a_document_without_orders_ends_the_call(body: str) -> None:
     async with rig() as r:
-        r.receiver.document = lambda _: replace(twiml.hang_up(), body=body)
+        r.receiver.document = lambda _: value.replace(twiml.hang_up(), body=body)
         await r.create("+15005551601")
         await r.simulator.idle()
         assert r.simulator.ledger.dials[0].status == "completed"

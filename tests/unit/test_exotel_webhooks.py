@@ -1,7 +1,6 @@
 """Exotel's webhooks as facts. The payloads are those of its documentation; the numbers are nobody's."""
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
@@ -23,6 +22,7 @@ from trunkline.telephony.exotel import BASIC_USER, Exotel
 from trunkline.telephony.exotel_webhooks import Locale
 from trunkline.telephony.forms import FORM, JSON
 from trunkline.telephony.session import basic
+from trunkline.value import replace
 
 KEYS = CallbackKeys.from_secrets(["a secret of the tests"])
 BASE = "https://calls.example.com"

@@ -1,6 +1,5 @@
 """What becomes of a refused grant: every reason blocks what it refused."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -10,6 +9,7 @@ from trunkline.bus.schedule import Return
 from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
 from trunkline.dispatch.returns import PARK_MAX_MS, PAUSE_MS, give_backs, moved_entries, true_holders
 from trunkline.model import Entry, Finish, Flow, Grant, Outcome
+from trunkline.value import replace
 
 UNTIL = datetime.fromtimestamp(2_000, UTC)
 OWNER = uuid4()

@@ -1,7 +1,6 @@
 """Vapi's messages as facts, and what proves them. The payloads have the shape of its SDK's own types."""
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 from uuid import UUID
@@ -28,6 +27,7 @@ from trunkline.telephony.vapi import Vapi
 from trunkline.telephony.vapi_reports import read_report
 from trunkline.telephony.vapi_signature import SECRET, SIGNATURE, TIMESTAMP, signature
 from trunkline.telephony.vapi_webhooks import STATES, end_reason
+from trunkline.value import replace
 
 KEYS = CallbackKeys.from_secrets(["a secret of the tests"])
 BASE = "https://calls.example.com"

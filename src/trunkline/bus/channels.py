@@ -1,7 +1,6 @@
 """Channels of numbers and their named holders, and what limits the match."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from uuid import UUID
 
 import msgspec
@@ -9,6 +8,7 @@ import msgspec
 from trunkline.bus.connection import Bus
 from trunkline.bus.scripts import script
 from trunkline.model import Flow, Holder, NumberLimit
+from trunkline.value import Value
 
 _CONFIGURE = script("configure")
 _HOLD = script("hold")
@@ -18,15 +18,14 @@ _RELEASE = script("release")
 ALL = "all"
 
 
-@dataclass(frozen=True, slots=True)
-class Configuration:
+class Configuration(Value, frozen=True):
     """What the match obeys. Subjects are `r/<reseller>`, `m/<merchant>`, `c/<merchant>/<campaign>`. A stop has its
     reason."""
 
     numbers: tuple[NumberLimit, ...] = ()
-    weights: Mapping[str, int] = field(default_factory=dict)
-    caps: Mapping[str, int] = field(default_factory=dict)
-    stops: Mapping[str, str] = field(default_factory=dict)
+    weights: Mapping[str, int] = msgspec.field(default_factory=dict)
+    caps: Mapping[str, int] = msgspec.field(default_factory=dict)
+    stops: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 async def configure(bus: Bus, wanted: Configuration) -> int:

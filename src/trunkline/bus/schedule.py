@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
@@ -10,6 +9,7 @@ from uuid import UUID
 from trunkline.bus.connection import Bus
 from trunkline.bus.scripts import script
 from trunkline.model import Entry, Flow, Grant
+from trunkline.value import Value
 
 _SCHEDULE = script("schedule")
 _MATCH = script("match")
@@ -25,8 +25,7 @@ BECOME_DUE_MAX = 64
 ANY_RELEASE = "any"
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(Value, frozen=True):
     grants: tuple[Grant, ...]
     # Leads whose window closed before their turn came, with their versions: Postgres gives them a new due time.
     closed: tuple[tuple[UUID, int], ...]
@@ -45,8 +44,7 @@ class Return(StrEnum):
     REST_ALL = "rest_all"
 
 
-@dataclass(frozen=True, slots=True)
-class GiveBack:
+class GiveBack(Value, frozen=True):
     attempt_id: UUID
     how: Return
     # By Postgres' clock; 0 is now, and below it that many ms from now: nobody's own clock comes into it.

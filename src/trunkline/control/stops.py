@@ -1,17 +1,16 @@
 """What is stopped at one moment. A value: reading it is a few look-ups, whatever the number of stops."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
 from trunkline.store.controls import Control, Level, Scope
+from trunkline.value import Value
 
 _FOREVER = datetime.max.replace(tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Value, frozen=True):
     """Why something may not start now, and until when; None: until somebody lifts it."""
 
     scope: str
@@ -20,8 +19,7 @@ class Stop:
     until: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Value, frozen=True):
     """Whose call it would be, and over what. What is not known yet is left out."""
 
     reseller_id: str | None = None

@@ -9,7 +9,6 @@ A batch whose lead needs a pre-check does not wait for it: the others are on the
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import replace
 from uuid import UUID
 
 from trunkline.bus import channels, schedule
@@ -29,6 +28,7 @@ from trunkline.model import Entry, Grant
 from trunkline.store.database import UNAVAILABLE, Database
 from trunkline.store.dispatch import NewAttempt
 from trunkline.telemetry import get_logger, span
+from trunkline.value import replace
 
 log = get_logger(__name__)
 

@@ -8,7 +8,6 @@ out. A mailbox that failed for ever would keep its channel for ever.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
@@ -29,6 +28,7 @@ from trunkline.store.database import Connection
 from trunkline.store.jobs import Inserted
 from trunkline.store.mailboxes import Event, Parked
 from trunkline.telemetry import get_logger
+from trunkline.value import replace
 
 log = get_logger(__name__)
 

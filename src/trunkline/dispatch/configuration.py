@@ -1,7 +1,6 @@
 """What the match obeys: numbers, weights and limits from Postgres, stops from this process's view of the controls."""
 
 import random
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +11,7 @@ from trunkline.model import NumberLimit
 from trunkline.store import schedule
 from trunkline.store.controls import Scope
 from trunkline.store.database import Connection
+from trunkline.value import replace
 
 _SUBJECTS = {Scope.RESELLER: "r", Scope.MERCHANT: "m", Scope.CAMPAIGN: "c"}
 

@@ -5,7 +5,6 @@ be counted comes later, in `gates_limits`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -13,6 +12,7 @@ from trunkline.dispatch.refusals import Answer, Blocks, RefusalReason
 from trunkline.leads.calling_policy import Effective
 from trunkline.model import Finish, Grant, Outcome
 from trunkline.store.dispatch import LockedLead, LockedNumber
+from trunkline.value import Value
 
 # reseller, merchant, campaign, number, carrier: why calls of these are stopped, or None.
 Stopped = Callable[[str, str, UUID | None, UUID, str], str | None]
@@ -22,8 +22,7 @@ AGAIN = timedelta(seconds=1)
 UNREADABLE_POLICY = timedelta(seconds=60)
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Value, frozen=True):
     """One grant, and everything that is known of it."""
 
     grant: Grant

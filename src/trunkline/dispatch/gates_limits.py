@@ -6,7 +6,6 @@ two dialers cannot do to each other.
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import TypeVar
 from uuid import UUID
@@ -17,6 +16,7 @@ from trunkline.leads.limits import Day, Pace, PodRoom, day_of, person_free_at, p
 from trunkline.model import Finish, Outcome, PersonCalls, PersonQuestion
 from trunkline.store.dispatch import LockedNumber, NewAttempt, NextStart
 from trunkline.store.limits import Counts, DayQuestion, Doubts, Questions, TalkQuestion, Used
+from trunkline.value import Value
 
 # What cannot start within this is given back: a channel is not for waiting.
 START_WITHIN_S = 1.0
@@ -36,8 +36,7 @@ def no_account_pace(carrier: str, account: str) -> float | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(Value, frozen=True):
     attempt: NewAttempt
     next_starts: tuple[NextStart, ...]
 

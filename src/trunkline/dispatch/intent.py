@@ -6,7 +6,6 @@ that was not answered may have gone through: nothing of it is sent, and its atte
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
 from trunkline.dispatch.intent_batch import IntentBatch, Rules
@@ -16,6 +15,7 @@ from trunkline.store import dispatch, lead_edits
 from trunkline.store.database import UNAVAILABLE, Database
 from trunkline.store.dispatch import CONTENDED, UNACCEPTABLE, NewAttempt
 from trunkline.telemetry import get_logger, metrics
+from trunkline.value import Value
 
 log = get_logger(__name__)
 
@@ -24,8 +24,7 @@ LOCK_TIMEOUT_MS = 500
 LOCK_TIMEOUT_ALONE_MS = 50
 
 
-@dataclass(frozen=True, slots=True)
-class Intents:
+class Intents(Value, frozen=True):
     """What may be sent; the grants that came to nothing; and attempts whose COMMIT was not answered: they are not sent,
     and have to be disowned."""
 

@@ -7,7 +7,6 @@ known of it is stored, and it is hung up. Both raise an alarm, because somebody 
 
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from uuid import UUID
 
 from trunkline.model import CallFacts
@@ -16,6 +15,7 @@ from trunkline.store import attempts, hang_ups
 from trunkline.store.attempts import Attempt
 from trunkline.store.database import Connection
 from trunkline.telemetry import get_logger
+from trunkline.value import replace
 
 log = get_logger(__name__)
 

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from uuid import UUID
 
 from pydantic import ValidationError
@@ -13,6 +12,7 @@ from trunkline.store import policy
 from trunkline.store.database import Connection
 from trunkline.store.policy import PolicyKey
 from trunkline.telemetry import get_logger
+from trunkline.value import Value
 
 log = get_logger(__name__)
 
@@ -21,8 +21,7 @@ FRESH_S = 1.0
 LAYERS_MAX = 50_000
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(Value, frozen=True):
     """Whose policy is asked for."""
 
     reseller_id: str
@@ -42,8 +41,7 @@ def campaign_key(merchant_id: str, campaign_id: UUID) -> PolicyKey:
     return PolicyKey("campaign", f"{merchant_id}/{campaign_id}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Layer:
+class _Layer(Value, frozen=True):
     """A layer as it was read. An unreadable one has no policy, and nobody is called under it."""
 
     version: int

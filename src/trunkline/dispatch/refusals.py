@@ -1,11 +1,11 @@
 """Why a grant came to nothing. The reason says what it blocks, so that whoever matches does not ask again at once."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
 from trunkline.model import Entry, Finish, Grant
+from trunkline.value import Value
 
 
 class RefusalReason(StrEnum):
@@ -42,8 +42,7 @@ class Blocks(StrEnum):
     ACCOUNT = "account"
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Value, frozen=True):
     """A gate's no. Without a time: until something else happens. `finish` ends the lead, `due_at` moves it."""
 
     reason: RefusalReason
@@ -56,8 +55,7 @@ class Answer:
     closes_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Value, frozen=True):
     """`moved` is the lead's new place in Postgres, with its new version; `finish` is how it ended. Without both, it is
     where it was."""
 

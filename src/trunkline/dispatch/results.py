@@ -7,7 +7,6 @@ compare-and-set then changes nothing but a missing call id.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
@@ -26,6 +25,7 @@ from trunkline.store.database import UNAVAILABLE, Database
 from trunkline.store.dispatch import UNACCEPTABLE
 from trunkline.telemetry import get_logger
 from trunkline.telephony.carrier import Accepted, InDoubt, PlaceResult, Rejected, Throttled
+from trunkline.value import Value
 
 log = get_logger(__name__)
 
@@ -38,8 +38,7 @@ REFUSED_PAUSE_S = 2.0
 NOT_SENT_DELAY_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Value, frozen=True):
     attempt_id: UUID
     place: PlaceResult
     # Carrier and name of the account that it was asked of.

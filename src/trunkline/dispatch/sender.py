@@ -32,6 +32,7 @@ from trunkline.telephony.carrier import (
 )
 from trunkline.telephony.carriers import CarrierConfigError
 from trunkline.telephony.directory import CarrierDirectory
+from trunkline.value import Value
 
 log = get_logger(__name__)
 
@@ -65,8 +66,7 @@ class Callbacks:
     keys: CallbackKeys
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Value, frozen=True):
     """What both clocks showed before the intent was asked for."""
 
     boottime_s: float

@@ -4,14 +4,13 @@ An agent often reports after the carrier: it writes its summary when the person 
 as the carrier told it. The same rules are asked again with the report, and what they say now is what holds.
 """
 
-from dataclasses import replace
-
 from trunkline.leads import policy
 from trunkline.leads.outcomes import AgentFacts, CarrierFacts, Facts, SessionFacts
 from trunkline.leads.retries import Retries
 from trunkline.model import CallFacts, Decision, Finish
 from trunkline.states import AttemptState, LeadStatus
 from trunkline.store.attempts import Attempt
+from trunkline.value import replace
 
 
 def decide(attempt: Attempt, facts: CallFacts, retries: Retries) -> Decision:

@@ -6,12 +6,12 @@ is not heard of keeps a channel for hours; only an event of no known kind is unr
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from trunkline.model import CallFacts
 from trunkline.states import ATTEMPT_MOVES, AttemptState
+from trunkline.value import Value, replace
 
 # The state each kind of event proves, in the order in which they come about.
 _PROVES: Mapping[str, AttemptState | None] = {
@@ -32,8 +32,7 @@ TEXT_LENGTH_MAX = 255
 INT_MAX = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(Value, frozen=True):
     """What one event says."""
 
     proves: AttemptState | None
@@ -45,8 +44,7 @@ class Fact:
     agent_joined: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
+class Unreadable(Value, frozen=True):
     why: str
 
 

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from trunkline.leads.frozen import Frozen
 from trunkline.model import PersonCalls, PersonQuestion
+from trunkline.value import Value
 
 # An exact moment would tell a tenant when another one called; a quarter of an hour does not.
 ROUND_S = 900
@@ -50,8 +51,7 @@ def rounded_up(moment: datetime) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class Day:
+class Day(Value, frozen=True):
     """A day in some time zone: its name, its first moment, and the first of the day after."""
 
     name: date
@@ -69,8 +69,7 @@ def day_of(now: datetime, zone: str | None) -> Day:
     return Day(today, first_at, after_at)
 
 
-@dataclass(frozen=True, slots=True)
-class PodRoom:
+class PodRoom(Value, frozen=True):
     """The pods that our calls may have, those they have already among them; the share of calls that is expected to be
     answered; and the carriers whose calls need no pod of ours."""
 

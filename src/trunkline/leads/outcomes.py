@@ -5,10 +5,10 @@ was nearest to the conversation is believed first. A witness that has said nothi
 """
 
 import re
-from dataclasses import dataclass
 from datetime import datetime
 
 from trunkline.model import Outcome
+from trunkline.value import Value
 
 # Shorter than this, with an agent on the line that had nothing to report, nobody talked.
 EARLY_HANGUP_S = 5
@@ -25,15 +25,13 @@ _REASONS = {
 _SHARED_WORDS = {outcome.value: outcome for outcome in (Outcome.BUSY, Outcome.VOICEMAIL, Outcome.TRANSFERRED)}
 
 
-@dataclass(frozen=True, slots=True)
-class CarrierFacts:
+class CarrierFacts(Value, frozen=True):
     answered_at: datetime | None
     end_reason: str | None
     duration_s: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SessionFacts:
+class SessionFacts(Value, frozen=True):
     """None is "not known"."""
 
     agent_joined: bool | None = None
@@ -41,15 +39,13 @@ class SessionFacts:
     was_transferred: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AgentFacts:
+class AgentFacts(Value, frozen=True):
     disposition: str | None = None
     opt_out: bool = False
     callback_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Value, frozen=True):
     carrier: CarrierFacts
     session: SessionFacts = SessionFacts()
     agent: AgentFacts = AgentFacts()
@@ -60,8 +56,7 @@ class Facts:
         return self.carrier.answered_at is not None or self.carrier.end_reason == "completed"
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Value, frozen=True):
     """`word` is the agent's own, where it has one: it stands in the place of the outcome."""
 
     outcome: Outcome

@@ -1,7 +1,6 @@
 """What is known of attempts, and what becomes of their leads. Lock order everywhere: leads, then attempts."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any
 from uuid import UUID
@@ -14,6 +13,7 @@ from trunkline.store.database import Connection
 from trunkline.store.schedule import entry_of
 from trunkline.store.sql import query
 from trunkline.store.tenants import PLATFORM, Tenant
+from trunkline.value import Private, Value
 
 _LOCK_LEADS = query("attempts/lock_leads")
 _LOCK = query("attempts/lock")
@@ -39,8 +39,7 @@ _KNOWN_CALL_IDS = query("attempts/known_call_ids")
 TAKEN: tuple[type[BaseException], ...] = (asyncpg.UniqueViolationError,)
 
 
-@dataclass(frozen=True, slots=True)
-class Reported:
+class Reported(Value, frozen=True):
     """Of an agent's report, what decides on the lead."""
 
     disposition: str | None
@@ -48,8 +47,7 @@ class Reported:
     callback_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Value, frozen=True):
     """An attempt and what its lead still allows."""
 
     id: UUID
@@ -70,7 +68,7 @@ class Attempt:
     # Whose call it is, to whom, since when, and what was set aside for it.
     tenant: Tenant = PLATFORM
     campaign_id: UUID | None = None
-    phone: str = field(default="", repr=False)
+    phone: Private[str] = ""
     timezone: str | None = None
     intent_at: datetime | None = None
     reserved_micros: int = 0
@@ -79,8 +77,7 @@ class Attempt:
     read_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DueAgain:
+class DueAgain(Value, frozen=True):
     """A retry, in the first open moment after its delay."""
 
     retry: Retry
@@ -88,16 +85,14 @@ class DueAgain:
     closes_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Value, frozen=True):
     attempt_id: UUID
     micros: int
     merchant_id: str
     day: date
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Value, frozen=True):
     """What the carrier answered to a request to dial."""
 
     attempt_id: UUID
@@ -106,8 +101,7 @@ class Result:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Value, frozen=True):
     """An attempt that has not been heard of for a while."""
 
     id: UUID
@@ -116,16 +110,15 @@ class Check:
     carrier: str
     account: str
     carrier_call_id: str | None
-    to_phone: str = field(repr=False)
-    from_phone: str = field(repr=False)
+    to_phone: Private[str]
+    from_phone: Private[str]
     intent_at: datetime
     doubt_checks: int
     is_closed: bool
     age_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Current:
+class Current(Value, frozen=True):
     """What the answer gate has to know."""
 
     lead_id: UUID | None

@@ -12,6 +12,7 @@ from trunkline.model import Entry, Finish, Grant, Outcome
 from trunkline.store.database import Connection
 from trunkline.store.schedule import entry_of
 from trunkline.store.sql import query
+from trunkline.value import Private, Value
 
 _LOCK_GRANTED = query("dispatch/lock_granted")
 _LOCK_LIMITS = query("dispatch/lock_limits")
@@ -36,12 +37,11 @@ UNACCEPTABLE: tuple[type[BaseException], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LockedLead:
+class LockedLead(Value, frozen=True):
     """A lead that is ours until the transaction ends, and what the gates have to know of it."""
 
     id: UUID
-    phone: str = field(repr=False)
+    phone: Private[str]
     timezone: str | None
     merchant_id: str
     reseller_id: str
@@ -65,13 +65,12 @@ class LockedLead:
     # Which pre-checks it has passed lately.
     passed_checks: bytes | None
     # JSON: what the assistant is told who talks, where it is the carrier's own.
-    payload: str | None = field(default=None, repr=False)
+    payload: Private[str | None] = None
 
 
-@dataclass(frozen=True, slots=True)
-class LockedNumber:
+class LockedNumber(Value, frozen=True):
     id: UUID
-    e164: str = field(repr=False)
+    e164: Private[str]
     carrier: str
     account: str
     max_channels: int
@@ -82,8 +81,7 @@ class LockedNumber:
     may_count: bool
 
 
-@dataclass(frozen=True, slots=True)
-class NewAttempt:
+class NewAttempt(Value, frozen=True):
     grant: Grant
     lead: LockedLead
     number: LockedNumber
@@ -93,8 +91,7 @@ class NewAttempt:
     day: date
 
 
-@dataclass(frozen=True, slots=True)
-class NextStart:
+class NextStart(Value, frozen=True):
     """A pace, once this attempt has started."""
 
     attempt_id: UUID
@@ -103,14 +100,12 @@ class NextStart:
     next_start_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(Value, frozen=True):
     due_at: datetime
     closes_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class NewDecision:
+class NewDecision(Value, frozen=True):
     lead_id: UUID
     reason: str
     merchant_id: str
@@ -133,16 +128,14 @@ class Writing:
         return bool(self.ends or self.moves or self.decisions)
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Value, frozen=True):
     """The attempts that went in, and the leads that moved, as the schedule needs them."""
 
     inserted: frozenset[UUID]
     moved: Mapping[UUID, Entry]
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Value, frozen=True):
     """What a lead is like that could not be locked. Everything is None of one that is gone."""
 
     attempt_id: UUID
@@ -154,8 +147,7 @@ class Explanation:
     is_stale: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Owners:
+class Owners(Value, frozen=True):
     """The attempts that stand in the way of one."""
 
     channel: UUID | None
@@ -163,10 +155,9 @@ class Owners:
     lead: UUID | None
 
 
-@dataclass(frozen=True, slots=True)
-class ClosedLead:
+class ClosedLead(Value, frozen=True):
     id: UUID
-    phone: str = field(repr=False)
+    phone: Private[str]
     timezone: str | None
     merchant_id: str
     reseller_id: str

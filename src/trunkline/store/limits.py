@@ -9,23 +9,22 @@ from uuid import UUID
 from trunkline.model import PersonCalls, PersonQuestion
 from trunkline.store.database import Connection
 from trunkline.store.sql import query
+from trunkline.value import Private, Value
 
 _COUNT = query("dispatch/count_limits")
 _COUNT_MORE = query("dispatch/count_more")
 _ANSWERING = query("dispatch/answering")
 
 
-@dataclass(frozen=True, slots=True)
-class TalkQuestion:
+class TalkQuestion(Value, frozen=True):
     """When did this merchant last talk with this person?"""
 
-    phone: str = field(repr=False)
+    phone: Private[str]
     merchant_id: str
     cooldown_s: int
 
 
-@dataclass(frozen=True, slots=True)
-class DayQuestion:
+class DayQuestion(Value, frozen=True):
     """What has a merchant used today? From these amounts on it is counted exactly, without what was not placed."""
 
     merchant_id: str
@@ -35,14 +34,12 @@ class DayQuestion:
     micros_from: int
 
 
-@dataclass(frozen=True, slots=True)
-class Used:
+class Used(Value, frozen=True):
     attempts: int = 0
     micros: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Doubts:
+class Doubts(Value, frozen=True):
     """Attempts in doubt at an account, and its channels (counted only beyond a few doubts)."""
 
     attempts: int = 0
@@ -84,8 +81,7 @@ class Counts:
     answered: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Answering:
+class Answering(Value, frozen=True):
     """Calls that nobody has answered yet, those that somebody has, how many of both have a pod, and the share that is
     usually answered."""
 

@@ -6,7 +6,6 @@ Between the two no event is lost, whichever comes first. Lock order: mailboxes l
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,6 +14,7 @@ import msgspec
 from trunkline.states import MailboxStatus
 from trunkline.store.database import Connection
 from trunkline.store.sql import query
+from trunkline.value import Value
 
 _LOCK = query("mailbox/lock")
 _APPEND = query("mailbox/append")
@@ -40,8 +40,7 @@ LOCK_TIMEOUT_MS = 1000
 COMMIT_TIMEOUT_MS = 5000
 
 
-@dataclass(frozen=True, slots=True)
-class NewEvent:
+class NewEvent(Value, frozen=True):
     kind: str
     key: str
     dedupe_key: str
@@ -60,8 +59,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     status_before: MailboxStatus
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Value, frozen=True):
     """A mailbox in our hands until its lease ends. Its events are those after `processed`, up to `appended`."""
 
     kind: str
@@ -81,8 +79,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     created_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(Value, frozen=True):
     """A claim and its pending events in order, at most `events_max` of them."""
 
     claim: Claim
@@ -95,14 +92,12 @@ class Claimed:
         return self.claim.appended if len(self.events) < self.events_max else self.events[-1].seq
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(Value, frozen=True):
     status: MailboxStatus
     took: timedelta
 
 
-@dataclass(frozen=True, slots=True)
-class Parked:
+class Parked(Value, frozen=True):
     """An event that nobody can read, and why."""
 
     key: str

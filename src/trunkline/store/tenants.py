@@ -8,6 +8,7 @@ import asyncpg
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick, pick_or_none
 from trunkline.store.sql import query
+from trunkline.value import Value
 
 _INSERT_RESELLER = query("tenants/insert_reseller")
 _GET_RESELLER = query("tenants/get_reseller")
@@ -22,8 +23,7 @@ _DELETE_MERCHANT = query("tenants/delete_merchant")
 _FORGET_DEAD_KEYS = query("keys/forget_dead")
 
 
-@dataclass(frozen=True, slots=True)
-class Tenant:
+class Tenant(Value, frozen=True):
     """Whose rows a query may see: everybody's (the platform), a reseller's, or one merchant's."""
 
     reseller_id: str | None = None

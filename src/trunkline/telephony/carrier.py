@@ -6,10 +6,14 @@ matters most is `InDoubt`: it may have dialled, and nobody may dial again until 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Protocol
 from uuid import UUID
+
+import msgspec
+
+from trunkline.value import Private, Value
 
 CallbackKind = Literal["status", "answer", "inbound", "recording", "machine"]
 EventKind = Literal["initiated", "ringing", "answered", "ended", "machine", "recording"]
@@ -20,31 +24,29 @@ Direction = Literal["outbound", "inbound"]
 DEFAULT_ACCOUNT = "default"
 
 
-@dataclass(frozen=True, slots=True)
-class CallOrder:
+class CallOrder(Value, frozen=True):
     """One dial of one attempt. The URLs carry the attempt id and its signature: see `callbacks`."""
 
     attempt_id: UUID
-    to: str = field(repr=False)
-    from_: str = field(repr=False)
-    answer_url: str = field(repr=False)
-    status_url: str = field(repr=False)
+    to: Private[str]
+    from_: Private[str]
+    answer_url: Private[str]
+    status_url: Private[str]
     ring_timeout_s: int
     time_limit_s: int
     # A CLOCK_BOOTTIME reading. The caller checks it before it asks; it is checked again when the connection
     # is open and the first byte is about to leave, because connecting may have taken seconds.
     send_by_boottime_s: float | None = None
     # For carriers that can store our words beside the call (assistant variables, custom fields).
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
     # Empty: nobody asks whether a machine answered, nothing is recorded.
-    machine_url: str = field(default="", repr=False)
-    recording_url: str = field(default="", repr=False)
+    machine_url: Private[str] = ""
+    recording_url: Private[str] = ""
     # The end of the calling window. A call that still waits at the carrier then must not ring any more.
     not_after: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(Value, frozen=True):
     """The carrier has the call. `queued_ms` is what it says it will wait before it dials; None: it does not say."""
 
     call_id: str
@@ -55,8 +57,7 @@ class Accepted:
         return self.queued_ms != 0
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(Value, frozen=True):
     """Certainly not dialled. `retryable`: refused for the moment or the account, not for this destination."""
 
     reason: Literal["refused", "not_connected", "not_sent_in_time"]
@@ -64,16 +65,14 @@ class Rejected:
     retryable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Throttled:
+class Throttled(Value, frozen=True):
     """Certainly not dialled, and the whole account should slow down: too fast, or too many calls at once."""
 
     retry_after_s: float
     reason: Literal["pace", "concurrency"] = "pace"
 
 
-@dataclass(frozen=True, slots=True)
-class InDoubt:
+class InDoubt(Value, frozen=True):
     """It may have dialled."""
 
     reason: str
@@ -82,13 +81,12 @@ class InDoubt:
 PlaceResult = Accepted | Rejected | Throttled | InDoubt
 
 
-@dataclass(frozen=True, slots=True)
-class CallView:
+class CallView(Value, frozen=True):
     """A call as the carrier itself shows it."""
 
     call_id: str
-    to: str = field(repr=False)
-    from_: str = field(repr=False)
+    to: Private[str]
+    from_: Private[str]
     status: str
     state: CallState
     reason: EndReason | None = None
@@ -100,44 +98,37 @@ class CallView:
     attempt_id: UUID | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NoSuchCall:
+class NoSuchCall(Value, frozen=True):
     """The carrier answered, and it does not know this call."""
 
 
-@dataclass(frozen=True, slots=True)
-class LookUpUnavailable:
+class LookUpUnavailable(Value, frozen=True):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ListUnavailable:
+class ListUnavailable(Value, frozen=True):
     """The list could not be read to its end. An incomplete list proves nothing, so none is given."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class HangUpAsked:
+class HangUpAsked(Value, frozen=True):
     """The carrier took the request; its end webhook says when the call is over."""
 
     status: str
 
 
-@dataclass(frozen=True, slots=True)
-class AlreadyOver:
+class AlreadyOver(Value, frozen=True):
     """There was nothing left to hang up."""
 
 
-@dataclass(frozen=True, slots=True)
-class HangUpUnavailable:
+class HangUpUnavailable(Value, frozen=True):
     """Not known whether it was hung up. Asking again is safe."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class NumbersUnavailable:
+class NumbersUnavailable(Value, frozen=True):
     """`is_unauthorized`: the carrier answered, and does not know these credentials."""
 
     reason: str
@@ -150,8 +141,7 @@ ListResult = list[CallView] | ListUnavailable
 HangUpResult = HangUpAsked | AlreadyOver | NoSuchCall | HangUpUnavailable
 
 
-@dataclass(frozen=True, slots=True)
-class CallbackTag:
+class CallbackTag(Value, frozen=True):
     """What a verified callback URL says."""
 
     carrier: str
@@ -160,20 +150,18 @@ class CallbackTag:
     account: str = DEFAULT_ACCOUNT
 
 
-@dataclass(frozen=True, slots=True)
-class WebhookRequest:
+class WebhookRequest(Value, frozen=True):
     """A request as the public saw it: the URL with the public host and scheme, header names in lower case."""
 
     method: str
-    url: str = field(repr=False)
-    headers: Mapping[str, str] = field(repr=False)
-    body: bytes = field(repr=False)
+    url: Private[str]
+    headers: Private[Mapping[str, str]]
+    body: Private[bytes]
     # Where the URL has been verified already. Never taken from the request itself.
     tag: CallbackTag | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AgentReport:
+class AgentReport(Value, frozen=True):
     """What an agent that the carrier runs itself found out. Other agents report to the API."""
 
     disposition: str | None = None
@@ -181,11 +169,10 @@ class AgentReport:
     callback_at: datetime | None = None
     transcript_ref: str | None = None
     recording_ref: str | None = None
-    data: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    data: Private[Mapping[str, Any]] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class CallEvent:
+class CallEvent(Value, frozen=True):
     """One fact about one call. `dedupe_key` is the same for every delivery of the same fact."""
 
     call_id: str
@@ -201,17 +188,16 @@ class CallEvent:
     duration_s: int | None = None
     answered_by: str | None = None
     direction: Direction = "outbound"
-    to: str = field(default="", repr=False)
-    from_: str = field(default="", repr=False)
+    to: Private[str] = ""
+    from_: Private[str] = ""
     at: datetime | None = None
     # The carrier's own words without the personal ones: safe to store and to show.
-    raw: Mapping[str, str] = field(default_factory=dict)
+    raw: Mapping[str, str] = msgspec.field(default_factory=dict)
     # With the end of a call whose agent is the carrier's own.
     report: AgentReport | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Forged:
+class Forged(Value, frozen=True):
     """Not from the carrier, not for us, or too old. Answer with its status and keep nothing of it."""
 
     reason: str
@@ -219,8 +205,7 @@ class Forged:
     status: Literal[401, 403] = 403
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
+class Unreadable(Value, frozen=True):
     """Truly from the carrier, yet not understood. Keep it aside: the carrier may have learnt a new word."""
 
     reason: str
@@ -229,8 +214,7 @@ class Unreadable:
 WebhookResult = CallEvent | Forged | Unreadable
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Value, frozen=True):
     """What the carrier executes when it asks what to do with a call."""
 
     content_type: str

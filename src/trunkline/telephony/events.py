@@ -1,9 +1,9 @@
 """What holds for the webhooks of every carrier, once they are verified and read."""
 
-from dataclasses import replace
 from datetime import datetime
 
 from trunkline.telephony.carrier import CallbackTag, CallEvent, Forged, WebhookResult
+from trunkline.value import replace
 
 # Clocks differ by less. A time further ahead was told in another zone than we think.
 AHEAD_MAX_S = 60.0

@@ -1,37 +1,35 @@
 """One HTTP exchange with a carrier, and what it means for a dial. The table is in `doubt`."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Literal
 
 from trunkline.telephony.carrier import Accepted, InDoubt, PlaceResult, Rejected, Throttled
+from trunkline.value import Private, Value
 
 # A 429 that names no time. One second is the pace of the slowest account.
 RETRY_AFTER_DEFAULT_S = 1.0
 RETRY_AFTER_MAX_S = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Value, frozen=True):
     """The carrier, or something in front of it, answered in full."""
 
     status: int
-    headers: Mapping[str, str] = field(repr=False)
-    body: bytes = field(repr=False)
+    headers: Private[Mapping[str, str]]
+    body: Private[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class NotSent:
+class NotSent(Value, frozen=True):
     """Failed while no byte of the request had left."""
 
     reason: Literal["not_connected", "not_sent_in_time"]
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Value, frozen=True):
     """Failed after bytes were written: the carrier may have read them."""
 
     reason: str

@@ -12,6 +12,7 @@ from trunkline.store.database import UNAVAILABLE, Database
 from trunkline.telemetry import bind, get_logger
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
 from trunkline.telephony.carrier import Document
+from trunkline.value import Value
 
 log = get_logger(__name__)
 
@@ -20,16 +21,14 @@ BUSY_MESSAGE = "All our agents are busy. Please try again later."
 HOLD_S = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
+class Stream(Value, frozen=True):
     """Where the call's audio goes, and what the agent is told with it."""
 
     url: str
     parameters: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Value, frozen=True):
     """What the carrier is told, and whether there was no agent for the call: that decides what becomes of its lead."""
 
     document: Document

@@ -4,7 +4,6 @@ The URL proves itself before a byte of the body is waited for; the carrier's own
 the body is read. A refusal says nothing about which of the two was wrong.
 """
 
-from dataclasses import dataclass
 from functools import cache
 from uuid import UUID
 
@@ -28,6 +27,7 @@ from trunkline.telephony.carrier import (
 )
 from trunkline.telephony.carriers import CARRIERS, CarrierConfigError
 from trunkline.telephony.directory import CarrierDirectory
+from trunkline.value import Value
 
 log = get_logger(__name__)
 
@@ -35,8 +35,7 @@ log = get_logger(__name__)
 BODY_MAX_BYTES = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
+class Heard(Value, frozen=True):
     """A verified event, and the attempt it is about: one of ours, or that of a call which came in."""
 
     carrier: Carrier
