@@ -7,6 +7,7 @@ would cost such a request a tenth of its time: it is set only when there is some
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
+from inspect import iscoroutine
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -15,7 +16,7 @@ T = TypeVar("T")
 async def within(timeout_s: float, start: Callable[[], Awaitable[T]]) -> T:
     """The result of `start()`, or TimeoutError."""
     work = start()
-    if not isinstance(work, Coroutine):
+    if not iscoroutine(work):
         async with asyncio.timeout(timeout_s):
             return await work
     try:

@@ -101,7 +101,9 @@ class CallFold:
         surfaced = [
             attempt
             for attempt in locked.values()
-            if attempt.is_newest and late_facts.has_surfaced(attempt, fold(attempt.facts, facts[attempt.id]))
+            if attempt.is_newest
+            and attempt.facts.state in late_facts.GIVEN_UP
+            and late_facts.has_surfaced(attempt, fold(attempt.facts, facts[attempt.id]))
         ]
         if not surfaced:
             return locked

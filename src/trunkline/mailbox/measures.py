@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from prometheus_client import Counter
+from prometheus_client import Counter, Histogram
 
 from trunkline.telemetry import metrics
 
@@ -31,14 +31,25 @@ def _appended(kind: str) -> tuple[Counter, Counter, Counter]:
 
 def processed(kind: str, events: int, took_s: float) -> None:
     """One mailbox, completed."""
-    metrics.MAILBOX_PROCESSED.labels(kind).inc(events)
-    metrics.MAILBOX_COMPLETED.labels(kind).inc()
-    metrics.MAILBOX_SECONDS.labels(kind).observe(took_s)
-    metrics.MAILBOX_BATCH_EVENTS.labels(kind).observe(events)
+    of_events, of_mailboxes, of_seconds, of_batches = _processed(kind)
+    of_events.inc(events)
+    of_mailboxes.inc()
+    of_seconds.observe(took_s)
+    of_batches.observe(events)
     if kind == ISSUE:
         metrics.ISSUES_PROCESSED.inc()
         metrics.ISSUES_SECONDS.observe(took_s)
         metrics.ISSUE_BATCH_EVENTS.observe(events)
+
+
+@cache
+def _processed(kind: str) -> tuple[Counter, Counter, Histogram, Histogram]:
+    return (
+        metrics.MAILBOX_PROCESSED.labels(kind),
+        metrics.MAILBOX_COMPLETED.labels(kind),
+        metrics.MAILBOX_SECONDS.labels(kind),
+        metrics.MAILBOX_BATCH_EVENTS.labels(kind),
+    )
 
 
 def pending_nudges(kind: str, count: int) -> None:

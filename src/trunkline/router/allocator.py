@@ -18,6 +18,7 @@ log = get_logger(__name__)
 
 _ALLOCATED = metrics.ROUTER_ALLOCATIONS.labels("allocated")
 _EXISTING = metrics.ROUTER_ALLOCATIONS.labels("existing")
+_NONE = metrics.ROUTER_ALLOCATIONS.labels("none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class Allocator:
                 metrics.ROUTER_ALLOCATIONS.labels("ended").inc()
                 return Ended()
             case NoPod():
-                metrics.ROUTER_ALLOCATIONS.labels("none").inc()
+                _NONE.inc()
                 self._report(merchant_id, result.is_misconfigured)
                 return NoneFree()
 

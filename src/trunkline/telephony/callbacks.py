@@ -9,8 +9,9 @@ import hmac
 from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import get_args
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
 from uuid import UUID
 
 from trunkline.telephony.carrier import DEFAULT_ACCOUNT, CallbackKind, CallbackTag, Forged, WebhookRequest
@@ -28,6 +29,8 @@ SEND_AGAIN = "#rc=5&rp=all"
 # The secret also encrypts and signs elsewhere: each use has its own derived key.
 _PURPOSE = b"trunkline callback url 1"
 _KINDS: dict[str, CallbackKind] = {kind: kind for kind in get_args(CallbackKind)}
+# The URLs that we give out have some 200 characters.
+_REMEMBERED_MAX = 1000
 # In the place of an account's name, which has no such character: a proof kept beside a call opens no URL.
 _KEPT = "\n"
 
@@ -55,14 +58,19 @@ def callback_url(
 ) -> str:
     """Without an attempt (calls that come in) the signature still proves that the URL is ours."""
     tag = CallbackTag(carrier, kind, attempt_id, account)
-    query = {} if account == DEFAULT_ACCOUNT else {"account": account}
+    named = "" if account == DEFAULT_ACCOUNT else f"account={quote_plus(account)}&"
     if attempt_id:
-        query["attempt"] = str(attempt_id)
-    query["sig"] = _sign(keys.keys[0], tag)
-    return f"{base_url.rstrip('/')}/webhooks/{quote(carrier, safe='')}/{kind}?{urlencode(query)}"
+        named += f"attempt={attempt_id}&"
+    signature = _sign(keys.keys[0], tag)
+    return f"{base_url.rstrip('/')}/webhooks/{quote(carrier, safe='')}/{kind}?{named}sig={signature}"
 
 
 def verify_callback(url: str, keys: CallbackKeys) -> CallbackTag | Forged:
+    """The five webhooks of a call come to two URLs, so what was found out lately is remembered."""
+    return _verify(url, keys) if len(url) > _REMEMBERED_MAX else _remembered(url, keys)
+
+
+def _verify(url: str, keys: CallbackKeys) -> CallbackTag | Forged:
     target, _, query = url.partition("#")[0].partition("?")
     path = target.split("/")
     if len(path) < 4 or path[-3] != "webhooks" or path[-1] not in _KINDS:
@@ -81,6 +89,9 @@ def verify_callback(url: str, keys: CallbackKeys) -> CallbackTag | Forged:
     if not _signed_by_any(keys, named["sig"][0], tag):
         return Forged("callback signature wrong")
     return tag
+
+
+_remembered = lru_cache(maxsize=4096)(_verify)
 
 
 def tag_of(request: WebhookRequest, keys: CallbackKeys, carrier: str) -> CallbackTag | Forged:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from trunkline.clock import Clock, SystemClock
 from trunkline.telephony import twiml
@@ -34,7 +34,7 @@ from trunkline.telephony.carrier import (
 from trunkline.telephony.doubt import judge
 from trunkline.telephony.events import accept_event
 from trunkline.telephony.exchange import Dialect, Reply, classify, why
-from trunkline.telephony.forms import json_object, whole
+from trunkline.telephony.forms import json_object, whole, write_form
 from trunkline.telephony.media import is_carriers_own
 from trunkline.telephony.own_numbers import NumbersPage, read_all, rows_of, text_or_none
 from trunkline.telephony.session import CarrierSession, basic
@@ -223,7 +223,7 @@ def _create_form(order: CallOrder) -> bytes:
         form += [("Record", "true"), ("RecordingStatusCallback", order.recording_url + SEND_AGAIN)]
     # One field per event. Joined by spaces Twilio takes it as one unknown event and sends nothing.
     form += [("StatusCallbackEvent", event) for event in STATUS_EVENTS]
-    return urlencode(form).encode()
+    return write_form(form)
 
 
 def _accepted(reply: Reply) -> Accepted | None:

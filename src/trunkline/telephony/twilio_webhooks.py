@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 
 from trunkline.telephony.carrier import (
     CallbackTag,
@@ -78,12 +79,17 @@ def read_event(fields: Mapping[str, str], tag: CallbackTag) -> WebhookResult:
 
 
 def moment(text: object) -> datetime | None:
-    """Twilio's dates are RFC 2822, in whole seconds, UTC."""
+    return _moment(text) if isinstance(text, str) and text else None
+
+
+@lru_cache(maxsize=64)
+def _moment(text: str) -> datetime | None:
+    """Twilio's dates are RFC 2822, in whole seconds, UTC. What happens in one second is told with the same words."""
     try:
-        date = parsedate_to_datetime(text) if isinstance(text, str) and text else None
+        date = parsedate_to_datetime(text)
     except ValueError:
         return None
-    return date.replace(tzinfo=UTC) if date and date.tzinfo is None else date
+    return date.replace(tzinfo=UTC) if date.tzinfo is None else date
 
 
 def _kind(fields: Mapping[str, str], tag: CallbackTag) -> EventKind | None:

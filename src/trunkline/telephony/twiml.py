@@ -1,6 +1,7 @@
 """TwiML: the documents that tell Twilio what to do with a call."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from trunkline.telephony.carrier import Document
@@ -25,6 +26,8 @@ def hold(wait_s: int, again_url: str) -> Document:
     return _document(response)
 
 
+# The same words for every call that finds nobody free.
+@lru_cache(maxsize=64)
 def busy(message: str) -> Document:
     response = Element("Response")
     SubElement(response, "Say").text = message
