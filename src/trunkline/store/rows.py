@@ -1,17 +1,16 @@
 """From a row to a value: the columns that the value declares, and no others."""
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import asyncpg
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-T = TypeVar("T", bound="DataclassInstance")
+T = TypeVar("T")
 
 
 def pick(kind: type[T], row: asyncpg.Record) -> T:
-    return kind(**{name: row[name] for name in kind.__dataclass_fields__})
+    """`kind` is a dataclass or a struct: both name their fields for patterns, in order."""
+    names: tuple[str, ...] = kind.__match_args__  # type: ignore[attr-defined]
+    return kind(*[row[name] for name in names])
 
 
 def pick_or_none(kind: type[T], row: asyncpg.Record | None) -> T | None:
