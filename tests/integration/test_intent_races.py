@@ -164,6 +164,19 @@ async def test_race_10_a_maximum_that_is_lowered_during_the_intent_counts(dialin
     assert reasons((await dialled).refused) == [(R.CHANNEL, "above_maximum")]
 
 
+async def test_race_10_a_number_that_changes_its_account_during_the_intent_is_not_dialled_under_the_old_ones_lock(
+    dialing: Dialing,
+) -> None:
+    """The account's lock was chosen by what was read before it. Its pace is another one's by now."""
+    operator = await dialing.open_transaction()
+    await operator.execute("UPDATE numbers SET account = 'other'")
+    dialled = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead())))
+    await dialing.commit(operator)
+    assert reasons((await dialled).refused) == [(R.CHANNEL, "number_changed")]
+    (again,) = (await dialing.intend(dialing.grant(await dialing.lead()))).committed
+    assert again.account == "other"
+
+
 async def test_race_10_an_operator_who_needs_a_number_idle_waits_for_the_intent(dialing: Dialing) -> None:
     first, _ = await dialing.half_an_intent(dialing.grant(await dialing.lead(), 7))
     operator = await dialing.open_transaction()

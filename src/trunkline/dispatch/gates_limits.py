@@ -41,11 +41,23 @@ class Admitted(Value, frozen=True):
     next_starts: tuple[NextStart, ...]
 
 
-def questions(cases: Iterable[Case], pods: PodRoom | None) -> Questions:
-    """What has to be counted for these cases, each question once."""
+def questions(cases: Iterable[Case]) -> Questions:
+    """What has to be counted for every case, each question once. They are asked before anybody is judged, and under
+    the account whose lock is taken: a number that has another one by then is refused."""
+    cases = list(cases)
+    accounts = [(case.lead.carrier, case.lead.account) for case in cases]
+    return Questions(
+        persons=_once(q for case in cases if case.policy for q, _ in _person_questions(case)),
+        paces=_once(name for case in cases for name in _pace_names(case)),
+        accounts=_once((carrier, account) for carrier, account in accounts if carrier and account),
+        numbers=_once(case.grant.number_id for case in cases),
+    )
+
+
+def more_questions(cases: Iterable[Case], pods: PodRoom | None) -> Questions:
+    """What has to be counted for some cases only, and only if nothing else speaks against them."""
     cases = list(cases)
     asked = Questions(unanswered=pods is not None, podless=pods.podless if pods else frozenset())
-    asked.persons = _once(question for case in cases for question, _ in _person_questions(case))
     asked.talks = _once(talk for case in cases if (talk := _talk_question(case)))
     asked.merchants = _once(
         case.lead.merchant_id for case in cases if case.lead.merchant_max_concurrent is not None
@@ -56,9 +68,6 @@ def questions(cases: Iterable[Case], pods: PodRoom | None) -> Questions:
         if case.lead.campaign_id and case.policy and case.policy.campaign_max_concurrent is not None
     )
     asked.days = _once(day for case in cases if (day := _day_question(case, len(cases))))
-    asked.accounts = _once((number.carrier, number.account) for number in map(_number, cases))
-    asked.numbers = _once((number.id, number.max_channels) for number in map(_number, cases))
-    asked.paces = _once(name for case in cases for name in _pace_names(case))
     return asked
 
 
@@ -316,11 +325,12 @@ def _day_question(case: Case, batch: int) -> DayQuestion | None:
 
 
 def _pace_names(case: Case) -> list[tuple[str, str]]:
-    """Whose turn a start is. An account may have been told to slow down even if it has no pace."""
-    number, lead = _number(case), case.lead
-    names = [("account", f"{number.carrier}/{number.account}")]
-    if number.starts_per_s:
-        names.append(("number", str(number.id)))
+    """Whose turn a start is. An account may have been told to slow down even if it has no pace. Whether a number has
+    one is known when it is locked."""
+    number, lead = case.number, case.lead
+    names = [("account", f"{lead.carrier}/{lead.account}")]
+    if number is None or number.starts_per_s:
+        names.append(("number", str(case.grant.number_id)))
     if lead.campaign_id and case.policy and case.policy.campaign_starts_per_s:
         names.append(("campaign", f"{lead.merchant_id}/{lead.campaign_id}"))
     return names

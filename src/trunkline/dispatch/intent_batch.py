@@ -1,9 +1,10 @@
-"""One intent's transaction, in four statements at READ COMMITTED: lock the leads, lock the limits, count, write. Limits
-that few merchants have are counted in a fifth, refusals are written in a sixth.
+"""One intent's transaction, in three round trips at READ COMMITTED: lock the leads; lock the limits and count; write.
+Limits that few merchants have are counted in a fourth, refusals are written in a fifth.
 
 The gates judge in between, on what was read under the locks. Counting is a statement of its own, later than the locks,
-because a statement's snapshot is older than what it waits for. Lock order, here and everywhere: leads, limits (persons,
-merchants, pods, accounts, then numbers), attempts, mailboxes, jobs; each sorted.
+because a statement's snapshot is older than what it waits for; a function of Postgres runs one after the other. Lock
+order, here and everywhere: leads, limits (persons, merchants, pods, accounts, then numbers), attempts, mailboxes, jobs;
+each sorted.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -14,7 +15,14 @@ from uuid import UUID
 
 from trunkline.control.continuity import Mark
 from trunkline.dispatch.gates import AGAIN, Case, Stopped, judge, never_stopped
-from trunkline.dispatch.gates_limits import AccountPace, Admitted, Tally, no_account_pace, questions
+from trunkline.dispatch.gates_limits import (
+    AccountPace,
+    Admitted,
+    Tally,
+    more_questions,
+    no_account_pace,
+    questions,
+)
 from trunkline.dispatch.policies import Owner, Policies
 from trunkline.dispatch.refusals import Answer, Blocks, Refusal, RefusalReason
 from trunkline.leads.limits import PodRoom
@@ -23,6 +31,7 @@ from trunkline.states import LeadStatus
 from trunkline.store import dispatch, limits
 from trunkline.store.database import Connection
 from trunkline.store.dispatch import Explanation, LockedLead, Move, NewAttempt, NewDecision, Owners, Writing
+from trunkline.store.limits import Counts
 from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
@@ -81,9 +90,9 @@ class IntentBatch:
         """Everything but the commit."""
         leads = await self._lock_leads(tx, lock_timeout_ms)
         if leads:
-            await self._lock_limits(tx, leads)
+            counts = await self._lock_limits(tx, leads)
             self._judge()
-            await self._count(tx)
+            await self._admit(tx, counts)
             await self._write(tx)
         await self._explain(tx)
 
@@ -107,8 +116,8 @@ class IntentBatch:
             known=(mark.installation, mark.beat) if mark else None,
         )
 
-    async def _lock_limits(self, tx: Connection, leads: dict[UUID, LockedLead]) -> None:
-        """A lead that was granted twice in one batch is taken once."""
+    async def _lock_limits(self, tx: Connection, leads: dict[UUID, LockedLead]) -> Counts:
+        """And count under them. A lead that was granted twice in one batch is taken once."""
         granted = {grant.lead_id: grant for grant in reversed(self._grants) if grant.lead_id in leads}
         grants = [grant for grant in self._grants if granted.get(grant.lead_id) is grant]
         policies = await self._rules.policies.of(tx, map(_owner, leads.values()))
@@ -117,10 +126,11 @@ class IntentBatch:
             for grant in grants
         ]
         keys = _lock_keys(name for case in cases for name in self._names(case))
-        numbers = await dispatch.lock_limits(tx, keys, list({grant.number_id for grant in grants}))
+        numbers, counts = await limits.lock_and_count(tx, keys, questions(cases))
         self._cases = [
             Case(case.grant, case.lead, numbers.get(case.grant.number_id), case.policy) for case in cases
         ]
+        return counts
 
     def _names(self, case: Case) -> Iterator[tuple[str, str]]:
         """What a case is counted under. The account's lock covers the paces of its numbers, the merchant's those of its
@@ -143,11 +153,12 @@ class IntentBatch:
             if answer:
                 self._answers[case.grant.attempt_id] = answer
 
-    async def _count(self, tx: Connection) -> None:
+    async def _admit(self, tx: Connection, counts: Counts) -> None:
+        """Refused cases are counted in vain: they take nothing."""
         cases = [case for case in self._cases if case.grant.attempt_id not in self._answers]
         if not cases:
             return
-        counts = await limits.count(tx, questions(cases, self._pods))
+        await limits.count_more(tx, more_questions(cases, self._pods), counts)
         tally = Tally(counts, self._pods, self._rules.account_pace)
         for case in cases:
             match tally.admit(case):

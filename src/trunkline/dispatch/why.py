@@ -11,7 +11,7 @@ from uuid import UUID
 from trunkline.control.flags import EVENT_DISPATCH, decide
 from trunkline.dispatch import gates
 from trunkline.dispatch.gates import Case
-from trunkline.dispatch.gates_limits import Tally, no_account_pace, questions
+from trunkline.dispatch.gates_limits import Tally, more_questions, no_account_pace, questions
 from trunkline.dispatch.policies import Owner, Policies
 from trunkline.dispatch.refusals import Answer
 from trunkline.leads.calling_policy import Effective
@@ -113,7 +113,8 @@ async def _policy_checks(conn: Connection, standing: Standing, policy: Effective
     if standing.number is not None:
         grant = Grant(_NOBODY, lead.id, 0, standing.number.id, 1, 0)
         case = Case(grant, lead, standing.number, policy)
-        counts = await limits.count(conn, questions([case], None))
+        counts = await limits.count(conn, questions([case]))
+        await limits.count_more(conn, more_questions([case], None), counts)
         answers = Tally(counts, None, no_account_pace).refusals(case)
         found += [_of(answer.reason.value, answer) for answer in answers] or [Check("limits", True)]
     return found

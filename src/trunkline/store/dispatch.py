@@ -15,7 +15,6 @@ from trunkline.store.sql import query
 from trunkline.value import Private, Value
 
 _LOCK_GRANTED = query("dispatch/lock_granted")
-_LOCK_LIMITS = query("dispatch/lock_limits")
 _WRITE_INTENTS = query("dispatch/write_intents")
 _WRITE_REFUSALS = query("dispatch/write_refusals")
 _EXPLAIN = query("dispatch/explain")
@@ -77,7 +76,7 @@ class LockedNumber(Value, frozen=True):
     starts_per_s: float | None
     status: str
     pool_id: str
-    # Whether its calls may be counted under this lock: see `lock_limits.sql`.
+    # Whether its calls may be counted under this lock: see migration 0033.
     may_count: bool
 
 
@@ -187,14 +186,6 @@ async def lock_granted(
         *(known or (None, None)),
     )
     return {row["id"]: LockedLead(**row) for row in rows}
-
-
-async def lock_limits(
-    tx: Connection, keys: Sequence[int], number_ids: Sequence[UUID]
-) -> dict[UUID, LockedNumber]:
-    """Lock the names that are counted under, in the given order, then the numbers."""
-    rows = await tx.fetch(_LOCK_LIMITS, keys, number_ids)
-    return {row["id"]: LockedNumber(**row) for row in rows}
 
 
 async def write(tx: Connection, writing: Writing, dialer: str) -> Written:

@@ -1,4 +1,4 @@
-"""What the limits of an intent count: what all of them ask in one statement, what only some ask in another."""
+"""What the limits of an intent count: what all of them ask under the locks, what only some ask in another statement."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,9 +8,11 @@ from uuid import UUID
 
 from trunkline.model import PersonCalls, PersonQuestion
 from trunkline.store.database import Connection
+from trunkline.store.dispatch import LockedNumber
 from trunkline.store.sql import query
 from trunkline.value import Private, Value
 
+_LOCK_AND_COUNT = query("dispatch/lock_and_count_limits")
 _COUNT = query("dispatch/count_limits")
 _COUNT_MORE = query("dispatch/count_more")
 _ANSWERING = query("dispatch/answering")
@@ -55,12 +57,12 @@ class Questions:
     days: list[DayQuestion] = field(default_factory=list)
     paces: list[tuple[str, str]] = field(default_factory=list)
     accounts: list[tuple[str, str]] = field(default_factory=list)
-    numbers: list[tuple[UUID, int]] = field(default_factory=list)
+    numbers: list[UUID] = field(default_factory=list)
     unanswered: bool = False
     podless: frozenset[str] = frozenset()
 
     @property
-    def needs_more(self) -> bool:
+    def has_more(self) -> bool:
         """Whether anything is asked that most intents do not ask."""
         return bool(self.talks or self.merchants or self.campaigns or self.days or self.unanswered)
 
@@ -97,28 +99,26 @@ async def answering(conn: Connection, podless: frozenset[str]) -> Answering:
     return Answering(row["unanswered"], row["answered"], row["with_pod"], row["rate"])
 
 
-async def count(tx: Connection, asked: Questions) -> Counts:
-    """In later statements than the locks under which it is asked."""
-    persons = asked.persons
-    rows = await tx.fetch(
-        _COUNT,
-        [q.phone for q in persons],
-        [q.merchant_id or "" for q in persons],
-        [q.max_calls for q in persons],
-        [q.window_s for q in persons],
-        [q.asked_by for q in persons],
-        *_unzip(asked.paces),
-        *_unzip(asked.accounts),
-        *_unzip(asked.numbers),
-    )
-    if asked.needs_more:
-        rows += await _count_more(tx, asked)
-    return _counts(rows, asked)
+async def lock_and_count(
+    tx: Connection, keys: Sequence[int], asked: Questions
+) -> tuple[dict[UUID, LockedNumber], Counts]:
+    """Lock the names that are counted under, in the given order, then the numbers; and count under the locks."""
+    rows = await tx.fetch(_LOCK_AND_COUNT, keys, asked.numbers, *_columns(asked))
+    locked = {row["id"]: _locked(row) for row in rows if row["kind"] == "locked"}
+    return locked, _counts(rows, asked)
 
 
-async def _count_more(tx: Connection, asked: Questions) -> list[Any]:
+async def count(conn: Connection, asked: Questions) -> Counts:
+    """Without a lock: what nobody may act on."""
+    return _counts(await conn.fetch(_COUNT, *_columns(asked), asked.numbers), asked)
+
+
+async def count_more(tx: Connection, asked: Questions, counts: Counts) -> None:
+    """Add what most intents do not ask, in a later statement than the locks under which it is asked."""
+    if not asked.has_more:
+        return
     talks, days = asked.talks, asked.days
-    return await tx.fetch(
+    rows = await tx.fetch(
         _COUNT_MORE,
         [q.phone for q in talks],
         [q.merchant_id for q in talks],
@@ -133,16 +133,49 @@ async def _count_more(tx: Connection, asked: Questions) -> list[Any]:
         asked.unanswered,
         sorted(asked.podless),
     )
+    _note(counts, rows, asked)
+
+
+def _columns(asked: Questions) -> tuple[list[Any], ...]:
+    persons = asked.persons
+    return (
+        [q.phone for q in persons],
+        [q.merchant_id or "" for q in persons],
+        [q.max_calls for q in persons],
+        [q.window_s for q in persons],
+        [q.asked_by for q in persons],
+        *_unzip(asked.paces),
+        *_unzip(asked.accounts),
+    )
 
 
 def _unzip(pairs: Sequence[tuple[object, object]]) -> tuple[list[object], list[object]]:
     return [first for first, _ in pairs], [second for _, second in pairs]
 
 
+def _locked(row: Any) -> LockedNumber:
+    return LockedNumber(
+        row["id"],
+        row["e164"],
+        row["carrier"],
+        row["account"],
+        row["max_channels"],
+        row["starts_per_s"],
+        row["status"],
+        row["pool_id"],
+        may_count=row["flag"],
+    )
+
+
 def _counts(rows: Sequence[Any], asked: Questions) -> Counts:
-    """Answers name their question by its place, counted from 1."""
     counts = Counts(now=next(row["at"] for row in rows if row["kind"] == "now"))
-    for kind, place, n, m, at, flag in rows:
+    _note(counts, rows, asked)
+    return counts
+
+
+def _note(counts: Counts, rows: Sequence[Any], asked: Questions) -> None:
+    """Answers name their question by its place, counted from 1."""
+    for kind, place, n, m, at, flag, *_ in rows:
         which = place - 1
         match kind:
             case "person":
@@ -160,7 +193,6 @@ def _counts(rows: Sequence[Any], asked: Questions) -> Counts:
             case "doubt":
                 counts.doubts[asked.accounts[which]] = Doubts(n, m or 0)
             case "number":
-                counts.crowds[asked.numbers[which][0]] = n
+                counts.crowds[asked.numbers[which]] = n
             case "unanswered":
                 counts.unanswered, counts.answered = n, m
-    return counts

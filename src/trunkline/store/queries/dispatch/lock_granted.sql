@@ -2,9 +2,9 @@
 -- and whose grant is younger than 3 s (a grant that its dialer slept over belongs to somebody else by now).
 -- A lead that somebody else is changing is skipped, not waited for: it must not hold up the rest of its batch.
 -- The first thing to run is `bounds`: no row can be locked before it is there. It sets what holds for this transaction and
--- ends with it, so that a pooler's next client does not inherit it: the two time-outs, and how the next three statements
--- are planned. They are planned once (anew each time costs 1 ms of a dial's 2), and row by row through indexes, since a
--- plan that was made while the tables were small would read them whole when they are large.
+-- ends with it, so that a pooler's next client does not inherit it: the two time-outs, and how the next statements are
+-- planned, those of a function too. They are planned once (anew each time costs 1 ms of a dial's 2), and row by row
+-- through indexes, since a plan that was made while the tables were small would read them whole when they are large.
 -- Carrier and account of the granted number are read on the way, unlocked: they name the account that is locked next.
 -- $1 leads  $2 versions  $3 when each was granted, in ms, or NULL  $4 their numbers
 -- $5 lock time-out in ms  $6 transaction time-out in ms  $7-$8 the database that the caller knows, and how far it had come
