@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
 from typing import Literal
 from zoneinfo import ZoneInfo
 
@@ -62,7 +63,11 @@ class Day(Value, frozen=True):
 def day_of(now: datetime, zone: str | None) -> Day:
     """The merchant's day that this moment is in."""
     clock = ZoneInfo(zone or "UTC")
-    today = now.astimezone(clock).date()
+    return _day(now.astimezone(clock).date(), clock)
+
+
+@lru_cache(maxsize=256)
+def _day(today: date, clock: ZoneInfo) -> Day:
     first_at, after_at = (
         datetime.combine(day, time(), clock).astimezone(UTC) for day in (today, today + timedelta(days=1))
     )
