@@ -322,16 +322,41 @@ async def test_locking_and_counting_reads_a_few_calls_of_many_by_a_plan_made_on_
             busy,
             calls,
         )
-        before = await _calls_read(tx)
+        before = await _read(tx, "attempts")
         await limits.lock_and_count(tx, [1], asked)
-        assert await _calls_read(tx) - before < calls / 10
+        assert await _read(tx, "attempts") - before < calls / 10
 
 
-async def _calls_read(tx: Connection) -> int:
+async def test_locking_a_lead_reads_no_other_by_a_plan_made_on_an_empty_table(dialing: Dialing) -> None:
+    """The statement that says how all others are planned is planned before that."""
+    grant = dialing.grant(await dialing.lead())
+    async with dialing.database.transaction() as tx:
+        await tx.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+
+        async def lock() -> int:
+            locked = await dispatch.lock_granted(
+                tx, [grant], lock_timeout_ms=500, transaction_timeout_ms=0, known=None
+            )
+            return len(locked)
+
+        assert await lock() == 1
+        await dialing.run(
+            "INSERT INTO leads (id, reseller_id, merchant_id, request_id, request_hash, phone, pool_id,"
+            " scheduled_at, due_at)"
+            " SELECT gen_random_uuid(), 'r', 'm', n::text, sha256(''), '+12125559999', 'p', now(), now()"
+            " FROM generate_series(1, 500) AS n"
+        )
+        before = await _read(tx, "leads")
+        assert await lock() == 1
+        assert await _read(tx, "leads") - before < 50
+
+
+async def _read(tx: Connection, table: str) -> int:
     """By this transaction: rows of the table, and entries of its indexes."""
     read: int = await tx.fetchval(
-        "SELECT sum(pg_stat_get_xact_tuples_returned(oid))::int FROM pg_class"
-        " WHERE relname LIKE 'attempts%' AND relkind IN ('r', 'i')"
+        "SELECT sum(pg_stat_get_xact_tuples_returned(c.oid))::int FROM pg_class AS c"
+        " LEFT JOIN pg_index AS i ON i.indexrelid = c.oid WHERE $1::regclass IN (c.oid, i.indrelid)",
+        table,
     )
     return read
 
