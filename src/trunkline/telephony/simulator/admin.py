@@ -7,6 +7,7 @@ from aiohttp import web
 
 from trunkline.telephony.simulator.calls import Calls
 from trunkline.telephony.simulator.faults import Faults
+from trunkline.telephony.simulator.json_replies import json_reply
 from trunkline.telephony.simulator.ledger import Ledger, peaks
 from trunkline.telephony.simulator.media import MediaStreams
 from trunkline.telephony.simulator.webhooks import Webhooks
@@ -35,15 +36,15 @@ class Admin:
             after = max(int(request.query.get("after", "0")), 0)
             limit = min(max(int(request.query.get("limit", PAGE_DEFAULT)), 1), PAGE_MAX)
         except ValueError:
-            return _json({"error": "after and limit are whole numbers"}, status=400)
+            return json_reply({"error": "after and limit are whole numbers"}, status=400)
         dials = self._ledger.dials[after : after + limit]
         end = after + len(dials)
         total = len(self._ledger.dials)
-        return _json({"dials": dials, "next": end if end < total else None, "total": total})
+        return json_reply({"dials": dials, "next": end if end < total else None, "total": total})
 
     async def _summary(self, _request: web.Request) -> web.Response:
         dials = self._ledger.dials
-        return _json(
+        return json_reply(
             {
                 "dials": len(dials),
                 "live": self._ledger.live(),
@@ -58,7 +59,7 @@ class Admin:
         )
 
     async def _faults(self, _request: web.Request) -> web.Response:
-        return _json(self._calls.faults)
+        return json_reply(self._calls.faults)
 
     async def _change_faults(self, request: web.Request) -> web.Response:
         """Names given are changed, the others stay."""
@@ -67,12 +68,8 @@ class Admin:
             merged = msgspec.to_builtins(self._calls.faults) | change
             unknown = sorted(change.keys() - Faults.__dataclass_fields__.keys())
             if unknown:
-                return _json({"error": f"no such fault: {', '.join(unknown)}"}, status=400)
+                return json_reply({"error": f"no such fault: {', '.join(unknown)}"}, status=400)
             self._calls.faults = msgspec.convert(merged, Faults)
         except (msgspec.DecodeError, msgspec.ValidationError, ValueError) as error:
-            return _json({"error": str(error)}, status=400)
-        return _json(self._calls.faults)
-
-
-def _json(value: object, status: int = 200) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")
+            return json_reply({"error": str(error)}, status=400)
+        return json_reply(self._calls.faults)

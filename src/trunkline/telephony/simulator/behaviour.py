@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trunkline.telephony.simulator.dice import between, roll
+from trunkline.value import Value
 
 Reaction = Literal["answer", "busy", "no_answer", "failed"]
 
@@ -29,8 +30,7 @@ class Behaviour:
             raise ValueError("ranges are (shortest, longest), in seconds")
 
 
-@dataclass(frozen=True, slots=True)
-class Fate:
+class Fate(Value, frozen=True):
     """How one call goes if nobody hangs it up."""
 
     reaction: Reaction
@@ -44,7 +44,7 @@ def fate(behaviour: Behaviour, seed: int, to: str, nth: int) -> Fate:
         reaction=_reaction(behaviour, roll(seed, "reaction", to, nth)),
         ring_s=between(behaviour.ring_s, roll(seed, "ring", to, nth)),
         talk_s=between(behaviour.talk_s, roll(seed, "talk", to, nth)),
-        machine=roll(seed, "machine", to, nth) < behaviour.machine,
+        machine=behaviour.machine > 0 and roll(seed, "machine", to, nth) < behaviour.machine,
     )
 
 

@@ -28,10 +28,10 @@ from trunkline.telephony.simulator.magic import magic
 from trunkline.telephony.simulator.pace import PacedQueue, RequestWindow
 from trunkline.telephony.simulator.webhooks import Lane, Webhooks
 from trunkline.telephony.simulator.wire import Event, HangUp, Order, Stream, Talk, Verb, Wire
+from trunkline.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Value, frozen=True):
     """One create request: its order, and how often this number was asked for before. Both decide its luck."""
 
     account: SimulatedAccount
@@ -111,7 +111,8 @@ class Calls:
         key = (self._config.seed, order.to, nth)
         known = magic(order.to)
         fault = known.reply if known else faulty.reply_fault(self.faults, *key)
-        return Request(account, order, wire, nth, fault, faulty.slow_reply_s(self.faults, *key))
+        slow_s = faulty.slow_reply_s(self.faults, *key) if fault is ReplyFault.SLOW else 0.0
+        return Request(account, order, wire, nth, fault, slow_s)
 
     def place(self, request: Request) -> Call:
         queue = self._queues[request.account.sid]
@@ -275,7 +276,8 @@ class Calls:
         key = (self._config.seed, call.order.to, call.nth, call.sequence)
         known = magic(call.order.to)
         fault = known.webhook if known else faulty.webhook_fault(self.faults, *key)
-        return fault, faulty.webhook_late_s(self.faults, *key)
+        late_s = faulty.webhook_late_s(self.faults, *key) if fault is WebhookFault.LATE else 0.0
+        return fault, late_s
 
     def _after(self, call: Call, simulated_s: float, then: Callable[[], None]) -> None:
         _stop_timer(call)

@@ -2,7 +2,6 @@
 
 from base64 import b64encode
 from collections.abc import Mapping
-from dataclasses import replace
 from secrets import token_hex
 from typing import Any
 from urllib.parse import urlencode, urlsplit, urlunsplit
@@ -17,6 +16,7 @@ from trunkline.telephony.simulator.durations import duration_s, moment
 from trunkline.telephony.simulator.frames import ExotelFrames
 from trunkline.telephony.simulator.post import Outgoing
 from trunkline.telephony.simulator.wire import Event, Letter, Stream, Verb
+from trunkline.value import replace
 
 ZONE = ZoneInfo("Asia/Kolkata")
 END_STATUSES: Mapping[EndReason, str] = {

@@ -14,6 +14,7 @@ from trunkline.telephony.simulator.calls import Call, Calls
 from trunkline.telephony.simulator.config import SimulatedAccount
 from trunkline.telephony.simulator.durations import duration_s
 from trunkline.telephony.simulator.exotel_language import ZONE, ExotelLanguage, local, status_of
+from trunkline.telephony.simulator.json_replies import json_reply
 from trunkline.telephony.simulator.magic import REFUSALS
 from trunkline.telephony.simulator.placing import Replies, place
 from trunkline.telephony.simulator.wire import Event, Order
@@ -40,7 +41,7 @@ class ExotelWire:
         self._time_scale = time_scale
         self._accounts = {one.sid: (one, _basic(one)) for one in accounts if one.carrier == "exotel"}
         self._replies = Replies(
-            created=lambda call: web.json_response({"Call": self._record(call)}),
+            created=lambda call: json_reply({"Call": self._record(call)}),
             throttled=lambda wait_s: _error(429, "Too many requests", {"Retry-After": str(wait_s)}),
             error=lambda: _error(500, "Internal Server Error"),
             queue_full=lambda: _error(429, "Too many requests", {"Retry-After": "1"}),
@@ -65,7 +66,7 @@ class ExotelWire:
         rows = [{"sid": f"sid-{e164}", "phone_number": e164} for e164 in account.numbers[number : number + 1]]
         is_last = number + 1 >= len(account.numbers)
         following = None if is_last else f"http://another.example{request.path}?Page={number + 1}&PageSize=1"
-        return web.json_response({"incoming_phone_numbers": rows, "page": number, "next_page_uri": following})
+        return json_reply({"incoming_phone_numbers": rows, "page": number, "next_page_uri": following})
 
     async def _create(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
         order = self._read_order(parse_qsl(await request.text(), keep_blank_values=True), account)
@@ -105,7 +106,7 @@ class ExotelWire:
         call = self._calls.by_sid.get(request.match_info["call"])
         if call is None or call.account is not account:
             return _error(404, "Not Found")
-        return web.json_response({"Call": self._record(call)})
+        return json_reply({"Call": self._record(call)})
 
     async def _list(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
         if self._calls.faults.list_down:
@@ -135,7 +136,7 @@ class ExotelWire:
             "PrevPageUri": None,
             "NextPageUri": following,
         }
-        return web.json_response({"Metadata": metadata, "Calls": [self._record(call) for call in page]})
+        return json_reply({"Metadata": metadata, "Calls": [self._record(call) for call in page]})
 
     def _record(self, call: Call) -> dict[str, Any]:
         talked_s = duration_s(call, self._time_scale)
@@ -177,7 +178,7 @@ def _since(text: str) -> int:
 
 def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> web.Response:
     body = {"RestException": {"Status": status, "Message": message}}
-    return web.json_response(body, status=status, headers=headers)
+    return json_reply(body, status=status, headers=headers)
 
 
 def _basic(account: SimulatedAccount) -> str:

@@ -3,8 +3,10 @@
 Faults never touch the ledger: a call that was dialled is in it, whatever the reply said.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import TypeVar
 
 from trunkline.telephony.simulator.dice import between, roll
@@ -42,7 +44,8 @@ class WebhookFault(StrEnum):
     LATE = "webhook_late"
 
 
-@dataclass(frozen=True, slots=True)
+# Without slots: what can happen at all is worked out once and kept.
+@dataclass(frozen=True)
 class Faults:
     # Of calls: at most one of these each.
     slow_reply: float = 0.0
@@ -77,12 +80,21 @@ class Faults:
                     f"probabilities from 0 to 1 in sum: {', '.join(kind.value for kind in kinds)}"
                 )
 
+    @cached_property
+    def of_replies(self) -> "tuple[tuple[ReplyFault, float], ...]":
+        return _possible(ReplyFault, self)
+
+    @cached_property
+    def of_webhooks(self) -> "tuple[tuple[WebhookFault, float], ...]":
+        return _possible(WebhookFault, self)
+
 
 F = TypeVar("F", ReplyFault, WebhookFault)
 
 
 def reply_fault(faults: Faults, seed: int, to: str, nth: int) -> ReplyFault | None:
-    return _pick(ReplyFault, faults, roll(seed, "reply", to, nth))
+    odds = faults.of_replies
+    return _pick(odds, roll(seed, "reply", to, nth)) if odds else None
 
 
 def slow_reply_s(faults: Faults, seed: int, to: str, nth: int) -> float:
@@ -90,16 +102,21 @@ def slow_reply_s(faults: Faults, seed: int, to: str, nth: int) -> float:
 
 
 def webhook_fault(faults: Faults, seed: int, to: str, nth: int, sequence: int) -> WebhookFault | None:
-    return _pick(WebhookFault, faults, roll(seed, "webhook", to, nth, sequence))
+    odds = faults.of_webhooks
+    return _pick(odds, roll(seed, "webhook", to, nth, sequence)) if odds else None
 
 
 def webhook_late_s(faults: Faults, seed: int, to: str, nth: int, sequence: int) -> float:
     return between(faults.webhook_late_s, roll(seed, "late", to, nth, sequence))
 
 
-def _pick(kinds: type[F], faults: Faults, chance: float) -> F | None:
-    for kind in kinds:
-        share: float = getattr(faults, kind.value)
+def _possible(kinds: type[F], faults: Faults) -> tuple[tuple[F, float], ...]:
+    odds = [(kind, getattr(faults, kind.value)) for kind in kinds]
+    return tuple((kind, share) for kind, share in odds if share)
+
+
+def _pick(odds: Iterable[tuple[F, float]], chance: float) -> F | None:
+    for kind, share in odds:
         if chance < share:
             return kind
         chance -= share

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from secrets import randbelow
-from urllib.parse import urldefrag, urlencode
 from uuid import uuid4
 from xml.etree.ElementTree import Element
 
@@ -15,6 +14,7 @@ from trunkline.telephony.simulator.documents import read_xml
 from trunkline.telephony.simulator.durations import duration_s, moment
 from trunkline.telephony.simulator.frames import PlivoFrames
 from trunkline.telephony.simulator.post import Outgoing
+from trunkline.telephony.simulator.webhook_forms import form_of
 from trunkline.telephony.simulator.wire import (
     Event,
     Forward,
@@ -124,8 +124,8 @@ def _about(call: Call) -> dict[str, str]:
 
 def _signed(call: Call, method: str, url: str, fields: dict[str, str]) -> Letter:
     """Both versions are sent, as Plivo does. The fragment holds orders to the carrier and is not signed."""
-    target, fragment = urldefrag(url)
-    form = urlencode(fields)
+    target, _, fragment = url.partition("#")
+    form = form_of(fields)
     if method == "GET":
         target += ("&" if "?" in target else "?") + form
     token, nonce = call.account.auth_token, str(randbelow(10**20)).zfill(20)

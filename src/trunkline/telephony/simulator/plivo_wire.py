@@ -15,6 +15,7 @@ from trunkline.telephony.callbacks import attempt_in
 from trunkline.telephony.simulator.calls import Call, Calls
 from trunkline.telephony.simulator.config import SimulatedAccount
 from trunkline.telephony.simulator.durations import duration_s, moment
+from trunkline.telephony.simulator.json_replies import json_reply
 from trunkline.telephony.simulator.magic import REFUSALS
 from trunkline.telephony.simulator.placing import Replies, place
 from trunkline.telephony.simulator.plivo_language import CAUSES, PlivoLanguage, bare, status_of
@@ -229,11 +230,11 @@ def _local(instant: float) -> str:
 
 
 def _json(body: dict[str, Any], status: int = 200) -> web.Response:
-    return web.json_response({"api_id": str(uuid4()), **body}, status=status)
+    return json_reply({"api_id": str(uuid4()), **body}, status=status)
 
 
 def _error(status: int, error: str, headers: Mapping[str, str] | None = None) -> web.Response:
-    return web.json_response({"api_id": str(uuid4()), "error": error}, status=status, headers=headers)
+    return json_reply({"api_id": str(uuid4()), "error": error}, status=status, headers=headers)
 
 
 def _basic(account: SimulatedAccount) -> str:

@@ -7,40 +7,49 @@ time for each, aiohttp's client 78 µs: at 600 calls a second that is an eighth 
 import asyncio
 import ssl
 from collections import defaultdict
-from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, cast
 from urllib.parse import SplitResult, urlsplit
 
 import httptools
 
+from trunkline.value import Private, Value
+
 # Below the 5 s after which common servers close an idle connection.
 IDLE_MAX_S = 2.0
 CONNECTIONS_MAX = 200
+# The webhooks of a call go to one URL: it is read once while it is among so many.
+ADDRESSES_MAX = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(Value, frozen=True):
     method: str
-    url: str = field(repr=False)
-    headers: tuple[tuple[str, str], ...] = field(repr=False)
-    body: bytes = field(repr=False)
+    url: Private[str]
+    headers: Private[tuple[tuple[str, str], ...]]
+    body: Private[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Timeouts:
+class Timeouts(Value, frozen=True):
     connect_s: float = 5.0
     read_s: float = 15.0
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Value, frozen=True):
     status: int
-    body: bytes = field(repr=False)
+    body: Private[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class NoAnswer:
+class NoAnswer(Value, frozen=True):
     stage: Literal["connect", "read"]
+
+
+class _Address(Value, frozen=True):
+    """Where a URL leads: to whom the connection is, and what is asked for there."""
+
+    parts: SplitResult
+    origin: tuple[str, str]
+    target: str
+    host: str
 
 
 class _Connection(asyncio.Protocol):
@@ -51,6 +60,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[Answer | NoAnswer] | None = None
         self._parser: httptools.HttpResponseParser
+        self._timer: asyncio.TimerHandle | None = None
         self._body = bytearray()
         self._has_headers = False
         self.reusable = True
@@ -61,8 +71,7 @@ class _Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._body.clear()
         self._has_headers = False
-        timer = self._loop.call_later(read_s, self.abandon)
-        waiter.add_done_callback(lambda _: timer.cancel())
+        self._timer = self._loop.call_later(read_s, self.abandon)
         if self._transport is None:
             self._finish(NoAnswer("read"))
         else:
@@ -108,6 +117,9 @@ class _Connection(asyncio.Protocol):
         return Answer(self._parser.get_status_code(), bytes(self._body))
 
     def _finish(self, outcome: Answer | NoAnswer) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(outcome)
 
@@ -121,17 +133,17 @@ class Poster:
         self._tls: ssl.SSLContext | None = None
 
     async def send(self, request: Outgoing, timeouts: Timeouts) -> Answer | NoAnswer:
-        parts = urlsplit(request.url)
+        address = _address_of(request.url)
         async with self._slots:
-            connection = self._reused(parts) or await self._connected(parts, timeouts)
+            connection = self._reused(address) or await self._connected(address.parts, timeouts)
             if connection is None:
                 return NoAnswer("connect")
             try:
-                answer = await connection.exchange(_bytes_of(request, parts), timeouts.read_s)
+                answer = await connection.exchange(_bytes_of(request, address), timeouts.read_s)
             except asyncio.CancelledError:
                 connection.abandon()
                 raise
-        self._keep(connection, parts)
+        self._keep(connection, address)
         return answer
 
     def close(self) -> None:
@@ -140,8 +152,8 @@ class Poster:
                 connection.abandon()
         self._idle.clear()
 
-    def _reused(self, parts: SplitResult) -> _Connection | None:
-        idle = self._idle[parts.scheme, parts.netloc]
+    def _reused(self, address: _Address) -> _Connection | None:
+        idle = self._idle[address.origin]
         oldest = asyncio.get_running_loop().time() - IDLE_MAX_S
         while idle:
             connection = idle.pop()
@@ -163,17 +175,23 @@ class Poster:
             return None
         return connection
 
-    def _keep(self, connection: _Connection, parts: SplitResult) -> None:
+    def _keep(self, connection: _Connection, address: _Address) -> None:
         if connection.reusable:
             connection.idle_since = asyncio.get_running_loop().time()
-            self._idle[parts.scheme, parts.netloc].append(connection)
+            self._idle[address.origin].append(connection)
         else:
             connection.abandon()
 
 
-def _bytes_of(request: Outgoing, parts: SplitResult) -> bytes:
+@lru_cache(maxsize=ADDRESSES_MAX)
+def _address_of(url: str) -> _Address:
+    parts = urlsplit(url)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    head = [f"{request.method} {target} HTTP/1.1", f"Host: {parts.netloc.rpartition('@')[2]}"]
+    return _Address(parts, (parts.scheme, parts.netloc), target, parts.netloc.rpartition("@")[2])
+
+
+def _bytes_of(request: Outgoing, address: _Address) -> bytes:
+    head = [f"{request.method} {address.target} HTTP/1.1", f"Host: {address.host}"]
     head += [f"{name}: {value}" for name, value in request.headers]
     head += [f"Content-Length: {len(request.body)}", "", ""]
     return "\r\n".join(head).encode() + request.body

@@ -1,29 +1,22 @@
 """When a carrier sends a webhook again. Each has its own rule, and Twilio and Plivo take orders in the URL."""
 
-from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, urldefrag
+from functools import lru_cache
+from urllib.parse import parse_qsl
 
 from trunkline.telephony.simulator.post import Answer, NoAnswer, Timeouts
+from trunkline.value import Value
 
 
-@dataclass(frozen=True, slots=True)
-class RetryRule:
+class RetryRule(Value, frozen=True):
     retries: int = 1
     # ct = could not connect, rt = no answer in time, 4xx and 5xx = by status, all.
     policy: frozenset[str] = frozenset({"ct"})
-    timeouts: Timeouts = field(default_factory=Timeouts)
+    timeouts: Timeouts = Timeouts()
 
     def ordered_by(self, url: str) -> "RetryRule":
         """The orders in the URL's fragment: `#rc=2&rp=all&ct=500&rt=1000`."""
-        fragment = urldefrag(url).fragment
-        if not fragment:
-            return self
-        given = dict(parse_qsl(fragment))
-        return RetryRule(
-            retries=min(int(given.get("rc", self.retries)), 5),
-            policy=frozenset(given["rp"].split(",")) if "rp" in given else self.policy,
-            timeouts=Timeouts(int(given.get("ct", "5000")) / 1000, int(given.get("rt", "15000")) / 1000),
-        )
+        fragment = url.partition("#")[2]
+        return _ordered(self, fragment) if fragment else self
 
     def applies(self, outcome: Answer | NoAnswer) -> bool:
         match outcome:
@@ -36,6 +29,16 @@ class RetryRule:
             case _:
                 return False
         return bool({kind, "all"} & self.policy)
+
+
+@lru_cache(maxsize=256)  # one caller gives the same orders with every call
+def _ordered(rule: RetryRule, fragment: str) -> RetryRule:
+    given = dict(parse_qsl(fragment))
+    return RetryRule(
+        retries=min(int(given.get("rc", rule.retries)), 5),
+        policy=frozenset(given["rp"].split(",")) if "rp" in given else rule.policy,
+        timeouts=Timeouts(int(given.get("ct", "5000")) / 1000, int(given.get("rt", "15000")) / 1000),
+    )
 
 
 TWILIO = RetryRule()

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 from email.utils import formatdate
+from functools import lru_cache
 from secrets import token_hex
-from urllib.parse import urldefrag, urlencode
 from xml.etree.ElementTree import Element
 
 from trunkline.telephony.carrier import EndReason
@@ -13,6 +13,7 @@ from trunkline.telephony.simulator.documents import read_xml
 from trunkline.telephony.simulator.durations import duration_s
 from trunkline.telephony.simulator.frames import TwilioFrames
 from trunkline.telephony.simulator.post import Outgoing
+from trunkline.telephony.simulator.webhook_forms import form_of
 from trunkline.telephony.simulator.wire import (
     Event,
     Forward,
@@ -53,6 +54,11 @@ def status_of(call: Call) -> str:
 
 
 def rfc2822(instant: float) -> str:
+    return _second(int(instant))
+
+
+@lru_cache(maxsize=1024)  # under load, many things happen in one second
+def _second(instant: int) -> str:
     return formatdate(instant).replace("-0000", "+0000")
 
 
@@ -153,8 +159,8 @@ def _post(call: Call, url: str, fields: dict[str, str]) -> Letter:
 
 def _signed(call: Call, method: str, url: str, fields: dict[str, str]) -> Letter:
     """The fragment holds orders to the carrier; it is neither sent nor signed."""
-    target, fragment = urldefrag(url)
-    form = urlencode(fields)
+    target, _, fragment = url.partition("#")
+    form = form_of(fields)
     if method == "GET":
         target += ("&" if "?" in target else "?") + form
     proof = signature(call.account.auth_token, target, fields.items() if method == "POST" else ())

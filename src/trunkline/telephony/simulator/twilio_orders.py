@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from trunkline.telephony.callbacks import attempt_in
+from trunkline.telephony.forms import Fields
 from trunkline.telephony.simulator.magic import REFUSALS
 from trunkline.telephony.simulator.wire import Event, Order
 
@@ -14,7 +15,7 @@ _EVENTS: Mapping[str, Event] = {
 }
 
 
-def read_order(fields: list[tuple[str, str]]) -> Order | int:
+def read_order(fields: Fields) -> Order | int:
     """An order, or the code of the error in it."""
     form = dict(fields)
     to, from_ = form.get("To", ""), form.get("From", "")

@@ -8,8 +8,10 @@ from urllib.parse import parse_qsl, urlencode
 
 from aiohttp import web
 
+from trunkline.telephony.forms import read_form
 from trunkline.telephony.simulator.calls import Call, Calls
 from trunkline.telephony.simulator.config import SimulatedAccount
+from trunkline.telephony.simulator.json_replies import json_reply
 from trunkline.telephony.simulator.placing import Replies, place
 from trunkline.telephony.simulator.twilio_language import TwilioLanguage
 from trunkline.telephony.simulator.twilio_orders import read_order
@@ -44,9 +46,9 @@ class TwilioWire:
         self._time_scale = time_scale
         self._accounts = {one.sid: (one, _basic(one)) for one in accounts if one.carrier == "twilio"}
         self._replies = Replies(
-            created=lambda call: web.json_response(resource(call, time_scale), status=201),
+            created=lambda call: json_reply(resource(call, time_scale), status=201),
             throttled=lambda wait_s: _refusal(429, 20429, headers={"Retry-After": str(wait_s)}),
-            error=lambda: web.json_response({"code": 20500, "message": "Internal Server Error"}, status=500),
+            error=lambda: json_reply({"code": 20500, "message": "Internal Server Error"}, status=500),
             queue_full=lambda: _refusal(400, 22005),
             too_many=lambda: _refusal(400, 10004),
         )
@@ -55,12 +57,12 @@ class TwilioWire:
         account = "/2010-04-01/Accounts/{account}"
         root = f"{account}/Calls"
         return [
-            web.get(f"{account}/IncomingPhoneNumbers.json", self._authenticated(self._list_numbers)),
-            web.get(f"{account}/Recordings/{{recording}}", self._authenticated(self._send_on)),
             web.post(f"{root}.json", self._authenticated(self._create)),
             web.get(f"{root}.json", self._authenticated(self._list)),
             web.get(f"{root}/{{call}}.json", self._authenticated(self._fetch)),
             web.post(f"{root}/{{call}}.json", self._authenticated(self._update)),
+            web.get(f"{account}/IncomingPhoneNumbers.json", self._authenticated(self._list_numbers)),
+            web.get(f"{account}/Recordings/{{recording}}", self._authenticated(self._send_on)),
         ]
 
     async def _list_numbers(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
@@ -72,21 +74,21 @@ class TwilioWire:
         ]
         is_last = number + 1 >= len(account.numbers)
         following = None if is_last else f"{request.path}?PageSize=1&Page={number + 1}&PageToken=PA{number}"
-        return web.json_response({"incoming_phone_numbers": rows, "page": number, "next_page_uri": following})
+        return json_reply({"incoming_phone_numbers": rows, "page": number, "next_page_uri": following})
 
     async def _send_on(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
         """To where the recording lies, as to those who have the media of an account protected."""
         raise web.HTTPFound(f"/recordings/{request.match_info['recording']}.wav")
 
     async def _create(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
-        order = read_order(parse_qsl(await request.text(), keep_blank_values=True))
+        order = read_order(read_form(await request.read()) or ())
         if isinstance(order, int):
             return _refusal(400, order)
         return await place(self._calls, request, account, order, self.language, self._replies)
 
     async def _fetch(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
         call = self._call(request, account)
-        return web.json_response(resource(call, self._time_scale)) if call else _refusal(404, 20404)
+        return json_reply(resource(call, self._time_scale)) if call else _refusal(404, 20404)
 
     async def _update(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
         call = self._call(request, account)
@@ -98,7 +100,7 @@ class TwilioWire:
         if call.state == "ended":
             return _refusal(400, 21220)
         self._calls.hang_up(call, only_unanswered=status == "canceled")
-        return web.json_response(resource(call, self._time_scale))
+        return json_reply(resource(call, self._time_scale))
 
     async def _list(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
         if self._calls.faults.list_down:
@@ -112,7 +114,7 @@ class TwilioWire:
             return _refusal(400, 20001)
         calls = self._calls.newest_first(query.get("To"))
         matching = [call for call in calls if call.account is account and wanted(call)]
-        return web.json_response(self._page(request, matching, number, size))
+        return json_reply(self._page(request, matching, number, size))
 
     def _page(self, request: web.Request, calls: list[Call], number: int, size: int) -> dict[str, Any]:
         """Pages go on from the last call shown, so calls that arrive in between push none out of sight."""
@@ -157,7 +159,7 @@ def _refusal(status: int, code: int, headers: Mapping[str, str] | None = None) -
         "more_info": f"https://www.twilio.com/docs/errors/{code}",
         "status": status,
     }
-    return web.json_response(body, status=status, headers=headers)
+    return json_reply(body, status=status, headers=headers)
 
 
 def _basic(account: SimulatedAccount) -> str:

@@ -1,7 +1,6 @@
 """Vapi's REST API for calls: create, get, list, delete, and the control URL of a live one. And its phone numbers."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
 from hmac import compare_digest
@@ -15,10 +14,12 @@ from trunkline.telephony.callbacks import attempt_in
 from trunkline.telephony.simulator import retries
 from trunkline.telephony.simulator.calls import Call, Calls
 from trunkline.telephony.simulator.config import SimulatedAccount
+from trunkline.telephony.simulator.json_replies import json_reply
 from trunkline.telephony.simulator.magic import REFUSALS
 from trunkline.telephony.simulator.placing import Replies, place
 from trunkline.telephony.simulator.vapi_language import VapiLanguage
 from trunkline.telephony.simulator.wire import Event, Order
+from trunkline.value import replace
 
 Handler = Callable[[web.Request, SimulatedAccount], Awaitable[web.StreamResponse]]
 PAGE_SIZE, PAGE_SIZE_MAX = 100, 1000
@@ -42,7 +43,7 @@ class VapiWire:
         self.language = VapiLanguage(time_scale)
         self._accounts = [one for one in accounts if one.carrier == "vapi"]
         self._replies = Replies(
-            created=lambda call: web.json_response(self._created(call), status=201),
+            created=lambda call: json_reply(self._created(call), status=201),
             throttled=lambda wait_s: _error(429, "Too Many Requests", {"Retry-After": str(wait_s)}),
             error=lambda: _error(500, "Internal Server Error"),
             queue_full=lambda: _error(400, "Over the limit of queued calls"),
@@ -120,7 +121,7 @@ class VapiWire:
 
     async def _fetch(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
         call = self._call(request, account)
-        return web.json_response(self.language.resource(call)) if call else _error(404, "Not Found")
+        return json_reply(self.language.resource(call)) if call else _error(404, "Not Found")
 
     async def _delete(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
         call = self._call(request, account)
@@ -128,7 +129,7 @@ class VapiWire:
             return _error(404, "Not Found")
         if call.state in ("queued", "initiated"):
             self._calls.hang_up(call, only_unanswered=True)
-        return web.json_response(self.language.resource(call))
+        return json_reply(self.language.resource(call))
 
     async def _control(self, request: web.Request) -> web.StreamResponse:
         call = self._calls.by_sid.get(request.match_info["call"])
@@ -141,7 +142,7 @@ class VapiWire:
         if asked != "end-call":
             return _error(400, "unknown message")
         self._calls.hang_up(call, only_unanswered=False)
-        return web.json_response({})
+        return json_reply({})
 
     async def _list(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
         if self._calls.faults.list_down:
@@ -161,7 +162,7 @@ class VapiWire:
             and (before is None or round(call.created_at, 3) <= before)
             and (number is None or call.order.from_ == number)
         ]
-        return web.json_response([self.language.resource(call) for call in calls[:size]])
+        return json_reply([self.language.resource(call) for call in calls[:size]])
 
     async def _list_numbers(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
         rows = [
@@ -174,7 +175,7 @@ class VapiWire:
             }
             for one in sorted(self._numbers)
         ]
-        return web.json_response(rows)
+        return json_reply(rows)
 
     def _number(self, wanted: str) -> str | None:
         return next((one for one in self._numbers if number_id(one) == wanted), None)
@@ -214,4 +215,4 @@ def _instant(text: str | None) -> float | None:
 
 def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> web.Response:
     body = {"message": message, "error": "Bad Request" if status == 400 else "Error", "statusCode": status}
-    return web.json_response(body, status=status, headers=headers)
+    return json_reply(body, status=status, headers=headers)

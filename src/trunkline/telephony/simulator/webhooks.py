@@ -38,7 +38,7 @@ class Webhooks:
         if lane.held is not None:
             batch.append(lane.held)
             lane.held = None
-        self._start(lane, batch, late_s if fault is WebhookFault.LATE else 0.0)
+        self._start(lane, batch, late_s)
         if fault is WebhookFault.DOUBLED:
             self._start(lane, [letter], 0.0)
 

@@ -4,9 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
+import msgspec
+
 from trunkline.telephony.carrier import Direction
 from trunkline.telephony.simulator.post import Outgoing
 from trunkline.telephony.simulator.retries import RetryRule
+from trunkline.value import Value
 
 if TYPE_CHECKING:
     from trunkline.telephony.simulator.calls import Call
@@ -14,8 +17,7 @@ if TYPE_CHECKING:
 Event = Literal["initiated", "ringing", "answered", "ended"]
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Value, frozen=True):
     """A create request, read; or a call that rings at one of our numbers."""
 
     to: str
@@ -25,7 +27,7 @@ class Order:
     answer_method: str = "POST"
     status_method: str = "POST"
     # Where each event is told. An event that is missing is not.
-    event_urls: Mapping[Event, str] = field(default_factory=dict)
+    event_urls: Mapping[Event, str] = msgspec.field(default_factory=dict)
     machine_url: str = ""
     recording_url: str = ""
     ring_timeout_s: float = 60.0
@@ -34,15 +36,14 @@ class Order:
     attempt: str | None = None
     direction: Direction = "outbound"
     # What the order wants sent with its webhooks, and how often again.
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     hmac_secret: str = ""
     rule: RetryRule | None = None
     # What the carrier keeps beside the call and shows again: Exotel's custom field, Vapi's overrides.
-    kept: Mapping[str, object] = field(default_factory=dict)
+    kept: Mapping[str, object] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Letter:
+class Letter(Value, frozen=True):
     """A webhook with the rule by which it is sent again."""
 
     request: Outgoing
