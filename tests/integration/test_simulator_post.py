@@ -6,7 +6,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from trunkline.telephony.simulator import post
 from trunkline.telephony.simulator.post import Answer, NoAnswer, Outgoing, Poster, Timeouts
+from trunkline.value import replace
 
 USUAL, IMPATIENT = Timeouts(), Timeouts(read_s=0.05)
 
@@ -83,7 +85,56 @@ async def test_silence_is_no_answer() -> None:
         assert await poster.send(request, IMPATIENT) == NoAnswer("read")
 
 
-async def test_nobody_there_is_no_connection() -> None:
-    poster = Poster()
-    assert await poster.send(Outgoing("POST", "http://127.0.0.1:9/", (), b""), USUAL) == NoAnswer("connect")
-    assert await poster.send(Outgoing("POST", "http://127.0.0.1:x/", (), b""), USUAL) == NoAnswer("connect")
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/", "http://127.0.0.1:x/", "http://[", "http:///a", "a"])
+async def test_nobody_there_is_no_connection(url: str) -> None:
+    assert await Poster().send(Outgoing("POST", url, (), b""), USUAL) == NoAnswer("connect")
+
+
+@pytest.mark.parametrize(
+    ("rest", "asked"), [("", "/"), ("#rc=5", "/"), ("?b=/c", "/?b=/c"), ("/a?#b?c", "/a?")]
+)
+async def test_what_is_asked_for_is_the_url_behind_the_host(rest: str, asked: str) -> None:
+    async with peer(b"HTTP/1.1 204 No Content\r\n\r\n") as (one, poster, request):
+        url = request.url.partition("/a")[0] + rest
+        await poster.send(replace(request, url=url), USUAL)
+        assert one.heads[0].startswith(f"POST {asked} HTTP/1.1\r\n".encode())
+
+
+async def test_a_connection_that_says_more_than_was_asked_is_not_used_again() -> None:
+    reply = b"HTTP/1.1 204 No Content\r\n\r\n"
+    async with peer(reply + b"HTTP/1.1 500", reply) as (one, poster, request):
+        assert [await poster.send(request, USUAL) for _ in range(2)] == [Answer(204, b"")] * 2
+        assert one.connections == 2
+
+
+async def test_at_once_means_over_a_connection_that_is_free() -> None:
+    reply = b"HTTP/1.1 204 No Content\r\n\r\n"
+    async with peer(reply, reply) as (one, poster, request):
+        assert poster.send_at_once(request, USUAL) is None
+        await poster.send(request, USUAL)
+        first, second = poster.send_at_once(request, USUAL), poster.send_at_once(request, USUAL)
+        assert first is not None
+        assert second is None
+        assert await first == Answer(204, b"")
+        assert one.connections == 1
+
+
+async def test_a_request_that_is_given_up_takes_its_connection_along() -> None:
+    reply = b"HTTP/1.1 204 No Content\r\n\r\n"
+    async with peer(reply, reply, reply) as (one, poster, request):
+        await poster.send(request, USUAL)
+        given_up = asyncio.ensure_future(poster.send(request, USUAL))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        assert await poster.send(request, USUAL) == Answer(204, b"")
+        assert one.connections == 2
+
+
+async def test_only_so_many_requests_are_under_way_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(post, "CONNECTIONS_MAX", 3)
+    async with peer(*[b"HTTP/1.1 204 No Content\r\n\r\n"] * 20) as (one, poster, request):
+        answers = await asyncio.gather(*(poster.send(request, USUAL) for _ in range(20)))
+        assert answers == [Answer(204, b"")] * 20
+        assert one.connections <= 3

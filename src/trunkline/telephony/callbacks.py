@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import get_args
-from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
+from urllib.parse import quote, quote_plus
 from uuid import UUID
 
 from trunkline.telephony.carrier import DEFAULT_ACCOUNT, CallbackKind, CallbackTag, Forged, WebhookRequest
@@ -122,7 +122,8 @@ def basic_password(carrier: str, account: str, key: bytes) -> str:
 
 def attempt_in(url: str) -> str | None:
     """The attempt a callback URL names, unverified: for records, never for decisions."""
-    return dict(parse_qsl(urlsplit(url).query)).get("attempt")
+    query = url.partition("#")[0].partition("?")[2]
+    return dict(read_form(query.encode("utf-8", "replace")) or ()).get("attempt") or None
 
 
 def _sign(key: bytes, tag: CallbackTag) -> str:

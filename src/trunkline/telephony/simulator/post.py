@@ -5,9 +5,10 @@ time for each, aiohttp's client 78 µs: at 600 calls a second that is an eighth 
 """
 
 import asyncio
+import re
 import ssl
 from collections import defaultdict
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Literal, cast
 from urllib.parse import SplitResult, urlsplit
 
@@ -18,8 +19,8 @@ from trunkline.value import Private, Value
 # Below the 5 s after which common servers close an idle connection.
 IDLE_MAX_S = 2.0
 CONNECTIONS_MAX = 200
-# The webhooks of a call go to one URL: it is read once while it is among so many.
-ADDRESSES_MAX = 4096
+_URL = re.compile(r"([^/?#]*//[^/?#]*)([^#]*)")
+_NOWHERE = SplitResult("", "", "", "", "")
 
 
 class Outgoing(Value, frozen=True):
@@ -43,23 +44,15 @@ class NoAnswer(Value, frozen=True):
     stage: Literal["connect", "read"]
 
 
-class _Address(Value, frozen=True):
-    """Where a URL leads: to whom the connection is, and what is asked for there."""
-
-    parts: SplitResult
-    origin: tuple[str, str]
-    target: str
-    host: str
-
-
 class _Connection(asyncio.Protocol):
     """One socket. httptools calls the `on_…` methods."""
 
-    def __init__(self) -> None:
+    def __init__(self, origin: SplitResult) -> None:
+        self.origin = origin
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[Answer | NoAnswer] | None = None
-        self._parser: httptools.HttpResponseParser
+        self._parser = httptools.HttpResponseParser(self)
         self._timer: asyncio.TimerHandle | None = None
         self._body = bytearray()
         self._has_headers = False
@@ -68,7 +61,6 @@ class _Connection(asyncio.Protocol):
 
     def exchange(self, request: bytes, read_s: float) -> "asyncio.Future[Answer | NoAnswer]":
         waiter = self._waiter = self._loop.create_future()
-        self._parser = httptools.HttpResponseParser(self)
         self._body.clear()
         self._has_headers = False
         self._timer = self._loop.call_later(read_s, self.abandon)
@@ -102,6 +94,10 @@ class _Connection(asyncio.Protocol):
         # Without a length, the end of the connection is the end of the body.
         self._finish(self._answer() if self._has_headers and exc is None else NoAnswer("read"))
 
+    def on_message_begin(self) -> None:
+        if self._waiter is None or self._waiter.done():
+            self.reusable = False  # more than was asked for: the next answer would be misread
+
     def on_headers_complete(self) -> None:
         self._has_headers = True
 
@@ -124,27 +120,51 @@ class _Connection(asyncio.Protocol):
             self._waiter.set_result(outcome)
 
 
+class _Slots(asyncio.Semaphore):
+    def take_at_once(self) -> bool:
+        """False: all are taken, or others wait for one."""
+        if self.locked():
+            return False
+        self._value -= 1
+        return True
+
+
 class Poster:
     """Sends requests over as few connections as they need."""
 
     def __init__(self) -> None:
-        self._idle: dict[tuple[str, str], list[_Connection]] = defaultdict(list)
-        self._slots = asyncio.Semaphore(CONNECTIONS_MAX)
+        self._idle: dict[SplitResult, list[_Connection]] = defaultdict(list)
+        self._slots = _Slots(CONNECTIONS_MAX)
         self._tls: ssl.SSLContext | None = None
 
     async def send(self, request: Outgoing, timeouts: Timeouts) -> Answer | NoAnswer:
-        address = _address_of(request.url)
-        async with self._slots:
-            connection = self._reused(address) or await self._connected(address.parts, timeouts)
-            if connection is None:
-                return NoAnswer("connect")
-            try:
-                answer = await connection.exchange(_bytes_of(request, address), timeouts.read_s)
-            except asyncio.CancelledError:
-                connection.abandon()
-                raise
-        self._keep(connection, address)
-        return answer
+        answer = self.send_at_once(request, timeouts)
+        if answer is not None:
+            return await answer
+        await self._slots.acquire()
+        origin, target = _split(request.url)
+        try:
+            connection = self._reused(origin) or await self._connected(origin, timeouts)
+        except asyncio.CancelledError:
+            self._slots.release()
+            raise
+        if connection is None:
+            self._slots.release()
+            return NoAnswer("connect")
+        return await self._exchange(connection, request, target, timeouts)
+
+    def send_at_once(
+        self, request: Outgoing, timeouts: Timeouts
+    ) -> "asyncio.Future[Answer | NoAnswer] | None":
+        """Needs no task, so nearly all requests go this way. None: no connection is free."""
+        origin, target = _split(request.url)
+        if not self._idle[origin] or not self._slots.take_at_once():
+            return None
+        connection = self._reused(origin)
+        if connection is None:
+            self._slots.release()
+            return None
+        return self._exchange(connection, request, target, timeouts)
 
     def close(self) -> None:
         for connections in self._idle.values():
@@ -152,8 +172,23 @@ class Poster:
                 connection.abandon()
         self._idle.clear()
 
-    def _reused(self, address: _Address) -> _Connection | None:
-        idle = self._idle[address.origin]
+    def _exchange(
+        self, connection: _Connection, request: Outgoing, target: str, timeouts: Timeouts
+    ) -> "asyncio.Future[Answer | NoAnswer]":
+        answer = connection.exchange(_bytes_of(request, connection.origin, target), timeouts.read_s)
+        answer.add_done_callback(partial(self._exchanged, connection))
+        return answer
+
+    def _exchanged(self, connection: _Connection, answer: "asyncio.Future[Answer | NoAnswer]") -> None:
+        self._slots.release()
+        if connection.reusable and not answer.cancelled():
+            connection.idle_since = asyncio.get_running_loop().time()
+            self._idle[connection.origin].append(connection)
+        else:
+            connection.abandon()
+
+    def _reused(self, origin: SplitResult) -> _Connection | None:
+        idle = self._idle[origin]
         oldest = asyncio.get_running_loop().time() - IDLE_MAX_S
         while idle:
             connection = idle.pop()
@@ -162,36 +197,42 @@ class Poster:
             connection.abandon()
         return None
 
-    async def _connected(self, parts: SplitResult, timeouts: Timeouts) -> _Connection | None:
+    async def _connected(self, origin: SplitResult, timeouts: Timeouts) -> _Connection | None:
+        if not origin.hostname:
+            return None
         tls = None
-        if parts.scheme == "https":
+        if origin.scheme == "https":
             tls = self._tls = self._tls or ssl.create_default_context()  # reads every root certificate: 30 ms
         try:
             async with asyncio.timeout(timeouts.connect_s):
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    _Connection, parts.hostname or "", parts.port or (443 if tls else 80), ssl=tls
+                    partial(_Connection, origin),
+                    origin.hostname,
+                    origin.port or (443 if tls else 80),
+                    ssl=tls,
                 )
         except (OSError, TimeoutError, ValueError):
             return None
         return connection
 
-    def _keep(self, connection: _Connection, address: _Address) -> None:
-        if connection.reusable:
-            connection.idle_since = asyncio.get_running_loop().time()
-            self._idle[address.origin].append(connection)
-        else:
-            connection.abandon()
+
+def _split(url: str) -> tuple[SplitResult, str]:
+    """Where to connect to, and what to ask for there. A call has URLs of its own, and all calls have few origins."""
+    found = _URL.match(url)
+    origin, target = found.groups() if found else (url, "")
+    return _origin(origin), target if target.startswith("/") else f"/{target}"
 
 
-@lru_cache(maxsize=ADDRESSES_MAX)
-def _address_of(url: str) -> _Address:
-    parts = urlsplit(url)
-    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return _Address(parts, (parts.scheme, parts.netloc), target, parts.netloc.rpartition("@")[2])
+@lru_cache(maxsize=256)
+def _origin(text: str) -> SplitResult:
+    try:
+        return urlsplit(text)
+    except ValueError:
+        return _NOWHERE
 
 
-def _bytes_of(request: Outgoing, address: _Address) -> bytes:
-    head = [f"{request.method} {address.target} HTTP/1.1", f"Host: {address.host}"]
+def _bytes_of(request: Outgoing, origin: SplitResult, target: str) -> bytes:
+    head = [f"{request.method} {target} HTTP/1.1", f"Host: {origin.netloc.rpartition('@')[2]}"]
     head += [f"{name}: {value}" for name, value in request.headers]
     head += [f"Content-Length: {len(request.body)}", "", ""]
     return "\r\n".join(head).encode() + request.body

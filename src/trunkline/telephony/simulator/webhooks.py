@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 
 from trunkline.telephony.simulator.activity import Activity
 from trunkline.telephony.simulator.faults import WebhookFault
@@ -42,10 +43,10 @@ class Webhooks:
         if fault is WebhookFault.DOUBLED:
             self._start(lane, [letter], 0.0)
 
-    async def ask(self, letter: Letter) -> Answer | NoAnswer:
-        """Deliver as the carrier does, with its retries."""
+    async def ask(self, letter: Letter, first: Answer | NoAnswer | None = None) -> Answer | NoAnswer:
+        """Deliver as the carrier does, with its retries. `first`: what came of the first try, if it was made."""
         rule = letter.rule
-        outcome = await self._poster.send(letter.request, rule.timeouts)
+        outcome = first or await self._poster.send(letter.request, rule.timeouts)
         for _ in range(rule.retries):
             if not rule.applies(outcome):
                 break
@@ -60,15 +61,37 @@ class Webhooks:
         if delay_s:
             self._activity.spawn_later(delay_s, lambda: self._deliver(lane, batch))
         else:
-            self._activity.spawn(self._deliver(lane, batch))
+            # Not at once: what made the call do this is answered first.
+            asyncio.get_running_loop().call_soon(self._try, lane, batch)
 
-    async def _deliver(self, lane: Lane, batch: list[Letter]) -> None:
+    def _try(self, lane: Lane, batch: list[Letter]) -> None:
+        """Nearly every letter is taken at the first try over a connection that is open: it needs no task."""
+        letter = batch[0]
+        answer = self._poster.send_at_once(letter.request, letter.rule.timeouts) if len(batch) == 1 else None
+        if answer is None:
+            self._activity.spawn(self._deliver(lane, batch))
+        else:
+            self._activity.watch(answer)
+            answer.add_done_callback(partial(self._tried, lane, letter))
+
+    def _tried(self, lane: Lane, letter: Letter, answer: "asyncio.Future[Answer | NoAnswer]") -> None:
+        if answer.cancelled():
+            self._activity.end()
+        elif letter.rule.applies(answer.result()):
+            self._activity.spawn(self._deliver(lane, [letter], answer.result()))
+        else:
+            self._count(lane, answer.result())
+            self._activity.end()
+
+    async def _deliver(self, lane: Lane, batch: list[Letter], first: Answer | NoAnswer | None = None) -> None:
         try:
             for letter in batch:
-                outcome = await self.ask(letter)
-                accepted = isinstance(outcome, Answer) and outcome.status < 400
-                self.counts["delivered" if accepted else "failed"] += 1
-                if lane.first_delivered is not None:
-                    lane.first_delivered.set()
+                self._count(lane, await self.ask(letter, first))
         finally:
             self._activity.end()
+
+    def _count(self, lane: Lane, outcome: Answer | NoAnswer) -> None:
+        accepted = isinstance(outcome, Answer) and outcome.status < 400
+        self.counts["delivered" if accepted else "failed"] += 1
+        if lane.first_delivered is not None:
+            lane.first_delivered.set()
