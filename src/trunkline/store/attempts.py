@@ -15,7 +15,6 @@ from trunkline.store.sql import query
 from trunkline.store.tenants import PLATFORM, Tenant
 from trunkline.value import Private, Value
 
-_LOCK_LEADS = query("attempts/lock_leads")
 _LOCK = query("attempts/lock")
 _READ = query("attempts/read")
 _WRITE_RESULTS = query("attempts/write_results")
@@ -134,7 +133,6 @@ class Current(Value, frozen=True):
 
 async def lock(tx: Connection, attempt_ids: Sequence[UUID]) -> dict[UUID, Attempt]:
     """Lock the leads of these attempts, then the attempts, each in id order; then read both."""
-    await tx.execute(_LOCK_LEADS, attempt_ids)
     await tx.execute(_LOCK, attempt_ids)
     rows = await tx.fetch(_READ, attempt_ids)
     return {row["id"]: _attempt(row) for row in rows}

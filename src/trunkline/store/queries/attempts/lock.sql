@@ -1,2 +1,2 @@
--- Lock attempts in id order: a compare-and-set by UPDATE … FROM alone deadlocks with its like.
-SELECT id FROM attempts WHERE id = ANY($1::uuid[]) ORDER BY id FOR NO KEY UPDATE
+-- Lock attempts and, before them, their leads: migration 0034 says in which order, and how everything after it is planned.
+SELECT attempts_lock($1)
