@@ -89,7 +89,7 @@ class Walker:
 
     def __init__(self, world: MailboxWorld, model: Model, kind: str, *, copies: int = 1):
         """An event is appended alone and its mailbox claimed by name, each by a way of its own; or, in several copies,
-        it is appended as a batch is, and claimed as the sweep does."""
+        it is appended as a batch is, and claimed as the sweep does (of two) or by name among others (of three)."""
         self._world = world
         self._copies = copies
         self._model = model
@@ -176,10 +176,10 @@ class Walker:
         return NewEvent(self._kind, "k", name, "happened", {"name": name})
 
     async def _claim(self) -> list[Claimed]:
-        keys = ["k"] if self._copies == 1 else None
+        keys = [["k"], None, ["k", "another"]][self._copies - 1]
         async with self._world.database.connection() as conn:
             return await mailboxes.claim(
-                conn, self._kind, keys, limit=1, worker="w", lease_s=3600, events_max=100
+                conn, self._kind, keys, limit=len(keys or "1"), worker="w", lease_s=3600, events_max=100
             )
 
     async def _lock(self, n: int, *, is_lost: bool) -> None:
