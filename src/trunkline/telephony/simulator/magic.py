@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from trunkline.telephony.simulator.behaviour import Fate
 from trunkline.telephony.simulator.faults import ReplyFault, WebhookFault
@@ -53,6 +54,7 @@ REFUSALS: Mapping[str, int] = {
 }
 
 
+@lru_cache(maxsize=4096)  # asked for with every webhook of a call
 def magic(to: str) -> Magic | None:
     match = _NUMBER.match(to)
     return MAGIC.get(match.group(1)) if match else None

@@ -123,7 +123,7 @@ class _Connection(asyncio.Protocol):
 class _Slots(asyncio.Semaphore):
     def take_at_once(self) -> bool:
         """False: all are taken, or others wait for one."""
-        if self.locked():
+        if self._value <= 0 or self._waiters:
             return False
         self._value -= 1
         return True
