@@ -6,8 +6,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from trunkline.telephony.simulator import post
+from trunkline.telephony.simulator import post, retries
+from trunkline.telephony.simulator.activity import Activity
 from trunkline.telephony.simulator.post import Answer, NoAnswer, Outgoing, Poster, Timeouts
+from trunkline.telephony.simulator.webhooks import Lane, Webhooks
+from trunkline.telephony.simulator.wire import Letter
 from trunkline.value import replace
 
 USUAL, IMPATIENT = Timeouts(), Timeouts(read_s=0.05)
@@ -19,6 +22,7 @@ class Peer:
         self._closes = closes
         self.connections = 0
         self.heads: list[bytes] = []
+        self.asked = asyncio.Semaphore(0)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -26,6 +30,7 @@ class Peer:
             while True:
                 self.heads.append(await reader.readuntil(b"\r\n\r\n"))
                 await reader.readexactly(4)
+                self.asked.release()
                 writer.write(next(self._replies))
                 if self._closes:
                     return
@@ -138,3 +143,18 @@ async def test_only_so_many_requests_are_under_way_at_once(monkeypatch: pytest.M
         answers = await asyncio.gather(*(poster.send(request, USUAL) for _ in range(20)))
         assert answers == [Answer(204, b"")] * 20
         assert one.connections <= 3
+
+
+async def test_a_webhook_that_nobody_answers_ends_with_the_simulator() -> None:
+    async with peer(b"HTTP/1.1 204 No Content\r\n\r\n", b"") as (one, poster, request):
+        activity = Activity()
+        webhooks, letter = Webhooks(poster, activity), Letter(request, retries.TWILIO)
+        webhooks.send(Lane(), letter, None, 0.0, last=False)
+        await activity.idle()
+        webhooks.send(Lane(), letter, None, 0.0, last=False)
+        for _ in range(2):
+            await one.asked.acquire()
+        await activity.cancel_all()
+        await activity.idle()
+        assert one.connections == 1
+        assert webhooks.counts == {"delivered": 1}
