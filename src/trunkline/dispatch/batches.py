@@ -27,6 +27,7 @@ from trunkline.errors import BusUnavailable
 from trunkline.model import Entry, Grant
 from trunkline.store.database import UNAVAILABLE, Database
 from trunkline.store.dispatch import NewAttempt
+from trunkline.store.early_transaction import EarlyTransaction
 from trunkline.telemetry import get_logger, span
 from trunkline.value import replace
 
@@ -79,9 +80,13 @@ class Batches:
     async def one_is_done(self) -> None:
         await asyncio.wait(self._sender.tasks, return_when=asyncio.FIRST_COMPLETED)
 
-    async def dial(self, grants: Sequence[Grant]) -> int:
+    async def dial(self, grants: Sequence[Grant], begun: EarlyTransaction | None = None) -> int:
         """Commit and send; the number of calls that are on their way."""
-        intents = await self._intend(grants)
+        try:
+            intents = await self._intend(grants, begun)
+        finally:
+            if begun:
+                await begun.drop()
         needy = [refusal for refusal in intents.refused if self._is_to_be_asked(refusal)]
         for refusal in needy:
             self._in_the_background(self._ask_first(refusal))
@@ -107,11 +112,11 @@ class Batches:
             return
         await self._tell(due_again, [attempt.grant.attempt_id for attempt in lost])
 
-    async def _intend(self, grants: Sequence[Grant]) -> Intents:
+    async def _intend(self, grants: Sequence[Grant], begun: EarlyTransaction | None = None) -> Intents:
         asked = Asked.now(self._clock)
         with span("dispatch.intent") as step:
             try:
-                intents = await intend(self._database, grants, self._identity, self._rules)
+                intents = await intend(self._database, grants, self._identity, self._rules, begun)
             except Exception:
                 # Nothing was written. Kept, these channels would be held by nobody, and more with every round.
                 await self._return(grants)

@@ -4,6 +4,8 @@
       ▲         │ refused: given back, and what was refused is blocked (`batches`)
       └── bell, next moment, 1 s
 
+The transaction of the intent begins while the match is on its way, so that nobody waits for that.
+
 While there is little to do, a round waits for its batch: what becomes due meanwhile shares the next transaction. When a
 batch was full, the next one is begun beside it.
 
@@ -15,6 +17,7 @@ attempt, or an attempt still `dialing`.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 from uuid import UUID
 
 from trunkline.bus import epoch, schedule
@@ -31,10 +34,13 @@ from trunkline.errors import BusUnavailable, MemoryLost
 from trunkline.loops.base import Loop
 from trunkline.model import Entry, Grant, new_text_id
 from trunkline.store.database import Database
+from trunkline.store.early_transaction import EarlyTransaction
 from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
+# And the transaction that is begun for them, if one is.
+Granted: TypeAlias = tuple[Sequence[Grant], EarlyTransaction | None]
 # Gives leads whose calling window closed before their turn (id and version) a new due time, in Postgres first.
 NextOpening = Callable[[Sequence[tuple[UUID, int]]], Awaitable[Sequence[Entry]]]
 
@@ -88,11 +94,11 @@ class Dialer(Loop):
         await self._room()
         metrics.CALLS_IN_FLIGHT.set(self._batches.in_flight)
         await self._batches.disown_lost()
-        grants = await self._grants()
+        grants, begun = await self._grants()
         if not grants:
             return 0
         crash_point("dialer.after_match")
-        batch = asyncio.create_task(self._batches.dial(grants), name="batch")
+        batch = asyncio.create_task(self._batches.dial(grants, begun), name="batch")
         self._running.add(batch)
         if self._next_in_s == 0:
             return len(grants)
@@ -136,7 +142,7 @@ class Dialer(Loop):
         finally:
             self._running.discard(batch)
 
-    async def _grants(self) -> Sequence[Grant]:
+    async def _grants(self) -> Granted:
         # What was asked about first may have been sent since there was room.
         room = max(0, min(self._limits.batch_max, self._limits.in_flight_max - self._batches.in_flight))
         try:
@@ -144,17 +150,27 @@ class Dialer(Loop):
         except MemoryLost:
             raise  # it is being rebuilt: a moment's patience is better than a slower way
         except BusUnavailable as error:
-            return await self._fallback(room, error)
+            return await self._fallback(room, error), None
 
-    async def _match(self, room: int) -> Sequence[Grant]:
+    async def _match(self, room: int) -> Granted:
         await epoch.ensure(self._bus)
         ids = [new_text_id() for _ in range(room)]
-        match = await schedule.match(self._bus, ids, clock_offset_ms=await self._offset.ms())
+        offset_ms = await self._offset.ms()
+        begun = EarlyTransaction(self._database)
+        try:
+            match = await schedule.match(self._bus, ids, clock_offset_ms=offset_ms)
+        except BaseException:
+            await begun.drop()
+            raise
         self._next_in_s, self._is_without_valkey = match.next_in_s, False
         _measure(match.grants)
+        if match.grants and not match.closed:
+            return match.grants, begun
+        # Whoever reopens needs a connection, and must not wait for it with this one in hand.
+        await begun.drop()
         if match.closed:
             await self._reopen(match.closed)
-        return match.grants
+        return match.grants, None
 
     async def _reopen(self, closed: Sequence[tuple[UUID, int]]) -> None:
         """If it fails the loader brings these leads again. What was granted beside them must not be kept for it."""

@@ -14,6 +14,7 @@ from trunkline.model import Entry, Grant, Intent
 from trunkline.store import dispatch, lead_edits
 from trunkline.store.database import UNAVAILABLE, Database
 from trunkline.store.dispatch import CONTENDED, UNACCEPTABLE, NewAttempt
+from trunkline.store.early_transaction import EarlyTransaction
 from trunkline.telemetry import get_logger, metrics
 from trunkline.value import Value
 
@@ -37,14 +38,19 @@ class Intents(Value, frozen=True):
 
 
 async def intend(
-    database: Database, grants: Sequence[Grant], dialer: str, rules: Rules | None = None
+    database: Database,
+    grants: Sequence[Grant],
+    dialer: str,
+    rules: Rules | None = None,
+    begun: EarlyTransaction | None = None,
 ) -> Intents:
-    """One transaction for all; if a lock or a single lead makes it fail, one for each, so that nobody is held up."""
+    """One transaction for all, `begun` or not; if a lock or a single lead makes it fail, one for each, so that nobody
+    is held up."""
     rules = rules or Rules()
     if len(grants) == 1:
-        return await _intend_alone(database, grants[0], dialer, rules, LOCK_TIMEOUT_MS)
+        return await _intend_alone(database, grants[0], dialer, rules, LOCK_TIMEOUT_MS, begun)
     try:
-        return await _intend(database, grants, dialer, rules, LOCK_TIMEOUT_MS)
+        return await _intend(database, grants, dialer, rules, LOCK_TIMEOUT_MS, begun)
     except (*CONTENDED, *UNACCEPTABLE) as error:
         log.warning("intent.batch_failed", grants=len(grants), error=str(error))
     intents = Intents()
@@ -79,10 +85,15 @@ async def slow_account(database: Database, carrier: str, account: str, seconds: 
 
 
 async def _intend_alone(
-    database: Database, grant: Grant, dialer: str, rules: Rules, lock_timeout_ms: int
+    database: Database,
+    grant: Grant,
+    dialer: str,
+    rules: Rules,
+    lock_timeout_ms: int,
+    begun: EarlyTransaction | None = None,
 ) -> Intents:
     try:
-        return await _intend(database, [grant], dialer, rules, lock_timeout_ms)
+        return await _intend(database, [grant], dialer, rules, lock_timeout_ms, begun)
     except CONTENDED:
         return Intents(refused=(_contended(grant),))
     except UNACCEPTABLE as error:
@@ -105,12 +116,17 @@ async def _poisoned(database: Database, grant: Grant, error: str) -> Refusal:
 
 
 async def _intend(
-    database: Database, grants: Sequence[Grant], dialer: str, rules: Rules, lock_timeout_ms: int
+    database: Database,
+    grants: Sequence[Grant],
+    dialer: str,
+    rules: Rules,
+    lock_timeout_ms: int,
+    begun: EarlyTransaction | None,
 ) -> Intents:
     batch = IntentBatch(grants, dialer, rules)
     is_written = False
     try:
-        async with database.transaction() as tx:
+        async with begun or database.transaction() as tx:
             await batch.write(tx, lock_timeout_ms)
             is_written = True
     except UNAVAILABLE as error:
