@@ -17,6 +17,7 @@ from trunkline.store import dispatch, limits
 from trunkline.store.database import Connection
 from trunkline.store.sql import query
 from trunkline.testing.dialing import ME, Dialing, open_dialing
+from trunkline.testing.reading import rows_read
 
 R = RefusalReason
 
@@ -322,9 +323,9 @@ async def test_locking_and_counting_reads_a_few_calls_of_many_by_a_plan_made_on_
             busy,
             calls,
         )
-        before = await _read(tx, "attempts")
+        before = await rows_read(tx, "attempts")
         await limits.lock_and_count(tx, [1], asked)
-        assert await _read(tx, "attempts") - before < calls / 10
+        assert await rows_read(tx, "attempts") - before < calls / 10
 
 
 async def test_locking_a_lead_reads_no_other_by_a_plan_made_on_an_empty_table(dialing: Dialing) -> None:
@@ -346,19 +347,9 @@ async def test_locking_a_lead_reads_no_other_by_a_plan_made_on_an_empty_table(di
             " SELECT gen_random_uuid(), 'r', 'm', n::text, sha256(''), '+12125559999', 'p', now(), now()"
             " FROM generate_series(1, 500) AS n"
         )
-        before = await _read(tx, "leads")
+        before = await rows_read(tx, "leads")
         assert await lock() == 1
-        assert await _read(tx, "leads") - before < 50
-
-
-async def _read(tx: Connection, table: str) -> int:
-    """By this transaction: rows of the table, and entries of its indexes."""
-    read: int = await tx.fetchval(
-        "SELECT sum(pg_stat_get_xact_tuples_returned(c.oid))::int FROM pg_class AS c"
-        " LEFT JOIN pg_index AS i ON i.indexrelid = c.oid WHERE $1::regclass IN (c.oid, i.indrelid)",
-        table,
-    )
-    return read
+        assert await rows_read(tx, "leads") - before < 50
 
 
 async def test_a_campaign_that_is_held_back_is_not_dialled_whatever_the_process_knows(

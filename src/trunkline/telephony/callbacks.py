@@ -16,6 +16,7 @@ from uuid import UUID
 
 from trunkline.telephony.carrier import DEFAULT_ACCOUNT, CallbackKind, CallbackTag, Forged, WebhookRequest
 from trunkline.telephony.forms import read_form
+from trunkline.telephony.keyed_hash import keyed_hash
 
 __all__ = [
     "SEND_AGAIN", "CallbackKeys", "CallbackTag", "attempt_in", "basic_password", "callback_url", "signed_attempt",
@@ -128,7 +129,7 @@ def attempt_in(url: str) -> str | None:
 
 def _sign(key: bytes, tag: CallbackTag) -> str:
     signed = f"{tag.carrier}\n{tag.account}\n{tag.kind}\n{tag.attempt_id or ''}"
-    return _text(hmac.digest(key, signed.encode("utf-8", "replace"), "sha256"))
+    return _text(keyed_hash(key, signed.encode("utf-8", "replace"), "sha256"))
 
 
 def _text(digest: bytes) -> str:

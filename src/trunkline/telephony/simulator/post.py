@@ -123,9 +123,9 @@ class _Connection(asyncio.Protocol):
 class _Slots(asyncio.Semaphore):
     def take_at_once(self) -> bool:
         """False: all are taken, or others wait for one."""
-        if self._value <= 0 or self._waiters:
+        if self.locked():
             return False
-        self._value -= 1
+        self._value -= 1  # as `acquire` does when it does not wait
         return True
 
 
