@@ -352,6 +352,22 @@ async def test_locking_a_lead_reads_no_other_by_a_plan_made_on_an_empty_table(di
         assert await rows_read(tx, "leads") - before < 50
 
 
+async def test_locking_leads_is_planned_once_however_many_they_are(dialing: Dialing) -> None:
+    """Postgres makes five plans for the values it is given, and then keeps one if it seems no worse."""
+    lead = await dialing.lead()
+    async with dialing.database.checkout.lend() as conn:
+        for _ in range(6):
+            async with conn.transaction():
+                await dispatch.lock_granted(
+                    conn, [dialing.grant(lead)], lock_timeout_ms=500, transaction_timeout_ms=0, known=None
+                )
+        kept = await conn.fetchval(
+            "SELECT generic_plans FROM pg_prepared_statements WHERE statement = $1",
+            query("dispatch/lock_granted"),
+        )
+    assert kept == 1
+
+
 async def test_a_campaign_that_is_held_back_is_not_dialled_whatever_the_process_knows(
     dialing: Dialing,
 ) -> None:
