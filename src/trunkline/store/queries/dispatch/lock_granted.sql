@@ -48,7 +48,8 @@ CROSS JOIN (SELECT * FROM unnest((SELECT $1::uuid[]), $2::int[], $3::bigint[], $
                           AS g (lead_id, version, granted_ms, number_id)
             ORDER BY lead_id) AS g
 CROSS JOIN LATERAL (
-    SELECT * FROM leads AS l
+    SELECT l.id, l.phone, l.timezone, l.merchant_id, l.reseller_id, l.campaign_id, l.attempt_count, l.max_attempts,
+           l.due_at, l.closes_at, l.pool_id, l.payload FROM leads AS l
     WHERE bounds.plans IS NOT NULL AND l.id = g.lead_id AND l.version = g.version
       AND l.status || '' = 'BACKLOG' AND l.due_at <= clock_timestamp()
       AND (g.granted_ms IS NULL OR to_timestamp(g.granted_ms / 1000.0) > clock_timestamp() - interval '3 seconds')
