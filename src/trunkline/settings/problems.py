@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trunkline.errors import TrunklineError
-from trunkline.settings.model import Leader, Settings
+from trunkline.settings.ground import Leader
+from trunkline.settings.model import Settings
 
 
 @dataclass(frozen=True, slots=True)

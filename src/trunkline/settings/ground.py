@@ -1,0 +1,152 @@
+"""Settings of what every process stands on: the engines, the network, logs and traces, who leads."""
+
+import os
+import socket
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator
+
+from trunkline.settings.field import Group, env
+from trunkline.settings.values import (
+    HttpUrl,
+    Networks,
+    Port,
+    PostgresUrl,
+    RedisUrl,
+    Seconds,
+    Switch,
+    Text,
+    lower,
+)
+
+
+def host_and_process() -> str:
+    """`<host>-<process id>`"""
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+class Database(Group):
+    """Postgres, the truth."""
+
+    url: PostgresUrl | None = env(
+        "DATABASE_URL",
+        None,
+        "Postgres to use. Unset, an embedded one is started in the data folder.",
+        repr=False,
+    )
+    direct_url: PostgresUrl | None = env(
+        "DATABASE_DIRECT_URL",
+        None,
+        "The same database past any pooler, for LISTEN and for migrations. Unset, DATABASE_URL is used.",
+        repr=False,
+    )
+    pool_size: int = env(
+        "DATABASE_POOL_SIZE", 10, "Connections that one process opens at most.", ge=1, le=1000
+    )
+    pooler: Literal["none", "transaction"] = env(
+        "DATABASE_POOLER",
+        "none",
+        "Whether DATABASE_URL leads to a pooler that hands out connections by transaction.",
+    )
+
+    @property
+    def session_url(self) -> str | None:
+        """Where a connection keeps its session: LISTEN, migrations."""
+        return self.direct_url or self.url
+
+
+class Redis(Group):
+    """Valkey or Redis, which makes it fast and may be lost."""
+
+    url: RedisUrl | None = env(
+        "REDIS_URL",
+        None,
+        "Valkey or Redis to use. Unset, an embedded one is started in the data folder.",
+        repr=False,
+    )
+    cluster: Switch = env("REDIS_CLUSTER", "false", "Whether REDIS_URL is a node of a cluster.")
+    pool_size: int = env(
+        "REDIS_POOL_SIZE",
+        10,
+        "Connections for plain commands that one process opens at most, and as many that wait; one of each beside.",
+        ge=1,
+        le=1000,
+    )
+    min_idle: int = env(
+        "REDIS_MIN_IDLE_CONN",
+        5,
+        "Taken and not needed: one connection carries everybody's scripts.",
+        ge=0,
+        le=1000,
+    )
+    max_retries: int = env(
+        "REDIS_MAX_RETRIES",
+        3,
+        "Taken and not needed: what may be repeated is known to who asks.",
+        ge=0,
+        le=100,
+    )
+
+
+class Http(Group):
+    """The API and the metrics page."""
+
+    host: Text = env("HTTP_HOST", "127.0.0.1", "Address to listen on. `0.0.0.0` opens it to the network.")
+    port: Port = env("HTTP_PORT", 8080, "Port of the API.")
+    metrics_port: Port = env("METRICS_PORT", 9090, "Port of `/metrics` alone. The API's port serves it too.")
+    public_base_url: HttpUrl | None = env(
+        "PUBLIC_BASE_URL",
+        None,
+        "Where carriers reach the API; every callback URL begins with it. Unset, the address listened on.",
+    )
+    trusted_proxies: Networks = env(
+        "TRUSTED_PROXIES",
+        "",
+        "Whose `X-Forwarded-Host` and `X-Forwarded-Proto` are believed. PUBLIC_BASE_URL, if set, wins over both.",
+    )
+    read_timeout_s: Seconds = env("HTTP_READ_TIMEOUT", "5s", "How long a request may take to arrive.")
+    write_timeout_s: Seconds = env(
+        "HTTP_WRITE_TIMEOUT", "10s", "How long a client may take for each piece of a streamed answer."
+    )
+    shutdown_timeout_s: Seconds = env(
+        "HTTP_SHUTDOWN_TIMEOUT",
+        "30s",
+        "How long a stopping process waits for open requests and for its own work.",
+    )
+    max_body_bytes: int = env(
+        "HTTP_MAX_BODY_BYTES",
+        1_048_576,
+        "The largest request body, uploads aside.",
+        ge=1024,
+        le=1_073_741_824,
+    )
+
+
+class Log(Group):
+    level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lower)] = env(
+        "LOG_LEVEL", "info", "Lines below this level are dropped."
+    )
+    format: Annotated[Literal["auto", "json", "console"], BeforeValidator(lower)] = env(
+        "LOG_FORMAT", "auto", "How lines look. `auto` is `console` in a terminal and `json` elsewhere."
+    )
+
+
+class Leader(Group):
+    """The lease under which one process of many does what only one may do."""
+
+    enabled: Switch = env(
+        "LEADER_ELECTION_ENABLED", "true", "Without election this process leads. Only for a single process."
+    )
+    duration_s: Seconds = env("LEADER_ELECTION_DURATION", "15s", "How long a lease holds without renewal.")
+    renew_deadline_s: Seconds = env(
+        "LEADER_ELECTION_RENEW_DEADLINE", "10s", "A leader that could not renew for this long stops leading."
+    )
+    retry_period_s: Seconds = env(
+        "LEADER_ELECTION_RETRY_PERIOD", "2s", "Time between two tries to take or renew."
+    )
+
+
+class Spans(Group):
+    endpoint: HttpUrl | None = env(
+        "OTEL_EXPORTER_OTLP_ENDPOINT", None, "Where spans are sent by OTLP over HTTP. Unset, there are none."
+    )

@@ -1,0 +1,95 @@
+"""Settings of the router: pods, tiers, leases."""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from trunkline.settings.field import Group, env
+from trunkline.settings.tiers import Tiers, parse_tiers
+from trunkline.settings.values import (
+    Allowed,
+    Folder,
+    HttpUrl,
+    Port,
+    Seconds,
+    SocketUrl,
+    Switch,
+    Text,
+    TierText,
+    lower,
+    parse_duration_s,
+)
+
+
+class Router(Group):
+    """Handing calls to pods."""
+
+    key_prefix: Text = env(
+        "ROUTER_KEY_PREFIX",
+        "voice",
+        "First part of the router's keys. On a cluster it becomes the hash tag `{voice}`.",
+    )
+    agent_base_url: SocketUrl = env(
+        "VOICE_AGENT_BASE_URL", "wss://localhost:8081", "Base of the pods' WebSocket URLs."
+    )
+    heartbeat_ttl_s: Seconds = env(
+        "VOICE_AGENT_HEARTBEAT_TTL", "90s", "A pod that was not heard of for this long counts as gone."
+    )
+    tier_config: TierText = env(
+        "TIER_CONFIG",
+        "{}",
+        "Tiers of pods, as JSON. `{}`: one pod gold, one basic for three calls at once, the others standard.",
+    )
+    cleanup_interval_s: Seconds = env(
+        "CLEANUP_INTERVAL", "30s", "How often pods that fell out of their pool are looked for."
+    )
+    lease_ttl_s: Seconds = env("LEASE_TTL", "24h", "The longest that a call keeps its pod.")
+    draining_ttl_s: Seconds = env("DRAINING_TTL", "6m", "An operator's drain ends by itself after this.")
+    reconcile_interval_s: Seconds = env(
+        "RECONCILE_INTERVAL",
+        "60s",
+        "How often pools, tiers and merchants' tiers are compared with the truth.",
+    )
+    hold_max_s: Annotated[
+        float,
+        BeforeValidator(parse_duration_s),
+        Field(ge=0, le=3600),
+        Allowed("a duration up to `1h`; `0` for none"),
+    ] = env(
+        "ROUTER_HOLD_MAX", "0", "How long a call may wait for a pod. `0`: it hears at once that all are busy."
+    )
+    is_open: Switch = env(
+        "ROUTER_API_OPEN",
+        "false",
+        "Ask for no key at the router's own endpoints. Only where nobody else reaches them.",
+    )
+    pod_source: Annotated[Literal["heartbeat", "kubernetes"], BeforeValidator(lower)] = env(
+        "POD_SOURCE", "heartbeat", "Who says which pods there are: they themselves, or the cluster."
+    )
+    namespace: Text = env("NAMESPACE", "default", "The namespace whose pods are watched.")
+    label_selector: Text = env("POD_LABEL_SELECTOR", "app=voice-agent", "Which pods of it are agents.")
+    cluster_url: HttpUrl | None = env(
+        "KUBERNETES_API_URL", None, "Where the cluster's API server is. Unset, where the cluster says it is."
+    )
+    cluster_host: Text | None = env("KUBERNETES_SERVICE_HOST", None, "Set by the cluster in every pod.")
+    cluster_port: Port = env("KUBERNETES_SERVICE_PORT", 443, "Set by the cluster in every pod.")
+    cluster_token_file: Folder = env(
+        "KUBERNETES_TOKEN_FILE",
+        "/var/run/secrets/kubernetes.io/serviceaccount/token",
+        "What this process proves itself with to the API server.",
+    )
+    cluster_ca_file: Folder = env(
+        "KUBERNETES_CA_FILE",
+        "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt",
+        "What the API server proves itself with.",
+    )
+    lease_namespace: Text | None = env(
+        "LEADER_ELECTION_NAMESPACE", None, "Where the manager's Lease is. Unset, in NAMESPACE."
+    )
+    lease_name: Text = env(
+        "LEADER_ELECTION_LOCK_NAME", "smart-router-leader", "Name of the manager's Lease on a cluster."
+    )
+
+    @property
+    def tiers(self) -> Tiers:
+        return parse_tiers(self.tier_config)

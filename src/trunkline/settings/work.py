@@ -1,0 +1,127 @@
+"""Settings of the work around calls: jobs, mailboxes, reminders, control."""
+
+from typing import Literal
+
+from trunkline.settings.field import Group, env
+from trunkline.settings.values import (
+    Modules,
+    Seconds,
+    SecretUrl,
+    Switch,
+    Text,
+)
+
+
+class Jobs(Group):
+    """Durable work after a commit."""
+
+    concurrency: int = env("JOB_CONCURRENCY", 100, "Jobs that one process runs at a time.", ge=1, le=10_000)
+    lease_s: Seconds = env(
+        "JOB_LEASE", "15s", "A worker that was not heard of for this long loses its jobs to others."
+    )
+    renew_s: Seconds = env("JOB_LEASE_RENEW_INTERVAL", "5s", "How often a worker renews its leases.")
+    probe_s: Seconds = env(
+        "JOB_PROBE_INTERVAL",
+        "1s",
+        "How often a worker looks at everything, so how long a lost notification costs.",
+    )
+    poll_s: Seconds = env(
+        "JOB_POLL_INTERVAL",
+        "30s",
+        "How often it does so at least, when the outbox is so full of dead rows that looking is dear.",
+    )
+    notify: Switch = env(
+        "JOB_NOTIFY_ENABLED", "true", "Without notifications jobs are found by probes and timers alone."
+    )
+    history_s: Seconds = env("JOB_HISTORY_RETENTION", "168h", "How long finished jobs are remembered.")
+    dead_s: Seconds = env("JOB_DEAD_RETENTION", "720h", "How long dead letters wait for a replay.")
+    modules: Modules = env(
+        "JOB_MODULES",
+        "",
+        "Modules that declare job types and recurring jobs of your own, imported at the start.",
+    )
+    enricher: Text | None = env(
+        "CALL_ENRICHER",
+        None,
+        "What is made of calls that agents report on or carriers recorded: `fetch` keeps recording and transcript, "
+        "`package.module:factory` names an enricher of yours. Unset, nothing.",
+    )
+    enrichment_s: Seconds | None = env(
+        "ENRICHMENT_RETENTION",
+        None,
+        "How long what was found out about calls is kept: recordings, transcripts, data. Unset, as long as the calls.",
+    )
+    allow_insecure_webhooks: Switch = env(
+        "WEBHOOK_ALLOW_INSECURE",
+        "false",
+        "For development only: webhooks to plain HTTP and to addresses that are not public.",
+    )
+
+
+class Mailboxes(Group):
+    """Folding the events of calls, and how long the events of every mailbox are kept."""
+
+    concurrency: int = env(
+        "MAILBOX_CONCURRENCY",
+        2,
+        "Batches of calls that one process folds at a time. Each holds a connection while it writes.",
+        ge=1,
+        le=100,
+    )
+    lease_s: Seconds = env(
+        "MAILBOX_LEASE",
+        "15s",
+        "A worker that was not heard of for this long loses its mailboxes to others. Renewed three times in it.",
+    )
+    failures_max: int = env(
+        "MAILBOX_FAILURES_MAX", 10, "After so many failures in a row a mailbox is dead.", ge=1, le=1000
+    )
+    keep_s: Seconds = env(
+        "MAILBOX_RETENTION",
+        "168h",
+        "How long processed events are kept. A repeated event is recognised for as long.",
+    )
+
+
+class Reminders(Group):
+    """Making the occurrences of reminders, and how often each is tried."""
+
+    poll_s: Seconds = env(
+        "SCHEDULER_POLL_INTERVAL_SECONDS", "60s", "How often to look for reminders that are due."
+    )
+    batch_max: int = env(
+        "SCHEDULER_BATCH_SIZE",
+        10,
+        "Reminders that one look takes at most. A full one is repeated at once.",
+        ge=1,
+        le=1000,
+    )
+    retry_base_s: Seconds = env(
+        "RETRY_BASE_DELAY_SECONDS",
+        "60s",
+        "How long any lead waits after its first failed attempt, doubled after each further one, unless a policy says "
+        "otherwise. `1s` to `24h`.",
+        ge=1,
+        le=86_400,
+    )
+    attempts_max: int = env(
+        "RETRY_MAX_ATTEMPTS", 3, "Attempts of an occurrence, unless its reminder says otherwise.", ge=1, le=20
+    )
+
+
+class Control(Group):
+    """What steers the platform while it runs."""
+
+    restore_guard: Literal["strict", "witness"] = env(
+        "RESTORE_GUARD",
+        "witness",
+        "When nobody remembers how far Postgres had come: `strict` starts with the kill switch on, `witness` goes on.",
+    )
+    flag_provider: Text | None = env(
+        "FEATURE_FLAG_PROVIDER",
+        None,
+        "`package.module:factory` of an OpenFeature provider. Unset, flags are those of the API.",
+    )
+    alarm_webhook_url: SecretUrl | None = env(
+        "ALARM_WEBHOOK_URL", None, "Where to tell that an alarm was raised or cleared. Unset, nowhere."
+    )
