@@ -6,6 +6,7 @@ from uuid import UUID
 import msgspec
 
 from trunkline.bus.connection import Bus
+from trunkline.bus.pipe import Word
 from trunkline.bus.scripts import script
 from trunkline.model import Flow, Holder, NumberLimit
 from trunkline.value import Value
@@ -39,13 +40,13 @@ async def configure(bus: Bus, wanted: Configuration) -> int:
         "caps": {subject: str(cap) for subject, cap in wanted.caps.items()},
         "stops": dict(wanted.stops),
     }
-    args: list[str | int | bytes] = [bus.memory, bus.epoch, msgspec.json.encode(body)]
+    args: list[Word] = [bus.memory, bus.known, msgspec.json.encode(body)]
     return int(await bus.run(_CONFIGURE, [bus.keys.epoch, bus.keys.bell], args))
 
 
 async def hold(bus: Bus, holders: Iterable[Holder]) -> int:
     """Write the true holders of channels; returns how many were wrong or missing."""
-    args: list[str | int] = [bus.memory, bus.epoch]
+    args: list[Word] = [bus.memory, bus.known]
     for holder in holders:
         args += (str(holder.attempt_id), str(holder.number_id), holder.channel_no)
         args += (str(holder.lead_id or ""), str(holder.flow or ""), 0)
@@ -56,7 +57,7 @@ async def hold(bus: Bus, holders: Iterable[Holder]) -> int:
 
 async def release(bus: Bus, attempt_ids: Iterable[UUID]) -> int:
     """Free the channels of these attempts; twice frees once."""
-    args: list[str | int] = [bus.memory, bus.epoch, *map(str, attempt_ids)]
+    args: list[Word] = [bus.memory, bus.known, *map(str, attempt_ids)]
     if len(args) == 2:
         return 0
     return int(await bus.run(_RELEASE, [bus.keys.epoch, bus.keys.bell], args))

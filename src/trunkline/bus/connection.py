@@ -18,8 +18,8 @@ from redis.exceptions import RedisError, ResponseError
 
 from trunkline.bus.keys import Keys
 from trunkline.bus.line import Client, Lines
-from trunkline.bus.packing import PACKING
-from trunkline.bus.pipe import Pipe, Value
+from trunkline.bus.packing import PACKING, Life
+from trunkline.bus.pipe import Pipe, Word
 from trunkline.bus.scripts import Script
 from trunkline.errors import BusUnavailable, MemoryLost
 from trunkline.telemetry import metrics
@@ -52,7 +52,12 @@ class Bus:
     def memory(self) -> str:
         return self.keys.memory(self.epoch)
 
-    async def run(self, lua: Script, keys: Sequence[str], args: Sequence[Value] = ()) -> Any:
+    @property
+    def known(self) -> Life:
+        """The memory that this process knows, by its number and the life of the server: what scripts check first."""
+        return Life(f"{self.epoch}@")
+
+    async def run(self, lua: Script, keys: Sequence[str], args: Sequence[Word] = ()) -> Any:
         """Run a script once. Every failure to get its answer is `BusUnavailable`."""
         started = time.perf_counter()
         try:
@@ -74,7 +79,7 @@ class Bus:
         except (RedisError, OSError) as error:
             raise BusUnavailable(f"Valkey did not answer: {_words(error)}") from error
 
-    async def wait(self, *command: Value) -> Any:
+    async def wait(self, *command: Word) -> Any:
         """A command that waits at the server, for at most `BLOCK_MAX_S`. Its reply is as it came over the wire."""
         return await self.read(self._waits.ask(*command))
 

@@ -9,7 +9,7 @@ from typing import Any
 from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import ResponseError
 
-from trunkline.bus.packing import LIFE, Command
+from trunkline.bus.packing import Command, told
 
 Client = Redis | RedisCluster
 
@@ -40,7 +40,7 @@ class Lines:
 
     async def _exchange_in_cluster(self, client: RedisCluster, commands: Sequence[Command]) -> list[Any]:
         """By way of the client, which knows the nodes and not the lives of those behind its connections."""
-        commands = [["" if word is LIFE else word for word in command] for command in commands]
+        commands = list(told(commands, ""))
         if len(commands) == 1:
             try:
                 return [await client.execute_command(*commands[0])]

@@ -24,9 +24,17 @@ Command = Iterable[Any]
 
 
 class Life:
-    """Stands in a command for the life of the server, its run id. A connection never outlives the process at its other
-    end, so what was read when it was opened holds for every command on it. A script that reads it itself (INFO) is a
-    sixth dearer."""
+    """Stands in a command for the life of the server, its run id, behind a word of its own. A connection never outlives
+    the process at its other end, so what was read when it was opened holds for every command on it. A script that reads
+    it itself (INFO) is a sixth dearer."""
+
+    __slots__ = ("_word",)
+
+    def __init__(self, word: str = ""):
+        self._word = word
+
+    def of(self, run_id: str) -> str:
+        return self._word + run_id
 
 
 LIFE = Life()
@@ -69,8 +77,12 @@ class Packing(AbstractConnection):
         return self._writer
 
     def _told(self, commands: Sequence[Command]) -> Iterable[Command]:
-        for command in commands:
-            yield [self._life if word is LIFE else word for word in command]
+        return told(commands, self._life or "")
+
+
+def told(commands: Iterable[Command], run_id: str) -> Iterable[Command]:
+    for command in commands:
+        yield [word.of(run_id) if type(word) is Life else word for word in command]
 
 
 class PackingConnection(Packing, Connection):

@@ -16,7 +16,7 @@ from trunkline.bus.line import Client, Lines
 from trunkline.bus.packing import Command, Life
 from trunkline.bus.scripts import Script
 
-Value = str | bytes | int | float | Life
+Word = str | bytes | int | float | Life
 
 # Bounds the time for which one batch keeps the server busy to a few ms.
 BATCH_MAX = 100
@@ -26,7 +26,7 @@ BATCH_MAX = 100
 class _Call:
     script: Script
     keys: Sequence[str]
-    args: Sequence[Value]
+    args: Sequence[Word]
     reply: "asyncio.Future[Any]"
 
 
@@ -36,7 +36,7 @@ class Pipe:
         self._waiting: list[_Call] = []
         self._sender: asyncio.Task[None] | None = None
 
-    async def run(self, script: Script, keys: Sequence[str], args: Sequence[Value]) -> Any:
+    async def run(self, script: Script, keys: Sequence[str], args: Sequence[Word]) -> Any:
         call = _Call(script, keys, args, asyncio.get_running_loop().create_future())
         self._waiting.append(call)
         if self._sender is None or self._sender.done():

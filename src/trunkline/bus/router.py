@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trunkline.bus.packing import LIFE
-from trunkline.bus.pipe import Value
+from trunkline.bus.pipe import Word
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.bus.scripts import Script, script
 
@@ -19,7 +19,7 @@ _ASK = "?"
 class Runner(Protocol):
     """The part of `Bus` that scripts need."""
 
-    async def run(self, lua: Script, keys: Sequence[str], args: Sequence[Value] = ()) -> Any: ...
+    async def run(self, lua: Script, keys: Sequence[str], args: Sequence[Word] = ()) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class TierWanted:
     """Valkey does not know the pod: ask Postgres for its tier, and tell. Nothing of the pod was written."""
 
 
-async def run(bus: Runner, keys: RouterKeys, lua: Script, *args: Value) -> Any:
+async def run(bus: Runner, keys: RouterKeys, lua: Script, *args: Word) -> Any:
     """Every script of the router has one declared key, of the slot that all of its keys are in."""
     return await bus.run(lua, [keys.epoch], [keys.base, LIFE, *args])
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trunkline.bus.pipe import Value
+from trunkline.bus.pipe import Word
 from trunkline.bus.router import Runner, run
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.bus.scripts import Script, script
@@ -224,7 +224,7 @@ class Term:
         _, *flat = await self._write(_MERCHANTS, *(part for each in truth.items() for part in each))
         return {flat[i]: flat[i + 1] for i in range(0, len(flat), 2)}
 
-    async def _write(self, lua: Script, *args: Value) -> list[Any]:
+    async def _write(self, lua: Script, *args: Word) -> list[Any]:
         reply = await run(self._bus, self._keys, lua, self.epoch, self.number, *args)
         values = reply if isinstance(reply, list) else [reply]
         if values[0] in (0, -1) and not (lua is _RECOVER and values[0] == 0):

@@ -7,6 +7,7 @@ from enum import StrEnum
 from uuid import UUID
 
 from trunkline.bus.connection import Bus
+from trunkline.bus.pipe import Word
 from trunkline.bus.scripts import script
 from trunkline.model import Entry, Flow, Grant
 from trunkline.value import Value
@@ -64,7 +65,7 @@ async def add(
     bus: Bus, entries: Iterable[Entry], *, clock_offset_ms: int | None = None, cap: int = FLOW_CAP
 ) -> int:
     """Schedule those that are due within the horizon; returns how many were new to Valkey or moved."""
-    args: list[str | int] = [bus.memory, bus.epoch, _offset(clock_offset_ms), cap, int(HORIZON_S * 1000)]
+    args: list[Word] = [bus.memory, bus.known, _offset(clock_offset_ms), cap, int(HORIZON_S * 1000)]
     head = len(args)
     for entry in entries:
         args += _record(entry)
@@ -94,7 +95,7 @@ def _offset(ms: int | None) -> int | str:
 
 async def match(bus: Bus, attempt_ids: Sequence[UUID | str], *, clock_offset_ms: int) -> Match:
     """Pair due leads with free channels, one attempt id for each."""
-    args: list[str | int] = [bus.memory, bus.epoch, clock_offset_ms, BECOME_DUE_MAX, *map(str, attempt_ids)]
+    args: list[Word] = [bus.memory, bus.known, clock_offset_ms, BECOME_DUE_MAX, *map(str, attempt_ids)]
     next_ms, grants, closed = await bus.run(_MATCH, [bus.keys.epoch], args)
     return Match(
         tuple(_grant(grants[i : i + 7]) for i in range(0, len(grants), 7)),
@@ -110,7 +111,7 @@ def _grant(fields: Sequence[str]) -> Grant:
 
 async def give_back(bus: Bus, unused: Iterable[GiveBack], *, clock_offset_ms: int | None = None) -> int:
     """Free the channels of unused grants and do with their leads what each says."""
-    args: list[str | int] = [bus.memory, bus.epoch, _offset(clock_offset_ms)]
+    args: list[Word] = [bus.memory, bus.known, _offset(clock_offset_ms)]
     head = len(args)
     for grant in unused:
         subject = str(grant.behind or "") or (ANY_RELEASE if grant.until_a_release else "")

@@ -21,6 +21,9 @@ from trunkline.telemetry import configure_logging, configure_spans, get_logger
 
 log = get_logger(__name__)
 
+# New objects between two looks of the collector for cycles.
+COLLECTED_AT = 10_000
+
 
 def run(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     """Run until the work is done or a signal asks to stop. A second signal ends the process at once."""
@@ -66,9 +69,11 @@ async def embedded_platform(settings: Settings, **overrides: object) -> AsyncIte
 
 def keep_what_stays() -> None:
     """What a process is made of lives as long as it does. Left to the collector, it is looked through every few seconds
-    under load, and everything stands still for 100 ms meanwhile."""
+    under load, and everything stands still for 100 ms meanwhile. What a call makes is gone with the call, nearly all of
+    it without a cycle: to look for cycles after every 700 new objects is a fiftieth of the CPU time."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(COLLECTED_AT, 10, 10)
 
 
 async def _watch(engines: Engines) -> None:

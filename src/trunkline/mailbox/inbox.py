@@ -39,8 +39,8 @@ class InboxLimits:
     batch_max: int = 500
     # Batches that are written at once. The second is begun while Postgres works on the first.
     writers_max: int = 2
-    # How long an append waits at most for company, so that a fast machine does not commit a few at a time: it then needs
-    # half as many transactions for a call (measured at 200 calls a second). One that comes alone does not wait at all.
+    # How long an append waits at most for company, so that a fast machine does not commit a few at a time: it then
+    # takes half as many transactions (measured at 200 calls a second). One that comes alone does not wait at all.
     linger_s: float = 0.005
     # So many are company enough, unless more came together lately.
     crowd: int = 16

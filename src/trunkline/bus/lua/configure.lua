@@ -3,7 +3,7 @@
 -- maximum takes effect as calls end. What is stopped is not popped and put back; it is not matched.
 --
 -- KEYS[1] epoch  KEYS[2] bell
--- ARGV[1] key prefix  ARGV[2] epoch number
+-- ARGV[1] key prefix  ARGV[2] epoch (number@run id)
 -- ARGV[3] JSON: {"numbers": {id: "pool|max|region|account"}, "weights": {merchant: "n"}, "caps": {"m/…" or "c/…/…": "n"},
 --               "stops": {"all", "r/…", "m/…", "c/…": "reason"}}
 -- -> the number of values that changed

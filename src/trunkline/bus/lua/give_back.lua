@@ -10,7 +10,7 @@
 -- A grant that is no longer held changes nothing: somebody gave it back already.
 --
 -- KEYS[1] epoch  KEYS[2] bell
--- ARGV[1] key prefix  ARGV[2] epoch number  ARGV[3] offset of Postgres' clock in ms ('': as known here)
+-- ARGV[1] key prefix  ARGV[2] epoch (number@run id)  ARGV[3] offset of Postgres' clock in ms ('': as known here)
 -- ARGV[4..] records of four: attempt, what, until in ms (0: now; below: so many from now), subject (the attempt it is
 -- behind, `any` for the end of any call, or '')
 -- -> the number of grants that were given back

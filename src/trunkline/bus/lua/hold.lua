@@ -4,7 +4,7 @@
 -- lead waits again: the intent of its grant is refused, because the channel is not free.
 --
 -- KEYS[1] epoch
--- ARGV[1] key prefix  ARGV[2] epoch number
+-- ARGV[1] key prefix  ARGV[2] epoch (number@run id)
 -- ARGV[3..] records of six: attempt, number, channel, lead ('' for an inbound call), flow (''), version
 -- -> the number of holders that were written
 local base = ARGV[1]

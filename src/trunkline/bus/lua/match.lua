@@ -3,7 +3,7 @@
 -- backlog of a million costs nothing. Fair between flows; every part of the work is bounded.
 --
 -- KEYS[1] epoch
--- ARGV[1] key prefix  ARGV[2] epoch number  ARGV[3] offset of Postgres' clock in ms: Postgres decides what is due
+-- ARGV[1] key prefix  ARGV[2] epoch (number@run id)  ARGV[3] offset of Postgres' clock in ms: Postgres decides what is due
 -- ARGV[4] the most leads that become due in this run  ARGV[5..] attempt ids; their count is the most that is granted
 -- -> {ms until something happens by itself (-1: nothing will; 0: ask again at once),
 --     grants: attempt, lead, version, number, channel, due, granted at, …; leads whose window closed: lead, version, …}

@@ -4,7 +4,7 @@
 -- what any call may leave: a pod.
 --
 -- KEYS[1] epoch  KEYS[2] bell
--- ARGV[1] key prefix  ARGV[2] epoch number  ARGV[3..] attempt ids
+-- ARGV[1] key prefix  ARGV[2] epoch (number@run id)  ARGV[3..] attempt ids
 -- -> the number of channels that were freed
 local base = ARGV[1]
 -- @include epoch

@@ -5,7 +5,7 @@
 -- due beyond the horizon stays in Postgres too: here it would only take the room of what is due. The loader brings it.
 --
 -- KEYS[1] epoch  KEYS[2] bell
--- ARGV[1] key prefix  ARGV[2] epoch number  ARGV[3] offset of Postgres' clock in ms ('': as known here)  ARGV[4] cap
+-- ARGV[1] key prefix  ARGV[2] epoch (number@run id)  ARGV[3] offset of Postgres' clock in ms ('': as known here)  ARGV[4] cap
 -- ARGV[5] horizon in ms
 -- ARGV[6..] records of nine: lead, version, flow, priority, due, closes (0: never), next pool (''), move after in ms,
 -- region ('')
