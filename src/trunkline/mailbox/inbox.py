@@ -42,10 +42,10 @@ class InboxLimits:
     # How long an append waits at most for company, so that a fast machine does not commit a few at a time: it then
     # takes half as many transactions (measured at 200 calls a second). One that comes alone does not wait at all.
     linger_s: float = 0.005
-    # So many are company enough, unless more came together lately.
-    crowd: int = 16
-    # How much of the company of an earlier batch is still expected after a smaller one: after a burst of fifty some ten
-    # wait in vain.
+    # So many are company enough.
+    crowd: int = 8
+    # How much of the company of an earlier batch still counts after a smaller one: after a burst of fifty some ten more
+    # wait, before one that comes alone is taken for alone.
     memory: float = 0.7
     # Beyond this many the store is not keeping up, and callers had better know.
     waiting_max: int = 20_000
@@ -79,7 +79,7 @@ class Inbox:
         # Each that is at work, and the mailboxes that it writes to.
         self._writers: dict[asyncio.Future[None], set[tuple[str, str]]] = {}
         self._lingering: asyncio.TimerHandle | None = None
-        # As many came together lately. Fewer than these wait a moment for the others.
+        # As many came together lately. Below two, whoever comes is alone.
         self._company = 1.0
         self._is_closed = False
 
@@ -159,8 +159,7 @@ class Inbox:
             self._lingering = loop.call_later(self._limits.linger_s, self._start_writer)
 
     def _is_crowd(self) -> bool:
-        expected = min(max(self._limits.crowd, int(self._company)), self._limits.batch_max)
-        return self._is_closed or len(self._waiting) >= expected
+        return self._is_closed or len(self._waiting) >= min(self._limits.crowd, self._limits.batch_max)
 
     def _start_writer(self) -> None:
         if self._lingering is not None:
