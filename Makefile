@@ -16,7 +16,7 @@ export UV_SYSTEM_CERTS ?= true
 VENV := .venv
 BIN := $(VENV)/bin
 # Asked only when the environment is made.
-PYTHON ?= $(shell tools/pick-python)
+PYTHON ?= $(shell sh tools/pick-python)
 ARGS ?=
 ONLY ?=
 UV_COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate

@@ -27,6 +27,10 @@ class Value(Struct, frozen=True):
         shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in _shown(type(self)))
         return f"{type(self).__name__}({shown})"
 
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """As `__repr__`: a struct has one of its own, which shows everything."""
+        return [(name, getattr(self, name)) for name in _shown(type(self))]
+
 
 @cache
 def _shown(kind: type[Value]) -> tuple[str, ...]:

@@ -650,6 +650,18 @@ async def test_memory_of_another_life_is_refused(bus: Bus) -> None:
     assert await epoch.read(bus) == 0
 
 
+async def test_a_life_that_is_not_believed_is_asked_for_again(bus: Bus) -> None:
+    """Somebody between us and the server may have kept our connection while the server began another life."""
+    await match(bus)
+    for line in bus._pipe._lines._kept:
+        line._life = "an earlier one"
+    if bus._pipe._lines._kept:  # in a cluster scripts ask themselves
+        with pytest.raises(MemoryLost):
+            await match(bus)
+    await epoch.ensure(bus)
+    await match(bus)
+
+
 async def test_of_two_rebuilds_the_newer_wins(bus: Bus) -> None:
     await bus.client.delete(bus.keys.epoch)
     older = await epoch.begin(bus, 7)

@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from trunkline.control.continuity import Mark
+from trunkline.dispatch import gates_limits
 from trunkline.dispatch.gates import Case
 from trunkline.dispatch.gates_limits import questions
 from trunkline.dispatch.intent import Intents, slow_account
@@ -386,3 +387,20 @@ async def test_a_campaign_that_is_held_back_is_not_dialled_whatever_the_process_
     assert [intent.lead_id for intent in intents.committed] == [free]
     (refusal,) = intents.refused
     assert refusal.reason == R.PAUSED
+
+
+async def test_a_lead_that_cannot_be_asked_about_holds_nobody_up(
+    dialing: Dialing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = gates_limits._person_questions
+
+    def ask(case: Case) -> object:
+        if case.lead.phone == "+12125550001":
+            raise ValueError("a bug")
+        return asked(case)
+
+    monkeypatch.setattr(gates_limits, "_person_questions", ask)
+    poison, sound = await dialing.lead("+12125550001"), await dialing.lead("+12125550002")
+    intents = await dialing.intend(dialing.grant(poison), dialing.grant(sound))
+    assert [intent.lead_id for intent in intents.committed] == [sound]
+    assert [(each.grant.lead_id, each.reason) for each in intents.refused] == [(poison, RefusalReason.ERROR)]

@@ -4,6 +4,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from rich.pretty import pretty_repr
 
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
 from trunkline.telephony.carrier import CallOrder
@@ -21,6 +22,7 @@ HELLO = Greeting("hello", "+14155550123", note="at home")
 
 def test_a_value_shows_what_is_not_private() -> None:
     assert repr(HELLO) == "Greeting(text='hello')"
+    assert pretty_repr(HELLO) == "Greeting(text='hello')"
 
 
 def test_a_value_is_known_by_its_fields() -> None:

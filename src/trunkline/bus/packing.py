@@ -54,13 +54,16 @@ class Packing(AbstractConnection):
             async with asyncio.timeout(self.socket_timeout):
                 writer = await self._connected()
                 writer.write(_packed(self._told(commands)))
-                return [await self._read_response_from_parser() for _ in commands]
+                replies = [await self._read_response_from_parser() for _ in commands]
         except TimeoutError:
             await self.disconnect(nowait=True)
             raise NoAnswer(f"no answer within {self.socket_timeout:g} s") from None
         except BaseException:
             await self.disconnect(nowait=True)
             raise
+        if any(isinstance(reply, Exception) and str(reply).startswith("EPOCH") for reply in replies):
+            self._life = None  # ask again: it may be another one
+        return replies
 
     async def _connected(self) -> asyncio.StreamWriter:
         """Connect if it is not, or was closed by the server meanwhile, or has something that nobody asked for."""

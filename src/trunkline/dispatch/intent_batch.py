@@ -31,7 +31,7 @@ from trunkline.states import LeadStatus
 from trunkline.store import dispatch, limits
 from trunkline.store.database import Connection
 from trunkline.store.dispatch import Explanation, LockedLead, Move, NewAttempt, NewDecision, Owners, Writing
-from trunkline.store.limits import Counts
+from trunkline.store.limits import Counts, Questions
 from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
@@ -126,7 +126,7 @@ class IntentBatch:
             for grant in grants
         ]
         keys = _lock_keys(name for case in cases for name in self._names(case))
-        numbers, counts = await limits.lock_and_count(tx, keys, questions(cases))
+        numbers, counts = await limits.lock_and_count(tx, keys, self._questions(cases))
         self._cases = [
             Case(case.grant, case.lead, numbers.get(case.grant.number_id), case.policy) for case in cases
         ]
@@ -143,13 +143,29 @@ class IntentBatch:
             yield "pods", ""
         yield "account", f"{lead.carrier}/{lead.account}"
 
+    def _questions(self, cases: Sequence[Case]) -> Questions:
+        """One that cannot even be asked about is refused, and holds nobody up."""
+        try:
+            return questions(cases)
+        except Exception:
+            return questions(filter(self._is_askable, cases))
+
+    def _is_askable(self, case: Case) -> bool:
+        try:
+            questions([case])
+        except Exception as error:
+            self._answers[case.grant.attempt_id] = _failed(case, error)
+            return False
+        return True
+
     def _judge(self) -> None:
         for case in self._cases:
+            if case.grant.attempt_id in self._answers:
+                continue
             try:
                 answer = judge(case, self._rules.stopped)
             except Exception as error:
-                log.error("gate.failed", lead_id=str(case.lead.id), error=str(error), exc_info=error)
-                answer = Answer(RefusalReason.ERROR, until=case.lead.now + ERROR_PAUSE, subject="gate")
+                answer = _failed(case, error)
             if answer:
                 self._answers[case.grant.attempt_id] = answer
 
@@ -233,6 +249,11 @@ def _lock_key(kind: str, subject: str) -> int:
 
 def _owner(lead: LockedLead) -> Owner:
     return Owner(lead.reseller_id, lead.merchant_id, lead.campaign_id)
+
+
+def _failed(case: Case, error: Exception) -> Answer:
+    log.error("gate.failed", lead_id=str(case.lead.id), error=str(error), exc_info=error)
+    return Answer(RefusalReason.ERROR, until=case.lead.now + ERROR_PAUSE, subject="gate")
 
 
 def _decision(lead: LockedLead, answer: Answer) -> NewDecision:

@@ -54,7 +54,8 @@ def read_form(body: bytes) -> Fields | None:
 
 
 def write_form(fields: Fields) -> bytes:
-    """As `urlencode`, in a third of the time: one pass for each value instead of a look at every character."""
+    """As `urlencode`, for names that need no quoting, in a third of the time: one pass for each value instead of a look
+    at every character."""
     return "&".join([f"{name}={_quoted(value)}" for name, value in fields]).encode()
 
 

@@ -9,7 +9,8 @@ ALTER FUNCTION mailbox_lock(text[], text[], int)
 
 -- As in migration 0003, which says what is claimed, why the events are read by a later statement, and why nobody waits
 -- for the disk. Mailboxes that were nudged are looked up by their keys: `coalesce` keeps the planner from the index of
--- what is claimable, which may have thousands. What is locked is changed at its place.
+-- what is claimable, which may have thousands. What is locked is changed at its place, and returned in that order: which
+-- ones are taken goes by age.
 CREATE OR REPLACE FUNCTION mailbox_claim(
     in_kind text, in_keys text[], in_limit int, in_worker text, in_lease_s float8, in_events_max int
 ) RETURNS TABLE (
