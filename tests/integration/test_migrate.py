@@ -6,8 +6,9 @@ import asyncpg
 import pytest
 
 from trunkline.errors import MigrationError, StoreUnavailable
+from trunkline.mailbox import application
 from trunkline.states import LIVE
-from trunkline.store import migrate
+from trunkline.store import mailboxes, migrate
 
 
 async def test_running_twice_applies_once(empty_database_url: str) -> None:
@@ -63,3 +64,16 @@ def migrate_states() -> set[str]:
     from trunkline.states import AttemptState
 
     return {state.value for state in AttemptState}
+
+
+async def test_an_application_of_mailboxes_has_all_that_mailboxes_ask_for(empty_database_url: str) -> None:
+    """It makes their part of the schema alone."""
+    await migrate.migrate(empty_database_url, only=application.SCHEMA)
+    asked = {name: sql for name, sql in vars(mailboxes).items() if isinstance(sql, str) and "--" in sql}
+    assert {"_APPEND", "_CLAIM", "_CLAIM_ONE", "_COMPLETE"} <= asked.keys()
+    connection = await asyncpg.connect(empty_database_url)
+    try:
+        for sql in asked.values():
+            await connection.prepare(sql)
+    finally:
+        await connection.close()

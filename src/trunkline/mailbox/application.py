@@ -37,7 +37,15 @@ from trunkline.store.mailboxes import Event, NewEvent, Receipt
 from trunkline.store.migrate import migrate
 
 # All that is about mailboxes alone.
-SCHEMA = frozenset({"0003_mailboxes", "0014_mailbox_append_one", "0031_mailbox_append_batch"})
+SCHEMA = frozenset(
+    {
+        "0003_mailboxes",
+        "0014_mailbox_append_one",
+        "0031_mailbox_append_batch",
+        "0032_mailbox_claim_one",
+        "0034_mailbox_by_index",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
