@@ -101,6 +101,7 @@ class CallFold:
         surfaced = [
             attempt
             for attempt in locked.values()
+            # Nothing else can have surfaced, and need not be folded twice.
             if attempt.is_newest
             and attempt.facts.state in late_facts.GIVEN_UP
             and late_facts.has_surfaced(attempt, fold(attempt.facts, facts[attempt.id]))

@@ -147,7 +147,7 @@ class IntentBatch:
         """One that cannot even be asked about is refused, and holds nobody up."""
         try:
             return questions(cases)
-        except Exception:
+        except Exception:  # whatever it is: it is met again, and logged, with the case that it is about
             return questions(filter(self._is_askable, cases))
 
     def _is_askable(self, case: Case) -> bool:

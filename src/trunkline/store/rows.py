@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 def pick(kind: type[T], row: asyncpg.Record) -> T:
     """`kind` is a dataclass or a struct: both name their fields for patterns, in order."""
-    names: tuple[str, ...] = kind.__match_args__  # type: ignore[attr-defined]
+    names: tuple[str, ...] = kind.__match_args__  # type: ignore[attr-defined]  # no type says that a class has it
     return kind(*[row[name] for name in names])
 
 
