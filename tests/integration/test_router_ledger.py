@@ -6,6 +6,11 @@ import pytest
 
 from trunkline.bus.router import WaitRule
 from trunkline.bus.router_manager import Unnamed
+from trunkline.router.config import RouterConfig
+from trunkline.router.journal_writer import JournalWriter
+from trunkline.router.pods import Heartbeat, Pods
+from trunkline.router.streams import StreamKeys
+from trunkline.settings.tiers import parse_tiers
 from trunkline.store import router as store
 from trunkline.testing.managed_router import Managed, open_managed
 
@@ -55,6 +60,70 @@ async def test_tiers_and_pods_that_differ_are_mended(managed: Managed) -> None:
         await store.remove_pods(conn, ["agent-1"])
     await managed.pass_by(61)
     assert await noted_tiers(managed) == right
+
+
+@pytest.mark.parametrize("step", ["note", "tidy"])
+@pytest.mark.parametrize("is_other_process", [False, True])
+async def test_a_pod_that_speaks_again_while_its_row_is_removed_has_a_row(
+    managed: Managed, step: str, is_other_process: bool
+) -> None:
+    """`note`: it was just removed for its silence. `tidy`: a leader before removed it and died before its note."""
+    await managed.pods(3)
+    journal = JournalWriter(managed.database) if is_other_process else managed.journal
+    assert await journal.tier_of("agent-2")
+    memory = managed.manager._memory
+    real = getattr(memory, step)
+
+    async def speak_again(*args: object) -> None:
+        setattr(memory, step, real)
+        await speak(managed, journal)
+        if is_other_process:
+            await journal.write()
+        await real(*args)
+
+    setattr(memory, step, speak_again)
+    if step == "note":
+        await fall_silent(managed, "agent-2")
+        await managed.pass_by(RouterConfig(tiers={}).expire_interval_s)
+    else:
+        await managed.manager._term.remove("agent-2")  # type: ignore[union-attr]
+        await managed.pass_by(61)
+
+    assert getattr(memory, step) is not speak_again
+    await journal.write()
+    assert "agent-2" in await noted_tiers(managed)
+    assert await managed.world.tier_of("agent-2")
+
+
+async def test_a_pod_that_read_its_row_before_that_was_removed_has_a_row(managed: Managed) -> None:
+    await managed.pods(3)
+    await managed.manager._term.remove("agent-2")  # type: ignore[union-attr]
+
+    class SlowJournal(JournalWriter):
+        async def tier_of(self, pod: str, *, afresh: bool = False) -> str:
+            tier = await super().tier_of(pod, afresh=afresh)
+            await managed.pass_by(61)
+            assert "agent-2" not in await noted_tiers(managed)
+            return tier
+
+    journal = SlowJournal(managed.database)
+    await speak(managed, journal)
+    await journal.write()
+    assert "agent-2" in await noted_tiers(managed)
+
+
+async def speak(managed: Managed, journal: JournalWriter) -> None:
+    config = RouterConfig(tiers=parse_tiers("{}"))
+    secrets = StreamKeys.from_secrets(["a secret"])
+    pods = Pods(managed.world.bus, managed.world.keys, secrets, config, journal)
+    await pods.heartbeat(Heartbeat("agent-2", "boot-2", 1, "10.0.0.1", 8080))
+
+
+async def fall_silent(managed: Managed, pod: str) -> None:
+    client, keys = managed.world.client, managed.world.keys
+    await client.zadd(keys.heartbeats, {pod: 1})
+    seconds, _ = await client.time()
+    await client.hset(keys.hearing, mapping={"since": 1, "ran": seconds * 1000})
 
 
 async def test_a_memory_that_is_being_deleted_is_not_taken_for_the_end_of_every_call(

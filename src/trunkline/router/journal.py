@@ -33,8 +33,9 @@ class Journal(Protocol):
 
     def over(self, note: Over) -> None: ...
 
-    def tier(self, pod: str, tier: str) -> None:
-        """The pod is in this tier now."""
+    def tier(self, pod: str, tier: str, *, is_new: bool = False) -> None:
+        """The pod is in this tier now. `is_new`: it has just come, and is noted though it may be known: a leader that
+        missed it until now may be removing what is written."""
         ...
 
     def learn(self, pod: str, tier: str) -> None:
@@ -54,7 +55,7 @@ class NoJournal:
 
     def over(self, note: Over) -> None: ...
 
-    def tier(self, pod: str, tier: str) -> None: ...
+    def tier(self, pod: str, tier: str, *, is_new: bool = False) -> None: ...
 
     def learn(self, pod: str, tier: str) -> None: ...
 

@@ -39,8 +39,8 @@ class JournalWriter(Loop):
     def over(self, note: Over) -> None:
         self._keep(self._over, note)
 
-    def tier(self, pod: str, tier: str) -> None:
-        if self._tiers.get(pod) == tier:
+    def tier(self, pod: str, tier: str, *, is_new: bool = False) -> None:
+        if self._tiers.get(pod) == tier and not is_new:
             return
         self._know(pod, tier)
         self._new_tiers[pod] = tier

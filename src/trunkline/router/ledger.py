@@ -71,9 +71,6 @@ class Ledger:
         if not still_leads():
             raise TermLost(f"term {term.number} ran out")
         await self._write(found, wrong)
-        if gone and len(await term.missing(gone)) < len(gone):
-            # One came back while its row was being removed.
-            return await self.mend(term, lease_ttl_s, still_leads)
         return replace(found, tiers=len(wrong))
 
     async def _unnoted(self, opened: dict[str, OpenAllocation]) -> list[OpenAllocation]:

@@ -6,6 +6,7 @@ calls still get pods: new ones come by heartbeat, and nobody is removed.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from trunkline.bus import router_manager
@@ -271,22 +272,29 @@ class PoolManager(Loop):
             log.warning("router.note_lost", error=str(error))
         for pod, tier in notes.tiers.items():
             self._journal.learn(pod, tier)
-        for pod in notes.gone:
+        if await self._is_back(term, notes.gone):
+            await self._mend_journal(term)
+
+    async def _is_back(self, term: Term, gone: Sequence[str]) -> bool:
+        """Whether one of them came while its row was removed, and what was noted of it with it. Whoever comes after
+        this look is noted after the removal."""
+        for pod in gone:
             self._journal.learn(pod, "")
+        return bool(gone) and len(await term.missing(gone)) < len(gone)
 
     def _still_leads(self, term: Term) -> bool:
         return self._leadership.term == term.number
 
     async def _mend_journal(self, term: Term) -> None:
-        lease_ttl_s = self._config.lease_ttl_s
+        mend = partial(self._ledger.mend, term, self._config.lease_ttl_s, partial(self._still_leads, term))
         try:
-            found = await self._ledger.mend(term, lease_ttl_s, lambda: self._still_leads(term))
+            found = await mend()
+            while await self._is_back(term, found.gone):
+                found = await mend()
             await self._memory.tidy()
         except UNAVAILABLE as error:
             log.warning("router.journal_unmended", error=str(error))
             return
-        for pod in found.gone:
-            self._journal.learn(pod, "")
         if len(found):
             over, gone = len(found.over) + len(found.orphaned), len(found.gone)
             log.info(

@@ -73,22 +73,25 @@ class Pods:
             settle_ms=round(self._config.settle_s * 1000),
             tiers=self._config.tiers_text,
         )
-        known = await self._register(said, rule)
+        known, is_new = await self._register(said, rule)
         crash_point("router.after_heartbeat")
         if known.tier:
-            self._journal.tier(beat.pod, known.tier)
+            self._journal.tier(beat.pod, known.tier, is_new=is_new)
         secrets = self._stream_keys.pod_secrets(beat.pod)
         return Heard(
             known.tier, known.draining, known.calls, known.max_concurrent, known.again_ms / 1000, secrets
         )
 
-    async def _register(self, said: Beat, rule: BeatRule) -> Registration:
+    async def _register(self, said: Beat, rule: BeatRule) -> tuple[Registration, bool]:
+        """What is known of the pod, and whether it was unknown before."""
         known = await bus_router.heartbeat(self._bus, self._keys, said, rule)
+        is_new = False
         while isinstance(known, TierWanted):
+            is_new = True
             # Afresh: another process may have moved the pod since this one last heard of it.
             rule = replace(rule, durable_tier=await self._journal.tier_of(said.pod, afresh=True))
             known = await bus_router.heartbeat(self._bus, self._keys, said, rule)
-        return known
+        return known, is_new
 
     async def drain(self, pod: str) -> Drained | None:
         """No new calls for `DRAINING_TTL`; the live ones go on."""
