@@ -2,6 +2,7 @@
 
 from trunkline.bus import connection
 from trunkline.bus.keys import Keys
+from trunkline.clock import SystemClock
 from trunkline.dispatch.offset import ClockOffset
 from trunkline.store import database as store_database
 
@@ -12,7 +13,7 @@ async def test_one_clock_is_never_ahead_of_itself(database_url: str, redis_url: 
         connection.connect(redis_url, Keys(key_prefix)),
     )
     try:
-        offset, found = ClockOffset(database, bus), []
+        offset, found = ClockOffset(database, bus, SystemClock()), []
         for _ in range(30):
             offset.doubt()
             found.append(await offset.ms())

@@ -45,6 +45,8 @@ STOPPABLE = ("all", "m/a", "m/b", "r/s", f"c/a/{CAMPAIGN}", f"c/b/{CAMPAIGN}")
 LIMITED = ("m/a", "m/b", "m/c", f"c/a/{CAMPAIGN}", f"c/c/{CAMPAIGN}")
 PAST = datetime(2025, 1, 1, tzinfo=UTC)
 FUTURE = datetime.now(UTC) + timedelta(minutes=10)
+# So far ahead a match may look: past that future.
+AHEAD_MS = 11 * 60 * 1000
 # Beyond the horizon: it stays in Postgres.
 FAR = datetime.now(UTC) + timedelta(days=1)
 CAP = 6
@@ -63,6 +65,8 @@ class Model:
     foreign: dict[UUID, Holder] = field(default_factory=dict)
     # Leads whose own pool had nothing free at the end of a match: these may have moved to their next pool.
     overflown: set[tuple[UUID, int]] = field(default_factory=set)
+    # Leads that a match has seen ahead of their time: they may wait for a channel by now.
+    foreseen: set[tuple[UUID, int]] = field(default_factory=set)
 
     def live_of(self, subject: str) -> int:
         return sum(subject in subjects(self.offered[g.lead_id].flow) for g in self.held.values())
@@ -170,11 +174,18 @@ class Dispatch(RuleBasedStateMachine):
             return  # nothing is remembered of a lead that went beyond the horizon: the intent refuses the old version
         self.do(schedule.add(self.bus, [lead], cap=CAP))
 
-    @rule(target=grants, most=st.integers(1, 4))
-    def match(self, most: int) -> Any:
+    @rule(target=grants, most=st.integers(1, 4), is_ahead=st.booleans())
+    def match(self, most: int, is_ahead: bool) -> Any:
         before = {subject: self.model.live_of(subject) for subject in LIMITED}
         waited = self.waiting()
-        found = self.do(schedule.match(self.bus, [self.new_id() for _ in range(most)], clock_offset_ms=0))
+        if is_ahead:
+            self.model.foreseen |= {
+                (e.lead_id, e.version) for e in self.model.offered.values() if e.due_at == FUTURE
+            }
+        ids = [self.new_id() for _ in range(most)]
+        found = self.do(
+            schedule.match(self.bus, ids, clock_offset_ms=0, ahead_ms=AHEAD_MS if is_ahead else 0)
+        )
         assert len(found.grants) <= most
         for grant in found.grants:
             self.check(grant)
@@ -192,7 +203,8 @@ class Dispatch(RuleBasedStateMachine):
     def check(self, grant: Grant) -> None:
         newest = self.model.offered[grant.lead_id]
         assert grant.version == newest.version, "a stale version was granted"
-        assert newest.due_at == PAST or newest.due_at < datetime.now(UTC), "granted before its time"
+        is_foreseen = (newest.lead_id, newest.version) in self.model.foreseen
+        assert newest.due_at < datetime.now(UTC) or is_foreseen, "granted before its time"
         pool, size = self.model.numbers[grant.number_id]
         if newest.flow.pool_id != pool:
             assert newest.next_pool_id == pool

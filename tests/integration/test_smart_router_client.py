@@ -146,12 +146,15 @@ async def test_failures_of_many_clients_open_one_circuit(router: Router) -> None
         assert await client.health_check()
 
 
-async def test_a_router_that_does_not_answer_costs_its_time_limit_and_no_more(router: Router) -> None:
+async def test_a_router_that_does_not_answer_costs_its_time_limit_and_no_more(
+    router: Router, caplog: pytest.LogCaptureFixture
+) -> None:
     router.stalled = True
     settings = settings_of(router, timeout_s=0.3, retry_attempts=2)
     async with SmartRouterClient(settings, flags=everybody, breaker=CircuitBreaker()) as client:
         assert await client.allocate_pod("CA1") is None
-    assert len(router.seen) == 2
+    # Counted where they are made: on a busy machine the last one may be over before the router has read it.
+    assert caplog.messages == ["POST /api/v1/allocate: TimeoutError"] * 2
 
 
 async def test_without_the_router_a_call_gets_the_fallback_or_hears_that_all_are_busy(

@@ -28,16 +28,16 @@ def later(seconds: float) -> datetime:
 
 
 def test_below_the_limit_a_person_may_be_called_now() -> None:
-    assert person_free_at(HOURLY, PersonCalls(6, later(-3000), all_own=True)) is None
+    assert person_free_at(HOURLY, PersonCalls(6, later(-3000), all_own=True), NOW) is None
 
 
 def test_at_the_limit_a_person_is_free_when_the_oldest_of_those_calls_leaves_the_window() -> None:
-    assert person_free_at(HOURLY, PersonCalls(7, later(-3000), all_own=True)) == later(600)
+    assert person_free_at(HOURLY, PersonCalls(7, later(-3000), all_own=True), NOW) == later(600)
 
 
 def test_the_moment_is_rounded_when_an_exact_one_would_tell_of_another_tenants_call() -> None:
     """10:17 is when another tenant's call leaves the window; a quarter past is the next that may be told."""
-    found = person_free_at(HOURLY, PersonCalls(7, later(-3000), all_own=False))
+    found = person_free_at(HOURLY, PersonCalls(7, later(-3000), all_own=False), NOW)
     assert found == datetime(2025, 6, 3, 10, 30, tzinfo=UTC)
 
 

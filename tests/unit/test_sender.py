@@ -59,7 +59,7 @@ async def test_of_a_call_that_waits_for_its_turn_it_is_asked_once_more_whether_i
     intent = Intent(
         new_id(), new_id(), "twilio", "default", "+12125550001", "+14155550100", now, now, send_in_s
     )
-    sender.send_soon(intent, Asked(0.0, now.timestamp()))
+    sender.send_soon(intent, Asked(0.0, now.timestamp()), send_in_s)
     await sender.drain()
     (answer,) = results.answers
     assert isinstance(answer.place, Rejected)

@@ -93,9 +93,18 @@ def _offset(ms: int | None) -> int | str:
     return "" if ms is None else ms
 
 
-async def match(bus: Bus, attempt_ids: Sequence[UUID | str], *, clock_offset_ms: int) -> Match:
-    """Pair due leads with free channels, one attempt id for each."""
-    args: list[Word] = [bus.memory, bus.known, clock_offset_ms, BECOME_DUE_MAX, *map(str, attempt_ids)]
+async def match(
+    bus: Bus,
+    attempt_ids: Sequence[UUID | str],
+    *,
+    clock_offset_ms: int,
+    ahead_ms: int = 0,
+    gather_ms: int = 0,
+) -> Match:
+    """Pair leads that are due, or will be within `ahead_ms`, with free channels, one attempt id for each. What falls
+    due within `gather_ms` after this is left for one match together: the next moment is not sooner for it."""
+    args: list[Word] = [bus.memory, bus.known, clock_offset_ms, BECOME_DUE_MAX, ahead_ms, gather_ms]
+    args += map(str, attempt_ids)
     next_ms, grants, closed = await bus.run(_MATCH, [bus.keys.epoch], args)
     return Match(
         tuple(_grant(grants[i : i + 7]) for i in range(0, len(grants), 7)),

@@ -123,8 +123,10 @@ class Batches:
                 raise
             step.add(granted=len(grants), committed=len(intents.committed))
         crash_point("dialer.after_intent")
+        answered_s = self._clock.boottime_s()
         for intent in intents.committed:
-            self._sender.send_soon(intent, asked)
+            turn_s = self._offset.turn_s(intent, asked.boottime_s, answered_s)
+            self._sender.send_soon(intent, asked, turn_s)
         self._lost += intents.lost
         await self.disown_lost()
         return intents

@@ -56,7 +56,7 @@ def judge(case: Case, stopped: Stopped) -> Answer | None:
         or _wanted(case.lead)
         or _listed(case.lead)
         or _destination(case.lead, case.policy)
-        or window(case.lead.phone, case.lead.timezone, case.policy, case.lead.now)
+        or window(case.lead.phone, case.lead.timezone, case.policy, case.lead.earliest_at)
         or _precheck(case.lead, case.policy)
     )
 

@@ -90,13 +90,16 @@ class Tally:
     def now(self) -> datetime:
         return self._counts.now
 
+    def _earliest_at(self, case: Case) -> datetime:
+        return max(self.now, case.lead.due_at)
+
     def admit(self, case: Case) -> Admitted | Answer:
         """Admit a call and count it, or say why not."""
         refused = next(self._limits(case), None)
         if refused:
             return refused
         paces = [self._pace(case, kind, subject) for kind, subject in _pace_names(case)]
-        start_at = start_together(paces, self.now, START_WITHIN_S)
+        start_at = start_together(paces, self._earliest_at(case), START_WITHIN_S)
         if isinstance(start_at, Pace):
             return _too_fast(start_at)
         self._count(case)
@@ -132,7 +135,7 @@ class Tally:
             here = self._persons[question.phone, question.merchant_id]
             all_own = found.all_own and here == self._persons[question.phone, question.asked_by]
             seen = PersonCalls(found.calls + here, found.oldest_at or self.now, all_own)
-            if free_at := person_free_at(question, seen):
+            if free_at := person_free_at(question, seen, self._earliest_at(case)):
                 subject = "calls_per_person" if question.merchant_id is None else "person_limits"
                 return self._later(case, RefusalReason.LIMIT, subject, free_at, ends=then == "finish")
         return None
@@ -143,6 +146,8 @@ class Tally:
         if question is None or talked_at is None or not case.policy or not case.policy.recent_contact:
             return None
         free_at = talked_at + timedelta(seconds=question.cooldown_s)
+        if free_at <= self._earliest_at(case):
+            return None
         if case.policy.recent_contact.then == "abort":
             finish = Finish(Outcome.PRECHECK_FAILED, "RECENT_CONTACT")
             return Answer(RefusalReason.LIMIT, subject="recent_contact", until=free_at, finish=finish)
@@ -280,7 +285,7 @@ def _number(case: Case) -> LockedNumber:
 
 
 def _day_of(case: Case) -> Day:
-    return day_of(case.lead.now, case.policy.timezone if case.policy else None)
+    return day_of(case.lead.earliest_at, case.policy.timezone if case.policy else None)
 
 
 def _person_questions(case: Case) -> list[tuple[PersonQuestion, str]]:

@@ -1,10 +1,13 @@
-"""How far Postgres' clock is ahead of Valkey's. Postgres decides what is due; Valkey only has to agree with it."""
+"""How far Postgres' clock is ahead of Valkey's, and of our own. Postgres decides what is due and when a call leaves;
+the others only have to agree with it."""
 
 import math
 import time
 
 from trunkline.bus.connection import Bus
 from trunkline.bus.probe import server_time_s
+from trunkline.clock import Clock
+from trunkline.model import Intent
 from trunkline.store import schedule
 from trunkline.store.database import Database
 
@@ -14,11 +17,13 @@ MEASUREMENTS = 3
 
 
 class ClockOffset:
-    def __init__(self, database: Database, bus: Bus):
+    def __init__(self, database: Database, bus: Bus, clock: Clock):
         self._database = database
         self._bus = bus
+        self._clock = clock
         self._measured_at_s = float("-inf")
         self._offset_ms = 0
+        self._ahead_of_us_s = float("-inf")
 
     async def ms(self) -> int:
         """The offset, measured anew when the last measure is old."""
@@ -36,12 +41,27 @@ class ClockOffset:
         """Postgres said otherwise than Valkey: somebody has set a clock, and the next use measures anew."""
         self._measured_at_s = float("-inf")
 
+    def turn_s(self, intent: Intent, asked_s: float, answered_s: float) -> float:
+        """What our boot-time clock shows when Postgres' shows `send_at`, or a little later: never before it. The intent
+        was asked for and answered at these moments, so its own reading of Postgres' clock lies between them. If what
+        was measured contradicts it, somebody has set a clock, and the answer counts."""
+        intent_at_s = intent.send_at.timestamp() - intent.send_in_s
+        least_s, most_s = intent_at_s - answered_s, intent_at_s - asked_s
+        ahead_s = self._ahead_of_us_s
+        if not least_s <= ahead_s <= most_s:
+            self.doubt()
+            ahead_s = least_s
+        return intent.send_at.timestamp() - ahead_s
+
     async def _measure(self) -> int:
-        """The least that it can be. Postgres' clock is read before Valkey's, so each difference is too small by the
-        time in between, and the largest is the nearest. Were it too large by a fraction of a millisecond, leads would
-        be matched before they are due, and refused."""
+        """The least that each can be. Postgres' clock is read before the other one, so every difference is too small by
+        the time in between, and the largest is the nearest. Were it too large by a fraction of a millisecond, calls
+        would leave before they are due."""
+        of_valkey, of_us = [], []
         async with self._database.connection() as conn:
-            found = [
-                await schedule.clock_s(conn) - await server_time_s(self._bus) for _ in range(MEASUREMENTS)
-            ]
-        return math.floor(max(found) * 1000)
+            for _ in range(MEASUREMENTS):
+                postgres_s = await schedule.clock_s(conn)
+                of_us.append(postgres_s - self._clock.boottime_s())
+                of_valkey.append(postgres_s - await server_time_s(self._bus))
+        self._ahead_of_us_s = max(of_us)
+        return math.floor(max(of_valkey) * 1000)

@@ -1,8 +1,9 @@
 """Sends one committed call, once, at its moment, or not at all.
 
-The moment is counted from a reading of the clocks that was taken *before* the intent was asked for. A process that was
-stopped anywhere in between, for a second or for ten minutes, wakes up, sees how late it is, and does not send: the
-next attempt may be ringing already. There is no retry here, and a send that has begun is never cancelled.
+A call leaves when its turn has come: not before it is due, and as its paces allow. How late it may be is counted from a
+reading of the clocks that was taken *before* the intent was asked for. A process that was stopped anywhere in between,
+for a second or for ten minutes, wakes up, sees how late it is, and does not send: the next attempt may be ringing
+already. There is no retry here, and a send that has begun is never cancelled.
 """
 
 import asyncio
@@ -40,6 +41,8 @@ log = get_logger(__name__)
 
 # So long before its turn it is asked once more whether a call is still wanted.
 ASKED_AHEAD_S = 0.1
+# The event loop's timers count in these steps; less than half of one is no wait at all.
+TIMER_STEP_S = 0.001
 _NOBODY_SAYS: tuple[type[BaseException], ...] = (TimeoutError, *UNAVAILABLE)
 _UNWANTED = Rejected("not_sent_in_time", "unwanted", retryable=False)
 
@@ -107,8 +110,9 @@ class Sender:
     def in_flight(self) -> int:
         return len(self._sending)
 
-    def send_soon(self, intent: Intent, asked: Asked) -> None:
-        task = asyncio.create_task(self._send(intent, asked), name=f"dial {intent.attempt_id}")
+    def send_soon(self, intent: Intent, asked: Asked, turn_s: float) -> None:
+        """`turn_s`: what the boot-time clock shows when its turn has come."""
+        task = asyncio.create_task(self._send(intent, asked, turn_s), name=f"dial {intent.attempt_id}")
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
@@ -122,9 +126,9 @@ class Sender:
             await asyncio.wait(self._sending)
         await self._results.flush()
 
-    async def _send(self, intent: Intent, asked: Asked) -> None:
+    async def _send(self, intent: Intent, asked: Asked, turn_s: float) -> None:
         with bind(lead_id=intent.lead_id, attempt_id=intent.attempt_id), span("dispatch.send"):
-            is_unwanted = await self._wait_for_its_turn(intent, asked)
+            is_unwanted = await self._wait_for_its_turn(intent, turn_s)
             lateness_s = (self._clock.now() - intent.due_at).total_seconds()
             place = _UNWANTED if is_unwanted else await self._place(intent, asked)
             crash_point("dialer.after_send")
@@ -134,9 +138,8 @@ class Sender:
             log.info("call.placed", carrier=intent.carrier, result=word, lateness_s=round(lateness_s, 3))
             self._results.add(Answer(intent.attempt_id, place, (intent.carrier, intent.account)))
 
-    async def _wait_for_its_turn(self, intent: Intent, asked: Asked) -> bool:
+    async def _wait_for_its_turn(self, intent: Intent, turn_s: float) -> bool:
         """Whether it is unwanted by then. If nobody can say, it is sent: it was committed to."""
-        turn_s = asked.boottime_s + intent.send_in_s
         if intent.send_in_s <= self._limits.ask_again_after_s:
             await self._until(turn_s)
             return False
@@ -150,9 +153,9 @@ class Sender:
         return is_unwanted
 
     async def _until(self, boottime_s: float) -> None:
-        wait_s = boottime_s - self._clock.boottime_s()
-        if wait_s > 0:
-            await asyncio.sleep(wait_s)
+        """Never less: a timer may fire up to a millisecond early."""
+        while (wait_s := boottime_s - self._clock.boottime_s()) > 0:  # noqa: ASYNC110  a clock sends no signal
+            await asyncio.sleep(max(wait_s, TIMER_STEP_S))
 
     async def _place(self, intent: Intent, asked: Asked) -> PlaceResult:
         try:

@@ -22,6 +22,7 @@ from trunkline.store.decisions import Decision, Standing, StopOfLead
 from trunkline.store.dispatch import LockedLead
 from trunkline.store.flags import Flag
 from trunkline.store.tenants import Tenant
+from trunkline.value import replace
 
 _NOBODY = UUID(int=0)
 _LEVELS = ("platform", "reseller", "merchant")
@@ -112,7 +113,8 @@ async def _policy_checks(conn: Connection, standing: Standing, policy: Effective
     ]
     if standing.number is not None:
         grant = Grant(_NOBODY, lead.id, 0, standing.number.id, 1, 0)
-        case = Case(grant, lead, standing.number, policy)
+        # Asked as if it were called now.
+        case = Case(grant, replace(lead, due_at=min(lead.due_at, lead.now)), standing.number, policy)
         counts = await limits.count(conn, questions([case]))
         await limits.count_more(conn, more_questions([case], None), counts)
         answers = Tally(counts, None, no_account_pace).refusals(case)

@@ -39,11 +39,14 @@ class CallsPerPerson(Frozen):
     window_s: int = Field(3600, ge=60, le=604_800)
 
 
-def person_free_at(question: PersonQuestion, found: PersonCalls) -> datetime | None:
-    """When the person may be called again; None is now. Rounded where an exact moment would tell on another tenant."""
+def person_free_at(question: PersonQuestion, found: PersonCalls, at: datetime) -> datetime | None:
+    """When the person may be called again; None is at that moment. Rounded where an exact moment would tell on another
+    tenant."""
     if found.calls < question.max_calls or found.oldest_at is None:
         return None
     free_at = found.oldest_at + timedelta(seconds=question.window_s)
+    if free_at <= at:
+        return None
     return free_at if found.all_own else rounded_up(free_at)
 
 
@@ -99,11 +102,11 @@ class Pace:
     next_start_at: datetime
 
 
-def start_together(paces: Sequence[Pace], now: datetime, within_s: float) -> datetime | Pace:
-    """The moment at which all of these paces let a call start, each advanced past it. If it cannot start soon, the
-    pace that stands in its way, and none is advanced."""
-    start_at = max([now, *(pace.next_start_at for pace in paces)])
-    if start_at > now + timedelta(seconds=within_s):
+def start_together(paces: Sequence[Pace], earliest_at: datetime, within_s: float) -> datetime | Pace:
+    """The moment at which all of these paces let a call start, each advanced past it. If it cannot start soon after its
+    earliest, the pace that stands in its way, and none is advanced."""
+    start_at = max([earliest_at, *(pace.next_start_at for pace in paces)])
+    if start_at > earliest_at + timedelta(seconds=within_s):
         return max(paces, key=lambda pace: pace.next_start_at)
     for pace in paces:
         if pace.interval_s is not None:

@@ -102,5 +102,6 @@ def _dialer_limits(settings: Settings) -> DialerLimits:
     return DialerLimits(
         batch_max=settings.dispatch.batch_max,
         wait_max_s=settings.dispatch.idle_wait_s,
+        ahead_s=settings.dispatch.ahead_s,
         fallback_starts_per_s=settings.dispatch.fallback_starts_per_s,
     )

@@ -23,6 +23,11 @@ class Dispatch(Group):
         "A call that would leave later than this is not sent, and comes again.",
     )
     idle_wait_s: Seconds = env("DIALER_IDLE_WAIT", "1s", "The longest a dialer sleeps before it asks again.")
+    ahead_s: Seconds = env(
+        "DIAL_AHEAD",
+        "80ms",
+        "So long before its time a call is made ready, channel and all; it leaves on time, never before. At most `500ms`.",
+    )
     batch_max: int = env(
         "DIALER_BATCH_SIZE", 16, "Grants that a dialer takes at most in one go.", ge=1, le=1000
     )

@@ -66,6 +66,11 @@ class LockedLead(Value, frozen=True):
     # JSON: what the assistant is told who talks, where it is the carrier's own.
     payload: Private[str | None] = None
 
+    @property
+    def earliest_at(self) -> datetime:
+        """When its call may leave, as far as it alone is concerned: calls are made ready ahead of their due time."""
+        return max(self.now, self.due_at)
+
 
 class LockedNumber(Value, frozen=True):
     id: UUID

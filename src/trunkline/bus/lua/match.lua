@@ -4,7 +4,10 @@
 --
 -- KEYS[1] epoch
 -- ARGV[1] key prefix  ARGV[2] epoch (number@run id)  ARGV[3] offset of Postgres' clock in ms: Postgres decides what is due
--- ARGV[4] the most leads that become due in this run  ARGV[5..] attempt ids; their count is the most that is granted
+-- ARGV[4] the most leads that become due in this run
+-- ARGV[5] so many ms before its due time a lead is granted: its call is made ready meanwhile, and leaves on time
+-- ARGV[6] so many ms after this run the next lead is worth a run of its own: what falls due meanwhile shares it
+-- ARGV[7..] attempt ids; their count is the most that is granted
 -- -> {ms until something happens by itself (-1: nothing will; 0: ask again at once),
 --     grants: attempt, lead, version, number, channel, due, granted at, …; leads whose window closed: lead, version, …}
 local base = ARGV[1]
@@ -16,13 +19,16 @@ local base = ARGV[1]
 if not is_current(KEYS[1], ARGV[2]) then return LOST end
 
 local now = now_by(ARGV[3])
-local text_now = string.format('%.0f', now)
-local moves_left, next_id = tonumber(ARGV[4]), 5
+local ready = now + tonumber(ARGV[5])
+local text_now, text_ready = string.format('%.0f', now), string.format('%.0f', ready)
+local moves_left, next_id = tonumber(ARGV[4]), 7
 local grants, closed = {}, {}
 
 local function due_before_now(set, limit)
   return redis.call('ZRANGE', base .. set, '-inf', text_now, 'BYSCORE', 'LIMIT', 0, limit)
 end
+
+local function due_soon(set, limit) return redis.call('ZRANGE', set, '-inf', text_ready, 'BYSCORE', 'LIMIT', 0, limit) end
 
 -- What was set aside until a time comes back: parked flows and resting numbers.
 local function wake()
@@ -37,9 +43,9 @@ end
 -- others that are due, or at nine o'clock the thousand of one would stand before another's one.
 local function become_due()
   while moves_left > 0 do
-    local flow = due_before_now('due', 1)[1]
+    local flow = due_soon(base .. 'due', 1)[1]
     if not flow then return end
-    local ids = redis.call('ZRANGE', key_of(flow, 's'), '-inf', text_now, 'BYSCORE', 'LIMIT', 0, math.min(moves_left, 16))
+    local ids = due_soon(key_of(flow, 's'), math.min(moves_left, 16))
     for _, id in ipairs(ids) do
       local lead = read_lead(id)
       redis.call('ZREM', key_of(flow, 's'), id)
@@ -48,7 +54,7 @@ local function become_due()
     moves_left = moves_left - math.max(#ids, 1)
     note_due(flow)
     local due = redis.call('ZSCORE', base .. 'due', flow)
-    if due and tonumber(due) <= now then redis.call('ZADD', base .. 'due', text_now, flow) end
+    if due and tonumber(due) <= ready then redis.call('ZADD', base .. 'due', text_ready, flow) end
     activate(flow)
   end
 end
@@ -170,7 +176,8 @@ local function next_moment()
   for _, set in ipairs({'due', 'parked', 'resting', 'moves'}) do
     local first = redis.call('ZRANGE', base .. set, 0, 0, 'WITHSCORES')
     if first[2] then
-      local wait = math.max(0, tonumber(first[2]) - now)
+      local wait = math.max(0, tonumber(first[2]) - (set == 'due' and ready or now))
+      if set == 'due' and wait > 0 then wait = math.max(wait, tonumber(ARGV[6])) end
       if soonest < 0 or wait < soonest then soonest = wait end
     end
   end

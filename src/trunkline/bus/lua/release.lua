@@ -2,6 +2,7 @@
 -- Frees channels by attempt id: twice frees once, and never somebody else's channel. Leads are forgotten, so that their
 -- next version can be scheduled again; leads that waited behind this call are due now, and so are flows that waited for
 -- what any call may leave: a pod.
+-- The bell is rung if somebody waits for what was freed. Most calls end when nobody does, and every ring costs a match.
 --
 -- KEYS[1] epoch  KEYS[2] bell
 -- ARGV[1] key prefix  ARGV[2] epoch (number@run id)  ARGV[3..] attempt ids
@@ -12,12 +13,16 @@ local base = ARGV[1]
 -- @include flows
 -- @include channels
 if not is_current(KEYS[1], ARGV[2]) then return LOST end
-local freed = 0
+local freed, is_wanted = 0, false
 
 local function come_forward(attempt)
   for _, id in ipairs(redis.call('SMEMBERS', base .. 'behind:' .. attempt)) do
     local lead = read_lead(id)
-    if lead and lead.place == 's' then redis.call('ZADD', key_of(lead.flow, 's'), 'XX', 'LT', 0, id) note_due(lead.flow) end
+    if lead and lead.place == 's' then
+      redis.call('ZADD', key_of(lead.flow, 's'), 'XX', 'LT', 0, id)
+      note_due(lead.flow)
+      is_wanted = true
+    end
   end
   redis.call('DEL', base .. 'behind:' .. attempt)
 end
@@ -31,8 +36,7 @@ for i = 3, #ARGV do
   end
   come_forward(ARGV[i])
 end
-if freed > 0 then
-  unblock_some('any', 16)
-  ring(KEYS[2])
-end
+if freed > 0 then unblock_some('any', 16) end
+-- Pools that have both waiting leads and free channels.
+if is_wanted or (freed > 0 and redis.call('EXISTS', base .. 'pools') == 1) then ring(KEYS[2]) end
 return freed

@@ -1,5 +1,6 @@
--- First step of the intent: lock, in id order, the leads that are still as their grants say, whose due time has passed
--- and whose grant is younger than 3 s (a grant that its dialer slept over belongs to somebody else by now).
+-- First step of the intent: lock, in id order, the leads that are still as their grants say, whose due time comes within
+-- a second (the call leaves then, not before) and whose grant is younger than 3 s (a grant that its dialer slept over
+-- belongs to somebody else by now). What runs out by then does not count any more.
 -- A lead that somebody else is changing is skipped, not waited for: it must not hold up the rest of its batch.
 -- The first thing to run is `bounds`: no lead is looked for before it is there. It sets what holds for this transaction and
 -- ends with it, so that a pooler's next client does not inherit it: the two time-outs, and how the next statements are
@@ -35,12 +36,12 @@ SELECT l.id, l.phone, l.timezone, l.merchant_id, l.reseller_id, l.campaign_id, l
        (SELECT CASE WHEN d.merchant_id IS NOT NULL THEN 'merchant'
                     WHEN d.reseller_id IS NOT NULL THEN 'reseller' ELSE 'platform' END
         FROM do_not_call AS d
-        WHERE d.phone = l.phone AND (d.expires_at IS NULL OR d.expires_at > clock_timestamp())
+        WHERE d.phone = l.phone AND (d.expires_at IS NULL OR d.expires_at > greatest(clock_timestamp(), l.due_at))
           AND (d.reseller_id IS NULL
                OR (d.reseller_id = l.reseller_id AND (d.merchant_id IS NULL OR d.merchant_id = l.merchant_id)))
         LIMIT 1) AS listed_by,
        (SELECT p.checks_hash FROM prechecks AS p
-        WHERE p.lead_id = l.id AND p.passed_until > clock_timestamp()) AS passed_checks,
+        WHERE p.lead_id = l.id AND p.passed_until > greatest(clock_timestamp(), l.due_at)) AS passed_checks,
        -- Vapi's own assistant talks, and knows only what comes with the request. Other agents ask for their context.
        CASE WHEN n.carrier = 'vapi' THEN l.payload::text END AS payload
 FROM bounds
@@ -51,7 +52,7 @@ CROSS JOIN LATERAL (
     SELECT l.id, l.phone, l.timezone, l.merchant_id, l.reseller_id, l.campaign_id, l.attempt_count, l.max_attempts,
            l.due_at, l.closes_at, l.pool_id, l.payload FROM leads AS l
     WHERE bounds.plans IS NOT NULL AND l.id = g.lead_id AND l.version = g.version
-      AND l.status || '' = 'BACKLOG' AND l.due_at <= clock_timestamp()
+      AND l.status || '' = 'BACKLOG' AND l.due_at <= clock_timestamp() + interval '1 second'
       AND (g.granted_ms IS NULL OR to_timestamp(g.granted_ms / 1000.0) > clock_timestamp() - interval '3 seconds')
     LIMIT 1
     FOR NO KEY UPDATE SKIP LOCKED) AS l

@@ -1,0 +1,146 @@
+"""Calls are made ready ahead of their due time, leave when it has come and never before, and every rule counts as it
+will be then."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+
+from trunkline.clock import ManualClock, SystemClock
+from trunkline.dispatch.gates import Case, judge, never_stopped
+from trunkline.dispatch.offset import ClockOffset
+from trunkline.dispatch.refusals import RefusalReason
+from trunkline.leads.calling_policy import CallingPolicy, resolve
+from trunkline.leads.limits import CallsPerPerson
+from trunkline.leads.windows import Span, Window
+from trunkline.model import Grant, Intent, new_id
+from trunkline.store.dispatch import LockedLead, LockedNumber
+from trunkline.telephony.carrier import CallOrder, PlaceResult
+from trunkline.testing.dialing import Dialing, open_dialing
+from trunkline.testing.stage import Stage, open_stage
+from trunkline.value import replace
+
+ADA = "+12125550001"
+
+
+@pytest.fixture
+async def dialing(database_url: str) -> AsyncIterator[Dialing]:
+    async with open_dialing(database_url) as dialing:
+        yield dialing
+
+
+@pytest.fixture
+async def stage(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[Stage]:
+    async with open_stage(database_url, redis_url, key_prefix) as stage:
+        yield stage
+
+
+async def test_a_call_that_is_made_ready_early_leaves_when_it_is_due(dialing: Dialing) -> None:
+    lead = await dialing.lead(due_in_s=0.9)
+    (intent,) = (await dialing.intend(dialing.grant(lead))).committed
+    row = await dialing.row("SELECT intent_at, send_at, lead_due_at FROM attempts")
+    assert intent.send_at == intent.due_at == row["send_at"] == row["lead_due_at"]
+    assert intent.send_in_s == (row["send_at"] - row["intent_at"]).total_seconds()
+
+
+async def test_a_pace_is_counted_from_when_the_call_leaves(dialing: Dialing) -> None:
+    """Else a call that was made ready early would be followed too soon by one that is overdue."""
+
+    def pace(carrier: str, account: str) -> float:
+        return 4.0
+
+    early = await dialing.lead(due_in_s=0.9)
+    (first,) = (await dialing.intend(dialing.grant(early), account_pace=pace)).committed
+    found = await dialing.intend(dialing.grant(await dialing.lead()), account_pace=pace)
+    turns: list[datetime | None] = [intent.send_at for intent in found.committed]
+    turns += [refusal.until for refusal in found.refused]
+    assert turns == [first.due_at + timedelta(seconds=0.25)], "its turn, or when it may ask for one"
+
+
+async def test_a_limit_that_has_run_out_by_then_stands_in_nobodys_way(dialing: Dialing) -> None:
+    """Its lead was put off to that very moment: refused again, it would be put off to the same one."""
+    await dialing.policy(CallingPolicy(calls_per_person=CallsPerPerson(max_calls=1)), "platform", "")
+    await dialing.attempt(ADA, ago_s=3600 - 0.8)
+    (intent,) = (await dialing.intend(dialing.grant(await dialing.lead(ADA, due_in_s=0.9)))).committed
+    assert intent.send_at == intent.due_at
+
+
+def test_a_window_that_opens_when_it_is_due_is_open() -> None:
+    nine = datetime(2026, 3, 2, 9, tzinfo=UTC)
+    lead = _lead(now=nine - timedelta(milliseconds=50), due_at=nine)
+    assert judge(_case(lead), never_stopped) is None
+    refused = judge(_case(replace(lead, due_at=lead.now)), never_stopped)
+    assert refused is not None
+    assert (refused.reason, refused.until) == (RefusalReason.WINDOW, nine)
+
+
+async def test_a_call_never_leaves_before_its_time_by_postgres_clock(stage: Stage) -> None:
+    left_at: list[datetime] = []
+    accept = stage.carrier.accept
+
+    async def note(order: CallOrder) -> PlaceResult:
+        left_at.append(await stage.dialing.now())
+        return await accept(order)
+
+    stage.carrier.answer = note
+    for _ in range(20):
+        lead = await stage.dialing.lead(due_in_s=0.05)
+        while not await stage.dial():
+            await stage.dialer.wait()
+        row = await stage.attempt(lead)
+        assert row["send_at"] == row["lead_due_at"] or row["intent_at"] == row["send_at"]
+        assert left_at[-1] >= row["lead_due_at"]
+    assert len(left_at) == 20
+
+
+def _ready(in_s: float) -> Intent:
+    now = datetime.now(UTC)
+    return Intent(new_id(), new_id(), "twilio", "default", ADA, "+14155550100", now, now, in_s)
+
+
+async def test_its_turn_is_counted_by_the_measured_clock_and_by_the_answer_if_that_contradicts(
+    stage: Stage,
+) -> None:
+    clock = ManualClock()
+    offset = ClockOffset(stage.database, stage.bus, clock)
+    clock.advance(1000)
+    await offset.ms()
+    ahead_s = offset._ahead_of_us_s
+    # Postgres read its clock 3 ms after the intent was asked for, 4 ms before it was answered.
+    intent_at = datetime.fromtimestamp(1000.003 + ahead_s, UTC)
+    intent = replace(_ready(0.05), send_at=intent_at + timedelta(seconds=0.05))
+    assert offset.turn_s(intent, 1000.0, 1000.007) == pytest.approx(1000.053, abs=1e-5)
+    # Somebody has set Postgres' clock back by a minute: the answer came later than that reading, so no call is early.
+    set_back = replace(intent, send_at=intent.send_at - timedelta(minutes=1))
+    assert offset.turn_s(set_back, 1000.0, 1000.007) == pytest.approx(1000.057, abs=1e-5)
+    before = offset._measured_at_s
+    await offset.ms()
+    assert before == float("-inf"), "and it is measured anew"
+
+
+async def test_the_measured_clock_is_never_ahead(stage: Stage) -> None:
+    clock = SystemClock()
+    offset = ClockOffset(stage.database, stage.bus, clock)
+    for _ in range(20):
+        offset.doubt()
+        await offset.ms()
+        before_s = clock.boottime_s()
+        assert (await stage.dialing.now()).timestamp() >= before_s + offset._ahead_of_us_s
+
+
+def _lead(*, now: datetime, due_at: datetime) -> LockedLead:
+    return LockedLead(
+        id=uuid4(), phone=ADA, timezone="UTC", merchant_id="m", reseller_id="r", campaign_id=None, attempt_count=0,
+        max_attempts=3, due_at=due_at, closes_at=None, pool_id="p", overflow_pool_id=None,
+        merchant_max_concurrent=None, carrier="twilio", account="default", now=now, halted=None, listed_by=None,
+        passed_checks=None,
+    )  # fmt: skip
+
+
+def _case(lead: LockedLead) -> Case:
+    number = LockedNumber(
+        uuid4(), "+14155550100", "twilio", "default", 10, None, "active", "p", may_count=True
+    )
+    policy = resolve(CallingPolicy(windows=(Window(spans=(Span(start="09:00", end="18:00"),)),)))
+    return Case(Grant(new_id(), lead.id, 1, number.id, 1, 0), lead, number, policy)
