@@ -26,7 +26,7 @@ class Dispatch(Group):
     ahead_s: Seconds = env(
         "DIAL_AHEAD",
         "80ms",
-        "So long before its time a call is made ready, channel and all; it leaves on time, never before. At most `500ms`.",
+        "So long before its time a call is made ready, with its channel; it leaves on time. At most `500ms`.",
     )
     batch_max: int = env(
         "DIALER_BATCH_SIZE", 16, "Grants that a dialer takes at most in one go.", ge=1, le=1000
