@@ -105,9 +105,12 @@ def judge(dials: Sequence[Dial], numbers: dict[str, int]) -> None:
 
 
 def lateness_ms(dials: Iterable[Dial], leads: Iterable[BenchLead]) -> list[float]:
-    """Of each dial: the moment the carrier had the request, against the lead's due."""
+    """Of each dial: the moment the carrier had the request, against the lead's due. An early one is no result."""
     due_s = {lead.phone: lead.due_s for lead in leads}
-    return [1000 * (dial.requested_at - due_s[dial.to]) for dial in dials if dial.to in due_s]
+    late_ms = [1000 * (dial.requested_at - due_s[dial.to]) for dial in dials if dial.to in due_s]
+    if late_ms and min(late_ms) < 0:
+        raise RuntimeError(f"a call left {-min(late_ms):.3f} ms before its time")
+    return late_ms
 
 
 def percentile(values: Iterable[float], share: float) -> float:
