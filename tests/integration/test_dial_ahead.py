@@ -58,6 +58,14 @@ async def test_a_pace_is_counted_from_when_the_call_leaves(dialing: Dialing) -> 
     assert turns == [first.due_at + timedelta(seconds=0.25)], "its turn, or when it may ask for one"
 
 
+async def test_calls_of_one_batch_take_their_turns_as_they_are_due(dialing: Dialing) -> None:
+    """A grant says nothing about that: flows take turns, whoever is due first."""
+    late, soon, now = [dialing.grant(await dialing.lead(due_in_s=due_in_s)) for due_in_s in (0.9, 0.5, -1)]
+    committed = (await dialing.intend(late, soon, now, account_pace=lambda c, a: 1000.0)).committed
+    assert [intent.attempt_id for intent in committed] == [g.attempt_id for g in (now, soon, late)]
+    assert [intent.send_at == intent.due_at for intent in committed] == [False, True, True]
+
+
 async def test_a_limit_that_has_run_out_by_then_stands_in_nobodys_way(dialing: Dialing) -> None:
     """Its lead was put off to that very moment: refused again, it would be put off to the same one."""
     await dialing.policy(CallingPolicy(calls_per_person=CallsPerPerson(max_calls=1)), "platform", "")

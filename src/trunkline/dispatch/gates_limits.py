@@ -90,7 +90,9 @@ class Tally:
     def now(self) -> datetime:
         return self._counts.now
 
-    def _earliest_at(self, case: Case) -> datetime:
+    def earliest_at(self, case: Case) -> datetime:
+        """When it may start, as far as its lead is concerned. Calls are admitted in this order: a pace goes on from the
+        last start, so one that is due earlier would have to start after it."""
         return max(self.now, case.lead.due_at)
 
     def admit(self, case: Case) -> Admitted | Answer:
@@ -99,7 +101,7 @@ class Tally:
         if refused:
             return refused
         paces = [self._pace(case, kind, subject) for kind, subject in _pace_names(case)]
-        start_at = start_together(paces, self._earliest_at(case), START_WITHIN_S)
+        start_at = start_together(paces, self.earliest_at(case), START_WITHIN_S)
         if isinstance(start_at, Pace):
             return _too_fast(start_at)
         self._count(case)
@@ -135,7 +137,7 @@ class Tally:
             here = self._persons[question.phone, question.merchant_id]
             all_own = found.all_own and here == self._persons[question.phone, question.asked_by]
             seen = PersonCalls(found.calls + here, found.oldest_at or self.now, all_own)
-            if free_at := person_free_at(question, seen, self._earliest_at(case)):
+            if free_at := person_free_at(question, seen, self.earliest_at(case)):
                 subject = "calls_per_person" if question.merchant_id is None else "person_limits"
                 return self._later(case, RefusalReason.LIMIT, subject, free_at, ends=then == "finish")
         return None
@@ -146,7 +148,7 @@ class Tally:
         if question is None or talked_at is None or not case.policy or not case.policy.recent_contact:
             return None
         free_at = talked_at + timedelta(seconds=question.cooldown_s)
-        if free_at <= self._earliest_at(case):
+        if free_at <= self.earliest_at(case):
             return None
         if case.policy.recent_contact.then == "abort":
             finish = Finish(Outcome.PRECHECK_FAILED, "RECENT_CONTACT")

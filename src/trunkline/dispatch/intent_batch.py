@@ -176,7 +176,7 @@ class IntentBatch:
             return
         await limits.count_more(tx, more_questions(cases, self._pods), counts)
         tally = Tally(counts, self._pods, self._rules.account_pace)
-        for case in cases:
+        for case in sorted(cases, key=tally.earliest_at):
             match tally.admit(case):
                 case Admitted() as admitted:
                     self._admitted.append(admitted)
