@@ -5,6 +5,7 @@ import gc
 import os
 import secrets
 import signal
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import uvloop
 
 from trunkline.api.admin_key import read_or_make_admin_key
 from trunkline.app import Platform
+from trunkline.cli import huge_pages
 from trunkline.embedded import Engines
 from trunkline.errors import TrunklineError
 from trunkline.settings import Settings, load_settings
@@ -74,6 +76,7 @@ def keep_what_stays() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECTED_AT, 10, 10)
+    threading.Thread(target=huge_pages.gather, name="huge pages", daemon=True).start()
 
 
 async def _watch(engines: Engines) -> None:
