@@ -314,6 +314,16 @@ async def test_the_end_of_a_call_rings_for_whoever_waits_behind_it(bus: Bus) -> 
     assert await bus.client.llen(bus.keys.bell) == 1
 
 
+async def test_a_lead_whose_channel_was_another_attempts_is_rung_for(bus: Bus) -> None:
+    await numbers(bus, (NUMBER, "p", 2))
+    await schedule.add(bus, [entry()])
+    (grant,) = await match(bus)
+    await bus.client.delete(bus.keys.bell)
+    await channels.hold(bus, [Holder(uuid4(), NUMBER, grant.channel_no)])
+    assert await bus.client.llen(bus.keys.bell) == 1
+    assert [again.lead_id for again in await match(bus)] == [grant.lead_id]
+
+
 async def test_the_bell_rings_for_new_work(bus: Bus) -> None:
     bell = Bell(bus)
     assert await bell.wait(5.0) is True, "the new epoch"

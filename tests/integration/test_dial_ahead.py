@@ -15,6 +15,7 @@ from trunkline.leads.calling_policy import CallingPolicy, resolve
 from trunkline.leads.limits import CallsPerPerson
 from trunkline.leads.windows import Span, Window
 from trunkline.model import Grant, Intent, new_id
+from trunkline.store import attempts
 from trunkline.store.dispatch import LockedLead, LockedNumber
 from trunkline.telephony.carrier import CallOrder, PlaceResult
 from trunkline.testing.dialing import Dialing, open_dialing
@@ -60,7 +61,7 @@ async def test_a_pace_is_counted_from_when_the_call_leaves(dialing: Dialing) -> 
 
 async def test_calls_of_one_batch_take_their_turns_as_they_are_due(dialing: Dialing) -> None:
     """A grant says nothing about that: flows take turns, whoever is due first."""
-    late, soon, now = [dialing.grant(await dialing.lead(due_in_s=due_in_s)) for due_in_s in (0.9, 0.5, -1)]
+    late, soon, now = [dialing.grant(await dialing.lead(due_in_s=due_in_s)) for due_in_s in (0.9, 0.8, -1)]
     committed = (await dialing.intend(late, soon, now, account_pace=lambda c, a: 1000.0)).committed
     assert [intent.attempt_id for intent in committed] == [g.attempt_id for g in (now, soon, late)]
     assert [intent.send_at == intent.due_at for intent in committed] == [False, True, True]
@@ -72,6 +73,30 @@ async def test_a_limit_that_has_run_out_by_then_stands_in_nobodys_way(dialing: D
     await dialing.attempt(ADA, ago_s=3600 - 0.8)
     (intent,) = (await dialing.intend(dialing.grant(await dialing.lead(ADA, due_in_s=0.9)))).committed
     assert intent.send_at == intent.due_at
+
+
+async def test_of_two_calls_to_a_person_whose_limit_runs_out_one_is_made(dialing: Dialing) -> None:
+    """Both were put off to that moment. From two numbers: nothing else keeps them apart."""
+    await dialing.policy(CallingPolicy(calls_per_person=CallsPerPerson(max_calls=1)), "platform", "")
+    await dialing.attempt(ADA, ago_s=3600 - 0.8)
+    leads = [await dialing.lead(ADA, due_in_s=0.9) for _ in range(2)]
+    numbers = [dialing.number, await dialing.add_number()]
+    grants = [dialing.grant(lead, number=number) for lead, number in zip(leads, numbers, strict=True)]
+    found = await dialing.intend(*grants)
+    assert len(found.committed) == 1
+    (refusal,) = found.refused
+    assert refusal.reason is RefusalReason.LIMIT
+    assert refusal.until is not None
+    assert refusal.until >= found.committed[0].due_at, "and it is not put off to before its time"
+
+
+async def test_a_call_is_counted_under_the_day_on_which_it_is_due(dialing: Dialing) -> None:
+    """It was made ready before midnight: what it costs is settled, and given back, where it was counted."""
+    grant = dialing.grant(await dialing.lead(due_in_s=0.9))
+    (intent,) = (await dialing.intend(grant)).committed
+    async with dialing.database.transaction() as tx:
+        (attempt,) = (await attempts.lock(tx, [grant.attempt_id])).values()
+    assert attempt.counted_at == intent.due_at
 
 
 def test_a_window_that_opens_when_it_is_due_is_open() -> None:
@@ -92,14 +117,17 @@ async def test_a_call_never_leaves_before_its_time_by_postgres_clock(stage: Stag
         return await accept(order)
 
     stage.carrier.answer = note
+    ahead = 0
     for _ in range(20):
-        lead = await stage.dialing.lead(due_in_s=0.05)
+        lead = await stage.dialing.lead(due_in_s=0.09)
         while not await stage.dial():
             await stage.dialer.wait()
         row = await stage.attempt(lead)
         assert row["send_at"] == row["lead_due_at"] or row["intent_at"] == row["send_at"]
         assert left_at[-1] >= row["lead_due_at"]
+        ahead += row["intent_at"] < row["lead_due_at"]
     assert len(left_at) == 20
+    assert ahead, "and some were ready before it"
 
 
 def _ready(in_s: float) -> Intent:
@@ -122,9 +150,12 @@ async def test_its_turn_is_counted_by_the_measured_clock_and_by_the_answer_if_th
     # Somebody has set Postgres' clock back by a minute: the answer came later than that reading, so no call is early.
     set_back = replace(intent, send_at=intent.send_at - timedelta(minutes=1))
     assert offset.turn_s(set_back, 1000.0, 1000.007) == pytest.approx(1000.057, abs=1e-5)
-    before = offset._measured_at_s
+    assert offset._measured_at_s == float("-inf"), "and it is measured anew"
+    # Set forward: the same. By the old measure the call would leave a minute late.
     await offset.ms()
-    assert before == float("-inf"), "and it is measured anew"
+    set_forward = replace(intent, send_at=intent.send_at + timedelta(minutes=1))
+    assert offset.turn_s(set_forward, 1000.0, 1000.007) == pytest.approx(1000.057, abs=1e-5)
+    assert offset._measured_at_s == float("-inf")
 
 
 async def test_the_measured_clock_is_never_ahead(stage: Stage) -> None:

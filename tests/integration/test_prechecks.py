@@ -116,6 +116,18 @@ async def test_fault_15_a_pass_holds_for_a_minute_however_often_the_lead_comes_b
     assert (await dialing.intend(dialing.grant(lead))).refused[0].reason is RefusalReason.PRECHECK
 
 
+async def test_a_pass_that_runs_out_before_the_call_could_leave_is_asked_for_anew(
+    dialing: Dialing, prechecks: Prechecks, tenant: Tenant, url: str
+) -> None:
+    """The intent is committed ahead of the lead's time, and wants a pass that holds until then."""
+    await check(dialing, url)
+    lead = await dialing.lead()
+    assert await prechecks.ask(lead) == Passed(lead)
+    await dialing.run("UPDATE prechecks SET passed_until = clock_timestamp() + interval '0.9 s'")
+    assert await prechecks.ask(lead) == Passed(lead)
+    assert len(tenant.asked) == 2
+
+
 async def test_a_pass_is_good_for_the_checks_that_were_asked(
     dialing: Dialing, prechecks: Prechecks, tenant: Tenant, url: str
 ) -> None:

@@ -90,7 +90,7 @@ def test_a_problem_never_shows_a_secret() -> None:
         ("TRUNKLINE_DOMAIN", "{main}"),
         ("TRUNKLINE_ROLES", ","),
         ("TRUNKLINE_SECRET_KEY", ",".join(["k" * 32] * 3)),
-        ("DIAL_AHEAD", "501ms"),
+        ("DIAL_AHEAD", "101ms"),
         ("RING_TIMEOUT", "11m"),
         ("RING_TIMEOUT", "500ms"),
         ("CALL_TIME_LIMIT", "25h"),

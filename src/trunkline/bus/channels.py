@@ -52,7 +52,7 @@ async def hold(bus: Bus, holders: Iterable[Holder]) -> int:
         args += (str(holder.lead_id or ""), str(holder.flow or ""), 0)
     if len(args) == 2:
         return 0
-    return int(await bus.run(_HOLD, [bus.keys.epoch], args))
+    return int(await bus.run(_HOLD, [bus.keys.epoch, bus.keys.bell], args))
 
 
 async def release(bus: Bus, attempt_ids: Iterable[UUID]) -> int:

@@ -57,7 +57,7 @@ class GiveBack(Value, frozen=True):
 
 
 def to_ms(moment: datetime) -> int:
-    """Rounded up: a lead matched a fraction of a millisecond early would be refused by Postgres."""
+    """Rounded up, so that nothing becomes due a fraction of a millisecond early."""
     return math.ceil(moment.timestamp() * 1000)
 
 

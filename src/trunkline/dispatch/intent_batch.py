@@ -39,8 +39,9 @@ log = get_logger(__name__)
 # A dialer that is stopped inside its intent holds everybody up for no longer than this.
 TRANSACTION_TIMEOUT_MS = 2000
 ERROR_PAUSE = timedelta(seconds=30)
-# Whoever changes a lead has its row for milliseconds.
-CHANGE_TIME = timedelta(milliseconds=50)
+# Whoever changes a lead has its row for milliseconds. More than the match looks ahead, or the lead would come again at
+# once, and again.
+CHANGE_TIME = timedelta(milliseconds=150)
 # Names are locked in this order: what most intents want comes last, and is held for the shortest time.
 _RANKS = {"person": 0, "merchant": 1, "pods": 2, "account": 3}
 

@@ -38,7 +38,7 @@ class ClockOffset:
         return self._offset_ms
 
     def doubt(self) -> None:
-        """Postgres said otherwise than Valkey: somebody has set a clock, and the next use measures anew."""
+        """Postgres said otherwise: somebody has set a clock, and the next use measures anew."""
         self._measured_at_s = float("-inf")
 
     def turn_s(self, intent: Intent, asked_s: float, answered_s: float) -> float:

@@ -31,6 +31,8 @@ log = get_logger(__name__)
 PASS_VALID_S = 60.0
 # Asked again ahead of time, so that a pass does not run out between two rounds.
 RENEW_BELOW_S = 20.0
+# A call leaves within so much of its intent, and its pass has to hold until then.
+HOLDS_S = 1.0
 # So many of a merchant may be asked about, or wait for that, before a channel is not kept for one more.
 CROWD_MAX = 2 * AT_ONCE_PER_MERCHANT
 NO_ROOM = "no_room"
@@ -80,7 +82,7 @@ class Prechecks:
 
     async def ask(self, lead_id: UUID) -> Verdict:
         """For one lead whose channel is waiting."""
-        (verdict,) = await self._ask([lead_id], fresh_for_s=0.0, crowd_max=CROWD_MAX) or [
+        (verdict,) = await self._ask([lead_id], fresh_for_s=HOLDS_S, crowd_max=CROWD_MAX) or [
             Skipped(lead_id, "gone")
         ]
         return verdict

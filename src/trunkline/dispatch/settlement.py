@@ -150,11 +150,11 @@ def _costs(
     """Of calls that have ended, where a price is known or money was set aside."""
     for attempt_id, policy in policies.items():
         attempt, facts = locked[attempt_id], learnt.get(attempt_id)
-        if facts is None or attempt.lead_id is None or attempt.intent_at is None:
+        if facts is None or attempt.lead_id is None or attempt.counted_at is None:
             continue
         micros = policy.price.cost_micros(_talked_s(facts))
         if (micros or attempt.reserved_micros) and attempt.tenant.merchant_id:
-            day = day_of(attempt.intent_at, policy.timezone).name
+            day = day_of(attempt.counted_at, policy.timezone).name
             yield Cost(attempt_id, micros, attempt.tenant.merchant_id, day)
 
 

@@ -45,8 +45,10 @@ def person_free_at(question: PersonQuestion, found: PersonCalls, at: datetime) -
     if found.calls < question.max_calls or found.oldest_at is None:
         return None
     free_at = found.oldest_at + timedelta(seconds=question.window_s)
-    if free_at <= at:
+    if free_at <= at and found.calls <= question.max_calls:
         return None
+    # Of more calls than are allowed the oldest is not enough. When the next one is, is known once these are written.
+    free_at = max(free_at, at)
     return free_at if found.all_own else rounded_up(free_at)
 
 

@@ -41,7 +41,7 @@ class InboxLimits:
     writers_max: int = 2
     # How long an append waits at most for company, so that a fast machine does not commit a few at a time. Measured at
     # 200 calls a second beside 5 ms and a crowd of 8: a sixth less of Postgres' time and a sixteenth of ours. One that
-    # comes alone does not wait at all.
+    # comes alone does not wait at all; two that come again and again wait for each other this long.
     linger_s: float = 0.015
     # So many are company enough.
     crowd: int = 24

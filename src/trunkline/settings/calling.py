@@ -25,8 +25,8 @@ class Dispatch(Group):
     idle_wait_s: Seconds = env("DIALER_IDLE_WAIT", "1s", "The longest a dialer sleeps before it asks again.")
     ahead_s: Seconds = env(
         "DIAL_AHEAD",
-        "80ms",
-        "So long before its time a call is made ready, with its channel; it leaves on time. At most `500ms`.",
+        "100ms",
+        "So long before its time a call is made ready, with its channel; it leaves on time. At most `100ms`.",
     )
     batch_max: int = env(
         "DIALER_BATCH_SIZE", 16, "Grants that a dialer takes at most in one go.", ge=1, le=1000

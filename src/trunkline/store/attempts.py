@@ -69,7 +69,8 @@ class Attempt(Value, frozen=True):
     campaign_id: UUID | None = None
     phone: Private[str] = ""
     timezone: str | None = None
-    intent_at: datetime | None = None
+    # The moment whose day it was counted under.
+    counted_at: datetime | None = None
     reserved_micros: int = 0
     # What its agent reported, and when that was read, by Postgres' clock.
     report: Reported | None = None
@@ -168,7 +169,7 @@ def _attempt(row: Any) -> Attempt:
         campaign_id=row["campaign_id"],
         phone=row["to_phone"],
         timezone=row["timezone"],
-        intent_at=row["intent_at"],
+        counted_at=row["counted_at"],
         reserved_micros=row["reserved_micros"],
         report=_reported(row) if row["is_reported"] else None,
         read_at=row["read_at"],

@@ -3,7 +3,7 @@
 -- another attempt held its channel. A holder that is already right stays as it is; a wrong one is given up, and its
 -- lead waits again: the intent of its grant is refused, because the channel is not free.
 --
--- KEYS[1] epoch
+-- KEYS[1] epoch  KEYS[2] bell
 -- ARGV[1] key prefix  ARGV[2] epoch (number@run id)
 -- ARGV[3..] records of six: attempt, number, channel, lead ('' for an inbound call), flow (''), version
 -- -> the number of holders that were written
@@ -37,4 +37,5 @@ for i = 3, #ARGV, 6 do
     written = written + 1
   end
 end
+if written > 0 and redis.call('EXISTS', base .. 'pools') == 1 then ring(KEYS[2]) end
 return written

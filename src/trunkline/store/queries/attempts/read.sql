@@ -1,7 +1,9 @@
 -- Attempts with what their leads still allow. Read under the locks, in a later statement than the one that took them.
 SELECT a.id, a.lead_id, a.attempt_no, a.carrier, a.account, a.holds_channel, a.state, a.carrier_call_id, a.ringing_at,
        a.answered_at, a.ended_at, a.end_reason, a.duration_s, a.is_machine, a.agent_joined,
-       a.reseller_id, a.merchant_id, a.campaign_id, a.to_phone, a.intent_at, a.reserved_micros, l.timezone,
+       a.reseller_id, a.merchant_id, a.campaign_id, a.to_phone, a.reserved_micros, l.timezone,
+       -- The moment whose day it was counted under: a call is made ready a little before its time.
+       greatest(a.intent_at, a.lead_due_at) AS counted_at,
        -- By Postgres' own clock; the numbers of attempts repeat when one is not counted against its lead.
        NOT EXISTS (SELECT FROM attempts AS n WHERE n.lead_id = a.lead_id AND n.intent_at > a.intent_at) AS is_newest,
        l.status AS lead_status, l.attempt_count, l.max_attempts, l.carrier_error_count,

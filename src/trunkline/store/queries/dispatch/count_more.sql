@@ -38,7 +38,9 @@ LEFT JOIN LATERAL (
     SELECT count(*) AS attempts, sum(a.reserved_micros)::bigint AS micros
     FROM attempts AS a
     WHERE (d.attempts >= q.attempts_from OR d.spent_micros >= q.micros_from)
-      AND a.merchant_id = q.merchant_id AND a.state IN ('rejected', 'absent') AND a.intent_at >= q.first_at) AS u ON true
+      AND a.merchant_id = q.merchant_id AND a.state IN ('rejected', 'absent') 
+      -- A call that was made ready yesterday, within a second of midnight, may be one of today's.
+      AND a.intent_at >= q.first_at - interval '1 second' AND greatest(a.intent_at, a.lead_due_at) >= q.first_at) AS u ON true
 UNION ALL
 SELECT 'unanswered', 0, count(*) FILTER (WHERE a.state <> 'answered'),
        count(*) FILTER (WHERE a.state = 'answered'), NULL, NULL
