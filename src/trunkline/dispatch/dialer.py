@@ -59,8 +59,8 @@ class DialerLimits:
     # Those that wait for their moment among them: fifty at 500 calls a second.
     in_flight_max: int = 192
     wait_max_s: float = 1.0
-    # So long before its due time a call is made ready. It must be more than a match and an intent take, and what
-    # gathers before them: together 40 ms on a busy machine. The channel is held for no call meanwhile.
+    # So long before its due time a call is made ready, at most: the first part of it is for gathering, the rest for a
+    # match and an intent, which take up to 40 ms on a busy machine.
     ahead_s: float = 0.1
     # Without Valkey every grant costs Postgres a scan, so there are fewer.
     fallback_starts_per_s: int = 5
