@@ -43,12 +43,12 @@ async def test_a_leader_that_was_stopped_and_goes_on_changes_nothing(place: Rout
         journal.tier(pod, "standard")
     await journal.write()
     await world.configure("acme", tier="gold")
-    await fall_silent(place, "agent-5")
+    await world.fall_silent("agent-5")
 
     old = place.start("old", stop_at=point, HTTP_PORT="0", TIER_CONFIG=OF_THE_OLD)
     await eventually(lambda: old.is_frozen, timeout_s=20, what=f"stopped at {point}")
     if await world.tier_of("agent-5"):
-        await fall_silent(place, "agent-5")
+        await world.fall_silent("agent-5")
     place.start("new", TIER_CONFIG=OF_THE_NEW)
     await eventually(lambda: leads(place), timeout_s=20, what="another one leads")
     await eventually(lambda: is_gone(place, "agent-5"), timeout_s=20, what="the silent pod is gone")
@@ -90,13 +90,6 @@ async def test_a_leader_that_is_stopped_while_it_waits_leads_no_more(place: Rout
     after = await picture(place)
     assert after["tiers"] == before["tiers"]
     assert await place.world.client.hget(place.world.keys.epoch, "term") != term
-
-
-async def fall_silent(place: Routers, pod: str) -> None:
-    client, keys = place.world.client, place.world.keys
-    await client.zadd(keys.heartbeats, {pod: 1})
-    seconds, _ = await client.time()
-    await client.hset(keys.hearing, mapping={"since": 1, "ran": seconds * 1000})
 
 
 async def leads(place: Routers) -> bool:

@@ -83,10 +83,10 @@ async def test_a_pod_that_speaks_again_while_its_row_is_removed_has_a_row(
 
     setattr(memory, step, speak_again)
     if step == "note":
-        await fall_silent(managed, "agent-2")
+        await managed.world.fall_silent("agent-2")
         await managed.pass_by(RouterConfig(tiers={}).expire_interval_s)
     else:
-        await managed.manager._term.remove("agent-2")  # type: ignore[union-attr]
+        await remove_without_a_note(managed)
         await managed.pass_by(61)
 
     assert getattr(memory, step) is not speak_again
@@ -97,7 +97,7 @@ async def test_a_pod_that_speaks_again_while_its_row_is_removed_has_a_row(
 
 async def test_a_pod_that_read_its_row_before_that_was_removed_has_a_row(managed: Managed) -> None:
     await managed.pods(3)
-    await managed.manager._term.remove("agent-2")  # type: ignore[union-attr]
+    await remove_without_a_note(managed)
 
     class SlowJournal(JournalWriter):
         async def tier_of(self, pod: str, *, afresh: bool = False) -> str:
@@ -119,11 +119,11 @@ async def speak(managed: Managed, journal: JournalWriter) -> None:
     await pods.heartbeat(Heartbeat("agent-2", "boot-2", 1, "10.0.0.1", 8080))
 
 
-async def fall_silent(managed: Managed, pod: str) -> None:
-    client, keys = managed.world.client, managed.world.keys
-    await client.zadd(keys.heartbeats, {pod: 1})
-    seconds, _ = await client.time()
-    await client.hset(keys.hearing, mapping={"since": 1, "ran": seconds * 1000})
+async def remove_without_a_note(managed: Managed) -> None:
+    """As a leader does that dies right after it."""
+    term = managed.manager._term
+    assert term is not None, "it leads"
+    await term.remove("agent-2")
 
 
 async def test_a_memory_that_is_being_deleted_is_not_taken_for_the_end_of_every_call(

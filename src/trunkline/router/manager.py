@@ -19,6 +19,7 @@ from trunkline.loops.base import Loop
 from trunkline.router.config import RouterConfig
 from trunkline.router.freeze import Freeze
 from trunkline.router.journal import Journal, Over
+from trunkline.router.ledger import Differences
 from trunkline.router.memory import Memory, Notes
 from trunkline.router.sources import GonePod, PodSource, Sighting
 from trunkline.settings.tiers import assignment_order
@@ -288,18 +289,12 @@ class PoolManager(Loop):
     async def _mend_journal(self, term: Term) -> None:
         mend = partial(self._ledger.mend, term, self._config.lease_ttl_s, partial(self._still_leads, term))
         try:
-            found = await mend()
+            _tell_of(found := await mend())
             while await self._is_back(term, found.gone):
-                found = await mend()
+                _tell_of(found := await mend())
             await self._memory.tidy()
         except UNAVAILABLE as error:
             log.warning("router.journal_unmended", error=str(error))
-            return
-        if len(found):
-            over, gone = len(found.over) + len(found.orphaned), len(found.gone)
-            log.info(
-                "router.journal_mended", over=over, unnoted=len(found.unnoted), gone=gone, tiers=found.tiers
-            )
 
     async def _publish_tiers(self, term: Term) -> None:
         tiers = self._config.tiers
@@ -321,6 +316,12 @@ class PoolManager(Loop):
             await self._memory.adopt_merchant(merchant, config, before=truth.get(merchant, ""))
         if changed:
             await term.merchants(await self._memory.merchants())
+
+
+def _tell_of(found: Differences) -> None:
+    if len(found):
+        over, gone = len(found.over) + len(found.orphaned), len(found.gone)
+        log.info("router.journal_mended", over=over, unnoted=len(found.unnoted), gone=gone, tiers=found.tiers)
 
 
 def _was_expected(pod: GonePod | ClusterPod) -> bool:

@@ -40,6 +40,8 @@ def clashes(settings: Settings) -> Iterator[Clash]:
     yield from _of_engines(settings)
     yield from _of_leadership(settings.leader)
     yield from _of_carriers(settings)
+    if settings.dispatch.ahead_s > 0.1:
+        yield Clash(("DIAL_AHEAD",), "at most `100ms`: what waits longer may not be wanted any more")
     if settings.jobs.renew_s * 2 > settings.jobs.lease_s:
         yield Clash(("JOB_LEASE_RENEW_INTERVAL", "JOB_LEASE"), "at most half of JOB_LEASE")
     if settings.http.port == settings.http.metrics_port != 0:
@@ -76,8 +78,6 @@ def _of_carriers(settings: Settings) -> Iterator[Clash]:
             given = [name for name, value in account.items() if value is not None]
             parts = "both of" if len(account) == 2 else "all of"
             yield Clash((*missing, *given), f"{parts} the account and what proves it, or neither")
-    if settings.dispatch.ahead_s > 0.1:
-        yield Clash(("DIAL_AHEAD",), "at most `100ms`: what waits longer may not be wanted any more")
     if not 1 <= carrier.ring_timeout_s <= 600:
         yield Clash(("RING_TIMEOUT",), "`1s` to `10m`, which is what carriers accept")
     if not 1 <= carrier.time_limit_s <= 86_400:

@@ -111,6 +111,12 @@ class RouterWorld:
         census = await router_manager.census(self.bus, self.keys, unnamed_s=60)
         return sum([(await self.term.recover(tier, pods))[0] for tier, pods in census.pods.items() if pods])
 
+    async def fall_silent(self, pod: str) -> None:
+        """As if it had not been heard for an hour in which we listened."""
+        await self.client.zadd(self.keys.heartbeats, {pod: 1})
+        seconds, _ = await self.client.time()
+        await self.client.hset(self.keys.hearing, mapping={"since": 1, "ran": seconds * 1000})
+
     async def flush(self) -> None:
         """All of the router's memory is gone."""
         async for key in self.client.scan_iter(match=f"{self.keys.prefix}:*", count=1000):

@@ -37,5 +37,6 @@ for i = 3, #ARGV, 6 do
     written = written + 1
   end
 end
+-- A lead that was given up may wait beside a free channel.
 if written > 0 and redis.call('EXISTS', base .. 'pools') == 1 then ring(KEYS[2]) end
 return written
