@@ -37,7 +37,8 @@ from trunkline.bus.router import Beat, BeatRule
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.embedded import Engines
 from trunkline.store.migrate import migrate
-from trunkline.telephony.simulator.post import Answer, Outgoing, Poster, Timeouts
+from trunkline.telephony.exchange import Reply
+from trunkline.telephony.simulator.post import Outgoing, Poster, Timeouts
 
 SCALE = float(os.environ.get("BENCH_SCALE", "1"))
 PAIRS, SLICES = max(50, round(600 * SCALE)), 15
@@ -167,7 +168,7 @@ async def _sent(poster: Poster, url: str, call: str) -> None:
     headers = (("Content-Type", "application/json"), ("Authorization", f"Bearer {KEY}"))
     body = json.dumps({"call_sid": call, "merchant_id": "acme"}).encode()
     answer = await poster.send(Outgoing("POST", url, headers, body), TIMEOUTS)
-    assert isinstance(answer, Answer), answer
+    assert isinstance(answer, Reply), answer
     assert answer.status == 200, answer
 
 

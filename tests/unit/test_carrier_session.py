@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 import pytest
 import uvloop
 
@@ -28,6 +27,7 @@ class Server:
         self.connections = 0
         self.bytes_read = 0
         self.bodies: Counter[str] = Counter()
+        self.asked = asyncio.Semaphore(0)
         self.done = asyncio.Event()
         self.url = ""
 
@@ -41,6 +41,7 @@ class Server:
                 self.bytes_read += len(head) + length
                 self.bodies[body.decode() or head.split(b" ")[0].decode()] += 1
                 number += 1
+                self.asked.release()
                 await self._answer(self, writer, number)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
@@ -137,8 +138,8 @@ def test_posts_to_a_server_that_drops_idle_connections_are_sent_at_most_once(run
     run(scenario())
 
 
-async def test_only_a_get_is_sent_again_by_the_http_client() -> None:
-    """What the two tests above would see if aiohttp ever treated POST the same."""
+async def test_only_a_get_is_sent_again() -> None:
+    """What the two tests above would see if a POST were treated the same."""
     async with against(close_at_second) as (server, session):
         assert isinstance(await session.get(server.url), Reply)
         assert isinstance(await session.get(server.url), Reply)
@@ -171,6 +172,59 @@ async def test_a_broken_reply_is_lost(reply: bytes) -> None:
     async with against(saying(reply)) as (server, session):
         assert isinstance(await send(session, server.url), Lost)
         assert server.bodies == {"a=1": 1}
+
+
+async def test_what_comes_before_the_reply_is_not_the_reply() -> None:
+    early = b"HTTP/1.1 100 Continue\r\nX-Early: 1\r\n\r\nHTTP/1.1 103 Early Hints\r\n\r\n"
+    async with against(saying(early + OK)) as (server, session):
+        reply = await send(session, server.url)
+        assert isinstance(reply, Reply)
+        assert (reply.status, reply.body) == (201, b'{"sid":"CA1"}')
+        assert "x-early" not in reply.headers
+
+
+async def test_a_reply_may_end_with_its_connection() -> None:
+    async with against(saying(b"HTTP/1.1 201 Created\r\n\r\nwhole")) as (server, session):
+        reply = await send(session, server.url)
+        assert isinstance(reply, Reply)
+        assert reply.body == b"whole"
+
+
+async def test_another_protocol_is_lost() -> None:
+    upgrade = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n"
+    async with against(saying(upgrade)) as (server, session):
+        assert isinstance(await send(session, server.url), Lost)
+
+
+async def test_headers_without_end_are_lost() -> None:
+    endless = b"HTTP/1.1 200 OK\r\n" + b"X-More: 1\r\n" * 200
+    async with against(saying(endless), reply_bytes_max=1000) as (server, session):
+        assert await send(session, server.url) == Lost("reply too long")
+
+
+async def test_what_nobody_asked_for_is_no_reply_to_the_next() -> None:
+    async def twice(_server: Server, writer: asyncio.StreamWriter, _number: int) -> None:
+        writer.write(OK + OK.replace(b"CA1", b"CA9"))
+
+    async with against(twice) as (server, session):
+        for name in ("first", "second"):
+            reply = await send(session, server.url, name)
+            assert isinstance(reply, Reply)
+            assert reply.body == b'{"sid":"CA1"}'
+        assert server.connections == 2
+
+
+async def test_a_request_that_is_cancelled_takes_its_connection_along() -> None:
+    async with against(never_answer) as (server, session):
+        sending = asyncio.ensure_future(send(session, server.url, "first"))
+        await server.asked.acquire()
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        second = asyncio.ensure_future(send(session, server.url, "second"))
+        await server.asked.acquire()
+        assert server.connections == 2
+        second.cancel()
 
 
 async def test_a_reply_without_end_is_lost() -> None:
@@ -242,9 +296,9 @@ class Watched(CarrierSession):
         super().__init__(*args, **options)
         self.sockets: list[socket.socket] = []
 
-    def _socket(self, address: aiohttp.connector.AddrInfoType) -> socket.socket:
-        self.sockets.append(super()._socket(address))
-        return self.sockets[-1]
+    def _prepare(self, sock: socket.socket) -> None:
+        super()._prepare(sock)
+        self.sockets.append(sock)
 
 
 async def test_connections_give_up_on_silence_and_forget_unsent_bytes() -> None:

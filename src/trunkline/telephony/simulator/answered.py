@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from trunkline.telephony.exchange import Reply
 from trunkline.telephony.simulator.media import MediaStreams
-from trunkline.telephony.simulator.post import Answer
 from trunkline.telephony.simulator.webhooks import Webhooks
 from trunkline.telephony.simulator.wire import Forward, HangUp, Pause, Redirect, Say, Stream, Talk, Verb
 
@@ -37,9 +37,9 @@ class Answered:
         body = call.order.inline_document
         if url:
             answer = await self._webhooks.ask(call.wire.question(call, url))
-            readable = isinstance(answer, Answer) and answer.status < 400
+            readable = isinstance(answer, Reply) and answer.status < 400
             self._webhooks.counts["documents" if readable else "documents failed"] += 1
-            if not isinstance(answer, Answer) or not readable:
+            if not isinstance(answer, Reply) or not readable:
                 return ()  # the person hears an apology and the call is over
             body = answer.body
         try:

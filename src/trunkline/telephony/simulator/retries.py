@@ -3,7 +3,8 @@
 from functools import lru_cache
 from urllib.parse import parse_qsl
 
-from trunkline.telephony.simulator.post import Answer, NoAnswer, Timeouts
+from trunkline.telephony.exchange import Exchange, Lost, NotSent, Reply
+from trunkline.telephony.simulator.post import Timeouts
 from trunkline.value import Value
 
 
@@ -18,13 +19,13 @@ class RetryRule(Value, frozen=True):
         fragment = url.partition("#")[2]
         return _ordered(self, fragment) if fragment else self
 
-    def applies(self, outcome: Answer | NoAnswer) -> bool:
+    def applies(self, outcome: Exchange) -> bool:
         match outcome:
-            case NoAnswer(stage="connect"):
+            case NotSent():
                 kind = "ct"
-            case NoAnswer():
+            case Lost():
                 kind = "rt"
-            case Answer(status=status) if status >= 400:
+            case Reply(status=status) if status >= 400:
                 kind = "4xx" if status < 500 else "5xx"
             case _:
                 return False

@@ -5,9 +5,10 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 
+from trunkline.telephony.exchange import Exchange, Lost, Reply
 from trunkline.telephony.simulator.activity import Activity
 from trunkline.telephony.simulator.faults import WebhookFault
-from trunkline.telephony.simulator.post import Answer, NoAnswer, Poster
+from trunkline.telephony.simulator.post import Poster
 from trunkline.telephony.simulator.wire import Letter
 
 
@@ -43,7 +44,7 @@ class Webhooks:
         if fault is WebhookFault.DOUBLED:
             self._start(lane, [letter], 0.0)
 
-    async def ask(self, letter: Letter, first: Answer | NoAnswer | None = None) -> Answer | NoAnswer:
+    async def ask(self, letter: Letter, first: Exchange | None = None) -> Exchange:
         """Deliver as the carrier does, with its retries. `first`: what came of the first try, if it was made."""
         rule = letter.rule
         outcome = first or await self._poster.send(letter.request, rule.timeouts)
@@ -74,7 +75,7 @@ class Webhooks:
             self._activity.watch(answer)
             answer.add_done_callback(partial(self._tried, lane, letter))
 
-    def _tried(self, lane: Lane, letter: Letter, answer: "asyncio.Future[Answer | NoAnswer]") -> None:
+    def _tried(self, lane: Lane, letter: Letter, answer: "asyncio.Future[Reply | Lost]") -> None:
         if answer.cancelled():
             self._activity.end()
         elif letter.rule.applies(answer.result()):
@@ -83,15 +84,15 @@ class Webhooks:
             self._count(lane, answer.result())
             self._activity.end()
 
-    async def _deliver(self, lane: Lane, batch: list[Letter], first: Answer | NoAnswer | None = None) -> None:
+    async def _deliver(self, lane: Lane, batch: list[Letter], first: Exchange | None = None) -> None:
         try:
             for letter in batch:
                 self._count(lane, await self.ask(letter, first))
         finally:
             self._activity.end()
 
-    def _count(self, lane: Lane, outcome: Answer | NoAnswer) -> None:
-        accepted = isinstance(outcome, Answer) and outcome.status < 400
+    def _count(self, lane: Lane, outcome: Exchange) -> None:
+        accepted = isinstance(outcome, Reply) and outcome.status < 400
         self.counts["delivered" if accepted else "failed"] += 1
         if lane.first_delivered is not None:
             lane.first_delivered.set()

@@ -1,0 +1,126 @@
+"""One HTTP/1.1 connection: one request at a time, each in one write.
+
+The write is the gate. Before it nothing has left and the caller may still change its mind; after it nothing is
+certain until the whole reply is here. So there is one place in which a request can leave, and no retry behind it.
+httptools parses: it calls the `on_…` methods.
+"""
+
+import asyncio
+from typing import cast
+
+import httptools
+
+from trunkline.telephony.exchange import Lost, Reply
+
+# Of headers and body. The largest that carriers send are pages of calls, some hundred kilobytes.
+REPLY_BYTES_MAX = 4 * 1024 * 1024
+_LENGTHS = frozenset({"content-length", "transfer-encoding"})
+
+
+class Connection(asyncio.Protocol):
+    def __init__(self, reply_bytes_max: int = REPLY_BYTES_MAX) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._reply_bytes_max = reply_bytes_max
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._waiter: asyncio.Future[Reply | Lost] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._headers: dict[str, str] = {}
+        self._body = bytearray()
+        self._bytes_received = 0
+        self._has_headers = False
+        self._keeps_alive = True
+        # It was closed after a request, before the first byte of a reply: as one does that was idle too long.
+        self.closed_unheard = False
+        self.idle_since_s = 0.0
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it can take a request."""
+        transport = self._transport
+        return (
+            self._keeps_alive
+            and self._waiter is None
+            and transport is not None
+            and not transport.is_closing()
+        )
+
+    def exchange(self, request: bytes, until_s: float) -> "asyncio.Future[Reply | Lost]":
+        """Send, and wait for the reply until then, on the loop's clock. Only one that is free may be asked."""
+        assert self._transport is not None, "one request at a time, on an open connection"
+        waiter = self._waiter = self._loop.create_future()
+        self._begin()
+        self._timer = self._loop.call_at(until_s, self._give_up, "no reply in time")
+        self._transport.write(request)
+        return waiter
+
+    def close(self) -> None:
+        self._give_up("connection closed")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own class is none by inheritance
+
+    def data_received(self, data: bytes) -> None:
+        self._bytes_received += len(data)
+        if self._waiter is None:
+            self.close()  # nobody asked
+        elif self._bytes_received > self._reply_bytes_max:
+            self._give_up("reply too long")
+        else:
+            self._parse(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self.closed_unheard = self._waiter is not None and self._bytes_received == 0
+        # Without a length, the end of the connection is the end of the body.
+        is_whole = exc is None and self._has_headers and not _LENGTHS & self._headers.keys()
+        self._finish(self._reply() if is_whole else Lost("connection closed"))
+
+    def on_message_begin(self) -> None:
+        if self._waiter is None:
+            self._keeps_alive = False  # more than was asked for: the next reply would be misread
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self._has_headers = True
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        if self._parser.get_status_code() < 200:
+            self._begin()  # "100 Continue" and the like come before the reply
+            return
+        self._keeps_alive = self._keeps_alive and self._parser.should_keep_alive()
+        self._finish(self._reply())
+
+    def _begin(self) -> None:
+        self._headers = {}
+        self._body.clear()
+        self._bytes_received = 0
+        self._has_headers = False
+
+    def _parse(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._give_up("reply is not HTTP/1")
+
+    def _reply(self) -> Reply:
+        return Reply(self._parser.get_status_code(), self._headers, bytes(self._body))
+
+    def _give_up(self, reason: str) -> None:
+        self._keeps_alive = False
+        if self._transport is not None:
+            self._transport.abort()
+        self._finish(Lost(reason))
+
+    def _finish(self, outcome: Reply | Lost) -> None:
+        waiter, self._waiter = self._waiter, None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(outcome)
