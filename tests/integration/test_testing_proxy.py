@@ -1,6 +1,7 @@
 """The proxy does what it says, before a real Valkey and a real Postgres."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 
 import asyncpg
@@ -10,7 +11,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from trunkline.testing.proxy import TcpProxy
+from trunkline.testing.proxy import RESET_ON_CLOSE, TcpProxy
 
 
 def plain_client(url: str) -> "Redis":
@@ -117,6 +118,16 @@ async def test_a_cut_with_fin_is_seen_as_an_end(proxy: TcpProxy) -> None:
     assert await reader.read(100) == b""
     writer.close()
     await writer.wait_closed()
+
+
+async def test_an_end_for_a_peer_that_has_just_reset_is_no_error(proxy: TcpProxy) -> None:
+    """No turn of the loop between the two: the proxy cannot know yet."""
+    with socket.create_connection(("127.0.0.1", proxy.port)) as gone:
+        await proxy.saw_connection()
+        gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+    proxy.cut(reset=False)
+    async with plain_client(proxy.url) as another:
+        assert await another.ping()
 
 
 @pytest.mark.parametrize("reset", [True, False])

@@ -236,7 +236,10 @@ class End(asyncio.Protocol):
         """Send FIN, and close once the peer has sent its own."""
         if self._transport is not None and not self._transport.is_closing() and not self._said_end:
             self._said_end = True
-            self._transport.write_eof()
+            try:
+                self._transport.write_eof()
+            except OSError:
+                self.reset()  # the peer has reset it, and the loop has not yet told us
         self._close_when_done()
 
     def hang_up(self) -> None:
