@@ -1,0 +1,127 @@
+"""When: ahead of the time, together, and at a ring of the bell."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+from redis.asyncio import RedisCluster
+
+from trunkline.bus import channels, schedule
+from trunkline.bus.connection import Bus
+from trunkline.bus.doorbell import Bell
+from trunkline.bus.line import Client
+from trunkline.bus.schedule import GiveBack, Return
+from trunkline.errors import BusUnavailable
+from trunkline.model import Holder
+from trunkline.testing.matching import NUMBER, entry, match, numbers
+
+
+async def test_a_lead_is_granted_ahead_of_its_time_and_says_when_that_is(bus: Bus) -> None:
+    await numbers(bus, (NUMBER, "p", 5))
+    due_at = datetime.now(UTC) + timedelta(minutes=5)
+    lead, later = entry(due_at=due_at), entry(due_at=due_at + timedelta(minutes=2))
+    await schedule.add(bus, [lead, later])
+    early = await schedule.match(bus, [uuid4()], clock_offset_ms=0, ahead_ms=60_000)
+    assert early.grants == ()
+    assert early.next_in_s is not None
+    assert 200 < early.next_in_s < 241, "when it is a minute ahead"
+    found = await schedule.match(bus, [uuid4(), uuid4()], clock_offset_ms=0, ahead_ms=301_000)
+    assert [(g.lead_id, g.due_ms) for g in found.grants] == [(lead.lead_id, schedule.to_ms(due_at))]
+    assert found.next_in_s is not None
+    assert 100 < found.next_in_s < 121
+
+
+@pytest.mark.parametrize("what", ["due", "park"])
+async def test_what_falls_due_soon_after_a_match_gathers_and_what_wakes_does_not(bus: Bus, what: str) -> None:
+    await numbers(bus, (NUMBER, "p", 5))
+    in_a_minute = datetime.now(UTC) + timedelta(minutes=1)
+    await schedule.add(bus, [entry(), entry(due_at=in_a_minute)])
+    (grant,) = await match(bus)
+    if what == "park":
+        await schedule.give_back(bus, [GiveBack(grant.attempt_id, Return.PARK, schedule.to_ms(in_a_minute))])
+    found = await schedule.match(bus, [uuid4()], clock_offset_ms=0, gather_ms=300_000)
+    assert found.next_in_s is not None
+    assert found.next_in_s == 300 if what == "due" else 0 < found.next_in_s < 61
+
+
+async def test_what_is_left_over_of_a_moment_gathers_no_longer(bus: Bus) -> None:
+    """More fell due than one match moves: the rest is work for now."""
+    await numbers(bus, (NUMBER, "p", 1))
+    soon = datetime.now(UTC) + timedelta(minutes=1)
+    await schedule.add(bus, [entry(due_at=soon) for _ in range(schedule.BECOME_DUE_MAX + 1)])
+    found = await schedule.match(bus, [uuid4()], clock_offset_ms=0, ahead_ms=61_000, gather_ms=300_000)
+    assert found.next_in_s == 0
+
+
+@pytest.mark.parametrize("waiting", [0, 1])
+async def test_the_end_of_a_call_rings_for_whoever_waits_and_for_nobody_else(bus: Bus, waiting: int) -> None:
+    await numbers(bus, (NUMBER, "p", 1))
+    await schedule.add(bus, [entry() for _ in range(1 + waiting)])
+    (grant,) = await match(bus)
+    await bus.client.delete(bus.keys.bell)
+    assert await channels.release(bus, [grant.attempt_id]) == 1
+    assert await bus.client.llen(bus.keys.bell) == waiting
+
+
+async def test_the_end_of_a_call_rings_for_whoever_waits_behind_it(bus: Bus) -> None:
+    await numbers(bus, (NUMBER, "p", 2))
+    await schedule.add(bus, [entry(), entry()])
+    first, second = await match(bus)
+    later_ms = schedule.to_ms(datetime.now(UTC) + timedelta(minutes=5))
+    behind = GiveBack(second.attempt_id, Return.BEHIND, later_ms, behind=first.attempt_id)
+    await schedule.give_back(bus, [behind])
+    assert await match(bus) == ()
+    await bus.client.delete(bus.keys.bell)
+    await channels.release(bus, [first.attempt_id])
+    assert await bus.client.llen(bus.keys.bell) == 1
+
+
+async def test_a_lead_whose_channel_was_another_attempts_is_rung_for(bus: Bus) -> None:
+    await numbers(bus, (NUMBER, "p", 2))
+    await schedule.add(bus, [entry()])
+    (grant,) = await match(bus)
+    await bus.client.delete(bus.keys.bell)
+    await channels.hold(bus, [Holder(uuid4(), NUMBER, grant.channel_no)])
+    assert await bus.client.llen(bus.keys.bell) == 1
+    assert [again.lead_id for again in await match(bus)] == [grant.lead_id]
+
+
+async def test_the_bell_rings_for_new_work(bus: Bus) -> None:
+    bell = Bell(bus)
+    assert await bell.wait(5.0) is True, "the new epoch"
+    await schedule.add(bus, [entry()])
+    assert await bell.wait(5.0) is True
+    assert await bell.wait(0.01) is False
+    await bell.close()
+
+
+async def test_a_ring_between_two_waits_is_heard_by_the_second(bus: Bus) -> None:
+    bell = Bell(bus)
+    assert await bell.wait(5.0) is True, "the new epoch"
+    assert await bell.wait(0.01) is False
+    await schedule.add(bus, [entry()])
+    assert await bell.wait(5.0) is True
+    await bell.close()
+
+
+async def cut(client: Client) -> None:
+    """Break every connection, those in use too."""
+    if isinstance(client, RedisCluster):
+        await asyncio.gather(*(node.disconnect() for node in client.get_nodes()))
+    else:
+        await client.connection_pool.disconnect()
+
+
+async def test_a_bell_that_cannot_be_heard_says_so_and_is_heard_again_later(bus: Bus) -> None:
+    bell = Bell(bus)
+    assert await bell.wait(5.0) is True, "the new epoch"
+    waiting = asyncio.create_task(bell.wait(60.0))
+    while not waiting.done():  # it may be about to connect, and then there is nothing to break yet
+        await cut(bus.blocking)
+        await asyncio.wait({waiting}, timeout=0.01)
+    with pytest.raises(BusUnavailable):
+        await waiting
+    await schedule.add(bus, [entry()])
+    assert await bell.wait(5.0) is True
+    await bell.close()

@@ -1,0 +1,104 @@
+"""How scripts are run, and whose memory is believed. On one server and on a real cluster, as all in this folder."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+
+from trunkline.bus import connection, epoch, schedule
+from trunkline.bus.connection import Bus
+from trunkline.bus.keys import Keys
+from trunkline.bus.probe import server_time_s
+from trunkline.errors import BusUnavailable, MemoryLost
+from trunkline.model import Flow
+from trunkline.testing.matching import entry, match
+
+
+async def test_the_probe_runs_a_script_and_tells_the_time(bus: Bus) -> None:
+    assert abs(await server_time_s(bus) - datetime.now(UTC).timestamp()) < 60
+
+
+async def test_a_script_that_the_server_forgot_is_sent_again(bus: Bus) -> None:
+    await server_time_s(bus)
+    await bus.client.script_flush()
+    assert await server_time_s(bus) > 0
+
+
+async def test_a_server_that_is_away_is_one_exception(key_prefix: str) -> None:
+    bus = connection.connect("redis://127.0.0.1:1", Keys(prefix=key_prefix))
+    with pytest.raises(BusUnavailable):
+        await server_time_s(bus)
+    await bus.close()
+
+
+async def test_a_burst_of_callers_shares_the_way(bus: Bus) -> None:
+    times = await asyncio.gather(*(server_time_s(bus) for _ in range(500)))
+    assert len(times) == 500
+
+
+async def test_one_failing_script_takes_no_other_with_it(bus: Bus) -> None:
+    await bus.client.set(f"{bus.memory}leads", "not a hash")
+    ok, broken = await asyncio.gather(
+        server_time_s(bus), schedule.add(bus, [entry()]), return_exceptions=True
+    )
+    assert isinstance(ok, float)
+    assert isinstance(broken, BusUnavailable)
+
+
+async def test_whoever_has_not_measured_the_clocks_goes_by_what_the_match_was_told(bus: Bus) -> None:
+    in_ten_minutes = entry(due_at=datetime.now(UTC) + timedelta(minutes=10))
+    await schedule.match(bus, [uuid4()], clock_offset_ms=-600_000)
+    assert await schedule.add(bus, [in_ten_minutes]) == 0, (
+        "Postgres is ten minutes behind: it is due in twenty"
+    )
+    await schedule.match(bus, [uuid4()], clock_offset_ms=600_000)
+    assert await schedule.add(bus, [in_ten_minutes]) == 1
+
+
+async def test_memory_of_another_life_is_refused(bus: Bus) -> None:
+    await schedule.add(bus, [entry()])
+    await bus.client.hset(bus.keys.epoch, "run_id", "another")
+    with pytest.raises(MemoryLost):
+        await match(bus)
+    assert await epoch.read(bus) == 0
+
+
+async def test_a_life_that_is_not_believed_is_asked_for_again(bus: Bus) -> None:
+    """Somebody between us and the server may have kept our connection while the server began another life."""
+    await match(bus)
+    for line in bus._pipe._lines._kept:
+        line._life = "an earlier one"
+    if bus._pipe._lines._kept:  # in a cluster scripts ask themselves
+        with pytest.raises(MemoryLost):
+            await match(bus)
+    await epoch.ensure(bus)
+    await match(bus)
+
+
+async def test_of_two_rebuilds_the_newer_wins(bus: Bus) -> None:
+    await bus.client.delete(bus.keys.epoch)
+    older = await epoch.begin(bus, 7)
+    assert await epoch.begin(bus, 8) is None, "the older one is still at it"
+    await bus.client.hset(bus.keys.epoch, "seen_at", 0)
+    newer = await epoch.begin(bus, 8)
+    assert older is not None
+    assert newer is not None
+    with pytest.raises(MemoryLost):
+        await schedule.add(older, [entry()])
+    assert await schedule.add(newer, [entry()]) == 1
+    assert await epoch.publish(bus, 7) is False
+    assert await epoch.publish(bus, 8) is True
+    assert await epoch.begin(bus, 8) is None
+
+
+async def test_keys_of_older_epochs_are_swept(bus: Bus) -> None:
+    await schedule.add(bus, [entry()])
+    old = bus.memory
+    building = await epoch.begin(bus, 2)
+    assert building is not None
+    await schedule.add(building, [entry()])
+    await epoch.publish(bus, 2)
+    assert await epoch.sweep(bus) > 0
+    assert [key async for key in bus.client.scan_iter(match=f"{old}*")] == []
+    assert await schedule.sizes(bus, [Flow("p", "r", "m")]) == [1]
