@@ -147,7 +147,7 @@ async def test_only_a_get_is_sent_again() -> None:
 
 
 async def test_no_reply_in_time_is_lost() -> None:
-    async with against(never_answer, total_timeout_s=0.5) as (server, session):
+    async with against(never_answer, total_timeout_s=1.0) as (server, session):
         assert isinstance(await send(session, server.url), Lost)
         assert server.bodies == {"a=1": 1}
 
@@ -284,7 +284,7 @@ async def test_what_connects_after_its_deadline_is_not_sent() -> None:
 
 
 async def test_a_reason_never_quotes_the_url() -> None:
-    async with against(never_answer, total_timeout_s=0.5) as (server, session):
+    async with against(never_answer, total_timeout_s=1.0) as (server, session):
         result = await send(session, f"{server.url}?attempt=secret")
     assert "secret" not in repr(result)
 
