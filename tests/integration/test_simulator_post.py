@@ -12,6 +12,7 @@ from trunkline.telephony.simulator.activity import Activity
 from trunkline.telephony.simulator.post import Outgoing, Poster, Timeouts
 from trunkline.telephony.simulator.webhooks import Lane, Webhooks
 from trunkline.telephony.simulator.wire import Letter
+from trunkline.testing.silence import silent_address
 from trunkline.value import replace
 
 USUAL, IMPATIENT = Timeouts(), Timeouts(read_s=0.05)
@@ -150,6 +151,21 @@ async def test_a_request_that_is_given_up_takes_its_connection_along() -> None:
             await given_up
         assert shown(await poster.send(request, USUAL)) == (204, b"")
         assert one.connections == 2
+
+
+async def test_a_request_that_is_given_up_while_it_connects_makes_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(post, "CONNECTIONS_MAX", 1)
+    async with peer(b"HTTP/1.1 204 No Content\r\n\r\n") as (_, poster, request):
+        with silent_address() as (host, port):
+            silent = replace(request, url=f"http://{host}:{port}/")
+            connecting = asyncio.ensure_future(poster.send(silent, USUAL))
+            await asyncio.sleep(0)
+            connecting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await connecting
+        assert shown(await asyncio.wait_for(poster.send(request, USUAL), 10)) == (204, b"")
 
 
 async def test_only_so_many_requests_are_under_way_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

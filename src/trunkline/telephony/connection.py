@@ -6,6 +6,7 @@ httptools parses: it calls the `on_…` methods.
 """
 
 import asyncio
+import select
 from typing import cast
 
 import httptools
@@ -22,6 +23,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._reply_bytes_max = reply_bytes_max
         self._transport: asyncio.Transport | None = None
+        self._kernel = select.poll()
         self._parser = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[Reply | Lost] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -45,11 +47,18 @@ class Connection(asyncio.Protocol):
             and not transport.is_closing()
         )
 
+    def is_quiet(self) -> bool:
+        """Whether the kernel holds nothing that the loop has not seen yet: an end, or what nobody asked for.
+        Only for one that is free, whose socket is open."""
+        return not self._kernel.poll(0)
+
     def exchange(self, request: bytes, until_s: float) -> "asyncio.Future[Reply | Lost]":
         """Send, and wait for the reply until then, on the loop's clock. Only one that is free may be asked."""
-        assert self._transport is not None, "one request at a time, on an open connection"
+        assert self.is_free, "one request at a time, on an open connection"
+        assert self._transport is not None
         waiter = self._waiter = self._loop.create_future()
-        self._begin()
+        self._bytes_received = 0
+        self._has_headers = False
         self._timer = self._loop.call_at(until_s, self._give_up, "no reply in time")
         self._transport.write(request)
         return waiter
@@ -59,6 +68,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own class is none by inheritance
+        self._kernel.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
         self._bytes_received += len(data)
@@ -77,6 +87,8 @@ class Connection(asyncio.Protocol):
         self._finish(self._reply() if is_whole else Lost("connection closed"))
 
     def on_message_begin(self) -> None:
+        self._headers = {}  # a new one: the last belongs to whoever has that reply
+        self._body.clear()
         if self._waiter is None:
             self._keeps_alive = False  # more than was asked for: the next reply would be misread
 
@@ -84,23 +96,15 @@ class Connection(asyncio.Protocol):
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        self._has_headers = True
+        self._has_headers = self._parser.get_status_code() >= 200
 
     def on_body(self, body: bytes) -> None:
         self._body += body
 
     def on_message_complete(self) -> None:
-        if self._parser.get_status_code() < 200:
-            self._begin()  # "100 Continue" and the like come before the reply
-            return
-        self._keeps_alive = self._keeps_alive and self._parser.should_keep_alive()
-        self._finish(self._reply())
-
-    def _begin(self) -> None:
-        self._headers = {}
-        self._body.clear()
-        self._bytes_received = 0
-        self._has_headers = False
+        if self._has_headers:  # "100 Continue" and the like come before the reply
+            self._keeps_alive = self._keeps_alive and self._parser.should_keep_alive()
+            self._finish(self._reply())
 
     def _parse(self, data: bytes) -> None:
         try:

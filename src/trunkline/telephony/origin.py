@@ -9,7 +9,6 @@ import asyncio
 import re
 import socket
 import ssl
-import string
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -22,12 +21,16 @@ from trunkline.telephony.connection import REPLY_BYTES_MAX, Connection
 
 NAMES_KEPT_S = 10.0
 NEXT_ADDRESS_S = 0.25
-_URL = re.compile(r"(https?://[!\"$-.0->@-~]+)([!\"$-~]*)(?:#[!-~]*)?")
+# What RFC 3986 lets a URL hold.
+_MARKS = "-._~:[]@!$&'()*+,;=%"
+_URL = re.compile(
+    rf"(https?://[\w{re.escape(_MARKS)}]+)([\w{re.escape(_MARKS)}/?]*)(?:#.*)?", re.ASCII | re.IGNORECASE
+)
 
 
 def split(url: str) -> tuple[str, str]:
     """The origin, and what to ask for there. A space or a line end would end the first line of a request."""
-    found = _URL.fullmatch(url) or _URL.fullmatch(quote(url, safe=string.punctuation))
+    found = _URL.fullmatch(url) or _URL.fullmatch(quote(url, safe=_MARKS + "/?#"))
     if found is None:
         raise ValueError("not the URL of an HTTP server")
     origin, target = found.groups()
@@ -50,7 +53,8 @@ class Origin:
             raise ValueError("a URL without a host")
         self.host = parts.netloc.rpartition("@")[2]
         self._host, self._is_tls = parts.hostname, parts.scheme == "https"
-        self._port = parts.port or (443 if self._is_tls else 80)
+        default_port = 443 if self._is_tls else 80
+        self._port = default_port if parts.port is None else parts.port
         self._idle_max_s = idle_max_s
         self._made = partial(Connection, reply_bytes_max)
         self._prepare = prepare
@@ -59,19 +63,20 @@ class Origin:
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._lookup: asyncio.Task[Sequence[AddrInfoType]] | None = None
         self._lookup_until_s = 0.0
+        self._is_closed = False
 
     def reused(self) -> Connection | None:
         """The connection that was used last, if one is open."""
         oldest_s = self._loop.time() - self._idle_max_s
         while self._idle:
             connection = self._idle.pop()
-            if connection.is_free and connection.idle_since_s >= oldest_s:
+            if connection.is_free and connection.idle_since_s >= oldest_s and connection.is_quiet():
                 return connection
             connection.close()
         return None
 
     async def connected(self, timeout_s: float) -> Connection:
-        """A new connection. Raises OSError or TimeoutError."""
+        """A new connection. Raises whatever kept it from being made: nothing was sent."""
         try:
             async with asyncio.timeout(timeout_s):
                 sock = await aiohappyeyeballs.start_connection(
@@ -87,14 +92,14 @@ class Origin:
                     ssl=tls() if self._is_tls else None,
                     server_hostname=self._host if self._is_tls else None,
                 )
-        except OSError:
+        except OSError:  # a time-out too
             self._lookup_until_s = 0.0  # it may have moved
             raise
         return connection
 
     def keep(self, connection: Connection) -> None:
         """Take back one that `reused` or `connected` gave. One that is in the middle of something is closed."""
-        if not connection.is_free:
+        if self._is_closed or not connection.is_free:
             connection.close()
             return
         connection.idle_since_s = self._loop.time()
@@ -103,11 +108,11 @@ class Origin:
             self._sweep_timer = self._loop.call_later(self._idle_max_s, self._sweep)
 
     def close(self) -> None:
+        """Whoever is being served is served to the end. A lookup is not cancelled: those who wait for it are not."""
+        self._is_closed = True
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
             self._sweep_timer = None
-        if self._lookup is not None:
-            self._lookup.cancel()
         while self._idle:
             self._idle.pop().close()
 
@@ -131,12 +136,23 @@ class Origin:
         lookup = self._lookup
         if lookup is None or (lookup.done() and self._loop.time() >= self._lookup_until_s):
             lookup = self._lookup = self._loop.create_task(self._looked_up())
+            lookup.add_done_callback(_look_at)
         return await asyncio.shield(lookup)
 
     async def _looked_up(self) -> Sequence[AddrInfoType]:
-        found = await self._loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        found = await look_up(self._host, self._port)
         self._lookup_until_s = self._loop.time() + NAMES_KEPT_S
         return found
+
+
+async def look_up(host: str, port: int) -> Sequence[AddrInfoType]:
+    return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+
+
+def _look_at(lookup: "asyncio.Task[Sequence[AddrInfoType]]") -> None:
+    """Whoever waited may have left: should it fail then, it fails quietly."""
+    if not lookup.cancelled():
+        lookup.exception()
 
 
 @cache

@@ -72,7 +72,7 @@ class CarrierSession:
         return await self._exchange("POST", url, head, body, send_by_boottime_s)
 
     async def get(self, url: str, query: Mapping[str, str] | None = None) -> Exchange:
-        return await self._exchange("GET", f"{url}?{urlencode(query)}" if query else url)
+        return await self._exchange("GET", url, query=query)
 
     async def delete(self, url: str) -> Exchange:
         return await self._exchange("DELETE", url)
@@ -87,10 +87,11 @@ class CarrierSession:
         head: str = "",
         body: bytes = b"",
         send_by_boottime_s: float | None = None,
+        query: Mapping[str, str] | None = None,
     ) -> Exchange:
         until_s = asyncio.get_running_loop().time() + self._total_timeout_s
         try:
-            name, target = split(url)
+            name, target = split(_with(query, url) if query else url)
             origin = self._origins.get(name) or self._origin(name)
         except ValueError as error:
             return _not_connected(error)
@@ -110,9 +111,10 @@ class CarrierSession:
         return exchange
 
     async def _over_a_new_one(self, origin: Origin, request: _Request) -> Exchange:
+        left_s = request.until_s - asyncio.get_running_loop().time()
         try:
-            connection = await origin.connected(self._connect_timeout_s)
-        except (OSError, TimeoutError) as error:
+            connection = await origin.connected(min(self._connect_timeout_s, left_s))
+        except Exception as error:  # whatever it is, nothing was written
             return _not_connected(error)
         return await self._over(connection, origin, request)
 
@@ -121,6 +123,8 @@ class CarrierSession:
         try:
             if send_by_s is not None and self._clock.boottime_s() > send_by_s:
                 return NotSent("not_sent_in_time", "connected after the deadline")
+            if not connection.is_free:
+                return NotSent("not_connected", "closed at once")
             return await connection.exchange(request.content, request.until_s)
         finally:
             origin.keep(connection)
@@ -137,7 +141,7 @@ class CarrierSession:
         return origin
 
     def _forget_origins(self) -> None:
-        """Their idle connections end now, those in use when they have grown old."""
+        """Their idle connections end now, those in use with their requests."""
         for origin in self._origins.values():
             origin.close()
         self._origins.clear()
@@ -146,6 +150,10 @@ class CarrierSession:
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; elsewhere the total time-out alone bounds it
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._user_timeout_ms)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_0_S)
+
+
+def _with(query: Mapping[str, str], url: str) -> str:
+    return f"{url}{'&' if '?' in url else '?'}{urlencode(query)}"
 
 
 def _not_connected(error: Exception) -> NotSent:

@@ -35,6 +35,9 @@ def control_url(call: Mapping[str, Any], base_url: str) -> str | None:
     """Each live call has a control URL on a host of its own. It is used only if the host is the carrier's."""
     monitor = call.get("monitor")
     url = monitor.get("controlUrl") if isinstance(monitor, dict) else None
-    host, home = urlsplit(str(url)).hostname or "", urlsplit(base_url).hostname or ""
+    try:
+        host, home = urlsplit(str(url)).hostname or "", urlsplit(base_url).hostname or ""
+    except ValueError:
+        return None
     is_theirs = host == home or host.endswith(f".{home.removeprefix('api.')}")
     return str(url) if url and is_theirs else None

@@ -53,12 +53,15 @@ class Poster:
         try:
             origin, content = self._addressed(request)
             connection = origin.reused() or await origin.connected(timeouts.connect_s)
-        except (OSError, TimeoutError, ValueError) as error:
-            self._slots.release()
-            return NotSent("not_connected", type(error).__name__)
         except asyncio.CancelledError:
             self._slots.release()
             raise
+        except Exception as error:
+            self._slots.release()
+            return NotSent("not_connected", type(error).__name__)
+        if not connection.is_free:
+            self._slots.release()
+            return NotSent("not_connected", "closed at once")
         return await self._exchange(connection, origin, content, timeouts)
 
     def send_at_once(self, request: Outgoing, timeouts: Timeouts) -> "asyncio.Future[Reply | Lost] | None":

@@ -1,22 +1,24 @@
 """The session against a server that misbehaves on purpose. What counts is how often it saw each request."""
 
 import asyncio
+import os
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-import uvloop
 
 from trunkline.clock import ManualClock
+from trunkline.telephony import session as session_module
+from trunkline.telephony.connection import Connection
 from trunkline.telephony.exchange import Exchange, Lost, NotSent, Reply
+from trunkline.telephony.origin import Origin
 from trunkline.telephony.session import CarrierSession, basic
 
 OK = b'HTTP/1.1 201 Created\r\nContent-Length: 13\r\n\r\n{"sid":"CA1"}'
 Answer = Callable[["Server", asyncio.StreamWriter, int], Awaitable[None]]
-Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
 class Server:
@@ -27,18 +29,22 @@ class Server:
         self.connections = 0
         self.bytes_read = 0
         self.bodies: Counter[str] = Counter()
-        self.asked = asyncio.Semaphore(0)
+        self.heads: list[str] = []
+        self.writers: list[asyncio.StreamWriter] = []
+        self.asked, self.left = asyncio.Semaphore(0), asyncio.Semaphore(0)
         self.done = asyncio.Event()
         self.url = ""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self.writers.append(writer)
         number = 0
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 length = next((int(v) for n, v in _headers(head) if n == "content-length"), 0)
                 body = await reader.readexactly(length)
                 self.bytes_read += len(head) + length
+                self.heads.append(head.decode())
                 self.bodies[body.decode() or head.split(b" ")[0].decode()] += 1
                 number += 1
                 self.asked.release()
@@ -47,6 +53,7 @@ class Server:
             pass
         finally:
             writer.close()
+            self.left.release()
 
 
 def _headers(head: bytes) -> list[tuple[str, str]]:
@@ -73,6 +80,11 @@ async def answer_and_close(_server: Server, writer: asyncio.StreamWriter, _numbe
     """As a server does whose keep-alive time is over the moment it has answered."""
     writer.write(OK)
     writer.close()
+
+
+def beneath(writer: asyncio.StreamWriter) -> socket.socket:
+    """The same connection without the loop: what is done with it has happened when the call returns."""
+    return socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno()))
 
 
 def saying(reply: bytes) -> Answer:
@@ -114,36 +126,67 @@ async def test_a_reply_is_read_whole() -> None:
     assert (reply.status, reply.body, reply.headers["content-length"]) == (201, b'{"sid":"CA1"}', "13")
 
 
-@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def test_a_post_on_a_kept_alive_connection_that_closes_is_sent_once(run: Run) -> None:
-    async def scenario() -> None:
-        async with against(close_at_second) as (server, session):
-            assert isinstance(await send(session, server.url, "first"), Reply)
-            assert isinstance(await send(session, server.url, "second"), Lost)
-            assert server.connections == 1  # it was the kept-alive one, and no other was tried
-            assert server.bodies == {"first": 1, "second": 1}
-
-    run(scenario())
+async def test_a_post_on_a_kept_alive_connection_that_closes_is_sent_once() -> None:
+    async with against(close_at_second) as (server, session):
+        assert isinstance(await send(session, server.url, "first"), Reply)
+        assert isinstance(await send(session, server.url, "second"), Lost)
+        assert server.connections == 1  # it was the kept-alive one, and no other was tried
+        assert server.bodies == {"first": 1, "second": 1}
 
 
-@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def test_posts_to_a_server_that_drops_idle_connections_are_sent_at_most_once(run: Run) -> None:
-    async def scenario() -> None:
-        async with against(answer_and_close) as (server, session):
-            results = [await send(session, server.url, f"order-{n}") for n in range(50)]
-            assert max(server.bodies.values()) == 1
-            answered = [n for n, result in enumerate(results) if isinstance(result, Reply)]
-            assert all(server.bodies[f"order-{n}"] == 1 for n in answered)
-
-    run(scenario())
+async def test_posts_to_a_server_that_drops_idle_connections_are_sent_at_most_once() -> None:
+    async with against(answer_and_close) as (server, session):
+        results = [await send(session, server.url, f"order-{n}") for n in range(50)]
+        assert max(server.bodies.values()) == 1
+        answered = [n for n, result in enumerate(results) if isinstance(result, Reply)]
+        assert all(server.bodies[f"order-{n}"] == 1 for n in answered)
 
 
-async def test_only_a_get_is_sent_again() -> None:
+@pytest.mark.parametrize("method", ["get", "delete"])
+async def test_what_is_no_post_is_sent_again_once(method: str) -> None:
     """What the two tests above would see if a POST were treated the same."""
     async with against(close_at_second) as (server, session):
+        for _ in range(2):
+            assert isinstance(await getattr(session, method)(server.url), Reply)
+        assert server.bodies == {method.upper(): 3}
+
+
+async def test_what_was_heard_in_part_is_not_sent_again() -> None:
+    async def says_a_little(_server: Server, writer: asyncio.StreamWriter, number: int) -> None:
+        writer.write(OK if number == 1 else b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-")
+        if number == 2:
+            writer.close()
+
+    async with against(says_a_little) as (server, session):
         assert isinstance(await session.get(server.url), Reply)
-        assert isinstance(await session.get(server.url), Reply)
-        assert server.bodies == {"GET": 3}
+        assert isinstance(await session.get(server.url), Lost)
+        assert server.bodies == {"GET": 2}
+
+
+async def test_an_end_that_the_loop_has_not_seen_yet_is_seen_before_a_post() -> None:
+    async with against(answer_ok) as (server, session):
+        await send(session, server.url, "first")
+        with beneath(server.writers[0]) as connection:
+            connection.shutdown(socket.SHUT_WR)
+        assert isinstance(await send(session, server.url, "second"), Reply)
+        assert server.connections == 2
+
+
+async def test_a_reply_that_comes_too_late_is_none_to_the_next_request() -> None:
+    async with against(answer_ok) as (server, session):
+        await send(session, server.url, "first")
+        with beneath(server.writers[0]) as connection:
+            connection.send(OK.replace(b"CA1", b"CA9"))
+        reply = await send(session, server.url, "second")
+        assert isinstance(reply, Reply)
+        assert reply.body == b'{"sid":"CA1"}'
+
+
+async def test_a_connection_that_says_something_while_it_is_idle_is_closed() -> None:
+    async with against(answer_ok, keepalive_s=60) as (server, session):
+        await send(session, server.url, "first")
+        server.writers[0].write(OK)
+        await asyncio.wait_for(server.left.acquire(), 10)
 
 
 async def test_no_reply_in_time_is_lost() -> None:
@@ -214,6 +257,16 @@ async def test_what_nobody_asked_for_is_no_reply_to_the_next() -> None:
         assert server.connections == 2
 
 
+async def test_what_follows_a_reply_does_not_change_it() -> None:
+    first, second = (
+        f"HTTP/1.1 429 X\r\nRetry-After: {n}\r\nContent-Length: 0\r\n\r\n".encode() for n in (2, 3600)
+    )
+    async with against(saying(first + second)) as (server, session):
+        reply = await send(session, server.url)
+        assert isinstance(reply, Reply)
+        assert reply.headers["retry-after"] == "2"
+
+
 async def test_a_request_that_is_cancelled_takes_its_connection_along() -> None:
     async with against(never_answer) as (server, session):
         sending = asyncio.ensure_future(send(session, server.url, "first"))
@@ -221,10 +274,114 @@ async def test_a_request_that_is_cancelled_takes_its_connection_along() -> None:
         sending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sending
-        second = asyncio.ensure_future(send(session, server.url, "second"))
-        await server.asked.acquire()
+        server.done.set()
+        await asyncio.wait_for(server.left.acquire(), 10)
+
+
+async def test_the_time_of_an_earlier_request_does_not_end_a_later_one() -> None:
+    async def slow_at_second(_server: Server, writer: asyncio.StreamWriter, number: int) -> None:
+        if number == 2:
+            asyncio.get_running_loop().call_later(0.3, writer.write, OK)
+        else:
+            writer.write(OK)
+
+    async with against(slow_at_second) as (server, _):
+        origin, loop = Origin(server.url.removesuffix("/calls"), idle_max_s=60), asyncio.get_running_loop()
+        connection, request = await origin.connected(10), b"GET / HTTP/1.1\r\n\r\n"
+        assert isinstance(await connection.exchange(request, loop.time() + 0.2), Reply)
+        assert isinstance(await connection.exchange(request, loop.time() + 60), Reply)
+        connection.close()
+
+
+class Transport:
+    """Notes what is done to it."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def get_extra_info(self, _name: str) -> Any:
+        return self
+
+    def fileno(self) -> int:
+        return 0
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: self.calls.append(name)
+
+
+def asked() -> "tuple[Connection, Transport, asyncio.Future[Reply | Lost]]":
+    connection, transport = Connection(), Transport()
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    return connection, transport, connection.exchange(b"", asyncio.get_running_loop().time() + 60)
+
+
+async def test_what_is_given_up_is_thrown_away_and_not_flushed() -> None:
+    connection, transport, reply = asked()
+    connection.close()
+    assert transport.calls == ["is_closing", "write", "abort"]
+    assert isinstance(await reply, Lost)
+
+
+@pytest.mark.parametrize(("error", "kind"), [(None, Reply), (ConnectionResetError(), Lost)])
+async def test_a_reply_ends_with_its_connection_only_if_that_ends_well(
+    error: Exception | None, kind: type[Exchange]
+) -> None:
+    connection, _, reply = asked()
+    connection.data_received(b"HTTP/1.1 200 OK\r\n\r\nall or a part")
+    connection.connection_lost(error)
+    assert isinstance(await reply, kind)
+
+
+async def test_closing_the_session_closes_its_connections() -> None:
+    async with against(answer_ok, keepalive_s=60) as (server, session):
+        await send(session, server.url)
+        await session.aclose()
+        await asyncio.wait_for(server.left.acquire(), 10)
+
+
+async def test_a_session_with_too_many_origins_forgets_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "_ORIGINS_MAX", 2)
+    async with against(answer_ok, keepalive_s=60) as (server, session):
+        for name in ("http://", "HTTP://", "http://user:password@"):
+            assert isinstance(await send(session, server.url.replace("http://", name)), Reply)
+        assert server.connections == 3
+        for _ in range(2):
+            await asyncio.wait_for(server.left.acquire(), 10)
+        assert all("Host: 127.0.0.1:" in head for head in server.heads)
+
+
+async def test_a_request_says_who_asks_and_what_it_brings_and_wants() -> None:
+    async with against(answer_ok) as (server, session):
+        await send(session, server.url)
+        headers = dict(_headers(server.heads[0].encode()))
+        assert headers["authorization"] == "Basic dXNlcjpwYXNzd29yZA=="
+        assert headers["content-type"] == "application/x-www-form-urlencoded"
+        assert headers["accept-encoding"] == "identity"  # nothing here unpacks a reply
+
+
+async def test_a_connection_that_is_said_to_close_is_not_used_again() -> None:
+    async def closing(_server: Server, writer: asyncio.StreamWriter, _number: int) -> None:
+        writer.write(OK.replace(b"Content-Length", b"Connection: close\r\nContent-Length"))
+
+    async with against(closing) as (server, session):
+        for _ in range(2):
+            assert isinstance(await send(session, server.url), Reply)
         assert server.connections == 2
-        second.cancel()
+
+
+@pytest.mark.parametrize(("rest", "asked"), [("", "/calls?b=2+3"), ("?a=1", "/calls?a=1&b=2+3")])
+async def test_a_query_is_put_behind_the_url(rest: str, asked: str) -> None:
+    async with against(answer_ok) as (server, session):
+        await session.get(server.url + rest, {"b": "2 3"})
+        assert server.heads[0].startswith(f"GET {asked} HTTP/1.1\r\n")
+
+
+async def test_headers_before_the_reply_without_end_are_lost() -> None:
+    async with against(saying(b"HTTP/1.1 100 Continue\r\n\r\n" * 200), reply_bytes_max=1000) as (
+        server,
+        session,
+    ):
+        assert await send(session, server.url) == Lost("reply too long")
 
 
 async def test_a_reply_without_end_is_lost() -> None:
@@ -264,6 +421,41 @@ async def test_a_handshake_that_never_ends_is_not_sent() -> None:
         assert not server.bodies
 
 
+async def test_connecting_takes_no_longer_than_the_whole_may() -> None:
+    async with against(never_answer, connect_timeout_s=60, total_timeout_s=0.2) as (server, session):
+        result = await send(session, server.url.replace("http:", "https:"))
+        assert result == NotSent("not_connected", "TimeoutError")
+
+
+async def test_whatever_keeps_it_from_connecting_it_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: Any) -> Connection:
+        raise RuntimeError("as uvloop may")
+
+    async with against(answer_ok) as (server, session):
+        monkeypatch.setattr(Origin, "connected", fail)
+        assert await send(session, server.url) == NotSent("not_connected", "RuntimeError")
+
+
+async def test_what_is_closed_as_soon_as_it_is_connected_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    connected = Origin.connected
+
+    async def closed(origin: Origin, timeout_s: float) -> Connection:
+        connection = await connected(origin, timeout_s)
+        connection.close()
+        return connection
+
+    async with against(answer_ok) as (server, session):
+        monkeypatch.setattr(Origin, "connected", closed)
+        assert await send(session, server.url) == NotSent("not_connected", "closed at once")
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64, "\ud800"], ids=["empty part", "long part", "surrogate"])
+async def test_a_name_that_is_none_is_not_sent(host: str) -> None:
+    async with against(answer_ok) as (_, session):
+        assert isinstance(await send(session, f"http://{host}/"), NotSent)
+        assert isinstance(await session.get("http://127.0.0.1/", {"a": host * 1000}), NotSent)
+
+
 async def test_a_handshake_that_fails_is_not_sent() -> None:
     listener = await asyncio.start_server(lambda _, writer: writer.write(OK), "127.0.0.1", 0)
     session = CarrierSession(basic("user", "password"))
@@ -284,8 +476,9 @@ async def test_what_connects_after_its_deadline_is_not_sent() -> None:
 
 
 async def test_a_reason_never_quotes_the_url() -> None:
-    async with against(never_answer, total_timeout_s=1.0) as (server, session):
-        result = await send(session, f"{server.url}?attempt=secret")
+    async with against(answer_ok) as (_, session):
+        result = await send(session, "http://127.0.0.1:secret/")
+    assert isinstance(result, NotSent)
     assert "secret" not in repr(result)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime
+import gc
 import ipaddress
 import socket
 import ssl
@@ -11,16 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from trunkline.telephony import origin as origin_module
+from trunkline.telephony.connection import Connection
 from trunkline.telephony.exchange import NotSent, Reply
 from trunkline.telephony.origin import Origin, split
 from trunkline.telephony.session import CarrierSession
+from trunkline.testing.silence import silent_address
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
 
@@ -43,8 +45,10 @@ async def listening(
                 left.set()
 
     listener = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
-    yield listener.sockets[0].getsockname()[1]
-    listener.close()
+    try:
+        yield listener.sockets[0].getsockname()[1]
+    finally:
+        listener.close()
 
 
 @pytest.mark.parametrize(
@@ -58,6 +62,8 @@ async def listening(
         ("http://h/é", "http://h", "/%C3%A9"),
         ("http://h/a\r\nX-Injected: 1", "http://h", "/a%0D%0AX-Injected:%201"),
         ("http://h/%20a?b=%26", "http://h", "/%20a?b=%26"),
+        ('http://h/<>"{}|\\^`', "http://h", "/%3C%3E%22%7B%7D%7C%5C%5E%60"),
+        ("HTTPS://h", "HTTPS://h", "/"),
     ],
 )
 def test_a_url_is_an_origin_and_what_to_ask_for(url: str, origin: str, target: str) -> None:
@@ -97,15 +103,47 @@ async def test_a_connection_that_is_idle_for_too_long_is_closed_without_being_as
         assert origin.reused() is None
 
 
-async def test_one_that_was_given_up_in_the_middle_is_closed() -> None:
+async def test_one_that_grows_old_after_another_is_closed_too() -> None:
+    left = asyncio.Event()
+    async with listening(left=left) as port:
+        origin, loop = Origin(f"http://127.0.0.1:{port}", idle_max_s=0.1), asyncio.get_running_loop()
+        first, second = await origin.connected(5), await origin.connected(5)
+        origin.keep(first)
+        loop.call_later(0.05, origin.keep, second)
+        await asyncio.wait_for(left.wait(), 10)
+        left.clear()
+        await asyncio.wait_for(left.wait(), 10)
+
+
+async def test_one_that_is_too_old_is_not_used_although_nobody_has_closed_it_yet() -> None:
     async with listening() as port:
+        origin = Origin(f"http://127.0.0.1:{port}", idle_max_s=60)
+        connection = await origin.connected(5)
+        origin.keep(connection)
+        connection.idle_since_s -= 61
+        assert origin.reused() is None
+
+
+async def test_one_that_was_given_up_in_the_middle_is_closed() -> None:
+    left = asyncio.Event()
+    async with listening(left=left) as port:
         origin = Origin(f"http://127.0.0.1:{port}", idle_max_s=60)
         connection = await origin.connected(5)
         reply = connection.exchange(b"GET / HTTP/1.1\r\n", asyncio.get_running_loop().time() + 60)
         reply.cancel()
         origin.keep(connection)
+        await asyncio.wait_for(left.wait(), 10)
         assert origin.reused() is None
-        assert not connection.is_free
+
+
+async def test_one_that_is_brought_back_to_a_closed_origin_is_closed() -> None:
+    left = asyncio.Event()
+    async with listening(left=left) as port:
+        origin = Origin(f"http://127.0.0.1:{port}", idle_max_s=60)
+        connection = await origin.connected(5)
+        origin.close()
+        origin.keep(connection)
+        await asyncio.wait_for(left.wait(), 10)
 
 
 class Names:
@@ -114,11 +152,14 @@ class Names:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, addresses: Sequence[tuple[str, int]]) -> None:
         self.addresses = addresses
         self.lookups = 0
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", self._found)
+        self.asked, self.answers = asyncio.Event(), asyncio.Event()
+        self.answers.set()
+        monkeypatch.setattr(origin_module, "look_up", self._found)
 
     async def _found(self, *_: Any, **__: Any) -> list[tuple[Any, ...]]:
         self.lookups += 1
-        await asyncio.sleep(0)
+        self.asked.set()
+        await self.answers.wait()
         if not self.addresses:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in self.addresses]
@@ -133,6 +174,39 @@ async def test_those_who_connect_together_look_a_name_up_once(monkeypatch: pytes
         assert names.lookups == 1
         for connection in connections:
             connection.close()
+
+
+@pytest.mark.parametrize("what", ["another leaves", "the origin is closed"])
+async def test_a_lookup_goes_on_for_those_who_wait(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    async with listening() as port:
+        names = Names(monkeypatch, [("127.0.0.1", port)])
+        names.answers.clear()
+        origin = Origin("http://carrier.test", idle_max_s=60)
+        leaving, staying = (asyncio.ensure_future(origin.connected(5)) for _ in range(2))
+        await names.asked.wait()
+        leaving.cancel() if what == "another leaves" else origin.close()
+        names.answers.set()
+        (await staying).close()
+        [left] = await asyncio.gather(leaving, return_exceptions=True)
+        if isinstance(left, Connection):
+            left.close()
+
+
+async def test_a_lookup_that_fails_for_nobody_fails_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    names = Names(monkeypatch, [])
+    names.answers.clear()
+    origin = Origin("http://carrier.test", idle_max_s=60)
+    with pytest.raises(TimeoutError):
+        await origin.connected(0.01)
+    names.answers.set()
+    lookup = origin._lookup
+    assert lookup is not None
+    await asyncio.wait([lookup])
+    del lookup, origin
+    gc.collect()
+    assert told == []
 
 
 async def test_a_name_is_looked_up_again_after_it_was_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,6 +251,14 @@ async def test_an_address_at_which_nobody_is_does_not_hide_the_next(monkeypatch:
             (await origin.connected(5)).close()
 
 
+async def test_an_address_that_says_nothing_does_not_hide_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(origin_module, "NEXT_ADDRESS_S", 0.01)
+    async with listening() as port:
+        with silent_address() as silent:
+            Names(monkeypatch, [silent, ("127.0.0.1", port)])
+            (await Origin("http://carrier.test", idle_max_s=60).connected(10)).close()
+
+
 def certificate(directory: Path) -> Path:
     """Of 127.0.0.1, by itself."""
     key = ec.generate_private_key(ec.SECP256R1())
@@ -205,22 +287,17 @@ def certificate(directory: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("is_trusted", [True, False])
-def test_https_is_spoken_with_those_whose_certificate_is_good(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Any, is_trusted: bool
+async def test_https_is_spoken_with_those_whose_certificate_is_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_trusted: bool
 ) -> None:
     path = certificate(tmp_path)
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     server.load_cert_chain(path)
     if is_trusted:
         monkeypatch.setattr(origin_module, "tls", lambda: ssl.create_default_context(cafile=str(path)))
-
-    async def scenario() -> None:
-        async with listening(server) as port:
-            session = CarrierSession(None)
-            replies = [await session.get(f"https://127.0.0.1:{port}/") for _ in range(2)]
-            assert all(isinstance(reply, Reply if is_trusted else NotSent) for reply in replies)
-            await session.aclose()
-
-    run(scenario())
+    async with listening(server) as port:
+        session = CarrierSession(None)
+        replies = [await session.get(f"https://127.0.0.1:{port}/") for _ in range(2)]
+        assert all(isinstance(reply, Reply if is_trusted else NotSent) for reply in replies)
+        await session.aclose()
