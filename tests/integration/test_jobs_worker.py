@@ -7,9 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from structlog.testing import capture_logs
 
-from trunkline.clock import ManualClock, SystemClock
+from trunkline.clock import ManualClock
 from trunkline.jobs import Done, JobType, LeaseLost, Policy, Registry, Run
-from trunkline.jobs.held import Held
 from trunkline.jobs.pokes import CANCELLED, CHANNEL
 from trunkline.jobs.service import JobService
 from trunkline.store import job_admin
@@ -387,9 +386,7 @@ async def test_a_shutdown_gives_unstarted_work_back_and_lets_the_rest_finish(wor
     async with world.service(running_max=1) as service:
         await world.workshop.started["running"].wait()
         waiting = [await world.enqueue(f"waiting {n}") for n in range(3)]
-        claimed = await world.claim(service.worker_id)
-        now_s = SystemClock().boottime_s()
-        service.crew.take([Held(job, now_s, 15.0) for job in claimed], was_full=False)
+        await eventually(lambda: len(service.crew._queue) == len(waiting))
         finishing = asyncio.create_task(finish_when_given_back(world, service))
     await finishing
     assert (await world.job(held.id)).status == "DONE"
