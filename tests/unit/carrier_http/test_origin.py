@@ -29,7 +29,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
 
 @asynccontextmanager
 async def listening(
-    tls: ssl.SSLContext | None = None, left: asyncio.Event | None = None
+    tls: ssl.SSLContext | None = None, left: asyncio.Semaphore | None = None
 ) -> AsyncIterator[int]:
     """Answers every request, and tells when a client left. The port."""
 
@@ -42,7 +42,7 @@ async def listening(
         finally:
             writer.close()
             if left is not None:
-                left.set()
+                left.release()
 
     listener = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
     try:
@@ -95,24 +95,23 @@ async def test_the_last_used_connection_is_used_first() -> None:
 
 
 async def test_a_connection_that_is_idle_for_too_long_is_closed_without_being_asked_for() -> None:
-    left = asyncio.Event()
+    left = asyncio.Semaphore(0)
     async with listening(left=left) as port:
         origin = Origin(f"http://127.0.0.1:{port}", idle_max_s=0.02)
         origin.keep(await origin.connected(5))
-        await asyncio.wait_for(left.wait(), 10)
+        await asyncio.wait_for(left.acquire(), 10)
         assert origin.reused() is None
 
 
 async def test_one_that_grows_old_after_another_is_closed_too() -> None:
-    left = asyncio.Event()
+    left = asyncio.Semaphore(0)
     async with listening(left=left) as port:
         origin, loop = Origin(f"http://127.0.0.1:{port}", idle_max_s=0.1), asyncio.get_running_loop()
         first, second = await origin.connected(5), await origin.connected(5)
         origin.keep(first)
         loop.call_later(0.05, origin.keep, second)
-        await asyncio.wait_for(left.wait(), 10)
-        left.clear()
-        await asyncio.wait_for(left.wait(), 10)
+        for _ in range(2):
+            await asyncio.wait_for(left.acquire(), 10)
 
 
 async def test_one_that_is_too_old_is_not_used_although_nobody_has_closed_it_yet() -> None:
@@ -125,25 +124,25 @@ async def test_one_that_is_too_old_is_not_used_although_nobody_has_closed_it_yet
 
 
 async def test_one_that_was_given_up_in_the_middle_is_closed() -> None:
-    left = asyncio.Event()
+    left = asyncio.Semaphore(0)
     async with listening(left=left) as port:
         origin = Origin(f"http://127.0.0.1:{port}", idle_max_s=60)
         connection = await origin.connected(5)
         reply = connection.exchange(b"GET / HTTP/1.1\r\n", asyncio.get_running_loop().time() + 60)
         reply.cancel()
         origin.keep(connection)
-        await asyncio.wait_for(left.wait(), 10)
+        await asyncio.wait_for(left.acquire(), 10)
         assert origin.reused() is None
 
 
 async def test_one_that_is_brought_back_to_a_closed_origin_is_closed() -> None:
-    left = asyncio.Event()
+    left = asyncio.Semaphore(0)
     async with listening(left=left) as port:
         origin = Origin(f"http://127.0.0.1:{port}", idle_max_s=60)
         connection = await origin.connected(5)
         origin.close()
         origin.keep(connection)
-        await asyncio.wait_for(left.wait(), 10)
+        await asyncio.wait_for(left.acquire(), 10)
 
 
 class Names:

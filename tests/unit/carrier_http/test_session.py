@@ -278,21 +278,6 @@ async def test_a_request_that_is_cancelled_takes_its_connection_along() -> None:
         await asyncio.wait_for(server.left.acquire(), 10)
 
 
-async def test_the_time_of_an_earlier_request_does_not_end_a_later_one() -> None:
-    async def slow_at_second(_server: Server, writer: asyncio.StreamWriter, number: int) -> None:
-        if number == 2:
-            asyncio.get_running_loop().call_later(0.3, writer.write, OK)
-        else:
-            writer.write(OK)
-
-    async with against(slow_at_second) as (server, _):
-        origin, loop = Origin(server.url.removesuffix("/calls"), idle_max_s=60), asyncio.get_running_loop()
-        connection, request = await origin.connected(10), b"GET / HTTP/1.1\r\n\r\n"
-        assert isinstance(await connection.exchange(request, loop.time() + 0.2), Reply)
-        assert isinstance(await connection.exchange(request, loop.time() + 60), Reply)
-        connection.close()
-
-
 class Transport:
     """Notes what is done to it."""
 
@@ -309,10 +294,21 @@ class Transport:
         return lambda *_: self.calls.append(name)
 
 
-def asked() -> "tuple[Connection, Transport, asyncio.Future[Reply | Lost]]":
+def asked(until_s: float | None = None) -> "tuple[Connection, Transport, asyncio.Future[Reply | Lost]]":
     connection, transport = Connection(), Transport()
     connection.connection_made(transport)  # type: ignore[arg-type]
-    return connection, transport, connection.exchange(b"", asyncio.get_running_loop().time() + 60)
+    return connection, transport, connection.exchange(b"", until_s or asyncio.get_running_loop().time() + 60)
+
+
+async def test_the_time_of_an_earlier_request_does_not_end_a_later_one() -> None:
+    loop, over = asyncio.get_running_loop(), asyncio.Event()
+    connection, _, first = asked(until_s=loop.time() + 0.02)
+    connection.data_received(OK)
+    second = connection.exchange(b"", loop.time() + 60)
+    loop.call_at(loop.time() + 0.03, over.set)  # timers fire in their order
+    await over.wait()
+    connection.data_received(OK)
+    assert [type(reply) for reply in await asyncio.gather(first, second)] == [Reply, Reply]
 
 
 async def test_what_is_given_up_is_thrown_away_and_not_flushed() -> None:
