@@ -278,56 +278,6 @@ async def test_a_request_that_is_cancelled_takes_its_connection_along() -> None:
         await asyncio.wait_for(server.left.acquire(), 10)
 
 
-class Transport:
-    """Notes what is done to it."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def get_extra_info(self, _name: str) -> Any:
-        return self
-
-    def fileno(self) -> int:
-        return 0
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_: self.calls.append(name)
-
-
-def asked(until_s: float | None = None) -> "tuple[Connection, Transport, asyncio.Future[Reply | Lost]]":
-    connection, transport = Connection(), Transport()
-    connection.connection_made(transport)  # type: ignore[arg-type]
-    return connection, transport, connection.exchange(b"", until_s or asyncio.get_running_loop().time() + 60)
-
-
-async def test_the_time_of_an_earlier_request_does_not_end_a_later_one() -> None:
-    loop, over = asyncio.get_running_loop(), asyncio.Event()
-    connection, _, first = asked(until_s=loop.time() + 0.02)
-    connection.data_received(OK)
-    second = connection.exchange(b"", loop.time() + 60)
-    loop.call_at(loop.time() + 0.03, over.set)  # timers fire in their order
-    await over.wait()
-    connection.data_received(OK)
-    assert [type(reply) for reply in await asyncio.gather(first, second)] == [Reply, Reply]
-
-
-async def test_what_is_given_up_is_thrown_away_and_not_flushed() -> None:
-    connection, transport, reply = asked()
-    connection.close()
-    assert transport.calls == ["is_closing", "write", "abort"]
-    assert isinstance(await reply, Lost)
-
-
-@pytest.mark.parametrize(("error", "kind"), [(None, Reply), (ConnectionResetError(), Lost)])
-async def test_a_reply_ends_with_its_connection_only_if_that_ends_well(
-    error: Exception | None, kind: type[Exchange]
-) -> None:
-    connection, _, reply = asked()
-    connection.data_received(b"HTTP/1.1 200 OK\r\n\r\nall or a part")
-    connection.connection_lost(error)
-    assert isinstance(await reply, kind)
-
-
 async def test_closing_the_session_closes_its_connections() -> None:
     async with against(answer_ok, keepalive_s=60) as (server, session):
         await send(session, server.url)

@@ -1,7 +1,7 @@
 """Webhooks are sent over kept-alive connections, one request at a time on each.
 
-The simulator shares the machine with what it tests and sends five requests per call. A request takes 33 µs of
-processor time, with aiohttp's client 78 µs: at 600 calls a second that is an eighth of a core.
+The simulator shares the machine with what it tests and sends five requests per call. One after the other, each takes
+70 µs of processor time where aiohttp's client takes 150 to 200.
 """
 
 import asyncio
