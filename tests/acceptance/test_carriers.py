@@ -7,19 +7,18 @@ from typing import Any
 import pytest
 
 from trunkline.client import LeadWithAttempts
-from trunkline.telephony.simulator import SimulatedAccount, SimulatorConfig
+from trunkline.telephony.simulator import SimulatedAccount
 from trunkline.testing.asgi import AsgiClient
 from trunkline.testing.carriers import FROM, TRAITS, open_carrier_world
 from trunkline.testing.waiting import eventually
-from trunkline.testing.world import ADMIN_KEY, TIME_SCALE, World
+from trunkline.testing.world import ADMIN_KEY, CARRIER, World
 
 SECOND = SimulatedAccount(sid="AC" + "0" * 31 + "2", auth_token="another-token")
 
 
 @pytest.fixture
 async def world(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[World]:
-    usual = SimulatorConfig(time_scale=TIME_SCALE)
-    config = replace(usual, accounts=(*usual.accounts, SECOND))
+    config = replace(CARRIER, accounts=(*CARRIER.accounts, SECOND))
     async with open_carrier_world(database_url, redis_url, key_prefix, config=config) as world:
         yield world
 
@@ -36,7 +35,7 @@ async def call(world: World, phone: str) -> LeadWithAttempts:
 
 
 async def got_pods(world: World, count: int) -> None:
-    """So many calls were given a pod. That it talked to them is not said: the calls here last a fifth of a second."""
+    """So many calls were given a pod, and have left it."""
 
     async def written() -> bool:
         sql = "SELECT count(*) FROM router_allocations WHERE ended_at IS NOT NULL"

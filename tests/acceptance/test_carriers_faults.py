@@ -12,7 +12,7 @@ from trunkline.telephony.simulator.config import CarrierName
 from trunkline.testing.asgi import AsgiClient
 from trunkline.testing.carriers import FROM, TRAITS, open_carrier_world, open_line
 from trunkline.testing.waiting import eventually
-from trunkline.testing.world import ADMIN_KEY, TIME_SCALE, World
+from trunkline.testing.world import ADMIN_KEY, CARRIER, World
 
 NAMES = sorted(TRAITS)
 BUSY = Behaviour(answer=0.0, busy=1.0, no_answer=0.0, failed=0.0)
@@ -46,7 +46,7 @@ async def test_doubled_ends_make_one_end(
     database_url: str, redis_url: str, key_prefix: str, carrier: str
 ) -> None:
     """Every webhook comes twice. A retry that is counted twice would dial once too often."""
-    config = SimulatorConfig(time_scale=TIME_SCALE, behaviour=BUSY, faults=Faults(webhook_doubled=1.0))
+    config = replace(CARRIER, behaviour=BUSY, faults=Faults(webhook_doubled=1.0))
     async with open_carrier_world(database_url, redis_url, key_prefix, config=config) as world:
         await number_at(world, carrier)
         leads = [
@@ -69,8 +69,9 @@ async def test_a_lost_reply_is_not_dialled_again(world: World, carrier: str) -> 
 
 @pytest.mark.parametrize("carrier", ["exotel", "plivo", "twilio"])
 async def test_the_second_of_two_calls_at_once_is_connected_too(world: World, carrier: str) -> None:
+    """Neither hangs up before both are connected."""
     await number_at(world, carrier, max_channels=2)
-    for phone in ("+15005551000", "+15005551001"):
+    for phone in ("+15005551600", "+15005551601"):
         await world.client.create_lead(merchant_id="m", phone=phone)
     await eventually(lambda: len(world.pods.records().calls) == 2, what="both have an agent")
     records = world.pods.records()

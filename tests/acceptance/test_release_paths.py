@@ -5,6 +5,7 @@ The pod here takes no stream: it never hears of its calls, so it cannot be what 
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -13,10 +14,9 @@ from aiohttp import web
 from trunkline.agent.simulated import SimulatedPods
 from trunkline.loops.pod_room import PodCount
 from trunkline.router.allocator import Allocated
-from trunkline.telephony.simulator import SimulatorConfig
 from trunkline.testing.carriers import FROM, open_carrier_world
 from trunkline.testing.waiting import eventually
-from trunkline.testing.world import ADMIN_KEY, TIME_SCALE, World
+from trunkline.testing.world import ADMIN_KEY, CARRIER, TIME_SCALE, World
 
 WITH_PODS = ["exotel", "plivo", "twilio"]
 FREE, BUSY = PodCount(1, 1), PodCount(0, 1)
@@ -31,7 +31,7 @@ class DeafPod(SimulatedPods):
 async def one_deaf_pod(
     database_url: str, redis_url: str, key_prefix: str, carrier: str, time_scale: float = TIME_SCALE
 ) -> AsyncIterator[World]:
-    config = SimulatorConfig(time_scale=time_scale)
+    config = replace(CARRIER, time_scale=time_scale)
     more = {"RING_TIMEOUT": "10m"}
     async with (
         open_carrier_world(database_url, redis_url, key_prefix, config=config, pods=0, **more) as world,

@@ -22,7 +22,9 @@ from trunkline.telephony.twilio_signature import verified_fields
 
 ACCOUNT = SimulatedAccount()
 FROM = "+15005559901"
-QUICK = SimulatorConfig(time_scale=0.005, media_interval_s=0.01)
+QUICK = SimulatorConfig(time_scale=0.005, media_interval_s=0.01, patience_s=10.0)
+# A talk of 40 s is over before any document can be fetched.
+HASTY = replace(QUICK, time_scale=1e-9, setup_s=0.0)
 EVENTS = [("StatusCallbackEvent", event) for event in ("initiated", "ringing", "answered", "completed")]
 
 
@@ -122,6 +124,30 @@ async def test_the_ledger_has_what_was_dialled_and_when() -> None:
         assert dial.ended_at is not None
         assert dial.requested_at <= dial.started_at < dial.answered_at < dial.ended_at
         assert dial.stream_url == r.receiver.stream_url
+
+
+async def test_a_patient_person_talks_from_when_they_are_connected() -> None:
+    async with rig(HASTY) as r:
+        await r.create("+15005551001")
+        await r.simulator.idle()
+        await r.receiver.until(lambda one: any(said["event"] == "start" for said in one.stream_messages))
+
+
+async def test_patience_comes_to_an_end() -> None:
+    async with rig(replace(HASTY, patience_s=0.01)) as r:
+        r.receiver.document = lambda _: twiml.hold(10**12, "http://127.0.0.1:9")
+        await r.create("+15005551001")
+        await r.simulator.idle()
+        (dial,) = r.simulator.ledger.dials
+        assert (dial.status, dial.stream_url) == ("completed", None)
+
+
+async def test_a_person_in_a_hurry_hangs_up_though_others_would_wait() -> None:
+    async with rig(replace(HASTY, patience_s=60.0)) as r:
+        await r.create("+15005551501")
+        await r.simulator.idle()
+        (dial,) = r.simulator.ledger.dials
+        assert (dial.status, dial.stream_url) == ("completed", None)
 
 
 async def test_the_same_seed_gives_the_same_calls_whatever_their_order() -> None:

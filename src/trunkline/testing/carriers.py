@@ -22,7 +22,7 @@ from trunkline.telephony.simulator.config import ACCOUNTS, CarrierName
 from trunkline.telephony.simulator.receiver import Receiver
 from trunkline.telephony.twilio import Twilio
 from trunkline.telephony.vapi import Vapi
-from trunkline.testing.world import ADMIN_KEY, TIME_SCALE, World, world_settings
+from trunkline.testing.world import ADMIN_KEY, CARRIER, World, world_settings
 
 FROM = "+15005559901"
 KEYS = CallbackKeys.from_secrets(["a secret of the tests"])
@@ -188,7 +188,10 @@ class Line:
 @asynccontextmanager
 async def open_line(name: CarrierName, config: SimulatorConfig | None = None) -> AsyncIterator[Line]:
     config = config or SimulatorConfig(
-        time_scale=0.005, faults=Faults(slow_reply_s=(0.01, 0.02), reply_lost_s=0.05), media_interval_s=0.02
+        time_scale=0.005,
+        faults=Faults(slow_reply_s=(0.01, 0.02), reply_lost_s=0.05),
+        media_interval_s=0.02,
+        patience_s=10.0,
     )
     async with Receiver() as receiver, Simulator(config) as simulator:
         trait = TRAITS[name]
@@ -240,7 +243,7 @@ async def open_carrier_world(
     **more: object,
 ) -> AsyncIterator[World]:
     """A world with accounts at all carriers: what an operator would enter there is entered. There is no number yet."""
-    async with Simulator(config or SimulatorConfig(time_scale=TIME_SCALE)) as simulator:
+    async with Simulator(config or CARRIER) as simulator:
         settings = world_settings(
             database_url, redis_url, domain, simulator, **(carrier_settings(simulator) | more)
         )

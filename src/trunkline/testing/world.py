@@ -21,8 +21,9 @@ ADMIN_KEY = "an-admin-key-for-tests-only"
 # Every pod is for one call at a time, and for everybody.
 ALL_STANDARD = '{"standard": {"type": "exclusive", "target": 1}}'
 SECRET_KEY = "a-secret-key-for-tests-only-0123456789"
-# Simulated calls of 44 s last about a fifth of a second.
+# Simulated calls of 44 s last about a fifth of a second, counted from when they have an agent.
 TIME_SCALE = 0.005
+CARRIER = SimulatorConfig(time_scale=TIME_SCALE, patience_s=10.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ async def open_world(
     database_url: str, redis_url: str, domain: str, *, pods: int = 4, **more: object
 ) -> AsyncIterator[World]:
     """With a reseller `r`, its merchant `m` and its pool `p`, which has no number yet."""
-    async with Simulator(SimulatorConfig(time_scale=TIME_SCALE)) as carrier:
+    async with Simulator(CARRIER) as carrier:
         settings = world_settings(database_url, redis_url, domain, carrier, **more)
         async with (
             Platform.open(settings) as platform,

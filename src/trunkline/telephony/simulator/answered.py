@@ -62,6 +62,7 @@ class Answered:
                     call.dial.stream_url = url
                     await self._streams.run(call, verb)
                 case Talk() | Forward():
+                    call.on_connected()
                     await asyncio.get_running_loop().create_future()  # its end is the end of this task
                 case HangUp():
                     return None

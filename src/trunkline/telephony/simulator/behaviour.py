@@ -37,6 +37,8 @@ class Fate(Value, frozen=True):
     ring_s: float
     talk_s: float
     machine: bool = False
+    # Whether they wait to hear somebody (`SimulatorConfig.patience_s`), or hang up after `talk_s` either way.
+    is_patient: bool = True
 
 
 def fate(behaviour: Behaviour, seed: int, to: str, nth: int) -> Fate:

@@ -61,6 +61,8 @@ class Call:
     lane: Lane = field(default_factory=Lane)
     timer: asyncio.TimerHandle | None = None
     task: asyncio.Task[None] | None = None
+    # There is somebody to talk to.
+    on_connected: Callable[[], None] = lambda: None
 
 
 class QueueFullError(Exception):
@@ -234,8 +236,15 @@ class Calls:
         if call.dial is not None:
             call.dial.answered_at = self._ledger.now()
         self._move(call, "answered")
+        if self._config.patience_s and call.fate.is_patient:
+            call.on_connected = lambda: self._leave_after_talk(call)
+            self._leave_after_talk(call, silent_s=self._config.patience_s)
+        else:
+            self._leave_after_talk(call)
+
+    def _leave_after_talk(self, call: Call, silent_s: float = 0.0) -> None:
         talk_s = min(call.fate.talk_s, call.order.time_limit_s)
-        self._after(call, talk_s, lambda: self._end(call, "completed"))
+        self._after(call, talk_s, lambda: self._end(call, "completed"), silent_s)
 
     async def _follow(self, call: Call, verbs: Sequence[Verb] | None = None) -> None:
         await self._answered.follow(call, verbs)
@@ -279,9 +288,12 @@ class Calls:
         late_s = faulty.webhook_late_s(self.faults, *key) if fault is WebhookFault.LATE else 0.0
         return fault, late_s
 
-    def _after(self, call: Call, simulated_s: float, then: Callable[[], None]) -> None:
+    def _after(
+        self, call: Call, simulated_s: float, then: Callable[[], None], further_s: float = 0.0
+    ) -> None:
+        """`further_s` are real seconds, added to the simulated ones."""
         _stop_timer(call)
-        real_s = simulated_s * self._config.time_scale
+        real_s = simulated_s * self._config.time_scale + further_s
         call.timer = asyncio.get_running_loop().call_later(real_s, then)
 
 

@@ -26,7 +26,7 @@ MAGIC: Mapping[str, Magic] = {
     "12": Magic(Fate("no_answer", ring_s=0.0, talk_s=0.0)),
     "13": Magic(Fate("failed", ring_s=0.0, talk_s=0.0)),
     "14": Magic(Fate("answer", ring_s=4.0, talk_s=40.0, machine=True)),
-    "15": Magic(Fate("answer", ring_s=4.0, talk_s=1.0)),
+    "15": Magic(Fate("answer", ring_s=4.0, talk_s=1.0, is_patient=False)),
     "16": Magic(Fate("answer", ring_s=4.0, talk_s=float("inf"))),
     "17": Magic(Fate("answer", ring_s=float("inf"), talk_s=0.0)),
     "20": Magic(_ANSWERS, reply=ReplyFault.SLOW),

@@ -72,10 +72,11 @@ class MediaStreams:
             ) as socket:
                 connecting.reschedule(None)
                 self.counts["opened"] += 1
-                await self._converse(_Socket(socket, frames))
+                await self._converse(call, _Socket(socket, frames))
 
-    async def _converse(self, socket: _Socket) -> None:
+    async def _converse(self, call: "Call", socket: _Socket) -> None:
         await socket.greet()
+        call.on_connected()  # the agent reads this greeting before any end
         speaking = asyncio.create_task(self._speak(socket))
         try:
             await socket.listen()
