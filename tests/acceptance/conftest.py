@@ -2,7 +2,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from trunkline.testing.patience import impatient, patience
 from trunkline.testing.world import World, open_world
+
+__all__ = ["impatient", "patience", "world"]
 
 
 @pytest.fixture

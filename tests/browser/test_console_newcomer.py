@@ -39,8 +39,10 @@ def goes_to(page: Page, name: str) -> None:
 
 
 def finds(page: Page, words: str) -> None:
-    page.get_by_role("searchbox", name="Find a lead").first.fill(words)
-    page.keyboard.press("Enter")
+    box = page.get_by_role("searchbox", name="Find a lead").first
+    box.fill(words)
+    box.press("Enter")
+    page.wait_for_url("**/leads?find=*")
     page.locator("#live tbody").get_by_role("link", name="…").first.click()
 
 

@@ -101,7 +101,7 @@ async def test_a_sender_that_dies_after_the_commit_sends_again_without_harm(scen
 async def test_a_worker_stopped_past_its_lease_and_continued_writes_nothing(scene: Scene, kind: str) -> None:
     held = NewEvent(kind, HELD, "1", "happened", {"name": "1"})
     await scene.world.append(held)
-    async with mailbox_process(scene.place) as stopped:
+    async with mailbox_process(scene.place, lease_s=4.0) as stopped:
         await soon(lambda: scene.world.value("SELECT count(*) = 1 FROM begun"))
         stopped.send_signal(signal.SIGSTOP)
         async with mailbox_process(scene.place) as successor:

@@ -23,6 +23,8 @@ STOPS = [
 ]
 OF_THE_OLD = '{"gold": {"target": 4}, "standard": {"target": 1}}'
 OF_THE_NEW = '{"standard": {"target": 1}}'
+# Whoever follows stays the leader, however slow the machine is. The take-over waits for the old one's lease only.
+HELD, TRUSTED = "30s", "20s"
 
 
 @pytest.fixture
@@ -49,7 +51,9 @@ async def test_a_leader_that_was_stopped_and_goes_on_changes_nothing(place: Rout
     await eventually(lambda: old.is_frozen, timeout_s=20, what=f"stopped at {point}")
     if await world.tier_of("agent-5"):
         await world.fall_silent("agent-5")
-    place.start("new", TIER_CONFIG=OF_THE_NEW)
+    place.start(
+        "new", TIER_CONFIG=OF_THE_NEW, LEADER_ELECTION_DURATION=HELD, LEADER_ELECTION_RENEW_DEADLINE=TRUSTED
+    )
     await eventually(lambda: leads(place), timeout_s=20, what="another one leads")
     await eventually(lambda: is_gone(place, "agent-5"), timeout_s=20, what="the silent pod is gone")
     # What changed while the old one stood still: it still believes the opposite.
@@ -78,7 +82,7 @@ async def test_a_leader_that_is_stopped_while_it_waits_leads_no_more(place: Rout
     term = await place.world.client.hget(place.world.keys.epoch, "term")
 
     old.freeze()
-    place.start("new", HTTP_PORT="0")
+    place.start("new", HTTP_PORT="0", LEADER_ELECTION_DURATION=HELD, LEADER_ELECTION_RENEW_DEADLINE=TRUSTED)
     await eventually(lambda: is_followed(place, term), timeout_s=20, what="a newer term")
     before = await picture(place)
     old.thaw()

@@ -48,7 +48,13 @@ async def test_a_leader_that_was_stopped_and_goes_on_changes_nothing(
     await cluster.create("agent-0")
     old = place.start("old", stop_at=point, HTTP_PORT="0", TIER_CONFIG=OF_THE_OLD)
     await eventually(lambda: old.is_frozen, timeout_s=30, what=f"stopped at {point}")
-    place.start("new", TIER_CONFIG=OF_THE_NEW)
+    # It takes over 5 s after the old one's last word, and is not lightly overtaken itself.
+    place.start(
+        "new",
+        TIER_CONFIG=OF_THE_NEW,
+        LEADER_ELECTION_DURATION="5s",
+        LEADER_ELECTION_RENEW_DEADLINE="4s",
+    )
     await eventually(lambda: has_settled(place), timeout_s=30, what="the new leader has put its own in order")
     before = await picture(place)
 

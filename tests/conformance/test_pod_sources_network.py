@@ -196,7 +196,11 @@ async def test_a_watch_is_taken_up_again_from_the_last_bookmark(cluster: Cluster
         began_at = api.places[0]
         await cluster.create("stranger", app="something-else")
 
-        await eventually(lambda: api.bookmarks, timeout_s=30, what="a bookmark")
+        await eventually(
+            lambda: any(int(place) > int(began_at) for place in api.bookmarks),
+            timeout_s=30,
+            what="a bookmark beyond the stranger",
+        )
         bookmark, watches, lists = api.bookmarks[-1], len(api.places), reflector.lists
         proxy.cut()
         await eventually(lambda: len(api.places) > watches, timeout_s=30, what="another watch")

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from trunkline.api import key_format
+from trunkline.api import key_format, key_verifier
 from trunkline.api.admin_key import AdminKeyError, AdminKeyState, ensure_admin_key
 from trunkline.testing.api_world import ApiWorld, expect, open_api
 
@@ -59,7 +59,10 @@ async def test_a_revoked_key_is_refused_at_once_by_the_process_that_revoked_it(w
     )
 
 
-async def test_a_revocation_by_another_process_takes_effect_within_ten_seconds(world: ApiWorld) -> None:
+async def test_a_revocation_by_another_process_takes_effect_within_ten_seconds(
+    world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_verifier, "REFRESH_WAIT_S", 30)
     client = world.tenant("a1")
     me = expect(await client.get("/api/v1/me"), 200)
     async with world.database.connection() as connection:

@@ -70,14 +70,15 @@ async def test_one_request_sent_many_times_at_once_makes_one_lead(world: ApiWorl
     assert await count_leads(world) == 1
 
 
-async def test_a_lead_is_handed_to_the_schedule_after_its_commit(world: ApiWorld) -> None:
+async def test_a_lead_is_handed_to_the_schedule_after_its_commit(database_url: str) -> None:
     seen: list[int] = []
+    async with open_api(database_url, limits=ApiLimits(schedule_timeout_s=30)) as opened:
 
-    async def look(_ids: Sequence[UUID]) -> None:
-        seen.append(await count_leads(world))
+        async def look(_ids: Sequence[UUID]) -> None:
+            seen.append(await count_leads(opened))
 
-    replace_callback(world, look)
-    expect(await world.admin.post(LEADS, LEAD), 201)
+        replace_callback(opened, look)
+        expect(await opened.admin.post(LEADS, LEAD), 201)
     assert seen == [1]
 
 

@@ -27,8 +27,7 @@ async def proxy(redis_url: str) -> AsyncIterator[TcpProxy]:
 
 
 @pytest.fixture
-async def bus(proxy: TcpProxy, key_prefix: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bus]:
-    monkeypatch.setattr(connection, "COMMAND_TIMEOUT_S", 1.0)
+async def bus(proxy: TcpProxy, key_prefix: str) -> AsyncIterator[Bus]:
     bus = connection.connect(proxy.url, Keys(prefix=key_prefix))
     yield bus
     await bus.close()
@@ -50,11 +49,16 @@ async def test_one_that_the_server_closed_meanwhile_is_opened_again_before_it_is
     assert await lines.ask("ECHO", "after") == "after"
 
 
-async def test_a_reply_that_comes_too_late_is_nobodys(bus: Bus, proxy: TcpProxy) -> None:
+async def test_a_reply_that_comes_too_late_is_nobodys(
+    bus: Bus, proxy: TcpProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert await echo(bus)
     proxy.black_hole(to_server=False)
-    with pytest.raises(BusUnavailable, match="no answer within"):
-        await echo(bus)
+    (kept,) = bus._pipe._lines._kept
+    with monkeypatch.context() as hurried:
+        hurried.setattr(kept, "socket_timeout", 0.2)
+        with pytest.raises(BusUnavailable, match="no answer within"):
+            await echo(bus)
     await proxy.heal()
     assert await echo(bus)
 

@@ -4,9 +4,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import asyncpg
+import pytest
 
 from trunkline.api.deps import Probe
 from trunkline.bus.probe import server_time_s
+from trunkline.console import health
 from trunkline.console.sitemap import PAGES
 from trunkline.testing.api_world import ADMIN_KEY
 from trunkline.testing.asgi import Answer
@@ -47,7 +49,7 @@ async def opened(database_url: str, router: Router) -> AsyncIterator[ConsoleWorl
     """With probes that ask the engines themselves."""
 
     async def ask_postgres() -> None:
-        connection = await asyncpg.connect(database_url, timeout=2)
+        connection = await asyncpg.connect(database_url, timeout=30)
         await connection.close()
 
     probes = {
@@ -85,8 +87,9 @@ async def test_every_page_with_an_empty_database(database_url: str, redis_url: s
 
 
 async def test_every_page_while_an_engine_is_cut_off_and_after(
-    database_url: str, redis_url: str, key_prefix: str
+    database_url: str, redis_url: str, key_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(health, "PATIENCE_S", 30.0)  # one that is cut off refuses, and does so at once
     async with (
         TcpProxy.before(database_url) as postgres,
         TcpProxy.before(redis_url) as valkey,

@@ -19,7 +19,7 @@ from trunkline.testing.stage import Stage, open_stage
 @pytest.fixture
 async def single(database_url: str) -> AsyncIterator[Database]:
     """With one connection: whoever keeps it keeps everybody from everything."""
-    database = await connect(database_url, pool_size=1, connect_timeout_s=2.0)
+    database = await connect(database_url, pool_size=1, connect_timeout_s=30.0)
     yield database
     await database.close()
 
@@ -73,7 +73,7 @@ async def test_dropped_after_its_end_it_stays_as_it_ended(single: Database) -> N
 
 async def test_without_postgres_it_fails_whoever_needs_it_and_nobody_else(database_url: str) -> None:
     async with TcpProxy.before(database_url) as proxy:
-        database = await connect(proxy.url, pool_size=1, connect_timeout_s=2.0)
+        database = await connect(proxy.url, pool_size=1, connect_timeout_s=30.0)
         proxy.refuse()
         proxy.cut()
         await EarlyTransaction(database).drop()

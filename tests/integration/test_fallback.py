@@ -134,8 +134,9 @@ async def test_a_refused_lead_and_its_flow_wait_longer_each_time(
     ("blocks", "left"), [(Blocks.NUMBER, {"same", "other"}), (Blocks.ACCOUNT, {"other"})]
 )
 async def test_a_number_or_account_that_rests_is_not_picked(
-    dialing: Dialing, blocks: Blocks, left: set[str]
+    dialing: Dialing, monkeypatch: pytest.MonkeyPatch, blocks: Blocks, left: set[str]
 ) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
     numbers: dict[UUID, str] = {
         await dialing.add_number(): "same",
         await dialing.add_number(account="another"): "other",

@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from trunkline.dispatch import intent, intent_batch
+from trunkline.dispatch import intent_batch
 from trunkline.dispatch.intent import disown, slow_account
 from trunkline.dispatch.intent_batch import IntentBatch
 from trunkline.dispatch.refusals import Refusal, RefusalReason
@@ -32,19 +32,6 @@ ADA, BOB = "+12125550001", "+12125550002"
 async def dialing(database_url: str) -> AsyncIterator[Dialing]:
     async with open_dialing(database_url) as dialing:
         yield dialing
-
-
-@pytest.fixture(autouse=True)
-def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is held still is held for as long as the machine needs. Tests of the time-outs have the real ones."""
-    if "impatient" not in request.fixturenames:
-        monkeypatch.setattr(intent, "LOCK_TIMEOUT_MS", 30_000)
-        monkeypatch.setattr(intent_batch, "TRANSACTION_TIMEOUT_MS", 60_000)
-
-
-@pytest.fixture
-def impatient() -> None:
-    """The real time-outs."""
 
 
 @pytest.fixture
@@ -112,7 +99,7 @@ async def test_race_24_two_dialers_cannot_both_count_on_the_last_pod(dialing: Di
 
 async def test_race_4_two_dialers_of_one_account_take_turns(dialing: Dialing) -> None:
     def pace(carrier: str, account: str) -> float:
-        return 2.0
+        return 0.01
 
     first, batch = await dialing.half_an_intent(dialing.grant(await dialing.lead()), account_pace=pace)
     second = await dialing.blocked(
@@ -120,8 +107,8 @@ async def test_race_4_two_dialers_of_one_account_take_turns(dialing: Dialing) ->
     )
     await dialing.commit(first)
     (before,) = batch.intents()
-    (after,) = (await second).committed
-    assert after.send_at - before.send_at == timedelta(seconds=0.5)
+    (after,) = (await second).refused
+    assert (after.reason, after.until) == (R.PACE, before.send_at + timedelta(seconds=100))
 
 
 async def test_what_was_rolled_back_is_not_counted(dialing: Dialing, other: UUID) -> None:
@@ -419,11 +406,12 @@ async def test_race_20_a_gate_that_fails_fails_for_one_lead(dialing: Dialing) ->
 
 @pytest.mark.usefixtures("impatient")
 async def test_race_7_a_stopped_dialer_holds_up_only_those_who_need_what_it_holds(
-    dialing: Dialing, other: UUID
+    dialing: Dialing, other: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first holds Ada and its account. The batch of the second fails on Ada, and its others go in without her."""
     first, _ = await dialing.half_an_intent(dialing.grant(await dialing.lead(ADA, "n"), number=other))
     grants = [dialing.grant(lead) for lead in (*await dialing.leads(2), await dialing.lead(ADA))]
+    monkeypatch.setattr(intent_batch, "TRANSACTION_TIMEOUT_MS", 60_000)
     intents = await dialing.intend(*grants)
     assert len(intents.committed) == 2
     assert reasons(intents.refused) == [(R.CONTENDED, None)]
@@ -432,12 +420,13 @@ async def test_race_7_a_stopped_dialer_holds_up_only_those_who_need_what_it_hold
 
 @pytest.mark.usefixtures("impatient")
 async def test_race_7_a_dialer_that_is_stopped_inside_its_intent_is_thrown_out_by_postgres(
-    dialing: Dialing,
+    dialing: Dialing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped = await asyncpg.connect(dialing.url)
     await stopped.execute("BEGIN")
     batch = IntentBatch([dialing.grant(await dialing.lead())], "stopped", dialing.rules())
     await batch.write(stopped, 500)
+    monkeypatch.setattr(intent_batch, "TRANSACTION_TIMEOUT_MS", 60_000)  # it alone is thrown out
     lead = await dialing.lead()
 
     async def goes_in() -> bool:

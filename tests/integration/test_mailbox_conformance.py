@@ -14,13 +14,6 @@ from trunkline.testing.mailbox_walk import EFFECTS, Walker, cover, waits
 from trunkline.testing.mailbox_world import MailboxWorld, mailbox_world
 
 
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A walk holds locks and a completion open for many steps."""
-    monkeypatch.setattr(mailboxes, "COMMIT_TIMEOUT_MS", 60_000)
-    monkeypatch.setattr(mailboxes, "LOCK_TIMEOUT_MS", 60_000)
-
-
 async def walk_all(world: MailboxWorld, model: Model, *, copies: int) -> None:
     for number, walk in enumerate(cover(model, explore(model))):
         kind = f"walk {'-'.join(model.names)} {number}"

@@ -92,11 +92,8 @@ async def test_the_events_of_a_mailbox_keep_the_order_in_which_they_came(world: 
     assert await world.unprocessed() == names
 
 
-async def test_a_second_batch_overtakes_no_event_of_the_first(
-    world: MailboxWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_second_batch_overtakes_no_event_of_the_first(world: MailboxWorld) -> None:
     """The first waits for `0` and has not come to `a` yet. The second takes what is for others and leaves `a`."""
-    monkeypatch.setattr(mailboxes, "LOCK_TIMEOUT_MS", 60_000)
     inbox = Inbox(world.database, world.bus, InboxLimits(batch_max=2, linger_s=0))
     async with world.database.transaction() as holder:
         await mailboxes.lock(holder, {(KIND, "0")})
@@ -304,7 +301,7 @@ async def test_a_valkey_that_does_not_answer_holds_up_no_append(
     ):
         await behind.inbox.append(event(name="0"))
         proxy.black_hole()
-        async with asyncio.timeout(20):  # each of them would wait out a time-out of two seconds
+        async with asyncio.timeout(20):  # each of them would wait out a time-out
             for n in range(1, 20):
                 await behind.inbox.append(event(name=str(n)))
         assert await world.value("SELECT count(*) FROM mailbox_events") == 20

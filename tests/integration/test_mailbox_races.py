@@ -239,6 +239,7 @@ async def test_completions_and_appends_of_the_same_mailboxes_do_not_deadlock(wor
     assert await world.value("SELECT sum(appended) FROM mailboxes") == 40 * 5 * 5
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_an_append_does_not_wait_for_somebody_who_holds_its_mailbox_for_long(
     world: MailboxWorld,
 ) -> None:

@@ -234,7 +234,7 @@ async def test_a_poisoned_mailbox_fails_alone(world: MailboxWorld) -> None:
     await handler.prepare(world)
     handler.poison.add("7")
     await world.append(*(event(str(n)) for n in range(10)))
-    worker = world.worker(handler)
+    worker = world.worker(handler, failure=FailureRule(backoff_first_s=3600))
     await worker.drain()
     rows = await world.rows(
         "SELECT key, processing_status, failures, last_error FROM mailboxes WHERE failures > 0"
@@ -245,7 +245,7 @@ async def test_a_poisoned_mailbox_fails_alone(world: MailboxWorld) -> None:
 
 async def test_what_failed_before_travels_alone(world: MailboxWorld) -> None:
     handler = Recorder(poison={"bad"})
-    worker = world.worker(handler)
+    worker = world.worker(handler, failure=FailureRule(backoff_first_s=3600))
     await world.append(event("bad"), event("good"))
     await worker.drain()
     await world.let_turns_come()
@@ -389,8 +389,7 @@ async def test_a_handler_whose_lease_was_lost_is_cancelled_and_writes_nothing(wo
     with capture_logs() as logs:
         async with running(worker):
             await handler.until(lambda: bool(handler.given))
-            await world.expire_leases()
-            [thief] = await world.claim(worker="thief")
+            [thief] = await world.steal()
             await eventually(lambda: any(line["event"] == "mailbox.lease_lost" for line in logs))
     assert await world.status() == "processing"
     assert await world.complete(thief) == {"a": "idle"}
@@ -540,7 +539,6 @@ async def test_two_handlers_that_write_to_each_other_do_not_deadlock(
         return len(appended) > 1 or await world.waiting_for_a_lock()
 
     await world.append(event("x", "1", kind="left"), event("x", "1", kind="right"))
-    monkeypatch.setattr(mailboxes, "LOCK_TIMEOUT_MS", 60_000)
     monkeypatch.setattr(mailboxes, "append", stop_after)
     handlers = [
         Answering(kind=own, answer=Done(write=meet, send=[event("x", "hello", kind=other)]))

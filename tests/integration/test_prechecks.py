@@ -288,8 +288,8 @@ async def test_race_20_one_slow_answer_holds_up_no_other_lead(
     called: set[UUID] = set()
 
     async def others_are_called() -> bool:
-        left = [lead for lead in (slow, *others) if lead not in called]
-        intents = await dialing.intend(*[dialing.grant(lead) for lead in left])
+        left = {n: lead for n, lead in enumerate((slow, *others), 1) if lead not in called}
+        intents = await dialing.intend(*[dialing.grant(lead, n) for n, lead in left.items()])
         called.update(intent.lead_id for intent in intents.committed)
         return called == set(others)
 

@@ -22,7 +22,7 @@ from trunkline.telephony.twilio_signature import verified_fields
 
 ACCOUNT = SimulatedAccount()
 FROM = "+15005559901"
-QUICK = SimulatorConfig(time_scale=0.005, media_interval_s=0.01, patience_s=10.0)
+QUICK = SimulatorConfig(time_scale=0.005, media_interval_s=0.01)
 # A talk of 40 s is over before any document can be fetched.
 HASTY = replace(QUICK, time_scale=1e-9, setup_s=0.0)
 EVENTS = [("StatusCallbackEvent", event) for event in ("initiated", "ringing", "answered", "completed")]
@@ -175,7 +175,8 @@ async def test_calls_over_the_pace_wait_and_are_dialled_at_the_pace() -> None:
         await r.simulator.idle()
         starts = sorted(dial.started_at for dial in r.simulator.ledger.dials)
         assert len(starts) == 20
-        assert starts[-1] - starts[0] >= 19 / account.calls_per_s - CATCH_UP_S - 0.001
+        # The second may come as early as a catch-up allows; from then on one follows the other.
+        assert starts[-1] - starts[0] >= 18 / account.calls_per_s - CATCH_UP_S - 0.001
 
 
 async def test_a_full_queue_refuses() -> None:

@@ -42,6 +42,12 @@ class Peer:
             writer.close()
 
 
+@pytest.fixture(autouse=True)
+def kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle connection is not given up while the test is held up."""
+    monkeypatch.setattr(post, "IDLE_MAX_S", 3600.0)
+
+
 @asynccontextmanager
 async def peer(*replies: bytes, closes: bool = False) -> AsyncIterator[tuple[Peer, Poster, Outgoing]]:
     one = Peer(list(replies), closes=closes)

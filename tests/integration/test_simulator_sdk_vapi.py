@@ -33,7 +33,9 @@ class Sdk:
             assistant_id="assistant-1",
             phone_number_id=number_id(FROM),
             customer=CreateCustomerDto(number=to),
-            assistant_overrides=AssistantOverrides(server=server, metadata={"attempt": "1"}),
+            assistant_overrides=AssistantOverrides(
+                server=server, metadata={"attempt": "1"}, max_duration_seconds=43_200
+            ),
         )
 
 

@@ -76,7 +76,12 @@ async def router() -> AsyncIterator[Router]:
 
 
 def settings_of(router: Router, **more: Any) -> RouterSettings:
-    given: dict[str, Any] = {"is_enabled": True, "base_url": router.url, "api_key": "tl_key"}
+    given: dict[str, Any] = {
+        "is_enabled": True,
+        "base_url": router.url,
+        "api_key": "tl_key",
+        "timeout_s": 30.0,
+    }
     return RouterSettings(**(given | more))
 
 

@@ -71,7 +71,11 @@ async def router() -> AsyncIterator[RouterStandIn]:
 def settings(router: RouterStandIn) -> AgentSettings:
     # Only changes make this pod speak within a test: the interval is longer than the test may last.
     return AgentSettings(
-        router_url=router.url, api_key="tl_key", pod_name="agent-0", heartbeat_interval_s=300
+        router_url=router.url,
+        api_key="tl_key",
+        pod_name="agent-0",
+        heartbeat_interval_s=300,
+        router_timeout_s=30,
     )
 
 

@@ -191,7 +191,6 @@ async def open_line(name: CarrierName, config: SimulatorConfig | None = None) ->
         time_scale=0.005,
         faults=Faults(slow_reply_s=(0.01, 0.02), reply_lost_s=0.05),
         media_interval_s=0.02,
-        patience_s=10.0,
     )
     async with Receiver() as receiver, Simulator(config) as simulator:
         trait = TRAITS[name]

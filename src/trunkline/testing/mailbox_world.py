@@ -18,6 +18,9 @@ from trunkline.store.database import Connection, Database
 from trunkline.store.mailboxes import Claimed, NewEvent, Receipt
 
 KIND = "thing"
+_EXPIRE_LEASES = (
+    "UPDATE mailboxes SET claimable_at = now() - interval '1 second' WHERE processing_status = 'processing'"
+)
 
 
 def event(
@@ -77,9 +80,15 @@ class MailboxWorld:
 
     async def expire_leases(self) -> None:
         """As if the workers of everything in hand had been gone for long."""
-        await self.value(
-            "UPDATE mailboxes SET claimable_at = now() - interval '1 second' WHERE processing_status = 'processing'"
-        )
+        await self.value(_EXPIRE_LEASES)
+
+    async def steal(self, worker: str = "thief") -> list[Claimed]:
+        """Everything in hand gets another worker, in one step: a heartbeat in between would keep it."""
+        async with self.database.transaction() as tx:
+            await tx.execute(_EXPIRE_LEASES)
+            return await mailboxes.claim(
+                tx, KIND, None, limit=100, worker=worker, lease_s=60.0, events_max=1000
+            )
 
     async def let_turns_come(self) -> None:
         """As if every backoff had passed."""

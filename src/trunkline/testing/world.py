@@ -23,7 +23,7 @@ ALL_STANDARD = '{"standard": {"type": "exclusive", "target": 1}}'
 SECRET_KEY = "a-secret-key-for-tests-only-0123456789"
 # Simulated calls of 44 s last about a fifth of a second, counted from when they have an agent.
 TIME_SCALE = 0.005
-CARRIER = SimulatorConfig(time_scale=TIME_SCALE, patience_s=10.0)
+CARRIER = SimulatorConfig(time_scale=TIME_SCALE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,7 @@ def world_settings(
         "TWILIO_AUTH_TOKEN": account.auth_token,
         "TWILIO_CALLS_PER_SECOND": account.calls_per_s,
         "SEND_LATE_MAX": "30s",  # a busy machine is no reason to send nothing
+        "CALL_TIME_LIMIT": "24h",  # of a simulated day: seven minutes
     }
     return load_settings({}, **(given | more))
 

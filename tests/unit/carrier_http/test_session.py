@@ -69,6 +69,13 @@ async def never_answer(server: Server, _writer: asyncio.StreamWriter, _number: i
     await server.done.wait()
 
 
+async def answer_first(server: Server, writer: asyncio.StreamWriter, number: int) -> None:
+    if number == 1:
+        writer.write(OK)
+    else:
+        await server.done.wait()
+
+
 async def close_at_second(_server: Server, writer: asyncio.StreamWriter, number: int) -> None:
     if number == 1:
         writer.write(OK)
@@ -106,7 +113,7 @@ async def against(answer: Answer, **options: Any) -> AsyncIterator[tuple[Server,
     server = Server(answer)
     listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/calls"
-    session = CarrierSession(basic("user", "password"), **options)
+    session = CarrierSession(basic("user", "password"), **({"connect_timeout_s": 30.0} | options))
     try:
         yield server, session
     finally:
@@ -190,9 +197,15 @@ async def test_a_connection_that_says_something_while_it_is_idle_is_closed() -> 
 
 
 async def test_no_reply_in_time_is_lost() -> None:
-    async with against(never_answer, total_timeout_s=1.0) as (server, session):
+    """On a connection that is there already: the time it takes to connect counts too."""
+    async with against(answer_first) as (server, session):
+        assert isinstance(await send(session, server.url, "first"), Reply)
+        session._total_timeout_s = 0.2
         assert isinstance(await send(session, server.url), Lost)
-        assert server.bodies == {"a=1": 1}
+        for _ in range(2):
+            await asyncio.wait_for(server.asked.acquire(), 10)
+        assert server.bodies == {"first": 1, "a=1": 1}
+        assert server.connections == 1
 
 
 async def test_a_reset_after_sending_is_lost() -> None:

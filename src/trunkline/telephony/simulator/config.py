@@ -58,9 +58,9 @@ class SimulatorConfig:
     setup_s: float = 0.5
     # Real seconds; a media stream that did not open by then is over.
     stream_connect_timeout_s: float = 5.0
-    # Real seconds for which a person who hears nobody stays on the line before the time they talk begins to count.
-    # With it, how fast the machine is does not decide whether a short call reaches an agent.
-    patience_s: float = 0.0
+    # Real seconds for which a person who hears nobody stays on the line before the time they talk begins to count: how
+    # fast the machine is does not decide whether a short call reaches an agent.
+    patience_s: float = 10.0
 
     def __post_init__(self) -> None:
         if self.time_scale <= 0 or self.media_interval_s <= 0:

@@ -1,0 +1,3 @@
+from trunkline.testing.patience import impatient, patience
+
+__all__ = ["impatient", "patience"]
