@@ -1,6 +1,7 @@
 # make            lists the recipes
 # make demo       the whole platform on this machine, with a simulated carrier; ARGS="--leads 200 --exit"
 # make test       the whole test suite; ARGS="-k name" passes arguments on to pytest
+# make stutter    the same, while its processes stand still by chance: finds tests that depend on speed; STUTTER_SEED=2
 # make check      formatting, lint, types, direction of imports
 # make bench      every benchmark as a table; ONLY=name runs one
 # make kube       a kube-apiserver and etcd for the tests of the cluster, built once into ~/.cache/trunkline/kube
@@ -25,7 +26,7 @@ UV_SYNC := $(BIN)/uv pip install -q --python $(BIN)/python --require-hashes
 LINK := $(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench kube screenshots fmt lock clean
+.PHONY: help demo test stutter check bench kube screenshots fmt lock clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -49,6 +50,9 @@ demo: $(VENV)/.runtime
 
 test: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+
+stutter: $(VENV)/.dev
+	@$(BIN)/python -m trunkline.testing.stutter $(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff format --check src tests bench examples

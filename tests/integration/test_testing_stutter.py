@@ -1,0 +1,22 @@
+"""Processes that stand still go on again, and the command ends as it would have."""
+
+import sys
+
+from trunkline.testing.stutter import Pattern, run
+
+# A child is there until it was stopped and went on: it sees that by the signal.
+PROGRAM = """
+import signal, subprocess, sys
+child = [sys.executable, "-c", (
+    "import signal\\n"
+    "signal.sigwait({signal.SIGCONT})\\n"
+)]
+sys.exit(subprocess.Popen(child, preexec_fn=lambda: signal.pthread_sigmask(
+    signal.SIG_BLOCK, {signal.SIGCONT})).wait() or 7)
+"""
+
+
+def test_a_child_is_stopped_and_goes_on_and_the_exit_code_is_the_commands() -> None:
+    code, count = run([sys.executable, "-c", PROGRAM], pattern=Pattern(still_s=(0.0, 0.01), between_s=0.01))
+    assert code == 7
+    assert count >= 1
