@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
@@ -172,6 +172,26 @@ async def test_fault_20_an_abort_while_a_call_waits_for_its_turn_keeps_it_from_b
     row = await stage.lead(other)
     assert (row["outcome"], row["outcome_reason"]) == ("ABORTED", "changed my mind")
     assert (await stage.attempt(other))["end_reason"] == "not_sent_in_time:unwanted"
+
+
+async def test_fault_20_whether_a_call_is_still_wanted_is_asked_just_before_its_turn(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when it begins to wait: an abort in between would go unheard."""
+    await stage.dialing.run("UPDATE numbers SET starts_per_s = 1.5")
+    leads = await stage.dialing.leads(2)
+    asked: dict[UUID, datetime] = {}
+
+    async def note(lead: UUID) -> bool:
+        asked[lead] = await stage.dialing.now()
+        return False
+
+    monkeypatch.setattr(stage.dialer._batches._sender, "_unwanted", note)
+    assert await stage.dial() == 2
+    turns = {lead: (await stage.attempt(lead))["send_at"] for lead in leads}
+    waited = max(turns, key=lambda lead: turns[lead])
+    assert set(asked) == {waited}
+    assert asked[waited] >= turns[waited] - timedelta(seconds=sender.ASKED_AHEAD_S)
 
 
 async def test_fault_21_no_call_is_closed_by_time_alone(stage: Stage) -> None:

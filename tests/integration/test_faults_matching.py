@@ -15,6 +15,7 @@ import pytest
 from trunkline.bus import channels, epoch, schedule
 from trunkline.bus.channels import Configuration
 from trunkline.bus.doorbell import Bell
+from trunkline.bus.probe import server_time_s
 from trunkline.dispatch import gates_limits, returns
 from trunkline.dispatch.gates_windows import reopen
 from trunkline.dispatch.intent_batch import Rules
@@ -252,13 +253,17 @@ async def test_a_lead_whose_window_closed_before_its_turn_is_given_its_next_open
 async def test_race_2_14_a_flow_that_waits_for_a_release_wakes_without_it(stage: Stage) -> None:
     await stage.dialing.run("UPDATE merchants SET max_concurrent = 1")
     await stage.reconciler.run_once()
-    await stage.dialing.leads(2)
+    await stage.dialing.leads(2, due_in_s=-120)
     await stage.loader.run_once()
+    before_s = await server_time_s(stage.bus)
     (first,) = (await schedule.match(stage.bus, [new_id(), new_id()], clock_offset_ms=0)).grants
+    after_s = await server_time_s(stage.bus)
+    parked: Any = await stage.bus.client.zrange(f"{stage.bus.memory}parked", 0, -1, withscores=True)
+    assert [before_s - 0.001 <= wakes_ms / 1000 - 1 <= after_s for _, wakes_ms in parked] == [True]
     # Nobody remembers who waits for the merchant's next free place.
     await stage.bus.client.delete(f"{stage.bus.memory}blocked:m/m")
     await channels.release(stage.bus, [first.attempt_id])
-    # It waits a second, counted by the clock that is given: the machine's own may be past it by now.
+    # By a clock that is behind: the machine's own may be past that second by now. Due they are on either.
     assert (await schedule.match(stage.bus, [new_id()], clock_offset_ms=-60_000)).grants == ()
     assert len((await schedule.match(stage.bus, [new_id()], clock_offset_ms=1500)).grants) == 1
 

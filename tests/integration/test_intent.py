@@ -13,7 +13,7 @@ from trunkline.dispatch.gates_limits import questions
 from trunkline.dispatch.intent import Intents, slow_account
 from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
 from trunkline.leads.calling_policy import resolve
-from trunkline.model import Finish, Outcome
+from trunkline.model import Finish, Grant, Outcome
 from trunkline.store import dispatch, limits
 from trunkline.store.database import Connection
 from trunkline.store.sql import query
@@ -77,16 +77,30 @@ async def test_race_24_a_lead_that_is_not_due_by_postgres_clock_says_when_it_is(
     assert (refusal.reason, refusal.until) == (R.NOT_DUE, (await dialing.lead_row(lead))["due_at"])
 
 
-@pytest.mark.parametrize(("age_ms", "goes_in"), [(0, True), (3001, False)])
-async def test_race_7_a_grant_that_its_dialer_slept_over_is_refused(
-    dialing: Dialing, age_ms: int, *, goes_in: bool
-) -> None:
-    granted_ms = round((await dialing.now()).timestamp() * 1000) - age_ms
-    grant = dialing.grant(await dialing.lead(), granted_ms=granted_ms)
-    intents = await dialing.intend(grant)
-    assert bool(intents.committed) is goes_in
-    if not goes_in:
-        assert refused(intents).reason is R.STALE_GRANT
+async def age_ms(dialing: Dialing, grant: Grant) -> float:
+    assert grant.granted_ms is not None
+    return (await dialing.now()).timestamp() * 1000 - grant.granted_ms
+
+
+async def granted_ago(dialing: Dialing, ago_ms: int) -> Grant:
+    granted_ms = round((await dialing.now()).timestamp() * 1000) - ago_ms
+    return dialing.grant(await dialing.lead(), granted_ms=granted_ms)
+
+
+async def test_race_7_a_grant_that_its_dialer_slept_over_is_refused(dialing: Dialing) -> None:
+    grant = await granted_ago(dialing, 3001)
+    assert refused(await dialing.intend(grant)).reason is R.STALE_GRANT
+
+
+async def test_race_7_a_grant_of_less_than_three_seconds_is_good(dialing: Dialing) -> None:
+    """Unless the test itself sleeps over it: then another one."""
+    for _ in range(20):
+        grant = await granted_ago(dialing, 2500)
+        intents = await dialing.intend(grant)
+        if await age_ms(dialing, grant) < 3000:
+            assert len(intents.committed) == 1
+            return
+    pytest.fail("every grant was slept over")
 
 
 async def test_a_channel_that_is_taken_names_its_true_owner(dialing: Dialing) -> None:
