@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from trunkline.bus import router_manager, router_views
 from trunkline.bus.router import BeatRule
@@ -66,6 +67,14 @@ async def test_after_a_loss_an_idle_pod_is_believed_only_when_it_was_heard_long_
     assert all(answer.again_ms > 3_000_000 for answer in heard)
     await managed.world.beat("agent-2", rule=BeatRule(settle_ms=0))
     assert await managed.world.allocate("call-2") == "agent-2"
+
+
+async def test_a_leader_says_once_that_everything_is_in_order(managed: Managed) -> None:
+    with capture_logs() as logs:
+        for term in (None, 2, 2, None, 3):
+            managed.leading.term = term
+            await managed.pass_by(1)
+    assert [line["term"] for line in logs if line["event"] == "router.took_over"] == [2, 3]
 
 
 async def test_the_first_heartbeat_of_a_boot_is_believed_at_once(managed: Managed) -> None:

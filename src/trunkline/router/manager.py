@@ -80,6 +80,8 @@ class PoolManager(Loop):
         self._believe_at_s = float("inf")
         self._is_doubtful = False
         self._term: Term | None = None
+        # The term of which it was told that everything is in order.
+        self._told: Term | None = None
         self._reconcile_at_s = 0.0
         self._recover_at_s = 0.0
         self._look_at_s = 0.0
@@ -102,11 +104,15 @@ class PoolManager(Loop):
             self._reconcile_at_s = self._recover_at_s = self._look_at_s = 0.0
             self._believe_at_s = self._clock.monotonic_s() + max(0.0, self._config.settle_s - lead.age_s)
         try:
-            return await self._manage(self._term, must_rebuild=lead.must_rebuild)
+            done = await self._manage(self._term, must_rebuild=lead.must_rebuild)
         except TermLost as lost:
             log.warning("router.term_lost", reason=str(lost))
             self._term = None
             return 0
+        if self._told is not self._term:
+            log.info("router.took_over", term=number, epoch=lead.epoch)
+            self._told = self._term
+        return done
 
     async def _manage(self, term: Term, *, must_rebuild: bool) -> int:
         now_s = self._clock.monotonic_s()
