@@ -302,7 +302,7 @@ async def test_race_6_a_pre_check_of_a_lead_does_not_wait_for_its_intent(dialing
     first, _ = await dialing.half_an_intent(dialing.grant(lead))
     async with dialing.database.connection() as conn:
         await conn.execute("SET lock_timeout = '5s'")
-        assert lead in await prechecks.claim(conn, {lead: (b"", 5.0)})
+        assert lead in await prechecks.claim(conn, {lead: (b"", 5.0)}, fresh_for_s=0)
     await dialing.commit(first)
 
 

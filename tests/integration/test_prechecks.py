@@ -25,6 +25,8 @@ from trunkline.leads.conditions import HttpCheck
 from trunkline.leads.windows import Span, Window
 from trunkline.loops.prechecks import PrecheckWalk
 from trunkline.model import Finish, Outcome
+from trunkline.store import prechecks as store_prechecks
+from trunkline.store.prechecks import AskedLead
 from trunkline.testing.dialing import Dialing, open_dialing
 from trunkline.testing.stage import Stage, open_stage
 from trunkline.testing.waiting import eventually
@@ -261,6 +263,35 @@ async def test_one_lead_is_asked_about_once_at_a_time_in_all_processes(
     assert await elsewhere.run_ahead([lead]) == [Skipped(lead, "being_asked")]
     tenant.may_answer.set()
     assert await asking == Passed(lead)
+    assert len(tenant.asked) == 1
+    await outgoing.close()
+
+
+@pytest.mark.parametrize("welcome", [True, False])
+async def test_whoever_looked_before_the_answer_came_does_not_ask_again(
+    dialing: Dialing,
+    prechecks: Prechecks,
+    tenant: Tenant,
+    url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    welcome: bool,
+) -> None:
+    """It saw a lead that waits; until it is about to ask, another one has asked, and has written the answer."""
+    tenant.answers = [(200, {"ok": welcome})]
+    await check(dialing, url)
+    lead = await dialing.lead()
+    outgoing = Outgoing(allow_insecure=True)
+    elsewhere = Prechecks(dialing.database, outgoing, dialing.rules())
+    look = store_prechecks.waiting
+
+    async def late(*args: Any, **more: Any) -> list[AskedLead]:
+        found = await look(*args, **more)
+        monkeypatch.setattr(store_prechecks, "waiting", look)
+        await elsewhere.ask(lead)
+        return found
+
+    monkeypatch.setattr(store_prechecks, "waiting", late)
+    assert await prechecks.ask(lead) == Skipped(lead, "being_asked")
     assert len(tenant.asked) == 1
     await outgoing.close()
 

@@ -36,8 +36,8 @@ async def platform(database_url: str, redis_url: str, key_prefix: str) -> AsyncI
         METRICS_PORT=0,
     )
     async with Platform.open(settings) as platform:
-        world = RouterWorld(platform.bus, RouterKeys(key_prefix))
-        await eventually(lambda: world.client.hget(world.keys.epoch, "rebuilt"), what="the manager has begun")
+        manager = platform.routing.management.manager
+        await eventually(lambda: manager.is_in_order, what="the manager has begun")
         yield platform
 
 

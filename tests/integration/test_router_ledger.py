@@ -202,13 +202,13 @@ async def test_an_unnamed_call_without_a_record_makes_room_for_others(managed: M
 async def test_a_change_by_hand_counts_as_written_only_when_postgres_has_it(managed: Managed) -> None:
     await managed.world.configure("acme", tier="gold")
     await managed.world.begin(term=2)
-    told = await managed.world.term.merchants({})
-    again = await managed.world.term.merchants({})
+    told = await managed.world.term.merchants({}, "0")
+    again = await managed.world.term.merchants({}, "0")
     assert told == again == {"acme": '{"tier": "gold"}'}
-    assert await managed.world.term.merchants(told) == {}
+    assert await managed.world.term.merchants(told, "0") == {}
     await managed.world.client.hdel(managed.world.keys.merchant_config, "acme")
-    assert await managed.world.term.merchants(told) == {"acme": ""}
-    assert await managed.world.term.merchants({}) == {}
+    assert await managed.world.term.merchants(told, "0") == {"acme": ""}
+    assert await managed.world.term.merchants({}, "0") == {}
 
 
 async def test_all_merchants_gone_at_once_is_a_loss_and_no_change_by_hand(managed: Managed) -> None:

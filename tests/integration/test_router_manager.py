@@ -144,7 +144,7 @@ async def test_a_paused_leader_that_goes_on_changes_nothing(managed: Managed) ->
         old.recover("gold", ["agent-0"]),
         old.publish_tiers(["standard"], {"standard": "e|9|1"}),
         old.balance(),
-        old.merchants({"acme": "{}"}),
+        old.merchants({"acme": "{}"}, "0"),
         old.bury({"call-9": 60}),
         old.settled(),
         old.restore("agent-9", "gold", [], lease_ttl_s=60, by_heartbeat=True),
@@ -334,6 +334,29 @@ async def _value(world: RouterWorld, key: str) -> object:
             return await world.client.zrange(key, 0, -1, withscores=True)
         case _:
             return await world.client.get(key)
+
+
+async def test_a_merchant_that_is_edited_while_the_manager_reads_keeps_the_edit(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Postgres was read before the edit, and Valkey would be written after it."""
+    memory, gold, reads = managed.manager._memory, '{"tier": "gold"}', 0
+    read = memory.merchants
+
+    async def edited_meanwhile() -> dict[str, str]:
+        nonlocal reads
+        reads += 1
+        truth = await read()
+        if reads == 1:
+            async with managed.database.connection() as conn:
+                await store.set_merchant(conn, "acme", gold)
+            await router_manager.set_merchant(managed.world.bus, managed.world.keys, "acme", gold)
+        return truth
+
+    monkeypatch.setattr(memory, "merchants", edited_meanwhile)
+    await managed.pass_by(61)
+    assert await managed.world.client.hgetall(managed.world.keys.merchant_config) == {"acme": gold}
+    assert reads == 2
 
 
 async def test_a_process_that_missed_a_move_gives_the_pod_its_tier_of_today_after_a_loss(

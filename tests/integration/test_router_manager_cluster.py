@@ -36,7 +36,7 @@ async def test_every_script_of_the_manager_runs(world: RouterWorld) -> None:
     await term.rebuilt()
     assert await world.allocate("call-8") == "ended"
     pods = await world.pods(3)
-    assert await term.merchants({"acme": '{"tier": "gold"}'}) == {}
+    assert await term.merchants({"acme": '{"tier": "gold"}'}, "0") == {}
     assert await term.recover("gold", ["agent-9"]) == (0, [])
     assert await term.balance() == []
     assert await term.missing([*pods, "agent-8"]) == ["agent-8"]

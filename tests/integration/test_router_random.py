@@ -233,7 +233,7 @@ class Routing(RuleBasedStateMachine):
             if call not in self.model.tombstones:
                 self.model.held.setdefault(call, pod)
         self.do(world.term.rebuilt())
-        self.do(world.term.merchants({"acme": '{"tier": "gold"}'}))
+        self.do(world.term.merchants({"acme": '{"tier": "gold"}'}, "0"))
 
     def look(self) -> None:
         """Where pods move to is the router's affair; that each is in one tier is checked."""

@@ -219,10 +219,18 @@ class Term:
         _, *flat = await self._write(_BALANCE, BALANCE_LOOKS)
         return [(flat[i], flat[i + 1]) for i in range(0, len(flat), 2)]
 
-    async def merchants(self, truth: Mapping[str, str]) -> dict[str, str]:
-        """Make them live; returns what was changed by hand: merchant -> JSON, '' if it was removed."""
-        _, *flat = await self._write(_MERCHANTS, *(part for each in truth.items() for part in each))
-        return {flat[i]: flat[i + 1] for i in range(0, len(flat), 2)}
+    async def merchant_edits(self) -> str:
+        """How many edits by the API there were. To be asked before Postgres is."""
+        _, edits = await self._write(_MERCHANTS, "?")
+        return str(edits)
+
+    async def merchants(self, truth: Mapping[str, str], edits: str) -> dict[str, str] | None:
+        """Make them live; returns what was changed by hand: merchant -> JSON, '' if it was removed. None if somebody
+        has edited one since `edits` were counted: the truth is no longer that, and nothing was done."""
+        done, _, *flat = await self._write(
+            _MERCHANTS, edits, *(part for each in truth.items() for part in each)
+        )
+        return {flat[i]: flat[i + 1] for i in range(0, len(flat), 2)} if done == 1 else None
 
     async def _write(self, lua: Script, *args: Word) -> list[Any]:
         reply = await run(self._bus, self._keys, lua, self.epoch, self.number, *args)

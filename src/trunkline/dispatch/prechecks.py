@@ -94,10 +94,12 @@ class Prechecks:
             leads = await prechecks.waiting(conn, lead_ids, fresh_for_s=fresh_for_s)
             policies = await self._rules.policies.of(conn, map(_owner, leads))
         return await asyncio.gather(
-            *(self._ask_about(lead, policies[_owner(lead)], crowd_max) for lead in leads)
+            *(self._ask_about(lead, policies[_owner(lead)], crowd_max, fresh_for_s) for lead in leads)
         )
 
-    async def _ask_about(self, lead: AskedLead, policy: Effective | None, crowd_max: float) -> Verdict:
+    async def _ask_about(
+        self, lead: AskedLead, policy: Effective | None, crowd_max: float, fresh_for_s: float
+    ) -> Verdict:
         if policy is None or not _is_needed(lead, policy):
             return Skipped(lead.id, "not_needed")
         if self._rooms.is_here(lead.id):
@@ -106,7 +108,8 @@ class Prechecks:
             return Skipped(lead.id, NO_ROOM)
         async with self._rooms.room(lead.id, lead.merchant_id, hosts_of(policy.prechecks)):
             async with self._database.connection() as conn:
-                claimed = await prechecks.claim(conn, {lead.id: (policy.checks_hash, _lease_s(policy))})
+                lease = {lead.id: (policy.checks_hash, _lease_s(policy))}
+                claimed = await prechecks.claim(conn, lease, fresh_for_s=fresh_for_s)
             if lead.id not in claimed:
                 return Skipped(lead.id, "being_asked")
             return await self._judge(lead, policy, claimed[lead.id])

@@ -5,7 +5,7 @@ is lost it brings back tiers and busy pods from the journal; who is free the pod
 calls still get pods: new ones come by heartbeat, and nobody is removed.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -30,6 +30,8 @@ log = get_logger(__name__)
 
 # An allocation that its pod does not name for this long is asked about.
 UNNAMED_S = 60.0
+# So often merchants are read before they are left to the next reconcile.
+READS_MAX = 5
 
 # Says whether a call is over, as far as its carrier knows; None if it cannot be asked.
 IsOver = Callable[[str], Awaitable[bool | None]]
@@ -89,6 +91,11 @@ class PoolManager(Loop):
     @property
     def is_leader(self) -> bool:
         return self._term is not None and self._leadership.term == self._term.number
+
+    @property
+    def is_in_order(self) -> bool:
+        """It leads, and has been through everything once."""
+        return self.is_leader and self._told is self._term
 
     async def run_once(self) -> int:
         number = self._leadership.term
@@ -311,17 +318,27 @@ class PoolManager(Loop):
 
     async def _adopt_merchants(self, term: Term) -> None:
         try:
-            truth = await self._memory.merchants()
+            truth, changed = await self._make_live(term)
         except UNAVAILABLE as error:
             log.warning("router.merchants_unread", error=str(error))
             return
-        changed = await term.merchants(truth)
         crash_point("router.after_merchants")
         for merchant, config in changed.items():
             log.info("router.merchant_adopted", merchant_id=merchant, removed=not config)
             await self._memory.adopt_merchant(merchant, config, before=truth.get(merchant, ""))
         if changed:
-            await term.merchants(await self._memory.merchants())
+            await self._make_live(term)
+
+    async def _make_live(self, term: Term) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """What Postgres has of merchants, and what was changed by hand. Edited meanwhile, it is read anew; the next
+        reconcile goes on where somebody edits all the time."""
+        for _ in range(READS_MAX):
+            edits = await term.merchant_edits()
+            truth = await self._memory.merchants()
+            changed = await term.merchants(truth, edits)
+            if changed is not None:
+                return truth, changed
+        return {}, {}
 
 
 def _tell_of(found: Differences) -> None:

@@ -43,13 +43,17 @@ async def waiting(conn: Connection, lead_ids: Sequence[UUID], *, fresh_for_s: fl
     return [pick(AskedLead, row) for row in await conn.fetch(_WAITING, lead_ids, fresh_for_s)]
 
 
-async def claim(conn: Connection, leases: Mapping[UUID, tuple[bytes, float]]) -> dict[UUID, int]:
-    """Claim leads with the hash of their checks, for so many seconds; those that are ours, with their deferrals."""
+async def claim(
+    conn: Connection, leases: Mapping[UUID, tuple[bytes, float]], *, fresh_for_s: float
+) -> dict[UUID, int]:
+    """Claim leads with the hash of their checks, for so many seconds; those that are ours, with their deferrals. As for
+    `waiting`, one that has passed for `fresh_for_s` from now needs no asking."""
     rows = await conn.fetch(
         _CLAIM,
         list(leases),
         [hash_ for hash_, _ in leases.values()],
         [lease_s for _, lease_s in leases.values()],
+        fresh_for_s,
     )
     return {row["lead_id"]: row["deferrals"] for row in rows}
 

@@ -1,10 +1,12 @@
 #!lua
--- One merchant's tier as Postgres has it now: live at once, and known as ours.
+-- One merchant's tier as Postgres has it now: live at once, and known as ours. It is counted, so that a manager that read
+-- Postgres before it does not undo it.
 --
 -- KEYS[1] epoch
 -- ARGV[1] key prefix  ARGV[2] merchant  ARGV[3] JSON, '' to remove it
 -- -> 1
 local live, written = ARGV[1] .. 'merchant:config', ARGV[1] .. 'merchant:written'
+redis.call('HINCRBY', KEYS[1], 'merchant_edits', 1)
 if ARGV[3] == '' then
   redis.call('HDEL', live, ARGV[2])
   redis.call('HDEL', written, ARGV[2])

@@ -2,14 +2,19 @@
 -- Merchants' tiers, kept equal with Postgres. What differs from what was written last was changed by hand: it is told, and
 -- counts as written only once Postgres has it, so a leader that dies in between loses nothing. What does not differ is
 -- overwritten with what Postgres says. A loss takes both copies; all of several gone at once is a loss too, half way.
+-- Whoever edits a merchant by the API writes Postgres, then here: what was read of Postgres before that would undo it.
 --
 -- KEYS[1] epoch
--- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] epoch id  ARGV[4] term  ARGV[5..] merchant, JSON, … of Postgres
--- -> {1 done, 0 refused; merchant, JSON or '' if it was removed, … changed by hand}
+-- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] epoch id  ARGV[4] term
+-- ARGV[5] how many edits there had been before Postgres was read, '?': only say it  ARGV[6..] merchant, JSON, … of Postgres
+-- -> {1 done, 2 nothing done: there are other edits, 0 refused; how many edits there are; merchant, JSON or '' if it was
+--     removed, … changed by hand}
 -- @include router
 -- @include router_term
 if not has_term(ARGV[3], ARGV[4]) then return {0} end
 local live, written = base .. 'merchant:config', base .. 'merchant:written'
+local edits = redis.call('HGET', KEYS[1], 'merchant_edits') or '0'
+if ARGV[5] ~= edits then return {2, edits} end
 
 local function read(key)
   local flat, all = redis.call('HGETALL', key), {}
@@ -17,8 +22,8 @@ local function read(key)
   return all
 end
 
-local truth, found, by_hand = {}, {1}, {}
-for i = 5, #ARGV, 2 do truth[ARGV[i]] = ARGV[i + 1] end
+local truth, found, by_hand = {}, {1, edits}, {}
+for i = 6, #ARGV, 2 do truth[ARGV[i]] = ARGV[i + 1] end
 if redis.call('EXISTS', live) == 0 and redis.call('HLEN', written) > 1 then redis.call('DEL', written) end
 local now, before = read(live), read(written)
 
