@@ -82,7 +82,7 @@ class PoolManager(Loop):
         self._believe_at_s = float("inf")
         self._is_doubtful = False
         self._term: Term | None = None
-        # The term of which it was told that everything is in order.
+        # The term in which it has been through everything once, and has said so.
         self._told: Term | None = None
         self._reconcile_at_s = 0.0
         self._recover_at_s = 0.0

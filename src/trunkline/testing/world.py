@@ -70,7 +70,7 @@ def world_settings(
         "TWILIO_AUTH_TOKEN": account.auth_token,
         "TWILIO_CALLS_PER_SECOND": account.calls_per_s,
         "SEND_LATE_MAX": "30s",  # a busy machine is no reason to send nothing
-        "CALL_TIME_LIMIT": "24h",  # of a simulated day: seven minutes
+        "CALL_TIME_LIMIT": "24h",  # a simulated day is seven minutes
     }
     return load_settings({}, **(given | more))
 
