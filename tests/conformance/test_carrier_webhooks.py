@@ -120,6 +120,23 @@ async def test_the_answer_document_connects_the_agent_with_its_parameters(stream
     assert streaming.events()[-1].reason == "completed"
 
 
+async def test_what_follows_the_stream_is_asked_for_where_the_carrier_can(streaming: Line) -> None:
+    carrier, stream_url = streaming.carrier, streaming.receiver.stream_url
+    attempt = uuid4()
+    then_url = streaming.url("resume", attempt)
+    streaming.receiver.hang_up_after = 3
+    streaming.receiver.document = lambda request: (
+        carrier.hang_up_document()
+        if "/resume?" in request.url
+        else carrier.answer_document(stream_url, {}, then_url)
+    )
+    await streaming.accepted("+15005551601", attempt)
+    await streaming.simulator.idle()
+    asked = [(event.attempt_id, event.kind) for event in streaming.events("resume")]
+    assert asked == ([] if streaming.name == "exotel" else [(attempt, "answered")])
+    assert streaming.events()[-1].reason == "completed"
+
+
 async def test_the_hold_document_makes_the_carrier_ask_again_where_it_can(streaming: Line) -> None:
     over = streaming.carrier.hang_up_document()
     streaming.receiver.document = lambda request: (

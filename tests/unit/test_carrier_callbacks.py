@@ -27,6 +27,30 @@ def test_a_url_without_attempt_proves_itself_too() -> None:
     assert attempt_in(url) is None
 
 
+@pytest.mark.parametrize("turn", [0, 1, 2])
+def test_the_url_that_follows_a_stream_says_which_one(turn: int) -> None:
+    attempt = uuid4()
+    url = callback_url(BASE, "twilio", "resume", attempt, KEYS, turn=turn)
+    assert f"attempt={attempt}&turn={turn}&sig=" in url
+    assert verify_callback(url, KEYS) == CallbackTag("twilio", "resume", attempt, turn=turn)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda url: url.replace("turn=1", "turn=0"),
+        lambda url: url.replace("turn=1", "turn=3"),
+        lambda url: url.replace("turn=1", "turn=01"),
+        lambda url: url.replace("turn=1&", ""),
+        lambda url: url + "&turn=1",
+        lambda url: url.replace("/resume", "/answer"),
+    ],
+)
+def test_a_changed_turn_is_forged(change: "type[str]") -> None:
+    url = callback_url(BASE, "twilio", "resume", uuid4(), KEYS, turn=1)
+    assert isinstance(verify_callback(change(url), KEYS), Forged)
+
+
 def test_an_old_url_is_honoured_until_its_secret_is_gone() -> None:
     url = callback_url(BASE, "twilio", "status", uuid4(), CallbackKeys.from_secrets(["old"]))
     assert isinstance(verify_callback(url, CallbackKeys.from_secrets(["new", "old"])), CallbackTag)

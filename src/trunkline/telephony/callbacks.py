@@ -3,6 +3,9 @@
 The signature binds carrier, account and attempt to the kind of callback: nobody can invent an attempt, and a status
 URL does not answer a call. For a carrier that signs nothing it is the only proof; for the others, a second one. The
 account is named because its credentials must be known before anything of a body is believed.
+
+The URL of `resume` also carries `turn`, the number of the stream that it follows, signed too: how often a call was
+given another agent is known without asking anybody, so a chain of failing streams ends even while no engine answers.
 """
 
 import hmac
@@ -19,8 +22,8 @@ from trunkline.telephony.forms import read_form
 from trunkline.telephony.keyed_hash import keyed_hash
 
 __all__ = [
-    "SEND_AGAIN", "CallbackKeys", "CallbackTag", "attempt_in", "basic_password", "callback_url", "signed_attempt",
-    "tag_of", "verified_attempt", "verify_callback",
+    "SEND_AGAIN", "TURN_MAX", "CallbackKeys", "CallbackTag", "attempt_in", "basic_password", "callback_url",
+    "signed_attempt", "tag_of", "verified_attempt", "verify_callback",
 ]  # fmt: skip
 
 # Orders to Twilio and Plivo, in the fragment of a URL, which is neither sent nor signed: try again five times, whatever
@@ -32,6 +35,8 @@ _PURPOSE = b"trunkline callback url 1"
 _KINDS: dict[str, CallbackKind] = {kind: kind for kind in get_args(CallbackKind)}
 # The URLs that we give out have some 200 characters.
 _REMEMBERED_MAX = 1000
+# A call is given another agent twice at most: its streams have the turns 0, 1 and 2.
+TURN_MAX = 2
 # In the place of an account's name, which has no such character: a proof kept beside a call opens no URL.
 _KEPT = "\n"
 
@@ -56,12 +61,15 @@ def callback_url(
     attempt_id: UUID | None,
     keys: CallbackKeys,
     account: str = DEFAULT_ACCOUNT,
+    turn: int = 0,
 ) -> str:
     """Without an attempt (calls that come in) the signature still proves that the URL is ours."""
-    tag = CallbackTag(carrier, kind, attempt_id, account)
+    tag = CallbackTag(carrier, kind, attempt_id, account, turn)
     named = "" if account == DEFAULT_ACCOUNT else f"account={quote_plus(account)}&"
     if attempt_id:
         named += f"attempt={attempt_id}&"
+    if kind == "resume":
+        named += f"turn={turn}&"
     signature = _sign(keys.keys[0], tag)
     return f"{base_url.rstrip('/')}/webhooks/{quote(carrier, safe='')}/{kind}?{named}sig={signature}"
 
@@ -76,17 +84,21 @@ def _verify(url: str, keys: CallbackKeys) -> CallbackTag | Forged:
     path = target.split("/")
     if len(path) < 4 or path[-3] != "webhooks" or path[-1] not in _KINDS:
         return Forged("not a callback URL")
-    named: dict[str, list[str]] = {"sig": [], "attempt": [], "account": []}
+    kind = _KINDS[path[-1]]
+    named: dict[str, list[str]] = {"sig": [], "attempt": [], "account": [], "turn": []}
     for name, value in read_form(query.encode("utf-8", "replace")) or ():
         if name in named:
             named[name].append(value)
-    if len(named["sig"]) != 1 or len(named["attempt"]) > 1 or len(named["account"]) > 1:
+    if len(named["sig"]) != 1 or any(len(values) > 1 for values in named.values()):
         return Forged("callback signature missing")
     attempt_id = _uuid(named["attempt"][0]) if named["attempt"] else None
     if named["attempt"] and attempt_id is None:
         return Forged("attempt id unreadable")
     account = named["account"][0] if named["account"] else DEFAULT_ACCOUNT
-    tag = CallbackTag(path[-2], _KINDS[path[-1]], attempt_id, account)
+    turn = _turn(named["turn"]) if kind == "resume" else 0
+    if turn is None:
+        return Forged("turn unreadable")
+    tag = CallbackTag(path[-2], kind, attempt_id, account, turn)
     if not _signed_by_any(keys, named["sig"][0], tag):
         return Forged("callback signature wrong")
     return tag
@@ -129,6 +141,8 @@ def attempt_in(url: str) -> str | None:
 
 def _sign(key: bytes, tag: CallbackTag) -> str:
     signed = f"{tag.carrier}\n{tag.account}\n{tag.kind}\n{tag.attempt_id or ''}"
+    if tag.kind == "resume":
+        signed += f"\n{tag.turn}"
     return _text(keyed_hash(key, signed.encode("utf-8", "replace"), "sha256"))
 
 
@@ -148,3 +162,7 @@ def _uuid(text: str) -> UUID | None:
         return UUID(text)
     except ValueError:
         return None
+
+
+def _turn(values: list[str]) -> int | None:
+    return int(values[0]) if values and values[0] in {str(turn) for turn in range(TURN_MAX + 1)} else None

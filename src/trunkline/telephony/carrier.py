@@ -15,7 +15,7 @@ import msgspec
 
 from trunkline.value import Private, Value
 
-CallbackKind = Literal["status", "answer", "inbound", "recording", "machine"]
+CallbackKind = Literal["status", "answer", "resume", "inbound", "recording", "machine"]
 EventKind = Literal["initiated", "ringing", "answered", "ended", "machine", "recording"]
 EndReason = Literal["completed", "busy", "no_answer", "failed", "canceled"]
 CallState = Literal["queued", "ringing", "answered", "ended"]
@@ -148,6 +148,8 @@ class CallbackTag(Value, frozen=True):
     kind: CallbackKind
     attempt_id: UUID | None
     account: str = DEFAULT_ACCOUNT
+    # Of `resume`: which of the call's streams is over, counted from 0. Others have none.
+    turn: int = 0
 
 
 class WebhookRequest(Value, frozen=True):
@@ -280,7 +282,9 @@ class Carrier(Protocol):
         """The Authorization header with which a recording of the account is fetched. None: that host is not told."""
         ...
 
-    def answer_document(self, stream_url: str, parameters: Mapping[str, str]) -> Document: ...
+    def answer_document(self, stream_url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
+        """`then_url`: what the carrier asks when the stream is over and the call is not, where it can ask."""
+        ...
 
     def hold_document(self, wait_s: int, again_url: str) -> Document: ...
 

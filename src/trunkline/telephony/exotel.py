@@ -191,8 +191,9 @@ class Exotel:
     def media_authorization(self, url: str) -> str | None:
         return self._authorization if is_carriers_own(url, self._base_url, MEDIA_DOMAINS) else None
 
-    def answer_document(self, stream_url: str, parameters: Mapping[str, str]) -> Document:
-        """Up to three parameters and 256 characters reach the stream, by the query of its URL."""
+    def answer_document(self, stream_url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
+        """Up to three parameters and 256 characters reach the stream, by the query of its URL. What follows the stream
+        is the next applet of the account's flow: nobody here is asked."""
         url = f"{stream_url}?{urlencode(parameters)}" if parameters else stream_url
         return Document(JSON, msgspec.json.encode({"url": url}).decode())
 

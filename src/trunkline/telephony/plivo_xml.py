@@ -11,11 +11,14 @@ CONTENT_TYPE = "application/xml"
 AUDIO = "audio/x-mulaw;rate=8000"
 
 
-def stream(url: str, parameters: Mapping[str, str]) -> Document:
-    """The URL is the element's text. Extra headers allow letters and digits only, so parameters go into the query."""
+def stream(url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
+    """The URL is the element's text. Extra headers allow letters and digits only, so parameters go into the query. With
+    `keepCallAlive` what follows waits for the end of the stream."""
     response = Element("Response")
     element = SubElement(response, "Stream", bidirectional="true", keepCallAlive="true", contentType=AUDIO)
     element.text = f"{url}?{urlencode(parameters)}" if parameters else url
+    if then_url:
+        SubElement(response, "Redirect", method="POST").text = then_url
     return _document(response)
 
 

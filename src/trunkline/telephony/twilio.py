@@ -151,8 +151,8 @@ class Twilio:
     def media_authorization(self, url: str) -> str | None:
         return self._authorization if is_carriers_own(url, self._base_url, MEDIA_DOMAINS) else None
 
-    def answer_document(self, stream_url: str, parameters: Mapping[str, str]) -> Document:
-        return twiml.stream(stream_url, parameters)
+    def answer_document(self, stream_url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
+        return twiml.stream(stream_url, parameters, then_url)
 
     def hold_document(self, wait_s: int, again_url: str) -> Document:
         return twiml.hold(wait_s, again_url)

@@ -10,12 +10,15 @@ CONTENT_TYPE = "application/xml"
 _DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>'
 
 
-def stream(url: str, parameters: Mapping[str, str]) -> Document:
-    """Connect the call to a socket, both ways. Twilio refuses a query string here (31920): use parameters."""
+def stream(url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
+    """Connect the call to a socket, both ways. Twilio refuses a query string here (31920): use parameters. Whoever
+    closes the socket, the next verb follows; without one the call is over."""
     response = Element("Response")
     element = SubElement(SubElement(response, "Connect"), "Stream", url=url)
     for name, value in parameters.items():
         SubElement(element, "Parameter", name=name, value=value)
+    if then_url:
+        SubElement(response, "Redirect", method="POST").text = then_url
     return _document(response)
 
 

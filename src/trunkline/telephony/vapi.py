@@ -170,7 +170,7 @@ class Vapi:
     def media_authorization(self, url: str) -> str | None:
         return None  # the addresses of its recordings are secrets themselves
 
-    def answer_document(self, stream_url: str, parameters: Mapping[str, str]) -> Document:
+    def answer_document(self, stream_url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
         """Who answers a call that came in: the assistant, knowing the parameters. There is no stream to give."""
         overrides = {"variableValues": dict(parameters), "metadata": dict(parameters)}
         return _json({"assistantId": self._assistant_id, "assistantOverrides": overrides})

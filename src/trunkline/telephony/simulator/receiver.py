@@ -29,6 +29,7 @@ class Receiver:
         self._app.add_routes(
             [
                 web.route("*", "/webhooks/{carrier}/answer", self._answer),
+                web.route("*", "/webhooks/{carrier}/resume", self._answer),
                 web.route("*", "/webhooks/{carrier}/inbound", self._answer),
                 web.route("*", "/webhooks/{carrier}/{kind}", self._status),
                 web.get("/stream", self._stream),
