@@ -113,7 +113,7 @@ async def test_caveat_2_tiers_do_not_shuffle_after_a_loss(world: RouterWorld) ->
 
 
 def test_caveat_3_the_circuit_breaker_is_one_for_the_process() -> None:
-    settings = RouterSettings(base_url="http://one-router:8080")
+    settings = RouterSettings(base_url="http://one-router:8080", fallback_url="wss://voice.example.com/any")
     assert SmartRouterClient(settings).breaker is SmartRouterClient(settings).breaker
 
 

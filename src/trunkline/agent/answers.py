@@ -1,7 +1,8 @@
 """Option B: the carrier's webhook comes to the agent, which asks the router and answers with the carrier's document.
 
-app.add_routes(AnswerRoutes(SmartRouterClient(), settings).routes())
+app.add_routes(AnswerRoutes(router, settings).routes())
 
+`router` is a SmartRouterClient, which the application closes at its end.
 `POST /twilio/allocate` and `POST /plivo/allocate` take the carriers' forms, `GET /voicebot-url` is Exotel's, all with
 `?merchant_id=`; Exotel's `template` is handed on to the stream. With a carrier's credentials in the settings only what
 the carrier itself sent is answered, anybody else gets 403.

@@ -30,8 +30,10 @@ from trunkline.client.rollout import RolloutFlags
 from trunkline.client.router_settings import RouterSettings, RouterSettingsError
 from trunkline.client.smart_router import Busy, CallEnded, Fallback, PodAllocation, SmartRouterClient
 from trunkline.client.smart_router_sync import SyncSmartRouterClient
+from trunkline.client.unisolated import UNISOLATED, UnisolatedCalls
 
 __all__ = [
+    "UNISOLATED",
     "Aborted",
     "ApiError",
     "Attempt",
@@ -61,6 +63,7 @@ __all__ = [
     "SmartRouterClient",
     "SyncSmartRouterClient",
     "TrunklineClient",
+    "UnisolatedCalls",
     "Unreachable",
     "UploadReport",
 ]

@@ -10,7 +10,8 @@ from trunkline.client.router_settings import Reader
 
 @dataclass(frozen=True, slots=True)
 class RolloutFlags:
-    """May change while the process runs. With a list and 100 percent, those of the list and nobody else."""
+    """May change while the process runs. The list narrows the percentage: with 100, those of the list and nobody else;
+    with 0, nobody at all."""
 
     percentage: int = 0
     merchants: frozenset[str] = frozenset()

@@ -6,25 +6,32 @@ async with SmartRouterClient() as router:
         case Fallback(url=url): ...           # any agent will do
         case Busy(): ...                      # nobody is free
 
-Failures are answers: nothing here raises because the router is slow, full or away.
+Failures are answers: nothing here raises because the router is slow, full or away. A call that gets no pod is never
+dropped in silence: it goes to the fallback URL, and is logged and counted with the reason. So a client without that URL
+is not built, unless its settings say that callers shall hear the busy message instead.
 """
 
 import asyncio
 import logging
 import random
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
 from trunkline.client.breaker import CircuitBreaker, shared_breaker
 from trunkline.client.rollout import Decision, ReadFlags, RolloutFlags, decide
-from trunkline.client.router_settings import RouterSettings
+from trunkline.client.router_settings import RouterSettings, RouterSettingsError
+from trunkline.client.unisolated import HINTS, UNISOLATED, UnisolatedCalls
 
 log = logging.getLogger(__name__)
 
 PAUSE_FIRST_S = 0.05
+NO_FALLBACK = (
+    "SMART_ROUTER_FALLBACK_URL is not set: set it to the wss:// URL of agents that take calls without the router, "
+    "or set SMART_ROUTER_ENABLE_FALLBACK=false if callers without a pod shall hear that all agents are busy"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +85,13 @@ class _Answer:
             self.status == 503 and self.code in ("", "no_pods_available", "hold")
         )
 
+    @property
+    def is_key_refused(self) -> bool:
+        return self.status in (401, 403)
+
 
 class SmartRouterClient:
-    """All clients of one router in one process share one circuit breaker."""
+    """All clients of one router in one process share one circuit breaker. `unisolated` counts calls without a pod."""
 
     def __init__(
         self,
@@ -88,8 +99,12 @@ class SmartRouterClient:
         *,
         flags: ReadFlags = RolloutFlags.from_env,
         breaker: CircuitBreaker | None = None,
+        unisolated: UnisolatedCalls = UNISOLATED,
     ):
         self.settings = settings or RouterSettings.from_env()
+        if self.settings.fallback_enabled and not self.settings.fallback_url:
+            raise RouterSettingsError(NO_FALLBACK)
+        self.unisolated = unisolated
         self.breaker = breaker or shared_breaker(self.settings.base_url, self.settings.breaker)
         self._flags = flags
         self._session: ClientSession | None = None
@@ -103,9 +118,13 @@ class SmartRouterClient:
     def decide(self, merchant_id: str) -> Decision:
         """Whether this merchant's calls use the router now."""
         is_open = self.breaker.state == "open"
-        return decide(
-            merchant_id, self._flags(), is_enabled=self.settings.is_enabled, is_circuit_open=is_open
-        )
+        try:
+            flags = self._flags() if self.settings.is_enabled else RolloutFlags()
+        except Exception:
+            # A flag service of somebody else's, or a variable with a typing error: no reason to drop a call.
+            log.exception("the rollout flags cannot be read")
+            return Decision(False, "flags_unreadable")
+        return decide(merchant_id, flags, is_enabled=self.settings.is_enabled, is_circuit_open=is_open)
 
     async def route(self, call_sid: str, merchant_id: str = "", provider: str = "") -> Route:
         """Everything at once: the gates, the router, and what to do without it."""
@@ -124,7 +143,10 @@ class SmartRouterClient:
         found = await self._allocate(call_sid, merchant_id)
         if isinstance(found, PodAllocation):
             return found
-        log.info("no pod for %s (%s): %s", call_sid, provider, found if isinstance(found, str) else "ended")
+        if isinstance(found, str):
+            self.unisolated.record(call_sid, provider, found, "none")
+        else:
+            log.info("no pod for %s (%s): the call has ended", call_sid, provider)
         return None
 
     async def release_pod(self, call_sid: str, reason: str = "") -> bool:
@@ -173,7 +195,9 @@ class SmartRouterClient:
 
     def _without(self, call_sid: str, provider: str, reason: str) -> Fallback | Busy:
         settings = self.settings
-        if not settings.fallback_enabled or not settings.fallback_url:
+        answer: Literal["fallback", "busy"] = "fallback" if settings.fallback_enabled else "busy"
+        self.unisolated.record(call_sid, provider, reason, answer)
+        if answer == "busy":
             return Busy(reason)
         filled = {"call_sid": quote(call_sid, safe=""), "provider": quote(provider, safe="")}
         url = settings.fallback_url
@@ -193,10 +217,22 @@ class SmartRouterClient:
             except (ClientError, OSError, ValueError) as error:
                 self.breaker.failed()
                 log.warning("%s %s: %s", method, path, str(error) or type(error).__name__)
-            except asyncio.CancelledError:
+            except Exception:
+                # Nobody expected it, and still the call is somebody's: it counts as a failure and is told in full.
+                self.breaker.failed()
+                log.exception("%s %s failed", method, path)
+            except BaseException:
                 self.breaker.given_up()
                 raise
             else:
+                if answer.is_key_refused:
+                    # Neither a success nor a failure: the router is well, and no time heals a key. An open circuit
+                    # would only hide the reason; so everybody asks, and a key that is mended works at once.
+                    self.breaker.given_up()
+                    log.error(
+                        "%s %s: %s (%d)", method, path, HINTS[f"refused_{answer.status}"], answer.status
+                    )
+                    return answer
                 if not answer.is_failure:
                     self.breaker.succeeded()
                     return answer

@@ -9,6 +9,7 @@ from trunkline.client.breaker import CircuitBreaker
 from trunkline.client.rollout import Decision, ReadFlags, RolloutFlags
 from trunkline.client.router_settings import RouterSettings
 from trunkline.client.smart_router import PodAllocation, Route, SmartRouterClient
+from trunkline.client.unisolated import UNISOLATED, UnisolatedCalls
 
 T = TypeVar("T")
 
@@ -22,8 +23,9 @@ class SyncSmartRouterClient:
         *,
         flags: ReadFlags = RolloutFlags.from_env,
         breaker: CircuitBreaker | None = None,
+        unisolated: UnisolatedCalls = UNISOLATED,
     ):
-        self._client = SmartRouterClient(settings, flags=flags, breaker=breaker)
+        self._client = SmartRouterClient(settings, flags=flags, breaker=breaker, unisolated=unisolated)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="smart router", daemon=True)
         self._thread.start()
@@ -37,6 +39,10 @@ class SyncSmartRouterClient:
     @property
     def breaker(self) -> CircuitBreaker:
         return self._client.breaker
+
+    @property
+    def unisolated(self) -> UnisolatedCalls:
+        return self._client.unisolated
 
     def decide(self, merchant_id: str) -> Decision:
         return self._client.decide(merchant_id)
