@@ -14,7 +14,7 @@ from twilio.request_validator import RequestValidator  # type: ignore[import-unt
 
 from trunkline import value
 from trunkline.telephony import twiml
-from trunkline.telephony.callbacks import SEND_AGAIN
+from trunkline.telephony.retry_orders import SEND_AGAIN
 from trunkline.telephony.simulator import Behaviour, Faults, SimulatedAccount, Simulator, SimulatorConfig
 from trunkline.telephony.simulator.pace import CATCH_UP_S
 from trunkline.telephony.simulator.receiver import Receiver

@@ -61,7 +61,17 @@ async def listed(answer: Callable[[str, Mapping[str, str]], Exchange]) -> ListRe
 
 async def test_a_call_is_ordered_with_one_field_per_event() -> None:
     carrier, session = twilio(lambda *_: Reply(201, {}, b'{"sid": "CA1"}'))
-    order = CallOrder(uuid4(), "+1", "+2", "https://a/answer", "https://a/status", 900, 3600, 12.5)
+    order = CallOrder(
+        uuid4(),
+        "+1",
+        "+2",
+        "https://a/answer",
+        "https://a/status",
+        900,
+        3600,
+        12.5,
+        fallback_url="https://b/answer",
+    )
     assert await carrier.place(order) == Accepted("CA1")
     ((url, body, send_by),) = session.sent
     assert url == "https://api.example/2010-04-01/Accounts/AC1/Calls.json"
@@ -69,12 +79,14 @@ async def test_a_call_is_ordered_with_one_field_per_event() -> None:
     assert parse_qsl(body.decode()) == [
         ("To", "+1"),
         ("From", "+2"),
-        ("Url", "https://a/answer"),
+        ("Url", "https://a/answer#ct=1500&rt=4000&tt=12000&rc=2&rp=all"),
         ("Method", "POST"),
         ("StatusCallback", "https://a/status#rc=5&rp=all"),
         ("StatusCallbackMethod", "POST"),
         ("Timeout", "600"),  # the most that Twilio takes
         ("TimeLimit", "3600"),
+        ("FallbackUrl", "https://b/answer#ct=1500&rt=4000&tt=12000&rc=2&rp=all"),
+        ("FallbackMethod", "POST"),
         ("StatusCallbackEvent", "initiated"),
         ("StatusCallbackEvent", "ringing"),
         ("StatusCallbackEvent", "answered"),

@@ -23,7 +23,7 @@ from trunkline.model import Intent
 from trunkline.store.database import UNAVAILABLE
 from trunkline.telemetry import bind, get_logger, metrics, span
 from trunkline.telephony import queueing
-from trunkline.telephony.callbacks import CallbackKeys, callback_url
+from trunkline.telephony.callbacks import CallbackKeys, callback_url, fallback_of
 from trunkline.telephony.carrier import (
     Accepted,
     CallbackKind,
@@ -69,6 +69,8 @@ class Callbacks:
 
     base_url: str
     keys: CallbackKeys
+    # Where carriers ask for an answer's document that they did not get at `base_url`. Empty: there too.
+    fallback_base_url: str = ""
 
 
 class Asked(Value, frozen=True):
@@ -176,11 +178,13 @@ class Sender:
             return InDoubt(type(error).__name__)
 
     def _order(self, intent: Intent, asked: Asked) -> CallOrder:
+        answer_url, callbacks = self._callback(intent, "answer"), self._callbacks
         return CallOrder(
             attempt_id=intent.attempt_id,
             to=intent.to_phone,
             from_=intent.from_phone,
-            answer_url=self._callback(intent, "answer"),
+            answer_url=answer_url,
+            fallback_url=fallback_of(answer_url, callbacks.fallback_base_url or callbacks.base_url),
             status_url=self._callback(intent, "status"),
             ring_timeout_s=self._limits.ring_timeout_s,
             time_limit_s=self._limits.time_limit_s,

@@ -54,7 +54,7 @@ class Dialing:
         sender = Sender(
             ground.clock,
             way_in.carriers,
-            Callbacks(ground.public_base_url, way_in.callback_keys),
+            Callbacks(ground.public_base_url, way_in.callback_keys, ground.fallback_base_url),
             ResultWriter(database, bus, self.settler),
             _sender_limits(settings),
             killed=steering.controls.killed,

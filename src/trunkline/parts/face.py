@@ -42,7 +42,7 @@ class Face:
         self._routing = routing
         http = ground.settings.http
         self._limits = ApiLimits(body=BodyRule(http.max_body_bytes, http.read_timeout_s))
-        self._view = PublicView(http.public_base_url, http.trusted_proxies)
+        self._view = PublicView(http.public_base_url, http.trusted_proxies, http.fallback_base_url)
         # Those that bound their bodies themselves, and are asked for by the thousand.
         self._hottest = [*self._webhooks().hot_routes(), *routing.routes()]
         self.api: FastAPI = create_api(

@@ -6,6 +6,7 @@ from trunkline.bus.connection import Bus
 from trunkline.clock import Clock
 from trunkline.settings import Settings
 from trunkline.store.database import Database
+from trunkline.telephony.carrier import AnswerFallback
 
 # The name under which one of many processes does what only one may do.
 LEADER = "control"
@@ -19,3 +20,12 @@ class Ground:
     clock: Clock
     public_base_url: str
     secrets: list[str] = field(repr=False)
+
+    @property
+    def fallback_base_url(self) -> str:
+        return self.settings.http.fallback_base_url or self.public_base_url
+
+    @property
+    def answer_fallback(self) -> AnswerFallback:
+        carrier = self.settings.carrier
+        return AnswerFallback(carrier.answer_fallback_url or "", carrier.answer_fallback_message)

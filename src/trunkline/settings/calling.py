@@ -2,6 +2,7 @@
 
 from trunkline.settings.field import Group, env
 from trunkline.settings.values import (
+    AnswerUrl,
     HttpUrl,
     Rate,
     Seconds,
@@ -66,6 +67,18 @@ class Carrier(Group):
         "RECORD_CALLS",
         "false",
         "Have the carrier record calls (Twilio, Exotel) and tell where. Whether that is allowed is for you to know.",
+    )
+
+    answer_fallback_url: AnswerUrl | None = env(
+        "ANSWER_FALLBACK_URL",
+        None,
+        "What an answered call does that finds no agent and can wait no longer: `https:` follows another document, "
+        "`wss:` streams to another agent, `tel:` and `sip:` dial. Which carrier can do which: carriers.md.",
+    )
+    answer_fallback_message: Text = env(
+        "ANSWER_FALLBACK_MESSAGE",
+        "All our agents are busy. Please try again later.",
+        "What such a call hears where there is no ANSWER_FALLBACK_URL, or the carrier cannot follow it.",
     )
 
 

@@ -99,6 +99,12 @@ class Http(Group):
         None,
         "Where carriers reach the API; every callback URL begins with it. Unset, the address listened on.",
     )
+    fallback_base_url: HttpUrl | None = env(
+        "FALLBACK_BASE_URL",
+        None,
+        "Another public address of the API, of which carriers ask for the answer to a call when PUBLIC_BASE_URL gave "
+        "none: another proxy or region. Unset, PUBLIC_BASE_URL is asked once more.",
+    )
     trusted_proxies: Networks = env(
         "TRUSTED_PROXIES",
         "",

@@ -146,4 +146,23 @@ SecretUrl = Annotated[
     AfterValidator(_secret_url),
     Allowed("an `http://…` or `https://…` URL"),
 ]
+
+
+def _answer_url(url: str) -> str:
+    scheme, _, rest = url.partition(":")
+    if scheme in ("tel", "sip", "sips"):
+        if not re.fullmatch(r"\+[1-9]\d{6,14}" if scheme == "tel" else r"[^\s@]+@[^\s@]+", rest):
+            raise ValueError("nobody to dial")
+        return url
+    if not urlsplit(_url("https", "http", "wss", "ws")(url)).hostname:
+        raise ValueError("no such URL")
+    return url
+
+
+# What an answered call can be told to do besides talking to a pod.
+AnswerUrl = Annotated[
+    str,
+    AfterValidator(_answer_url),
+    Allowed("an `https://…` or `wss://…` URL, `tel:+14155550100`, or `sip:…@…`"),
+]
 SocketUrl = Annotated[str, AfterValidator(_base_url("ws", "wss")), Allowed("a `ws://…` or `wss://…` URL")]

@@ -22,14 +22,10 @@ from trunkline.telephony.forms import read_form
 from trunkline.telephony.keyed_hash import keyed_hash
 
 __all__ = [
-    "SEND_AGAIN", "TURN_MAX", "CallbackKeys", "CallbackTag", "attempt_in", "basic_password", "callback_url",
-    "signed_attempt", "tag_of", "verified_attempt", "verify_callback",
+    "TURN_MAX", "CallbackKeys", "CallbackTag", "attempt_in", "basic_password", "callback_url", "fallback_of",
+    "is_fallback", "signed_attempt", "tag_of", "verified_attempt", "verify_callback",
 ]  # fmt: skip
 
-# Orders to Twilio and Plivo, in the fragment of a URL, which is neither sent nor signed: try again five times, whatever
-# went wrong. By themselves they try once more, and only if they could not connect: a 503 of ours would be lost. Twilio
-# ends its tries after 15 s in all; what is lost then is found by the checker.
-SEND_AGAIN = "#rc=5&rp=all"
 # The secret also encrypts and signs elsewhere: each use has its own derived key.
 _PURPOSE = b"trunkline callback url 1"
 _KINDS: dict[str, CallbackKind] = {kind: kind for kind in get_args(CallbackKind)}
@@ -39,6 +35,7 @@ _REMEMBERED_MAX = 1000
 TURN_MAX = 2
 # In the place of an account's name, which has no such character: a proof kept beside a call opens no URL.
 _KEPT = "\n"
+_FALLBACK = "fallback=1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +69,16 @@ def callback_url(
         named += f"turn={turn}&"
     signature = _sign(keys.keys[0], tag)
     return f"{base_url.rstrip('/')}/webhooks/{quote(carrier, safe='')}/{kind}?{named}sig={signature}"
+
+
+def fallback_of(answer_url: str, base_url: str) -> str:
+    """The answer URL at another public base, marked: the same call, so whoever is asked there gives the same pod. The
+    mark is not part of what we sign; it only says that the carrier had no document before."""
+    return f"{base_url.rstrip('/')}/webhooks/{answer_url.rpartition('/webhooks/')[2]}&{_FALLBACK}"
+
+
+def is_fallback(url: str) -> bool:
+    return _FALLBACK in url.partition("#")[0].partition("?")[2].split("&")
 
 
 def verify_callback(url: str, keys: CallbackKeys) -> CallbackTag | Forged:

@@ -42,6 +42,8 @@ class CallOrder(Value, frozen=True):
     # Empty: nobody asks whether a machine answered, nothing is recorded.
     machine_url: Private[str] = ""
     recording_url: Private[str] = ""
+    # Asked when `answer_url` gave no document; the same call gets the same answer there. Empty: nobody else is asked.
+    fallback_url: Private[str] = ""
     # The end of the calling window. A call that still waits at the carrier then must not ring any more.
     not_after: datetime | None = None
 
@@ -224,6 +226,17 @@ class Document(Value, frozen=True):
     status: int = 200
 
 
+class AnswerFallback(Value, frozen=True):
+    """What the operator wants done with an answered call for which there is no agent and no waiting.
+
+    The scheme of `url` says what it is: `https:` another document, `wss:` a stream, `tel:` and `sip:` somebody to dial.
+    Where a carrier cannot do that, or there is no URL, it says the message and hangs up.
+    """
+
+    url: str = ""
+    message: str = "All our agents are busy. Please try again later."
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """A carrier's own pace by default; an account may be allowed more."""
@@ -237,22 +250,49 @@ class Limits:
     can_hang_up: bool = True
 
 
-class Carrier(Protocol):
-    """One account at one carrier. Holds its HTTP session: close it with `aclose`."""
+class Documents(Protocol):
+    """How a carrier is told what to do with a call. Its language needs no account: `documents` knows it by the
+    carrier's name alone."""
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def streams(self) -> bool:
+        """Whether an answered call is connected to a pod. If not, the carrier runs the agent itself."""
+        ...
+
+    def answer_document(self, stream_url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
+        """`then_url`: what the carrier asks when the stream is over and the call is not, where it can ask."""
+        ...
+
+    def hold_document(self, wait_s: int, again_url: str) -> Document: ...
+
+    def busy_document(self, message: str) -> Document: ...
+
+    def hang_up_document(self) -> Document: ...
+
+    def reject_document(self) -> Document:
+        """Refuse a call that rings at us, without answering it where the carrier can."""
+        ...
+
+    def redirect_document(self, to: str) -> Document:
+        """Send the caller on to another number."""
+        ...
+
+    def fallback_document(self, fallback: AnswerFallback) -> Document:
+        """For an answered call that gets no agent. It needs nothing of the call, so it can be built ahead."""
+        ...
+
+
+class Carrier(Documents, Protocol):
+    """One account at one carrier. Holds its HTTP session: close it with `aclose`."""
 
     @property
     def limits(self) -> Limits: ...
 
     @property
     def terminal_statuses(self) -> frozenset[str]: ...
-
-    @property
-    def streams(self) -> bool:
-        """Whether an answered call is connected to a pod. If not, the carrier runs the agent itself."""
-        ...
 
     async def place(self, order: CallOrder) -> PlaceResult:
         """Ask for one call, once. Never retried, never redirected. Cancelled in between, it is in doubt."""
@@ -280,24 +320,6 @@ class Carrier(Protocol):
 
     def media_authorization(self, url: str) -> str | None:
         """The Authorization header with which a recording of the account is fetched. None: that host is not told."""
-        ...
-
-    def answer_document(self, stream_url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
-        """`then_url`: what the carrier asks when the stream is over and the call is not, where it can ask."""
-        ...
-
-    def hold_document(self, wait_s: int, again_url: str) -> Document: ...
-
-    def busy_document(self, message: str) -> Document: ...
-
-    def hang_up_document(self) -> Document: ...
-
-    def reject_document(self) -> Document:
-        """Refuse a call that rings at us, without answering it where the carrier can."""
-        ...
-
-    def redirect_document(self, to: str) -> Document:
-        """Send the caller on to another number."""
         ...
 
     async def aclose(self) -> None: ...

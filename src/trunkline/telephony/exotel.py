@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 
-import msgspec
-
 from trunkline.clock import Clock, SystemClock
 from trunkline.telephony.callbacks import (
     CallbackKeys,
@@ -26,7 +24,6 @@ from trunkline.telephony.carrier import (
     CallbackTag,
     CallOrder,
     CallView,
-    Document,
     Forged,
     HangUpResult,
     HangUpUnavailable,
@@ -47,6 +44,7 @@ from trunkline.telephony.carrier import (
 from trunkline.telephony.doubt import judge
 from trunkline.telephony.events import accept_event
 from trunkline.telephony.exchange import Dialect, Reply, classify, why
+from trunkline.telephony.exotel_documents import ExotelDocuments
 from trunkline.telephony.exotel_webhooks import END_REASONS, Locale, read_event, state_of, with_legs
 from trunkline.telephony.forms import FORM, JSON, Fields, json_object, read_fields, read_query, whole
 from trunkline.telephony.media import is_carriers_own
@@ -63,14 +61,12 @@ LIST_PAGES_MAX = 20
 MEDIA_DOMAINS = ("exotel.com", "exotel.in")
 
 
-class Exotel:
+class Exotel(ExotelDocuments):
     """One Exotel account."""
 
-    name = "exotel"
     # 200 requests a minute; details of a call follow its end by minutes.
     limits = Limits(starts_per_s=200 / 60, queues_excess=False, list_lag_s=300.0, can_hang_up=False)
     terminal_statuses = frozenset(END_REASONS)
-    streams = True
 
     def __init__(
         self,
@@ -191,27 +187,6 @@ class Exotel:
     def media_authorization(self, url: str) -> str | None:
         return self._authorization if is_carriers_own(url, self._base_url, MEDIA_DOMAINS) else None
 
-    def answer_document(self, stream_url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
-        """Up to three parameters and 256 characters reach the stream, by the query of its URL. What follows the stream
-        is the next applet of the account's flow: nobody here is asked."""
-        url = f"{stream_url}?{urlencode(parameters)}" if parameters else stream_url
-        return Document(JSON, msgspec.json.encode({"url": url}).decode())
-
-    def hold_document(self, wait_s: int, again_url: str) -> Document:
-        return _unavailable("please hold")
-
-    def busy_document(self, message: str) -> Document:
-        return _unavailable(message)
-
-    def hang_up_document(self) -> Document:
-        return _unavailable("over")
-
-    def reject_document(self) -> Document:
-        return _unavailable("busy")
-
-    def redirect_document(self, to: str) -> Document:
-        return _unavailable("busy")
-
     async def aclose(self) -> None:
         await self._session.aclose()
 
@@ -272,11 +247,6 @@ def _fields(request: WebhookRequest) -> Fields | None:
     if request.method != "POST":
         return read_query(request.url)
     return read_fields(request.headers.get("content-type", ""), request.body)
-
-
-def _unavailable(message: str) -> Document:
-    """The applet takes the flow's other branch on anything but a 200."""
-    return Document(JSON, msgspec.json.encode({"error": message}).decode(), status=503)
 
 
 def _accepted(reply: Reply) -> Accepted | None:

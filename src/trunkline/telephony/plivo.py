@@ -8,14 +8,12 @@ from urllib.parse import parse_qsl, quote, urlsplit
 import msgspec
 
 from trunkline.clock import Clock, SystemClock
-from trunkline.telephony import plivo_xml
-from trunkline.telephony.callbacks import SEND_AGAIN, CallbackKeys, tag_of
+from trunkline.telephony.callbacks import CallbackKeys, tag_of
 from trunkline.telephony.carrier import (
     Accepted,
     AlreadyOver,
     CallOrder,
     CallView,
-    Document,
     Forged,
     HangUpAsked,
     HangUpResult,
@@ -42,6 +40,8 @@ from trunkline.telephony.own_numbers import NumbersPage, read_all, rows_of, text
 from trunkline.telephony.plivo_records import ended_view, live_view
 from trunkline.telephony.plivo_signature import verified_fields
 from trunkline.telephony.plivo_webhooks import END_REASONS, e164, read_event
+from trunkline.telephony.plivo_xml import PlivoDocuments
+from trunkline.telephony.retry_orders import ASK_AGAIN, SEND_AGAIN
 from trunkline.telephony.session import CarrierSession, basic
 
 BASE_URL = "https://api.plivo.com"
@@ -55,13 +55,11 @@ TIME_LIMIT_MAX_S = 86_400
 MEDIA_DOMAINS = ("plivo.com",)
 
 
-class Plivo:
+class Plivo(PlivoDocuments):
     """One Plivo account or subaccount."""
 
-    name = "plivo"
     limits = Limits(starts_per_s=2.0, queues_excess=True, list_lag_s=120.0)
     terminal_statuses = frozenset(END_REASONS)
-    streams = True
 
     def __init__(
         self,
@@ -155,24 +153,6 @@ class Plivo:
     def media_authorization(self, url: str) -> str | None:
         return self._authorization if is_carriers_own(url, self._base_url, MEDIA_DOMAINS) else None
 
-    def answer_document(self, stream_url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
-        return plivo_xml.stream(stream_url, parameters, then_url)
-
-    def hold_document(self, wait_s: int, again_url: str) -> Document:
-        return plivo_xml.hold(wait_s, again_url)
-
-    def busy_document(self, message: str) -> Document:
-        return plivo_xml.busy(message)
-
-    def hang_up_document(self) -> Document:
-        return plivo_xml.hang_up()
-
-    def reject_document(self) -> Document:
-        return plivo_xml.reject()
-
-    def redirect_document(self, to: str) -> Document:
-        return plivo_xml.redirect(to)
-
     async def aclose(self) -> None:
         await self._session.aclose()
 
@@ -245,7 +225,7 @@ def _create_body(order: CallOrder) -> bytes:
     body: dict[str, Any] = {
         "from": order.from_.lstrip("+"),
         "to": order.to.lstrip("+"),
-        "answer_url": order.answer_url,
+        "answer_url": order.answer_url + ASK_AGAIN,
         "answer_method": "POST",
         "ring_url": order.status_url + SEND_AGAIN,
         "ring_method": "POST",
@@ -255,6 +235,8 @@ def _create_body(order: CallOrder) -> bytes:
         "ring_timeout": order.ring_timeout_s,
         "time_limit": min(order.time_limit_s, TIME_LIMIT_MAX_S),
     }
+    if order.fallback_url:
+        body |= {"fallback_url": order.fallback_url + ASK_AGAIN, "fallback_method": "POST"}
     if order.machine_url:
         body |= {
             "machine_detection": "true",

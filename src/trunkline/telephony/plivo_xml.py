@@ -4,16 +4,57 @@ from collections.abc import Mapping
 from urllib.parse import urlencode
 from xml.etree.ElementTree import Element, SubElement, tostring
 
-from trunkline.telephony.carrier import Document
+from trunkline.telephony.carrier import AnswerFallback, Document
 
 CONTENT_TYPE = "application/xml"
 # What the stream carries both ways: the same as at Twilio, so an agent hears one format.
 AUDIO = "audio/x-mulaw;rate=8000"
 
 
+class PlivoDocuments:
+    """Plivo names the URLs that take orders for retries, and `<Redirect>` is not among them: its URLs go without."""
+
+    name = "plivo"
+    streams = True
+
+    def answer_document(self, stream_url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
+        return stream(stream_url, parameters, then_url)
+
+    def hold_document(self, wait_s: int, again_url: str) -> Document:
+        return hold(wait_s, again_url)
+
+    def busy_document(self, message: str) -> Document:
+        return busy(message)
+
+    def hang_up_document(self) -> Document:
+        return hang_up()
+
+    def reject_document(self) -> Document:
+        return reject()
+
+    def redirect_document(self, to: str) -> Document:
+        return redirect(to)
+
+    def fallback_document(self, fallback: AnswerFallback) -> Document:
+        scheme, _, rest = fallback.url.partition(":")
+        match scheme:
+            case "https" | "http":
+                return ask(fallback.url)
+            case "wss" | "ws":
+                return stream(fallback.url, {})
+            case "tel":
+                return redirect(rest)
+            case "sip" | "sips":
+                return redirect_sip(fallback.url)
+            case _:
+                return busy(fallback.message)
+
+
 def stream(url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
-    """The URL is the element's text. Extra headers allow letters and digits only, so parameters go into the query. With
-    `keepCallAlive` what follows waits for the end of the stream."""
+    """The URL is the element's text. Extra headers allow letters and digits only, so parameters go into the query.
+
+    Because the call is kept alive, what follows is done when the stream is over.
+    """
     response = Element("Response")
     element = SubElement(response, "Stream", bidirectional="true", keepCallAlive="true", contentType=AUDIO)
     element.text = f"{url}?{urlencode(parameters)}" if parameters else url
@@ -26,6 +67,13 @@ def hold(wait_s: int, again_url: str) -> Document:
     response = Element("Response")
     SubElement(response, "Wait", length=str(wait_s))
     SubElement(response, "Redirect", method="POST").text = again_url
+    return _document(response)
+
+
+def ask(url: str) -> Document:
+    """Another document is to be followed instead."""
+    response = Element("Response")
+    SubElement(response, "Redirect", method="POST").text = url
     return _document(response)
 
 
@@ -51,6 +99,12 @@ def reject() -> Document:
 def redirect(to: str) -> Document:
     response = Element("Response")
     SubElement(SubElement(response, "Dial"), "Number").text = to.lstrip("+")
+    return _document(response)
+
+
+def redirect_sip(uri: str) -> Document:
+    response = Element("Response")
+    SubElement(SubElement(response, "Dial"), "User").text = uri
     return _document(response)
 
 

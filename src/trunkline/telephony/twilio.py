@@ -5,15 +5,13 @@ from datetime import UTC, datetime
 from urllib.parse import quote
 
 from trunkline.clock import Clock, SystemClock
-from trunkline.telephony import twiml
-from trunkline.telephony.callbacks import SEND_AGAIN, CallbackKeys, tag_of
+from trunkline.telephony.callbacks import CallbackKeys, tag_of
 from trunkline.telephony.carrier import (
     Accepted,
     AlreadyOver,
     CallbackTag,
     CallOrder,
     CallView,
-    Document,
     Forged,
     HangUpAsked,
     HangUpResult,
@@ -37,9 +35,11 @@ from trunkline.telephony.exchange import Dialect, Reply, classify, why
 from trunkline.telephony.forms import json_object, whole, write_form
 from trunkline.telephony.media import is_carriers_own
 from trunkline.telephony.own_numbers import NumbersPage, read_all, rows_of, text_or_none
+from trunkline.telephony.retry_orders import ASK_AGAIN, SEND_AGAIN
 from trunkline.telephony.session import CarrierSession, basic
 from trunkline.telephony.twilio_signature import FORM, verified_fields
 from trunkline.telephony.twilio_webhooks import END_REASONS, moment, read_event, state_of
+from trunkline.telephony.twiml import TwilioDocuments
 
 BASE_URL = "https://api.twilio.com"
 STATUS_EVENTS = ("initiated", "ringing", "answered", "completed")
@@ -52,13 +52,11 @@ CODE_CALL_NOT_LIVE = 21220
 MEDIA_DOMAINS = ("twilio.com",)
 
 
-class Twilio:
+class Twilio(TwilioDocuments):
     """One Twilio account or subaccount."""
 
-    name = "twilio"
     limits = Limits(starts_per_s=1.0, queues_excess=True, list_lag_s=60.0)
     terminal_statuses = frozenset(END_REASONS)
-    streams = True
 
     def __init__(
         self,
@@ -151,24 +149,6 @@ class Twilio:
     def media_authorization(self, url: str) -> str | None:
         return self._authorization if is_carriers_own(url, self._base_url, MEDIA_DOMAINS) else None
 
-    def answer_document(self, stream_url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
-        return twiml.stream(stream_url, parameters, then_url)
-
-    def hold_document(self, wait_s: int, again_url: str) -> Document:
-        return twiml.hold(wait_s, again_url)
-
-    def busy_document(self, message: str) -> Document:
-        return twiml.busy(message)
-
-    def hang_up_document(self) -> Document:
-        return twiml.hang_up()
-
-    def reject_document(self) -> Document:
-        return twiml.reject()
-
-    def redirect_document(self, to: str) -> Document:
-        return twiml.redirect(to)
-
     async def aclose(self) -> None:
         await self._session.aclose()
 
@@ -206,13 +186,15 @@ def _create_form(order: CallOrder) -> bytes:
     form = [
         ("To", order.to),
         ("From", order.from_),
-        ("Url", order.answer_url),
+        ("Url", order.answer_url + ASK_AGAIN),
         ("Method", "POST"),
         ("StatusCallback", order.status_url + SEND_AGAIN),
         ("StatusCallbackMethod", "POST"),
         ("Timeout", str(min(order.ring_timeout_s, RING_TIMEOUT_MAX_S))),
         ("TimeLimit", str(order.time_limit_s)),
     ]
+    if order.fallback_url:
+        form += [("FallbackUrl", order.fallback_url + ASK_AGAIN), ("FallbackMethod", "POST")]
     if order.machine_url:
         form += [
             ("MachineDetection", "Enable"),

@@ -1,6 +1,6 @@
 """Vapi: it runs the agent itself. We start its calls, follow them, and tell it who answers a call that comes in."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
@@ -14,7 +14,6 @@ from trunkline.telephony.carrier import (
     AlreadyOver,
     CallOrder,
     CallView,
-    Document,
     Forged,
     HangUpAsked,
     HangUpResult,
@@ -38,6 +37,7 @@ from trunkline.telephony.exchange import Dialect, Reply, classify, why
 from trunkline.telephony.forms import JSON, json_object
 from trunkline.telephony.own_numbers import NumbersPage, read_all
 from trunkline.telephony.session import CarrierSession
+from trunkline.telephony.vapi_documents import VapiDocuments
 from trunkline.telephony.vapi_records import control_url, view_of
 from trunkline.telephony.vapi_signature import SECRET, is_verified
 from trunkline.telephony.vapi_webhooks import REPORT, STATES, TERMINAL, read_event
@@ -52,13 +52,11 @@ MESSAGES = ("status-update", REPORT)
 BACKOFF = {"type": "exponential", "maxRetries": 5, "baseDelaySeconds": 1}
 
 
-class Vapi:
+class Vapi(VapiDocuments):
     """One Vapi organisation."""
 
-    name = "vapi"
     limits = Limits(starts_per_s=10.0, queues_excess=True, list_lag_s=60.0)
     terminal_statuses = TERMINAL
-    streams = False
 
     def __init__(
         self,
@@ -170,27 +168,6 @@ class Vapi:
     def media_authorization(self, url: str) -> str | None:
         return None  # the addresses of its recordings are secrets themselves
 
-    def answer_document(self, stream_url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
-        """Who answers a call that came in: the assistant, knowing the parameters. There is no stream to give."""
-        overrides = {"variableValues": dict(parameters), "metadata": dict(parameters)}
-        return _json({"assistantId": self._assistant_id, "assistantOverrides": overrides})
-
-    def hold_document(self, wait_s: int, again_url: str) -> Document:
-        return self.busy_document("Please call again in a moment.")
-
-    def busy_document(self, message: str) -> Document:
-        """Vapi speaks the error and hangs up."""
-        return _json({"error": message})
-
-    def hang_up_document(self) -> Document:
-        return self.busy_document("Goodbye.")
-
-    def reject_document(self) -> Document:
-        return self.busy_document("All lines are busy.")
-
-    def redirect_document(self, to: str) -> Document:
-        return _json({"destination": {"type": "number", "number": to}})
-
     async def aclose(self) -> None:
         await self._session.aclose()
         await self._control.aclose()
@@ -293,10 +270,6 @@ def _rows(body: bytes) -> list[dict[str, Any]] | None:
         return msgspec.json.decode(body, type=list[dict[str, Any]])
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
         return None
-
-
-def _json(value: object) -> Document:
-    return Document(JSON, msgspec.json.encode(value).decode())
 
 
 def _iso(moment: datetime) -> str:

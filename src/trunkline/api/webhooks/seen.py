@@ -22,6 +22,8 @@ _NO_HOST = frozenset("/\\@?# ")
 class PublicView:
     base_url: str | None = None
     trusted: Sequence[Network] = ()
+    # Where carriers ask for the answer to a call when they got none at `base_url`.
+    fallback_base_url: str | None = None
 
     def urls(self, scope: Scope) -> list[str]:
         """The URLs that the request may have been sent to, the likeliest first."""
@@ -36,15 +38,17 @@ class PublicView:
 
     def _bases(self, scope: Scope) -> list[str]:
         if self.base_url:
-            return [self.base_url.rstrip("/")]
+            bases = [self.base_url, self.fallback_base_url or self.base_url]
+            return list(dict.fromkeys([base.rstrip("/") for base in bases]))
         headers = Headers(scope=scope)
+        fallback = [self.fallback_base_url.rstrip("/")] if self.fallback_base_url else []
         own = f"{scope.get('scheme', 'http')}://{headers.get('host', '')}"
         if not self._is_trusted(scope.get("client")):
-            return [own]
+            return [own, *fallback]
         schemes = _values(headers.getlist("x-forwarded-proto")) or [scope.get("scheme", "http")]
         hosts = _values(headers.getlist("x-forwarded-host")) or [headers.get("host", "")]
         told = [f"{scheme}://{host}" for scheme in schemes for host in hosts]
-        return list(dict.fromkeys([*told, own]))
+        return list(dict.fromkeys([*told, own, *fallback]))
 
     def _is_trusted(self, client: tuple[str, int] | None) -> bool:
         if not self.trusted or not client:

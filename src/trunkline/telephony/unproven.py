@@ -1,0 +1,39 @@
+"""An answer whose account this process does not know, and cannot ask for because Postgres is away.
+
+The URL proves itself by our own signature, and it was made for this attempt and no other. That is enough to tell the
+carrier what to do with the call, so that nobody who answered is hung up on; it is not enough to write anything down.
+"""
+
+from collections.abc import Mapping
+
+from trunkline.telephony.callbacks import CallbackKeys, verified_attempt
+from trunkline.telephony.carrier import CallbackTag, CallEvent, Forged, WebhookRequest, WebhookResult
+from trunkline.telephony.exotel_webhooks import Locale
+from trunkline.telephony.exotel_webhooks import read_event as read_exotel
+from trunkline.telephony.forms import read_fields, read_query
+from trunkline.telephony.plivo_webhooks import read_event as read_plivo
+from trunkline.telephony.twilio_webhooks import read_event as read_twilio
+
+
+def read_answer(request: WebhookRequest, tag: CallbackTag, keys: CallbackKeys) -> WebhookResult:
+    """What a verified answer URL was asked with. `tag` is what that URL proves."""
+    fields = _fields(request)
+    match tag.carrier:
+        case "twilio":
+            event = read_twilio(fields, tag)
+        case "plivo":
+            event = read_plivo(fields, tag)
+        case "exotel":
+            attempt_id = tag.attempt_id or verified_attempt(fields.get("CustomField", ""), "exotel", keys)
+            event = read_exotel(fields, tag, attempt_id, Locale())
+        case _:
+            return Forged("no answer URL is given to this carrier")
+    if isinstance(event, CallEvent) and event.attempt_id is None:
+        return Forged("without an attempt nothing is proven")
+    return event
+
+
+def _fields(request: WebhookRequest) -> Mapping[str, str]:
+    if request.method != "POST":
+        return dict(read_query(request.url))
+    return dict(read_fields(request.headers.get("content-type", ""), request.body) or ())

@@ -1,0 +1,50 @@
+"""What Vapi is told when it asks who answers a call that came in."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from trunkline.telephony.carrier import AnswerFallback, Document
+from trunkline.telephony.forms import JSON
+
+
+class VapiDocuments:
+    name = "vapi"
+    streams = False
+    # Which assistant an account has, is not known by the carrier's name.
+    _assistant_id = ""
+
+    def answer_document(self, stream_url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
+        """Who answers a call that came in: the assistant, knowing the parameters. There is no stream to give."""
+        overrides = {"variableValues": dict(parameters), "metadata": dict(parameters)}
+        return _json({"assistantId": self._assistant_id, "assistantOverrides": overrides})
+
+    def hold_document(self, wait_s: int, again_url: str) -> Document:
+        return self.busy_document("Please call again in a moment.")
+
+    def busy_document(self, message: str) -> Document:
+        """Vapi speaks the error and hangs up."""
+        return _json({"error": message})
+
+    def hang_up_document(self) -> Document:
+        return self.busy_document("Goodbye.")
+
+    def reject_document(self) -> Document:
+        return self.busy_document("All lines are busy.")
+
+    def redirect_document(self, to: str) -> Document:
+        return _json({"destination": {"type": "number", "number": to}})
+
+    def fallback_document(self, fallback: AnswerFallback) -> Document:
+        scheme, _, rest = fallback.url.partition(":")
+        match scheme:
+            case "tel":
+                return self.redirect_document(rest)
+            case "sip" | "sips":
+                return _json({"destination": {"type": "sip", "sipUri": fallback.url}})
+            case _:
+                return self.busy_document(fallback.message)
+
+
+def _json(value: object) -> Document:
+    return Document(JSON, msgspec.json.encode(value).decode())
