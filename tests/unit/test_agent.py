@@ -15,6 +15,7 @@ from aiohttp import web
 from trunkline.agent import Agent, AgentSettings, Call, CallClosed, Media, token
 from trunkline.agent import agent as agent_module
 from trunkline.agent import call as call_module
+from trunkline.agent import session as session_module
 
 SECRET = b"the secret of this pod"
 Body = dict[str, Any]
@@ -29,6 +30,10 @@ class RouterStandIn:
     releases: "asyncio.Queue[Body]" = field(default_factory=asyncio.Queue)
     call_sid: str = ""
     broken: bool = False
+    superseded: bool = False
+    # A release is answered when this is set.
+    may_release: asyncio.Event | None = None
+    on_release: Callable[[], None] = lambda: None
     keys: list[str] = field(default_factory=list)
 
     async def heartbeat(self, request: web.Request) -> web.Response:
@@ -37,11 +42,18 @@ class RouterStandIn:
         self.heartbeats.put_nowait(body)
         if self.broken:
             return web.json_response({"success": False, "error": "away"}, status=503)
+        if self.superseded:
+            return web.json_response({"success": False, "code": "pod_superseded"}, status=409)
         answer = {"tier": "standard", "draining": False, "call_sid": self.call_sid}
         return web.json_response(answer | {"stream_secrets": [SECRET.hex()]})
 
     async def release(self, request: web.Request) -> web.Response:
         self.releases.put_nowait(await request.json())
+        self.on_release()
+        if self.may_release is not None:
+            await self.may_release.wait()
+        if self.broken:
+            return web.json_response({"success": False, "error": "away"}, status=503)
         return web.json_response({"success": False, "error": "call not found"}, status=404)
 
     async def heard(self, condition: Callable[[Body], bool]) -> Body:
@@ -86,11 +98,24 @@ class Carrier:
     agent: Agent
     session: aiohttp.ClientSession
 
-    async def open(self, call_sid: str, allocation_id: str = "", path_sid: str = "") -> Any:
+    async def open(
+        self,
+        call_sid: str,
+        allocation_id: str = "",
+        path_sid: str = "",
+        *,
+        turn: int = 0,
+        resumable: bool = False,
+    ) -> Any:
+        """`resumable`: as the platform itself opens it, with a key to the call."""
         url = f"ws://127.0.0.1:{self.agent.port}/ws/pod/agent-0/{path_sid or call_sid}"
         socket = await self.session.ws_connect(url)
-        signed = token.sign(SECRET, call_sid, allocation_id or f"allocation-of-{call_sid}")
+        signed = token.sign(SECRET, call_sid, allocation_id or f"allocation-of-{call_sid}", turn)
         parameters = {"token": signed, "attempt": "attempt-1"}
+        if resumable:
+            parameters |= {"key": "k"}
+        if turn:
+            parameters |= {"resumed": str(turn)}
         start = {"streamSid": "MZ1", "callSid": call_sid, "customParameters": parameters}
         await socket.send_json({"event": "connected", "protocol": "Call", "version": "1.0.0"})
         await socket.send_json({"event": "start", "start": start, "streamSid": "MZ1"})
@@ -143,8 +168,11 @@ async def test_the_first_heartbeat_says_who_the_pod_is(serve: Serve, router: Rou
         "port": carrier.agent.port,
         "base_url": "",
         "calls": [],
+        "handing_over": [],
+        "hanging": [],
         "draining": False,
         "sequence": 1,
+        "interval_s": 300,
     }
     assert router.keys == ["Bearer tl_key"]
 
@@ -177,7 +205,7 @@ async def test_the_router_is_told_at_once_when_a_call_starts_and_when_it_ends(
 
     ended = await router.heard(lambda body: body["calls"] == [])
     released = await asyncio.wait_for(router.releases.get(), 10)
-    assert released == {"call_sid": "call-1", "pod_name": "agent-0"}
+    assert released == {"call_sid": "call-1", "pod_name": "agent-0", "turn": 0}
     assert began["sequence"] < ended["sequence"]
     assert began["boot_id"] == ended["boot_id"]
     await socket.close()
@@ -294,7 +322,7 @@ async def test_a_handler_may_finish_after_the_stream_is_over(serve: Serve, route
 async def test_a_handler_that_does_not_finish_is_cancelled(
     serve: Serve, router: RouterStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_module, "FINISH_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(session_module, "FINISH_TIMEOUT_S", 0.05)
 
     async def never_ends(call: Call) -> None:
         await asyncio.Event().wait()

@@ -1,13 +1,14 @@
 import pytest
 
 from trunkline.agent import guard, token
-from trunkline.agent.guard import BUSY, FORBIDDEN, Admitted, Guard, Refused
+from trunkline.agent.guard import BUSY, FORBIDDEN, Admitted, Finished, Guard, Refused
+from trunkline.agent.token import Proven
 
 SECRET = b"the secret of this pod"
 
 
-def token_of(call_sid: str, allocation_id: str = "", secret: bytes = SECRET) -> str:
-    return token.sign(secret, call_sid, allocation_id or f"allocation-of-{call_sid}")
+def token_of(call_sid: str, allocation_id: str = "", secret: bytes = SECRET, turn: int = 0) -> str:
+    return token.sign(secret, call_sid, allocation_id or f"allocation-of-{call_sid}", turn)
 
 
 @pytest.fixture
@@ -71,6 +72,63 @@ def test_an_allocation_is_used_once(one: Guard) -> None:
 
     assert again == Refused("this allocation has been used", FORBIDDEN)
     assert one.admit("call-1", token_of("call-1", "a new one")) == Admitted("a new one")
+
+
+def test_a_later_turn_of_an_allocation_is_taken_once(one: Guard) -> None:
+    one.admit("call-1", token_of("call-1"))
+    one.let_go("call-1")
+
+    assert one.admit("call-1", token_of("call-1", turn=1)) == Admitted("allocation-of-call-1", turn=1)
+    one.let_go("call-1", turn=1)
+    for turn in (0, 1):
+        verdict = one.admit("call-1", token_of("call-1", turn=turn))
+        assert verdict == Refused("this allocation has been used", FORBIDDEN)
+    assert one.admit("call-1", token_of("call-1", turn=2)) == Admitted("allocation-of-call-1", turn=2)
+
+
+def test_a_later_turn_takes_the_place_of_the_stream_that_is_still_here(one: Guard) -> None:
+    one.admit("call-1", token_of("call-1"))
+
+    assert one.admit("call-1", token_of("call-1", turn=1)) == Admitted("allocation-of-call-1", turn=1)
+
+    one.let_go("call-1", turn=0)
+    assert one.live == ["call-1"], "the earlier turn lets go of nothing"
+    assert isinstance(one.admit("call-2", token_of("call-2")), Refused)
+    one.let_go("call-1", turn=1)
+    assert one.live == []
+
+
+def test_a_call_that_the_agent_has_finished_is_not_resumed(one: Guard) -> None:
+    one.admit("call-1", token_of("call-1"))
+    one.finish("allocation-of-call-1")
+    one.let_go("call-1")
+
+    assert one.admit("call-1", token_of("call-1", turn=1)) == Finished(turn=1)
+    assert one.live == []
+
+
+def test_a_handler_that_does_not_end_takes_up_the_pod(one: Guard) -> None:
+    one.admit("call-1", token_of("call-1"))
+    one.hang("call-1")
+
+    assert (one.live, one.hanging, one.is_stuck) == ([], ["call-1"], True)
+    assert one.admit("call-2", token_of("call-2")) == Refused("the pod has its maximum of calls", BUSY)
+    one.unhang("call-1")
+    assert isinstance(one.admit("call-2", token_of("call-2")), Admitted)
+    assert not one.is_stuck
+
+
+@pytest.mark.parametrize("turn", [0, 1, 2])
+def test_a_token_says_which_turn_it_is_for(turn: int) -> None:
+    signed = token_of("call-1", "an-allocation", turn=turn)
+    assert token.verify([SECRET], "call-1", signed) == Proven("an-allocation", turn)
+
+
+def test_the_turn_of_a_token_cannot_be_changed() -> None:
+    name, _, proof = token_of("call-1", "an-allocation", turn=1).rpartition(".")
+    assert name == "an-allocation.1"
+    for forged in (f"an-allocation.2.{proof}", f"an-allocation.{proof}"):
+        assert token.verify([SECRET], "call-1", forged) is None
 
 
 def test_one_call_has_one_stream_even_at_a_shared_pod() -> None:

@@ -38,7 +38,7 @@ def test_an_empty_environment_gives_the_documented_defaults() -> None:
     assert settings.pod_name == socket.gethostname()
     assert (settings.router_timeout_s, settings.heartbeat_interval_s, settings.shutdown_timeout_s) == (
         3,
-        30,
+        5,
         300,
     )
 

@@ -1,9 +1,10 @@
 """A pod that takes calls: it serves streams, keeps the router informed, and leaves without dropping anybody."""
 
 import asyncio
+import inspect
 import logging
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import WSMsgType, web
@@ -13,14 +14,15 @@ from trunkline.agent import frames
 from trunkline.agent.call import Call
 from trunkline.agent.contract import Contract
 from trunkline.agent.frames import Start
-from trunkline.agent.guard import FORBIDDEN, Guard, Refused
+from trunkline.agent.guard import FORBIDDEN, Admitted, Finished, Guard, Refused
 from trunkline.agent.heartbeats import Heartbeats
 from trunkline.agent.router_api import Heard, RouterApi, RouterUnavailable
+from trunkline.agent.session import Handler, Session
 from trunkline.agent.settings import AgentSettings
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[Call], Coroutine[Any, Any, None]]
+HandOver = Callable[[Call], Awaitable[None]]
 
 STREAM_PATH = "/ws/pod/{pod}/{call_sid}"
 FALLBACK_PATH = "/agent/voice/{provider}/callback/{call_sid}"
@@ -28,8 +30,15 @@ FALLBACK_PATH = "/agent/voice/{provider}/callback/{call_sid}"
 START_TIMEOUT_S = 10.0
 # Sockets that have not said yet whose call they are. They cost memory and are not authenticated.
 STRANGERS_MAX = 32
-# What a handler may still do after its stream is over.
-FINISH_TIMEOUT_S = 30.0
+# How long a call that lost its agent here is named: by then the carrier has asked for another one, or nobody is there.
+RESUME_WAIT_S = 10.0
+RESUME_POLL_S = 1.0
+# So long before the limit of a drain the calls that are still there are given to other pods.
+HAND_OVER_MARGIN_S = 20.0
+# What storing the state of one of them may take.
+HAND_OVER_HOOK_S = 5.0
+# The release of a call is tried again for as long as one request may take: the stream is not closed before.
+RELEASE_PAUSE_S = 0.2
 # A call that was given this pod just before it began to leave connects within this.
 CONNECT_TIMEOUT_S = 10.0
 PING_INTERVAL_S = 30.0
@@ -40,7 +49,8 @@ FRAME_MAX_BYTES = 256 * 1024
 
 class Agent:
     """How many calls it takes at once is the router's word, by the pod's tier: 1 for an exclusive one. `max_concurrent`
-    is the most that this pod can bear, whatever the router says."""
+    is the most that this pod can bear, whatever the router says. `on_hand_over` stores the state of a call that is
+    about to be given to another pod."""
 
     def __init__(
         self,
@@ -50,15 +60,22 @@ class Agent:
         max_concurrent: int | None = None,
         port: int = 8080,
         version: str = __version__,
+        on_hand_over: HandOver | None = None,
     ):
+        _check("handler", handler)
+        if on_hand_over is not None:
+            _check("on_hand_over", on_hand_over)
         self.settings = settings or AgentSettings.from_env()
         self.port = port
         self.registered = asyncio.Event()
         self._handler = handler
+        self._on_hand_over = on_hand_over
         self._version = version
         self._max_concurrent = max_concurrent
         self._guard = Guard(1 if max_concurrent is None else max_concurrent)
-        self._running: dict[str, asyncio.Task[None]] = {}
+        self._running: dict[tuple[str, int], Session] = {}
+        # The calls that have this pod, by the router's last answer; None before the first.
+        self._given: frozenset[str] | None = None
         self._strangers = 0
         self._changed = asyncio.Event()
         self._draining = False
@@ -128,16 +145,46 @@ class Agent:
         await self._router.close()
 
     async def drain(self) -> None:
-        """Take no new calls, and wait for the live ones until the limit; then end them."""
+        """Take no new calls, and wait for the live ones; shortly before the limit give those that are left to other
+        pods, and at the limit end what could not be given."""
         self._draining = True
         heard = await self._heartbeats.beat()
         self._guard.leave(heard.calls if heard else ())
         await self._until(lambda: not self._guard.expected, CONNECT_TIMEOUT_S)
-        if not await self._until(lambda: not self._running, self.settings.shutdown_timeout_s):
-            log.warning("pod %s: %d calls outlast the shutdown limit", self.name, len(self._running))
-            for task in self._running.values():
-                task.cancel()
-            await self._until(lambda: not self._running, CONNECT_TIMEOUT_S)
+        limit_s = self.settings.shutdown_timeout_s
+        margin_s = min(HAND_OVER_MARGIN_S, limit_s / 3)
+        if await self._until(lambda: not self._running, limit_s - margin_s):
+            return
+        await self._hand_over(min(HAND_OVER_HOOK_S, margin_s / 3))
+        if await self._until(lambda: not self._running, margin_s):
+            return
+        log.warning("pod %s: %d calls outlast the shutdown limit", self.name, len(self._running))
+        for session in self._running.values():
+            session.order("stop")
+        await self._until(lambda: not self._running, CONNECT_TIMEOUT_S)
+
+    async def _hand_over(self, hook_s: float) -> None:
+        """What the next agent has to know is stored, the router is told, and only then are the streams closed."""
+        sessions = [each for each in self._running.values() if each.call.is_resumable and not each.call.over]
+        if not sessions:
+            return
+        log.info("pod %s: %d calls are handed over", self.name, len(sessions))
+        for session in sessions:
+            session.is_handing_over = True
+        await asyncio.gather(*(self._store_state(session.call, hook_s) for session in sessions))
+        await self._heartbeats.beat()
+        for session in sessions:
+            session.order("hand_over")
+
+    async def _store_state(self, call: Call, timeout_s: float) -> None:
+        if self._on_hand_over is None:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._on_hand_over(call)
+        except Exception:
+            # Without its newest state the call is still worth another agent.
+            log.exception("pod %s: the state of %s was not stored", self.name, call.call_sid)
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """The WebSocket of one call."""
@@ -176,8 +223,19 @@ class Agent:
             parameters = query | dict(start.parameters)
             token = parameters.pop("token", "")
             verdict = self._guard.admit(call_sid, token) if needs_token else self._guard.admit_stray(call_sid)
-            if not isinstance(verdict, Refused):
-                return Call(socket, start, parameters, self._contract(call_sid, parameters))
+            if isinstance(verdict, Admitted):
+                return Call(
+                    socket,
+                    start,
+                    parameters,
+                    self._contract(call_sid, parameters),
+                    allocation_id=verdict.allocation_id,
+                    turn=verdict.turn,
+                    release=self._release,
+                )
+            if isinstance(verdict, Finished):
+                await self._tell_release(call_sid, verdict.turn)
+                verdict = Refused("this agent is through with the call", FORBIDDEN)
             refused = verdict
         log.warning("pod %s: refused a stream: %s", self.name, refused.reason)
         await socket.close(code=refused.close_code, message=refused.reason.encode())
@@ -201,45 +259,78 @@ class Agent:
         return None
 
     async def _serve(self, call: Call) -> None:
-        """From the moment the call is admitted until it is released, whatever happens in between."""
-        task = asyncio.create_task(self._handle(call))
-        self._running[call.call_sid] = task
+        """From the moment the call is admitted until the pod has let go of it, whatever happens in between."""
+        for (call_sid, _), earlier in self._running.items():
+            if call_sid == call.call_sid:
+                earlier.order("superseded")
+        session = self._running[call.call_sid, call.turn] = Session(call, self._handler, self.name)
+        serving = asyncio.create_task(self._follow(session))
         self._heartbeats.soon()
         self._changed.set()
         try:
-            await asyncio.wait([task])
+            await asyncio.wait([serving])
+        except asyncio.CancelledError:
+            session.order("stop")
+            await asyncio.wait([serving])
+            raise
+
+    async def _follow(self, session: Session) -> None:
+        call = session.call
+        try:
+            ending = await session.run()
+            if ending == "lost" and not await self._has_moved(call):
+                await call.release()
         finally:
-            task.cancel()
-            await asyncio.wait([task])
-            self._guard.let_go(call.call_sid)
+            self._let_go(session)
+            del self._running[call.call_sid, call.turn]
             self._heartbeats.soon()
-            await self._release(call)
-            del self._running[call.call_sid]
             self._changed.set()
 
-    async def _handle(self, call: Call) -> None:
-        """The handler and the listening beside it. When either ends, so does the stream."""
-        handler = asyncio.create_task(self._handler(call))
-        listener = asyncio.create_task(call.listen())
-        try:
-            await asyncio.wait([handler, listener], return_when=asyncio.FIRST_COMPLETED)
-            if not handler.done():
-                await asyncio.wait([handler], timeout=FINISH_TIMEOUT_S)
-        finally:
-            handler.cancel()
-            if not call.over:
-                await call.hang_up()
-            listener.cancel()
-            await asyncio.wait([handler, listener])
-            if not handler.cancelled() and (error := handler.exception()) is not None:
-                log.error("pod %s: the handler of %s failed", self.name, call.call_sid, exc_info=error)
+    def _let_go(self, session: Session) -> None:
+        call, handling = session.call, session.hanging
+        if handling is None:
+            self._guard.let_go(call.call_sid, call.turn)
+            return
+        self._guard.hang(call.call_sid, call.turn)
+
+        def ended(_: "asyncio.Task[None]") -> None:
+            log.warning("pod %s: the handler of %s has ended after all", self.name, call.call_sid)
+            self._guard.unhang(call.call_sid)
+            self._heartbeats.soon()
+
+        handling.add_done_callback(ended)
+
+    async def _has_moved(self, call: Call) -> bool:
+        """Wait until another stream has the call, here or elsewhere. Until then the pod goes on naming it: what a pod
+        named and names no more is over."""
+        self._given = None
+
+        def is_elsewhere() -> bool:
+            is_given_here = self._given is None or call.call_sid in self._given
+            return not (self._guard.is_current(call.call_sid, call.turn) and is_given_here)
+
+        with self._heartbeats.more_often(RESUME_POLL_S):
+            return await self._until(is_elsewhere, RESUME_WAIT_S)
 
     async def _release(self, call: Call) -> None:
-        """Tried once: if it does not arrive, the next heartbeat says the same."""
+        """Before the stream closes. If it does not arrive, the next heartbeat says the same."""
+        self._guard.finish(call.allocation_id)
+        await self._tell_release(call.call_sid, call.turn)
+
+    async def _tell_release(self, call_sid: str, turn: int) -> None:
+        problem = "no answer"
         try:
-            await self._router.release(call.call_sid, self.name)
-        except RouterUnavailable as error:
-            log.warning("pod %s: release of %s: %s", self.name, call.call_sid, error)
+            async with asyncio.timeout(self.settings.router_timeout_s):
+                while True:
+                    try:
+                        await self._router.release(call_sid, self.name, turn)
+                    except RouterUnavailable as error:
+                        problem = str(error)
+                    else:
+                        return
+                    await asyncio.sleep(RELEASE_PAUSE_S)
+        except TimeoutError:
+            log.warning("pod %s: release of %s: %s", self.name, call_sid, problem)
 
     def _describe(self) -> dict[str, Any]:
         return {
@@ -248,11 +339,18 @@ class Agent:
             "version": self._version,
             "base_url": self.settings.base_url,
             "calls": self._guard.live,
-            "draining": self._draining,
+            "handing_over": sorted(
+                each.call.call_sid for each in self._running.values() if each.is_handing_over
+            ),
+            # Calls that are over here and whose handlers do not end.
+            "hanging": self._guard.hanging,
+            "draining": self._draining or self._guard.is_stuck,
         }
 
     def _hear(self, heard: Heard) -> None:
         self._guard.trust(heard.secrets)
+        self._given = frozenset(heard.calls)
+        self._changed.set()
         if heard.max_concurrent:
             most = self._max_concurrent
             self._guard.limit(heard.max_concurrent if most is None else min(most, heard.max_concurrent))
@@ -272,3 +370,12 @@ class Agent:
 
 async def _health(request: web.Request) -> web.Response:
     return web.json_response({"status": "ok"})
+
+
+def _check(name: str, function: Callable[..., Any]) -> None:
+    """A plain function would run, and fail when its result is awaited: at the first call instead of at the start."""
+    if not (
+        inspect.iscoroutinefunction(function)
+        or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+    ):
+        raise TypeError(f"{name} must be an async function (async def), and {function!r} is not")

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
 
 from aiohttp import WSMsgType, web
 
@@ -12,6 +13,9 @@ from trunkline.agent.frames import Message, Start, Stop
 
 # 30 s of audio at 50 frames a second. A handler that listens less loses the oldest: live audio does not wait.
 UNREAD_MAX = 1500
+# How a carrier closes a stream that it has ended: with 1000, or with no code at all. With another one, or none of its
+# frames, the stream was lost.
+_ENDED_CODES = (0, 1000, 1005)
 
 
 class CallClosed(Exception):
@@ -27,6 +31,10 @@ class Call:
         start: Start,
         parameters: Mapping[str, str],
         contract: Contract | None = None,
+        *,
+        allocation_id: str = "",
+        turn: int = 0,
+        release: Callable[["Call"], Awaitable[None]] | None = None,
     ):
         self.call_sid = start.call_sid
         self.stream_sid = start.stream_sid
@@ -34,7 +42,14 @@ class Call:
         # What the platform gave the call along: `attempt` and whatever the answer document named.
         self.parameters = parameters
         self.dropped = 0
+        # How often the call was given another agent before this stream.
+        self.turn = turn
+        self.allocation_id = allocation_id
+        # The stream broke: the person may still be there, and the carrier asks for another agent.
+        self.lost = False
         self._contract = contract
+        self._release = release
+        self._is_released = False
         self._dialect = start.dialect
         self._socket = socket
         self._unread: deque[Message] = deque()
@@ -47,6 +62,16 @@ class Call:
     @property
     def over(self) -> bool:
         return self._over
+
+    @property
+    def resumed(self) -> bool:
+        """Whether an agent before this one had the call and was lost. `context()` has what that one had stored."""
+        return self.turn > 0
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether the carrier asks for another agent when the stream closes and the call was not released."""
+        return self._dialect != "exotel" and {"attempt", "key"} <= self.parameters.keys()
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         while True:
@@ -73,6 +98,10 @@ class Call:
         """Whom it is about and what for: the lead, its payload, the direction."""
         return await self._platform.context()
 
+    async def save_state(self, state: Mapping[str, Any]) -> None:
+        """Store what another agent would need to go on with the call, at most 64 KiB of JSON. The last one counts."""
+        await self._platform.save_state(state)
+
     async def report(self, outcome: Outcome) -> None:
         """Tell the platform what came of the call: once, also when it is over already."""
         await self._platform.report(outcome)
@@ -84,8 +113,19 @@ class Call:
         return self._contract
 
     async def hang_up(self) -> None:
-        """Close the stream. The carrier goes on with what follows it in the answer document: nothing."""
-        await self._socket.close()
+        """End the call. It is released first: a stream that closes before its call is released has lost its agent."""
+        await self.release()
+        await self.close()
+
+    async def release(self) -> None:
+        """Tell the router, once, that this agent is through with the call."""
+        if self._release is not None and not self._is_released:
+            self._is_released = True
+            await self._release(self)
+
+    async def close(self, code: int = 1000) -> None:
+        """Close the stream only. Of a call that was not released the carrier asks for another agent."""
+        await self._socket.close(code=code)
 
     async def _send(self, frame: str) -> None:
         if self._over:
@@ -106,6 +146,9 @@ class Call:
                     return
                 if frame is not None and not isinstance(frame, Start):
                     self._hear(frame)
+            self.lost = self._socket.close_code not in _ENDED_CODES
+        except ConnectionError:
+            self.lost = True
         finally:
             self._over = True
             self._news.set()

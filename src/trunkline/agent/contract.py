@@ -35,6 +35,9 @@ class Context:
     template: str | None
     lead_id: str | None
     payload: Mapping[str, Any] = field(repr=False)
+    # An agent before this one had the call and was lost; `state` is what it had stored, None if nothing.
+    resumed: bool
+    state: Mapping[str, Any] | None = field(repr=False)
     # Everything that was answered, also what has no name here.
     raw: Mapping[str, Any] = field(repr=False)
 
@@ -66,7 +69,8 @@ class Contract:
 
     def __init__(self, url: str, call_sid: str, parameters: Mapping[str, str], timeout_s: float = 5.0):
         self._path = f"{url.rstrip('/')}/api/v1/calls/{quote(call_sid, safe='')}"
-        token = f"{parameters.get('attempt', '')}.{parameters.get('key', '')}"
+        turn = parameters.get("resumed", "")
+        token = ".".join([parameters.get("attempt", ""), *filter(None, [turn]), parameters.get("key", "")])
         self._headers = {"Authorization": f"Bearer {token}"}
         self._timeout = ClientTimeout(total=timeout_s)
 
@@ -76,6 +80,10 @@ class Contract:
     async def report(self, outcome: Outcome) -> None:
         """Returns when it is kept. Safe to repeat."""
         await self._ask("POST", f"{self._path}/outcome", json=outcome.body())
+
+    async def save_state(self, state: Mapping[str, Any]) -> None:
+        """Returns when it is kept."""
+        await self._ask("PUT", f"{self._path}/state", json=dict(state))
 
     async def _ask(self, method: str, url: str, **body: Any) -> Any:
         problem = ""
@@ -110,6 +118,8 @@ def _context(answer: Any) -> Context:
         template=answer["template"],
         lead_id=lead.get("id"),
         payload=lead.get("payload") or {},
+        resumed=bool(answer.get("resumed", False)),
+        state=answer.get("state"),
         raw=answer,
     )
 

@@ -1,7 +1,8 @@
 """Decides which streams a pod takes. The router's view may be stale or lost; what is decided here is what happens.
 
-A stream is taken with a token for this pod and this allocation, while the pod is under its maximum. An allocation
-is used once: after its stream has closed the router may have given the pod to somebody else.
+A stream is taken with a token for this pod and this allocation, while the pod is under its maximum. A turn of an
+allocation is used once: after its stream has closed the router may have given the pod to somebody else. A later turn of
+a call that is still here takes its place: the carrier has lost the earlier stream.
 """
 
 from collections import OrderedDict
@@ -21,6 +22,14 @@ USED_MAX = 1000
 @dataclass(frozen=True, slots=True)
 class Admitted:
     allocation_id: str
+    turn: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The agent has said goodbye on this call already: only its release did not arrive. It is to be released again."""
+
+    turn: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +38,25 @@ class Refused:
     close_code: int
 
 
+@dataclass(slots=True)
+class _Use:
+    call_sid: str
+    turn: int
+    is_finished: bool = False
+
+
 class Guard:
     def __init__(self, max_concurrent: int):
         if max_concurrent < 1:
             raise ValueError("max_concurrent must be at least 1")
         self._max_concurrent = max_concurrent
         self._secrets: Sequence[bytes] = ()
-        self._live: set[str] = set()
-        # Allocation -> call, of all that were let in.
-        self._used: OrderedDict[str, str] = OrderedDict()
+        # Call -> the turn of its stream.
+        self._live: dict[str, int] = {}
+        # Calls that are over and whose handler does not end: they take up the pod like live ones.
+        self._hanging: set[str] = set()
+        # By allocation, of all that were let in.
+        self._used: OrderedDict[str, _Use] = OrderedDict()
         # While leaving, only these calls are let in: the router had given them this pod before it knew.
         self._expected: set[str] | None = None
 
@@ -48,6 +67,15 @@ class Guard:
     @property
     def live(self) -> list[str]:
         return sorted(self._live)
+
+    @property
+    def hanging(self) -> list[str]:
+        return sorted(self._hanging)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether handlers that do not end take up the whole pod."""
+        return len(self._hanging) >= self._max_concurrent
 
     @property
     def leaving(self) -> bool:
@@ -68,36 +96,61 @@ class Guard:
 
     def leave(self, given: Iterable[str] = ()) -> None:
         """Take nobody any more but the calls that were given this pod and have not come yet."""
-        self._expected = set(given) - set(self._used.values())
+        self._expected = set(given) - {use.call_sid for use in self._used.values()}
 
-    def admit(self, call_sid: str, token: str) -> Admitted | Refused:
-        allocation_id = tokens.verify(self._secrets, call_sid, token)
-        if allocation_id is None:
+    def admit(self, call_sid: str, token: str) -> Admitted | Finished | Refused:
+        proven = tokens.verify(self._secrets, call_sid, token)
+        if proven is None:
             return Refused("no valid token for this pod", FORBIDDEN)
-        if allocation_id in self._used or call_sid in self._live:
+        before = self._used.get(proven.allocation_id)
+        if (before and before.turn >= proven.turn) or self._live.get(call_sid, -1) >= proven.turn:
             return Refused("this allocation has been used", FORBIDDEN)
-        if self._expected is not None and call_sid not in self._expected:
-            return Refused("the pod is leaving", BUSY)
-        if len(self._live) >= self._max_concurrent:
-            return Refused("the pod has its maximum of calls", BUSY)
-        self._live.add(call_sid)
-        self._used[allocation_id] = call_sid
+        if before and before.is_finished:
+            return Finished(proven.turn)
+        if (refused := self._no_room(call_sid)) is not None:
+            return refused
+        self._live[call_sid] = proven.turn
+        self._used[proven.allocation_id] = _Use(call_sid, proven.turn)
         if len(self._used) > USED_MAX:
             self._used.popitem(last=False)
         if self._expected is not None:
             self._expected.discard(call_sid)
-        return Admitted(allocation_id)
+        return Admitted(proven.allocation_id, proven.turn)
 
     def admit_stray(self, call_sid: str) -> Admitted | Refused:
         """A call that came by the fallback URL: no allocation, the same maximum."""
         if call_sid in self._live:
             return Refused("this call is here already", FORBIDDEN)
-        if self._expected is not None:
-            return Refused("the pod is leaving", BUSY)
-        if len(self._live) >= self._max_concurrent:
-            return Refused("the pod has its maximum of calls", BUSY)
-        self._live.add(call_sid)
+        if (refused := self._no_room(call_sid)) is not None:
+            return refused
+        self._live[call_sid] = 0
         return Admitted("")
 
-    def let_go(self, call_sid: str) -> None:
-        self._live.remove(call_sid)
+    def is_current(self, call_sid: str, turn: int) -> bool:
+        return self._live.get(call_sid) == turn
+
+    def finish(self, allocation_id: str) -> None:
+        """The agent says goodbye: no later turn of this allocation is taken."""
+        if allocation_id in self._used:
+            self._used[allocation_id].is_finished = True
+
+    def let_go(self, call_sid: str, turn: int = 0) -> None:
+        """An earlier turn lets go of nothing."""
+        if self.is_current(call_sid, turn):
+            del self._live[call_sid]
+
+    def hang(self, call_sid: str, turn: int = 0) -> None:
+        """The call is over, its handler is not."""
+        self.let_go(call_sid, turn)
+        self._hanging.add(call_sid)
+
+    def unhang(self, call_sid: str) -> None:
+        self._hanging.discard(call_sid)
+
+    def _no_room(self, call_sid: str) -> Refused | None:
+        is_here = call_sid in self._live
+        if self._expected is not None and not is_here and call_sid not in self._expected:
+            return Refused("the pod is leaving", BUSY)
+        if not is_here and len(self._live) + len(self._hanging) >= self._max_concurrent:
+            return Refused("the pod has its maximum of calls", BUSY)
+        return None

@@ -3,11 +3,12 @@
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
-from trunkline.agent.router_api import Heard, RouterApi, RouterUnavailable
+from trunkline.agent.router_api import Heard, PodSuperseded, RouterApi, RouterUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -35,15 +36,27 @@ class Heartbeats:
         self._boot_id = uuid4().hex
         self._sequence = 0
         self._failures = 0
+        self._is_superseded = False
         self._wanted = asyncio.Event()
         # When the router wants to hear from us again; 0: as usual.
         self._again_in_s = 0.0
+        self._hurried: list[float] = []
         # One at a time, so that they leave in the order of their sequence numbers.
         self._turn = asyncio.Lock()
 
     def soon(self) -> None:
         """Something changed."""
         self._wanted.set()
+
+    @contextmanager
+    def more_often(self, every_s: float) -> Iterator[None]:
+        """While something is waited for that the router's answers tell."""
+        self._hurried.append(every_s)
+        self.soon()
+        try:
+            yield
+        finally:
+            self._hurried.remove(every_s)
 
     async def run(self) -> None:
         while True:
@@ -55,7 +68,11 @@ class Heartbeats:
         """One heartbeat; None if the router did not take it."""
         async with self._turn:
             self._sequence += 1
-            body = self._describe() | {"boot_id": self._boot_id, "sequence": self._sequence}
+            body = self._describe() | {
+                "boot_id": self._boot_id,
+                "sequence": self._sequence,
+                "interval_s": self._interval_s,
+            }
             try:
                 heard = await self._router.heartbeat(self._pod, body)
             except RouterUnavailable as error:
@@ -64,18 +81,27 @@ class Heartbeats:
             if self._failures:
                 log.info("pod %s: the router hears us again", self._pod)
             self._failures = 0
+            self._is_superseded = False
             self._again_in_s = heard.again_in_s
             self._hear(heard)
             return heard
 
     def _report(self, error: RouterUnavailable) -> None:
         self._failures += 1
-        if self._failures == 1:
+        self._is_superseded = isinstance(error, PodSuperseded)
+        if self._is_superseded:
+            # Every time: two processes of one name are a mistake that nobody but the operator can mend.
+            log.error(
+                "pod %s: another process has registered under this name, and this one is given no more calls: %s",
+                self._pod,
+                error,
+            )
+        elif self._failures == 1:
             log.warning("pod %s: the router does not hear us: %s", self._pod, error)
 
     async def _pause(self) -> None:
-        wait_s = min(self._interval_s, self._again_in_s or self._interval_s)
-        if self._failures:
+        wait_s = min(self._interval_s, self._again_in_s or self._interval_s, *self._hurried)
+        if self._failures and not self._is_superseded:
             # Full jitter: a thousand pods must not come back in one moment.
             wait_s = random.uniform(0, min(wait_s, RETRY_FIRST_S * 2 ** min(self._failures, 10)))  # noqa: S311
         try:

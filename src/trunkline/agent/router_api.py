@@ -12,6 +12,10 @@ class RouterUnavailable(Exception):
     """The router did not take the request. What was asked may or may not have happened."""
 
 
+class PodSuperseded(RouterUnavailable):
+    """A later process has registered under this pod's name: the router gives this one nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Heard:
     """The router's answer to a heartbeat. `calls` have this pod, connected or not. `again_in_s`: when it wants to hear
@@ -34,6 +38,8 @@ class RouterApi:
 
     async def heartbeat(self, pod: str, body: dict[str, Any]) -> Heard:
         status, answer = await self._post(f"/api/v1/pods/{quote(pod, safe='')}/heartbeat", body)
+        if status == 409 and isinstance(answer, dict) and answer.get("code") == "pod_superseded":
+            raise PodSuperseded(_reason(answer) or "pod superseded")
         if status != 200:
             raise RouterUnavailable(f"heartbeat answered with {status}: {_reason(answer)}")
         try:
@@ -49,9 +55,11 @@ class RouterApi:
         except (KeyError, TypeError, ValueError) as error:
             raise RouterUnavailable("heartbeat answered with something unreadable") from error
 
-    async def release(self, call_sid: str, pod: str) -> None:
-        """Idempotent: a call that is not known any more counts as released."""
-        status, answer = await self._post("/api/v1/release", {"call_sid": call_sid, "pod_name": pod})
+    async def release(self, call_sid: str, pod: str, turn: int) -> None:
+        """Idempotent: a call that is not known any more counts as released. Of a call that was given another agent
+        since, an earlier turn ends nothing."""
+        body = {"call_sid": call_sid, "pod_name": pod, "turn": turn}
+        status, answer = await self._post("/api/v1/release", body)
         if status not in (200, 404):
             raise RouterUnavailable(f"release answered with {status}: {_reason(answer)}")
 

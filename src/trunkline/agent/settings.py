@@ -27,7 +27,8 @@ class AgentSettings:
     base_url: str = ""
     # Where calls are asked about and reported on; empty: where the router is.
     platform_url: str = ""
-    heartbeat_interval_s: float = 30.0
+    # The router counts a pod as silent after three of its own intervals, and never before 15 s.
+    heartbeat_interval_s: float = 5.0
     shutdown_timeout_s: float = 300.0
     # Take streams that come by the fallback URL, without a token: for agents that stand outside the pools.
     accepts_fallback: bool = False
@@ -43,7 +44,7 @@ class AgentSettings:
             pod_ip=reader.text("POD_IP", "127.0.0.1"),
             base_url=reader.text("VOICE_AGENT_BASE_URL", ""),
             platform_url=reader.text("TRUNKLINE_API_URL", ""),
-            heartbeat_interval_s=reader.duration_s("VOICE_AGENT_HEARTBEAT_INTERVAL", 30.0),
+            heartbeat_interval_s=reader.duration_s("VOICE_AGENT_HEARTBEAT_INTERVAL", 5.0),
             shutdown_timeout_s=reader.duration_s("VOICE_AGENT_SHUTDOWN_TIMEOUT", 300.0),
             accepts_fallback=reader.text("VOICE_AGENT_ACCEPT_FALLBACK", "false").lower() == "true",
         )

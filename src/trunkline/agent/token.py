@@ -1,24 +1,42 @@
-"""The proof that a stream belongs to this pod and to this allocation: `<allocation id>.<HMAC>`.
+"""The proof that a stream belongs to this pod, to this allocation and to this turn of it.
 
-The key is the pod's own secret, which nobody but the router and this pod has, so a token for one pod is worth
-nothing at another. The router signs with this module, the agent verifies with it.
+`<allocation id>.<HMAC>`, and `<allocation id>.<turn>.<HMAC>` for a call that was given another agent: its turn counts
+from 1 then. The key is the pod's own secret, which nobody but the router and this pod has, so a token for one pod is
+worth nothing at another. The router signs with this module, the agent verifies with it.
 """
 
 import hmac
+import re
 from collections.abc import Iterable
+from dataclasses import dataclass
+
+_TURN = re.compile(r"(.*)\.([1-9])", re.DOTALL)
 
 
-def sign(pod_secret: bytes, call_sid: str, allocation_id: str) -> str:
-    message = f"{allocation_id}\n{call_sid}".encode()
-    return f"{allocation_id}.{hmac.digest(pod_secret, message, 'sha256').hex()}"
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """What a token was made for. `turn`: how often its call was given another agent before this stream."""
+
+    allocation_id: str
+    turn: int = 0
 
 
-def verify(pod_secrets: Iterable[bytes], call_sid: str, token: str) -> str | None:
-    """The allocation that the token was made for; None if it was not made for this call at this pod."""
-    allocation_id = token.rpartition(".")[0]
+def sign(pod_secret: bytes, call_sid: str, allocation_id: str, turn: int = 0) -> str:
+    return _signed(pod_secret, call_sid, f"{allocation_id}.{turn}" if turn else allocation_id)
+
+
+def verify(pod_secrets: Iterable[bytes], call_sid: str, token: str) -> Proven | None:
+    """None if it was not made for this call at this pod."""
+    name = token.rpartition(".")[0]
     given = token.encode()
     # Every secret is tried, found or not, so the time says nothing about which one signed.
-    matches = [
-        hmac.compare_digest(sign(secret, call_sid, allocation_id).encode(), given) for secret in pod_secrets
-    ]
-    return allocation_id if any(matches) else None
+    matches = [hmac.compare_digest(_signed(secret, call_sid, name).encode(), given) for secret in pod_secrets]
+    if not any(matches):
+        return None
+    resumed = _TURN.fullmatch(name)
+    return Proven(resumed[1], int(resumed[2])) if resumed else Proven(name)
+
+
+def _signed(pod_secret: bytes, call_sid: str, name: str) -> str:
+    digest = hmac.digest(pod_secret, f"{name}\n{call_sid}".encode(), "sha256")
+    return f"{name}.{digest.hex()}"

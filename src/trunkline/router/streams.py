@@ -31,8 +31,8 @@ class StreamKeys:
     def pod_secrets(self, pod: str) -> list[bytes]:
         return [_pod_secret(key, pod) for key in self.keys]
 
-    def sign(self, pod: str, call_sid: str, allocation_id: str) -> str:
-        return token.sign(_pod_secret(self.keys[0], pod), call_sid, allocation_id)
+    def sign(self, pod: str, call_sid: str, allocation_id: str, turn: int = 0) -> str:
+        return token.sign(_pod_secret(self.keys[0], pod), call_sid, allocation_id, turn)
 
 
 # Every allocation signs with the secret of its pod, and pods are few beside calls.

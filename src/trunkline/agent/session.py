@@ -1,0 +1,111 @@
+"""One call at this pod: its handler, the listening beside it, and how the two end.
+
+What the carrier does when a stream closes depends on what the router knows by then. A call that was released is over,
+and the carrier hangs up. A call that was not has lost its agent, and the carrier asks for another one. So an agent that
+is through with a call releases it first and closes the stream afterwards, and one that breaks closes it only.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Literal
+
+from trunkline.agent.call import Call
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Call], Coroutine[Any, Any, None]]
+# finished: the agent or the carrier has ended the call. lost: the person may still be there, without an agent.
+# superseded: the carrier came back with a later stream of the same call, and this one counts for nothing.
+Ending = Literal["finished", "lost", "superseded"]
+Order = Literal["stop", "hand_over", "superseded"]
+
+# What a handler may still do after its stream is over.
+FINISH_TIMEOUT_S = 30.0
+# A handler that was cancelled and has not ended by then hangs.
+CANCEL_TIMEOUT_S = 5.0
+# Close codes of RFC 6455 and its registry: this end failed, this end is restarted.
+FAILED = 1011
+RESTARTED = 1012
+
+
+class Session:
+    def __init__(self, call: Call, handler: Handler, pod: str):
+        self.call = call
+        # While the call is being given to another pod.
+        self.is_handing_over = False
+        self._pod = pod
+        self._handler = handler
+        self._order: Order | None = None
+        self._ordered = asyncio.Event()
+        self._handling: asyncio.Task[None] | None = None
+
+    @property
+    def hanging(self) -> "asyncio.Task[None] | None":
+        """The handler, if it was told to end and did not."""
+        return self._handling if self._handling is not None and not self._handling.done() else None
+
+    def order(self, order: Order) -> None:
+        """End it, whatever the handler is doing. The first order counts."""
+        if self._order is None:
+            self._order = order
+            self._ordered.set()
+
+    async def run(self) -> Ending:
+        """Returns when the pod is through with the call, or its handler hangs."""
+        handling = self._handling = asyncio.create_task(self._handler(self.call))
+        handling.add_done_callback(self._tell_failure)
+        listening = asyncio.create_task(self.call.listen())
+        ordered = asyncio.create_task(self._ordered.wait())
+        await asyncio.wait([handling, listening, ordered], return_when=asyncio.FIRST_COMPLETED)
+        if listening.done() and not handling.done():
+            await asyncio.wait(
+                [handling, ordered], timeout=FINISH_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
+            )
+        ending = self._ending(handling, is_over=listening.done())
+        await self._close(ending)
+        await _cancelled(handling, CANCEL_TIMEOUT_S)
+        await _cancelled(listening, CANCEL_TIMEOUT_S)
+        ordered.cancel()
+        if ending == "finished":
+            await self.call.release()
+        if self.hanging is not None:
+            log.error(
+                "pod %s: the handler of %s was cancelled and does not end; until it does the pod has one call less",
+                self._pod,
+                self.call.call_sid,
+            )
+        return ending
+
+    def _ending(self, handling: "asyncio.Task[None]", *, is_over: bool) -> Ending:
+        if self._order == "superseded":
+            return "superseded"
+        if not self.call.is_resumable:
+            return "finished"
+        if self._order == "hand_over":
+            return "lost"
+        if is_over:
+            return "lost" if self.call.lost else "finished"
+        return "lost" if _has_failed(handling) else "finished"
+
+    async def _close(self, ending: Ending) -> None:
+        if self.call.over:
+            return
+        if ending == "finished":
+            await self.call.release()
+            await self.call.close()
+        else:
+            await self.call.close(FAILED if self._order is None else RESTARTED)
+
+    def _tell_failure(self, handling: "asyncio.Task[None]") -> None:
+        if not handling.cancelled() and (error := handling.exception()) is not None:
+            log.error("pod %s: the handler of %s failed", self._pod, self.call.call_sid, exc_info=error)
+
+
+def _has_failed(handling: "asyncio.Task[None]") -> bool:
+    return handling.done() and (handling.cancelled() or handling.exception() is not None)
+
+
+async def _cancelled(task: "asyncio.Task[None]", timeout_s: float) -> None:
+    task.cancel()
+    await asyncio.wait([task], timeout=timeout_s)

@@ -1,0 +1,274 @@
+"""How an agent ends a call, or loses it, between a stand-in for the router and a stand-in for the carrier.
+
+What the router hears of a call decides what the carrier does when the stream closes: a released call is over, one that
+was not is given another agent.
+"""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+import pytest
+
+from trunkline.agent import Agent, AgentSettings, Call
+from trunkline.agent import agent as agent_module
+from trunkline.agent import session as session_module
+
+from .test_agent import Carrier, RouterStandIn, Serve, closed, echo, router, serve, settings
+
+__all__ = ["router", "serve", "settings"]
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_module, "RESUME_POLL_S", 0.02)
+
+
+async def released(router: RouterStandIn) -> dict[str, Any]:
+    return await asyncio.wait_for(router.releases.get(), 10)
+
+
+async def until_idle(carrier: Carrier) -> None:
+    assert await carrier.agent._until(lambda: not carrier.agent.live_calls, 10)
+
+
+async def test_a_goodbye_is_released_before_its_stream_closes(serve: Serve, router: RouterStandIn) -> None:
+    router.may_release = asyncio.Event()
+
+    async def goodbye(call: Call) -> None:
+        await call.send_mark("bye")
+
+    socket = await (await serve(goodbye)).open("call-1", resumable=True)
+    assert (await socket.receive_json(timeout=10))["mark"] == {"name": "bye"}
+    assert (await released(router))["call_sid"] == "call-1"
+
+    # The router has not answered the release yet, so the stream must be open.
+    closing = asyncio.create_task(socket.receive())
+    await socket.ping()
+    await router.heard(lambda body: body["calls"] == ["call-1"])
+    assert not closing.done()
+
+    router.may_release.set()
+    assert (await asyncio.wait_for(closing, 10)).type is aiohttp.WSMsgType.CLOSE
+
+
+async def test_hanging_up_releases_before_it_closes(serve: Serve, router: RouterStandIn) -> None:
+    order: list[str] = []
+
+    async def hangs_up(call: Call) -> None:
+        await call.hang_up()
+        order.append("closed")
+
+    router.on_release = lambda: order.append("released")
+    socket = await (await serve(hangs_up)).open("call-1", resumable=True)
+    assert (await socket.receive(timeout=10)).type is aiohttp.WSMsgType.CLOSE
+    await released(router)
+    assert order == ["released", "closed"]
+    assert router.releases.empty()
+
+
+async def test_a_stream_that_breaks_is_not_released_and_the_pod_lets_go_when_the_call_is_elsewhere(
+    serve: Serve, router: RouterStandIn
+) -> None:
+    carrier = await serve()
+    router.call_sid = "call-1"
+    socket = await carrier.open("call-1", resumable=True)
+    await router.heard(lambda body: body["calls"] == ["call-1"])
+
+    socket._response.connection.transport.abort()
+
+    for _ in range(3):
+        assert (await router.heard(lambda body: True))["calls"] == ["call-1"], "named while it is ours"
+    router.call_sid = ""
+    await router.heard(lambda body: body["calls"] == [])
+    assert router.releases.empty()
+
+
+async def test_a_stream_that_breaks_for_good_is_released_in_the_end(
+    serve: Serve, router: RouterStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_module, "RESUME_WAIT_S", 0.1)
+    carrier = await serve()
+    router.call_sid = "call-1"
+    socket = await carrier.open("call-1", resumable=True)
+    await router.heard(lambda body: body["calls"] == ["call-1"])
+
+    socket._response.connection.transport.abort()
+
+    assert (await released(router))["turn"] == 0
+    await until_idle(carrier)
+
+
+async def test_a_handler_that_fails_leaves_its_call_to_another_agent(
+    serve: Serve, router: RouterStandIn, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fails(call: Call) -> None:
+        raise RuntimeError("no idea what to say")
+
+    carrier = await serve(fails)
+    socket = await carrier.open("call-1", resumable=True)
+
+    assert (await closed(socket))[0] == 1011
+    await until_idle(carrier)
+    assert router.releases.empty()
+    assert "no idea what to say" in caplog.text
+
+
+async def test_the_carrier_comes_back_to_the_pod_that_lost_its_stream(
+    serve: Serve, router: RouterStandIn
+) -> None:
+    seen: asyncio.Queue[Call] = asyncio.Queue()
+    ended: asyncio.Queue[int] = asyncio.Queue()
+
+    async def handler(call: Call) -> None:
+        seen.put_nowait(call)
+        try:
+            await echo(call)
+            await asyncio.Event().wait()
+        finally:
+            ended.put_nowait(call.turn)
+
+    carrier = await serve(handler)
+    router.call_sid = "call-1"
+    first = await carrier.open("call-1", resumable=True)
+    assert not (await asyncio.wait_for(seen.get(), 10)).resumed
+    first._response.connection.transport.abort()
+
+    second = await carrier.open("call-1", turn=1, resumable=True)
+
+    resumed = await asyncio.wait_for(seen.get(), 10)
+    assert (resumed.resumed, resumed.turn) == (True, 1)
+    assert await asyncio.wait_for(ended.get(), 10) == 0, "the earlier handler was ended"
+    assert carrier.agent.live_calls == ["call-1"]
+    await second.close()
+
+
+async def test_a_later_turn_releases_with_its_turn(serve: Serve, router: RouterStandIn) -> None:
+    carrier = await serve()
+    socket = await carrier.open("call-1", turn=1, resumable=True)
+    await router.heard(lambda body: body["calls"] == ["call-1"])
+    await socket.send_json({"event": "stop"})
+    assert (await released(router)) == {"call_sid": "call-1", "pod_name": "agent-0", "turn": 1}
+
+
+async def test_a_release_that_was_lost_is_sent_again_when_the_carrier_comes_back(
+    serve: Serve, router: RouterStandIn, settings: AgentSettings
+) -> None:
+    async def goodbye(call: Call) -> None:
+        return
+
+    carrier = await serve(goodbye, settings=replace(settings, router_timeout_s=0.3))
+    router.broken = True
+    socket = await carrier.open("call-1", resumable=True)
+    assert (await socket.receive(timeout=10)).type is aiohttp.WSMsgType.CLOSE
+    await until_idle(carrier)
+    router.broken = False
+    while not router.releases.empty():
+        router.releases.get_nowait()
+
+    again = await carrier.open("call-1", turn=1, resumable=True)
+
+    assert await closed(again) == (1008, "this agent is through with the call")
+    assert (await released(router))["turn"] == 1
+
+
+async def test_a_handler_that_swallows_its_cancellation_is_reported_as_hanging(
+    serve: Serve, router: RouterStandIn, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(session_module, "FINISH_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(session_module, "CANCEL_TIMEOUT_S", 0.05)
+    may_end = asyncio.Event()
+
+    async def hangs(call: Call) -> None:
+        while not may_end.is_set():
+            try:
+                await may_end.wait()
+            except asyncio.CancelledError:
+                continue
+
+    carrier = await serve(hangs)
+    socket = await carrier.open("call-1", resumable=True)
+    await socket.close()
+
+    assert (await released(router))["call_sid"] == "call-1"
+    said = await router.heard(lambda body: body["hanging"] == ["call-1"])
+    assert (said["calls"], said["draining"]) == ([], True), "it is not free"
+    assert "does not end" in caplog.text
+    assert await closed(await carrier.open("call-2")) == (1013, "the pod has its maximum of calls")
+
+    may_end.set()
+    said = await router.heard(lambda body: body["hanging"] == [])
+    assert said["draining"] is False
+
+
+async def test_calls_that_outlast_a_drain_are_handed_over_with_their_state(
+    settings: AgentSettings, router: RouterStandIn
+) -> None:
+    stored: list[str] = []
+
+    async def store(call: Call) -> None:
+        stored.append(call.call_sid)
+
+    agent = Agent(echo, replace(settings, shutdown_timeout_s=0.3), port=0, on_hand_over=store)
+    await agent.start()
+    await asyncio.wait_for(agent.registered.wait(), 10)
+    async with aiohttp.ClientSession() as session:
+        socket = await Carrier(agent, session).open("call-1", resumable=True)
+        await router.heard(lambda body: body["calls"] == ["call-1"])
+
+        draining = asyncio.create_task(agent.drain())
+        said = await router.heard(lambda body: body["handing_over"] == ["call-1"])
+
+        assert (await closed(socket))[0] == 1012
+        assert (said["calls"], said["draining"]) == (["call-1"], True)
+        await asyncio.wait_for(draining, 10)
+    assert stored == ["call-1"]
+    assert router.releases.empty()
+    await agent.stop()
+
+
+async def test_a_state_that_cannot_be_stored_keeps_no_call_from_being_handed_over(
+    settings: AgentSettings, router: RouterStandIn, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fails(call: Call) -> None:
+        raise RuntimeError("no room")
+
+    agent = Agent(echo, replace(settings, shutdown_timeout_s=0.3), port=0, on_hand_over=fails)
+    await agent.start()
+    await asyncio.wait_for(agent.registered.wait(), 10)
+    async with aiohttp.ClientSession() as session:
+        socket = await Carrier(agent, session).open("call-1", resumable=True)
+        await router.heard(lambda body: body["calls"] == ["call-1"])
+        await asyncio.wait_for(agent.drain(), 10)
+        assert (await closed(socket))[0] == 1012
+    assert "no room" in caplog.text
+    assert router.releases.empty()
+    await agent.stop()
+
+
+async def test_a_pod_that_was_superseded_says_so_loudly_every_time(
+    serve: Serve, router: RouterStandIn, caplog: pytest.LogCaptureFixture
+) -> None:
+    carrier = await serve()
+    router.superseded = True
+    for _ in range(2):
+        await carrier.agent._heartbeats.beat()
+    loud = [r for r in caplog.records if "another process has registered" in r.message]
+    assert [record.levelname for record in loud] == ["ERROR", "ERROR"]
+
+
+def test_a_plain_function_is_refused_at_once(settings: AgentSettings) -> None:
+    def plain(call: Call) -> None: ...
+
+    with pytest.raises(TypeError, match="handler must be an async function"):
+        Agent(plain, settings)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="on_hand_over must be an async function"):
+        Agent(echo, settings, on_hand_over=plain)  # type: ignore[arg-type]
+
+
+def test_an_object_with_an_async_call_is_a_handler(settings: AgentSettings) -> None:
+    class Talker:
+        async def __call__(self, call: Call) -> None: ...
+
+    Agent(Talker(), settings)
