@@ -1,26 +1,30 @@
 """Carriers that ask the router themselves: proven, answered in their own language, refused when forged."""
 
+import asyncio
 from base64 import b64encode
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
 import aiohttp
 import pytest
 from starlette.applications import Starlette
 
+from trunkline.api import router_carriers
 from trunkline.api.router_carriers import CarrierFace, allocate_url
 from trunkline.api.server import HttpServer, bind
 from trunkline.api.webhooks import PublicView
 from trunkline.bus.connection import connect
 from trunkline.bus.keys import Keys
 from trunkline.bus.router_keys import RouterKeys
+from trunkline.dispatch.account_look import AccountLook
 from trunkline.router.allocator import Allocator
 from trunkline.router.config import RouterConfig
 from trunkline.router.streams import StreamKeys
 from trunkline.settings import load_settings
 from trunkline.telephony.callbacks import CallbackKeys, basic_password
-from trunkline.telephony.directory import CarrierDirectory
+from trunkline.telephony.carriers import CarrierAccount
+from trunkline.telephony.directory import AccountName, CarrierDirectory
 from trunkline.telephony.environment import accounts_of
 from trunkline.telephony.plivo_signature import signature_v3
 from trunkline.telephony.twilio_signature import signature
@@ -49,6 +53,8 @@ class Phones:
     base: str
     session: aiohttp.ClientSession
     world: RouterWorld
+    # What the next look at the accounts finds.
+    stored: dict[AccountName, CarrierAccount] = field(default_factory=dict)
 
     async def send(self, path: str, body: bytes, headers: dict[str, str]) -> Answer:
         async with self.session.post(self.base + path, data=body, headers=headers) as response:
@@ -89,12 +95,17 @@ async def phones(request: pytest.FixtureRequest, redis_url: str, key_prefix: str
     config = RouterConfig(voice_agent_base_url="wss://voice.example.com", hold_max_s=request.param)
     allocator = Allocator(bus, keys, StreamKeys.from_secrets(["a secret"]), config)
     carriers = CarrierDirectory(accounts_of(load_settings(SETTINGS), KEYS))
-    face = CarrierFace(allocator, carriers, KEYS, PublicView(PUBLIC))
+    stored: dict[AccountName, CarrierAccount] = {}
+
+    async def refresh() -> None:
+        carriers.replace_stored(stored)
+
+    face = CarrierFace(allocator, carriers, KEYS, PublicView(PUBLIC), AccountLook(refresh, interval_s=0.0))
     app = Starlette(routes=[hot.route() for hot in face.hot_routes()])
     server = HttpServer(app, bind("127.0.0.1", 0, "HTTP_PORT"), shutdown_timeout_s=1)
     server.start()
     async with aiohttp.ClientSession() as session:
-        yield Phones(f"http://127.0.0.1:{server.port}", session, world)
+        yield Phones(f"http://127.0.0.1:{server.port}", session, world, stored)
     await server.stop()
     await carriers.aclose()
     await bus.close()
@@ -171,3 +182,37 @@ async def test_a_call_without_a_name_is_refused(phones: Phones) -> None:
     assert (await phones.exotel("{}"))[0] == 400
     assert (await phones.exotel("{"))[0] == 400
     assert (await phones.twilio("x" * 10_000))[0] == 400
+
+
+async def test_whatever_hangs_the_carrier_is_answered_in_its_language(
+    phones: Phones, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router_carriers, "ALLOCATE_S", 0.05)
+    monkeypatch.setattr(Allocator, "allocate", _hang)
+    twilio, exotel = await phones.twilio("CA1"), await phones.exotel('{"CallSid": "E1"}')
+    assert (twilio[0], exotel[0]) == (200, 503)
+    assert "<Say>All agents are currently busy" in twilio[1]
+
+
+async def test_whatever_breaks_the_carrier_is_answered_in_its_language(
+    phones: Phones, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def explode(*_: object, **__: object) -> None:
+        raise RuntimeError("a bug of ours")
+
+    monkeypatch.setattr(Allocator, "allocate", explode)
+    assert "<Say>All agents are currently busy" in (await phones.twilio("CA1"))[1]
+
+
+async def test_an_account_that_was_just_added_is_looked_for(
+    phones: Phones, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = "/api/v1/twilio/allocate?account=second"
+    assert (await phones.twilio("CA1", path=path, token="new"))[0] == 403
+    credentials = {"account_sid": "AC2", "auth_token": "new"}
+    phones.stored["twilio", "second"] = CarrierAccount(credentials, KEYS, name="second")
+    assert (await phones.twilio("CA1", path=path, token="new"))[0] == 200
+
+
+async def _hang(*_: object, **__: object) -> None:
+    await asyncio.Event().wait()

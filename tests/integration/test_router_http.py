@@ -18,6 +18,7 @@ from trunkline.api.server import HttpServer, bind
 from trunkline.bus.connection import Bus, connect
 from trunkline.bus.keys import Keys
 from trunkline.bus.router_keys import RouterKeys
+from trunkline.router import routes as router_routes
 from trunkline.router.allocator import Allocator
 from trunkline.router.config import RouterConfig
 from trunkline.router.pods import Pods
@@ -120,6 +121,16 @@ async def test_allocate_answers_as_documented(face: Face) -> None:
     assert allocated_at.endswith("Z")
     again = (await face.post("/allocate", {"call_sid": "call-abc123"}))[1]["allocation"]
     assert (again["was_existing"], again["token"]) == (True, token)
+
+
+async def test_whatever_hangs_allocate_answers(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(router_routes, "ALLOCATE_S", 0.05)
+    monkeypatch.setattr(Allocator, "allocate", hang)
+    status, answer = await face.post("/allocate", {"call_sid": "call-abc123"})
+    assert (status, answer["code"]) == (503, "unavailable")
 
 
 async def test_without_a_free_pod_the_answer_is_503(face: Face) -> None:

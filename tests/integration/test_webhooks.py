@@ -304,6 +304,7 @@ async def test_without_a_pod_the_carrier_is_told_what_to_do(door: Door, answer: 
     status, body = await post(door, door.callback("twilio", "answer", uuid4()), ANSWERED)
     assert status == 200
     assert says in body
+    await door.written()
     async with door.database.connection() as conn:
         told = await conn.fetchval("SELECT payload ? 'agent_joined' FROM mailbox_events")
     assert told is (answer == "busy"), "that there was no agent decides what becomes of the lead"

@@ -200,3 +200,14 @@ async def test_many_requests_at_once_ask_once(verifier: KeyVerifier, keys: Keys,
     assert keys.questions == 1
     assert isinstance(answers[0], asyncio.CancelledError)
     assert all(answer is not None and not isinstance(answer, BaseException) for answer in answers[1:])
+
+
+async def test_a_key_never_seen_is_not_waited_for_longer_than_a_call_can_wait(
+    verifier: KeyVerifier, keys: Keys, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_verifier, "ASK_WAIT_S", 0.01)
+    secret, keys.gate = keys.add(clock), asyncio.Event()
+    with pytest.raises(StoreUnavailable):
+        await verifier.verify(secret)
+    keys.gate.set()
+    assert await verifier.verify(secret) is not None

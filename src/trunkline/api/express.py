@@ -40,7 +40,13 @@ class Express:
         who: Principal | None = None
         if route is not None and route.scopes is not None:
             token = _token(scope)
-            who = self._verifier.at_hand(token) or await self._verified(token)
+            try:
+                who = self._verifier.at_hand(token) or await self._verifier.verify(token.decode("latin-1"))
+            except (
+                StoreUnavailable
+            ) as error:  # asked once more on the ordinary way, it would take twice as long
+                await errors.respond(error, request_id_of(scope))(scope, receive, send)
+                return
             if who is None or not who.may(route.scopes):
                 route = None
         if route is None:
@@ -77,13 +83,6 @@ class Express:
         except Exception as error:
             report(request.scope, error)
             return errors.respond(error, request_id)
-
-    async def _verified(self, token: bytes) -> Principal | None:
-        """None for everybody who has to be told something first."""
-        try:
-            return await self._verifier.verify(token.decode("latin-1"))
-        except StoreUnavailable:
-            return None
 
 
 def _token(scope: Scope) -> bytes:

@@ -23,6 +23,8 @@ KNOWN_MAX = 10_000
 UNKNOWN_MAX = 1_000
 # A key that was good before does not wait longer than this for a slow database.
 REFRESH_WAIT_S = 0.5
+# One that was never seen before has to be asked for. Whoever waits for longer is told that the database is away.
+ASK_WAIT_S = 1.5
 RETRY_S = 1.0
 
 V = TypeVar("V")
@@ -100,8 +102,12 @@ class KeyVerifier:
         return answer.key
 
     async def _ask(self, digest: bytes) -> ApiKey | None:
-        # Shielded: one client that leaves must not take the answer from the others who wait for it.
-        return await asyncio.shield(self._asked(digest))
+        task = self._asked(digest)
+        # Waited for, not awaited: one client that leaves must not take the answer from the others who wait for it.
+        await asyncio.wait({task}, timeout=ASK_WAIT_S)
+        if not task.done():
+            raise StoreUnavailable("The database did not say in time whose key this is.")
+        return task.result()
 
     def _asked(self, digest: bytes) -> "asyncio.Task[ApiKey | None]":
         """The one question that is under way for this key."""

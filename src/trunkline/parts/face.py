@@ -15,6 +15,7 @@ from trunkline.api.webhooks import PublicView, WebhookDeps, Webhooks
 from trunkline.api.write_guard import WriteGuard
 from trunkline.bus.probe import server_time_s
 from trunkline.console.application import Console
+from trunkline.dispatch.account_look import AccountLook
 from trunkline.dispatch.inbound import Inbound
 from trunkline.parts.dialing import Dialing
 from trunkline.parts.following import Following
@@ -79,7 +80,9 @@ class Face:
         way_in, routing, keys = self._way_in, self._routing, self._way_in.callback_keys
         store = Store(self._ground.database, timeout_s=self._limits.store_timeout_s)
         agents = AgentFace(store, routing.call_keys, following.enrichment)
-        carriers = CarrierFace(routing.allocator, way_in.carriers, keys, self._view)
+        # Anybody can knock there, so it has looks of its own, and fewer: nobody delays those of the webhooks.
+        look = AccountLook(way_in.accounts.refresh, interval_s=1.0)
+        carriers = CarrierFace(routing.allocator, way_in.carriers, keys, self._view, look)
         merchants = MerchantFace(
             store, self._ground.bus, routing.keys, way_in.carriers, keys, self._ground.public_base_url
         )
@@ -101,6 +104,9 @@ class Face:
                 self._view,
                 Inbound(ground.database, ground.bus, ground.settings.identity),
                 find_stream=self._routing.find_stream,
+                late_events=way_in.late_events,
+                look=way_in.look,
+                fallback=ground.answer_fallback,
             )
         )
 

@@ -2,6 +2,8 @@
 
 import asyncio
 
+from trunkline.api.webhooks.late_events import LateEvents
+from trunkline.dispatch.account_look import AccountLook
 from trunkline.dispatch.accounts import AccountDesk, AccountsRefresh
 from trunkline.mailbox.inbox import Inbox
 from trunkline.parts.ground import Ground
@@ -30,12 +32,15 @@ class WayIn:
             ground.settings.carrier.request_timeout_s,
         )
         self.accounts_refresh = AccountsRefresh(self.accounts)
+        self.look = AccountLook(self.accounts.refresh)
         self.inbox = Inbox(ground.database, ground.bus)
+        self.late_events = LateEvents(self.inbox.append_all)
 
     async def close_inbox(self) -> None:
         """What it has taken is written; a Postgres that hangs does not keep the process from ending."""
         try:
             async with asyncio.timeout(INBOX_CLOSE_S):
+                await self.late_events.aclose()
                 await self.inbox.aclose()
         except TimeoutError:
             log.warning("platform.inbox_not_written")

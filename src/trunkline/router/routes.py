@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from trunkline.errors import BusUnavailable
 from trunkline.http_body import bounded_body
+from trunkline.in_time import in_time
 from trunkline.router import bodies, requests
 from trunkline.router.allocator import Allocated, Allocator, Ended, NoneFree, NotAllocated, Released, Waiting
 from trunkline.router.pods import Pods
@@ -23,6 +24,8 @@ from trunkline.telemetry import get_logger
 log = get_logger(__name__)
 
 SCOPE = "router"
+# An answer comes within 2 s, whatever hangs: a key that was good before may have waited 0.5 s for Postgres already.
+ALLOCATE_S = 1.4
 # A heartbeat with a thousand calls is 40 KB.
 BODY_MAX_BYTES = 256 * 1024
 
@@ -92,7 +95,12 @@ class _Face:
     async def allocate(self, request: Request) -> Response:
         body = requests.decode(await _body(request), AllocateBody)
         call_sid, merchant_id = requests.call_sid(body.call_sid), requests.merchant_id(body.merchant_id)
-        match await self._deps.allocator.allocate(call_sid, merchant_id, may_wait=body.wait):
+        asking = self._deps.allocator.allocate(call_sid, merchant_id, may_wait=body.wait)
+        try:
+            answer = await in_time(ALLOCATE_S, asking)
+        except TimeoutError as error:
+            raise BusUnavailable("no answer in time") from error
+        match answer:
             case Allocated() as allocated:
                 return _json(200, {"success": True, "allocation": bodies.allocation(allocated)})
             case NoneFree():

@@ -186,6 +186,28 @@ WEBHOOKS_REJECTED = _counter(
 WEBHOOKS_REPEATED = _counter(
     "webhooks_repeated_total", "Webhooks that had come before: sent again, or replayed.", "carrier"
 )
+ACCOUNT_LOOKS = _counter(
+    "account_looks_total",
+    "Webhooks whose account or proof was not known, by whether the accounts could be read again: looked, unavailable.",
+    "result",
+)
+ANSWERS = _counter(
+    "answers_total",
+    "Carriers that asked what to do with a call, by what they got: document, unproven (a document, though the account "
+    "could not be looked up), last_resort (the document built at start: something failed, or took too long), refused.",
+    "carrier",
+    "got",
+)
+ANSWER_FALLBACKS = _counter(
+    "answer_fallback_requests_total",
+    "Answers that were asked for at the fallback URL: the carrier got no document at the first one.",
+    "carrier",
+)
+ANSWER_EVENTS_DROPPED = _counter(
+    "answer_events_dropped_total",
+    "Answers that could not be written down: Postgres was away for longer than memory lasts, or the process ended.",
+    "carrier",
+)
 INBOUND_CALLS = _counter(
     "inbound_calls_total",
     "Calls that came in: TAKEN, or why not, such as CAPACITY_REJECTED.",

@@ -12,17 +12,19 @@ from trunkline.api.application import create_api
 from trunkline.api.deps import ApiDeps
 from trunkline.api.server import HttpServer, bind
 from trunkline.api.webhooks import PublicView, Stream, WebhookDeps, Webhooks
+from trunkline.api.webhooks.late_events import LateEvents
 from trunkline.api.webhooks.seen import Network
 from trunkline.bus import connection as bus_connection
 from trunkline.bus.keys import Keys
 from trunkline.clock import SystemClock
+from trunkline.dispatch.account_look import AccountLook
 from trunkline.dispatch.inbound import Inbound
 from trunkline.mailbox.inbox import Inbox
 from trunkline.store import database as store_database
 from trunkline.store.database import Database
 from trunkline.telemetry import metrics
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
-from trunkline.telephony.carrier import CallbackKind
+from trunkline.telephony.carrier import AnswerFallback, CallbackKind
 from trunkline.telephony.carriers import CarrierAccount
 from trunkline.telephony.directory import AccountName, CarrierDirectory
 
@@ -49,6 +51,9 @@ class Door:
         default_factory=lambda: Stream("wss://pods.example.com/ws/1", {"token": "t"})
     )
     streams: list[tuple[str, UUID, str]] = field(default_factory=list)
+    # Answers that are not written down yet.
+    late_events: LateEvents | None = None
+    directory: CarrierDirectory | None = None
 
     def callback(
         self, carrier: str, kind: CallbackKind, attempt: UUID | None, account: str = "default"
@@ -60,7 +65,13 @@ class Door:
         """The same path at the server itself."""
         return url.replace(self.public_url, self.url)
 
+    async def written(self) -> None:
+        """Answers are written down after they were given."""
+        if self.late_events is not None:
+            await self.late_events.written()
+
     async def events(self) -> list[str]:
+        await self.written()
         async with self.database.connection() as conn:
             rows = await conn.fetch("SELECT type FROM mailbox_events ORDER BY created_at")
         return [row["type"] for row in rows]
@@ -86,6 +97,9 @@ async def open_door(
     public_base_url: str | None = None,
     trusted: Sequence[Network] = (),
     accounts: Mapping[AccountName, CarrierAccount] | None = None,
+    look: AccountLook | None = None,
+    fallback: AnswerFallback | None = None,
+    fallback_base_url: str | None = None,
 ) -> AsyncIterator[Door]:
     database = await store_database.connect(database_url, pool_size=4)
     bus = bus_connection.connect(redis_url, Keys(prefix))
@@ -96,6 +110,8 @@ async def open_door(
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     async with aiohttp.ClientSession() as http:
         door = Door(url, database, http, public_base_url or url)
+        late_events = door.late_events = LateEvents(inbox.append_all)
+        door.directory = directory
         webhooks = Webhooks(
             WebhookDeps(
                 database,
@@ -103,9 +119,12 @@ async def open_door(
                 directory,
                 clock,
                 KEYS,
-                PublicView(public_base_url, trusted),
+                PublicView(public_base_url, trusted, fallback_base_url),
                 Inbound(database, bus, "test"),
                 door.find_stream,
+                late_events,
+                look,
+                fallback or AnswerFallback(),
             )
         )
         deps = ApiDeps(database, clock, _nothing, {}, metrics.render)
@@ -115,6 +134,7 @@ async def open_door(
             yield door
         finally:
             await server.stop()
+            await late_events.aclose()
             await inbox.aclose()
             await directory.aclose()
             await bus.close()

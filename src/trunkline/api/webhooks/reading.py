@@ -2,8 +2,14 @@
 
 The URL proves itself before a byte of the body is waited for; the carrier's own signature is checked before anything of
 the body is read. A refusal says nothing about which of the two was wrong.
+
+An account that this process does not know, or whose proof does not fit, is looked up once more before the webhook is
+refused (`dispatch.account_look`). If that is not possible either, a call that was answered still gets its document: its
+URL is proof enough for that, and for nothing else.
 """
 
+import asyncio
+from collections.abc import Sequence
 from functools import cache
 from uuid import UUID
 
@@ -12,14 +18,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trunkline.api.webhooks.seen import PublicView
+from trunkline.dispatch.account_look import AccountLook
 from trunkline.dispatch.inbound import inbound_attempt_id
 from trunkline.http_body import bounded_body
 from trunkline.telemetry import get_logger, metrics
-from trunkline.telephony.callbacks import CallbackKeys, verify_callback
+from trunkline.telephony.callbacks import CallbackKeys, is_fallback, verify_callback
 from trunkline.telephony.carrier import (
+    CallbackKind,
     CallbackTag,
     CallEvent,
-    Carrier,
+    Documents,
     Forged,
     Unreadable,
     WebhookRequest,
@@ -27,48 +35,86 @@ from trunkline.telephony.carrier import (
 )
 from trunkline.telephony.carriers import CARRIERS, CarrierConfigError
 from trunkline.telephony.directory import CarrierDirectory
+from trunkline.telephony.documents import documents_for
+from trunkline.telephony.unproven import read_answer
 from trunkline.value import Value
 
 log = get_logger(__name__)
 
 # A form of Twilio's is about 1 KB, a report of Vapi's with its transcript may be hundreds.
 BODY_MAX_BYTES = 1024 * 1024
+# Whose URLs carry the attempt: our signature in them was made for one call.
+_OF_ONE_CALL: frozenset[CallbackKind] = frozenset({"answer", "resume"})
 
 
 class Heard(Value, frozen=True):
-    """A verified event, and the attempt it is about: one of ours, or that of a call which came in."""
+    """An event, and the attempt it is about: one of ours, or that of a call which came in."""
 
-    carrier: Carrier
+    carrier: Documents
     tag: CallbackTag
     event: CallEvent
     # The URL as the carrier was given it, up to its path.
     base_url: str
+    # When the request came, on the clock of the loop: what an answer may take counts from here.
+    asked_at_s: float = 0.0
+    # False: only the URL proves it. A document may be given for it, and nothing may be written.
+    is_proven: bool = True
 
     @property
     def attempt_id(self) -> UUID:
         return self.event.attempt_id or inbound_attempt_id(self.carrier.name, self.event.call_id)
 
 
+class _Judged(Value, frozen=True):
+    """What came of a request, and at which of the URLs that it may have been sent to."""
+
+    carrier: Documents | None
+    result: WebhookResult
+    url: str
+    is_proven: bool = True
+
+    @property
+    def is_believed(self) -> bool:
+        return not isinstance(self.result, Forged)
+
+
 class Reader:
-    def __init__(self, carriers: CarrierDirectory, keys: CallbackKeys, view: PublicView):
+    def __init__(
+        self,
+        carriers: CarrierDirectory,
+        keys: CallbackKeys,
+        view: PublicView,
+        look: AccountLook | None = None,
+    ):
         self._carriers = carriers
         self._keys = keys
         self._view = view
+        self._look = look
 
     async def read(self, request: Request) -> Heard | Response:
+        asked_at_s = asyncio.get_running_loop().time()
         urls = self._view.urls(request.scope)
         tag = verify_callback(urls[0], self._keys)
         if isinstance(tag, Forged):
             return _refuse(_label(request.path_params["carrier"]), "forged", 403)
         _received(_label(tag.carrier)).inc()
-        try:
-            carrier = self._carriers.get(tag.carrier, tag.account)
-        except CarrierConfigError:
-            return _refuse(_label(tag.carrier), "no_account", 403)
+        if is_fallback(urls[0]):
+            metrics.ANSWER_FALLBACKS.labels(_label(tag.carrier)).inc()
         body = await bounded_body(request, BODY_MAX_BYTES)
         if body is None:
-            return _refuse(carrier.name, "too_large", 413)
-        return self._believe(carrier, tag, request, urls, body)
+            return _refuse(_label(tag.carrier), "too_large", 413)
+        sent = _as_sent(request, urls, body, tag)
+        judged = self._judge(tag, sent)
+        if not judged.is_believed and self._look is not None:
+            looked = await self._look.again()
+            judged = self._judge(tag, sent)
+            if judged.carrier is None and looked == "unavailable" and tag.kind in _OF_ONE_CALL:
+                judged = self._judge_by_url(tag, sent[0])
+        return _heard(judged, tag, asked_at_s)
+
+    def is_ours(self, request: Request) -> bool:
+        """Whether the URL proves itself."""
+        return isinstance(verify_callback(self._view.urls(request.scope)[0], self._keys), CallbackTag)
 
     def seen(self, request: Request) -> dict[str, object] | Response:
         """The URLs that this request may have been sent to, and who sent it on. Only for a URL that proves itself."""
@@ -83,26 +129,44 @@ class Reader:
             "is_trusted": self._view.trusts(request.scope),
         }
 
-    def _believe(
-        self, carrier: Carrier, tag: CallbackTag, request: Request, urls: list[str], body: bytes
-    ) -> Heard | Response:
-        # Through `request.headers` every name would be looked for in all of them.
-        headers = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]
-        }
-        result: WebhookResult = Forged("no URL")
-        for url in urls:
-            result = carrier.parse_webhook(WebhookRequest(request.method, url, headers, body, tag))
-            if not isinstance(result, Forged):
+    def _judge(self, tag: CallbackTag, sent: Sequence[WebhookRequest]) -> _Judged:
+        try:
+            carrier = self._carriers.get(tag.carrier, tag.account)
+        except CarrierConfigError:
+            return _Judged(None, Forged("no such account"), sent[0].url)
+        judged = _Judged(carrier, Forged("no URL"), sent[0].url)
+        for request in sent:
+            judged = _Judged(carrier, carrier.parse_webhook(request), request.url)
+            if judged.is_believed:
                 break
-        match result:
-            case Forged(status=status):
-                return _refuse(carrier.name, "forged", status)
-            case Unreadable(reason=reason):
-                log.warning("webhook.unreadable", carrier=carrier.name, reason=reason)
-                return _refuse(carrier.name, "unreadable", 202)
-            case CallEvent():
-                return Heard(carrier, tag, result, url.partition("/webhooks/")[0])
+        return judged
+
+    def _judge_by_url(self, tag: CallbackTag, request: WebhookRequest) -> _Judged:
+        result = read_answer(request, tag, self._keys)
+        if isinstance(result, CallEvent):
+            log.warning("webhook.account_unknown", carrier=tag.carrier, attempt_id=str(result.attempt_id))
+        return _Judged(documents_for(tag.carrier), result, request.url, is_proven=False)
+
+
+def _as_sent(request: Request, urls: Sequence[str], body: bytes, tag: CallbackTag) -> list[WebhookRequest]:
+    # Through `request.headers` every name would be looked for in all of them.
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.scope["headers"]}
+    return [WebhookRequest(request.method, url, headers, body, tag) for url in urls]
+
+
+def _heard(judged: _Judged, tag: CallbackTag, asked_at_s: float) -> Heard | Response:
+    carrier, result = judged.carrier, judged.result
+    if carrier is None:
+        return _refuse(_label(tag.carrier), "no_account", 403)
+    match result:
+        case Forged(status=status):
+            return _refuse(carrier.name, "forged", status)
+        case Unreadable(reason=reason):
+            log.warning("webhook.unreadable", carrier=carrier.name, reason=reason)
+            return _refuse(carrier.name, "unreadable", 202)
+        case CallEvent():
+            base_url = judged.url.partition("/webhooks/")[0]
+            return Heard(carrier, tag, result, base_url, asked_at_s, judged.is_proven)
 
 
 @cache

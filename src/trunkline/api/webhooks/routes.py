@@ -1,34 +1,44 @@
-"""The routes of webhooks: plain Starlette, because they are the hottest of the platform."""
+"""The routes of webhooks: plain Starlette, because they are the hottest of the platform.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+What is told is kept before it is acknowledged. What is asked is different: somebody is on the line. An answer is a
+document within `ANSWER_S`, whatever is away, hangs or breaks, and what it tells is written afterwards.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from trunkline.api.hot_routes import Endpoint, HotRoute
 from trunkline.api.webhooks.answers import Answers, FindStream
+from trunkline.api.webhooks.late_events import LateEvents
 from trunkline.api.webhooks.reading import Heard, Reader
 from trunkline.api.webhooks.seen import PublicView
 from trunkline.clock import Clock
 from trunkline.dispatch import reports
+from trunkline.dispatch.account_look import AccountLook
 from trunkline.dispatch.calls import KIND, URGENT
 from trunkline.dispatch.inbound import Inbound
-from trunkline.errors import StoreUnavailable
+from trunkline.in_time import in_time
 from trunkline.mailbox.inbox import Inbox
 from trunkline.store.database import Database
 from trunkline.store.mailboxes import NewEvent
 from trunkline.telemetry import get_logger, metrics
 from trunkline.telephony.callbacks import CallbackKeys
-from trunkline.telephony.carrier import CallbackKind, Document
+from trunkline.telephony.carrier import AnswerFallback, CallbackKind, Document
+from trunkline.telephony.carriers import CARRIERS
 from trunkline.telephony.directory import CarrierDirectory
+from trunkline.telephony.documents import last_resorts
 
 log = get_logger(__name__)
 
 # "Kept, nothing to say." Exotel wants a 200 and no other.
 _KEPT: Mapping[str, int] = {"exotel": 200}
+# Within this time a carrier has its document. The person hears nothing until then.
+ANSWER_S = 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +51,20 @@ class WebhookDeps:
     view: PublicView
     inbound: Inbound
     find_stream: FindStream
+    # Answers are written after they were given; a test may wait for them here.
+    late_events: LateEvents
+    look: AccountLook | None = None
+    fallback: AnswerFallback = field(default_factory=AnswerFallback)
 
 
 class Webhooks:
     def __init__(self, deps: WebhookDeps):
-        self._reader = Reader(deps.carriers, deps.keys, deps.view)
+        self._reader = Reader(deps.carriers, deps.keys, deps.view, deps.look)
         self._answers = Answers(deps.database, deps.inbound, deps.find_stream, deps.keys)
         self._inbox = deps.inbox
+        self._late_events = deps.late_events
         self._clock = deps.clock
+        self._last_resorts = last_resorts(deps.fallback)
 
     def hot_routes(self) -> list[HotRoute]:
         return [
@@ -67,7 +83,9 @@ class Webhooks:
         heard = await self._reader.read(request)
         if isinstance(heard, Response):
             return heard
-        await self._append(heard)
+        receipt = await self._inbox.append(self._event(heard))
+        if not receipt.created:
+            metrics.WEBHOOKS_REPEATED.labels(heard.carrier.name).inc()
         return Response(status_code=_KEPT.get(heard.carrier.name, 204))
 
     async def seen(self, request: Request) -> Response:
@@ -76,49 +94,84 @@ class Webhooks:
         return found if isinstance(found, Response) else _json(found)
 
     async def answer(self, request: Request) -> Response:
-        """Somebody picked up: what shall the carrier do with the call? That it cannot be written down is no reason to
-        leave them alone: their carrier tells of the call again at its end."""
-        heard = await self._reader.read(request)
-        if isinstance(heard, Response):
-            return heard
-        reply = await self._answers.to_answered(heard)
-        try:
-            await self._append(heard, no_agent=reply.no_agent)
-        except StoreUnavailable as error:
-            log.error("answer.not_kept", attempt_id=str(heard.attempt_id), error=str(error))
-        return _told(reply.document)
+        """Somebody picked up: what shall the carrier do with the call?"""
+        return await self._with_a_document(request, self._answered)
 
     async def arrival(self, request: Request) -> Response:
         """Somebody calls us: what shall the carrier do with the call?"""
+        return await self._with_a_document(request, self._arrived)
+
+    async def _answered(self, heard: Heard) -> Document:
+        reply = await self._answers.to_answered(heard)
+        if heard.is_proven:
+            self._late_events.put(heard.carrier.name, self._event(heard, no_agent=reply.no_agent))
+        return reply.document
+
+    async def _arrived(self, heard: Heard) -> Document:
+        return await self._answers.to_arrived(heard)
+
+    async def _with_a_document(
+        self, request: Request, answer: Callable[[Heard], Awaitable[Document]]
+    ) -> Response:
+        carrier = request.path_params["carrier"]
+        try:
+            return await in_time(ANSWER_S, self._asked(request, answer))
+        except ClientDisconnect:
+            raise
+        except Exception as error:
+            log.error(
+                "answer.last_resort",
+                carrier=carrier,
+                error=str(error) or type(error).__name__,
+                exc_info=error,
+            )
+        return self._last_resort(request)
+
+    async def _asked(self, request: Request, answer: Callable[[Heard], Awaitable[Document]]) -> Response:
         heard = await self._reader.read(request)
         if isinstance(heard, Response):
+            if heard.status_code < 400:  # truly from the carrier, which waits for a document
+                return self._last_resort(request)
+            _got(request.path_params["carrier"], "refused")
             return heard
-        return _told(await self._answers.to_arrived(heard))
+        document = await answer(heard)
+        _got(heard.carrier.name, "document" if heard.is_proven else "unproven")
+        return _told(document)
 
-    async def _append(self, heard: Heard, *, no_agent: bool = False) -> None:
+    def _last_resort(self, request: Request) -> Response:
+        """Built when the process started. Whoever does not even know our URL is not told it."""
+        carrier = request.path_params["carrier"]
+        document = self._last_resorts.get(carrier)
+        if document is None or not self._reader.is_ours(request):
+            return Response(status_code=403)
+        _got(carrier, "last_resort")
+        return _told(document)
+
+    def _event(self, heard: Heard, *, no_agent: bool = False) -> NewEvent:
         event = heard.event
-        receipt = await self._inbox.append(
-            NewEvent(
-                kind=KIND,
-                key=str(heard.attempt_id),
-                dedupe_key=event.dedupe_key,
-                type=event.kind,
-                payload={
-                    "kind": event.kind,
-                    "call_id": event.call_id,
-                    "at": (event.at or self._clock.now()).isoformat(),
-                    "reason": event.reason,
-                    "duration_s": event.duration_s,
-                    "answered_by": event.answered_by,
-                    **({"agent_joined": False} if no_agent else {}),
-                    "raw": dict(event.raw),
-                    **({"report": reports.as_payload(event.report)} if event.report else {}),
-                },
-                urgent=event.kind in URGENT,
-            )
+        return NewEvent(
+            kind=KIND,
+            key=str(heard.attempt_id),
+            # A call that was held and then found nobody is answered twice, and the second time says more.
+            dedupe_key=f"{event.dedupe_key}:no_agent" if no_agent else event.dedupe_key,
+            type=event.kind,
+            payload={
+                "kind": event.kind,
+                "call_id": event.call_id,
+                "at": (event.at or self._clock.now()).isoformat(),
+                "reason": event.reason,
+                "duration_s": event.duration_s,
+                "answered_by": event.answered_by,
+                **({"agent_joined": False} if no_agent else {}),
+                "raw": dict(event.raw),
+                **({"report": reports.as_payload(event.report)} if event.report else {}),
+            },
+            urgent=event.kind in URGENT,
         )
-        if not receipt.created:
-            metrics.WEBHOOKS_REPEATED.labels(heard.carrier.name).inc()
+
+
+def _got(carrier: str, what: str) -> None:
+    metrics.ANSWERS.labels(carrier if carrier in CARRIERS else "unknown", what).inc()
 
 
 def _json(content: object) -> Response:

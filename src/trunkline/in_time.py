@@ -1,0 +1,39 @@
+"""An answer by a moment, whatever hangs.
+
+`asyncio.timeout` cancels, and then waits until the cancelled work has noticed: a statement at a Postgres that is
+stopped may take minutes to. Here nobody waits for that.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+# Work that was left behind, until it has ended.
+_left: set["asyncio.Task[Any]"] = set()
+
+
+async def in_time(timeout_s: float, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, or TimeoutError after so long: it is cancelled then, and ends when it can."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task}, timeout=timeout_s)
+    finally:
+        if not task.done():
+            _leave(task)
+    if not task.done():
+        raise TimeoutError
+    return task.result()
+
+
+def _leave(task: "asyncio.Task[Any]") -> None:
+    _left.add(task)
+    task.add_done_callback(_ended)
+    task.cancel()
+
+
+def _ended(task: "asyncio.Task[Any]") -> None:
+    _left.discard(task)
+    if not task.cancelled():
+        task.exception()  # looked at: there is nobody left to tell

@@ -1,0 +1,225 @@
+"""Whoever asks what to do with a call gets a document: whatever breaks, hangs, is away or is not known yet."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from tests.integration.test_webhooks import ENDED, post, stream_url
+
+from trunkline.api.webhooks import routes
+from trunkline.dispatch.account_look import AccountLook
+from trunkline.dispatch.accounts import AccountDesk
+from trunkline.errors import StoreUnavailable
+from trunkline.store import accounts as store_accounts
+from trunkline.store.accounts import NewAccount
+from trunkline.telemetry import metrics
+from trunkline.telephony.callbacks import callback_url, fallback_of
+from trunkline.telephony.carrier import AnswerFallback
+from trunkline.telephony.carriers import CarrierAccount
+from trunkline.telephony.vault import Vault
+from trunkline.testing.proxy import TcpProxy
+from trunkline.testing.webhooks import KEYS, SECRET, Door, count, open_door
+
+ANSWERED = {"CallSid": "CA1", "CallStatus": "in-progress", "To": "+14155550123", "From": "+14155550100"}
+RINGING = {**ANSWERED, "CallStatus": "ringing", "Direction": "inbound"}
+FALLBACK = AnswerFallback(message="Nobody is here.")
+APOLOGY = b"<Say>Nobody is here.</Say><Hangup />"
+POD = "wss://pods.example.com/ws/1"
+NEW = {"account_sid": "AC2", "auth_token": "the-new-token"}
+
+
+@pytest.fixture
+async def door(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[Door]:
+    async with open_door(database_url, redis_url, key_prefix, fallback=FALLBACK) as door:
+        yield door
+
+
+def count_of(got: str) -> float:
+    return count(metrics.ANSWERS, carrier="twilio", got=got)
+
+
+# --- whatever breaks or hangs
+
+
+@pytest.mark.parametrize(("kind", "fields"), [("answer", ANSWERED), ("inbound", RINGING)])
+async def test_whatever_breaks_the_carrier_gets_the_document_that_was_built_at_start(
+    door: Door, monkeypatch: pytest.MonkeyPatch, kind: Any, fields: dict[str, str]
+) -> None:
+    async def explode(*_: object) -> None:
+        raise RuntimeError("a bug of ours")
+
+    monkeypatch.setattr("trunkline.api.webhooks.answers.Answers.to_answered", explode)
+    monkeypatch.setattr("trunkline.api.webhooks.answers.Answers.to_arrived", explode)
+    before = count_of("last_resort")
+    url = door.callback("twilio", kind, uuid4() if kind == "answer" else None)
+    status, body = await post(door, url, fields)
+    assert (status, APOLOGY in body) == (200, True)
+    assert count_of("last_resort") == before + 1
+
+
+@pytest.mark.parametrize(("kind", "fields"), [("answer", ANSWERED), ("inbound", RINGING)])
+async def test_whatever_hangs_the_carrier_gets_its_document(
+    door: Door, monkeypatch: pytest.MonkeyPatch, kind: Any, fields: dict[str, str]
+) -> None:
+    over = asyncio.Event()
+
+    async def hang(*_: object) -> None:
+        while not over.is_set():
+            with suppress(asyncio.CancelledError):
+                await over.wait()
+
+    monkeypatch.setattr("trunkline.api.webhooks.answers.Answers.to_answered", hang)
+    monkeypatch.setattr("trunkline.api.webhooks.answers.Answers.to_arrived", hang)
+    monkeypatch.setattr(routes, "ANSWER_S", 0.05)
+    url = door.callback("twilio", kind, uuid4() if kind == "answer" else None)
+    status, body = await post(door, url, fields)
+    over.set()
+    assert (status, APOLOGY in body) == (200, True)
+
+
+async def test_a_true_answer_that_is_not_understood_gets_a_document_too(door: Door) -> None:
+    url = door.callback("twilio", "answer", uuid4())
+    status, body = await post(door, url, {**ANSWERED, "CallStatus": "levitating"})
+    assert (status, APOLOGY in body) == (200, True)
+
+
+async def test_whoever_has_no_url_of_ours_is_told_nothing(door: Door) -> None:
+    url = door.callback("twilio", "answer", uuid4()).replace("sig=", "sig=x")
+    assert await post(door, url, ANSWERED) == (403, b"")
+    unknown = callback_url(door.url, "nobody", "answer", uuid4(), KEYS)
+    assert (await post(door, unknown, ANSWERED))[0] == 403
+
+
+# --- the event follows the document
+
+
+async def test_the_document_does_not_wait_for_its_event_which_is_written_when_postgres_is_back(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    async with TcpProxy.before(database_url) as way, open_door(way.url, redis_url, key_prefix) as door:
+        way.refuse()
+        way.cut()
+        status, body = await post(door, door.callback("twilio", "answer", uuid4()), ANSWERED)
+        assert (status, stream_url(body)) == (200, POD)
+        assert door.late_events is not None
+        assert len(door.late_events) == 1
+        await way.heal()
+        assert await door.events() == ["answered"]
+
+
+async def test_a_call_that_was_held_and_then_found_nobody_tells_so(door: Door) -> None:
+    url = door.callback("twilio", "answer", uuid4())
+    door.stream = "hold"
+    await post(door, url, ANSWERED)
+    door.stream = "busy"
+    await post(door, url, ANSWERED)
+    assert await door.events() == ["answered", "answered"]
+    async with door.database.connection() as conn:
+        told = await conn.fetch("SELECT payload ? 'agent_joined' AS told FROM mailbox_events ORDER BY seq")
+    assert [row["told"] for row in told] == [False, True]
+
+
+# --- accounts that this process does not know yet
+
+
+async def test_a_webhook_of_an_account_that_was_just_added_makes_the_process_look_again(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    desks: list[AccountDesk] = []
+    look = AccountLook(lambda: desks[0].refresh())
+    async with open_door(database_url, redis_url, key_prefix, look=look) as door:
+        assert door.directory is not None
+        vault = Vault.from_secrets([SECRET])
+        desks.append(AccountDesk(door.database, door.directory, vault, KEYS, door.url))
+        attempt = uuid4()
+        answer = door.callback("twilio", "answer", attempt, "second")
+        status = door.callback("twilio", "status", attempt, "second")
+        token = NEW["auth_token"]
+        assert (await post(door, answer, ANSWERED, token=token))[0] == 403, "there is no such account"
+        await store(door, vault, "second", NEW)
+        code, body = await post(door, answer, ANSWERED, token=token)
+        assert (code, stream_url(body)) == (200, POD)
+        assert (await post(door, status, ENDED, token=token))[0] == 204
+
+
+async def test_a_token_that_was_just_replaced_makes_the_process_look_again(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    doors: list[Door] = []
+
+    async def refresh() -> None:
+        directory = doors[0].directory
+        assert directory is not None
+        directory.replace_stored({("twilio", "second"): CarrierAccount(NEW, KEYS, name="second")})
+
+    old = CarrierAccount({**NEW, "auth_token": "the-old-token"}, KEYS, name="second")
+    accounts = {("twilio", "second"): old}
+    async with open_door(
+        database_url, redis_url, key_prefix, accounts=accounts, look=AccountLook(refresh)
+    ) as door:
+        doors.append(door)
+        url = door.callback("twilio", "status", uuid4(), "second")
+        assert (await post(door, url, ENDED, token=NEW["auth_token"]))[0] == 204
+        assert (await post(door, url, ENDED, token="another"))[0] == 403
+
+
+async def away() -> None:
+    raise StoreUnavailable("Postgres is away")
+
+
+@pytest.mark.parametrize("kind", ["answer", "status", "inbound"])
+async def test_with_postgres_away_our_own_url_is_proof_enough_for_a_document_and_for_nothing_else(
+    database_url: str, redis_url: str, key_prefix: str, kind: Any
+) -> None:
+    async with open_door(database_url, redis_url, key_prefix, look=AccountLook(away)) as door:
+        attempt = None if kind == "inbound" else uuid4()
+        fields = {"answer": ANSWERED, "status": ENDED, "inbound": RINGING}[kind]
+        code, body = await post(door, door.callback("twilio", kind, attempt, "unknown"), fields)
+        assert await door.events() == []
+        assert code == (200 if kind == "answer" else 403)
+        if kind == "answer":
+            assert stream_url(body) == POD
+            assert [(call, of) for call, of, _ in door.streams] == [("CA1", attempt)]
+
+
+async def test_a_wrong_signature_of_a_known_account_gets_no_document_even_then(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    async with open_door(database_url, redis_url, key_prefix, look=AccountLook(away)) as door:
+        url = door.callback("twilio", "answer", uuid4())
+        assert (await post(door, url, ANSWERED, token="another"))[0] == 403
+        assert door.streams == []
+
+
+# --- the fallback URL
+
+
+async def test_the_fallback_url_at_another_base_is_verified_and_counted(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    other = "https://other.example.com"
+    async with open_door(
+        database_url,
+        redis_url,
+        key_prefix,
+        public_base_url="https://calls.example.com",
+        fallback_base_url=other,
+    ) as door:
+        attempt = uuid4()
+        url = fallback_of(door.callback("twilio", "answer", attempt), other)
+        before = count(metrics.ANSWER_FALLBACKS, carrier="twilio")
+        here = url.replace(other, door.url)
+        code, body = await post(door, here, ANSWERED, signed_url=url)
+        assert (code, stream_url(body)) == (200, POD)
+        assert count(metrics.ANSWER_FALLBACKS, carrier="twilio") == before + 1
+        assert [of for _, of, _ in door.streams] == [attempt]
+
+
+async def store(door: Door, vault: Vault, name: str, credentials: dict[str, str]) -> None:
+    sealed = vault.seal("twilio", name, credentials)
+    new = NewAccount(uuid4(), "twilio", name, sealed, None, None, "active")
+    async with door.database.transaction() as tx:
+        assert await store_accounts.insert(tx, new)

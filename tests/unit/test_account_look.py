@@ -1,0 +1,73 @@
+"""Looking at the accounts again: shared by all who wait, bounded in number and in time."""
+
+import asyncio
+
+from trunkline.dispatch.account_look import AccountLook
+from trunkline.errors import StoreUnavailable
+
+
+class Accounts:
+    """`read` counts; a reading ends when `go` is set."""
+
+    def __init__(self) -> None:
+        self.read = 0
+        self.began = asyncio.Event()
+        self.go = asyncio.Event()
+        self.go.set()
+
+    async def refresh(self) -> None:
+        self.read += 1
+        self.began.set()
+        await self.go.wait()
+
+
+async def test_all_who_wait_share_one_reading() -> None:
+    accounts = Accounts()
+    look = AccountLook(accounts.refresh)
+    assert await asyncio.gather(*(look.again() for _ in range(50))) == ["looked"] * 50
+    assert accounts.read == 1
+
+
+async def test_who_comes_while_accounts_are_read_waits_for_the_next_reading() -> None:
+    """The one under way may have begun before the account was there."""
+    accounts = Accounts()
+    accounts.go.clear()
+    look = AccountLook(accounts.refresh, interval_s=0.0, wait_max_s=60.0)
+    first = asyncio.create_task(look.again())
+    await accounts.began.wait()
+    others = [asyncio.create_task(look.again()) for _ in range(10)]
+    await asyncio.sleep(0)
+    accounts.go.set()
+    assert await asyncio.gather(first, *others) == ["looked"] * 11
+    assert accounts.read == 2
+
+
+async def test_a_reading_that_hangs_is_waited_for_no_longer_than_an_answer_can_wait() -> None:
+    accounts = Accounts()
+    accounts.go.clear()
+    look = AccountLook(accounts.refresh, wait_max_s=0.01)
+    assert await look.again() == "unavailable"
+    assert await look.again() == "unavailable"
+    assert accounts.read == 1, "a second one is not begun beside it"
+    accounts.go.set()
+
+
+async def test_a_reading_that_fails_is_told_and_the_next_is_tried() -> None:
+    fails = True
+
+    async def refresh() -> None:
+        if fails:
+            raise StoreUnavailable("away")
+
+    look = AccountLook(refresh, interval_s=0.0)
+    assert await look.again() == "unavailable"
+    fails = False
+    assert await look.again() == "looked"
+
+
+async def test_readings_keep_their_distance() -> None:
+    accounts = Accounts()
+    look = AccountLook(accounts.refresh, interval_s=3600.0, wait_max_s=0.01)
+    assert await look.again() == "looked"
+    assert await look.again() == "unavailable"
+    assert accounts.read == 1
