@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from trunkline.agent.agent import CONNECT_TIMEOUT_S, SHUTDOWN_MARGIN_S
 from trunkline.router.kubernetes.api import ClusterApi
 from trunkline.settings import load_settings
 from trunkline.testing import kube
@@ -80,13 +81,15 @@ def test_the_config_map_holds_settings_that_the_platform_understands() -> None:
 
 def test_pods_are_given_longer_than_a_call_to_leave() -> None:
     agent = find("StatefulSet", "voice-agent")["spec"]["template"]["spec"]
-    environment = {entry["name"]: entry.get("value") for entry in agent["containers"][0]["env"]}
-    call_limit_s = load_settings({}).carrier.time_limit_s
-    assert (
-        agent["terminationGracePeriodSeconds"]
-        > int(environment["VOICE_AGENT_SHUTDOWN_TIMEOUT"])
-        > call_limit_s
-    )
+    names = {entry["name"] for entry in agent["containers"][0]["env"]}
+    assert "VOICE_AGENT_SHUTDOWN_TIMEOUT" not in names, "the router says how long the longest call is"
+    data = find("ConfigMap", "smart-router-config")["data"]
+    call_limit_s = load_settings({**data, "TRUNKLINE_DATA_DIR": "/tmp"}).carrier.time_limit_s
+    # A minute more than the longest call, and the two short waits around it.
+    leaving_s = call_limit_s + SHUTDOWN_MARGIN_S + 2 * CONNECT_TIMEOUT_S
+    nginx = find("Deployment", "nginx-router")["spec"]["template"]["spec"]
+    assert agent["terminationGracePeriodSeconds"] > leaving_s
+    assert nginx["terminationGracePeriodSeconds"] >= agent["terminationGracePeriodSeconds"]
 
 
 def test_everything_has_probes_and_a_disruption_budget() -> None:

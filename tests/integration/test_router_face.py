@@ -176,3 +176,9 @@ async def test_without_postgres_calls_still_get_pods(face: Face) -> None:
     assert (await face.post("/release", call_sid="call-1"))[0] == 200
     async with face.session.get(f"{face.platform.base_url}/ready") as response:
         assert response.status == 200
+
+
+@pytest.mark.parametrize("face", [{"CALL_TIME_LIMIT": "20m"}], indirect=True)
+async def test_a_heartbeat_is_told_how_long_the_longest_call_is(face: Face) -> None:
+    _, answer = await face.post("/pods/voice-agent-0/heartbeat", ip="10.0.0.1", port=80)
+    assert answer["call_time_limit_s"] == 1200

@@ -39,7 +39,7 @@ def test_an_empty_environment_gives_the_documented_defaults() -> None:
     assert (settings.router_timeout_s, settings.heartbeat_interval_s, settings.shutdown_timeout_s) == (
         3,
         5,
-        300,
+        None,
     )
 
 

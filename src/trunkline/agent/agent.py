@@ -41,6 +41,11 @@ HAND_OVER_HOOK_S = 5.0
 RELEASE_PAUSE_S = 0.2
 # A call that was given this pod just before it began to leave connects within this.
 CONNECT_TIMEOUT_S = 10.0
+# The longest call, until the router says it: the platform's own default.
+CALL_TIME_LIMIT_S = 3600.0
+# What a leaving pod waits longer than the longest call, and never less than the least.
+SHUTDOWN_MARGIN_S = 60.0
+SHUTDOWN_LEAST_S = 300.0
 PING_INTERVAL_S = 30.0
 # A carrier that does not answer a close is not waited for: the pod is wanted by others.
 CLOSE_TIMEOUT_S = 3.0
@@ -79,6 +84,7 @@ class Agent:
         self._strangers = 0
         self._changed = asyncio.Event()
         self._draining = False
+        self._call_time_limit_s = CALL_TIME_LIMIT_S
         settings = self.settings
         self._router = RouterApi(settings.router_url, settings.api_key, settings.router_timeout_s)
         self._heartbeats = Heartbeats(
@@ -98,6 +104,15 @@ class Agent:
     @property
     def live_calls(self) -> list[str]:
         return self._guard.live
+
+    @property
+    def shutdown_timeout_s(self) -> float:
+        """How long live calls may go on once the pod leaves. Unless it is set, no call that the platform allows is
+        cut."""
+        configured_s = self.settings.shutdown_timeout_s
+        if configured_s is not None:
+            return configured_s
+        return max(SHUTDOWN_LEAST_S, self._call_time_limit_s + SHUTDOWN_MARGIN_S)
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT, then drain. A second signal ends the process at once."""
@@ -151,7 +166,7 @@ class Agent:
         heard = await self._heartbeats.beat()
         self._guard.leave(heard.calls if heard else ())
         await self._until(lambda: not self._guard.expected, CONNECT_TIMEOUT_S)
-        limit_s = self.settings.shutdown_timeout_s
+        limit_s = self.shutdown_timeout_s
         margin_s = min(HAND_OVER_MARGIN_S, limit_s / 3)
         if await self._until(lambda: not self._running, limit_s - margin_s):
             return
@@ -354,6 +369,7 @@ class Agent:
         if heard.max_concurrent:
             most = self._max_concurrent
             self._guard.limit(heard.max_concurrent if most is None else min(most, heard.max_concurrent))
+        self._call_time_limit_s = heard.call_time_limit_s or self._call_time_limit_s
         self.registered.set()
 
     async def _until(self, condition: Callable[[], bool], timeout_s: float) -> bool:

@@ -1,8 +1,11 @@
 """An agent that repeats what it hears and hangs up at the key `#`. `python -m trunkline.agent.echo` runs one.
 
 SMART_ROUTER_BASE_URL=http://127.0.0.1:8080 SMART_ROUTER_API_KEY=tl_… python -m trunkline.agent.echo
+
+It is told everything by its environment: POD_NAME, POD_IP, VOICE_AGENT_BASE_URL and the others of docs/agent.md.
 """
 
+import argparse
 import asyncio
 import logging
 
@@ -40,5 +43,8 @@ async def handle(call: Call) -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(
+        "python -m trunkline.agent.echo", None, __doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     logging.basicConfig(level=logging.INFO)
     asyncio.run(Agent(handle).run())

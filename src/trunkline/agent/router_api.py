@@ -19,7 +19,7 @@ class PodSuperseded(RouterUnavailable):
 @dataclass(frozen=True, slots=True)
 class Heard:
     """The router's answer to a heartbeat. `calls` have this pod, connected or not. `again_in_s`: when it wants to hear
-    from us again, 0 for as usual; a `max_concurrent` of 0 is one that the router did not name."""
+    from us again, 0 for as usual. What is 0 of `max_concurrent` and `call_time_limit_s` the router did not name."""
 
     tier: str
     draining: bool
@@ -27,6 +27,7 @@ class Heard:
     max_concurrent: int
     again_in_s: float
     secrets: Sequence[bytes] = field(repr=False)
+    call_time_limit_s: float = 0.0
 
 
 class RouterApi:
@@ -51,6 +52,7 @@ class RouterApi:
                 int(answer.get("max_concurrent", 0)),
                 float(answer.get("again_in_s", 0.0)),
                 secrets,
+                float(answer.get("call_time_limit_s", 0.0)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise RouterUnavailable("heartbeat answered with something unreadable") from error

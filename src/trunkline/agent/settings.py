@@ -29,7 +29,8 @@ class AgentSettings:
     platform_url: str = ""
     # The router counts a pod as silent after three of its own intervals, and never before 15 s.
     heartbeat_interval_s: float = 5.0
-    shutdown_timeout_s: float = 300.0
+    # How long live calls may go on once the pod leaves; None: as long as the platform's longest call, and a minute.
+    shutdown_timeout_s: float | None = None
     # Take streams that come by the fallback URL, without a token: for agents that stand outside the pools.
     accepts_fallback: bool = False
 
@@ -45,7 +46,7 @@ class AgentSettings:
             base_url=reader.text("VOICE_AGENT_BASE_URL", ""),
             platform_url=reader.text("TRUNKLINE_API_URL", ""),
             heartbeat_interval_s=reader.duration_s("VOICE_AGENT_HEARTBEAT_INTERVAL", 5.0),
-            shutdown_timeout_s=reader.duration_s("VOICE_AGENT_SHUTDOWN_TIMEOUT", 300.0),
+            shutdown_timeout_s=reader.duration_s("VOICE_AGENT_SHUTDOWN_TIMEOUT", 0.0) or None,
             accepts_fallback=reader.text("VOICE_AGENT_ACCEPT_FALLBACK", "false").lower() == "true",
         )
         if not settings.router_url.startswith(("http://", "https://")):

@@ -28,10 +28,15 @@ _SUMMARIES = {
 
 
 def hot_routes(
-    allocator: Allocator, pods: Pods, *, is_leader: Callable[[], bool] = lambda: False, is_open: bool = False
+    allocator: Allocator,
+    pods: Pods,
+    *,
+    is_leader: Callable[[], bool] = lambda: False,
+    is_open: bool = False,
+    call_time_limit_s: float = 3600.0,
 ) -> list[HotRoute]:
     """`is_open`: whoever reaches these endpoints may use them, as behind a wall of one's own."""
-    deps = RouterDeps(allocator, pods, _anybody if is_open else _tenant, is_leader)
+    deps = RouterDeps(allocator, pods, _anybody if is_open else _tenant, is_leader, call_time_limit_s)
     return [_hot(route, is_open) for route in router_routes.routes(deps)]
 
 

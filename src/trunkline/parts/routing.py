@@ -32,6 +32,7 @@ class Routing:
         config = router_config(settings)
         stream_keys = StreamKeys.from_secrets(ground.secrets)
         self.is_open = settings.router.is_open
+        self._call_time_limit_s = settings.carrier.time_limit_s
         self.keys = RouterKeys(settings.router_key_prefix)
         self.call_keys = CallKeys.from_secrets(ground.secrets)
         self.journal = JournalWriter(database)
@@ -56,6 +57,7 @@ class Routing:
             self.pods,
             is_leader=lambda: self.management.manager.is_leader,
             is_open=self.is_open,
+            call_time_limit_s=self._call_time_limit_s,
         )
 
     async def find_stream(self, call_id: str, attempt_id: UUID, merchant_id: str) -> Stream | str:

@@ -39,7 +39,7 @@ def drained(pod: str, drained: Drained, message: str) -> dict[str, Any]:
     }
 
 
-def heard(beat: Heartbeat, heard: Heard) -> dict[str, Any]:
+def heard(beat: Heartbeat, heard: Heard, call_time_limit_s: float) -> dict[str, Any]:
     return {
         "success": True,
         "pod_name": beat.pod,
@@ -49,6 +49,8 @@ def heard(beat: Heartbeat, heard: Heard) -> dict[str, Any]:
         "calls": heard.calls,
         "max_concurrent": heard.max_concurrent,
         "again_in_s": heard.again_in_s,
+        # So that a pod that leaves waits for the longest call there may be.
+        "call_time_limit_s": call_time_limit_s,
         "stream_secrets": [secret.hex() for secret in heard.secrets],
     }
 

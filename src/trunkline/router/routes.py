@@ -47,6 +47,8 @@ class RouterDeps:
     pods: Pods
     authorize: Authorize
     is_leader: Callable[[], bool] = lambda: False
+    # The platform's longest call, told to pods.
+    call_time_limit_s: float = 3600.0
 
 
 def routes(deps: RouterDeps) -> list[Route]:
@@ -143,7 +145,8 @@ class _Face:
     async def heartbeat(self, request: Request) -> Response:
         body = requests.decode(await _body(request), HeartbeatBody)
         beat = requests.heartbeat(request.path_params["name"], body)
-        return _json(200, bodies.heard(beat, await self._deps.pods.heartbeat(beat)))
+        heard = await self._deps.pods.heartbeat(beat)
+        return _json(200, bodies.heard(beat, heard, self._deps.call_time_limit_s))
 
     async def status(self, request: Request) -> Response:
         return _json(200, bodies.status(await self._deps.pods.counts(), self._deps.is_leader()))
