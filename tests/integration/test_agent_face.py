@@ -41,11 +41,34 @@ class Desk:
     def token(self) -> str:
         return f"{self.attempt}.{KEYS.sign(self.attempt, self.call_sid)}"
 
+    def token_of(self, turn: int) -> str:
+        key = KEYS.sign(self.attempt, self.call_sid, turn)
+        return f"{self.attempt}.{turn}.{key}" if turn else f"{self.attempt}.{key}"
+
     async def get(self, token: str | None = None) -> Answer:
         return await self.client.with_key(token or self.token).get(self.path)
 
     async def post(self, body: object, token: str | None = None) -> Answer:
         return await self.client.with_key(token or self.token).post(f"{self.path}/outcome", body)
+
+    async def save(self, state: object, turn: int = 0) -> Answer:
+        client = self.client.with_key(self.token_of(turn))
+        return await client.request("PUT", f"{self.path}/state", json=state)
+
+    async def give(self, turn: int) -> None:
+        """The call has an agent, for the so-manieth time."""
+        await self.dialing.run(
+            "INSERT INTO allocations (id, has_attempt, call, turn) VALUES ($1, true, $2, $3)"
+            " ON CONFLICT (id) DO UPDATE SET turn = excluded.turn",
+            self.attempt,
+            self.call_sid,
+            turn,
+        )
+
+    async def joined_at(self) -> datetime | None:
+        row = await self.dialing.row("SELECT joined_at FROM allocations WHERE id = $1", self.attempt)
+        joined: datetime | None = row["joined_at"]
+        return joined
 
     async def report(self) -> dict[str, Any]:
         return await self.dialing.row("SELECT * FROM call_reports WHERE attempt_id = $1", self.attempt)
@@ -168,3 +191,89 @@ async def test_a_report_on_a_call_that_is_gone_is_not_found(desk: Desk) -> None:
     token = f"{gone}.{KEYS.sign(gone, desk.call_sid)}"
     assert (await desk.post({}, token)).status == 404
     assert (await desk.get(token)).status == 404
+
+
+async def test_what_an_agent_stores_the_next_one_is_told(desk: Desk) -> None:
+    await desk.give(turn=0)
+    told = (await desk.get()).json()
+    assert (told["resumed"], told["turn"], told["state"]) == (False, 0, None)
+
+    assert (await desk.save({"step": 1})).status == 200
+    assert (await desk.save({"step": 2, "name": "Zoë"})).status == 200
+    await desk.give(turn=1)
+
+    told = (await desk.get(desk.token_of(1))).json()
+    assert (told["resumed"], told["turn"], told["state"]) == (True, 1, {"step": 2, "name": "Zoë"})
+
+
+async def test_an_agent_that_lost_its_call_stores_nothing_any_more(desk: Desk) -> None:
+    await desk.give(turn=0)
+    await desk.save({"step": 1})
+    await desk.give(turn=1)
+
+    refused = await desk.save({"step": 9}, turn=0)
+
+    assert (refused.status, refused.json()["code"]) == (409, "call_resumed")
+    assert (await desk.get(desk.token_of(1))).json()["state"] == {"step": 1}
+    assert (await desk.save({"step": 2}, turn=1)).status == 200
+    assert (await desk.save({"step": 9}, turn=0)).status == 409
+
+
+async def test_without_its_allocation_an_earlier_state_undoes_no_later_one(desk: Desk) -> None:
+    assert (await desk.save({"step": 2}, turn=1)).status == 200
+    assert (await desk.save({"step": 1}, turn=0)).status == 409
+    assert (await desk.get()).json()["state"] == {"step": 2}
+
+
+@pytest.mark.parametrize("state", [[], "text", {"a": "\x00"}, {"a": "x" * DATA_BYTES_MAX}])
+async def test_a_state_that_cannot_be_kept_is_refused(desk: Desk, state: object) -> None:
+    assert (await desk.save(state)).status == 422
+    assert (await desk.get()).json()["state"] is None
+
+
+async def test_a_turn_that_was_not_given_opens_nothing(desk: Desk) -> None:
+    key = KEYS.sign(desk.attempt, desk.call_sid, 1)
+    for token in (f"{desk.attempt}.2.{key}", f"{desk.attempt}.{key}", f"{desk.attempt}.01.{key}"):
+        assert (await desk.get(token)).status == 401
+    assert (await desk.get(f"{desk.attempt}.1.{key}")).status == 200
+
+
+async def test_a_state_goes_with_its_call(desk: Desk) -> None:
+    await desk.save({"step": 1})
+    await desk.dialing.run("DELETE FROM attempts WHERE id = $1", desk.attempt)
+    assert (await desk.dialing.row("SELECT count(*) AS n FROM call_states"))["n"] == 0
+    assert (await desk.save({"step": 2})).status == 404
+
+
+async def test_an_agent_that_asks_has_taken_its_call(desk: Desk) -> None:
+    await desk.give(turn=0)
+    assert await desk.joined_at() is None
+    await desk.get()
+    joined_at = await desk.joined_at()
+    assert joined_at is not None
+    await desk.post({"disposition": "sold"})
+    assert await desk.joined_at() == joined_at, "the first time counts"
+
+
+async def test_an_agent_that_reports_has_taken_its_call(desk: Desk) -> None:
+    await desk.give(turn=0)
+    await desk.post({"disposition": "sold"})
+    assert await desk.joined_at() is not None
+
+
+async def test_the_last_agents_report_counts(desk: Desk) -> None:
+    await desk.give(turn=0)
+    assert (await desk.post({"disposition": "hung up"})).status == 201
+    await desk.give(turn=1)
+
+    assert (await desk.post({"disposition": "sold"}, desk.token_of(1))).status == 201
+    assert (await desk.post({"disposition": "sold"}, desk.token_of(1))).status == 200
+
+    late = await desk.post({"disposition": "hung up", "opt_out": True})
+    assert (late.status, late.json()["code"]) == (409, "call_resumed")
+    kept = await desk.report()
+    assert (kept["disposition"], kept["turn"]) == ("sold", 1)
+    listed = await desk.dialing.row("SELECT phone FROM do_not_call")
+    assert listed["phone"] == "+12125550199", "who wants no more calls gets none, whoever was told"
+    events = await desk.dialing.row("SELECT count(*) AS n FROM mailbox_events WHERE type = 'reported'")
+    assert events["n"] == 2

@@ -30,12 +30,13 @@ class Platform:
     url: str = ""
     statuses: list[int] = field(default_factory=lambda: [200])
     asked: list[tuple[str, str, Any]] = field(default_factory=list)
+    context: dict[str, Any] = field(default_factory=lambda: dict(CONTEXT))
 
     async def answer(self, request: web.Request) -> web.Response:
-        body = await request.json() if request.method == "POST" else None
+        body = await request.json() if request.method in ("POST", "PUT") else None
         self.asked.append((request.path, request.headers["Authorization"], body))
         status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
-        return web.json_response(CONTEXT if status == 200 else {"error": "because"}, status=status)
+        return web.json_response(self.context if status == 200 else {"error": "because"}, status=status)
 
 
 @pytest.fixture
@@ -62,6 +63,24 @@ async def test_the_call_is_asked_about_with_its_own_token(platform: Platform) ->
         ("/api/v1/calls/CA/1", "Bearer a1.k", None)
     ]
     assert "+14155550123" not in repr(about)
+
+
+async def test_a_resumed_call_asks_with_its_turn_and_learns_what_was_stored(platform: Platform) -> None:
+    platform.context = CONTEXT | {"resumed": True, "state": {"step": 2}}
+    resumed = Contract(platform.url, "CA1", {"attempt": "a1", "key": "k", "resumed": "1"})
+    about = await resumed.context()
+    assert (about.resumed, about.state) == (True, {"step": 2})
+    assert platform.asked[0][1] == "Bearer a1.1.k"
+    assert "step" not in repr(about)
+
+
+async def test_a_state_is_stored_and_one_that_comes_too_late_is_told(platform: Platform) -> None:
+    await line(platform).save_state({"step": 1})
+    assert platform.asked[0][0].endswith("/state")
+    assert platform.asked[0][2] == {"step": 1}
+    platform.statuses = [409]
+    with pytest.raises(ReportRefused, match="409"):
+        await line(platform).save_state({"step": 2})
 
 
 async def test_a_report_is_sent_again_until_it_is_kept(platform: Platform) -> None:

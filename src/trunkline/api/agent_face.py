@@ -1,7 +1,8 @@
 """The agent's contract: what an agent may know of the call it has, and what it reports of it.
 
-Both ask for the call's own token instead of an API key. An agent gets it with the stream of the call, so it can ask
-about the calls that it was given and about no others.
+All ask for the call's own token instead of an API key. An agent gets it with the stream of the call, so it can ask
+about the calls that it was given and about no others. An agent that was lost, and whose call another one has by now,
+changes nothing any more: its token names its turn.
 """
 
 from typing import Annotated, Any
@@ -19,7 +20,7 @@ from trunkline.api.hot_routes import HotRoute
 from trunkline.api.models import Body
 from trunkline.api.store import Store
 from trunkline.dispatch import reports
-from trunkline.dispatch.call_tokens import CallKeys
+from trunkline.dispatch.call_tokens import CallKeys, CallProof
 from trunkline.http_body import bounded_body
 from trunkline.jobs.platform.enrichment import CallSource, EnrichmentDesk, Wanted
 from trunkline.leads import payloads
@@ -32,6 +33,7 @@ from trunkline.telemetry import metrics
 
 CALL_PATH = f"{API_ROOT}/calls/{{call_sid}}"
 DATA_BYTES_MAX = 64 * 1024
+STATE_BYTES_MAX = 64 * 1024
 # A report with its data; transcripts are referred to, not sent.
 BODY_BYTES_MAX = 128 * 1024
 
@@ -74,24 +76,42 @@ class AgentFace:
     def hot_routes(self) -> list[HotRoute]:
         return [
             HotRoute("GET", CALL_PATH, self.context, None, _CONTEXT_DOC),
+            HotRoute("PUT", f"{CALL_PATH}/state", self.save_state, None, _STATE_DOC),
             HotRoute("POST", f"{CALL_PATH}/outcome", self.outcome, None, _OUTCOME_DOC),
         ]
 
     async def context(self, request: Request) -> Response:
-        attempt_id = self._attempt(request)
+        proof = self._proof(request)
         async with self._store.reading() as conn:
-            call = await call_reports.context(conn, attempt_id)
-            report = await call_reports.get(conn, attempt_id)
+            call = await call_reports.context(conn, proof.attempt_id)
+            report = await call_reports.get(conn, proof.attempt_id)
+            await call_reports.join(conn, proof.attempt_id)
         if call is None:
             raise not_found("call")
-        return _json(200, _told(call, request.path_params["call_sid"], report is not None))
+        return _json(200, _told(call, request.path_params["call_sid"], report is not None, proof.turn))
+
+    async def save_state(self, request: Request) -> Response:
+        proof = self._proof(request)
+        state = _state(await _bounded_body(request))
+        async with self._store.reading() as conn:
+            is_kept = await call_reports.save_state(conn, proof.attempt_id, proof.turn, state)
+            is_known = is_kept or await call_reports.context(conn, proof.attempt_id) is not None
+        if not is_known:
+            raise not_found("call")
+        if not is_kept:
+            raise _superseded()
+        return _json(200, {"success": True, "attempt_id": str(proof.attempt_id)})
 
     async def outcome(self, request: Request) -> Response:
-        attempt_id = self._attempt(request)
+        proof = self._proof(request)
+        attempt_id = proof.attempt_id
         report = _report(await _bounded_body(request))
         async with self._store.writing() as tx:
-            taken = await reports.take(tx, attempt_id, report)
+            taken = await reports.take(tx, attempt_id, report, proof.turn)
             asked = await self._enrich(tx, attempt_id, report) if taken == "new" else []
+        if taken == "new":
+            async with self._store.reading() as conn:
+                await call_reports.join(conn, attempt_id)
         if self._enrichment is not None:
             self._enrichment.poke(asked)
         metrics.CALL_REPORTS.labels(taken).inc()
@@ -100,6 +120,8 @@ class AgentFace:
                 raise not_found("call")
             case "contradicted":
                 raise conflict("reported_before", "This call was reported on before, with other content.")
+            case "superseded":
+                raise _superseded()
             case "new":
                 return _json(201, {"success": True, "attempt_id": str(attempt_id)})
             case "known":
@@ -113,20 +135,24 @@ class AgentFace:
         source = CallSource(report.recording_ref, report.transcript_ref, dict(report.data))
         return await self._enrichment.ask(tx, [Wanted(str(attempt_id), source, call.tenant, attempt_id)])
 
-    def _attempt(self, request: Request) -> UUID:
+    def _proof(self, request: Request) -> CallProof:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        attempt_id = self._keys.verify(token.strip(), request.path_params["call_sid"])
-        if scheme.lower() != "bearer" or attempt_id is None:
+        proof = self._keys.verify(token.strip(), request.path_params["call_sid"])
+        if scheme.lower() != "bearer" or proof is None:
             raise ApiError(
                 401,
                 "unauthorized",
                 f"Send the call's own token. {_PROOF}",
                 headers={"WWW-Authenticate": 'Bearer realm="trunkline"'},
             )
-        return attempt_id
+        return proof
 
 
-def _told(call: CallContext, call_sid: str, is_reported: bool) -> dict[str, Any]:
+def _superseded() -> ApiError:
+    return conflict("call_resumed", "Another agent has this call by now: nothing more is taken of this one.")
+
+
+def _told(call: CallContext, call_sid: str, is_reported: bool, turn: int) -> dict[str, Any]:
     return {
         "call_sid": call_sid,
         "attempt_id": str(call.attempt_id),
@@ -141,6 +167,9 @@ def _told(call: CallContext, call_sid: str, is_reported: bool) -> dict[str, Any]
         "template": (call.payload or {}).get("template"),
         "lead": _lead(call),
         "reported": is_reported,
+        "resumed": turn > 0,
+        "turn": turn,
+        "state": call.state,
     }
 
 
@@ -174,6 +203,17 @@ def _report(body: bytes) -> CallReport:
     )
 
 
+def _state(body: bytes) -> dict[str, Any]:
+    try:
+        state = msgspec.json.decode(body, type=dict[str, Any])
+    except msgspec.DecodeError:
+        raise invalid(FieldProblem("body", "The state must be a JSON object.")) from None
+    reason = payloads.problem(state, bytes_max=STATE_BYTES_MAX)
+    if reason:
+        raise invalid(FieldProblem("body", reason))
+    return state
+
+
 def _problems(error: ValidationError) -> list[FieldProblem]:
     return [
         FieldProblem(".".join(map(str, each["loc"]))[:100] or "body", each["msg"]) for each in error.errors()
@@ -191,16 +231,36 @@ def _json(status: int, content: dict[str, Any]) -> Response:
     return Response(msgspec.json.encode(content), status, media_type="application/json")
 
 
-_PROOF = "Authorization: `Bearer <attempt>.<key>`, as the parameters of the call's stream have them."
+_PROOF = (
+    "Authorization: `Bearer <attempt>.<key>`, as the parameters of the call's stream have them; "
+    "`<attempt>.<resumed>.<key>` where they have `resumed`."
+)
 _OBJECT = {"application/json": {"schema": {"type": "object"}}}
 _CONTEXT_DOC: dict[str, Any] = {
     "tags": ["agents"],
     "summary": "What an agent has to know of its call",
-    "description": f"Lead, payload, template and direction. {_PROOF}",
+    "description": (
+        "Lead, payload, template and direction. `resumed`: an agent before this one had the call and was lost; "
+        f"`state` is what it had stored. {_PROOF}"
+    ),
     "responses": {
         "200": {"description": "The call.", "content": _OBJECT},
         "401": {"description": "Not the token of this call.", "content": _OBJECT},
         "404": {"description": "There is no such call.", "content": _OBJECT},
+    },
+}
+_STATE_DOC: dict[str, Any] = {
+    "tags": ["agents"],
+    "summary": "Store what another agent would need to go on with the call",
+    "description": f"A JSON object of at most 64 KiB; the last one counts. {_PROOF}",
+    "requestBody": {"required": True, "content": _OBJECT},
+    "responses": {
+        "200": {"description": "Kept.", "content": _OBJECT},
+        "401": {"description": "Not the token of this call.", "content": _OBJECT},
+        "404": {"description": "There is no such call.", "content": _OBJECT},
+        "409": {"description": "Another agent has this call by now.", "content": _OBJECT},
+        "413": {"description": "Too large.", "content": _OBJECT},
+        "422": {"description": "Not a JSON object, or too large.", "content": _OBJECT},
     },
 }
 _OUTCOME_DOC: dict[str, Any] = {
@@ -216,7 +276,10 @@ _OUTCOME_DOC: dict[str, Any] = {
         "201": {"description": "Kept.", "content": _OBJECT},
         "401": {"description": "Not the token of this call.", "content": _OBJECT},
         "404": {"description": "There is no such call.", "content": _OBJECT},
-        "409": {"description": "Another report of this call was kept before.", "content": _OBJECT},
+        "409": {
+            "description": "Another report of this call was kept before, or another agent has it by now.",
+            "content": _OBJECT,
+        },
         "413": {"description": "Too large.", "content": _OBJECT},
         "422": {"description": "A field is wrong: see `fields`.", "content": _OBJECT},
     },

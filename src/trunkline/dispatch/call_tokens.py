@@ -1,7 +1,8 @@
 """The proof that an agent has a call: given along with its stream, shown when it asks about the call or reports on it.
 
 It binds the attempt to the carrier's id of the call, so it opens this one call and nothing else of any tenant. It does
-not expire by itself: a report is welcome after the end too, and a second one changes nothing.
+not expire by itself: a report is welcome after the end too, and a second one changes nothing. It also says which of the
+call's agents it was given to: one that lost the call to another changes nothing any more.
 """
 
 import hmac
@@ -12,6 +13,14 @@ from uuid import UUID
 
 # The secret also encrypts and signs elsewhere: each use has its own derived key.
 _PURPOSE = b"trunkline call token 1"
+
+
+@dataclass(frozen=True, slots=True)
+class CallProof:
+    """Whose token it is. `turn`: how often the call was given another agent before this one."""
+
+    attempt_id: UUID
+    turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,23 +35,29 @@ class CallKeys:
             raise ValueError("at least one secret, and none of them empty")
         return cls(tuple(hmac.digest(secret.encode(), _PURPOSE, "sha256") for secret in secrets))
 
-    def sign(self, attempt_id: UUID, call_id: str) -> str:
+    def sign(self, attempt_id: UUID, call_id: str, turn: int = 0) -> str:
         """Without the attempt's id, which travels beside it: Exotel takes 256 characters for all parameters."""
-        return _sign(self.keys[0], attempt_id, call_id)
+        return _sign(self.keys[0], CallProof(attempt_id, turn), call_id)
 
-    def verify(self, token: str, call_id: str) -> UUID | None:
-        """The attempt of a token `<attempt id>.<signature>`; None if it was not made for this call."""
-        attempt, _, signature = token.partition(".")
+    def verify(self, token: str, call_id: str) -> CallProof | None:
+        """What a token `<attempt id>.<signature>`, or `<attempt id>.<turn>.<signature>` from the second agent on, was
+        made for; None if it was not made for this call."""
+        attempt, _, rest = token.partition(".")
+        turn, _, signature = rest.rpartition(".")
         try:
-            attempt_id = UUID(attempt)
+            proof = CallProof(UUID(attempt), int(turn or 0))
         except ValueError:
             return None
         given = signature.encode()
         # Every key is tried, found or not, so the time says nothing about which one signed.
-        fits = [hmac.compare_digest(_sign(key, attempt_id, call_id).encode(), given) for key in self.keys]
-        return attempt_id if any(fits) and str(attempt_id) == attempt else None
+        fits = [hmac.compare_digest(_sign(key, proof, call_id).encode(), given) for key in self.keys]
+        is_plain = token == ".".join(
+            [str(proof.attempt_id), *([str(proof.turn)] if proof.turn else []), signature]
+        )
+        return proof if any(fits) and is_plain else None
 
 
-def _sign(key: bytes, attempt_id: UUID, call_id: str) -> str:
-    digest = hmac.digest(key, f"{attempt_id}\n{call_id}".encode(), "sha256")
+def _sign(key: bytes, proof: CallProof, call_id: str) -> str:
+    turn = f"\n{proof.turn}" if proof.turn else ""
+    digest = hmac.digest(key, f"{proof.attempt_id}\n{call_id}{turn}".encode(), "sha256")
     return urlsafe_b64encode(digest).rstrip(b"=").decode()

@@ -21,26 +21,32 @@ from trunkline.telephony.carrier import AgentReport
 
 log = get_logger(__name__)
 
-Taken = Literal["new", "known", "contradicted", "no_call"]
+# superseded: the call was given another agent since, whose report counts.
+Taken = Literal["new", "known", "contradicted", "superseded", "no_call"]
 
 # The mailbox of a call, by its attempt.
 KIND = "call"
 _EVENT = "reported"
 
 
-async def take(tx: Connection, attempt_id: UUID, report: CallReport) -> Taken:
+async def take(tx: Connection, attempt_id: UUID, report: CallReport, turn: int = 0) -> Taken:
     """Keep a report, once, and let the fold know. The same one again is known; another one is not taken."""
-    taken = await keep(tx, attempt_id, report)
+    taken = await keep(tx, attempt_id, report, turn)
     if taken == "new":
-        await mailboxes.append(tx, [_event(attempt_id)])
+        await mailboxes.append(tx, [_event(attempt_id, turn)])
     return taken
 
 
-async def keep(tx: Connection, attempt_id: UUID, report: CallReport) -> Taken:
+async def keep(tx: Connection, attempt_id: UUID, report: CallReport, turn: int = 0) -> Taken:
     call = await call_reports.context(tx, attempt_id)
     if call is None:
         return "no_call"
-    if not await call_reports.insert(tx, attempt_id, report):
+    if turn < call.turn:
+        # Whoever was told that somebody wants no more calls: it counts.
+        if report.opt_out:
+            await _list_person(tx, call)
+        return "superseded"
+    if not await call_reports.insert(tx, attempt_id, report, turn):
         stored = await call_reports.get(tx, attempt_id)
         return "known" if stored == report else "contradicted"
     if report.opt_out:
@@ -113,6 +119,7 @@ async def _list_person(tx: Connection, call: CallContext) -> None:
     )
 
 
-def _event(attempt_id: UUID) -> NewEvent:
+def _event(attempt_id: UUID, turn: int) -> NewEvent:
     """Only that there is a report; what it says is read under the locks of the fold."""
-    return NewEvent(KIND, str(attempt_id), _EVENT, _EVENT, {"kind": _EVENT})
+    dedupe_key = f"{_EVENT}:{turn}" if turn else _EVENT
+    return NewEvent(KIND, str(attempt_id), dedupe_key, _EVENT, {"kind": _EVENT})

@@ -15,6 +15,8 @@ _INSERT = query("call_reports/insert")
 _GET = query("call_reports/get")
 _CONTEXT = query("call_reports/context")
 _KEEP_RECORDINGS = query("call_reports/keep_recordings")
+_SAVE_STATE = query("call_reports/save_state")
+_JOIN = query("call_reports/join")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,9 @@ class CallContext:
     payload: Mapping[str, Any] | None = field(repr=False)
     max_attempts: int | None
     timezone: str | None
+    # How often the call was given another agent, and what the last one that stored anything had stored.
+    turn: int = 0
+    state: Mapping[str, Any] | None = field(default=None, repr=False)
 
     @property
     def tenant(self) -> Tenant:
@@ -63,8 +68,8 @@ async def context(conn: Connection, attempt_id: UUID) -> CallContext | None:
     return pick_or_none(CallContext, await conn.fetchrow(_CONTEXT, attempt_id))
 
 
-async def insert(tx: Connection, attempt_id: UUID, report: CallReport) -> bool:
-    """Whether it is the first report of this call."""
+async def insert(tx: Connection, attempt_id: UUID, report: CallReport, turn: int = 0) -> bool:
+    """Whether it is the first report of this agent on its call."""
     inserted = await tx.fetchval(
         _INSERT,
         attempt_id,
@@ -74,6 +79,7 @@ async def insert(tx: Connection, attempt_id: UUID, report: CallReport) -> bool:
         report.transcript_ref,
         report.recording_ref,
         dict(report.data),
+        turn,
     )
     return inserted is not None
 
@@ -87,3 +93,13 @@ async def keep_recordings(tx: Connection, recordings: Sequence[tuple[UUID, str]]
     if recordings:
         ids, refs = zip(*recordings, strict=True)
         await tx.execute(_KEEP_RECORDINGS, ids, refs)
+
+
+async def save_state(conn: Connection, attempt_id: UUID, turn: int, state: Mapping[str, Any]) -> bool:
+    """False if there is no such call, or another agent has it by now."""
+    return await conn.fetchval(_SAVE_STATE, attempt_id, turn, dict(state)) is not None
+
+
+async def join(conn: Connection, attempt_id: UUID) -> None:
+    """The call's agent has taken it."""
+    await conn.execute(_JOIN, attempt_id)
