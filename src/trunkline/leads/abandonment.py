@@ -1,0 +1,194 @@
+"""Overdialling: how many calls may ring for fewer free agents, so that few of those who answer find none. Pure.
+
+The bound is on the expected share of abandoned calls among those that are answered, E[max(0, X - free)] / E[X], where
+X is how many of the ringing calls are answered. A bound on the probability that anybody is abandoned would be the wrong
+one: with one free agent and a tenth answering, three ringing calls keep that probability under 3 %, and abandon 9.7 %
+of those who answer. `docs/abandonment.md` has the terms and the law.
+"""
+
+import math
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from functools import lru_cache
+
+from trunkline.value import Value
+
+# The answer rate is taken from the newest calls of a campaign: this many of them, and none older than this.
+RATE_CALLS = 500
+RATE_WINDOW_S = 3600
+# Before so many have ended, every call is expected to be answered: then as many may ring as agents are free.
+RATE_CALLS_MIN = 50
+RATE_CONFIDENCE = 0.95
+# Overdialling ends at this part of the maximum, as measured over so many days: what still rings then may be abandoned.
+BRAKE_AT = 0.8
+MEASURED_DAYS = 30
+# More than any regulator that we know of allows.
+ABANDON_MAX_LIMIT = 0.1
+# Sums of probabilities end where a term no longer changes them.
+_NEGLIGIBLE = 1e-12
+
+
+class Ringing(Value, frozen=True):
+    """Calls that ring without an agent reserved for them, and how many answers are expected of them: the sum of their
+    answer rates, which may differ."""
+
+    calls: int = 0
+    answers_expected: float = 0.0
+
+    def plus(self, rate: float, calls: int = 1) -> "Ringing":
+        return Ringing(self.calls + calls, self.answers_expected + rate * calls)
+
+
+NOTHING_RINGS = Ringing()
+
+
+class Counted(Value, frozen=True):
+    """Calls of some time: those that ended, were answered, were answered by a person, and of these the abandoned."""
+
+    ended: int = 0
+    answered: int = 0
+    by_person: int = 0
+    abandoned: int = 0
+
+    def __add__(self, other: "Counted") -> "Counted":
+        return Counted(
+            self.ended + other.ended,
+            self.answered + other.answered,
+            self.by_person + other.by_person,
+            self.abandoned + other.abandoned,
+        )
+
+    @property
+    def abandoned_share(self) -> float | None:
+        """None while nobody has answered."""
+        return max(0, self.abandoned) / self.by_person if self.by_person > 0 else None
+
+
+def may_dial(ringing: Ringing, rate: float, free: int, abandon_max: float) -> bool:
+    """Whether one more call, answered with this probability, may ring beside these for so many free agents."""
+    return expected_share(ringing.plus(rate), free) <= abandon_max
+
+
+def expected_share(ringing: Ringing, free: int) -> float:
+    """The expected share of abandoned calls among those that are answered."""
+    if ringing.calls <= max(0, free) or ringing.answers_expected <= 0:
+        return 0.0
+    rate = min(1.0, ringing.answers_expected / ringing.calls)
+    return expected_abandoned(ringing.calls, rate, max(0, free)) / ringing.answers_expected
+
+
+def expected_abandoned(calls: int, rate: float, free: int) -> float:
+    """E[max(0, X - free)] for X binomial. For calls of different rates their mean is put in, which is exact where they
+    agree and too much where they differ: of all sums of independent trials with the same mean and number, the binomial
+    one gives a convex function its greatest expectation (Hoeffding 1956)."""
+    if calls <= free:
+        return 0.0
+    if rate >= 1:
+        return float(calls - free)
+    if rate <= 0:
+        return 0.0
+    mean = calls * rate
+    if free < mean:
+        # Summed where the terms are small: those that are left unused, below the number of free agents.
+        return mean - free + _below(calls, rate, free)
+    return _above(calls, rate, free)
+
+
+def dials_max(
+    rate: float, free: int, abandon_max: float, ringing: Ringing = NOTHING_RINGS, most: int = 10_000
+) -> int:
+    """How many calls of this rate may be added to those that ring: a search, as the share grows with every call."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if expected_share(ringing.plus(rate, middle), free) <= abandon_max:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@lru_cache(maxsize=16_384)
+def answer_rate(answered: int, ended: int) -> float:
+    """The upper 95 % bound of the share of calls that are answered (Clopper and Pearson, one-sided): 5 of 20 may be
+    46 %. 1 while too few have ended."""
+    if ended < RATE_CALLS_MIN or answered >= ended:
+        return 1.0
+    return upper_bound(max(0, answered), ended)
+
+
+def upper_bound(hits: int, trials: int, confidence: float = RATE_CONFIDENCE) -> float:
+    """The greatest rate under which so few hits are no rarer than 1 - confidence."""
+    if hits >= trials:
+        return 1.0
+    low, high = hits / trials, 1.0
+    # To 2^-24: far finer than a sample of 500 can tell.
+    for _ in range(24):
+        middle = (low + high) / 2
+        if _at_most(trials, middle, hits) > 1 - confidence:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def recent(counts: Sequence[tuple[datetime, Counted]], now: datetime) -> Counted:
+    """The newest calls by which the answer rate is judged. `counts` are newest first, each of a moment or a minute; the
+    last one that is needed counts whole."""
+    total = Counted()
+    for at, counted in counts:
+        if total.ended >= RATE_CALLS or at < now - timedelta(seconds=RATE_WINDOW_S):
+            break
+        total += counted
+    return total
+
+
+def is_braked(measured: Counted, abandon_max: float) -> bool:
+    """Whether a campaign, or its merchant, has abandoned so many within 30 days that it may overdial no more."""
+    share = measured.abandoned_share
+    return share is not None and share > 0 and share >= BRAKE_AT * abandon_max
+
+
+def _below(calls: int, rate: float, free: int) -> float:
+    """E[max(0, free - X)]."""
+    odds = (1 - rate) / rate
+    total, answers = 0.0, free - 1
+    term = _probability(calls, rate, answers) if answers >= 0 else 0.0
+    while answers >= 0 and term > 0:
+        total += (free - answers) * term
+        if term * free < _NEGLIGIBLE * total:
+            break
+        term *= answers / (calls - answers + 1) * odds
+        answers -= 1
+    return total
+
+
+def _above(calls: int, rate: float, free: int) -> float:
+    """E[max(0, X - free)]."""
+    odds = rate / (1 - rate)
+    total, answers = 0.0, free + 1
+    term = _probability(calls, rate, answers)
+    while answers <= calls and term > 0:
+        total += (answers - free) * term
+        if term * calls < _NEGLIGIBLE * total:
+            break
+        term *= (calls - answers) / (answers + 1) * odds
+        answers += 1
+    return total
+
+
+def _at_most(trials: int, rate: float, hits: int) -> float:
+    """P(X <= hits), from above: the terms fall from there on, as `hits` lies below the mean."""
+    odds = (1 - rate) / rate
+    term, total = _probability(trials, rate, hits), 0.0
+    while hits >= 0 and term > _NEGLIGIBLE * total:
+        total += term
+        term *= hits / (trials - hits + 1) * odds
+        hits -= 1
+    return total
+
+
+def _probability(trials: int, rate: float, hits: int) -> float:
+    """P(X = hits), by logarithms: powers of small rates would be 0."""
+    ways = math.lgamma(trials + 1) - math.lgamma(hits + 1) - math.lgamma(trials - hits + 1)
+    return math.exp(ways + hits * math.log(rate) + (trials - hits) * math.log1p(-rate))
