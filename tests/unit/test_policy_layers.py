@@ -1,6 +1,6 @@
 """Calling policies in layers: restrictions add up, preferences are the nearest one's."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -15,11 +15,12 @@ from trunkline.leads.calling_policy import (
 )
 from trunkline.leads.conditions import Condition, HttpCheck, holds
 from trunkline.leads.limits import CallsPerPerson, PersonLimit
-from trunkline.leads.packs import PACKS
+from trunkline.leads.packs import PACKS, warnings
 from trunkline.leads.retries import Retries
 from trunkline.leads.windows import Opening, Span, Window
 
 SF, OKLAHOMA, MUMBAI, NOWHERE = "+14155550123", "+14055550123", "+919820012345", "+8821234567"
+LONDON = "+442071234567"
 NOW = datetime(2025, 6, 3, 6, 0, tzinfo=UTC)
 
 
@@ -287,3 +288,76 @@ def test_where_no_layer_speaks_of_retries_the_usual_ones_hold() -> None:
     assert resolve(usual_retries=usual).retries is usual
     own = CallingPolicy(retries=Retries(base_s=7))
     assert resolve(merchant=own, usual_retries=usual).retries.base_s == 7
+
+
+def test_nobody_is_abandoned_unless_a_layer_says_so() -> None:
+    assert resolve().abandon_max_of(SF) == 0
+    assert resolve(campaign=CallingPolicy(abandon_max=0.03)).abandon_max_of(SF) == 0.03
+
+
+def test_the_least_share_of_abandoned_calls_holds() -> None:
+    low, high = CallingPolicy(abandon_max=0.01), CallingPolicy(abandon_max=0.05)
+    assert resolve(low, campaign=high).abandon_max_of(SF) == 0.01
+    assert resolve(high, campaign=low).abandon_max_of(SF) == 0.01
+    assert resolve(CallingPolicy(abandon_max=0), campaign=high).abandon_max_of(SF) == 0
+    assert resolve(campaign=CallingPolicy(abandon_threshold_s=5)).abandon_threshold_s == 5
+    assert resolve(CallingPolicy(abandon_threshold_s=1), campaign=high).abandon_threshold_s == 1
+
+
+def test_a_layer_that_raises_the_share_is_told_what_is_allowed() -> None:
+    above = [CallingPolicy(abandon_max=0.02), CallingPolicy(abandon_max=0.03)]
+    found = problems(CallingPolicy(abandon_max=0.03), "campaign", above, NOW)
+    assert [(problem.field, problem.error) for problem in found] == [
+        ("abandon_max", "At most 0.02: a layer above says so, and can only be tightened.")
+    ]
+    assert problems(CallingPolicy(abandon_max=0.02), "campaign", above, NOW) == []
+
+
+def test_a_share_is_no_percentage() -> None:
+    with pytest.raises(ValidationError, match=r"a share from 0 to 0.1: 0.03 is 3 %"):
+        CallingPolicy(abandon_max=3)
+    with pytest.raises(ValidationError):
+        CallingPolicy(abandon_max=-0.01)
+
+
+def test_packs_cap_the_share_of_abandoned_calls_by_the_callees_country() -> None:
+    policy = resolve(CallingPolicy(packs=("us-tcpa", "gb-dma")), campaign=CallingPolicy(abandon_max=0.05))
+    assert policy.abandon_max_of(SF) == 0.03
+    assert policy.abandon_max_of(LONDON) == 0
+    assert policy.abandon_max_of(MUMBAI) == 0.05
+    assert (policy.ring_min_s(SF), policy.ring_min_s(MUMBAI)) == (15, 0)
+    assert (policy.reserved_only_h(LONDON), policy.reserved_only_h(SF)) == (72, 0)
+
+
+def test_a_pack_that_nobody_knows_any_more_allows_no_abandoned_call() -> None:
+    policy = resolve(CallingPolicy(packs=("gone",)), campaign=CallingPolicy(abandon_max=0.03))
+    assert policy.abandon_max_of(SF) == 0
+
+
+def test_whoever_is_abandoned_hears_who_called_and_where_to_call_back() -> None:
+    pack = resolve(CallingPolicy(packs=("us-tcpa",)))
+    heard = pack.message_on_abandonment(SF, caller="Acme Stores", number="+14155550100")
+    assert "Acme Stores" in heard
+    assert "1 4 1 5 5 5 5 0 1 0 0" in heard
+    own = resolve(
+        CallingPolicy(packs=("us-tcpa",)), campaign=CallingPolicy(abandon_message="{caller}: {number}")
+    )
+    assert own.message_on_abandonment(SF, caller="Acme", number="+123") == "Acme: 1 2 3"
+    assert "Acme" in resolve().message_on_abandonment(SF, caller="Acme", number="+123")
+
+
+@pytest.mark.parametrize(
+    "text", ["Call {phone}", "{", "{caller.name}", "{0}", "{caller[0]}", "{caller:>9999999}", "{number!r}"]
+)
+def test_a_message_names_nothing_but_the_caller_and_the_number(text: str) -> None:
+    with pytest.raises(ValidationError, match="abandon_message"):
+        CallingPolicy(abandon_message=text)
+
+
+def test_a_pack_is_old_after_a_year() -> None:
+    pack = PACKS["us-tcpa"]
+    assert not pack.is_old(pack.as_of + timedelta(days=365))
+    assert pack.is_old(pack.as_of + timedelta(days=366))
+    assert warnings([pack], pack.as_of) == []
+    [told] = warnings([pack], pack.as_of + timedelta(days=366))
+    assert pack.as_of.isoformat() in told

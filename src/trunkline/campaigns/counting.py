@@ -1,11 +1,11 @@
-"""Folds what is kept of campaigns.
+"""Folds what is kept of campaigns: where their leads are, and what became of their calls.
 
-Whoever moves leads writes down what changed, and nothing else. Without this loop the counts would stay right, and take
-longer to read with every call.
+Whoever moves leads or settles calls writes down what changed, and nothing else. Without this loop the counts would stay
+right, and take longer to read with every call.
 """
 
 from trunkline.loops.base import Loop
-from trunkline.store import campaigns
+from trunkline.store import abandonment, campaigns
 from trunkline.store.database import Database
 
 # Read in well under a millisecond. A few hundred changes are a few seconds of a busy campaign.
@@ -23,4 +23,6 @@ class CountFolder(Loop):
 
     async def run_once(self) -> int:
         async with self._database.transaction() as tx:
-            return await campaigns.fold_counts(tx, fresh_min=self._fresh_min, fresh_max=FRESH_MAX)
+            leads = await campaigns.fold_counts(tx, fresh_min=self._fresh_min, fresh_max=FRESH_MAX)
+        async with self._database.transaction() as tx:
+            return leads + await abandonment.fold(tx, fresh_min=self._fresh_min, fresh_max=FRESH_MAX)

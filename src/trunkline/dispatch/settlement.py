@@ -12,7 +12,7 @@ from uuid import UUID
 
 from trunkline.bus import channels, epoch, schedule
 from trunkline.bus.connection import Bus
-from trunkline.dispatch import witnesses
+from trunkline.dispatch import counting, witnesses
 from trunkline.dispatch.policies import Owner, Policies
 from trunkline.errors import MemoryLost
 from trunkline.leads.calling_policy import Effective, resolve
@@ -76,6 +76,7 @@ class Settler:
         settlement = Settlement(freed=list(decisions))
         policies = await self._of(tx, [locked[each] for each in decisions])
         await attempts.settle_costs(tx, list(_costs(locked, learnt, policies)))
+        await counting.count(tx, decisions, locked, learnt, policies)
         work = _Work()
         for attempt_id, decide in decisions.items():
             attempt = locked[attempt_id]
@@ -94,6 +95,7 @@ class Settler:
 
     async def revise(self, tx: Connection, locked: Mapping[UUID, Attempt]) -> list[Entry]:
         """Leads that ended as the carrier told it, and whose agents spoke later. Returns those that are due again."""
+        await counting.correct(tx, locked.values())
         late = [attempt for attempt in locked.values() if witnesses.spoke_late(attempt)]
         if not late:
             return []
@@ -102,6 +104,7 @@ class Settler:
             policy = policies[attempt.id]
             if decision := witnesses.revision(attempt, policy.retries):
                 work.add(attempt, decision, policy)
+        await counting.correct_revised(tx, work.attempts())
         await attempts.revise_leads(tx, work.by_lead(work.ends))
         return await attempts.retry_leads(tx, work.by_lead(work.retries), status=LeadStatus.FINISHED)
 
@@ -129,6 +132,9 @@ class _Work:
             self.ends.append((attempt, NEVER_OPENS))
         else:
             self.retries.append((attempt, DueAgain(decision, opening.opens_at, opening.closes_at)))
+
+    def attempts(self) -> list[Attempt]:
+        return [attempt for attempt, _ in (*self.ends, *self.retries)]
 
     @staticmethod
     def by_lead(work: Sequence[tuple[Attempt, T]]) -> dict[UUID, T]:

@@ -5,7 +5,7 @@ as the carrier told it. The same rules are asked again with the report, and what
 """
 
 from trunkline.leads import policy
-from trunkline.leads.outcomes import AgentFacts, CarrierFacts, Facts, SessionFacts
+from trunkline.leads.outcomes import AgentFacts, CarrierFacts, Facts, SessionFacts, Verdict, verdict
 from trunkline.leads.retries import Retries
 from trunkline.model import CallFacts, Decision, Finish
 from trunkline.states import AttemptState, LeadStatus
@@ -16,6 +16,15 @@ from trunkline.value import replace
 def decide(attempt: Attempt, facts: CallFacts, retries: Retries) -> Decision:
     """A call has ended: what becomes of its lead."""
     return policy.after_facts(_facts(attempt, facts), attempt.budget, retries, now=attempt.read_at)
+
+
+def verdict_of(attempt: Attempt, facts: CallFacts) -> Verdict:
+    return verdict(_facts(attempt, facts))
+
+
+def told_by_carrier(attempt: Attempt) -> Verdict:
+    """What was made of the call before its agent spoke."""
+    return verdict_of(replace(attempt, report=None), attempt.facts)
 
 
 def spoke_late(attempt: Attempt) -> bool:

@@ -10,6 +10,9 @@ import math
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
 
 from trunkline.value import Value
 
@@ -24,8 +27,19 @@ BRAKE_AT = 0.8
 MEASURED_DAYS = 30
 # More than any regulator that we know of allows.
 ABANDON_MAX_LIMIT = 0.1
+# How long whoever answers may wait for an agent before the call counts as abandoned.
+THRESHOLD_S = 2.0
 # Sums of probabilities end where a term no longer changes them.
 _NEGLIGIBLE = 1e-12
+
+
+def _is_share(value: float) -> float:
+    if value > ABANDON_MAX_LIMIT:
+        raise ValueError(f"a share from 0 to {ABANDON_MAX_LIMIT}: 0.03 is 3 %")
+    return value
+
+
+Share = Annotated[float, Field(ge=0), AfterValidator(_is_share)]
 
 
 class Ringing(Value, frozen=True):

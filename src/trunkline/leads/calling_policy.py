@@ -13,17 +13,20 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import ConfigDict, Field
 
-from trunkline.leads import windows
+from trunkline.leads import abandon_message, abandonment, windows
+from trunkline.leads.abandon_message import NAMES_THE_CALLER, Message
+from trunkline.leads.abandonment import Share
 from trunkline.leads.conditions import HttpCheck, fingerprint
 from trunkline.leads.frozen import Frozen, ZoneName
 from trunkline.leads.limits import CallsPerPerson, PersonLimit
-from trunkline.leads.packs import Pack, PackName, known_packs, named
+from trunkline.leads.packs import AbandonedCalls, Pack, PackName, known_packs, named
 from trunkline.leads.retries import DEFAULT, Retries
 from trunkline.leads.windows import Opening, Rule, Window
 from trunkline.leads.zones import zones_of
 
 Scope = Literal["platform", "reseller", "merchant", "campaign"]
 T = TypeVar("T")
+N = TypeVar("N", int, float)
 
 
 Prefix = Annotated[str, Field(pattern=r"^\+[1-9][0-9]{0,14}$", examples=["+1415"])]
@@ -104,6 +107,28 @@ class CallingPolicy(Frozen):
     )
     max_concurrent: int | None = Field(None, ge=0, le=100_000, description="Calls at once. Campaigns only.")
     starts_per_s: float | None = Field(None, gt=0, le=10_000, description="Campaigns only.")
+    abandon_max: Share | None = Field(
+        None,
+        description="The target of predictive dialling: the greatest share of the calls that a person answered which "
+        "may find no agent, 0.03 for 3 %. 0 if nobody says otherwise: an agent is reserved for every call.",
+    )
+    abandon_threshold_s: float | None = Field(
+        None,
+        ge=1,
+        le=30,
+        description="Whoever answers and waits longer for an agent counts as abandoned; 2 s if nobody says otherwise. "
+        "Measured from the carrier's word that the call was answered.",
+    )
+    abandon_window_h: int | None = Field(
+        None,
+        ge=1,
+        le=24,
+        description="Overdialling also ends at four fifths of the target as measured over the last so many hours.",
+    )
+    abandon_message: Message | None = Field(
+        None,
+        description="What whoever was abandoned hears. It may name {caller} (the merchant's name) and {number}.",
+    )
     timezone: ZoneName | None = Field(
         None,
         description="Where callees are, and when the merchant's day begins. Left out: their numbers tell, and UTC.",
@@ -137,6 +162,11 @@ class Effective:
     # A pass is good for the checks that were asked, not for those that replaced them.
     checks_hash: bytes
     recent_contact: RecentContact | None
+    # As the layers say; `abandon_max_of` has what packs say of a person's number.
+    abandon_max: float = 0.0
+    abandon_threshold_s: float = abandonment.THRESHOLD_S
+    abandon_window_h: int | None = None
+    abandon_message: str | None = None
 
     @property
     def counts_by_merchant(self) -> bool:
@@ -155,6 +185,29 @@ class Effective:
     def limits_of(self, phone: str) -> tuple[PersonLimit, ...]:
         by_pack = (pack.person_limits for pack in self.packs if pack.concerns(phone))
         return sum(by_pack, self.person_limits)
+
+    def abandon_max_of(self, phone: str) -> float:
+        """The share of abandoned calls that a call to this person may add to. 0: only with an agent reserved."""
+        if self.abandon_max == 0:
+            return 0.0
+        shares = [rule.max_share for rule in self._on_abandoned(phone) if rule.max_share is not None]
+        return min([self.abandon_max, *shares])
+
+    def ring_min_s(self, phone: str) -> int:
+        return max((rule.ring_min_s or 0 for rule in self._on_abandoned(phone)), default=0)
+
+    def reserved_only_h(self, phone: str) -> int:
+        """For how long after an abandoned call this person may be rung only with an agent reserved."""
+        return max((rule.reserved_only_h or 0 for rule in self._on_abandoned(phone)), default=0)
+
+    def message_on_abandonment(self, phone: str, *, caller: str, number: str) -> str:
+        """What this person hears who answered and finds no agent: the policy's words, else those of a pack."""
+        by_pack = (rule.message for rule in self._on_abandoned(phone) if rule.message)
+        message = self.abandon_message or next(by_pack, NAMES_THE_CALLER)
+        return abandon_message.spoken(message, caller=caller, number=number)
+
+    def _on_abandoned(self, phone: str) -> list[AbandonedCalls]:
+        return [pack.abandoned_calls for pack in self.packs if pack.abandoned_calls and pack.concerns(phone)]
 
     def opening(self, phone: str, zone: str | None, at: datetime) -> Opening | None:
         """When this person may be called, from `at` on. None: never. `zone` is the lead's own, where it gives one."""
@@ -200,6 +253,10 @@ def resolve(
         prechecks=prechecks,
         checks_hash=fingerprint(prechecks),
         recent_contact=_nearest([layer.recent_contact for layer in layers]),
+        abandon_max=_least(layer.abandon_max for layer in layers) or 0.0,
+        abandon_threshold_s=_least(layer.abandon_threshold_s for layer in layers) or abandonment.THRESHOLD_S,
+        abandon_window_h=_nearest([layer.abandon_window_h for layer in layers]),
+        abandon_message=_nearest([layer.abandon_message for layer in layers]),
     )
 
 
@@ -220,6 +277,7 @@ def problems(
             if scope not in who and getattr(policy, name) is not None
         ),
         *_unknown_packs(policy, above),
+        *_raised(policy, above),
         *([_NEVER_OPENS] if _never_opens([*above, policy], now) else []),
     ]
 
@@ -229,6 +287,15 @@ def _unknown_packs(policy: CallingPolicy, above: Sequence[CallingPolicy]) -> Ite
     for name in policy.packs:
         if name not in known:
             yield Problem("packs", f"There is no pack {name!r}. There are: {', '.join(sorted(known))}.")
+
+
+def _raised(policy: CallingPolicy, above: Sequence[CallingPolicy]) -> Iterator[Problem]:
+    """A share above that of a higher layer would do nothing: better to hear so."""
+    allowed = _least(layer.abandon_max for layer in above)
+    if allowed is not None and policy.abandon_max is not None and policy.abandon_max > allowed:
+        yield Problem(
+            "abandon_max", f"At most {allowed:g}: a layer above says so, and can only be tightened."
+        )
 
 
 _RESERVED = {
@@ -250,7 +317,7 @@ def _never_opens(layers: Sequence[CallingPolicy], now: datetime) -> bool:
     return bool(rules) and windows.next_opening(rules, now) is None
 
 
-def _least(values: Iterable[int | None]) -> int | None:
+def _least(values: Iterable[N | None]) -> N | None:
     return min((value for value in values if value is not None), default=None)
 
 

@@ -1,4 +1,5 @@
-"""Policy packs: legal calling hours as people expect them, dated, so that it can be seen how old they are.
+"""Policy packs: legal calling hours and rules on abandoned calls as people expect them, dated: one that nobody has
+compared with the law for a year is warned about.
 
 Not legal advice. A pack concerns the numbers of its country or area codes, wherever the caller is. Packs add to each
 other and to a tenant's own rules, and the strictest wins; a tenant whose lawyers read the law otherwise names none of
@@ -7,11 +8,13 @@ edited, in the place of what is written here.
 """
 
 from collections.abc import Iterable, Mapping
-from datetime import date
+from datetime import date, timedelta
 from typing import Annotated
 
 from pydantic import Field
 
+from trunkline.leads.abandon_message import NAMES_THE_CALLER, Message
+from trunkline.leads.abandonment import Share
 from trunkline.leads.frozen import Frozen
 from trunkline.leads.limits import PersonLimit
 from trunkline.leads.windows import HolidayCalendar, Span, Weekday, Window
@@ -19,6 +22,28 @@ from trunkline.leads.zones import region_of
 
 PackName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$", examples=["us-tcpa"])]
 AreaPrefix = Annotated[str, Field(pattern=r"^\+[1-9][0-9]{0,14}$", examples=["+1405"])]
+
+
+# Rules change; a pack older than this is warned about, by the API and by the doctor.
+OLD_AFTER = timedelta(days=365)
+
+
+class AbandonedCalls(Frozen):
+    """What is asked of whoever rings more people than it has agents for."""
+
+    max_share: Share | None = Field(
+        None, description="Of the calls that a person answered, over 30 days. 0: an agent for every call."
+    )
+    message: Message | None = Field(
+        None, description="What whoever was abandoned hears, unless the policy says it otherwise."
+    )
+    ring_min_s: int | None = Field(None, ge=1, le=120, description="How long a phone rings at least.")
+    reserved_only_h: int | None = Field(
+        None,
+        ge=1,
+        le=720,
+        description="After an abandoned call the merchant rings the person only with an agent reserved, for so long.",
+    )
 
 
 class Pack(Frozen):
@@ -29,6 +54,7 @@ class Pack(Frozen):
     note: str = Field(max_length=500)
     windows: tuple[Window, ...] = Field((), max_length=20)
     person_limits: tuple[PersonLimit, ...] = Field((), max_length=10)
+    abandoned_calls: AbandonedCalls | None = None
     region: str | None = Field(None, pattern=r"^[A-Z]{2}$", description="The country of the callee's number.")
     prefixes: tuple[AreaPrefix, ...] = Field((), max_length=500, description="In the place of the country.")
 
@@ -36,6 +62,19 @@ class Pack(Frozen):
         if self.prefixes:
             return phone.startswith(self.prefixes)
         return self.region is None or region_of(phone) == self.region
+
+    def is_old(self, today: date) -> bool:
+        return today - self.as_of > OLD_AFTER
+
+
+def warnings(packs: Iterable[Pack], today: date) -> list[str]:
+    """One sentence for each pack that is old."""
+    return [
+        f"The pack {pack.name} was last compared with the law on {pack.as_of.isoformat()}: "
+        "compare it again, and edit it or set its date (PUT /api/v1/policy/packs/{pack_name})."
+        for pack in packs
+        if pack.is_old(today)
+    ]
 
 
 def known_packs(edited: Iterable[Pack]) -> Mapping[str, Pack]:
@@ -52,6 +91,7 @@ def named(name: str, known: Mapping[str, Pack]) -> Pack:
         as_of=date.min,
         note="Nobody knows this pack any more.",
         windows=tuple(window for pack in PACKS.values() for window in pack.windows)[:20],
+        abandoned_calls=_NONE_ABANDONED,
     )
 
 
@@ -84,14 +124,22 @@ _FLORIDA = _area_codes(
     239, 305, 321, 324, 352, 386, 407, 448, 561, 645, 656, 689, 727, 728, 754, 772, 786, 813, 850, 863, 904, 941, 954
 )  # fmt: skip
 
+# 47 CFR 64.1200(a)(6) and (7), 16 CFR 310.4(b)(4): `docs/abandonment.md`.
+_UNITED_STATES = AbandonedCalls(max_share=0.03, message=NAMES_THE_CALLER, ring_min_s=15)
+# Ofcom's statement of 2016 names no share that is tolerated.
+_UNITED_KINGDOM = AbandonedCalls(max_share=0, message=NAMES_THE_CALLER, ring_min_s=15, reserved_only_h=72)
+_NONE_ABANDONED = AbandonedCalls(max_share=0, message=NAMES_THE_CALLER, ring_min_s=15, reserved_only_h=72)
+
 PACKS: dict[str, Pack] = {
     pack.name: pack
     for pack in (
         _pack(
             "us-tcpa",
-            date(2025, 1, 1),
-            "United States: 08:00 to 21:00 where the callee is.",
+            date(2026, 11, 16),
+            "United States: 08:00 to 21:00 where the callee is; at most 3 % of the calls that a person answered are "
+            "abandoned, with a message that names the caller.",
             _daily("08:00", "21:00"),
+            abandoned_calls=_UNITED_STATES,
             region="US",
         ),
         _pack(
@@ -121,11 +169,12 @@ PACKS: dict[str, Pack] = {
             "gb-dma",
             date(2025, 1, 1),
             "United Kingdom, the industry's guide, as no law names hours: 08:00 to 21:00 on weekdays, 09:00 to 21:00 "
-            "on Saturdays, not on Sundays and public holidays.",
+            "on Saturdays, not on Sundays and public holidays. Ofcom tolerates no share of abandoned calls.",
             Window(
                 spans=(_on(_WEEK, "08:00", "21:00"), _on(("sat",), "09:00", "21:00")),
                 holidays=(HolidayCalendar(country="GB"),),
             ),
+            abandoned_calls=_UNITED_KINGDOM,
             region="GB",
         ),
         _pack(

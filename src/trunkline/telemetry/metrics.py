@@ -132,6 +132,13 @@ CALL_REPORTS = _counter(
     "call_reports_total", "Reports of agents on their calls, by what became of them.", "result"
 )
 CALLS_FINISHED = _counter("calls_finished_total", "Ended calls by outcome.", "carrier", "outcome")
+CALLS_BY_PERSON = _counter("calls_answered_by_person_total", "Calls to leads that a person answered.")
+CALLS_ABANDONED = _counter(
+    "calls_abandoned_total",
+    "Of those, calls that found no agent in time: `overdialled` by choice, or `no_agent` where one was reserved or "
+    "needed.",
+    "cause",
+)
 ATTEMPTS_GIVEN_UP = _counter(
     "attempts_given_up_total", "Attempts in doubt that ended as absent or unknown.", "carrier", "state"
 )

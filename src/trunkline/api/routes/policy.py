@@ -21,7 +21,8 @@ from trunkline.jobs.platform.addresses import check_url
 from trunkline.leads.calling_policy import CallingPolicy, Scope, problems
 from trunkline.leads.ingest import FieldProblem, ObjectId
 from trunkline.leads.limits import PersonLimit
-from trunkline.leads.packs import AreaPrefix, Pack, known_packs
+from trunkline.leads.packs import AbandonedCalls, AreaPrefix, Pack, known_packs, named
+from trunkline.leads.packs import warnings as pack_warnings
 from trunkline.leads.windows import Window
 from trunkline.store import policy as store
 from trunkline.store import tenants
@@ -44,6 +45,9 @@ class PolicyOut(BaseModel):
     policy: dict[str, Any] = Field(description="As it was put. Empty: this layer says nothing.")
     version: int
     updated_at: datetime | None
+    warnings: list[str] = Field(
+        [], description="Of packs it names that nobody has compared with the law lately."
+    )
 
 
 PackPath = Annotated[str, Path(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$", examples=["us-tcpa"])]
@@ -67,6 +71,9 @@ class PackIn(Body):
     note: str = Field(max_length=500)
     windows: tuple[Window, ...] = Field((), max_length=20)
     person_limits: tuple[PersonLimit, ...] = Field((), max_length=10)
+    abandoned_calls: AbandonedCalls | None = Field(
+        None, description="Overdialling: the share, the message, the ring time, and the next call."
+    )
     region: str | None = Field(None, pattern=r"^[A-Z]{2}$", description="The country of the callee's number.")
     prefixes: tuple[AreaPrefix, ...] = Field((), max_length=500, description="In the place of the country.")
 
@@ -75,11 +82,13 @@ class PackOut(BaseModel):
     name: str
     is_edited: bool = Field(description="By the operator of this platform.")
     as_of: date
+    is_old: bool = Field(description="Nobody has compared it with the law for a year.")
     note: str
     region: str | None
     prefixes: list[str]
     windows: list[dict[str, Any]]
     person_limits: list[dict[str, Any]]
+    abandoned_calls: dict[str, Any] | None
 
 
 class PacksOut(BaseModel):
@@ -94,7 +103,8 @@ async def list_packs(who: ReadKey, api: Deps) -> PacksOut:
     async with api.store.reading() as connection:
         edited = await _edited_packs(connection)
     known = known_packs(edited.values())
-    return PacksOut(packs=[_pack(pack, edited) for _, pack in sorted(known.items())])
+    today = api.deps.clock.now().date()
+    return PacksOut(packs=[_pack(pack, edited, today) for _, pack in sorted(known.items())])
 
 
 @router.put(
@@ -112,7 +122,7 @@ async def put_pack(
     async with api.store.writing() as tx:
         edited = await _change_packs(tx, api, who, lambda packs: packs | {pack_name: pack})
     afterwards.add_task(wake_leads, api, PLATFORM)
-    return _pack(pack, edited)
+    return _pack(pack, edited, api.deps.clock.now().date())
 
 
 @router.delete(
@@ -158,7 +168,7 @@ async def put_platform_policy(
             )
         row = await put_layer(tx, api, who, PolicyKey("platform", ""), body, PLATFORM, above=[])
     afterwards.add_task(wake_leads, api, PLATFORM)
-    return _out(row, who)
+    return await _answer(api, who, row)
 
 
 @router.get(
@@ -189,7 +199,7 @@ async def put_reseller_policy(
         key = PolicyKey("reseller", reseller_id)
         row = await put_layer(tx, api, who, key, body, reseller.tenant, above=above)
     afterwards.add_task(wake_leads, api, reseller.tenant)
-    return _out(row, who)
+    return await _answer(api, who, row)
 
 
 @router.get(
@@ -218,7 +228,7 @@ async def put_merchant_policy(
         key = PolicyKey("merchant", merchant_id)
         row = await put_layer(tx, api, who, key, body, merchant.tenant, above=above_merchant(merchant.tenant))
     afterwards.add_task(wake_leads, api, merchant.tenant)
-    return _out(row, who)
+    return await _answer(api, who, row)
 
 
 @router.delete(
@@ -269,7 +279,7 @@ async def put_campaign_policy(
         key = campaign_key(merchant_id, campaign_id)
         row = await put_layer(tx, api, who, key, body, merchant.tenant, above=above)
     afterwards.add_task(wake_leads, api, merchant.tenant)
-    return _out(row, who)
+    return await _answer(api, who, row)
 
 
 def above_merchant(merchant: Tenant) -> list[PolicyKey]:
@@ -286,7 +296,7 @@ async def _get(api: Api, who: Principal, key: PolicyKey) -> PolicyOut:
     async with api.store.reading() as connection:
         rows = await store.read(connection, [key])
     if rows:
-        return _out(rows[0], who)
+        return await _answer(api, who, rows[0])
     return PolicyOut.model_validate(
         {"scope": key.scope, "subject": key.subject, "policy": {}, "version": 0, "updated_at": None}
     )
@@ -329,6 +339,17 @@ def _refuse(
     ]
     if wrong:
         raise invalid(*wrong)
+
+
+async def _answer(api: Api, who: Principal, row: PolicyRow) -> PolicyOut:
+    """With a word on packs that are old."""
+    layer = _out(row, who)
+    if names := row.policy.get("packs"):
+        async with api.store.reading() as connection:
+            known = known_packs((await _edited_packs(connection)).values())
+        packs = [named(name, known) for name in names]
+        layer.warnings = pack_warnings(packs, api.deps.clock.now().date())
+    return layer
 
 
 def _out(row: PolicyRow, who: Principal) -> PolicyOut:
@@ -376,16 +397,20 @@ async def _change_packs(
     return packs
 
 
-def _pack(pack: Pack, edited: Container[str]) -> PackOut:
+def _pack(pack: Pack, edited: Container[str], today: date) -> PackOut:
     return PackOut(
         name=pack.name,
         is_edited=pack.name in edited,
         as_of=pack.as_of,
+        is_old=pack.is_old(today),
         note=pack.note,
         region=pack.region,
         prefixes=list(pack.prefixes),
         windows=[window.model_dump(mode="json", exclude_unset=True) for window in pack.windows],
         person_limits=[limit.model_dump(mode="json") for limit in pack.person_limits],
+        abandoned_calls=pack.abandoned_calls.model_dump(mode="json", exclude_none=True)
+        if pack.abandoned_calls
+        else None,
     )
 
 

@@ -1,0 +1,95 @@
+"""Counts the calls that end: how many are answered, and how many of the people who answer find no agent.
+
+In the transaction that settles them, so that a share over 30 days misses none. What counts as abandoned is more than
+what overdialling causes: whoever answered and found nobody was abandoned, whatever the reason.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from uuid import UUID
+
+from trunkline.dispatch import witnesses
+from trunkline.leads.calling_policy import Effective
+from trunkline.leads.outcomes import Verdict
+from trunkline.model import CallFacts, Outcome
+from trunkline.states import AttemptState
+from trunkline.store import abandonment
+from trunkline.store.abandonment import Correction, EndedCall
+from trunkline.store.attempts import Attempt
+from trunkline.store.database import Connection
+from trunkline.telemetry import metrics
+
+
+async def count(
+    tx: Connection,
+    ended: Collection[UUID],
+    locked: Mapping[UUID, Attempt],
+    learnt: Mapping[UUID, CallFacts],
+    policies: Mapping[UUID, Effective],
+) -> None:
+    """Of the attempts that are over, those that a carrier took and ended: what it refused was no call."""
+    calls = list(_calls(ended, locked, learnt, policies))
+    abandoned = await abandonment.count(tx, calls)
+    for call in calls:
+        if call.by_person:
+            metrics.CALLS_BY_PERSON.inc()
+    for overdialled in abandoned:
+        metrics.CALLS_ABANDONED.labels("overdialled" if overdialled else "no_agent").inc()
+
+
+async def correct(tx: Connection, seen: Iterable[Attempt]) -> None:
+    """Of calls that were over before: their agents spoke after the carrier, so there was one. Safe to repeat."""
+    corrections = []
+    for attempt in seen:
+        if attempt.report is None or attempt.facts.state is not AttemptState.ENDED:
+            continue
+        now = witnesses.verdict_of(attempt, attempt.facts)
+        if _was_abandoned(witnesses.told_by_carrier(attempt)) and not _was_abandoned(now):
+            by_machine = now.outcome is Outcome.VOICEMAIL
+            corrections.append(Correction(attempt.id, attempt.tenant, attempt.campaign_id, by_machine))
+    await abandonment.correct(tx, corrections)
+
+
+async def correct_revised(tx: Connection, revised: Iterable[Attempt]) -> None:
+    """Of leads whose outcome changes by such a report, which happens once: a machine had answered, and was taken for a
+    person."""
+    machines = [
+        Correction(attempt.id, attempt.tenant, attempt.campaign_id, by_machine=True)
+        for attempt in revised
+        if witnesses.verdict_of(attempt, attempt.facts).outcome is Outcome.VOICEMAIL
+        and _was_served(witnesses.told_by_carrier(attempt))
+    ]
+    await abandonment.correct(tx, machines, are_served=True)
+
+
+def _calls(
+    ended: Collection[UUID],
+    locked: Mapping[UUID, Attempt],
+    learnt: Mapping[UUID, CallFacts],
+    policies: Mapping[UUID, Effective],
+) -> Iterator[EndedCall]:
+    for attempt_id in ended:
+        attempt, facts = locked[attempt_id], learnt.get(attempt_id)
+        if facts is None or facts.state is not AttemptState.ENDED or attempt.lead_id is None:
+            continue
+        verdict = witnesses.verdict_of(attempt, facts)
+        was_answered = facts.answered_at is not None
+        yield EndedCall(
+            attempt_id,
+            attempt.tenant,
+            attempt.campaign_id,
+            attempt.lead_id,
+            attempt.phone,
+            was_answered=was_answered,
+            by_person=was_answered and verdict.outcome is not Outcome.VOICEMAIL,
+            without_agent=_was_abandoned(verdict),
+            threshold_s=policies[attempt_id].abandon_threshold_s,
+        )
+
+
+def _was_served(verdict: Verdict) -> bool:
+    """Counted as a person who had an agent."""
+    return verdict.outcome is not Outcome.VOICEMAIL and not _was_abandoned(verdict)
+
+
+def _was_abandoned(verdict: Verdict) -> bool:
+    return "NO_AGENT" in (verdict.outcome.value, verdict.reason)

@@ -1,0 +1,133 @@
+"""What became of calls, counted in the transaction that settles them: answer rates and shares of abandoned calls."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from uuid import UUID
+
+from trunkline.leads.abandonment import Counted
+from trunkline.store.database import Connection
+from trunkline.store.sql import query
+from trunkline.store.tenants import Tenant
+from trunkline.value import Private, Value
+
+_COUNT = query("abandonment/count")
+_CORRECT = query("abandonment/correct")
+_FOLD = query("abandonment/fold")
+_MEASURED = query("abandonment/measured")
+_MEASURED_BY_TENANT = query("abandonment/measured_by_tenant")
+_RECENT = query("abandonment/recent")
+
+NO_CAMPAIGN = UUID(int=0)
+
+
+class EndedCall(Value, frozen=True):
+    """A call to a lead that is over."""
+
+    attempt_id: UUID
+    tenant: Tenant
+    campaign_id: UUID | None
+    lead_id: UUID
+    phone: Private[str]
+    was_answered: bool
+    by_person: bool
+    without_agent: bool
+    threshold_s: float
+
+
+class Correction(Value, frozen=True):
+    """A call whose agent spoke late: there was one, and it was a machine that answered, or a person."""
+
+    attempt_id: UUID
+    tenant: Tenant
+    campaign_id: UUID | None
+    by_machine: bool
+
+
+class Measured(Value, frozen=True):
+    """Calls of 30 days, of the last 24 hours, of a window of hours that a policy names, and of the last ten minutes."""
+
+    last_30d: Counted = Counted()
+    last_24h: Counted = Counted()
+    window: Counted = Counted()
+    last_10m: Counted = Counted()
+
+
+async def count(tx: Connection, calls: Sequence[EndedCall]) -> list[bool]:
+    """Returns a flag for each call that was abandoned: whether it was overdialled, without an agent by choice."""
+    if not calls:
+        return []
+    rows = await tx.fetch(
+        _COUNT,
+        [call.attempt_id for call in calls],
+        [call.tenant.reseller_id or "" for call in calls],
+        [call.tenant.merchant_id or "" for call in calls],
+        [call.campaign_id for call in calls],
+        [call.lead_id for call in calls],
+        [call.phone for call in calls],
+        [call.was_answered for call in calls],
+        [call.by_person for call in calls],
+        [call.without_agent for call in calls],
+        [call.threshold_s for call in calls],
+    )
+    return [row["overdialled"] for row in rows]
+
+
+async def correct(tx: Connection, corrections: Sequence[Correction], *, are_served: bool = False) -> None:
+    """Calls that were counted as abandoned, each corrected once; or ones that had an agent, which whoever calls this
+    does once."""
+    if corrections:
+        await tx.execute(
+            _CORRECT,
+            [each.attempt_id for each in corrections],
+            [each.tenant.reseller_id or "" for each in corrections],
+            [each.tenant.merchant_id or "" for each in corrections],
+            [each.campaign_id for each in corrections],
+            [each.by_machine for each in corrections],
+            are_served,
+        )
+
+
+async def fold(tx: Connection, *, fresh_min: int, fresh_max: int) -> int:
+    """How many rows were folded: none while fewer than `fresh_min` are to be."""
+    return int(await tx.fetchval(_FOLD, fresh_min, fresh_max))
+
+
+async def measured(
+    conn: Connection, merchant_id: str, campaign_id: UUID | None = None, *, window_h: int = 24
+) -> Measured:
+    """Of a campaign, or without one of all calls of the merchant."""
+    rows = await conn.fetch(_MEASURED, merchant_id, campaign_id, window_h)
+    spans = {row["name"]: _counted(row) for row in rows}
+    return Measured(spans["30d"], spans["24h"], spans["window"], spans["10m"])
+
+
+async def measured_by_tenant(conn: Connection, tenant: Tenant) -> Measured:
+    if tenant.merchant_id is not None:
+        return await measured(conn, tenant.merchant_id)
+    row = await conn.fetchrow(_MEASURED_BY_TENANT, tenant.reseller_id, tenant.merchant_id)
+    assert row is not None, "an aggregate has one row"
+    spans = {
+        span: Counted(by_person=row[f"by_person_{span}"], abandoned=row[f"abandoned_{span}"])
+        for span in ("30d", "24h", "10m")
+    }
+    return Measured(last_30d=spans["30d"], last_24h=spans["24h"], window=spans["24h"], last_10m=spans["10m"])
+
+
+async def recent(
+    conn: Connection, campaigns: Iterable[tuple[str, UUID | None]]
+) -> Mapping[tuple[str, UUID | None], list[tuple[datetime, Counted]]]:
+    """The last hour of each of these, by merchant and campaign, newest first."""
+    asked = list(dict.fromkeys(campaigns))
+    rows = await conn.fetch(
+        _RECENT, [merchant_id for merchant_id, _ in asked], [each or NO_CAMPAIGN for _, each in asked]
+    )
+    found: dict[tuple[str, UUID | None], list[tuple[datetime, Counted]]] = defaultdict(list)
+    for row in rows:
+        campaign_id = None if row["campaign_id"] == NO_CAMPAIGN else row["campaign_id"]
+        found[row["merchant_id"], campaign_id].append((row["at"], _counted(row)))
+    return found
+
+
+def _counted(row: Mapping[str, int]) -> Counted:
+    return Counted(row["ended"], row["answered"], row["by_person"], row["abandoned"])

@@ -1,0 +1,25 @@
+-- Fold what is counted: single settlements into minutes, minutes older than two hours into hours, hours older than two days
+-- into days. Nothing is done while fewer than $1 rows wait. Each row is taken by one and put back in the same statement:
+-- whoever reads meanwhile sees the sum once.
+WITH ripe AS MATERIALIZED (
+    SELECT ctid FROM call_counts
+    WHERE grain <> 'day'
+      AND (grain = 'call' OR (grain = 'minute' AND at < clock_timestamp() - interval '2 hours')
+           OR at < clock_timestamp() - interval '2 days')
+    ORDER BY at LIMIT $2
+), taken AS (
+    DELETE FROM call_counts
+    WHERE ctid = ANY (ARRAY(
+        SELECT c.ctid FROM call_counts AS c
+        WHERE (SELECT count(*) FROM ripe) >= $1 AND c.ctid = ANY (ARRAY(SELECT ctid FROM ripe))
+        FOR UPDATE SKIP LOCKED))
+    RETURNING *, CASE WHEN at < clock_timestamp() - interval '2 days' THEN 'day'
+                      WHEN at < clock_timestamp() - interval '2 hours' THEN 'hour' ELSE 'minute' END AS into
+), folded AS (
+    INSERT INTO call_counts (reseller_id, merchant_id, campaign_id, at, grain, ended, answered, by_person, abandoned)
+    SELECT reseller_id, merchant_id, campaign_id, date_trunc("into", at, 'UTC'), "into", sum(ended), sum(answered),
+           sum(by_person), sum(abandoned)
+    FROM taken
+    GROUP BY 1, 2, 3, 4, 5
+)
+SELECT count(*) FROM taken
