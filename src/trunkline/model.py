@@ -143,6 +143,28 @@ class CallFacts(Value, frozen=True):
     agent_joined: bool | None = None
 
 
+class Counted(Value, frozen=True):
+    """Calls of some time: those that ended, were answered, were answered by a person, and of these the abandoned."""
+
+    ended: int = 0
+    answered: int = 0
+    by_person: int = 0
+    abandoned: int = 0
+
+    def __add__(self, other: "Counted") -> "Counted":
+        return Counted(
+            self.ended + other.ended,
+            self.answered + other.answered,
+            self.by_person + other.by_person,
+            self.abandoned + other.abandoned,
+        )
+
+    @property
+    def abandoned_share(self) -> float | None:
+        """None while nobody has answered."""
+        return max(0, self.abandoned) / self.by_person if self.by_person > 0 else None
+
+
 class Outcome(StrEnum):
     """How a lead can end: not dialled, on the line, in the session."""
 

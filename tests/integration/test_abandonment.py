@@ -9,8 +9,8 @@ import pytest
 from trunkline.campaigns.counting import CountFolder
 from trunkline.dispatch import reports
 from trunkline.leads import abandonment as rules
-from trunkline.leads.abandonment import Counted
 from trunkline.leads.calling_policy import CallingPolicy
+from trunkline.model import Counted
 from trunkline.store import abandonment
 from trunkline.store.call_reports import CallReport
 from trunkline.testing.stage import Stage, open_stage
@@ -112,6 +112,7 @@ async def test_what_is_measured_survives_folding(stage: Stage) -> None:
     for _ in range(3):
         await called(stage, "answered", "ended", campaign_id=campaign, **NO_AGENT)
     folder = CountFolder(stage.database, fresh_min=1)
+    before = await measured(stage, campaign)
     for aged, grain in (("0 s", "minute"), ("3 hours", "hour"), ("3 days", "day")):
         await stage.dialing.run(f"UPDATE call_counts SET at = at - interval '{aged}'")
         before = await measured(stage, campaign)

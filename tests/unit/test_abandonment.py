@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.leads import abandonment
-from trunkline.leads.abandonment import Counted, Ringing, answer_rate, dials_max, expected_share, may_dial
+from trunkline.leads.abandonment import Ringing, answer_rate, dials_max, expected_share, may_dial
+from trunkline.model import Counted
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 RATES = st.floats(0.01, 1.0)

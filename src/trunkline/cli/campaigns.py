@@ -41,7 +41,7 @@ WATCH_S = 2.0
 _ROW = ("id", "merchant_id", "name", "status", "pool", "priority", "max_attempts", "starts_at", "ends_at")
 _PROGRESS = (
     "status", "leads", "waiting", "to_be_retried", "calling", "finished", "outcomes", "attempts",
-    "finished_per_minute", "next_due_at", "estimated_end_at",
+    "finished_per_minute", "next_due_at", "estimated_end_at", "abandonment",
 )  # fmt: skip
 
 

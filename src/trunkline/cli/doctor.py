@@ -10,6 +10,7 @@ from trunkline.bus import connection as bus_connection
 from trunkline.bus.keys import Keys
 from trunkline.bus.probe import server_time_s
 from trunkline.cli.doctor_carriers import examine_carriers
+from trunkline.cli.doctor_packs import examine_packs
 from trunkline.cli.doctor_router import examine_router
 from trunkline.cli.finding import Finding
 from trunkline.errors import BusUnavailable
@@ -29,6 +30,7 @@ async def examine(settings: Settings) -> list[Finding]:
     findings += await _postgres(database_url) if database_url else [_no_engine("Postgres", "DATABASE_URL")]
     findings += [await _valkey(settings, redis_url) if redis_url else _no_engine("Valkey", "REDIS_URL")]
     findings += [await examine_router(settings, redis_url)] if redis_url else []
+    findings += await examine_packs(settings, database_url) if database_url else []
     findings += await examine_carriers(settings, database_url)
     return findings
 

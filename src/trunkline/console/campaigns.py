@@ -39,7 +39,11 @@ async def show_one(visit: Visit) -> Shown:
 
 
 async def make(visit: Visit) -> Done:
-    body = {name: visit.form[name] for name in ("name", "merchant_id", "pool") if name in visit.form}
+    body: dict[str, object] = {
+        name: visit.form[name] for name in ("name", "merchant_id", "pool") if name in visit.form
+    }
+    if percent := visit.form.get("abandon_percent"):
+        body["policy"] = {"abandon_max": _share(percent)}
     campaign = await visit.api.post("/campaigns", body)
     return Done("A draft: upload its leads, then start it.", at(f"/campaigns/{campaign['id']}"))
 
@@ -63,6 +67,14 @@ async def stop(visit: Visit) -> Done:
     body = _reason(visit) | {"hang_up": "hang_up" in visit.form}
     await visit.api.post(f"{_path(visit)}/stop", body)
     return Done("It is stopped for good. Whoever waited is not called.", _here(visit))
+
+
+def _share(percent: str) -> float | str:
+    """What is no number is sent as it is: the API says what is wrong with it."""
+    try:
+        return round(float(percent) / 100, 6)
+    except ValueError:
+        return percent
 
 
 def _reason(visit: Visit) -> dict[str, object]:

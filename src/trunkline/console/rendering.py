@@ -48,6 +48,7 @@ class Renderer:
             "count": words.count,
             "label": words.label,
             "ms": words.milliseconds,
+            "percent": words.percent,
             "address": _address,
             "named_as": words.named_as,
             "plain": words.plain,

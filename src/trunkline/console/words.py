@@ -70,6 +70,13 @@ def count(value: float | int | None, most: int | None = None) -> str:
     return f"{text}+" if most is not None and value >= most else text
 
 
+def percent(share: float | None) -> str:
+    """With as many places as tell one share from the next: 0.4 %, 12 %."""
+    if share is None:
+        return "–"
+    return f"{100 * share:.1f} %" if 0 < share < 0.1 else f"{100 * share:.0f} %"
+
+
 def named_as(names: Mapping[str, bool], state: bool) -> str:
     """Of those that a flag names, those for whom it is so."""
     return ", ".join(name for name, is_on in names.items() if is_on == state)

@@ -14,6 +14,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from trunkline.model import Counted
 from trunkline.value import Value
 
 # The answer rate is taken from the newest calls of a campaign: this many of them, and none older than this.
@@ -54,28 +55,6 @@ class Ringing(Value, frozen=True):
 
 
 NOTHING_RINGS = Ringing()
-
-
-class Counted(Value, frozen=True):
-    """Calls of some time: those that ended, were answered, were answered by a person, and of these the abandoned."""
-
-    ended: int = 0
-    answered: int = 0
-    by_person: int = 0
-    abandoned: int = 0
-
-    def __add__(self, other: "Counted") -> "Counted":
-        return Counted(
-            self.ended + other.ended,
-            self.answered + other.answered,
-            self.by_person + other.by_person,
-            self.abandoned + other.abandoned,
-        )
-
-    @property
-    def abandoned_share(self) -> float | None:
-        """None while nobody has answered."""
-        return max(0, self.abandoned) / self.by_person if self.by_person > 0 else None
 
 
 def may_dial(ringing: Ringing, rate: float, free: int, abandon_max: float) -> bool:

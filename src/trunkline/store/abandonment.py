@@ -5,7 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
-from trunkline.leads.abandonment import Counted
+import asyncpg
+
+from trunkline.model import Counted
 from trunkline.store.database import Connection
 from trunkline.store.sql import query
 from trunkline.store.tenants import Tenant
@@ -129,5 +131,5 @@ async def recent(
     return found
 
 
-def _counted(row: Mapping[str, int]) -> Counted:
+def _counted(row: asyncpg.Record) -> Counted:
     return Counted(row["ended"], row["answered"], row["by_person"], row["abandoned"])

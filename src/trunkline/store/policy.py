@@ -13,6 +13,7 @@ from trunkline.store.tenants import Tenant
 _READ = query("policy/read")
 _LOCK = query("policy/lock")
 _PUT = query("policy/put")
+_PACKS_NAMED = query("policy/packs_named")
 _REMOVE = query("policy/remove")
 _WAKE = query("policy/wake")
 
@@ -56,6 +57,10 @@ async def put(
 
 async def remove(tx: Connection, key: PolicyKey) -> bool:
     return await tx.fetchval(_REMOVE, *key) is not None
+
+
+async def packs_named(conn: Connection) -> list[str]:
+    return [row["pack"] for row in await conn.fetch(_PACKS_NAMED)]
 
 
 async def wake(conn: Connection, tenant: Tenant, *, limit: int) -> int:

@@ -8,15 +8,18 @@ from uuid import UUID
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
+from trunkline.api.abandonment import CampaignSharesOut, campaign_shares
 from trunkline.api.auth import API_ROOT, ReadKey
 from trunkline.api.deps import Deps
 from trunkline.api.models import READ_ERRORS, found
 from trunkline.campaigns import estimate
 from trunkline.campaigns.lifecycle import Status
 from trunkline.leads import ingest
+from trunkline.leads.abandonment import recent as recent_calls
+from trunkline.leads.calling_policy import Effective
 from trunkline.leads.windows import Rule
 from trunkline.states import LeadStatus
-from trunkline.store import campaigns
+from trunkline.store import abandonment, campaigns
 from trunkline.store.campaigns import Campaign, Tally
 from trunkline.store.database import Connection
 
@@ -38,6 +41,7 @@ class ProgressOut(BaseModel):
     estimated_end_at: datetime | None = Field(
         description="If it goes on as in the last ten minutes, in its windows. null: it does not run, or nobody knows."
     )
+    abandonment: CampaignSharesOut = Field(description="People who answered and found no agent.")
     as_of: datetime
 
 
@@ -52,19 +56,32 @@ async def get_progress(campaign_id: UUID, who: ReadKey, api: Deps) -> ProgressOu
     async with api.store.reading() as connection:
         campaign = found(await campaigns.get(connection, who.tenant, campaign_id), "campaign")
         tallies = await campaigns.progress(connection, campaign)
-        rules = await _rules(connection, campaign) if campaign.status == "RUNNING" else ()
-    return _progress(campaign, tallies, rules)
+        policy = ingest.effective(*await campaigns.layers(connection, campaign))
+        rules = await _rules(connection, campaign, policy) if campaign.status == "RUNNING" else ()
+        shares = await _shares(connection, campaign, policy)
+    return _progress(campaign, tallies, rules, shares)
 
 
-async def _rules(connection: Connection, campaign: Campaign) -> tuple[Rule, ...]:
+async def _rules(connection: Connection, campaign: Campaign, policy: Effective) -> tuple[Rule, ...]:
     """The windows of somebody whom it has yet to call, for all of them."""
     somebody = await campaigns.sample(connection, campaign)
-    if somebody is None:
-        return ()
-    return ingest.effective(*await campaigns.layers(connection, campaign)).rules_of(*somebody)
+    return () if somebody is None else policy.rules_of(*somebody)
 
 
-def _progress(campaign: Campaign, tallies: Sequence[Tally], rules: tuple[Rule, ...]) -> ProgressOut:
+async def _shares(connection: Connection, campaign: Campaign, policy: Effective) -> CampaignSharesOut:
+    merchant_id, window_h = campaign.merchant_id, policy.abandon_window_h or 24
+    recent = await abandonment.recent(connection, [(merchant_id, campaign.id)])
+    return campaign_shares(
+        policy,
+        await abandonment.measured(connection, merchant_id, campaign.id, window_h=window_h),
+        await abandonment.measured(connection, merchant_id, window_h=window_h),
+        recent_calls(recent.get((merchant_id, campaign.id), ()), campaign.now),
+    )
+
+
+def _progress(
+    campaign: Campaign, tallies: Sequence[Tally], rules: tuple[Rule, ...], shares: CampaignSharesOut
+) -> ProgressOut:
     by_status: Counter[str] = Counter()
     for tally in tallies:
         by_status[tally.status] += tally.leads
@@ -88,6 +105,7 @@ def _progress(campaign: Campaign, tallies: Sequence[Tally], rules: tuple[Rule, .
             "finished_per_minute": round(pace.per_s * 60, 2),
             "next_due_at": min((tally.next_due_at for tally in waits if tally.next_due_at), default=None),
             "estimated_end_at": end_at,
+            "abandonment": shares,
             "as_of": campaign.now,
         }
     )

@@ -6,10 +6,11 @@ from uuid import UUID
 from fastapi import APIRouter
 from pydantic import AliasChoices, Field
 
+from trunkline.api.abandonment import SharesOut, shares
 from trunkline.api.auth import API_ROOT, ReadKey
 from trunkline.api.deps import Deps
 from trunkline.api.models import READ_ERRORS, Out
-from trunkline.store import live
+from trunkline.store import abandonment, live
 from trunkline.store.live import Process, Recent, Slice
 
 router = APIRouter(prefix=f"{API_ROOT}/overview", tags=["operation"])
@@ -64,6 +65,7 @@ class OverviewOut(Out):
     )
     endings: dict[str, int] = Field(description="How the calls of these slices have ended so far.")
     queues: list[QueueOut] = Field(description=f"Up to {live.QUEUES_MAX}, the longest waiting first.")
+    abandonment: SharesOut = Field(description="People who answered and found no agent, of all your calls.")
     leads_about: int | None = Field(description="An estimate; null while there is none, and to tenants.")
     processes: list[ProcessOut] = Field(description="To keys of the platform; empty to others.")
     is_led: bool | None = Field(description="Whether a leader is there; null to tenants.")
@@ -86,6 +88,7 @@ async def get_overview(who: ReadKey, api: Deps) -> OverviewOut:
             slices=[_slice(each) for each in recent.slices],
             endings=recent.endings,
             queues=[QueueOut.model_validate(queue) for queue in await live.queues(connection, tenant)],
+            abandonment=shares(await abandonment.measured_by_tenant(connection, tenant)),
             leads_about=await live.lead_estimate(connection) if tenant.is_platform else None,
             processes=[_process(each) for each in processes],
             is_led=any(each.is_leader for each in processes) if tenant.is_platform else None,

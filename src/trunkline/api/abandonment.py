@@ -1,0 +1,81 @@
+"""Shares of abandoned calls as the API tells them."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from trunkline.api.models import Out
+from trunkline.leads import abandonment
+from trunkline.leads.calling_policy import Effective
+from trunkline.model import Counted
+from trunkline.store.abandonment import Measured
+
+
+class ShareOut(Out):
+    answered_by_person: int
+    abandoned: int = Field(description="Of those, the calls that found no agent in time.")
+    share: float | None = Field(description="From 0 to 1; null while nobody has answered.")
+
+
+class SharesOut(Out):
+    last_10m: ShareOut
+    last_24h: ShareOut
+    last_30d: ShareOut
+
+
+class CampaignSharesOut(SharesOut):
+    abandon_max: float = Field(
+        description="As all layers of policy say together; a callee's country may lower it."
+    )
+    overdialling: Literal["off", "on", "ended_by_campaign", "ended_by_merchant"] = Field(
+        description="`off`: an agent is reserved for every call. `ended_by_…`: so it is again, because the share over "
+        "30 days, or over the policy's window, has reached four fifths of the maximum."
+    )
+    answer_rate: float = Field(
+        description="By which overdialling reckons: the upper 95 % bound over its last calls, 1 while they are few."
+    )
+    merchant_last_30d: ShareOut
+
+
+def shares(measured: Measured) -> SharesOut:
+    return SharesOut(
+        last_10m=_share(measured.last_10m),
+        last_24h=_share(measured.last_24h),
+        last_30d=_share(measured.last_30d),
+    )
+
+
+def campaign_shares(
+    policy: Effective, campaign: Measured, merchant: Measured, recent: Counted
+) -> CampaignSharesOut:
+    return CampaignSharesOut(
+        **dict(shares(campaign)),
+        abandon_max=policy.abandon_max,
+        overdialling=_overdialling(policy, campaign, merchant),
+        answer_rate=round(abandonment.answer_rate(recent.answered, recent.ended), 4),
+        merchant_last_30d=_share(merchant.last_30d),
+    )
+
+
+def _overdialling(
+    policy: Effective, campaign: Measured, merchant: Measured
+) -> Literal["off", "on", "ended_by_campaign", "ended_by_merchant"]:
+    if policy.abandon_max == 0:
+        return "off"
+    if _has_ended(policy, campaign):
+        return "ended_by_campaign"
+    return "ended_by_merchant" if _has_ended(policy, merchant) else "on"
+
+
+def _has_ended(policy: Effective, measured: Measured) -> bool:
+    spans = [measured.last_30d, *([measured.window] if policy.abandon_window_h else [])]
+    return any(abandonment.is_braked(span, policy.abandon_max) for span in spans)
+
+
+def _share(counted: Counted) -> ShareOut:
+    share = counted.abandoned_share
+    return ShareOut(
+        answered_by_person=max(0, counted.by_person),
+        abandoned=max(0, counted.abandoned),
+        share=None if share is None else round(share, 5),
+    )

@@ -1,0 +1,42 @@
+"""What the doctor finds out about packs of legal rules."""
+
+from datetime import timedelta
+from pathlib import Path
+
+from trunkline.cli.doctor_packs import examine_packs, judge
+from trunkline.leads.calling_policy import CallingPolicy
+from trunkline.leads.packs import PACKS, Pack
+from trunkline.settings import load_settings
+from trunkline.testing.dialing import open_dialing
+
+US = PACKS["us-tcpa"]
+
+
+def test_an_old_pack_is_warned_about() -> None:
+    assert [each.state for each in judge([US], 30, US.as_of)] == ["ok"]
+    (finding,) = judge([US], 30, US.as_of + timedelta(days=400))
+    assert (finding.what, finding.state) == ("packs", "warning")
+    assert "us-tcpa was last compared with the law" in finding.detail
+
+
+def test_phones_that_ring_too_briefly_for_a_pack_are_warned_about() -> None:
+    (finding,) = judge([US], 10, US.as_of)
+    assert finding.detail == "us-tcpa asks that phones ring for 15 s: RING_TIMEOUT is 10 s"
+
+
+async def test_packs_of_all_layers_are_looked_at_as_the_platform_edited_them(
+    database_url: str, tmp_path: Path
+) -> None:
+    settings = load_settings({}, TRUNKLINE_DATA_DIR=str(tmp_path))
+    async with open_dialing(database_url) as dialing:
+        assert await examine_packs(settings, database_url) == []
+        ours = Pack(name="ours", as_of=US.as_of - timedelta(days=5000), note="Ours")
+        await dialing.policy(CallingPolicy(edited_packs=(ours,)), "platform", "")
+        await dialing.policy(CallingPolicy(packs=("ours",)))
+        (finding,) = await examine_packs(settings, database_url)
+    assert finding.detail.startswith("The pack ours was last compared with the law on ")
+
+
+async def test_a_database_that_is_away_is_told_elsewhere(tmp_path: Path) -> None:
+    settings = load_settings({}, TRUNKLINE_DATA_DIR=str(tmp_path))
+    assert await examine_packs(settings, "postgres://127.0.0.1:1/none") == []
