@@ -177,8 +177,9 @@ async def prepare(place: Routers) -> dict[str, list[str]]:
     await world.beat(given["released"])
     # Reset by hand, as the operations sheet says.
     await world.beat(given["reset"], boot="boot-2", sequence=1)
-    await world.allocate("reset")
-    await client.delete(keys.lease(given["reset"]), keys.call("reset"))
+    reset = await world.allocate("reset")
+    await client.delete(keys.lease(reset), keys.call("reset"))
+    await client.hset(keys.pod(reset), "status", "available")
     # Given a pod an hour ago, and its pod never names it.
     await client.hset(keys.call("never-came"), "allocated_at", "1")
     await client.zadd(keys.unnamed, {"never-came": 1})

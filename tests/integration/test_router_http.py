@@ -177,6 +177,8 @@ async def test_status_and_pod_answer_as_documented(face: Face) -> None:
             "status": "up",
             "waiting": 0,
             "free": {"standard": 1},
+            "kept": 0,
+            "kept_by_tier": {"standard": 0},
         },
     )
     assert await face.get(f"/pod/{call_pod}") == (

@@ -247,6 +247,7 @@ async def test_a_force_reset_of_a_shared_pod_leaks_no_place(managed: Managed) ->
     assert await managed.allocate("call-1") == "agent-1"
     await managed.allocate("call-2")
     await client.delete(keys.call("call-1"))
+    await client.hset(keys.pod("agent-1"), "status", "available")
 
     await managed.pass_by(31)
 

@@ -38,6 +38,7 @@ class Router:
         lead = await router_manager.lead(self.bus, self.keys, 1)
         self.term = Term(self.bus, self.keys, lead.epoch, 1)
         await self.term.settled()
+        await self.term.rebuilt()
         tiers = parse_tiers(tier_config)
         await self.term.publish_tiers(
             assignment_order(tiers), {name: tier.text for name, tier in tiers.items()}
@@ -54,7 +55,14 @@ class Router:
     ) -> Registration:
         self._sequence += 1
         sequence = self._sequence if sequence is None else sequence
-        beat = Beat(pod, boot_id, sequence, calls, leaving, {"ip": "10.0.0.1", "base_url": f"ws://{pod}"})
+        beat = Beat(
+            pod,
+            boot_id,
+            sequence,
+            calls,
+            leaving,
+            {"ip": "10.0.0.1", "base_url": f"ws://{pod}", "incarnation": 7},
+        )
         known = await router.heartbeat(self.bus, self.keys, beat, RULE)
         assert isinstance(known, Registration)
         return known
@@ -67,6 +75,7 @@ class Router:
             merchant_id="acme",
             allocation_id=allocation_id or f"allocation-of-{call}",
             lease_ttl_s=LEASE_TTL_S,
+            is_alone=True,
         )
         match answer:
             case Allocation():
@@ -144,14 +153,17 @@ async def test_an_allocation_leaves_the_documented_keys(routing: Router) -> None
     assert isinstance(allocation, Allocation)
     client, keys, at = routing.client, routing.keys, str(allocation.allocated_at_s)
     assert allocation == Allocation(
-        "agent-0", "pool:standard", int(at), "allocation-of-call-1", "ws://agent-0", was_existing=False
-    )
+        "agent-0", "pool:standard", int(at), "allocation-of-call-1", "ws://agent-0", was_existing=False,
+        slot=1, incarnation=7,
+    )  # fmt: skip
     assert await client.hgetall(keys.call("call-1")) == {
         "pod_name": "agent-0",
         "source_pool": "pool:standard",
         "merchant_id": "acme",
         "allocated_at": at,
         "allocation_id": "allocation-of-call-1",
+        "slot": "1",
+        "incarnation": "7",
     }
     pod = await client.hgetall(keys.pod("agent-0"))
     assert pod["status"] == "allocated"
@@ -451,7 +463,7 @@ async def test_a_silent_pod_is_forgotten_and_its_call_may_have_another(routing: 
     assert await routing.count() == (1, [("standard", 0, 1)])
 
 
-async def test_a_silent_pod_that_speaks_again_is_registered_with_its_call(routing: Router) -> None:
+async def test_a_removed_pod_that_speaks_again_of_its_call_is_not_handed_out(routing: Router) -> None:
     await routing.beat("agent-0")
     await routing.allocate("call-1")
     await routing.fall_silent("agent-0")
@@ -459,8 +471,8 @@ async def test_a_silent_pod_that_speaks_again_is_registered_with_its_call(routin
 
     await routing.beat("agent-0", ["call-1"])
 
-    assert await routing.pod_of("call-1") == "agent-0"
-    assert await routing.status_of("agent-0") == "allocated"
+    assert await routing.available() == set()
+    assert await routing.status_of("agent-0") == "ending"
 
 
 async def test_silence_does_not_count_while_nobody_listened(routing: Router) -> None:

@@ -176,6 +176,9 @@ def test_every_key_is_documented() -> None:
         keys.pod_calls("{pod}"), keys.draining("{pod}"), keys.lease("{pod}"), keys.call("{call_sid}"),
         keys.ended("{call_sid}"), keys.metadata, keys.calls, keys.unnamed, keys.waiting, keys.waiters, keys.tiers,
         keys.merchant_config, keys.merchant_written, keys.version, keys.heartbeats, keys.hearing, keys.epoch,
+        keys.pod_slots("{pod}"), keys.kept, keys.kept_for("{id}"), keys.begun("{id}"), keys.unproven, keys.resets,
+        keys.waiting_merchants("{tier}"), keys.yielded("{tier}"), keys.kept_in("{tier}"), keys.silent("{tier}"),
+        keys.leaving("{tier}"), keys.dials_waiting,
     ]  # fmt: skip
     methods = [
         name for name in dir(RouterKeys) if not name.startswith("_") and name not in ("base", "prefix")

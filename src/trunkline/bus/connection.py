@@ -4,6 +4,7 @@ The client's own retries are off. A command that timed out may have run, and onl
 twice does harm. The one repetition is after NOSCRIPT (`pipe.py`), which the server answers without having run anything.
 """
 
+import asyncio
 import time
 from collections.abc import Sequence
 from copy import copy
@@ -20,12 +21,13 @@ from trunkline.bus.keys import Keys
 from trunkline.bus.line import Client, Lines
 from trunkline.bus.packing import PACKING, Life
 from trunkline.bus.pipe import Pipe, Word
-from trunkline.bus.scripts import Script
+from trunkline.bus.scripts import Script, script
 from trunkline.errors import BusUnavailable, MemoryLost
 from trunkline.telemetry import metrics
 
 # Commands answer in well under a millisecond; a server that needs longer than this is in trouble.
 COMMAND_TIMEOUT_S = 2.0
+_RING = script("ring")
 # A blocking read may wait this long at the server before its socket is considered dead.
 BLOCK_MAX_S = 5.0
 
@@ -41,6 +43,8 @@ class Bus:
         self.epoch = 0
         self._pipe = Pipe(client)
         self._waits = Lines(blocking)
+        self._ringing: asyncio.Task[None] | None = None
+        self._rings_again = False
 
     def at_epoch(self, epoch: int) -> "Bus":
         """The same connection, writing another epoch's memory."""
@@ -79,11 +83,27 @@ class Bus:
         except (RedisError, OSError) as error:
             raise BusUnavailable(f"Valkey did not answer: {_words(error)}") from error
 
+    def ring(self) -> None:
+        """Wake a dialer, soon: however many ask for it in one moment, it is done once more. A hint that may be lost."""
+        self._rings_again = True
+        if self._ringing is None or self._ringing.done():
+            self._ringing = asyncio.create_task(self._ring(), name="bell")
+
+    async def _ring(self) -> None:
+        while self._rings_again:
+            self._rings_again = False
+            try:
+                await self.run(_RING, [self.keys.bell])
+            except BusUnavailable:
+                return
+
     async def wait(self, *command: Word) -> Any:
         """A command that waits at the server, for at most `BLOCK_MAX_S`. Its reply is as it came over the wire."""
         return await self.read(self._waits.ask(*command))
 
     async def close(self) -> None:
+        if self._ringing is not None:
+            await asyncio.gather(self._ringing, return_exceptions=True)
         await self.client.aclose()
         await self.blocking.aclose()
 

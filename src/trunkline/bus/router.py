@@ -8,10 +8,19 @@ from trunkline.bus.packing import LIFE
 from trunkline.bus.pipe import Word
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.bus.scripts import Script, script
+from trunkline.value import Value
 
 _ALLOCATE = script("router_allocate")
+_KEEP = script("router_keep")
+_FREE_SLOTS = script("router_free_slots")
+_BEGIN = script("router_begin")
+_FREE = script("router_free")
+_OCCUPY = script("router_occupy")
 _RELEASE = script("router_release")
 _HEARTBEAT = script("router_heartbeat")
+LEASE_TTL_S = 24 * 3600
+# Allocations that one script ends: about 15 µs each.
+FREE_MAX = 100
 # In the place of a tier: it has to be asked for. No tier has such a name.
 _ASK = "?"
 
@@ -20,6 +29,8 @@ class Runner(Protocol):
     """The part of `Bus` that scripts need."""
 
     async def run(self, lua: Script, keys: Sequence[str], args: Sequence[Word] = ()) -> Any: ...
+
+    def ring(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +54,42 @@ class Allocation:
     base_url: str
     was_existing: bool
     is_misconfigured: bool = False
+    slot: int = 0
+    incarnation: int = 0
+
+
+class Proposal(Value, frozen=True):
+    """A slot that was kept for a dial. Postgres decides whether it is free."""
+
+    pod: str
+    slot: int
+    incarnation: int
+    source_pool: str
+    base_url: str
+
+
+class Kept(Value, frozen=True):
+    """For each dial its proposal, or None. `free`: on how many slots of the tiers looked at one could still be kept."""
+
+    proposals: tuple[Proposal | None, ...]
+    free: Mapping[str, int]
+
+
+class Stale(Value, frozen=True):
+    """This memory was lost or is not rebuilt yet, so Postgres has to pick."""
+
+
+class Begun(Value, frozen=True):
+    """A call and the slot that Postgres says it has."""
+
+    allocation_id: str
+    call_sid: str
+    pod: str
+    slot: int
+    incarnation: int
+    merchant_id: str
+    source_pool: str
+    turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,19 +178,94 @@ async def allocate(
     allocation_id: str,
     lease_ttl_s: int,
     wait: WaitRule = WaitRule(),  # noqa: B008  frozen
-) -> Allocation | NoPod | Hold | CallOver:
-    """Give the call a pod of the first tier that has a free one; again for the same call: the same pod."""
-    rule = (wait.most_ms, wait.silence_ms, wait.waiters_max)
+    is_alone: bool = False,
+) -> Allocation | NoPod | Hold | CallOver | Stale:
+    """Give the call a pod of the first tier that has a free one; again for the same call: the same pod. `is_alone`:
+    Postgres is silent, so this memory decides also where it is not rebuilt, with pods heard since the loss."""
+    rule = (wait.most_ms, wait.silence_ms, wait.waiters_max, int(is_alone))
     how, *rest = await run(bus, keys, _ALLOCATE, call_sid, merchant_id, allocation_id, lease_ttl_s, *rule)
     match how:
+        case "stale":
+            return Stale()
         case "none":
             return NoPod(bool(rest[0]))
         case "hold":
             return Hold(int(rest[0]), int(rest[1]))
         case "ended":
             return CallOver()
-    pod, source_pool, allocated_at, allocation, base_url, odd = rest
-    return Allocation(pod, source_pool, int(allocated_at), allocation, base_url, how == "already", bool(odd))
+    pod, source_pool, allocated_at, allocation, base_url, odd, slot, incarnation = rest
+    return Allocation(
+        pod,
+        source_pool,
+        int(allocated_at),
+        allocation,
+        base_url,
+        how == "already",
+        bool(odd),
+        int(slot),
+        int(incarnation),
+    )
+
+
+async def keep(bus: Runner, keys: RouterKeys, wants: Sequence[tuple[str, str]]) -> Kept | Stale:
+    """Propose a slot for each of these dials (allocation id, merchant id), in one script. A proposal that gets no row
+    in Postgres is taken back after 5 s."""
+    how, *rest = await run(bus, keys, _KEEP, *(part for want in wants for part in want))
+    if how == "stale":
+        return Stale()
+    *kept, free = rest
+    return Kept(tuple(_proposal(*row) if row else None for row in kept), _counts(free))
+
+
+async def free_slots(bus: Runner, keys: RouterKeys) -> Mapping[str, int] | Stale:
+    """Tier -> slots on which a dial could be kept now. Who finds none is woken when one comes free."""
+    how, *flat = await run(bus, keys, _FREE_SLOTS)
+    return Stale() if how == "stale" else _counts(flat)
+
+
+async def begin(bus: Runner, keys: RouterKeys, begun: Begun, *, lease_ttl_s: int = LEASE_TTL_S) -> None:
+    """A kept call was answered, or Postgres picked. Idempotent; another slot under the same allocation is given up."""
+    (wakes,) = await run(
+        bus,
+        keys,
+        _BEGIN,
+        lease_ttl_s,
+        begun.allocation_id,
+        begun.call_sid,
+        begun.pod,
+        begun.slot,
+        begun.incarnation,
+        begun.merchant_id,
+        begun.source_pool,
+        begun.turn,
+    )
+    _wake(bus, wakes)
+
+
+async def free(bus: Runner, keys: RouterKeys, allocation_ids: Sequence[str], *, tombstone_s: int) -> None:
+    """These are over, kept or begun. Idempotent; calls that had begun leave a tombstone."""
+    for page in (allocation_ids[i : i + FREE_MAX] for i in range(0, len(allocation_ids), FREE_MAX)):
+        wakes, _ = await run(bus, keys, _FREE, tombstone_s, *page)
+        _wake(bus, wakes)
+
+
+async def occupy(bus: Runner, keys: RouterKeys, pod: str, slot: int, allocation_id: str) -> None:
+    """Postgres says that this slot is this allocation's: it is not proposed again, and looked at in 2 s."""
+    await run(bus, keys, _OCCUPY, pod, slot, allocation_id)
+
+
+def _proposal(pod: str, slot: int, incarnation: str, source_pool: str, base_url: str) -> Proposal:
+    return Proposal(pod, int(slot), int(incarnation), source_pool, base_url)
+
+
+def _counts(flat: Sequence[Any]) -> dict[str, int]:
+    return {flat[i]: int(flat[i + 1]) for i in range(0, len(flat), 2)}
+
+
+def _wake(bus: Runner, wakes: int) -> None:
+    """A slot came free while dials wait for agents."""
+    if wakes:
+        bus.ring()
 
 
 async def release(
@@ -151,9 +273,10 @@ async def release(
 ) -> Release | None:
     """End the call's allocation, or `only` this one of it. None: it has no pod, or not the one that lets go."""
     reply = await run(bus, keys, _RELEASE, call_sid, by_pod, ended_ttl_s, only)
+    _wake(bus, reply[-1])
     if reply[0] == "unknown":
         return None
-    _, pod, source_pool, draining, status, allocation_id = reply
+    _, pod, source_pool, draining, status, allocation_id, _ = reply
     return Release(pod, source_pool, bool(draining), status, allocation_id)
 
 

@@ -47,6 +47,31 @@ class RouterKeys:
         """ZSET call -> ms since when it waits for a pod of this tier."""
         return f"{self._pool(tier)}:waiting"
 
+    def waiting_merchants(self, tier: str) -> str:
+        """HASH merchant -> how many of its calls wait for this tier."""
+        return f"{self._pool(tier)}:waiting:merchants"
+
+    def yielded(self, tier: str) -> str:
+        """SET of the calls that waited and got a slot of this tier: what dials have yielded to."""
+        return f"{self._pool(tier)}:yielded"
+
+    def kept_in(self, tier: str) -> str:
+        """ZSET allocation id -> ms since when a slot of this tier is kept for its dial."""
+        return f"{self._pool(tier)}:kept"
+
+    def silent(self, tier: str) -> str:
+        """SET of the pods that have fallen silent: kept for no dial, tried by calls when nobody else is free."""
+        return f"{self._pool(tier)}:silent"
+
+    def leaving(self, tier: str) -> str:
+        """SET of the pods that are leaving: they fill no target."""
+        return f"{self._pool(tier)}:leaving"
+
+    @property
+    def dials_waiting(self) -> str:
+        """STRING with a TTL of 3 s: a dial found no slot, so whoever frees one wakes the dialers."""
+        return self._key("dials", "waiting")
+
     @property
     def waiting(self) -> str:
         """ZSET call -> ms when it last asked."""
@@ -72,6 +97,33 @@ class RouterKeys:
     def draining(self, name: str) -> str:
         """STRING with a TTL: an operator keeps new calls away."""
         return self._key("pod", "draining", name)
+
+    def pod_slots(self, name: str) -> str:
+        """HASH slot -> allocation id, for kept and begun ones."""
+        return self._key("pod", "slots", name)
+
+    @property
+    def kept(self) -> str:
+        """ZSET allocation id -> ms since when a slot is kept for its dial."""
+        return self._key("kept")
+
+    def kept_for(self, allocation_id: str) -> str:
+        """HASH `pod`, `slot`, `incarnation`, `source_pool`, `merchant_id` of a slot kept for a dial."""
+        return self._key("kept", allocation_id)
+
+    def begun(self, allocation_id: str) -> str:
+        """STRING with a TTL: the call of an allocation that has begun."""
+        return self._key("begun", allocation_id)
+
+    @property
+    def unproven(self) -> str:
+        """ZSET allocation id -> ms: Postgres has not been asked yet whether it has its row."""
+        return self._key("unproven")
+
+    @property
+    def resets(self) -> str:
+        """HASH allocation id -> call and pod that an operator reset by hand, until Postgres knows."""
+        return self._key("resets")
 
     @property
     def metadata(self) -> str:

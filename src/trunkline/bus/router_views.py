@@ -39,7 +39,7 @@ class CallView:
 
 @dataclass(frozen=True, slots=True)
 class PoolCount:
-    """`room` is how many calls the pool could take now."""
+    """`room` is how many calls the pool could take now, `kept` how many slots are kept for dials."""
 
     tier: str
     is_shared: bool
@@ -47,6 +47,7 @@ class PoolCount:
     assigned: int
     room: int
     waiting: int
+    kept: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class Counts:
     calls: int
     waiting: int
     pools: Sequence[PoolCount]
+    kept: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +71,17 @@ async def drain(bus: Runner, keys: RouterKeys, pod: str, ttl_s: int) -> Drained 
     reply = await run(bus, keys, _DRAIN, pod, ttl_s)
     if not reply:
         return None
-    tier, has_call, draining, status = reply
+    tier, has_call, draining, status, wakes = reply
+    if wakes:
+        bus.ring()
     return Drained(tier, bool(has_call), bool(draining), status)
 
 
 async def counts(bus: Runner, keys: RouterKeys) -> Counts:
-    calls, waiting, *flat = await bus.run(_STATUS, [keys.epoch], [keys.base])
-    rows = [flat[i : i + 6] for i in range(0, len(flat), 6)]
+    calls, waiting, kept, *flat = await bus.run(_STATUS, [keys.epoch], [keys.base])
+    rows = [flat[i : i + 7] for i in range(0, len(flat), 7)]
     pools = [PoolCount(tier, bool(shared), *map(int, numbers)) for tier, shared, *numbers in rows]
-    return Counts(calls, waiting, sorted(pools, key=lambda pool: pool.tier))
+    return Counts(calls, waiting, sorted(pools, key=lambda pool: pool.tier), kept)
 
 
 async def pod_view(bus: Runner, keys: RouterKeys, pod: str) -> PodView | None:

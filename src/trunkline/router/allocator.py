@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import uuid_utils
 
 from trunkline.bus import router as bus_router
-from trunkline.bus.router import Allocation, CallOver, Hold, NoPod, Runner
+from trunkline.bus.router import Allocation, CallOver, Hold, NoPod, Runner, Stale
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.crashpoint import crash_point
 from trunkline.router.config import RouterConfig
@@ -91,6 +91,7 @@ class Allocator:
             allocation_id=uuid_utils.uuid4().hex,
             lease_ttl_s=self._config.lease_ttl_s,
             wait=self._config.wait_rule if may_wait else self._no_wait,
+            is_alone=True,
         )
         crash_point("router.after_allocate")
         match result:
@@ -102,9 +103,9 @@ class Allocator:
             case CallOver():
                 metrics.ROUTER_ALLOCATIONS.labels("ended").inc()
                 return Ended()
-            case NoPod():
+            case NoPod() | Stale():
                 _NONE.inc()
-                self._report(merchant_id, result.is_misconfigured)
+                self._report(merchant_id, isinstance(result, NoPod) and result.is_misconfigured)
                 return NoneFree()
 
     async def release(self, call_sid: str, by_pod: str = "") -> Released | NotAllocated:

@@ -67,6 +67,8 @@ def status(counts: Counts, is_leader: bool) -> dict[str, Any]:
         "status": "up",
         "waiting": counts.waiting,
         "free": {pool.tier: pool.room for pool in counts.pools},
+        "kept": counts.kept,
+        "kept_by_tier": {pool.tier: pool.kept for pool in counts.pools},
     }
 
 

@@ -19,16 +19,19 @@ _RESERVED = frozenset({"dedicated"})
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """`target` pods shall be in it. A pod of a shared tier has up to `max_concurrent` calls, of another one."""
+    """`target` pods shall be in it. A pod of a shared tier has up to `max_concurrent` calls, of another one. On
+    `callers` slots no dial is kept; None: on a tenth of them, rounded down."""
 
     is_shared: bool
     target: int
     max_concurrent: int = 1
+    callers: int | None = None
 
     @property
     def text(self) -> str:
         """As the scripts of the router read it."""
-        return f"{'s' if self.is_shared else 'e'}|{self.target}|{self.max_concurrent}"
+        callers = "" if self.callers is None else f"|{self.callers}"
+        return f"{'s' if self.is_shared else 'e'}|{self.target}|{self.max_concurrent}{callers}"
 
 
 Tiers = Mapping[str, Tier]
@@ -70,19 +73,20 @@ def _tier(name: str, fields: Any) -> Tier:
         raise ValueError(f"{name!r} is no name of a tier")
     if not isinstance(fields, dict):
         raise ValueError(f"{name}: not a JSON object")
-    unknown = sorted(fields.keys() - {"type", "target", "max_concurrent"})
+    unknown = sorted(fields.keys() - {"type", "target", "max_concurrent", "callers"})
     if unknown:
         raise ValueError(f"{name}: unknown field {unknown[0]!r}")
     kind = fields.get("type", "exclusive")
     if kind not in ("exclusive", "shared"):
         raise ValueError(f"{name}: type must be 'exclusive' or 'shared'")
     target = _whole(name, fields, "target", 0, TARGET_MAX, default=0)
+    callers = _whole(name, fields, "callers", 0, TARGET_MAX, default=0) if "callers" in fields else None
     if kind == "exclusive":
         if fields.get("max_concurrent", 1) != 1:
             raise ValueError(f"{name}: max_concurrent is for shared tiers")
-        return Tier(False, target)
+        return Tier(False, target, callers=callers)
     most = _whole(name, fields, "max_concurrent", 1, MAX_CONCURRENT_MAX, default=MAX_CONCURRENT_DEFAULT)
-    return Tier(True, target, most)
+    return Tier(True, target, most, callers)
 
 
 def _whole(name: str, fields: Mapping[str, Any], field: str, least: int, most: int, *, default: int) -> int:

@@ -31,6 +31,7 @@ class RouterWorld:
         self.term = Term(self.bus, self.keys, lead.epoch, term)
         if is_settled:
             await self.term.settled()
+            await self.term.rebuilt()
         await self.publish(tier_config)
 
     async def publish(self, tier_config: str) -> bool:
@@ -51,7 +52,7 @@ class RouterWorld:
     ) -> Registration:
         counted = self._sequences.get(pod, 1) + 1
         self._sequences[pod] = counted
-        fields: dict[str, str | int] = {"ip": "10.0.0.1", "port": 8080, "version": version}
+        fields: dict[str, str | int] = {"ip": "10.0.0.1", "port": 8080, "version": version, "incarnation": 1}
         said = Beat(pod, boot, counted if sequence is None else sequence, calls, leaving, fields)
         known = await router.heartbeat(self.bus, self.keys, said, rule)
         assert isinstance(known, Registration), "the rule says which tier it has"
@@ -74,7 +75,14 @@ class RouterWorld:
                 return f"hold {answer.before}"
         return "none"
 
-    async def ask(self, call: str, merchant: str = "", wait: WaitRule = WaitRule()) -> Any:  # noqa: B008
+    async def ask(
+        self,
+        call: str,
+        merchant: str = "",
+        wait: WaitRule = WaitRule(),  # noqa: B008  frozen
+        *,
+        is_alone: bool = True,
+    ) -> Any:
         return await router.allocate(
             self.bus,
             self.keys,
@@ -83,6 +91,7 @@ class RouterWorld:
             allocation_id=f"allocation-of-{call}",
             lease_ttl_s=LEASE_TTL_S,
             wait=wait,
+            is_alone=is_alone,
         )
 
     async def release(self, call: str, by_pod: str = "") -> Release | None:

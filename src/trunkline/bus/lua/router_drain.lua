@@ -4,7 +4,8 @@
 --
 -- KEYS[1] epoch
 -- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] pod  ARGV[4] how long in s, 0: the drain ends
--- -> {tier, 1 if it has calls, 1 if it drains, status}, or {} for a pod that is not known
+-- -> {tier, 1 if it has calls, 1 if it drains, status, 1 if a slot came free while dials
+--     wait for agents}, or {} for a pod that is not known
 -- @include router
 local name, ttl_s = ARGV[3], tonumber(ARGV[4])
 local tier = redis.call('GET', base .. 'pod:tier:' .. name)
@@ -14,6 +15,6 @@ if ttl_s > 0 then
 else
   redis.call('DEL', base .. 'pod:draining:' .. name)
 end
-local status, settled_tier = settle(name, tier)
+local status, settled_tier, _, wakes = settle(name, tier)
 local has_call = #held_calls(name) > 0 or redis.call('EXISTS', lease_key(name)) == 1
-return {settled_tier, has_call and 1 or 0, is_draining(name) and 1 or 0, status}
+return {settled_tier, has_call and 1 or 0, is_draining(name) and 1 or 0, status, wakes}

@@ -45,24 +45,30 @@ local function end_dropped(before)
   end
 end
 
--- A call that the pod holds and nobody has recorded: this server lost its memory.
+-- A call that the pod names and that is its own has come.
+local function join()
+  for sid in string.gmatch(named, '%S+') do
+    if holder_of(sid) == name then
+      redis.call('HDEL', call_key(sid), 'unnamed')
+      redis.call('ZREM', base .. 'unnamed', sid)
+    end
+  end
+end
+
+-- A call that the pod holds and nobody has recorded, while memory is lost and Postgres has not been read. Afterwards a pod
+-- that names a call which is not its own is `ending`: its call may be over, and is not revived.
 local function restore(source, max)
+  if is_rebuilt then return end
   for sid in string.gmatch(named, '%S+') do
     local record = call_key(sid)
-    local holder = redis.call('HGET', record, 'pod_name')
-    local is_ours = not holder or holder == name
-    local has_room = holder == name or #held_calls(name) < max
-    if is_ours and has_room and redis.call('EXISTS', base .. 'ended:' .. sid) == 0 then
-      redis.call('HSET', record, 'pod_name', name)
-      redis.call('HSETNX', record, 'source_pool', source)
-      redis.call('HSETNX', record, 'merchant_id', '')
-      redis.call('HSETNX', record, 'allocated_at', now_s)
-      redis.call('HDEL', record, 'unnamed')
+    local slot = not redis.call('HGET', record, 'pod_name') and free_slot(name, max)
+    if slot and redis.call('EXISTS', base .. 'ended:' .. sid) == 0 then
+      redis.call('HSET', record, 'pod_name', name, 'source_pool', source, 'merchant_id', '', 'allocated_at', now_s,
+        'slot', slot, 'incarnation', redis.call('HGET', pod, 'incarnation') or '0')
       redis.call('EXPIRE', record, lease_s)
-      redis.call('ZREM', base .. 'unnamed', sid)
+      redis.call('HSET', slots_key(name), slot, heard_id(sid))
       hold_call(name, sid, lease_s)
-      redis.call('HSET', pod, 'allocated_call_sid', sid, 'allocated_at', redis.call('HGET', record, 'allocated_at'),
-        'source_pool', source)
+      redis.call('HSET', pod, 'allocated_call_sid', sid, 'allocated_at', now_s, 'source_pool', source)
     end
   end
 end
@@ -115,6 +121,7 @@ if known_epoch ~= id then
     again_ms = settle_ms - (now_ms - began_ms)
   end
 end
+join()
 restore(pool_of(tier).source, (tier_config(tier) or {max = 1}).max)
 suspect_unnamed()
 local _, settled_tier = settle(name, tier)

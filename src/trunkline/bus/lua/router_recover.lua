@@ -25,13 +25,6 @@ for i = 6, #ARGV do
     leave_tier(name, tier)
   elseif redis.call('SISMEMBER', pool.assigned, name) == 1 then
     if not own then write_tier(name, tier) end
-    for _, sid in ipairs(redis.call('SMEMBERS', held_key(name))) do
-      if redis.call('EXISTS', call_key(sid)) == 0 then
-        found[#found + 1] = sid
-        found[#found + 1] = name
-        end_allocation(name, sid, holder_of(sid))
-      end
-    end
     local before = place(name)
     settle(name, tier)
     if place(name) ~= before then found[1] = found[1] + 1 end
@@ -42,5 +35,12 @@ for i = 6, #ARGV do
       redis.call('ZADD', pool.order, whole(behind and free_ms + 1e13 or free_ms), name)
     end
   end
+end
+local resets = redis.call('HGETALL', base .. 'resets')
+for i = 1, #resets, 2 do
+  local sid, name = string.match(resets[i + 1], '^(%S+) (%S+)$')
+  found[#found + 1] = sid
+  found[#found + 1] = name
+  redis.call('HDEL', base .. 'resets', resets[i])
 end
 return found

@@ -7,8 +7,9 @@
 -- KEYS[1] epoch
 -- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] call sid  ARGV[4] the pod that lets go, '' when the platform
 -- releases  ARGV[5] tombstone in s, 0: none  ARGV[6] only this allocation, '' for any
--- -> {'released', pod, source pool, 1 if the pod is draining, status of the pod, allocation id}
---    {'unknown'}  this call has no pod, or another one than the one that lets go
+-- -> {'released', pod, source pool, 1 if the pod is draining, status of the pod, allocation id,
+--     1 if a slot came free while dials wait for agents}
+--    {'unknown', 1 if …}  this call has no pod, or another one than the one that lets go
 -- @include router
 local sid, by, tombstone_s, only = ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 
@@ -31,27 +32,27 @@ local function tier_of(pod)
 end
 
 local holder, source, allocation = unpack(redis.call('HMGET', call_key(sid), 'pod_name', 'source_pool', 'allocation_id'))
-if only ~= '' and allocation ~= only then return {'unknown'} end
+if only ~= '' and allocation ~= only then return {'unknown', 0} end
 stop_waiting(sid)
 
 if by ~= '' and holder ~= by then
   -- The platform was first, or the call has moved to another pod: that one keeps it.
-  local tier = tier_of(by)
+  local tier, wakes = tier_of(by), 0
   if tier then
     let_go(by)
-    settle(by, tier)
+    wakes = select(4, settle(by, tier))
   end
   if not holder then bury() end
-  return {'unknown'}
+  return {'unknown', wakes}
 end
 
 bury()
-if not holder then return {'unknown'} end
+if not holder then return {'unknown', 0} end
 
 end_allocation(holder, sid, holder)
-local status, drains, tier = 'gone', false, tier_of(holder)
+local status, drains, wakes, tier = 'gone', false, 0, tier_of(holder)
 if tier then
   if by == holder then let_go(holder) end
-  status, tier, drains = settle(holder, tier)
+  status, tier, drains, wakes = settle(holder, tier)
 end
-return {'released', holder, source or '', drains and 1 or 0, status, allocation or ''}
+return {'released', holder, source or '', drains and 1 or 0, status, allocation or '', wakes}

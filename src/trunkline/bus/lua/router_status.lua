@@ -3,12 +3,14 @@
 --
 -- KEYS[1] epoch
 -- ARGV[1] key prefix
--- -> {calls, waiting, tier, 1 if shared, pods in `available`, assigned, calls that it could take now, waiting, tier, …}
+-- -> {calls, waiting, kept, tier, 1 if shared, pods in `available`, assigned, calls that it could take now, waiting, kept,
+--     tier, …}
 local base = ARGV[1]
-local counts = {redis.call('ZCARD', base .. 'calls'), redis.call('ZCARD', base .. 'waiting')}
+local counts = {redis.call('ZCARD', base .. 'calls'), redis.call('ZCARD', base .. 'waiting'),
+  redis.call('ZCARD', base .. 'kept')}
 local tiers = redis.call('HGETALL', base .. 'tiers')
 for i = 1, #tiers, 2 do
-  local tier, kind, max = tiers[i], string.match(tiers[i + 1], '^(%a)|%d+|(%d+)$')
+  local tier, kind, max = tiers[i], string.match(tiers[i + 1], '^(%a)|%d+|(%d+)')
   if kind then
     local merchant = string.match(tier, '^merchant:(.+)$')
     local root = base .. (merchant and 'merchant:' .. merchant or 'pool:' .. tier)
@@ -25,7 +27,7 @@ for i = 1, #tiers, 2 do
       room = pods
     end
     for _, value in ipairs({tier, kind == 's' and 1 or 0, pods, redis.call('SCARD', root .. ':assigned'), room,
-      redis.call('ZCARD', root .. ':waiting')}) do counts[#counts + 1] = value end
+      redis.call('ZCARD', root .. ':waiting'), redis.call('ZCARD', root .. ':kept')}) do counts[#counts + 1] = value end
   end
 end
 return counts

@@ -10,17 +10,21 @@ local function lease_key(name) return base .. 'lease:' .. name end
 local function call_key(sid) return base .. 'call:' .. sid end
 local function draining_key(name) return base .. 'pod:draining:' .. name end
 local function held_key(name) return base .. 'pod:calls:' .. name end
+local function slots_key(name) return base .. 'pod:slots:' .. name end
+local function kept_key(id) return base .. 'kept:' .. id end
+local function begun_key(id) return base .. 'begun:' .. id end
 
 -- Memory counts in the life of the server it was written in. When it is lost (another run id, or no epoch at all) the
 -- next script to run begins an epoch: pods are then unknown until they were heard again, and the leader's term is gone.
 -- @include run_id
-local epoch_id, epoch_began_ms
+-- Until the leader has compared it with Postgres (`rebuilt`) it is not asked for a pod.
+local epoch_id, epoch_began_ms, is_rebuilt
 local function epoch()
   if epoch_id then return epoch_id, epoch_began_ms end
   local run_id = ARGV[2] ~= '' and ARGV[2] or server_run_id()
-  local known = redis.call('HMGET', KEYS[1], 'run_id', 'id', 'began_ms')
+  local known = redis.call('HMGET', KEYS[1], 'run_id', 'id', 'began_ms', 'rebuilt')
   if known[1] == run_id and known[2] then
-    epoch_id, epoch_began_ms = known[2], tonumber(known[3] or '0')
+    epoch_id, epoch_began_ms, is_rebuilt = known[2], tonumber(known[3] or '0'), known[4] == '1'
   else
     -- Of one life no two begin in the same microsecond.
     epoch_id, epoch_began_ms = run_id .. '.' .. time[1] .. '.' .. time[2], now_ms
@@ -30,11 +34,12 @@ local function epoch()
   return epoch_id, epoch_began_ms
 end
 
--- Which tiers there are is what the leader published, never what one process was told: `e|target|1` or `s|target|max`.
+-- Which tiers there are is what the leader published, never what one process was told: `e|target|1` or `s|target|max`, and
+-- `|callers` after it if the config says on how many slots no dial is kept.
 local function tier_config(tier)
   local text = redis.call('HGET', base .. 'tiers', tier)
   if not text then return nil end
-  local kind, target, max = string.match(text, '^(%a)|(%d+)|(%d+)$')
+  local kind, target, max = string.match(text, '^(%a)|(%d+)|(%d+)')
   return {shared = kind == 's', target = tonumber(target), max = tonumber(max)}
 end
 
@@ -49,6 +54,11 @@ local function pool_of(tier)
     assigned = root .. ':assigned',
     order = root .. ':order',
     waiting = root .. ':waiting',
+    waiting_merchants = root .. ':waiting:merchants',
+    yielded = root .. ':yielded',
+    kept = root .. ':kept',
+    silent = root .. ':silent',
+    leaving = root .. ':leaving',
   }
 end
 
@@ -75,10 +85,49 @@ local function hold_call(name, sid, lease_s)
   redis.call('ZADD', base .. 'calls', 'NX', whole(now_ms), sid)
 end
 
+-- Slots are numbered from 1. An exclusive pod has slot 1 alone.
+local function free_slot(name, max)
+  local taken = redis.call('HKEYS', slots_key(name))
+  if #taken == 0 then return 1 end
+  if #taken >= max then return nil end
+  local is_taken = {}
+  for _, slot in ipairs(taken) do is_taken[slot] = true end
+  for slot = 1, max do
+    if not is_taken[tostring(slot)] then return slot end
+  end
+end
+
+-- Stands for the allocation of a call that only its pod's heartbeat has told of.
+local function heard_id(sid) return 'heard:' .. sid end
+
+local function give_slot(name, slot, id)
+  if slot and redis.call('HGET', slots_key(name), slot) == id then redis.call('HDEL', slots_key(name), slot) end
+end
+
+-- A slot that was kept for a dial is not kept any more. Returns its pod, or nil if nothing was kept under this id.
+local function unkeep(id)
+  local name, slot, source = unpack(redis.call('HMGET', kept_key(id), 'pod', 'slot', 'source_pool'))
+  if not name then return nil end
+  redis.call('DEL', kept_key(id))
+  redis.call('ZREM', base .. 'kept', id)
+  redis.call('ZREM', pool_of(tier_of_source(source or '')).kept, id)
+  redis.call('ZREM', base .. 'unproven', id)
+  give_slot(name, slot, id)
+  return name
+end
+
 -- Ends what the router knows of a call at a pod; `holder` has the call, which may be another pod. Of several calls at a
 -- shared pod another one then gives the lease.
 local function end_allocation(name, sid, holder)
   if holder == name then
+    local id, slot, waited, source =
+      unpack(redis.call('HMGET', call_key(sid), 'allocation_id', 'slot', 'waited', 'source_pool'))
+    give_slot(name, slot, id or heard_id(sid))
+    if id then
+      redis.call('DEL', begun_key(id))
+      redis.call('ZREM', base .. 'unproven', id)
+    end
+    if waited then redis.call('SREM', pool_of(tier_of_source(source or '')).yielded, sid) end
     redis.call('DEL', call_key(sid))
     redis.call('ZREM', base .. 'calls', sid)
   end
@@ -98,6 +147,21 @@ local function end_allocation(name, sid, holder)
   end
 end
 
+-- Ends whatever is known under an allocation id: kept, begun, or a slot that Postgres said is its. Returns the pod.
+local function end_by_id(id, tombstone_s)
+  local name = unkeep(id)
+  if name then return name end
+  local sid = redis.call('GET', begun_key(id))
+  if not sid then return nil end
+  local holder, known = unpack(redis.call('HMGET', call_key(sid), 'pod_name', 'allocation_id'))
+  redis.call('DEL', begun_key(id))
+  redis.call('ZREM', base .. 'unproven', id)
+  if not holder or known ~= id then return nil end
+  if tombstone_s > 0 then redis.call('SET', base .. 'ended:' .. sid, '1', 'EX', tombstone_s) end
+  end_allocation(holder, sid, holder)
+  return holder
+end
+
 local function is_draining(name)
   return redis.call('EXISTS', draining_key(name)) == 1
     or redis.call('HGET', pod_key(name), 'leaving') == '1'
@@ -115,6 +179,7 @@ local function take_out(pool, name)
   if kind == 'set' then redis.call('SREM', pool.available, name)
   elseif kind == 'zset' then redis.call('ZREM', pool.available, name) end
   redis.call('ZREM', pool.order, name)
+  redis.call('SREM', pool.silent, name)
 end
 
 -- Whether a tier's key has the type that its config says; an empty one has any.
@@ -133,6 +198,7 @@ local function leave_tier(name, tier)
   local pool = pool_of(tier)
   take_out(pool, name)
   redis.call('SREM', pool.assigned, name)
+  redis.call('SREM', pool.leaving, name)
 end
 
 -- The documented order: merchants' pools, gold, shared pools, further ones, standard, overflow; then standard.
@@ -140,23 +206,52 @@ local function assign_tier(durable)
   if durable ~= '' and redis.call('HEXISTS', base .. 'tiers', durable) == 1 then return durable end
   for tier in string.gmatch(redis.call('HGET', base .. 'tiers', '#order') or '', '%S+') do
     local config = tier_config(tier)
-    if config and redis.call('SCARD', pool_of(tier).assigned) < config.target then return tier end
+    local pool = pool_of(tier)
+    -- Who is leaving fills no target.
+    local staying = config and redis.call('SCARD', pool.assigned) - redis.call('SCARD', pool.leaving)
+    if config and staying < config.target then return tier end
   end
   return 'standard'
 end
 
--- Where a pod stands, decided in one place from everything that is known of it: the calls that have it, the calls that
--- it named itself, whether it drains, is ready, and was heard in this epoch. Returns its status, tier and whether it drains.
+-- An operator's reset, as the operations sheet types it: lease and call record are deleted and the status is set to
+-- `available`. Nothing of ours does that while the slot is taken, and keys that are merely missing leave the status. The
+-- leader ends the rows in Postgres.
+local function adopt_reset(name, slots)
+  local is_reset, leased = false, redis.call('GET', lease_key(name))
+  for i = 1, #slots, 2 do
+    local id = slots[i + 1]
+    local sid = redis.call('GET', begun_key(id))
+    if sid and sid ~= leased and redis.call('EXISTS', call_key(sid)) == 0 then
+      redis.call('HDEL', slots_key(name), slots[i])
+      redis.call('DEL', begun_key(id))
+      redis.call('ZREM', base .. 'unproven', id)
+      redis.call('ZREM', base .. 'calls', sid)
+      redis.call('SREM', held_key(name), sid)
+      redis.call('HSET', base .. 'resets', id, sid .. ' ' .. name)
+      is_reset = true
+    end
+  end
+  return is_reset
+end
+
+-- Where a pod stands, decided in one place from everything that is known of it: its slots, the calls that it named itself,
+-- whether it drains, is ready, and was heard in this epoch. Returns its status, tier and whether it drains, and 1 if it came
+-- to have a free slot while dials wait for agents.
 local function settle(name, tier)
   local pod = pod_key(name)
-  local named, known_epoch, ready, version, move, leaving =
-    unpack(redis.call('HMGET', pod, 'calls', 'epoch', 'ready', 'version', 'move_to', 'leaving'))
+  local named, known_epoch, ready, version, leaving, changing, status_before, move =
+    unpack(redis.call('HMGET', pod, 'calls', 'epoch', 'ready', 'version', 'leaving', 'changing', 'status', 'move_to'))
   -- Nearly always there is neither: one question for both.
   local is_marked = redis.call('EXISTS', lease_key(name), draining_key(name)) > 0
   local leased = is_marked and redis.call('EXISTS', lease_key(name)) == 1
   local drains = leaving == '1' or (is_marked and redis.call('EXISTS', draining_key(name)) == 1)
-  local held = held_calls(name)
-  local load, is_held = #held, {}
+  local slots = redis.call('HGETALL', slots_key(name))
+  if status_before == 'available' and #slots > 0 and adopt_reset(name, slots) then
+    slots = redis.call('HGETALL', slots_key(name))
+  end
+  local held, is_held = held_calls(name), {}
+  local load = #slots / 2
   for _, sid in ipairs(held) do is_held[sid] = true end
   for sid in string.gmatch(named or '', '%S+') do
     if not is_held[sid] then load = load + 1 end
@@ -170,33 +265,51 @@ local function settle(name, tier)
   local config, pool = tier_config(tier) or {shared = false, max = 1}, pool_of(tier)
   local status = 'available'
   if leased or #held > 0 then status = 'allocated'
+  elseif #slots > 0 then status = 'kept'
   elseif load > 0 then status = 'ending'
   elseif drains then status = 'draining'
-  elseif ready == '0' then status = 'unready'
+  elseif ready == '0' or changing == '1' then status = 'unready'
   elseif known_epoch ~= epoch() then status = 'unknown' end
+  if status == 'kept' and status_before == 'allocated' then
+    -- Its call record was deleted, and nobody has said that the pod is free.
+    for i = 2, #slots, 2 do
+      if redis.call('EXISTS', begun_key(slots[i])) == 1 then status = 'allocated' end
+    end
+  end
   redis.call('HSET', pod, 'status', status)
-  if not fits(pool, config.shared) then return status, tier, drains end
+  redis.call(leaving == '1' and 'SADD' or 'SREM', pool.leaving, name)
+  if not fits(pool, config.shared) then return status, tier, drains, 0 end
+  local is_free = false
   if config.shared then
-    if drains or ready == '0' or known_epoch ~= epoch() then
+    if drains or ready == '0' or changing == '1' or known_epoch ~= epoch() then
       redis.call('ZREM', pool.available, name)
     else
       redis.call('ZADD', pool.available, load, name)
+      is_free = load < config.max
     end
   elseif status == 'available' then
-    redis.call('SADD', pool.available, name)
+    is_free = redis.call('SADD', pool.available, name) == 1
     redis.call('ZADD', pool.order, 'NX', rank_of(version), name)
   else
     redis.call('SREM', pool.available, name)
     redis.call('ZREM', pool.order, name)
   end
-  return status, tier, drains
+  redis.call('SREM', pool.silent, name)
+  local wakes = is_free and redis.call('EXISTS', base .. 'dials:waiting') == 1
+  return status, tier, drains, wakes and 1 or 0
 end
 
--- A call that waited for a pod waits no longer.
+-- A call that waited for a pod waits no longer. What it waits for: tiers, a line break, its merchant.
 local function stop_waiting(sid)
-  local tiers = redis.call('HGET', base .. 'waiters', sid)
-  if not tiers then return end
-  for tier in string.gmatch(tiers, '%S+') do redis.call('ZREM', pool_of(tier).waiting, sid) end
+  local text = redis.call('HGET', base .. 'waiters', sid)
+  if not text then return end
+  local tiers, merchant = string.match(text, '^([^\n]*)\n?(.*)$')
+  for tier in string.gmatch(tiers, '%S+') do
+    local pool = pool_of(tier)
+    if redis.call('ZREM', pool.waiting, sid) == 1 and redis.call('HINCRBY', pool.waiting_merchants, merchant, -1) <= 0 then
+      redis.call('HDEL', pool.waiting_merchants, merchant)
+    end
+  end
   redis.call('HDEL', base .. 'waiters', sid)
   redis.call('ZREM', base .. 'waiting', sid)
 end

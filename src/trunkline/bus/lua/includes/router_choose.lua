@@ -1,0 +1,154 @@
+-- Chooses a pod: for a call that was answered, or for a dial that will be.
+-- Pods that may not be taken are passed over; so many of them at the head of the order end the search.
+local LOOKS = 32
+
+-- Since when heartbeats can be heard without a gap, in ms; 0 while nobody has looked for longer than the gap allows, for
+-- then silence proves nothing.
+local HEARING_GAP_MS, SILENT_MIN_MS = 15000, 15000
+local hearing_ms
+local function hearing_for_ms()
+  if hearing_ms then return hearing_ms end
+  local since, ran = unpack(redis.call('HMGET', base .. 'hearing', 'since', 'ran'))
+  local is_hearing = since and math.abs(now_ms - tonumber(ran)) <= HEARING_GAP_MS
+  hearing_ms = is_hearing and now_ms - tonumber(since) or 0
+  return hearing_ms
+end
+
+-- Not heard for three of its own intervals, never less than 15 s, while we could hear. One that never speaks is not silent.
+local function is_silent(pod, interval_s)
+  local limit_ms = math.max(SILENT_MIN_MS, 3000 * tonumber(interval_s or '5'))
+  if hearing_for_ms() < limit_ms then return false end
+  local heard_ms = redis.call('ZSCORE', base .. 'heartbeats', pod)
+  return heard_ms and now_ms - tonumber(heard_ms) > limit_ms
+end
+
+-- 'usable': it may be taken. 'later': it drains, or for a dial Postgres does not know it yet; it keeps its place. 'silent':
+-- it is set aside, and tried by those who were answered when nobody else is there. 'never': it was not heard in this epoch
+-- and comes back with its next heartbeat, or it has a lease and does not belong among the free.
+local base_url, incarnation = '', '0'
+local function look_at(pod, shared, for_dial, may_be_silent)
+  local known_epoch, leaving, ready, url, number, interval_s, changing =
+    unpack(redis.call('HMGET', pod_key(pod), 'epoch', 'leaving', 'ready', 'base_url', 'incarnation', 'interval_s', 'changing'))
+  base_url, incarnation = url or '', number or '0'
+  if known_epoch ~= epoch() or leaving == '1' or ready == '0' or changing == '1' then return 'never' end
+  if redis.call('EXISTS', lease_key(pod), draining_key(pod)) > 0 then
+    if redis.call('EXISTS', draining_key(pod)) == 1 then return 'later' end
+    if not shared then return 'never' end
+  end
+  if not may_be_silent and is_silent(pod, interval_s) then return 'silent' end
+  if for_dial and incarnation == '0' then return 'later' end
+  return 'usable'
+end
+
+local function set_aside(pool, pod)
+  take_out(pool, pod)
+  redis.call('SADD', pool.silent, pod)
+end
+
+-- Takes the pod out of the SET if it may be taken, or never belonged there.
+local function taken(pool, pod, for_dial)
+  local found = look_at(pod, false, for_dial)
+  if found == 'later' then redis.call('SADD', pool.available, pod) end
+  if found == 'silent' then set_aside(pool, pod) end
+  if found == 'usable' and redis.call('EXISTS', slots_key(pod)) == 1 then return 'never' end
+  return found
+end
+
+local function longest_free(pool, for_dial)
+  local later, chosen = {}, nil
+  for _ = 1, LOOKS do
+    local pod = redis.call('ZPOPMIN', pool.order)[1]
+    if not pod then break end
+    if redis.call('SREM', pool.available, pod) == 1 then
+      local found = taken(pool, pod, for_dial)
+      if found == 'usable' then chosen = pod break end
+      if found == 'later' then later[#later + 1] = pod end
+    end
+  end
+  for _, pod in ipairs(later) do redis.call('ZADD', pool.order, whole(now_ms), pod) end
+  if chosen then return chosen end
+  -- Somebody put pods into the SET by hand, or the order was lost.
+  for _, pod in ipairs(redis.call('SRANDMEMBER', pool.available, LOOKS)) do
+    redis.call('SREM', pool.available, pod)
+    if taken(pool, pod, for_dial) == 'usable' then
+      redis.call('ZREM', pool.order, pod)
+      return pod
+    end
+  end
+end
+
+local function least_loaded(pool, max, for_dial)
+  local newest, first, first_load, first_url, first_number = redis.call('GET', base .. 'version'), nil, nil, '', '0'
+  for page = 0, 7 do
+    local found = redis.call('ZRANGE', pool.available, '-inf', '(' .. max, 'BYSCORE', 'LIMIT', page * LOOKS, LOOKS, 'WITHSCORES')
+    for i = 1, #found, 2 do
+      if first and tonumber(found[i + 1]) > first_load then
+        base_url, incarnation = first_url, first_number
+        return first
+      end
+      local state = look_at(found[i], true, for_dial)
+      if state == 'never' then redis.call('ZREM', pool.available, found[i]) end
+      if state == 'silent' then set_aside(pool, found[i]) end
+      if state == 'usable' then
+        if not newest or redis.call('HGET', pod_key(found[i]), 'version') == newest then return found[i] end
+        if not first then
+          first, first_load, first_url, first_number = found[i], tonumber(found[i + 1]), base_url, incarnation
+        end
+      end
+    end
+    if first or #found < LOOKS * 2 then
+      base_url, incarnation = first_url, first_number
+      return first
+    end
+  end
+end
+
+-- A pod of this tier and a slot of it, taken out of the free ones; nil if there is none.
+local function choose(tier, for_dial)
+  -- While a tier changes its type its key has the old one: the leader is about to put it right.
+  if not fits(tier.pool, tier.shared) then return nil end
+  local pod
+  if tier.shared then pod = least_loaded(tier.pool, tier.max, for_dial) else pod = longest_free(tier.pool, for_dial) end
+  if not pod then return nil end
+  local slot = free_slot(pod, tier.max)
+  if slot and tier.shared then redis.call('ZINCRBY', tier.pool.available, 1, pod) end
+  return slot and pod, slot
+end
+
+-- When nobody else is there: a pod that has fallen silent may still be there.
+local function choose_silent(tier)
+  for _, pod in ipairs(redis.call('SRANDMEMBER', tier.pool.silent, LOOKS)) do
+    local slot = look_at(pod, tier.shared, false, true) == 'usable' and free_slot(pod, tier.max)
+    if slot then
+      redis.call('SREM', tier.pool.silent, pod)
+      return pod, slot
+    end
+  end
+end
+
+-- The tiers of this merchant that there are, in order and without repeats; 1 if its config names none there is.
+local function chain(merchant)
+  local wanted, odd = 'standard', 0
+  local text = merchant ~= '' and redis.call('HGET', base .. 'merchant:config', merchant)
+  if text then
+    local is_json, config = pcall(cjson.decode, text)
+    local tier = is_json and type(config) == 'table' and config.tier
+    if tier == 'dedicated' then
+      local own = type(config.pool) == 'string' and config.pool ~= '' and config.pool or merchant
+      tier = 'merchant:' .. own
+    end
+    if type(tier) == 'string' then wanted = tier else odd = 1 end
+  end
+  local names, tiers, seen = {wanted, 'standard', 'overflow', 'basic'}, {}, {}
+  local texts = redis.call('HMGET', base .. 'tiers', unpack(names))
+  for i, tier in ipairs(names) do
+    local kind, max, callers = string.match(texts[i] or '', '^(%a)|%d+|(%d+)|?(%d*)$')
+    if kind and not seen[tier] then
+      tiers[#tiers + 1] = {pool = pool_of(tier), shared = kind == 's', max = tonumber(max), callers = tonumber(callers)}
+    elseif not kind and i == 1 then
+      odd = 1
+    end
+    seen[tier] = true
+  end
+  return tiers, odd
+end

@@ -1,0 +1,23 @@
+#!lua
+-- On how many slots of each tier a dial could be kept now. Who finds none is woken when one comes free.
+--
+-- KEYS[1] epoch
+-- ARGV[1] key prefix  ARGV[2] run id of the server
+-- -> {'free', tier, slots, …}, or {'stale'}
+-- @include router
+-- @include router_room
+epoch()
+if not is_rebuilt then return {'stale'} end
+local free, total = {'free'}, 0
+local flat = redis.call('HGETALL', base .. 'tiers')
+for i = 1, #flat, 2 do
+  local kind, max, callers = string.match(flat[i + 1], '^(%a)|%d+|(%d+)|?(%d*)$')
+  if kind then
+    local slots = for_dials({pool = pool_of(flat[i]), shared = kind == 's', max = tonumber(max), callers = tonumber(callers)})
+    free[#free + 1] = flat[i]
+    free[#free + 1] = slots
+    total = total + slots
+  end
+end
+if total == 0 then redis.call('SET', base .. 'dials:waiting', '1', 'PX', 3000) end
+return free

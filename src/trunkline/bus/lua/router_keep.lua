@@ -1,0 +1,75 @@
+#!lua
+-- Keeps a slot of a pod for each of several dials, before anybody is rung: it is proposed here and decided in Postgres. A
+-- proposal that gets no row there is taken back by the leader after 5 s.
+-- As for calls, the merchant's tier is tried first, then standard, overflow and basic. But in each tier some slots stay free
+-- for those who call us, and for those who wait. The same id again gets what is kept for it.
+--
+-- KEYS[1] epoch
+-- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3..] allocation id, merchant, …
+-- -> {'kept', {pod, slot, incarnation, source pool, base URL} or {} for each …, {tier, slots on which a dial could still be
+--     kept, …} of the tiers that were looked at}
+--    {'stale'}  this memory was lost and is not rebuilt yet
+-- @include router
+-- @include router_choose
+-- @include router_room
+epoch()
+if not is_rebuilt then return {'stale'} end
+local left, order = {}, {}
+
+local function room_for(tier, merchant)
+  local name = tier.pool.tier
+  if not left[name] then
+    left[name] = for_dials(tier)
+    order[#order + 1] = name
+  end
+  if left[name] == 0 then return false end
+  -- Its own callers come before its own dials.
+  return redis.call('HEXISTS', tier.pool.waiting_merchants, merchant) == 0
+end
+
+local function kept_already(id)
+  local kept = redis.call('HMGET', kept_key(id), 'pod', 'slot', 'incarnation', 'source_pool')
+  if not kept[1] or (kept[4] or '') == '' then return nil end
+  kept[5] = redis.call('HGET', pod_key(kept[1]), 'base_url') or ''
+  return kept
+end
+
+local function keep(id, merchant)
+  local known = kept_already(id)
+  if known then return known end
+  for _, tier in ipairs((chain(merchant))) do
+    if room_for(tier, merchant) then
+      local pool = tier.pool
+      local pod, slot = choose(tier, true)
+      if pod then
+        left[pool.tier] = left[pool.tier] - 1
+        redis.call('HSET', slots_key(pod), slot, id)
+        redis.call('HSET', kept_key(id), 'pod', pod, 'slot', slot, 'incarnation', incarnation, 'source_pool', pool.source,
+          'merchant_id', merchant)
+        redis.call('ZADD', base .. 'kept', whole(now_ms), id)
+        redis.call('ZADD', pool.kept, whole(now_ms), id)
+        redis.call('ZADD', base .. 'unproven', whole(now_ms), id)
+        if not tier.shared then redis.call('HSET', pod_key(pod), 'status', 'kept') end
+        return {pod, slot, incarnation, pool.source, base_url}
+      end
+      left[pool.tier] = 0
+    end
+  end
+  return {}
+end
+
+local answer, is_short = {'kept'}, false
+for i = 3, #ARGV, 2 do
+  local kept = keep(ARGV[i], ARGV[i + 1])
+  if #kept == 0 then is_short = true end
+  answer[#answer + 1] = kept
+end
+-- Whoever frees a slot in the next seconds wakes the dialers.
+if is_short then redis.call('SET', base .. 'dials:waiting', '1', 'PX', 3000) end
+local free = {}
+for _, name in ipairs(order) do
+  free[#free + 1] = name
+  free[#free + 1] = left[name]
+end
+answer[#answer + 1] = free
+return answer
