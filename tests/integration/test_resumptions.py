@@ -1,0 +1,164 @@
+"""A call that lost its agent goes into its next turn: once, whoever else changes its allocation at the same moment."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from trunkline.store import resumptions
+from trunkline.store.database import Connection
+from trunkline.store.resumptions import Lost, Resumption
+from trunkline.testing.dialing import Dialing, open_dialing
+
+CALL = "CA1"
+
+
+@dataclass
+class Agents:
+    dialing: Dialing
+    attempt: UUID
+
+    async def give(self, turn: int = 0, pod: str | None = "pod-1") -> None:
+        """The call has this pod."""
+        slot, incarnation = (1, 1) if pod else (None, None)
+        await self.dialing.run(
+            "INSERT INTO allocations (id, has_attempt, call, merchant_id, pod, slot, incarnation, turn)"
+            " VALUES ($1, true, $2, 'm', $3, $4, $5, $6)",
+            self.attempt,
+            CALL,
+            pod,
+            slot,
+            incarnation,
+            turn,
+        )
+
+    async def resume(self, turn: int = 0, *, call: str = CALL, tx: "Connection | None" = None) -> Resumption:
+        if tx is not None:
+            return await resumptions.resume(tx, self.attempt, call, turn, turn_max=2)
+        async with self.dialing.database.connection() as conn:
+            return await resumptions.resume(conn, self.attempt, call, turn, turn_max=2)
+
+    async def row(self) -> dict[str, Any]:
+        return await self.dialing.row("SELECT * FROM allocations WHERE id = $1", self.attempt)
+
+
+@pytest.fixture
+async def agents(database_url: str) -> AsyncIterator[Agents]:
+    async with open_dialing(database_url) as dialing:
+        yield Agents(dialing, await dialing.attempt("+12125550199", state="answered"))
+
+
+async def test_a_call_that_nobody_released_has_lost_its_agent(agents: Agents) -> None:
+    await agents.give()
+    assert await agents.resume() == Lost("pod-1", "m")
+    row = await agents.row()
+    assert (row["turn"], row["pod"], row["slot"], row["incarnation"]) == (1, None, None, None)
+    assert row["ended_at"] is None
+
+
+async def test_asked_again_the_call_is_moved_once(agents: Agents) -> None:
+    await agents.give()
+    await agents.resume()
+    assert await agents.resume() == Lost(None, "m")
+    assert (await agents.row())["turn"] == 1
+
+
+async def test_two_requests_at_once_move_the_call_once(agents: Agents) -> None:
+    await agents.give()
+    tx = await agents.dialing.open_transaction()
+    assert await agents.resume(tx=tx) == Lost("pod-1", "m")
+    second = await agents.dialing.blocked(agents.resume())
+    await agents.dialing.commit(tx)
+    assert await second == Lost(None, "m")
+    assert (await agents.row())["turn"] == 1
+
+
+async def test_a_call_that_was_released_is_over(agents: Agents) -> None:
+    await agents.give()
+    await agents.dialing.run("UPDATE allocations SET ended_at = clock_timestamp(), why = 'released'")
+    assert await agents.resume() == "over"
+    assert (await agents.row())["turn"] == 0
+
+
+async def test_a_release_that_is_first_wins(agents: Agents) -> None:
+    await agents.give()
+    tx = await agents.dialing.open_transaction()
+    await tx.execute("UPDATE allocations SET ended_at = clock_timestamp() WHERE turn = 0")
+    resumed = await agents.dialing.blocked(agents.resume())
+    await agents.dialing.commit(tx)
+    assert await resumed == "over"
+
+
+async def test_a_release_of_the_lost_agent_that_comes_second_ends_nothing(agents: Agents) -> None:
+    await agents.give()
+    tx = await agents.dialing.open_transaction()
+    await agents.resume(tx=tx)
+    released = await agents.dialing.blocked(
+        agents.dialing.run(
+            "UPDATE allocations SET ended_at = clock_timestamp() WHERE call = $1 AND turn = 0", CALL
+        )
+    )
+    await agents.dialing.commit(tx)
+    await released
+    assert (await agents.row())["ended_at"] is None
+
+
+async def test_the_end_of_the_attempt_wins_over_a_resumption_in_flight(agents: Agents) -> None:
+    await agents.give()
+    tx = await agents.dialing.open_transaction()
+    await tx.execute("UPDATE attempts SET state = 'ended' WHERE id = $1", agents.attempt)
+    resumed = await agents.dialing.blocked(agents.resume())
+    await agents.dialing.commit(tx)
+    assert await resumed == "over"
+
+
+async def test_the_end_of_the_attempt_ends_a_call_that_was_resumed_just_before(agents: Agents) -> None:
+    await agents.give()
+    tx = await agents.dialing.open_transaction()
+    await agents.resume(tx=tx)
+    ended = await agents.dialing.blocked(
+        agents.dialing.run("UPDATE attempts SET state = 'ended' WHERE id = $1", agents.attempt)
+    )
+    await agents.dialing.commit(tx)
+    await ended
+    assert (await agents.row())["why"] == "ended"
+    assert await agents.resume(1) == "over"
+
+
+async def test_a_call_has_three_agents_at_most(agents: Agents) -> None:
+    await agents.give(turn=2)
+    assert await agents.resume(2) == "exhausted"
+    assert (await agents.row())["why"] == "agents_lost"
+    assert await agents.resume(2) == "over"
+
+
+async def test_the_goodbye_of_the_last_agent_is_one_too(agents: Agents) -> None:
+    await agents.give(turn=2)
+    await agents.dialing.run("UPDATE allocations SET ended_at = clock_timestamp()")
+    assert await agents.resume(2) == "over"
+
+
+async def test_another_call_under_the_attempt_gets_nothing(agents: Agents) -> None:
+    await agents.give()
+    assert await agents.resume(call="CA2") == "over"
+    assert (await agents.row())["pod"] == "pod-1"
+
+
+async def test_a_row_that_is_behind_its_stream_catches_up(agents: Agents) -> None:
+    await agents.give(turn=0)
+    assert await agents.resume(1) == Lost("pod-1", "m")
+    assert (await agents.row())["turn"] == 2
+
+
+async def test_a_call_that_was_never_written_down_gets_its_row(agents: Agents) -> None:
+    assert await agents.resume() == Lost(None, "m")
+    row = await agents.row()
+    assert (row["call"], row["turn"], row["has_attempt"]) == (CALL, 1, True)
+
+
+async def test_a_call_that_was_never_written_down_and_has_ended_gets_none(agents: Agents) -> None:
+    await agents.dialing.run("UPDATE attempts SET state = 'ended' WHERE id = $1", agents.attempt)
+    assert await agents.resume() == "over"
+    assert (await agents.dialing.row("SELECT count(*) AS n FROM allocations"))["n"] == 0
