@@ -7,24 +7,12 @@ from starlette.requests import Request
 
 from trunkline.api.hot_routes import HotRoute
 from trunkline.api.principal import Principal
+from trunkline.api.router_operations import OPERATIONS
 from trunkline.router import routes as router_routes
 from trunkline.router.allocator import Allocator
 from trunkline.router.pods import Pods
 from trunkline.router.routes import RouterDeps
 from trunkline.store.tenants import PLATFORM, Tenant
-
-_SUMMARIES = {
-    "POST /api/v1/allocate": "Give a call its pod",
-    "POST /api/v1/release": "Take a call's pod back",
-    "POST /api/v1/drain": "Keep new calls away from a pod",
-    "DELETE /api/v1/drain/{name}": "Let a pod take calls again",
-    "GET /api/v1/status": "Pools and calls in numbers",
-    "GET /api/v1/pod/{name}": "One pod",
-    "GET /api/v1/pod/{name}/address": "Where a proxy reaches a pod, in the header X-Pod-Address",
-    "GET /api/v1/pods": "The pods",
-    "GET /api/v1/allocations": "The calls that have a pod",
-    "POST /api/v1/pods/{name}/heartbeat": "A pod says that it is there, and which calls it holds",
-}
 
 
 def hot_routes(
@@ -47,18 +35,8 @@ def _hot(route: Any, is_open: bool) -> HotRoute:
         path=route.path,
         endpoint=route.endpoint,
         scopes=None if is_open else ("router",),
-        operation=_operation(method, route.path),
+        operation=OPERATIONS[f"{method} {route.path}"],
     )
-
-
-def _operation(method: str, path: str) -> dict[str, Any]:
-    return {
-        "tags": ["router"],
-        "summary": _SUMMARIES[f"{method} {path}"],
-        "responses": {
-            "200": {"description": "Done.", "content": {"application/json": {"schema": {"type": "object"}}}}
-        },
-    }
 
 
 async def _tenant(request: Request, _scope: str) -> Tenant:

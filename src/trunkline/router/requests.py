@@ -12,13 +12,18 @@ from msgspec import UNSET, UnsetType
 from trunkline.router.pods import Heartbeat
 
 # As Kubernetes names pods. `metadata` is taken by a key of its own.
-_POD_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+POD_NAME = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
+_POD_NAME = re.compile(POD_NAME)
 _RESERVED = frozenset({"metadata"})
 PAGE_MAX = 1000
 # A carrier's id of a call: 34 characters at Twilio, 36 elsewhere. Spaces separate ids in Valkey.
-_CALL_SID = re.compile(r"[!-~]{1,128}")
-_TEXT_MAX = 256
+CALL_SID = r"[!-~]{1,128}"
+_CALL_SID = re.compile(CALL_SID)
+TEXT_MAX = 256
 CALLS_MAX = 1000
+SEQUENCE_MAX = 2**53
+# Postgres keeps no NUL, and none of these belongs in a name or an address.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
@@ -118,7 +123,7 @@ def heartbeat(pod: str, body: HeartbeatBody) -> Heartbeat:
         raise BadRequest("port must be 0 to 65535", "port")
     # A pod that counts nothing is taken in the order in which it is heard.
     sequence = time.time_ns() // 1_000_000 if body.sequence is UNSET else body.sequence
-    if not 0 <= sequence < 2**53:
+    if not 0 <= sequence < SEQUENCE_MAX:
         raise BadRequest("sequence must be 0 or more, and less than 2^53", "sequence")
     return Heartbeat(
         pod=pod_name(pod),
@@ -134,6 +139,8 @@ def heartbeat(pod: str, body: HeartbeatBody) -> Heartbeat:
 
 
 def _short(text: str, field: str) -> str:
-    if len(text) > _TEXT_MAX:
-        raise BadRequest(f"{field} must be at most {_TEXT_MAX} characters", field)
+    if len(text) > TEXT_MAX:
+        raise BadRequest(f"{field} must be at most {TEXT_MAX} characters", field)
+    if _CONTROL.search(text):
+        raise BadRequest(f"{field} must have no control characters", field)
     return text

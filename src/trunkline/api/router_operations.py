@@ -1,0 +1,312 @@
+"""The router's endpoints in the OpenAPI document: what each is sent, what it answers with, and when it refuses."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from trunkline.router.requests import CALL_SID, CALLS_MAX, PAGE_MAX, POD_NAME, SEQUENCE_MAX, TEXT_MAX
+
+Schema = dict[str, Any]
+
+
+def _object(required: str, /, **properties: Schema) -> Schema:
+    """`required` names the fields that are always there, with spaces between; all of them if it is `*`."""
+    names = list(properties) if required == "*" else required.split()
+    return {"type": "object", "properties": properties, **({"required": names} if names else {})}
+
+
+def _text(description: str, example: str = "", **more: Any) -> Schema:
+    schema: Schema = {"type": "string", "description": description, **more}
+    return schema | {"examples": [example]} if example else schema
+
+
+def _short(description: str, example: str = "") -> Schema:
+    return _text(description, example, maxLength=TEXT_MAX, pattern=r"^[^\x00-\x1f\x7f]*$")
+
+
+def _whole(description: str, least: int = 0, most: int | None = None) -> Schema:
+    bounds = {"minimum": least} | ({} if most is None else {"maximum": most})
+    return {"type": "integer", "description": description, **bounds}
+
+
+def _number(description: str) -> Schema:
+    return {"type": "number", "minimum": 0, "description": description}
+
+
+def _list(items: Schema, description: str = "", **more: Any) -> Schema:
+    return {"type": "array", "items": items, "description": description, **more}
+
+
+_FLAG: Schema = {"type": "boolean"}
+_SUCCESS: Schema = {"type": "boolean", "const": True}
+
+
+def _flag(description: str) -> Schema:
+    return _FLAG | {"description": description}
+
+
+_CALL_SID = _text("The carrier's id of the call.", "CA123", pattern=f"^{CALL_SID}$")
+_POD_NAME = _text("As Kubernetes names pods.", "voice-agent-0", pattern=f"^{POD_NAME}$")
+# In answers nothing is promised of their form: a key that somebody wrote by hand is shown as it is.
+_SOME_CALL = _text("The carrier's id of the call.", "CA123")
+_SOME_POD = _text("The pod's name.", "voice-agent-0")
+_SOME_TIER = _text(
+    "A tier: gold, standard, overflow, basic, `merchant:<id>` or one of the config.", "standard"
+)
+
+_ALLOCATE = _object(
+    "call_sid",
+    call_sid=_CALL_SID,
+    merchant_id={
+        "type": ["string", "null"],
+        "maxLength": TEXT_MAX,
+        "pattern": r"^[^\x00-\x1f\x7f]*$",
+        "description": "Whose call it is; its tier is tried first. Left out: standard.",
+    },
+    wait=_flag("Queue for a pod where ROUTER_HOLD_MAX allows it: asked again within `retry_after_s`."),
+)
+_RELEASE = _object(
+    "call_sid",
+    call_sid=_CALL_SID,
+    pod_name={
+        "type": ["string", "null"],
+        "pattern": f"^({POD_NAME})?$",
+        "description": "Only of a pod that lets go of the call itself.",
+    },
+)
+_DRAIN = _object("pod_name", pod_name=_POD_NAME)
+_HEARTBEAT = _object(
+    "",
+    ip=_short("Where a proxy reaches the pod.", "10.0.0.7"),
+    port=_whole("And its port.", 0, 65_535),
+    version=_short("The agent's version: in a rollout pods of the newest come first.", "1.4.0"),
+    base_url=_text(
+        "Where carriers reach the pod; empty: VOICE_AGENT_BASE_URL of the platform.",
+        "wss://voice.example.com",
+        maxLength=TEXT_MAX,
+        pattern=r"^(wss?://[^\x00-\x1f\x7f]*)?$",
+    ),
+    calls=_list(_CALL_SID, "The calls that it holds now.", maxItems=CALLS_MAX),
+    boot_id=_short("Another one at each start of the process: the calls of the one before are over."),
+    sequence=_whole("Grows with each heartbeat of a boot, from 1. One that was overtaken changes nothing.", 0)
+    | {"exclusiveMaximum": SEQUENCE_MAX},
+    draining=_flag("The pod is leaving: it takes no new calls until it is gone."),
+)
+
+_ALLOCATION = _object(
+    "*",
+    pod_name=_SOME_POD,
+    ws_url=_text("Where the stream goes.", "wss://voice.example.com/ws/pod/voice-agent-0/CA123"),
+    source_pool=_text("Where the pod was taken from.", "pool:standard"),
+    allocated_at=_text("When, in UTC.", "2030-05-01T09:30:00Z", format="date-time"),
+    was_existing=_flag("The call had this pod before."),
+    token=_text("The stream's parameter `token`: the pod takes the stream with it and not without."),
+)
+_ALLOCATED = _object("*", success=_SUCCESS, allocation=_ALLOCATION)
+_RELEASED = _object(
+    "*",
+    success=_SUCCESS,
+    pod_name=_SOME_POD,
+    released_to_pool=_text("Where the pod went back to.", "pool:standard"),
+    was_draining=_flag("It was kept from new calls, and stays so."),
+)
+_DRAINED = _object(
+    "*",
+    success=_SUCCESS,
+    pod_name=_SOME_POD,
+    has_active_call=_flag("A call is on it, and goes on."),
+    message=_text("What was done.", "Pod drained successfully"),
+    is_draining=_flag("New calls are kept away from it now."),
+)
+_HEARD = _object(
+    "*",
+    success=_SUCCESS,
+    pod_name=_SOME_POD,
+    tier=_SOME_TIER,
+    draining=_flag("New calls are kept away from it, by itself or by an operator."),
+    call_sid=_text("The first of `calls`, or empty."),
+    calls=_list(_SOME_CALL, "The calls that have this pod, connected or not."),
+    max_concurrent=_whole("How many calls it takes at once in its tier."),
+    again_in_s=_number("When the router wants to hear from it again; 0: as usual."),
+    call_time_limit_s=_number("The longest call of the platform: a pod that leaves waits that long."),
+    stream_secrets=_list(_text("In hex."), "What the tokens of this pod's streams are made with."),
+)
+_NUMBERS: Schema = {"type": "object", "additionalProperties": {"type": "integer"}}
+_STATUS = _object(
+    "pools active_calls is_leader status",
+    pools=_NUMBERS | {"description": "`<tier>:available` and `<tier>:assigned`, in pods."},
+    active_calls=_whole("Calls that have a pod."),
+    is_leader=_flag("The process that answers runs the pool manager."),
+    status=_text("`up`.", "up"),
+    waiting=_whole("Calls that wait for a pod."),
+    free=_NUMBERS | {"description": "How many calls each tier could take now."},
+)
+_POD = _object(
+    "*",
+    pod_name=_SOME_POD,
+    tier=_SOME_TIER,
+    is_draining=_flag("New calls are kept away from it."),
+    has_active_lease=_flag("A call has it."),
+    lease_call_sid=_text("Which; empty for none."),
+    status=_text("`available`, `allocated`, `ending`, `draining`, `unready` or `unknown`.", "available"),
+    calls=_list(_SOME_CALL),
+    ip=_text("Where a proxy reaches it."),
+    port=_whole("And its port."),
+    version=_text("The agent's version."),
+)
+_CALL = _object(
+    "*",
+    call_sid=_SOME_CALL,
+    pod_name=_SOME_POD,
+    source_pool=_text("Where the pod was taken from.", "pool:standard"),
+    merchant_id=_text("Whose call it is."),
+    allocated_at=_whole("In seconds since 1970."),
+)
+
+
+def _page(items: Schema) -> Schema:
+    cursor = {"type": ["string", "null"], "description": "Null at the end of the list."}
+    return _object("*", items=_list(items), next_cursor=cursor)
+
+
+def _json(schema: Schema) -> Schema:
+    return {"application/json": {"schema": schema}}
+
+
+_ERROR: Schema = {"$ref": "#/components/schemas/ErrorOut"}
+_HELD = _object(
+    "",
+    waiting_before=_whole("With `hold`: how many calls are served first."),
+    retry_after_s=_whole("With `hold`: ask again within this to keep the place."),
+)
+
+
+def _said(description: str, schema: Schema = _ERROR, **more: Any) -> Schema:
+    return {"description": description, "content": _json(schema), **more}
+
+
+_BAD = {"400": _said("`invalid_request`: not JSON, too large, or a field is wrong; see `fields`.")}
+_UNAVAILABLE = {
+    "503": _said("`unavailable`: the router cannot reach its store. Send the same request again.")
+}
+_NO_POD = {"404": _said("`pod_not_found`: nobody of that name was heard of.")}
+_SLOW = {"408": _said("The body came too slowly."), "413": _said("The body is too large.")}
+_RETRY_AFTER = {"schema": {"type": "integer"}, "description": "With `hold`: the same as `retry_after_s`."}
+
+_NAME = {
+    "name": "name",
+    "in": "path",
+    "required": True,
+    "description": "The pod's name.",
+    "schema": _POD_NAME,
+}
+_PAGE = [
+    {"name": "limit", "in": "query", "schema": _whole("At most so many.", 1, PAGE_MAX) | {"default": 50}},
+    {
+        "name": "cursor",
+        "in": "query",
+        "description": "The `next_cursor` of the page before.",
+        "schema": {"type": "string", "pattern": "^[0-9]{1,7}$"},
+    },
+]
+
+
+def _operation(
+    summary: str,
+    description: str,
+    responses: Mapping[str, Schema],
+    *,
+    body: Schema | None = None,
+    parameters: list[Schema] | None = None,
+) -> Schema:
+    operation: Schema = {
+        "tags": ["router"],
+        "summary": summary,
+        "description": description,
+        "responses": {**_UNAVAILABLE, **responses, **(_SLOW if body else {})},
+    }
+    if body:
+        operation["requestBody"] = {"required": True, "content": _json(body)}
+    if parameters:
+        operation["parameters"] = parameters
+    return operation
+
+
+OPERATIONS: Mapping[str, Schema] = {
+    "POST /api/v1/allocate": _operation(
+        "Give a call its pod",
+        "Idempotent: the same call gets the same pod, however often and wherever it is asked for.",
+        {
+            "200": _said("The call's pod.", _ALLOCATED),
+            **_BAD,
+            "410": _said("`call_ended`: the call was released; hang it up."),
+            "503": _said(
+                "`no_pods_available`: none is free. `hold`: the call is queued. `unavailable`: the router cannot "
+                "reach its store.",
+                {"allOf": [_ERROR, _HELD]},
+                headers={"Retry-After": _RETRY_AFTER},
+            ),
+        },
+        body=_ALLOCATE,
+    ),
+    "POST /api/v1/release": _operation(
+        "Take a call's pod back",
+        "Idempotent: a call that has no pod any more answers 404, which counts as released.",
+        {
+            "200": _said("Released.", _RELEASED),
+            **_BAD,
+            "404": _said("`call_not_found`: it has no pod."),
+        },
+        body=_RELEASE,
+    ),
+    "POST /api/v1/drain": _operation(
+        "Keep new calls away from a pod",
+        "For DRAINING_TTL, 6 minutes unless said; live calls go on.",
+        {"200": _said("Drained.", _DRAINED), **_BAD, **_NO_POD},
+        body=_DRAIN,
+    ),
+    "DELETE /api/v1/drain/{name}": _operation(
+        "Let a pod take calls again",
+        "A pod that is leaving by itself stays `is_draining`.",
+        {"200": _said("As it is now.", _DRAINED), **_BAD, **_NO_POD},
+        parameters=[_NAME],
+    ),
+    "GET /api/v1/status": _operation(
+        "Pools and calls in numbers", "Of the whole router.", {"200": _said("The numbers.", _STATUS)}
+    ),
+    "GET /api/v1/pod/{name}": _operation(
+        "One pod", "Its tier, its calls and where it is.", {"200": _said("The pod.", _POD), **_BAD, **_NO_POD},
+        parameters=[_NAME],
+    ),
+    "GET /api/v1/pod/{name}/address": _operation(
+        "Where a proxy reaches a pod, in the header X-Pod-Address",
+        "For nginx, which understands no 404 of a subrequest.",
+        {
+            "204": {
+                "description": "The header has its address.",
+                "headers": {"X-Pod-Address": {"schema": _text("Host and port.", "10.0.0.7:8081")}},
+            },
+            **_BAD,
+            "403": {"description": "Nobody of that name was heard of; or the key lacks the scope."},
+        },
+        parameters=[_NAME],
+    ),
+    "GET /api/v1/pods": _operation(
+        "The pods",
+        "Pods that come and go meanwhile may be missed.",
+        {"200": _said("A page.", _page(_POD)), **_BAD},
+        parameters=_PAGE,
+    ),
+    "GET /api/v1/allocations": _operation(
+        "The calls that have a pod",
+        "Oldest first. Calls that come and go meanwhile may be missed.",
+        {"200": _said("A page.", _page(_CALL)), **_BAD},
+        parameters=_PAGE,
+    ),
+    "POST /api/v1/pods/{name}/heartbeat": _operation(
+        "A pod says that it is there, and which calls it holds",
+        "Registers a pod that nobody knew. Every field may be left out; docs/api.md says what each is for.",
+        {"200": _said("What the router knows of it.", _HEARD), **_BAD},
+        body=_HEARTBEAT,
+        parameters=[_NAME],
+    ),
+}  # fmt: skip
