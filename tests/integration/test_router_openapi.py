@@ -162,7 +162,7 @@ def test_generated_requests_get_documented_answers(
     session = requests.Session()
     session.headers["Authorization"] = f"Bearer {ADMIN_KEY}"
     for name in ("voice-agent-0", "voice-agent-1"):
-        beat = {"ip": "10.0.0.1", "port": 80, "sequence": 1, "boot_id": "b"}
+        beat: Any = {"ip": "10.0.0.1", "port": 80, "sequence": 1, "boot_id": "b"}
         session.post(f"{url}/api/v1/pods/{name}/heartbeat", json=beat, timeout=30).raise_for_status()
     tried = set()
     for result in schema.get_all_operations():

@@ -84,6 +84,8 @@ class PoolManager(Loop):
         self._term: Term | None = None
         # The term in which it has been through everything once, and has said so.
         self._told: Term | None = None
+        # What the log last said of it; operators look for `is_leader` there.
+        self._said_leader: bool | None = None
         self._reconcile_at_s = 0.0
         self._recover_at_s = 0.0
         self._look_at_s = 0.0
@@ -100,12 +102,10 @@ class PoolManager(Loop):
     async def run_once(self) -> int:
         number = self._leadership.term
         if number is None:
-            self._term = None
-            return 0
+            return self._follow("another leads, or nobody")
         lead = await router_manager.lead(self._bus, self._keys, number)
         if not lead.is_taken:
-            self._term = None
-            return 0
+            return self._follow("a newer term leads")
         if self._term is None or (self._term.epoch, self._term.number) != (lead.epoch, number):
             self._term = Term(self._bus, self._keys, lead.epoch, number)
             self._reconcile_at_s = self._recover_at_s = self._look_at_s = 0.0
@@ -114,12 +114,18 @@ class PoolManager(Loop):
             done = await self._manage(self._term, must_rebuild=lead.must_rebuild)
         except TermLost as lost:
             log.warning("router.term_lost", reason=str(lost))
-            self._term = None
-            return 0
+            return self._follow(str(lost))
         if self._told is not self._term:
-            log.info("router.took_over", term=number, epoch=lead.epoch)
-            self._told = self._term
+            log.info("router.took_over", is_leader=True, term=number, epoch=lead.epoch)
+            self._told, self._said_leader = self._term, True
         return done
+
+    def _follow(self, reason: str) -> int:
+        self._term = None
+        if self._said_leader is not False:
+            log.info("router.follows", is_leader=False, reason=reason)
+            self._said_leader = False
+        return 0
 
     async def _manage(self, term: Term, *, must_rebuild: bool) -> int:
         now_s = self._clock.monotonic_s()
@@ -131,6 +137,8 @@ class PoolManager(Loop):
             self._is_doubtful = now_s < self._believe_at_s
             done += await self.reconcile(term)
             self._reconcile_at_s = now_s + self._config.reconcile_interval_s
+            # Every minute: who looks into the last hundred lines of each router finds the leader.
+            log.info("router.reconciled", is_leader=True, term=term.number, changed=done)
         elif now_s >= self._look_at_s:
             done += await self._act(term, await self._source.look())
         if now_s >= self._look_at_s:
