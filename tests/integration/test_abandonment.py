@@ -13,6 +13,7 @@ from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.model import Counted
 from trunkline.store import abandonment
 from trunkline.store.call_reports import CallReport
+from trunkline.store.tenants import PLATFORM, Tenant
 from trunkline.testing.stage import Stage, open_stage
 
 NO_AGENT: dict[str, Any] = {"agent_joined": False}
@@ -36,6 +37,11 @@ async def called(stage: Stage, *kinds: str, campaign_id: UUID | None = None, **m
 async def measured(stage: Stage, campaign_id: UUID | None = None) -> abandonment.Measured:
     async with stage.database.connection() as conn:
         return await abandonment.measured(conn, "m", campaign_id)
+
+
+async def measured_for(stage: Stage, tenant: Tenant) -> abandonment.Measured:
+    async with stage.database.connection() as conn:
+        return await abandonment.measured_by_tenant(conn, tenant)
 
 
 async def test_calls_are_counted_when_they_end_by_campaign_and_merchant(stage: Stage) -> None:
@@ -113,17 +119,21 @@ async def test_what_is_measured_survives_folding(stage: Stage) -> None:
         await called(stage, "answered", "ended", campaign_id=campaign, **NO_AGENT)
     folder = CountFolder(stage.database, fresh_min=1)
     before = await measured(stage, campaign)
+    everybody = await measured_for(stage, PLATFORM)
     for aged, grain in (("0 s", "minute"), ("3 hours", "hour"), ("3 days", "day")):
         await stage.dialing.run(f"UPDATE call_counts SET at = at - interval '{aged}'")
-        before = await measured(stage, campaign)
+        before, everybody = await measured(stage, campaign), await measured_for(stage, PLATFORM)
         assert await folder.run_once() > 0
         rows = await stage.dialing.value("SELECT array_agg(DISTINCT grain) FROM call_counts")
         assert rows == [grain]
         assert await measured(stage, campaign) == before
+        assert await measured_for(stage, PLATFORM) == everybody
         assert await folder.run_once() == 0
-    assert before.last_30d.abandoned == 3
+    assert before.last_30d.abandoned == everybody.last_30d.abandoned == 3
     assert before.last_24h == Counted()
-    assert await stage.dialing.value("SELECT count(*) FROM call_counts") == 1
+    assert await stage.dialing.value("SELECT count(*) FROM call_counts") == 2, (
+        "of the campaign, of its reseller"
+    )
     await stage.dialing.run("UPDATE call_counts SET at = at - interval '30 days'")
     assert (await measured(stage, campaign)).last_30d == Counted()
 

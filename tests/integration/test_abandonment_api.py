@@ -14,7 +14,7 @@ ROOT = "/api/v1/campaigns"
 NOBODY = {"answered_by_person": 0, "abandoned": 0, "share": None}
 _COUNT = """
 INSERT INTO call_counts (reseller_id, merchant_id, campaign_id, at, grain, ended, answered, by_person, abandoned)
-VALUES ('a', $1, $2::uuid, now() - make_interval(hours => $3), 'minute', $4, $5, $5, $6)
+VALUES ('a', $1, $2::uuid, now() - make_interval(hours => $3), 'call', $4, $5, $5, $6)
 """
 
 

@@ -107,7 +107,7 @@ async def measured(
 async def measured_by_tenant(conn: Connection, tenant: Tenant) -> Measured:
     if tenant.merchant_id is not None:
         return await measured(conn, tenant.merchant_id)
-    row = await conn.fetchrow(_MEASURED_BY_TENANT, tenant.reseller_id, tenant.merchant_id)
+    row = await conn.fetchrow(_MEASURED_BY_TENANT, tenant.reseller_id)
     assert row is not None, "an aggregate has one row"
     spans = {
         span: Counted(by_person=row[f"by_person_{span}"], abandoned=row[f"abandoned_{span}"])

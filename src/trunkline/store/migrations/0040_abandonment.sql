@@ -4,6 +4,7 @@
 -- another holds. A loop folds these rows, so that reading them stays cheap.
 CREATE TABLE call_counts (
     reseller_id  text NOT NULL,
+    -- Empty: all merchants of the reseller together. Whoever folds writes these, so that an overview reads few rows.
     merchant_id  text NOT NULL,
     -- The zero id: leads without a campaign.
     campaign_id  uuid NOT NULL,
@@ -19,8 +20,7 @@ CREATE TABLE call_counts (
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500);
 CREATE INDEX call_counts_by_campaign ON call_counts (merchant_id, campaign_id, at);
 CREATE INDEX call_counts_to_fold ON call_counts (at) WHERE grain <> 'day';
--- Written once a day for each campaign: what the overview of many merchants is read from.
-CREATE INDEX call_counts_days ON call_counts (at) INCLUDE (reseller_id, merchant_id, by_person, abandoned) WHERE grain = 'day';
+CREATE INDEX call_counts_fresh ON call_counts (at) WHERE grain = 'call';
 
 -- Who answered and found no agent. Regulators ask for such records, and whoever is in here is rung again only with an agent
 -- reserved.

@@ -4,9 +4,8 @@
 -- an agent; $10 thresholds in seconds
 WITH told AS MATERIALIZED (
     SELECT t.*, t.by_person AND a.overdial_group IS NOT NULL AS overdialled,
-           t.by_person AND (t.no_agent OR coalesce(
-               a.overdial_group IS NOT NULL AND al.begun_at - al.asked_at > make_interval(secs => t.threshold_s), false)
-           ) AS is_abandoned
+           t.by_person AND (t.no_agent OR coalesce(al.begun_at - al.asked_at > make_interval(secs => t.threshold_s), false))
+               AS is_abandoned
     FROM unnest($1::uuid[], $2::text[], $3::text[], $4::uuid[], $5::uuid[], $6::text[], $7::bool[], $8::bool[], $9::bool[],
                 $10::float8[])
         AS t (id, reseller_id, merchant_id, campaign_id, lead_id, phone, answered, by_person, no_agent, threshold_s)

@@ -1,13 +1,11 @@
--- As measured.sql, for a platform, a reseller ($1) or a merchant ($2), and with what was abandoned alone. Days that are over
--- are read from an index of their own: a row for each campaign that called.
+-- As measured.sql, for the platform or a reseller ($1), and with what was abandoned alone: from what is added up for resellers,
+-- and what nobody has folded yet.
 WITH counted AS (
     SELECT at, by_person, abandoned FROM call_counts
-    WHERE grain = 'day' AND at >= date_trunc('day', clock_timestamp() - interval '30 days', 'UTC')
-      AND ($1::text IS NULL OR reseller_id = $1) AND ($2::text IS NULL OR merchant_id = $2)
+    WHERE merchant_id = '' AND campaign_id = '00000000-0000-0000-0000-000000000000'
+      AND at >= date_trunc('day', clock_timestamp() - interval '30 days', 'UTC') AND ($1::text IS NULL OR reseller_id = $1)
     UNION ALL
-    SELECT at, by_person, abandoned FROM call_counts
-    WHERE grain <> 'day' AND at >= date_trunc('day', clock_timestamp() - interval '30 days', 'UTC')
-      AND ($1::text IS NULL OR reseller_id = $1) AND ($2::text IS NULL OR merchant_id = $2)
+    SELECT at, by_person, abandoned FROM call_counts WHERE grain = 'call' AND ($1::text IS NULL OR reseller_id = $1)
 )
 SELECT coalesce(sum(by_person), 0)::bigint AS by_person_30d, coalesce(sum(abandoned), 0)::bigint AS abandoned_30d,
        coalesce(sum(by_person) FILTER (WHERE at >= date_trunc('hour', clock_timestamp() - interval '24 hours')), 0)::bigint
