@@ -74,3 +74,13 @@ async def test_a_policy_that_is_no_json_and_an_unknown_campaign_are_said_in_one_
     assert "is not JSON" in str(result.exception)
     result = await run("results", "01a1de62-2432-7601-a478-c9ca0201884e")
     assert "no such campaign" in str(result.exception).lower()
+
+
+async def test_a_campaign_may_overdial_beside_what_its_policy_says(run: Run, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.json"
+    policy.write_text('{"packs": ["us-tcpa"]}')
+    options = ("--merchant", "a1", "--policy", str(policy), "--abandon-max", "0.03")
+    made = answer(await run("create", "--name", "May", *options))
+    assert made["policy"] == {"packs": ["us-tcpa"], "abandon_max": 0.03}
+    assert answer(await run("progress", made["id"]))["abandonment"]["overdialling"] == "on"
+    assert (await run("create", "--name", "x", "--merchant", "a1", "--abandon-max", "3")).exit_code == 2

@@ -32,6 +32,12 @@ Priority = Annotated[int | None, typer.Option(min=1, max=99, help="1 is called f
 Attempts = Annotated[int | None, typer.Option(min=1, max=20, help="For each person, all counted.")]
 Starts = Annotated[str, typer.Option(help="Not before, for example 2030-05-01T09:00:00+02:00.")]
 Ends = Annotated[str, typer.Option(help="When it stops by itself.")]
+AbandonMax = Annotated[
+    float | None,
+    typer.Option(
+        min=0, max=0.1, help="Overdial: the share of those who answer that may find no agent, 0.03."
+    ),
+]
 Ramp = Annotated[int, typer.Option(min=0, max=86_400, help="Seconds until it is at its full pace.")]
 
 # A million rows over a slow line, and then the time to load them.
@@ -57,12 +63,16 @@ def create(
     starts_at: Starts = "",
     ends_at: Ends = "",
     request_id: Annotated[str, typer.Option(help="Your own id of it, which makes it safe to repeat.")] = "",
+    abandon_max: AbandonMax = None,
 ) -> None:
     """Make a draft."""
+    layer = _policy(policy)
+    if abandon_max is not None:
+        layer = (layer or {}) | {"abandon_max": abandon_max}
     body = _given(
         name=name,
         merchant_id=merchant,
-        policy=_policy(policy),
+        policy=layer,
         pool=pool,
         priority=priority,
         max_attempts=max_attempts,
