@@ -305,6 +305,31 @@ async def test_a_refused_webhook_is_sent_again_as_its_url_asks(fragment: str, tr
         assert [hook["CallStatus"] for hook in r.webhooks()].count("failed") == tries
 
 
+async def test_who_is_silent_is_given_up_as_ordered_and_the_fallback_is_asked() -> None:
+    async def silent(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+
+    writers: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with rig() as r:
+        url = f"http://127.0.0.1:{port}/webhooks/twilio/answer#rt=50&tt=120&rc=5&rp=all"
+        fallback = f"{r.receiver.base_url}/webhooks/twilio/answer?fallback=1"
+        r.receiver.hang_up_after = 1
+        await r.create("+15005551601", Url=url, FallbackUrl=fallback)
+        await r.simulator.idle()
+        (call,) = r.simulator.ledger.answered
+        first, second = call.documents
+        assert set(first.statuses) == {0}
+        assert len(first.statuses) <= 3, "all tries together have 120 ms"
+        assert (second.is_fallback, second.statuses, second.said) == (True, [200], "stream")
+        (asked,) = [parse_qs(one.body.decode()) for one in r.receiver.requests if "fallback=1" in one.url]
+        assert asked["ErrorUrl"] == [url.partition("#")[0]]
+    for writer in writers:
+        writer.close()
+    server.close()
+
+
 async def test_the_orders_in_a_urls_fragment_are_neither_sent_nor_signed() -> None:
     """As Twilio does with connection overrides: the judge and we agree on the URL that is seen."""
     async with rig() as r:
@@ -365,6 +390,22 @@ async def test_the_ledger_is_read_in_pages_and_summed_up() -> None:
         assert (summary["dials"], summary["live"], summary["by_status"]) == (5, 0, {"busy": 5})
         assert summary["double_dials"] == []
         assert summary["webhooks"]["delivered"] == 15
+
+
+async def test_those_who_answered_are_read_in_pages_and_summed_up() -> None:
+    async with rig() as r:
+        r.receiver.hang_up_after = 1
+        for n in range(3):
+            await r.create(f"+150055510{n:02d}")
+        r.receiver.document = lambda _: twiml.busy("Nobody is here.")
+        await r.create("+15005551110")  # busy: nobody answered
+        await r.simulator.idle()
+        async with r.http.get(f"{r.simulator.base_url}/ledger/answered?after=1&limit=1") as response:
+            page = await response.json()
+        assert (page["total"], page["next"], page["answered"][0]["no"]) == (3, 2, 1)
+        async with r.http.get(f"{r.simulator.base_url}/ledger/summary") as response:
+            agents = (await response.json())["agents"]
+        assert (agents["calls"], agents["live"], agents["documents"], agents["bad_answers"]) == (3, 0, 3, 0)
 
 
 async def test_faults_are_changed_while_it_runs() -> None:

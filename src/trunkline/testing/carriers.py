@@ -11,7 +11,7 @@ from trunkline.agent.simulated import SimulatedPods
 from trunkline.app import Platform
 from trunkline.client import TrunklineClient
 from trunkline.clock import Clock, SystemClock
-from trunkline.telephony.callbacks import CallbackKeys, callback_url
+from trunkline.telephony.callbacks import CallbackKeys, callback_url, fallback_of
 from trunkline.telephony.carrier import Accepted, CallbackKind, CallEvent, CallOrder, CallView, Carrier
 from trunkline.telephony.exotel import Exotel
 from trunkline.telephony.plivo import Plivo
@@ -131,13 +131,15 @@ class Line:
     def url(self, kind: CallbackKind, attempt: UUID | None = None) -> str:
         return callback_url(self.receiver.base_url, self.name, kind, attempt, KEYS)
 
-    def order(self, to: str, attempt: UUID | None = None) -> CallOrder:
+    def order(self, to: str, attempt: UUID | None = None, fallback_base_url: str = "") -> CallOrder:
         attempt = attempt or uuid4()
+        answer_url = self.url("answer", attempt)
         return CallOrder(
             attempt_id=attempt,
             to=to,
             from_=FROM,
-            answer_url=self.url("answer", attempt),
+            answer_url=answer_url,
+            fallback_url=fallback_of(answer_url, fallback_base_url) if fallback_base_url else "",
             status_url=self.url("status", attempt),
             ring_timeout_s=600,
             time_limit_s=14_400,

@@ -1,10 +1,12 @@
 """The simulator's own face: read the ledger, change the faults."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import msgspec
 from aiohttp import web
 
+from trunkline.telephony.simulator.answered_calls import summary
 from trunkline.telephony.simulator.calls import Calls
 from trunkline.telephony.simulator.faults import Faults
 from trunkline.telephony.simulator.json_replies import json_reply
@@ -25,6 +27,7 @@ class Admin:
     def routes(self) -> list[web.RouteDef]:
         return [
             web.get("/ledger", self._dials),
+            web.get("/ledger/answered", self._answered),
             web.get("/ledger/summary", self._summary),
             web.get("/faults", self._faults),
             web.post("/faults", self._change_faults),
@@ -32,15 +35,11 @@ class Admin:
 
     async def _dials(self, request: web.Request) -> web.Response:
         """Dials in the order they were made, a page at a time: `?after=<next of the page before>`."""
-        try:
-            after = max(int(request.query.get("after", "0")), 0)
-            limit = min(max(int(request.query.get("limit", PAGE_DEFAULT)), 1), PAGE_MAX)
-        except ValueError:
-            return json_reply({"error": "after and limit are whole numbers"}, status=400)
-        dials = self._ledger.dials[after : after + limit]
-        end = after + len(dials)
-        total = len(self._ledger.dials)
-        return json_reply({"dials": dials, "next": end if end < total else None, "total": total})
+        return _page(request, "dials", self._ledger.dials)
+
+    async def _answered(self, request: web.Request) -> web.Response:
+        """Calls that somebody answered or made to us, in that order, a page at a time."""
+        return _page(request, "answered", self._ledger.answered)
 
     async def _summary(self, _request: web.Request) -> web.Response:
         dials = self._ledger.dials
@@ -55,6 +54,7 @@ class Admin:
                 "peak_by_number": {number: peak for number, (peak, _) in peaks(dials).items()},
                 "webhooks": self._webhooks.counts,
                 "streams": self._streams.counts,
+                "agents": summary(self._ledger.answered),
             }
         )
 
@@ -73,3 +73,14 @@ class Admin:
         except (msgspec.DecodeError, msgspec.ValidationError, ValueError) as error:
             return json_reply({"error": str(error)}, status=400)
         return json_reply(self._calls.faults)
+
+
+def _page(request: web.Request, name: str, rows: Sequence[object]) -> web.Response:
+    try:
+        after = max(int(request.query.get("after", "0")), 0)
+        limit = min(max(int(request.query.get("limit", PAGE_DEFAULT)), 1), PAGE_MAX)
+    except ValueError:
+        return json_reply({"error": "after and limit are whole numbers"}, status=400)
+    shown = rows[after : after + limit]
+    end = after + len(shown)
+    return json_reply({name: shown, "next": end if end < len(rows) else None, "total": len(rows)})

@@ -21,6 +21,8 @@ class Behaviour:
     machine: float = 0.0
     ring_s: tuple[float, float] = (2.0, 8.0)
     talk_s: tuple[float, float] = (20.0, 80.0)
+    # Real seconds for which somebody who hears nobody stays. None: the talk they wanted, and `patience_s` more.
+    silence_s: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         weights = (self.answer, self.busy, self.no_answer, self.failed)
@@ -28,6 +30,8 @@ class Behaviour:
             raise ValueError("shares are not negative, and one of them is above 0")
         if not 0 <= self.ring_s[0] <= self.ring_s[1] or not 0 <= self.talk_s[0] <= self.talk_s[1]:
             raise ValueError("ranges are (shortest, longest), in seconds")
+        if self.silence_s is not None and not 0 < self.silence_s[0] <= self.silence_s[1]:
+            raise ValueError("silence_s is (shortest, longest), above 0")
 
 
 class Fate(Value, frozen=True):
@@ -39,6 +43,8 @@ class Fate(Value, frozen=True):
     machine: bool = False
     # Whether they wait to hear somebody (`SimulatorConfig.patience_s`), or hang up after `talk_s` either way.
     is_patient: bool = True
+    # Real seconds that they stay while they hear nobody; None: as `patience_s` says.
+    silence_s: float | None = None
 
 
 def fate(behaviour: Behaviour, seed: int, to: str, nth: int) -> Fate:
@@ -46,6 +52,9 @@ def fate(behaviour: Behaviour, seed: int, to: str, nth: int) -> Fate:
         reaction=_reaction(behaviour, roll(seed, "reaction", to, nth)),
         ring_s=between(behaviour.ring_s, roll(seed, "ring", to, nth)),
         talk_s=between(behaviour.talk_s, roll(seed, "talk", to, nth)),
+        silence_s=(
+            between(behaviour.silence_s, roll(seed, "silence", to, nth)) if behaviour.silence_s else None
+        ),
         machine=behaviour.machine > 0 and roll(seed, "machine", to, nth) < behaviour.machine,
     )
 

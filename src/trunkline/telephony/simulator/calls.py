@@ -20,6 +20,7 @@ from trunkline.telephony.carrier import EndReason
 from trunkline.telephony.simulator import faults as faulty
 from trunkline.telephony.simulator.activity import Activity
 from trunkline.telephony.simulator.answered import Answered
+from trunkline.telephony.simulator.answered_calls import AnsweredCall, EndedBy
 from trunkline.telephony.simulator.behaviour import Fate, fate
 from trunkline.telephony.simulator.config import SimulatedAccount, SimulatorConfig
 from trunkline.telephony.simulator.faults import Faults, ReplyFault, WebhookFault
@@ -61,8 +62,15 @@ class Call:
     lane: Lane = field(default_factory=Lane)
     timer: asyncio.TimerHandle | None = None
     task: asyncio.Task[None] | None = None
-    # There is somebody to talk to.
+    # What became of whoever answered, or rang us.
+    answered: AnsweredCall | None = None
+    # A document asks for a stream; there is somebody to talk to; there is nobody any more.
+    on_stream: Callable[[str], None] = lambda _: None
     on_connected: Callable[[], None] = lambda: None
+    on_silence: Callable[[], None] = lambda: None
+    # How long they still want to talk, and since when they do.
+    talk_left_s: float = 0.0
+    talks_since: float | None = None
 
 
 class QueueFullError(Exception):
@@ -147,13 +155,15 @@ class Calls:
             wire.new_call_id(), account, order, wire, asked.nth, self._fate(asked), now, now, 0, "ringing"
         )
         self._add(call)
+        call.on_stream = lambda url: self._stream(call, url)
+        call.answered = self._answered_call(call)
         call.task = self._activity.spawn(self._arrival(call))
         return call
 
     def hang_up(self, call: Call, *, only_unanswered: bool) -> None:
         if call.state == "answered":
             if not only_unanswered:
-                self._end(call, "completed")
+                self._end(call, "completed", by="request")
             return
         if call.state == "queued":
             self._queues[call.account.sid].remove(call)
@@ -199,6 +209,24 @@ class Calls:
         self._talk(call)
         await self._follow(call, verbs)
 
+    def _stream(self, call: Call, url: str) -> None:
+        if call.dial is None:  # it came in, and was held before there was an agent for it
+            call.dial = self._open(call)
+            call.dial.answered_at = self._ledger.now()
+        call.dial.stream_url = url
+
+    def _answered_call(self, call: Call) -> AnsweredCall:
+        return self._ledger.answer(
+            call_id=call.sid,
+            carrier=call.account.carrier,
+            account=call.account.sid,
+            attempt=call.order.attempt,
+            to=call.order.to,
+            from_=call.order.from_,
+            direction=call.order.direction,
+            machine=call.fate.machine,
+        )
+
     def _open(self, call: Call) -> Dial:
         return self._ledger.open(
             call_id=call.sid,
@@ -229,6 +257,8 @@ class Calls:
             self._after(call, call.fate.ring_s, lambda: self._answer(call))
 
     def _answer(self, call: Call) -> None:
+        call.on_stream = lambda url: self._stream(call, url)
+        call.answered = self._answered_call(call)
         self._talk(call)
         call.task = self._activity.spawn(self._follow(call))
 
@@ -236,26 +266,49 @@ class Calls:
         if call.dial is not None:
             call.dial.answered_at = self._ledger.now()
         self._move(call, "answered")
+        call.talk_left_s = min(call.fate.talk_s, call.order.time_limit_s)
         if self._config.patience_s and call.fate.is_patient:
-            call.on_connected = lambda: self._leave_after_talk(call)
-            self._leave_after_talk(call, silent_s=self._config.patience_s)
+            call.on_connected = lambda: self._connected(call)
+            call.on_silence = lambda: self._silent(call)
+            self._silent(call)
         else:
             self._leave_after_talk(call)
 
+    def _connected(self, call: Call) -> None:
+        call.talks_since = asyncio.get_running_loop().time()
+        self._leave_after_talk(call)
+
+    def _silent(self, call: Call) -> None:
+        """They hear nobody: at first, or because an agent is gone and another may follow."""
+        if call.state != "answered":
+            return
+        if call.talks_since is not None:
+            talked_s = (asyncio.get_running_loop().time() - call.talks_since) / self._config.time_scale
+            call.talk_left_s = max(0.0, call.talk_left_s - talked_s)
+            call.talks_since = None
+        if call.fate.silence_s is None:
+            self._leave_after_talk(call, silent_s=self._config.patience_s)
+        else:
+            self._after(call, 0.0, lambda: self._leave(call), call.fate.silence_s)
+
     def _leave_after_talk(self, call: Call, silent_s: float = 0.0) -> None:
-        talk_s = min(call.fate.talk_s, call.order.time_limit_s)
-        self._after(call, talk_s, lambda: self._end(call, "completed"), silent_s)
+        self._after(call, call.talk_left_s, lambda: self._leave(call), silent_s)
+
+    def _leave(self, call: Call) -> None:
+        self._end(call, "completed", by="person")
 
     async def _follow(self, call: Call, verbs: Sequence[Verb] | None = None) -> None:
         await self._answered.follow(call, verbs)
         call.task = None
         self._end(call, "completed")
 
-    def _end(self, call: Call, reason: EndReason) -> None:
+    def _end(self, call: Call, reason: EndReason, by: EndedBy = "carrier") -> None:
         _stop_timer(call)
         if call.task is not None:
             call.task.cancel()
         call.reason = reason
+        if call.answered is not None:
+            call.answered.ended_at, call.answered.ended_by = self._ledger.now(), by
         if call.dial is not None:
             call.dial.ended_at = self._ledger.now()
         self._move(call, "ended")

@@ -73,7 +73,10 @@ class ExotelLanguage:
             "Legs": [{"OnCallDuration": talked_s, "Status": status_of(call), "AnsweredBy": "NA"}],
         }
 
-    def question(self, call: Call, url: str) -> Letter:
+    def is_refusal(self, status: int) -> bool:
+        return status == 503
+
+    def question(self, call: Call, url: str, failed_url: str = "") -> Letter:
         """The Voicebot applet asks with a GET where the stream is."""
         order = call.order
         is_inbound = order.direction == "inbound"

@@ -8,6 +8,7 @@ from typing import Literal
 
 from trunkline.clock import Clock, SystemClock
 from trunkline.telephony.carrier import Direction
+from trunkline.telephony.simulator.answered_calls import AnsweredCall
 
 
 @dataclass(slots=True)
@@ -58,6 +59,7 @@ class Ledger:
         self._zero = clock.now().timestamp() - clock.monotonic_s()
         self._clock = clock
         self.dials: list[Dial] = []
+        self.answered: list[AnsweredCall] = []
 
     def now(self) -> float:
         return self._zero + self._clock.monotonic_s()
@@ -86,6 +88,34 @@ class Ledger:
         )
         self.dials.append(dial)
         return dial
+
+    def answer(
+        self,
+        *,
+        call_id: str,
+        carrier: str,
+        account: str,
+        attempt: str | None,
+        to: str,
+        from_: str,
+        direction: Direction,
+        machine: bool,
+    ) -> AnsweredCall:
+        """Somebody picked up, or rings at us: from here on they wait for an agent."""
+        call = AnsweredCall(
+            len(self.answered),
+            call_id,
+            carrier,
+            account,
+            attempt,
+            to,
+            from_,
+            direction,
+            self.now(),
+            machine=machine,
+        )
+        self.answered.append(call)
+        return call
 
     def double_dials(self) -> list[DoubleDial]:
         return double_dials(self.dials)

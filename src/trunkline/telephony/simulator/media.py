@@ -1,19 +1,25 @@
 """Media streams: the socket between an answered call and an agent.
 
-Audio is silence and sparse. What matters is who is connected, with which parameters, and who hangs up.
+Audio is silence and sparse. What matters is who is connected, with which parameters, who hangs up, and whether there
+was an agent at all: one that spoke, or that kept the stream and closed it in order.
 """
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import aiohttp
 
+from trunkline.telephony.simulator.answered_calls import REFUSED_CODES, StreamAsked, StreamEnd
 from trunkline.telephony.simulator.wire import Frames, Stream
 
 if TYPE_CHECKING:
     from trunkline.telephony.simulator.calls import Call
+
+# How an agent closes that has done its work: normally, or because it goes away.
+_IN_ORDER = frozenset({1000, 1001})
 
 
 class _Socket:
@@ -21,6 +27,10 @@ class _Socket:
         self._socket = socket
         self._frames = frames
         self._opened_at = asyncio.get_running_loop().time()
+
+    @property
+    def close_code(self) -> int | None:
+        return self._socket.close_code
 
     async def greet(self) -> None:
         for text in self._frames.opening():
@@ -33,53 +43,71 @@ class _Socket:
     async def stop(self) -> None:
         await self._socket.send_str(self._frames.stop())
 
-    async def listen(self) -> None:
+    async def listen(self, on_heard: Callable[[], None]) -> None:
         """Until the agent closes. Marks come back at once: simulated audio plays instantly."""
         async for message in self._socket:
             if message.type is aiohttp.WSMsgType.TEXT:
+                on_heard()
                 reply = self._frames.heard(message.data)
                 if reply is not None:
                     await self._socket.send_str(reply)
 
 
 class MediaStreams:
-    def __init__(self, interval_s: float, connect_timeout_s: float) -> None:
+    def __init__(self, interval_s: float, connect_timeout_s: float, now: Callable[[], float]) -> None:
         self._interval_s = interval_s
         self._connect_timeout_s = connect_timeout_s
+        self._now = now
         self._session: aiohttp.ClientSession | None = None
         self.counts: Counter[str] = Counter()
 
     async def run(self, call: "Call", stream: Stream) -> None:
         """Returns when the agent closed the stream; cancelled when the other side hung up."""
+        asked = StreamAsked(stream.url, self._now())
+        if call.answered is not None:
+            call.answered.streams.append(asked)
         frames = call.wire.frames(call, stream)
         if frames is None:
             self.counts["refused"] += 1
+            self._end(call, asked, "refused")
             return
         try:
-            await self._talk(call, stream, frames)
+            await self._talk(call, stream, frames, asked)
             self.counts["closed by the agent"] += 1
-        except (aiohttp.ClientError, OSError, TimeoutError):
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self.counts["failed"] += 1
+            if isinstance(error, aiohttp.WSServerHandshakeError):
+                asked.code = error.status
+            self._end(call, asked, "failed" if asked.opened_at is None else "lost")
+        except asyncio.CancelledError:
+            self._end(call, asked, "by_person")
+            raise
 
     async def aclose(self) -> None:
         if self._session is not None:
             await self._session.close()
 
-    async def _talk(self, call: "Call", stream: Stream, frames: Frames) -> None:
+    async def _talk(self, call: "Call", stream: Stream, frames: Frames, asked: StreamAsked) -> None:
         async with asyncio.timeout(self._connect_timeout_s) as connecting:
             async with self._opened().ws_connect(
                 stream.url, headers=call.wire.stream_headers(call, stream.url), max_msg_size=1024 * 1024
             ) as socket:
                 connecting.reschedule(None)
                 self.counts["opened"] += 1
-                await self._converse(call, _Socket(socket, frames))
+                asked.opened_at = self._now()
+                await self._converse(call, _Socket(socket, frames), asked)
 
-    async def _converse(self, call: "Call", socket: _Socket) -> None:
+    async def _converse(self, call: "Call", socket: _Socket, asked: StreamAsked) -> None:
+        def heard() -> None:
+            if asked.heard_at is None:
+                asked.heard_at = self._now()
+                _agent_is_there(call, asked.heard_at)
+
         await socket.greet()
         call.on_connected()  # the agent reads this greeting before any end
         speaking = asyncio.create_task(self._speak(socket))
         try:
-            await socket.listen()
+            await socket.listen(heard)
         except asyncio.CancelledError:
             with suppress(ConnectionError, RuntimeError):
                 await socket.stop()
@@ -87,6 +115,17 @@ class MediaStreams:
         finally:
             speaking.cancel()
             await asyncio.gather(speaking, return_exceptions=True)
+        asked.code = socket.close_code
+        if asked.code in REFUSED_CODES and asked.heard_at is None:
+            self._end(call, asked, "refused")
+        else:
+            self._end(call, asked, "by_agent" if asked.code in _IN_ORDER else "lost")
+
+    def _end(self, call: "Call", asked: StreamAsked, ended: StreamEnd) -> None:
+        asked.closed_at = self._now()
+        asked.ended = ended
+        if asked.opened_at is not None and ended in ("by_agent", "by_person"):
+            _agent_is_there(call, asked.opened_at)
 
     async def _speak(self, socket: _Socket) -> None:
         while True:
@@ -97,3 +136,8 @@ class MediaStreams:
         if self._session is None:
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         return self._session
+
+
+def _agent_is_there(call: "Call", at: float) -> None:
+    if call.answered is not None and call.answered.agent_at is None:
+        call.answered.agent_at = at

@@ -93,7 +93,10 @@ class PlivoLanguage:
             }
         return _signed(call, "POST", url, fields)
 
-    def question(self, call: Call, url: str) -> Letter:
+    def is_refusal(self, status: int) -> bool:
+        return False
+
+    def question(self, call: Call, url: str, failed_url: str = "") -> Letter:
         return _signed(call, call.order.answer_method, url, _about(call) | {"Event": "StartApp"})
 
     def read_document(self, body: bytes) -> list[Verb]:

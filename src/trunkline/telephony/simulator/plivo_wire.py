@@ -212,6 +212,7 @@ def _read_order(body: bytes) -> Order | str:
         to=to,
         from_=from_,
         answer_url=answer_url,
+        fallback_url=str(form.get("fallback_url") or ""),
         answer_method=str(form.get("answer_method", "POST")).upper(),
         event_urls=urls,
         machine_url=str(form.get("machine_detection_url") or "") if form.get("machine_detection") else "",

@@ -28,6 +28,11 @@ class Timeouts(Value, frozen=True):
     connect_s: float = 5.0
     read_s: float = 15.0
 
+    def within(self, left_s: float) -> "Timeouts":
+        if left_s >= self.read_s and left_s >= self.connect_s:
+            return self
+        return Timeouts(min(self.connect_s, left_s), min(self.read_s, left_s))
+
 
 class _Slots(asyncio.Semaphore):
     def take_at_once(self) -> bool:

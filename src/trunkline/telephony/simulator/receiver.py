@@ -24,6 +24,7 @@ class Receiver:
         self.status = 204
         # The agent hangs up when it has heard this many messages.
         self.hang_up_after: int | None = None
+        self.close_code = 1000
         self._changed = asyncio.Condition()
         self._app = web.Application()
         self._app.add_routes(
@@ -91,7 +92,7 @@ class Receiver:
                 await self._notify()
             if heard == self.hang_up_after:
                 break
-        await socket.close()
+        await socket.close(code=self.close_code)
         return socket
 
     async def _notify(self) -> None:

@@ -13,9 +13,11 @@ class RetryRule(Value, frozen=True):
     # ct = could not connect, rt = no answer in time, 4xx and 5xx = by status, all.
     policy: frozenset[str] = frozenset({"ct"})
     timeouts: Timeouts = Timeouts()
+    # All tries together.
+    total_s: float = 15.0
 
     def ordered_by(self, url: str) -> "RetryRule":
-        """The orders in the URL's fragment: `#rc=2&rp=all&ct=500&rt=1000`."""
+        """The orders in the URL's fragment: `#rc=2&rp=all&ct=500&rt=1000&tt=5000`."""
         fragment = url.partition("#")[2]
         return _ordered(self, fragment) if fragment else self
 
@@ -38,13 +40,22 @@ def _ordered(rule: RetryRule, fragment: str) -> RetryRule:
     return RetryRule(
         retries=min(int(given.get("rc", rule.retries)), 5),
         policy=frozenset(given["rp"].split(",")) if "rp" in given else rule.policy,
-        timeouts=Timeouts(int(given.get("ct", "5000")) / 1000, int(given.get("rt", "15000")) / 1000),
+        timeouts=Timeouts(
+            _seconds(given, "ct", rule.timeouts.connect_s), _seconds(given, "rt", rule.timeouts.read_s)
+        ),
+        total_s=min(_seconds(given, "tt", rule.total_s), rule.total_s),
     )
 
 
+def _seconds(given: dict[str, str], name: str, otherwise: float) -> float:
+    return int(given[name]) / 1000 if name in given else otherwise
+
+
 TWILIO = RetryRule()
-PLIVO = RetryRule(policy=frozenset({"ct", "rt"}))
+PLIVO = RetryRule(policy=frozenset({"ct", "rt"}), timeouts=Timeouts(2.0, 40.0), total_s=55.0)
 NEVER = RetryRule(retries=0)
-EXOTEL = RetryRule(retries=2, policy=frozenset({"all"}))
+EXOTEL = RetryRule(retries=2, policy=frozenset({"all"}), total_s=45.0)
 # Nothing is sent again, unless the call was ordered with a backoff plan.
-VAPI = RetryRule(retries=0, timeouts=Timeouts(5.0, 20.0))
+VAPI = RetryRule(retries=0, timeouts=Timeouts(5.0, 20.0), total_s=600.0)
+# Who answers a call that came in has to be said in this time.
+VAPI_QUESTION = RetryRule(retries=0, timeouts=Timeouts(5.0, 7.5), total_s=7.5)

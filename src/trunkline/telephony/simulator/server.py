@@ -38,8 +38,10 @@ class Simulator:
         self._activity = Activity()
         self._poster = Poster()
         self._webhooks = Webhooks(self._poster, self._activity)
-        self._streams = MediaStreams(self.config.media_interval_s, self.config.stream_connect_timeout_s)
-        answered = Answered(self._webhooks, self._streams, self.config.time_scale)
+        self._streams = MediaStreams(
+            self.config.media_interval_s, self.config.stream_connect_timeout_s, self.ledger.now
+        )
+        answered = Answered(self._webhooks, self._streams, self.config.time_scale, self.ledger.now)
         self._calls = Calls(self.config, self.ledger, self._webhooks, answered, self._activity)
         # What an operator would set up at the carrier. Exotel: where the applet of each flow asks for its stream.
         # Vapi: the numbers of the organisation, and by credential the secret that signs messages.
@@ -85,6 +87,7 @@ class Simulator:
         *,
         inbound_url: str,
         status_url: str = "",
+        fallback_url: str = "",
         headers: Mapping[str, str] | None = None,
         hmac_secret: str = "",
     ) -> Call:
@@ -93,6 +96,7 @@ class Simulator:
             to=to,
             from_=from_,
             answer_url=inbound_url,
+            fallback_url=fallback_url,
             event_urls={"ended": status_url} if status_url else {},
             answer_method="GET" if carrier == "exotel" else "POST",
             headers=headers or {},

@@ -107,8 +107,12 @@ class TwilioLanguage:
             "RecordingDuration": str(duration_s(call, self._time_scale)),
         }
 
-    def question(self, call: Call, url: str) -> Letter:
-        return _signed(call, call.order.answer_method, url, _about(call))
+    def question(self, call: Call, url: str, failed_url: str = "") -> Letter:
+        failed = {"ErrorCode": "11200", "ErrorUrl": failed_url.partition("#")[0]} if failed_url else {}
+        return _signed(call, call.order.answer_method, url, _about(call) | failed)
+
+    def is_refusal(self, status: int) -> bool:
+        return False
 
     def read_document(self, body: bytes) -> list[Verb]:
         return list(_verbs(read_xml(body)))

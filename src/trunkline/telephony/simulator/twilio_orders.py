@@ -30,6 +30,7 @@ def read_order(fields: Fields) -> Order | int:
             to=to,
             from_=from_,
             answer_url=answer_url,
+            fallback_url=form.get("FallbackUrl", ""),
             inline_document=form.get("Twiml", "").encode(),
             answer_method=form.get("Method", "POST").upper(),
             status_method=form.get("StatusCallbackMethod", "POST").upper(),

@@ -14,6 +14,7 @@ from trunkline.telephony.simulator.durations import moment
 from trunkline.telephony.simulator.post import Outgoing
 from trunkline.telephony.simulator.wire import Event, Forward, HangUp, Letter, Say, Stream, Talk, Verb
 from trunkline.telephony.vapi_signature import SIGNATURE, TIMESTAMP, signature
+from trunkline.value import replace
 
 STATUSES: Mapping[str, str] = {
     "queued": "queued",
@@ -82,10 +83,14 @@ class VapiLanguage:
             "transcript": "AI: Hello. User: Goodbye.",
         }
 
-    def question(self, call: Call, url: str) -> Letter:
-        return self._sent(
+    def is_refusal(self, status: int) -> bool:
+        return False
+
+    def question(self, call: Call, url: str, failed_url: str = "") -> Letter:
+        asked = self._sent(
             call, url, {"type": "assistant-request", "timestamp": round(call.updated_at * 1000)}
         )
+        return replace(asked, rule=retries.VAPI_QUESTION)
 
     def read_document(self, body: bytes) -> list[Verb]:
         """Outbound calls have no document: the assistant was ordered with the call."""

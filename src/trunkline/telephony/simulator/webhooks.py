@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -44,15 +45,27 @@ class Webhooks:
         if fault is WebhookFault.DOUBLED:
             self._start(lane, [letter], 0.0)
 
-    async def ask(self, letter: Letter, first: Exchange | None = None) -> Exchange:
-        """Deliver as the carrier does, with its retries. `first`: what came of the first try, if it was made."""
-        rule = letter.rule
-        outcome = first or await self._poster.send(letter.request, rule.timeouts)
+    async def ask(
+        self,
+        letter: Letter,
+        first: Exchange | None = None,
+        tried: Callable[[Exchange], None] = lambda _: None,
+    ) -> Exchange:
+        """Deliver as the carrier does, with its retries. `first`: what came of the first try, if it was made; `tried`
+        is told what came of each of the others."""
+        rule, loop = letter.rule, asyncio.get_running_loop()
+        until_s = loop.time() + rule.total_s
+        if first is None:
+            first = await self._poster.send(letter.request, rule.timeouts.within(rule.total_s))
+            tried(first)
+        outcome = first
         for _ in range(rule.retries):
-            if not rule.applies(outcome):
+            left_s = until_s - loop.time()
+            if not rule.applies(outcome) or left_s <= 0:
                 break
             self.counts["retried"] += 1
-            outcome = await self._poster.send(letter.request, rule.timeouts)
+            outcome = await self._poster.send(letter.request, rule.timeouts.within(left_s))
+            tried(outcome)
         return outcome
 
     def _start(self, lane: Lane, batch: list[Letter], delay_s: float) -> None:

@@ -24,6 +24,8 @@ class Order(Value, frozen=True):
     from_: str
     answer_url: str = ""
     inline_document: bytes = b""
+    # Asked when a URL gave no document.
+    fallback_url: str = ""
     answer_method: str = "POST"
     status_method: str = "POST"
     # Where each event is told. An event that is missing is not.
@@ -114,8 +116,13 @@ class Wire(Protocol):
         """The signed webhooks of an event, as the call is now."""
         ...
 
-    def question(self, call: "Call", url: str) -> Letter:
-        """The signed request for the document that says what to do with the call."""
+    def question(self, call: "Call", url: str, failed_url: str = "") -> Letter:
+        """The signed request for the document that says what to do with the call. `failed_url` gave none, and this is
+        the fallback."""
+        ...
+
+    def is_refusal(self, status: int) -> bool:
+        """Whether a status is the carrier's own way of being told that there is nobody: Exotel's 503."""
         ...
 
     def read_document(self, body: bytes) -> Sequence[Verb]:
