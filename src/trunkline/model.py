@@ -140,7 +140,25 @@ class CallFacts(Value, frozen=True):
     duration_s: int | None = None
     # None is "nobody said".
     is_machine: bool | None = None
+    # What the document that the carrier got was worth: False, no agent was given to the call; True, agents elsewhere.
     agent_joined: bool | None = None
+    # The carrier says that the stream to the agent began; False: that it could not be opened.
+    stream_began: bool | None = None
+    # Who took the call, concluded when it ends. None: nobody answered, or it goes on.
+    agent: "Agent | None" = None
+
+
+class Agent(StrEnum):
+    """Who took an answered call."""
+
+    # One of ours: it named the call, read its context or reported on it, or the carrier says that its stream began.
+    JOINED = "joined"
+    # One that is not ours to see: the carrier's own, or one that the operator runs elsewhere.
+    EXTERNAL = "external"
+    # Nobody.
+    NONE = "none"
+    # Nobody can say: neither is shown.
+    UNKNOWN = "unknown"
 
 
 class Counted(Value, frozen=True):
@@ -166,7 +184,11 @@ class Counted(Value, frozen=True):
 
 
 class Outcome(StrEnum):
-    """How a lead can end: not dialled, on the line, in the session."""
+    """How a lead can end: not dialled, on the line, in the session.
+
+    NO_AGENT: answered, and there was no agent for the call. BUSY: the callee's line was engaged. How these were called
+    before is in `leads.legacy_outcomes`.
+    """
 
     PRECHECK_FAILED = "PRECHECK_FAILED"
     BLACKLISTED = "BLACKLISTED"
@@ -176,10 +198,11 @@ class Outcome(StrEnum):
     CALL_LIMIT_REACHED = "CALL_LIMIT_REACHED"
     ABORTED = "ABORTED"
     NO_ANSWER = "NO_ANSWER"
+    BUSY = "BUSY"
     CARRIER_ERROR = "CARRIER_ERROR"
     UNKNOWN = "UNKNOWN"
     ANSWERED = "ANSWERED"
-    BUSY = "BUSY"
+    NO_AGENT = "NO_AGENT"
     EARLY_HANGUP = "EARLY_HANGUP"
     TRANSFERRED = "TRANSFERRED"
     VOICEMAIL = "VOICEMAIL"
@@ -191,6 +214,8 @@ class Budget(Value, frozen=True):
     attempt_count: int
     max_attempts: int
     carrier_error_count: int
+    # How often it was answered and no agent was there: that costs no attempt.
+    no_agent_count: int = 0
 
 
 class Finish(Value, frozen=True):
@@ -202,11 +227,13 @@ class Finish(Value, frozen=True):
 
 
 class Retry(Value, frozen=True):
-    """The lead is due again. An attempt that the carrier never took is not counted against the lead."""
+    """The lead is due again. An attempt that the carrier never took, or that ended by our failing (`no_agent`), is not
+    counted against the lead."""
 
     delay_s: float
     carrier_error: bool = False
     counted: bool = True
+    no_agent: bool = False
 
 
 Decision = Finish | Retry

@@ -54,7 +54,7 @@ async def test_doubled_ends_make_one_end(
         ]
         for lead in leads:
             finished = await world.finished(lead.id)
-            assert (finished.outcome_reason, len(finished.attempts)) == ("BUSY", 1)
+            assert (finished.outcome, len(finished.attempts)) == ("BUSY", 1)
         await world.carrier.idle()
         assert len(world.carrier.ledger.dials) == len(leads)
 

@@ -85,7 +85,7 @@ async def test_numbers_are_imported_once_and_called_from(world: World) -> None:
     assert len(world.carrier.ledger.dials) == 1
     busy = await trunkline(world, "call", "+15005551100")
     assert busy.exit_code == 0
-    assert busy.stdout.splitlines()[-1] == "NO_ANSWER (BUSY)"
+    assert busy.stdout.splitlines()[-1] == "BUSY"
 
 
 async def test_a_number_that_another_carrier_dials_from_is_said_to_stay_there(world: World) -> None:

@@ -87,6 +87,20 @@ async def desk(database_url: str) -> AsyncIterator[Desk]:
         yield Desk(dialing, application(dialing.database), attempt)
 
 
+@pytest.mark.parametrize("what", ["context", "report"])
+async def test_an_agent_that_asks_about_its_call_or_reports_on_it_has_it(desk: Desk, what: str) -> None:
+    await desk.dialing.run("INSERT INTO allocations (id, has_attempt) VALUES ($1, true)", desk.attempt)
+    joined_at = "SELECT joined_at FROM allocations"
+    assert await desk.dialing.value(joined_at) is None
+    for _ in range(2):
+        answer = await (desk.get() if what == "context" else desk.post({"disposition": "sold"}))
+        assert answer.status in (200, 201)
+    first = await desk.dialing.value(joined_at)
+    assert first is not None
+    await desk.get()
+    assert await desk.dialing.value(joined_at) == first
+
+
 async def test_an_agent_learns_what_its_call_is_about(desk: Desk) -> None:
     await desk.dialing.run('UPDATE leads SET payload = \'{"name": "Ada", "template": "reminder"}\'')
     answer = await desk.get()

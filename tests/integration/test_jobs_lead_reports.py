@@ -54,8 +54,10 @@ async def add_lead(world: JobWorld, *, url: str | None = None, status: str = "PR
     return lead_id
 
 
-async def end(world: JobWorld, lead_id: UUID) -> None:
-    await world.sql(query("attempts/finish_leads"), [lead_id], ["ANSWERED"], ["COMPLETED"])
+async def end(
+    world: JobWorld, lead_id: UUID, outcome: str = "ANSWERED", reason: str | None = "COMPLETED"
+) -> None:
+    await world.sql(query("attempts/finish_leads"), [lead_id], [outcome], [reason])
 
 
 async def subscribe(
@@ -95,6 +97,24 @@ async def test_the_end_of_a_call_is_told_to_the_url_that_came_with_the_lead(worl
     said: dict[str, Any] = webhook.data
     assert (said["id"], said["outcome"], said["outcome_reason"]) == (str(lead_id), "ANSWERED", "COMPLETED")
     assert (said["phone"], said["payload"], said["attempts"]) == ("+14155550123", {"order": 7}, [])
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "legacy"),
+    [
+        ("NO_AGENT", None, ("BUSY", "NO_AGENT")),
+        ("BUSY", None, ("NO_ANSWER", "BUSY")),
+        ("NO_ANSWER", "FAILED", ("NO_ANSWER", "FAILED")),
+    ],
+)
+async def test_an_end_is_told_in_the_words_before_too(
+    world: JobWorld, outcome: str, reason: str | None, legacy: tuple[str, str]
+) -> None:
+    await end(world, await add_lead(world, url=URL), outcome, reason)
+    [webhook] = await told(world)
+    said: dict[str, Any] = webhook.data
+    assert (said["outcome"], said["outcome_reason"]) == (outcome, reason)
+    assert (said["legacy_outcome"], said["legacy_outcome_reason"]) == legacy
 
 
 async def test_an_abort_is_an_end_too(world: JobWorld) -> None:

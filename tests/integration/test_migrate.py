@@ -1,6 +1,7 @@
 """Migrations: forward, twice, at once, and never over a change of history."""
 
 import asyncio
+from datetime import timedelta
 
 import asyncpg
 import pytest
@@ -39,6 +40,67 @@ async def test_a_migration_that_was_changed_afterwards_is_refused(empty_database
     await connection.close()
     with pytest.raises(MigrationError, match="0001_tenants was changed"):
         await migrate.migrate(empty_database_url)
+
+
+async def test_outcomes_that_were_called_otherwise_have_their_new_words(empty_database_url: str) -> None:
+    """And calls that must have been answered, were."""
+    before = [m.name for m in migrate.known() if m.name < "0038"]
+    await migrate.migrate(empty_database_url, only=before)
+    connection = await asyncpg.connect(empty_database_url)
+    try:
+        await connection.execute(_LEADS_BEFORE_0038)
+        await migrate.migrate(empty_database_url)
+        rows = await connection.fetch(
+            "SELECT l.outcome, l.outcome_reason, a.agent, a.ended_at - a.answered_at AS talked"
+            " FROM leads AS l JOIN attempts AS a ON a.lead_id = l.id ORDER BY l.request_id"
+        )
+        talked = timedelta(seconds=30)
+        assert [tuple(row) for row in rows] == [
+            ("NO_AGENT", None, "none", talked),
+            ("BUSY", None, None, None),
+            ("BUSY", None, None, talked),
+            ("NO_ANSWER", "FAILED", None, None),
+            ("ANSWERED", None, None, talked),
+        ]
+        counts = await connection.fetch(
+            "SELECT outcome, sum(leads)::int AS leads FROM campaign_counts GROUP BY 1"
+            " HAVING sum(leads) <> 0 ORDER BY 1"
+        )
+        assert [tuple(row) for row in counts] == [
+            ("ANSWERED", 1),
+            ("BUSY", 2),
+            ("NO_AGENT", 1),
+            ("NO_ANSWER", 1),
+        ]
+    finally:
+        await connection.close()
+
+
+_LEADS_BEFORE_0038 = """
+INSERT INTO resellers (id, name) VALUES ('r', 'r');
+INSERT INTO merchants (id, reseller_id, name) VALUES ('m', 'r', 'm');
+INSERT INTO pools (id, reseller_id, name) VALUES ('p', 'r', 'p');
+WITH told (n, outcome, reason, agent_joined, end_reason, is_answered, duration_s) AS (VALUES
+    (1, 'BUSY', 'NO_AGENT', false, 'completed', true, 30),
+    (2, 'NO_ANSWER', 'BUSY', NULL::boolean, 'busy', false, NULL::int),
+    (3, 'BUSY', NULL, NULL, 'completed', true, 30),  -- the agent's own word
+    (4, 'NO_ANSWER', 'FAILED', NULL, 'failed', false, NULL),
+    (5, 'ANSWERED', NULL, NULL, 'completed', false, 30)  -- and the webhook was lost
+), made AS (
+    INSERT INTO leads (id, reseller_id, merchant_id, request_id, request_hash, phone, pool_id, campaign_id,
+                       scheduled_at, due_at, status, outcome, outcome_reason, finished_at, attempt_count)
+    SELECT ('00000000-0000-0000-0000-00000000000' || n)::uuid, 'r', 'm', n::text, sha256('x'), '+1212555000' || n, 'p',
+           gen_random_uuid(), now(), now(), 'FINISHED', outcome, reason, now(), 1
+    FROM told RETURNING id
+)
+INSERT INTO attempts (id, lead_id, attempt_no, reseller_id, merchant_id, number_id, channel_no, carrier, account,
+                      to_phone, from_phone, state, holds_channel, dialer, answered_at, ended_at, end_reason,
+                      duration_s, agent_joined)
+SELECT gen_random_uuid(), ('00000000-0000-0000-0000-00000000000' || n)::uuid, 1, 'r', 'm', gen_random_uuid(), 1,
+       'twilio', 'default', '+1212555000' || n, '+14155550100', 'ended', false, 'd',
+       CASE WHEN is_answered THEN now() - interval '30 s' END, now(), end_reason, duration_s, agent_joined
+FROM told WHERE (SELECT count(*) FROM made) = 5;
+"""
 
 
 async def test_a_database_that_is_away_is_one_clear_line() -> None:

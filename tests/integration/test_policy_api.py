@@ -263,10 +263,11 @@ async def test_why_a_lead_that_has_ended(world: ApiWorld) -> None:
     lead = await world.make_lead("a1")
     async with world.database.connection() as conn:
         await conn.execute(
-            "UPDATE leads SET status = 'FINISHED', outcome = 'NO_ANSWER', outcome_reason = 'BUSY', finished_at = now()"
+            "UPDATE leads SET status = 'FINISHED', outcome = 'NO_ANSWER', outcome_reason = 'TIMEOUT',"
+            " finished_at = now()"
         )
     found = await ask_why(world, lead)
-    assert (found["answer"], found["checks"]) == ("It has ended as NO_ANSWER (BUSY).", [])
+    assert (found["answer"], found["checks"]) == ("It has ended as NO_ANSWER (TIMEOUT).", [])
 
 
 async def test_why_shows_what_was_decided_before(world: ApiWorld) -> None:

@@ -225,6 +225,15 @@ class Story:
             self._lead_id,
         )
 
+    async def without_agent(self) -> None:
+        await self._end_attempt("completed", answered=True)
+        await self._world.sql("UPDATE attempts SET agent = 'none' WHERE lead_id = $1", self._lead_id)
+        await self._world.sql(
+            "UPDATE leads SET status = 'BACKLOG', due_at = now() + interval '300 s', version = version + 1,"
+            " attempt_count = attempt_count - 1, no_agent_count = 1 WHERE id = $1",
+            self._lead_id,
+        )
+
     async def finished(self, outcome: str, *, answered: bool) -> None:
         await self._end_attempt("completed", answered=answered)
         await self._world.sql(
@@ -303,6 +312,19 @@ async def test_the_state_follows_the_lead_through_retries_to_its_failure(world: 
     assert len(keys | {found["idempotency_key"]}) == 3, "each attempt has a key of its own"
     assert metrics.REMINDERS_FAILED._value.get() == failed + 1
     assert metrics.REMINDERS_RETRIED._value.get() == retried + 2
+
+
+async def test_a_call_without_an_agent_is_no_completion_and_is_made_again(world: World) -> None:
+    reminder, id_, story = await _begun(world)
+    await story.dialled("call-1")
+    await story.without_agent()
+    found, lines = await _followed(world, reminder)
+    assert (found["state"], found["last_error"]) == ("PENDING_RETRY", "NO_AGENT")
+    assert lines[-1] == ("warning", f"Reminder {id_} failed, scheduling retry")
+    await story.dialled("call-2")
+    await story.finished("NO_AGENT", answered=True)
+    found, _ = await _followed(world, reminder)
+    assert (found["state"], found["last_error"]) == ("FAILED", "NO_AGENT: so")
 
 
 async def test_a_machine_that_answers_is_no_completion(world: World) -> None:

@@ -50,7 +50,7 @@ async def test_without_rules_the_waits_double(stage: Stage) -> None:
     assert await waits_s(stage, lead) == 120
     await stage.due_now(lead)
     await called(stage, "ended", lead=lead, reason="busy")
-    assert (await stage.lead(lead))["outcome"] == "NO_ANSWER", "three attempts, and no more"
+    assert (await stage.lead(lead))["outcome"] == "BUSY", "three attempts, and no more"
 
 
 async def test_a_merchants_rules_decide_by_outcome_and_a_campaigns_before_them(stage: Stage) -> None:
@@ -107,11 +107,6 @@ async def test_a_retry_that_would_fall_outside_the_window_is_due_when_it_opens(s
 
 
 # The session's facts
-
-
-async def test_a_call_that_found_no_agent_is_called_again(stage: Stage) -> None:
-    lead = await called(stage, "answered", "ended", agent_joined=False)
-    assert await waits_s(stage, lead) == 60
 
 
 async def test_a_machine_is_no_conversation(stage: Stage) -> None:

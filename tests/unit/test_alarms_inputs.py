@@ -72,6 +72,20 @@ def test_the_rate_of_unknown_is_per_carrier() -> None:
     assert found["unknown_rate", "plivo"] == 0
 
 
+def test_calls_of_which_nobody_knows_the_agent_are_a_share_of_those_answered() -> None:
+    measured = [
+        counted("answered", 60, "twilio"),
+        counted("answered", 40, "twilio", 14),
+        counted("agent_unknown", 6, "twilio", 14),
+        counted("agent_unknown", 60, "twilio", 15),
+        counted("answered", 100, "plivo"),
+        counted("agent_unknown", 2, "plivo"),
+    ]
+    found = values(replace(QUIET, measured=measured), [])
+    assert found["agent_unknown_rate", "twilio"] == 0.06
+    assert found["agent_unknown_rate", "plivo"] == 0, "too few to tell"
+
+
 def test_missing_processes_are_counted_by_role_against_the_last_ten_minutes() -> None:
     before = [Seen(ALIVE, "dispatcher", 30, 8), Seen(ALIVE, "dispatcher", 700, 80), Seen(ALIVE, "api", 30, 2)]
     found = values(replace(QUIET, alive={"dispatcher": 4, "api": 2}), before)

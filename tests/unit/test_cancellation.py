@@ -5,7 +5,7 @@ from trunkline.model import Decision, Finish, Outcome, Retry
 
 ABORTED = Finish(Outcome.ABORTED, "sold out")
 ANSWERED = Finish(Outcome.ANSWERED, None)
-NO_ANSWER = Finish(Outcome.NO_ANSWER, "BUSY")
+NO_ANSWER = Finish(Outcome.NO_ANSWER, "NO_ANSWER")
 LAST_CALL = Cancellation("sold out", hang_up=False)
 CUT_SHORT = Cancellation("sold out", hang_up=True)
 

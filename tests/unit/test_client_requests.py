@@ -33,6 +33,7 @@ LEAD: dict[str, Any] = {
     "due_at": "2030-05-01T07:30:00Z",
     "attempt_count": 1,
     "max_attempts": 3,
+    "no_agent_count": 0,
     "reporting_webhook_url": None,
     "version": 4,
     "created_at": "2030-04-30T12:00:00.123456Z",

@@ -21,7 +21,19 @@ json_values = st.recursive(
     max_leaves=5,
 )
 moments = st.integers(-3600, 1800).map(lambda s: (NOW + timedelta(seconds=s)).isoformat())
-kinds = st.sampled_from(["initiated", "ringing", "answered", "ended", "machine", "recording"])
+kinds = st.sampled_from(
+    [
+        "initiated",
+        "ringing",
+        "answered",
+        "ended",
+        "machine",
+        "recording",
+        "stream_began",
+        "stream_failed",
+        "refused",
+    ]
+)
 payloads = st.fixed_dictionaries(
     {"kind": kinds | json_values, "at": moments | json_values},
     optional={"call_id": st.text() | json_values, "reason": json_values, "duration_s": json_values},
@@ -179,6 +191,48 @@ def test_whether_a_machine_answered_is_known_if_anybody_heard_one(
 ) -> None:
     events = [event("machine", answered_by=each) for each in said]
     assert fold(CallFacts(S.ANSWERED), told(*events)).is_machine is is_machine
+
+
+LOST = [event("ringing", 1), event("ended", 35, reason="completed", duration_s=30)]
+
+
+def test_a_call_that_ended_after_talk_was_answered_even_if_nobody_told_us() -> None:
+    facts = fold(CallFacts(S.DIALING), told(*LOST))
+    assert facts.answered_at == NOW + timedelta(seconds=5)
+    assert fold(facts, told(event("answered", 6))).answered_at == facts.answered_at, "a time once known stays"
+
+
+@pytest.mark.parametrize(
+    ("reason", "duration_s", "is_answered"),
+    [("completed", None, True), ("completed", 0, False), ("busy", 30, False), ("no_answer", None, False)],
+)
+def test_only_a_completed_call_can_have_been_answered_unheard(
+    reason: str, duration_s: int | None, is_answered: bool
+) -> None:
+    facts = fold(CallFacts(S.RINGING), told(event("ended", 35, reason=reason, duration_s=duration_s)))
+    assert (facts.answered_at is not None) is is_answered
+
+
+@pytest.mark.parametrize(
+    ("kinds", "began"),
+    [
+        (["stream_began"], True),
+        (["stream_failed"], False),
+        (["stream_failed", "stream_began"], True),
+        (["stream_began", "stream_failed"], True),
+        (["answered"], None),
+    ],
+)
+def test_a_stream_that_began_has_begun_whatever_broke_later(kinds: list[str], began: bool | None) -> None:
+    assert fold(CallFacts(S.ANSWERED), told(*map(event, kinds))).stream_began is began
+
+
+def test_a_pod_that_refused_a_call_is_no_agent() -> None:
+    assert fold(CallFacts(S.ANSWERED), told(event("refused"))).agent_joined is False
+
+
+def test_a_call_that_was_sent_to_agents_elsewhere_is_known() -> None:
+    assert fold(CallFacts(S.RINGING), told(event("answered", agent_joined=True))).agent_joined is True
 
 
 def test_a_call_for_which_there_was_no_agent_is_known() -> None:

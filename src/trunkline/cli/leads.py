@@ -43,6 +43,7 @@ _ATTEMPT = (
     "answered_at",
     "ended_at",
     "end_reason",
+    "agent",
     "carrier_call_id",
 )
 _HAPPENING = ("at", "source", "what", "reason", "actor")

@@ -34,6 +34,8 @@ class Lead:
     due_at: datetime
     attempt_count: int
     max_attempts: int
+    # How often it was answered, had no agent, and is called again for that.
+    no_agent_count: int
     reporting_webhook_url: str | None
     version: int
     created_at: datetime
@@ -135,6 +137,8 @@ class Attempt:
     ended_at: datetime | None
     end_reason: str | None
     duration_s: int | None
+    # Who took it, once it has ended: `joined`, `external`, `none` or `unknown`. None: nobody answered, or it goes on.
+    agent: str | None = None
     # What its agent reported: disposition, opt_out, callback_at, transcript_ref, recording_ref, data, reported_at.
     report: dict[str, Any] | None = field(default=None, repr=False)
     # Where its carrier keeps recordings.

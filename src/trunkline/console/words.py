@@ -118,13 +118,14 @@ def label(word: str | None) -> str:
 
 
 _TONES = {
-    "good": "answered completed active running ok done succeeded available ready idle alive created transferred free",
+    "good": "answered completed active running ok done succeeded available ready idle alive created transferred free "
+    "joined external",
     "busy": "dialing accepted ringing processing in_progress assigned allocated queued ramping draining scheduled "
     "existing calling starting",
     "warn": "in_doubt busy no_answer no-answer voicemail pending paused draft skipped ending unready warning "
     "early_hangup absent canceled stopping",
     "bad": "stopped dead failed unknown rejected carrier_error page urgent refused cancelled invalid_phone expired "
-    "conflict",
+    "conflict no_agent none",
 }
 _BY_WORD = {word: tone for tone, words in _TONES.items() for word in words.split()}
 

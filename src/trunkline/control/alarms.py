@@ -126,6 +126,46 @@ _ALL = (
         subject="carrier",
     ),
     AlarmDefinition(
+        "answered_without_agent",
+        Severity.URGENT,
+        "Somebody answered and no agent was there: no pod was given to the call, its stream could not be opened, or "
+        "its pod went on without it. The lead is called again after 5 minutes and after an hour, at no cost of its "
+        "own.",
+        "The alarm names the attempts. Look at their pods: do they run, do they refuse streams, can the carrier reach "
+        "them? `trunkline router status` shows what is free. With `abandon_max` above 0 some of it is a policy's "
+        "choice.",
+        Reported(quiet_s=600),
+        subject="merchant",
+    ),
+    AlarmDefinition(
+        "lead_ended_no_agent",
+        Severity.URGENT,
+        "A lead was answered three times without an agent, or its rules allow no further call: it ended as NO_AGENT.",
+        "The alarm names the leads. When the agents are well again, call these people once more: "
+        "`POST /api/v1/leads` with a new request id.",
+        Reported(quiet_s=3600),
+        subject="merchant",
+    ),
+    AlarmDefinition(
+        "no_agent_brake",
+        Severity.URGENT,
+        "In five minutes more than five and more than 10 % of a merchant's answered calls had no agent. Its dials are "
+        "stopped for five minutes, then go one at a time until a call has its agent.",
+        "Nothing needs to be lifted by hand. Find out why its calls reach no agent, as for `answered_without_agent`.",
+        Reported(quiet_s=1800),
+        subject="merchant",
+    ),
+    AlarmDefinition(
+        "agent_unknown_rate",
+        Severity.WARNING,
+        "Of more than 5 % of the calls answered in the last 15 minutes nobody can say whether an agent took them. They "
+        "count as ANSWERED, with `agent: unknown`, and nobody is rung again because of it.",
+        "Let agents name their calls in heartbeats every 5 s, read their context or report outcomes, as the agent "
+        "library does; or let the carrier tell of its streams. Where agents are external, say so in the settings.",
+        Measured(above=0.05, for_s=0, clear_at=0.025, clear_for_s=300, unit="of all"),
+        subject="carrier",
+    ),
+    AlarmDefinition(
         "mass_free_breaker",
         Severity.URGENT,
         "A reconciler would have freed more than 50 channels and a fifth of those held, without the carrier's word on "

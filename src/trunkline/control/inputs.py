@@ -60,7 +60,11 @@ def values(now: Readings, before: Iterable[Seen]) -> dict[Key, float]:
     found |= {("dead_jobs", subject): count for subject, count in now.dead_jobs.items()}
     found |= {("dead_mailbox", kind): n for kind, n in _latest(now.measured, "dead_appends").items()}
     found |= {("reconciler_fixes", name): n for name, n in _latest(now.measured, "reconciler_fixes").items()}
-    found |= {("unknown_rate", carrier): rate for carrier, rate in _unknown_rates(now.measured).items()}
+    for alarm, part, whole in (
+        ("unknown_rate", "unknown", "placed"),
+        ("agent_unknown_rate", "agent_unknown", "answered"),
+    ):
+        found |= {(alarm, carrier): rate for carrier, rate in _rates(now.measured, part, whole).items()}
     return found | _workers(now.alive, before)
 
 
@@ -89,12 +93,13 @@ def _latest(measured: Iterable[Measured], name: str) -> dict[str, float]:
     return found
 
 
-def _unknown_rates(measured: Sequence[Measured]) -> dict[str, float]:
-    carriers = {each.subject for each in measured if each.name == "placed"}
+def _rates(measured: Sequence[Measured], part: str, whole: str) -> dict[str, float]:
+    """By carrier: which part of the calls of the last minutes it was."""
+    carriers = {each.subject for each in measured if each.name == whole}
     return {
         carrier: share(
-            _total((each for each in measured if each.subject == carrier), "unknown", MINUTES),
-            _total((each for each in measured if each.subject == carrier), "placed", MINUTES),
+            _total((each for each in measured if each.subject == carrier), part, MINUTES),
+            _total((each for each in measured if each.subject == carrier), whole, MINUTES),
         )
         for carrier in carriers
     }

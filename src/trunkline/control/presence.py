@@ -41,6 +41,8 @@ def counted() -> dict[Key, float]:
         **_sums(metrics.RECONCILER_FIXES, "reconciler_fixes", "reconciler"),
         **_sums(metrics.MAILBOX_APPENDED_TO_DEAD, "dead_appends", "kind"),
         **_sums(metrics.CALLS_PLACED, "placed", "carrier"),
+        **_sums(metrics.ANSWERED_CALLS, "answered", "carrier"),
+        **_sums(metrics.ANSWERED_CALLS, "agent_unknown", "carrier", {"agent": "unknown"}),
         **_sums(metrics.ATTEMPTS_GIVEN_UP, "unknown", "carrier", {"state": "unknown"}),
     }
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from trunkline.bus.connection import Bus
 from trunkline.control.raising import raise_alarm
-from trunkline.dispatch import late_facts, recordings, reports, witnesses
+from trunkline.dispatch import late_facts, missing_agents, recordings, reports, witnesses
 from trunkline.dispatch.settlement import Decide, Settlement, Settler
 from trunkline.jobs.platform.enrichment import EnrichmentDesk
 from trunkline.leads.fold import Fact, Unreadable, fold, read
@@ -86,7 +86,8 @@ class CallFold:
         asked = await self._enrichment.ask(tx, wanted) if self._enrichment else []
         late = await late_facts.follow(tx, locked, applied)
         settlement = await self._settler.settle(tx, locked, _decisions(locked, applied), applied)
-        settlement.scheduled += await self._settler.revise(tx, locked)
+        await self._settler.revise(tx, locked, applied, settlement)
+        await missing_agents.follow(tx, locked, applied, settlement.ends)
         ended = [
             facts.call_id for facts in applied.values() if facts.state is AttemptState.ENDED and facts.call_id
         ]
@@ -142,7 +143,7 @@ def _readable(events: Sequence[Event], parked: list[Parked]) -> list[Fact]:
 
 
 def _facts(attempt: Attempt, told: Sequence[Fact]) -> CallFacts:
-    facts = fold(attempt.facts, told)
+    facts = witnesses.with_agent(attempt, fold(attempt.facts, told))
     if facts.state in LIVE and attempt.facts.state not in LIVE and not attempt.is_newest:
         return late_facts.beside(attempt, facts)
     return facts

@@ -42,7 +42,7 @@ async def correct(tx: Connection, seen: Iterable[Attempt]) -> None:
     for attempt in seen:
         if attempt.report is None or attempt.facts.state is not AttemptState.ENDED:
             continue
-        now = witnesses.verdict_of(attempt, attempt.facts)
+        now = witnesses.verdict_of(attempt, witnesses.with_agent(attempt, attempt.facts))
         if _was_abandoned(witnesses.told_by_carrier(attempt)) and not _was_abandoned(now):
             by_machine = now.outcome is Outcome.VOICEMAIL
             corrections.append(Correction(attempt.id, attempt.tenant, attempt.campaign_id, by_machine))
@@ -92,4 +92,4 @@ def _was_served(verdict: Verdict) -> bool:
 
 
 def _was_abandoned(verdict: Verdict) -> bool:
-    return "NO_AGENT" in (verdict.outcome.value, verdict.reason)
+    return verdict.outcome is Outcome.NO_AGENT

@@ -53,6 +53,7 @@ def judge(case: Case, stopped: Stopped) -> Answer | None:
         )
     return (
         _control(case.lead, case.number, stopped)
+        or no_agent_brake(case.lead)
         or _wanted(case.lead)
         or _listed(case.lead)
         or _destination(case.lead, case.policy)
@@ -72,6 +73,14 @@ def _control(lead: LockedLead, number: LockedNumber, stopped: Stopped) -> Answer
         lead.reseller_id, lead.merchant_id, lead.campaign_id, number.id, number.carrier
     )
     return Answer(RefusalReason.PAUSED, Blocks.LEAD, lead.now + AGAIN, why) if why is not None else None
+
+
+def no_agent_brake(lead: LockedLead) -> Answer | None:
+    """People of this merchant answered and found no agent, again and again: nobody is rung for a while, then one at a
+    time until one has its agent."""
+    if lead.agents_from is None:
+        return None
+    return Answer(RefusalReason.AGENTS, Blocks.FLOW, lead.agents_from, "no_agent_brake")
 
 
 def _wanted(lead: LockedLead) -> Answer | None:

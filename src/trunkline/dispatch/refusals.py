@@ -25,6 +25,7 @@ class RefusalReason(StrEnum):
     LIMIT = "limit"
     SPEND = "spend"
     PODS = "pods"
+    AGENTS = "agents"
     PACE = "pace"
     # Postgres was busy, or we have a bug.
     CONTENDED = "contended"

@@ -42,6 +42,8 @@ class Settlement:
 
     freed: list[UUID] = field(default_factory=list)
     scheduled: list[Entry] = field(default_factory=list)
+    # Leads that ended, by the attempts that ended them. Nobody in Valkey has to be told of these.
+    ends: list[tuple[Attempt, Finish]] = field(default_factory=list)
 
     async def tell(self, bus: Bus) -> None:
         """Channels first: the freed channel is what a waiting lead needs. Memory that was lost meanwhile is rebuilt
@@ -84,29 +86,45 @@ class Settler:
                 continue
             facts = learnt.get(attempt_id, attempt.facts)
             proposed = decide(attempt, policies[attempt_id].retries)
-            was_answered = facts.answered_at is not None
+            was_answered = facts.answered_at is not None  # known of lost webhooks too: see the fold
             decision = after_cancellation(proposed, _cancellation(attempt), was_answered=was_answered)
             work.add(attempt, decision, policies[attempt_id])
         for attempt, finish in work.ends:
             metrics.CALLS_FINISHED.labels(attempt.carrier, finish.outcome.value).inc()
+        settlement.ends = work.ends
         await attempts.finish_leads(tx, work.by_lead(work.ends))
         settlement.scheduled = await attempts.retry_leads(tx, work.by_lead(work.retries))
         return settlement
 
-    async def revise(self, tx: Connection, locked: Mapping[UUID, Attempt]) -> list[Entry]:
-        """Leads that ended as the carrier told it, and whose agents spoke later. Returns those that are due again."""
+    async def revise(
+        self,
+        tx: Connection,
+        locked: Mapping[UUID, Attempt],
+        learnt: Mapping[UUID, CallFacts],
+        settlement: Settlement,
+    ) -> None:
+        """Leads that ended as it was known, or wait because there seemed to be no agent, and of whose calls more became
+        known later. Adds those that end or are due again."""
         await counting.correct(tx, locked.values())
-        late = [attempt for attempt in locked.values() if witnesses.spoke_late(attempt)]
+        facts = {each: learnt.get(each, attempt.facts) for each, attempt in locked.items()}
+        late = [attempt for attempt in locked.values() if witnesses.is_news(attempt, facts[attempt.id])]
         if not late:
-            return []
-        policies, work = await self._of(tx, late), _Work()
+            return
+        policies, ended, waiting = await self._of(tx, late), _Work(), _Work()
         for attempt in late:
             policy = policies[attempt.id]
-            if decision := witnesses.revision(attempt, policy.retries):
+            if decision := witnesses.revision(attempt, facts[attempt.id], policy.retries):
+                work = waiting if witnesses.waits_for_an_agent(attempt) else ended
                 work.add(attempt, decision, policy)
-        await counting.correct_revised(tx, work.attempts())
-        await attempts.revise_leads(tx, work.by_lead(work.ends))
-        return await attempts.retry_leads(tx, work.by_lead(work.retries), status=LeadStatus.FINISHED)
+        await counting.correct_revised(tx, [*ended.attempts(), *waiting.attempts()])
+        await attempts.count_again(tx, [*waiting.by_lead(waiting.ends), *waiting.by_lead(waiting.retries)])
+        await attempts.finish_leads(tx, waiting.by_lead(waiting.ends))
+        await attempts.revise_leads(tx, ended.by_lead(ended.ends))
+        settlement.ends += ended.ends
+        settlement.scheduled += await attempts.retry_leads(tx, waiting.by_lead(waiting.retries))
+        settlement.scheduled += await attempts.retry_leads(
+            tx, ended.by_lead(ended.retries), status=LeadStatus.FINISHED
+        )
 
     async def _of(self, tx: Connection, found: Sequence[Attempt]) -> dict[UUID, Effective]:
         """By attempt. Under a policy that cannot be read nobody is called; what was called is settled by the usual

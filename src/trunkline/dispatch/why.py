@@ -107,6 +107,7 @@ async def _policy_checks(conn: Connection, standing: Standing, policy: Effective
         return [Check("policy", False, "its calling policy cannot be read")]
     lead = standing.lead
     found = [
+        _of("agents", gates.no_agent_brake(lead)),
         Check("destination", policy.permits(lead.phone)),
         _of("window", gates.window(lead.phone, lead.timezone, policy, lead.now)),
         Check("precheck", not policy.prechecks or lead.passed_checks == policy.checks_hash),
@@ -147,6 +148,7 @@ _SENTENCES = {
     "event_dispatch": "This platform does not call it",
     "attempts": "All of its attempts are used up",
     "do_not_call": "The person must not be called",
+    "agents": "It waits for an agent",
     "policy": "Nobody is called under its rules",
     "destination": "Its number may not be called: the destination is not allowed.",
     "window": "Its calling window is closed",

@@ -22,7 +22,12 @@ _PROVES: Mapping[str, AttemptState | None] = {
     "machine": None,
     "recording": None,
     "reported": None,
+    # The carrier's word on the stream to the agent, and the agent's own that it did not take it.
+    "stream_began": None,
+    "stream_failed": None,
+    "refused": None,
 }
+_STREAM = {"stream_began": True, "stream_failed": False}
 _ORDER: Mapping[AttemptState | None, int] = {state: n for n, state in enumerate(_PROVES.values())}
 
 # A carrier's clock may be off, and a webhook may be days late; a time outside of this is no time of this call.
@@ -42,6 +47,7 @@ class Fact(Value, frozen=True):
     duration_s: int | None = None
     is_machine: bool | None = None
     agent_joined: bool | None = None
+    stream_began: bool | None = None
 
 
 class Unreadable(Value, frozen=True):
@@ -62,7 +68,8 @@ def read(payload: object, arrived_at: datetime) -> Fact | Unreadable:
         reason=_text(payload.get("reason")),
         duration_s=_count(payload.get("duration_s")),
         is_machine=_machine(payload.get("answered_by")),
-        agent_joined=False if payload.get("agent_joined") is False else None,
+        agent_joined=False if kind == "refused" else _flag(payload.get("agent_joined")),
+        stream_began=_STREAM.get(kind),
     )
 
 
@@ -85,6 +92,8 @@ def _add(known: CallFacts, fact: Fact) -> CallFacts:
         # Of those who say different things, whoever heard a machine, or missed an agent, heard more.
         "is_machine": _either(known.is_machine, fact.is_machine, told=True),
         "agent_joined": _either(known.agent_joined, fact.agent_joined, told=False),
+        # A stream that broke has begun before; one that could not be opened may be opened at another pod.
+        "stream_began": _either(known.stream_began, fact.stream_began, told=True),
     }
     if fact.proves is not None:
         news |= {"state": _furthest(known.state, fact.proves), "call_id": known.call_id or fact.call_id}
@@ -95,7 +104,20 @@ def _add(known: CallFacts, fact: Fact) -> CallFacts:
             news["answered_at"] = known.answered_at or fact.at
         case AttemptState.ENDED if known.ended_at is None:
             news |= {"ended_at": fact.at, "end_reason": fact.reason, "duration_s": fact.duration_s}
+            news["answered_at"] = known.answered_at or _must_have_answered_at(fact)
     return replace(known, **news)
+
+
+def _must_have_answered_at(end: Fact) -> datetime | None:
+    """Of a call whose answer nobody told us: one that ended `completed` after somebody talked was answered. Carriers
+    say `completed` of 0 s, too, when a call that rings is hung up."""
+    if end.reason != "completed" or end.duration_s == 0:
+        return None
+    return end.at - min(timedelta(seconds=end.duration_s or 0), EARLIER_MAX)
+
+
+def _flag(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
 
 
 def _either(one: bool | None, other: bool | None, *, told: bool) -> bool | None:

@@ -7,7 +7,7 @@ was nearest to the conversation is believed first. A witness that has said nothi
 import re
 from datetime import datetime
 
-from trunkline.model import Outcome
+from trunkline.model import Agent, Outcome
 from trunkline.value import Value
 
 # Shorter than this, with an agent on the line that had nothing to report, nobody talked.
@@ -15,7 +15,6 @@ EARLY_HANGUP_S = 5
 WORD_MAX = 60
 
 _REASONS = {
-    "busy": "BUSY",
     "no_answer": "NO_ANSWER",
     "failed": "FAILED",
     "canceled": "CANCELED",
@@ -23,6 +22,8 @@ _REASONS = {
 }
 # Words of an agent that mean what we mean by them.
 _SHARED_WORDS = {outcome.value: outcome for outcome in (Outcome.BUSY, Outcome.VOICEMAIL, Outcome.TRANSFERRED)}
+# A word that no agent can say of its own call.
+_CONTRADICTION = Outcome.NO_AGENT.value
 
 
 class CarrierFacts(Value, frozen=True):
@@ -31,10 +32,27 @@ class CarrierFacts(Value, frozen=True):
     duration_s: int | None = None
 
 
+class Witnesses(Value, frozen=True):
+    """What is known of an agent at an answered call. None is "not known"."""
+
+    # The carrier runs the agent itself, or the document sent the call to agents that are not ours.
+    is_external: bool = False
+    # The agent named the call in a heartbeat, read its context, or reported on it.
+    has_joined: bool = False
+    # False: the document that the carrier got had no stream, or the pod refused it.
+    given: bool | None = None
+    # The carrier's word on the stream: it began, or it could not be opened.
+    stream_began: bool | None = None
+    # Its pod sent a heartbeat while the call lived, long enough after it was given, and did not name the call.
+    is_unnamed: bool = False
+
+
 class SessionFacts(Value, frozen=True):
     """None is "not known"."""
 
-    agent_joined: bool | None = None
+    agent: Agent | None = None
+    # It has reported, with or without a word of its own.
+    has_reported: bool = False
     is_machine: bool | None = None
     was_transferred: bool | None = None
 
@@ -64,9 +82,24 @@ class Verdict(Value, frozen=True):
     word: str | None = None
 
 
+def agent_of(seen: Witnesses) -> Agent:
+    """Who took an answered call. Where agents are not ours to see, the document that we sent is all there is. Of ours
+    the agent's own voice counts most; then what we ourselves did with the call; then what the carrier saw of the
+    stream; at last what a pod did not say. Where nobody speaks it stays unknown: in doubt nobody is rung again."""
+    if seen.is_external:
+        return Agent.EXTERNAL
+    if seen.has_joined:
+        return Agent.JOINED
+    if seen.given is False:
+        return Agent.NONE
+    if seen.stream_began is not None:
+        return Agent.JOINED if seen.stream_began else Agent.NONE
+    return Agent.NONE if seen.is_unnamed else Agent.UNKNOWN
+
+
 def verdict(facts: Facts) -> Verdict:
     if not facts.was_answered:
-        return Verdict(Outcome.NO_ANSWER, _REASONS.get(facts.carrier.end_reason or "", "FAILED"))
+        return _unanswered(facts.carrier.end_reason or "")
     if facts.agent.disposition is not None:
         return _as_the_agent_says(facts.agent.disposition)
     session = facts.session
@@ -74,17 +107,25 @@ def verdict(facts: Facts) -> Verdict:
         return Verdict(Outcome.TRANSFERRED)
     if session.is_machine:
         return Verdict(Outcome.VOICEMAIL)
-    if session.agent_joined is False:
-        return Verdict(Outcome.BUSY, "NO_AGENT")
-    if session.agent_joined and _was_short(facts.carrier):
+    if session.agent is Agent.NONE:
+        return Verdict(Outcome.NO_AGENT)
+    if session.has_reported and _was_short(facts.carrier):
         return Verdict(Outcome.EARLY_HANGUP)
     return Verdict(Outcome.ANSWERED)
+
+
+def _unanswered(end_reason: str) -> Verdict:
+    if end_reason == "busy":
+        return Verdict(Outcome.BUSY)
+    return Verdict(Outcome.NO_ANSWER, _REASONS.get(end_reason, "FAILED"))
 
 
 def _as_the_agent_says(disposition: str) -> Verdict:
     word = re.sub(r"[^A-Z0-9]+", "_", disposition.upper()).strip("_")[:WORD_MAX]
     if shared := _SHARED_WORDS.get(word):
         return Verdict(shared)
+    if word == _CONTRADICTION:
+        return Verdict(Outcome.ANSWERED, word)
     return Verdict(Outcome.ANSWERED, word=word or None)
 
 

@@ -1,7 +1,8 @@
 """Pure rules: what becomes of a lead after an attempt.
 
-`max_attempts` counts all attempts of a lead, whatever ended them, so no rule can stack on another. Requests that the
-carrier refused count separately: a lead that no carrier takes ends too.
+`max_attempts` counts all attempts of a lead but those that ended by our failing, so no rule can stack on another.
+Requests that the carrier refused count separately: a lead that no carrier takes ends too. So do calls that were
+answered while no agent was there: such a lead comes again twice, at no cost of its own, and then ends.
 """
 
 from datetime import datetime, timedelta
@@ -14,6 +15,8 @@ from trunkline.model import Budget, Decision, Finish, Outcome, Retry
 CALLBACK_MAX = timedelta(days=366)
 # Nobody was reached, so it is worth another attempt unless a rule says otherwise.
 _UNREACHED = frozenset({Outcome.NO_ANSWER, Outcome.BUSY, Outcome.VOICEMAIL})
+# When somebody is called again who answered and found no agent: the first time, the second. Then it ends.
+NO_AGENT_DELAYS_S = (300.0, 3600.0)
 
 
 def after_call(
@@ -30,6 +33,8 @@ def after_facts(
     certain time is, as long as the budget lasts."""
     found = verdict(facts)
     finish = Finish(found.outcome, found.reason, found.word)
+    if found.outcome is Outcome.NO_AGENT:
+        return _without_agent(found, budget, retries) or finish
     if facts.agent.opt_out or budget.attempt_count >= budget.max_attempts:
         return finish
     return _callback(facts.agent.callback_at, now) or _retry(found, budget, retries) or finish
@@ -46,6 +51,18 @@ def _retry(found: Verdict, budget: Budget, retries: Retries) -> Retry | None:
     if not (found.outcome in _UNREACHED if rule is None else rule.retry):
         return None
     return Retry(retries.delay_s(budget.attempt_count, rule))
+
+
+def _without_agent(found: Verdict, budget: Budget, retries: Retries) -> Retry | None:
+    """Our failing: it uses no attempt of the lead. A rule may end the lead at once, and one that names NO_AGENT itself
+    may set other delays; none adds a third call."""
+    rule = retries.rule(found.outcome.value, found.reason)
+    if budget.no_agent_count >= len(NO_AGENT_DELAYS_S) or (rule is not None and not rule.retry):
+        return None
+    own = retries.by_outcome.get(found.outcome.value)
+    delays_s = own.delays_s if own is not None and own.delays_s else NO_AGENT_DELAYS_S
+    delay_s = delays_s[min(budget.no_agent_count, len(delays_s) - 1)]
+    return Retry(delay_s, counted=False, no_agent=True)
 
 
 def after_refusal(code: str, budget: Budget, retries: Retries = DEFAULT) -> Decision:

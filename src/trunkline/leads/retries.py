@@ -1,7 +1,7 @@
 """Whether and when a lead is called again. Pure.
 
-One budget per lead: `max_attempts` counts all attempts, whatever ended them, so rules never stack on each other. A rule
-says how long to wait after an outcome, or that the outcome ends the lead; it never adds an attempt.
+One budget per lead: `max_attempts` counts all attempts but those that ended by our failing, so rules never stack on
+each other. A rule says how long to wait after an outcome, or that the outcome ends the lead; it never adds an attempt.
 """
 
 from typing import Annotated
@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from trunkline.leads.frozen import Frozen
+from trunkline.leads.legacy_outcomes import rule_words
 
 BASE_S = 60.0
 FACTOR = 2.0
@@ -30,7 +31,8 @@ class RetryRule(Frozen):
 
 
 class Retries(Frozen):
-    """`by_outcome` names outcomes, reasons (BUSY, NO_ANSWER) or words of agents; a reason counts before its outcome."""
+    """`by_outcome` names outcomes, reasons (FAILED, TIMEOUT) or words of agents; a reason counts before its outcome.
+    The words that NO_AGENT and BUSY had before are understood: see `legacy_outcomes`."""
 
     base_s: float = Field(BASE_S, ge=1, le=86_400)
     factor: float = Field(FACTOR, ge=1, le=10)
@@ -39,8 +41,8 @@ class Retries(Frozen):
     by_outcome: dict[str, RetryRule] = Field(default_factory=dict, max_length=50)
 
     def rule(self, outcome: str, reason: str | None) -> RetryRule | None:
-        found = self.by_outcome.get(reason) if reason else None
-        return found or self.by_outcome.get(outcome)
+        words = rule_words(outcome, reason)
+        return next((self.by_outcome[word] for word in words if word in self.by_outcome), None)
 
     def delay_s(self, failures: int, rule: RetryRule | None = None) -> float:
         """After the k-th failure: the rule's own delay, else base × factor^(k-1), by default 60 s × 2^(k-1)."""

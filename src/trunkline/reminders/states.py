@@ -9,7 +9,7 @@ SCHEDULED ─► PROCESSING ─► COMPLETED (somebody answered)
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from trunkline.model import Outcome
+from trunkline.model import Agent, Outcome
 from trunkline.states import LeadStatus
 from trunkline.store.reminder_states import Followed, StateChange
 
@@ -17,7 +17,16 @@ State = Literal["SCHEDULED", "PROCESSING", "COMPLETED", "PENDING_RETRY", "FAILED
 STATES: tuple[State, ...] = ("SCHEDULED", "PROCESSING", "COMPLETED", "PENDING_RETRY", "FAILED", "SKIPPED")
 
 # Somebody, or something, took the call, and yet nobody was told.
-_UNTOLD = frozenset({Outcome.NO_ANSWER, Outcome.BUSY, Outcome.VOICEMAIL, Outcome.ABORTED, Outcome.UNKNOWN})
+_UNTOLD = frozenset(
+    {
+        Outcome.NO_ANSWER,
+        Outcome.BUSY,
+        Outcome.NO_AGENT,
+        Outcome.VOICEMAIL,
+        Outcome.ABORTED,
+        Outcome.UNKNOWN,
+    }
+)
 
 
 class Line(NamedTuple):
@@ -69,13 +78,15 @@ def _state(seen: Followed) -> State:
             is_told = seen.answered_at is not None and seen.outcome not in _UNTOLD
             return "COMPLETED" if is_told else "FAILED"
         case _:
-            was_tried = seen.lead_attempts > 0 or seen.carrier_error_count > 0
+            was_tried = seen.lead_attempts + seen.carrier_error_count + seen.no_agent_count > 0
             return "PENDING_RETRY" if was_tried else "SCHEDULED"
 
 
 def _error(seen: Followed, state: State) -> str | None:
     match state:
         case "PENDING_RETRY":
+            if seen.agent == Agent.NONE:
+                return Outcome.NO_AGENT.value
             return seen.end_reason or "The carrier did not take the call."
         case "FAILED":
             return f"{seen.outcome}: {seen.outcome_reason}" if seen.outcome_reason else seen.outcome

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import asyncpg
 
-from trunkline.model import Budget, CallFacts, Entry, Finish, Retry
+from trunkline.model import Agent, Budget, CallFacts, Entry, Finish, Retry
 from trunkline.states import AttemptState, LeadStatus, sources
 from trunkline.store.database import Connection
 from trunkline.store.schedule import entry_of
@@ -22,6 +22,7 @@ _APPLY_FACTS = query("attempts/apply_facts")
 _FINISH_LEADS = query("attempts/finish_leads")
 _REVISE_LEADS = query("attempts/revise_leads")
 _RETRY_LEADS = query("attempts/retry_leads")
+_COUNT_AGAIN = query("attempts/count_again")
 _SETTLE_COSTS = query("attempts/settle_costs")
 _CURRENT = query("attempts/current")
 _CLAIM_CHECKS = query("attempts/claim_checks")
@@ -75,6 +76,20 @@ class Attempt(Value, frozen=True):
     # What its agent reported, and when that was read, by Postgres' clock.
     report: Reported | None = None
     read_at: datetime | None = None
+    # What is known of the agent that was given to the call; None: none was.
+    allocation: "CallAllocation | None" = None
+    # It began after the merchant's dials were stopped because people found no agent.
+    is_probe: bool = False
+
+
+class CallAllocation(Value, frozen=True):
+    """The agent that a call was given, as far as it is a witness. Times are Postgres' own."""
+
+    # When its stream was given to the call, and whether the agent has shown that it took it.
+    begun_at: datetime | None
+    has_joined: bool
+    # The last heartbeat of the very process that has it, if that did not name the call.
+    unnamed_at: datetime | None
 
 
 class DueAgain(Value, frozen=True):
@@ -157,9 +172,16 @@ def _attempt(row: Any) -> Attempt:
             duration_s=row["duration_s"],
             is_machine=row["is_machine"],
             agent_joined=row["agent_joined"],
+            stream_began=row["stream_began"],
+            agent=Agent(row["agent"]) if row["agent"] else None,
         ),
         lead_status=LeadStatus(row["lead_status"]) if row["lead_status"] else None,
-        budget=Budget(row["attempt_count"] or 1, row["max_attempts"] or 1, row["carrier_error_count"] or 0),
+        budget=Budget(
+            row["attempt_count"] or 1,
+            row["max_attempts"] or 1,
+            row["carrier_error_count"] or 0,
+            row["no_agent_count"] or 0,
+        ),
         is_newest=row["is_newest"],
         is_cancelled=row["is_cancelled"],
         cancel_reason=row["cancel_reason"],
@@ -173,7 +195,13 @@ def _attempt(row: Any) -> Attempt:
         reserved_micros=row["reserved_micros"],
         report=_reported(row) if row["is_reported"] else None,
         read_at=row["read_at"],
+        allocation=_allocation(row) if row["is_allocated"] else None,
+        is_probe=row["is_probe"],
     )
+
+
+def _allocation(row: Any) -> CallAllocation:
+    return CallAllocation(row["begun_at"], row["has_joined"], row["unnamed_at"])
 
 
 def _reported(row: Any) -> Reported:
@@ -209,6 +237,8 @@ async def apply_facts(tx: Connection, facts: Mapping[UUID, CallFacts]) -> None:
         [f.duration_s for f in known],
         [f.is_machine for f in known],
         [f.agent_joined for f in known],
+        [f.stream_began for f in known],
+        [f.agent and f.agent.value for f in known],
     )
 
 
@@ -248,8 +278,15 @@ async def retry_leads(
         [int(r.retry.carrier_error) for r in wanted],
         [int(not r.retry.counted) for r in wanted],
         status.value,
+        [int(r.retry.no_agent) for r in wanted],
     )
     return [entry_of(row) for row in rows]
+
+
+async def count_again(tx: Connection, lead_ids: Sequence[UUID]) -> None:
+    """The last call of these leads had an agent after all: they wait for no other because of it, and it counts."""
+    if lead_ids:
+        await tx.execute(_COUNT_AGAIN, lead_ids)
 
 
 async def settle_costs(tx: Connection, costs: Sequence[Cost]) -> None:

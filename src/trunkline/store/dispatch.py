@@ -65,6 +65,10 @@ class LockedLead(Value, frozen=True):
     passed_checks: bytes | None
     # JSON: what the assistant is told who talks, where it is the carrier's own.
     payload: Private[str | None] = None
+    # How often it was answered and no agent was there: its next call has its agent reserved, whatever a policy allows.
+    no_agent_count: int = 0
+    # Not before then, because people of this merchant found no agent: see migration 0038.
+    agents_from: datetime | None = None
 
     @property
     def earliest_at(self) -> datetime:

@@ -96,6 +96,7 @@ class Lead:
     version: int
     attempt_count: int
     max_attempts: int
+    no_agent_count: int
     reporting_webhook_url: str | None
     created_at: datetime
     updated_at: datetime
@@ -125,6 +126,8 @@ class LeadAttempt:
     ended_at: datetime | None
     end_reason: str | None
     duration_s: int | None
+    # Who took it, once it has ended: see `model.Agent`. None: nobody answered.
+    agent: str | None
     # What its agent reported, and where its carrier keeps recordings.
     report: dict[str, Any] | None
     recordings: list[str]

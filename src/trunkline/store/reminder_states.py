@@ -31,10 +31,12 @@ class Followed:
     due_at: datetime
     lead_attempts: int
     carrier_error_count: int
+    no_agent_count: int
     attempt_id: UUID | None
     carrier_call_id: str | None
     answered_at: datetime | None
     end_reason: str | None
+    agent: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,6 +139,15 @@ CALLS_ABANDONED = _counter(
     "needed.",
     "cause",
 )
+ANSWERED_CALLS = _counter(
+    "answered_calls_total",
+    "Answered calls that we placed, when they ended, by who took them: joined, external, none, unknown.",
+    "carrier",
+    "agent",
+)
+ANSWERED_WITHOUT_AGENT = _counter(
+    "answered_without_agent_total", "Calls that we placed, were answered and had no agent.", "carrier"
+)
 ATTEMPTS_GIVEN_UP = _counter(
     "attempts_given_up_total", "Attempts in doubt that ended as absent or unknown.", "carrier", "state"
 )

@@ -56,6 +56,10 @@ NEEDS: Mapping[str, Needs] = {
     ),
 }
 CARRIERS = tuple(NEEDS)
+# Those that run the agent themselves: their calls need no pod.
+STREAMLESS = frozenset(
+    carrier.name for carrier in (twilio.Twilio, plivo.Plivo, exotel.Exotel, vapi.Vapi) if not carrier.streams
+)
 
 
 def carrier_for(name: str, account: CarrierAccount) -> Carrier:

@@ -20,6 +20,7 @@ from trunkline.api.routes.why import DecisionOut
 from trunkline.errors import StoreUnavailable
 from trunkline.leads import ingest, phones
 from trunkline.leads.ingest import FieldProblem, LeadRequest, ObjectId, Refused, Text
+from trunkline.model import Agent
 from trunkline.states import AttemptState, LeadStatus
 from trunkline.store import decisions, enrichments, lead_timeline, leads
 from trunkline.store.database import Connection
@@ -46,6 +47,11 @@ class AttemptOut(Out):
     ended_at: datetime | None
     end_reason: str | None
     duration_s: int | None
+    agent: Agent | None = Field(
+        description="Who took the call, once it has ended. `joined`: an agent of ours. `external`: one that is not "
+        "ours to see. `none`: nobody. `unknown`: nobody can say; it counts as answered. null: nobody answered, or the "
+        "call goes on."
+    )
     report: dict[str, Any] | None = Field(description="What its agent reported, if it has.")
     recordings: list[str] = Field(description="Where its carrier keeps recordings, as the carrier tells it.")
 
@@ -66,8 +72,11 @@ class LeadOut(Out):
     outcome_reason: str | None
     scheduled_at: datetime = Field(description="When it was to be called at the earliest.")
     due_at: datetime = Field(description="When it is to be called next.")
-    attempt_count: int
+    attempt_count: int = Field(description="Attempts that count: not those that ended by our failing.")
     max_attempts: int
+    no_agent_count: int = Field(
+        description="How often it was answered, had no agent, and is called again for that."
+    )
     reporting_webhook_url: str | None
     version: int
     created_at: datetime

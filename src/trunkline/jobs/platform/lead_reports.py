@@ -15,6 +15,7 @@ from trunkline.jobs.platform.sealing import Sealer
 from trunkline.jobs.platform.webhooks import deliver, ensure_endpoint
 from trunkline.jobs.registry import JobType
 from trunkline.jobs.run import Run
+from trunkline.leads.legacy_outcomes import legacy
 from trunkline.store import leads, webhook_endpoints
 from trunkline.store.database import Connection, Database
 from trunkline.store.leads import Lead, LeadAttempt
@@ -73,6 +74,7 @@ class LeadReport:
 
 def data_of(lead: Lead, attempts: list[LeadAttempt]) -> dict[str, Any]:
     """As the API shows a lead and its attempts, without what is only for those who run the platform."""
+    legacy_outcome, legacy_reason = legacy(lead.outcome, lead.outcome_reason)
     return {
         "id": lead.id,
         "request_id": lead.request_id,
@@ -82,6 +84,9 @@ def data_of(lead: Lead, attempts: list[LeadAttempt]) -> dict[str, Any]:
         "payload": lead.payload,
         "outcome": lead.outcome,
         "outcome_reason": lead.outcome_reason,
+        # In versions 0.1.x only: see `leads.legacy_outcomes`.
+        "legacy_outcome": legacy_outcome,
+        "legacy_outcome_reason": legacy_reason,
         "scheduled_at": lead.scheduled_at,
         "finished_at": lead.finished_at,
         "attempt_count": lead.attempt_count,
@@ -101,5 +106,6 @@ def _attempt(attempt: LeadAttempt) -> dict[str, Any]:
         "ended_at": attempt.ended_at,
         "end_reason": attempt.end_reason,
         "duration_s": attempt.duration_s,
+        "agent": attempt.agent,
         "report": attempt.report,
     }

@@ -33,6 +33,7 @@ WHERE NOT EXISTS (
            OR (s.scope = 'reseller' AND s.subject = f.reseller_id)
            OR (s.scope = 'merchant' AND s.subject = f.merchant_id)
            OR (s.scope = 'campaign' AND s.subject = f.merchant_id || '/' || f.campaign))
+  AND NOT EXISTS (SELECT FROM no_agent_brakes b WHERE b.merchant_id = f.merchant_id AND b.stops_until IS NOT NULL)
   AND EXISTS (
         SELECT FROM numbers n
         WHERE n.pool_id = f.pool_id AND n.status = 'active'

@@ -1,7 +1,7 @@
 -- A lead as the gates see it, without a lock: what the intent would read of it now, and what stands around it.
 SELECT l.id, l.phone, l.timezone, l.merchant_id, l.reseller_id, l.campaign_id, l.attempt_count, l.max_attempts, l.due_at,
        l.closes_at, l.status, l.outcome, l.outcome_reason, l.pool_id, NULL::text AS overflow_pool_id,
-       m.max_concurrent AS merchant_max_concurrent, n.carrier, n.account,
+       least(m.max_concurrent, b.live_max) AS merchant_max_concurrent, l.no_agent_count, b.opens_at AS agents_from, n.carrier, n.account,
        clock_timestamp() AS now, NULL::text AS halted, NULL::text AS payload,
        (SELECT CASE WHEN d.merchant_id IS NOT NULL THEN 'merchant'
                     WHEN d.reseller_id IS NOT NULL THEN 'reseller' ELSE 'platform' END
@@ -27,4 +27,5 @@ CROSS JOIN LATERAL (
 LEFT JOIN LATERAL (
     SELECT * FROM numbers AS p WHERE p.pool_id = l.pool_id AND p.status = 'active' AND p.max_channels > 0
     ORDER BY p.id LIMIT 1) AS n ON true
+LEFT JOIN LATERAL no_agent_brake(l.merchant_id) AS b ON true
 WHERE l.id = $3 AND ($1::text IS NULL OR l.reseller_id = $1) AND ($2::text IS NULL OR l.merchant_id = $2)

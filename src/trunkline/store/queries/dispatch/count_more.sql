@@ -14,6 +14,8 @@ CROSS JOIN LATERAL (
     WHERE a.to_phone = q.phone AND a.direction = 'outbound' AND a.merchant_id = q.merchant_id
       -- No call lasts for four hours.
       AND a.send_at > statement_timestamp() - make_interval(secs => q.cooldown_s + 14400)
+      -- Nobody of ours talked with who found no agent: that is no contact, and our failing costs the lead nothing.
+      AND a.agent IS DISTINCT FROM 'none'
       AND a.answered_at > statement_timestamp() - make_interval(secs => q.cooldown_s)) AS last
 WHERE last.answered_at IS NOT NULL
 UNION ALL

@@ -19,7 +19,9 @@ WITH bounds AS MATERIALIZED (
            set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)
 )
 SELECT l.id, l.phone, l.timezone, l.merchant_id, l.reseller_id, l.campaign_id, l.attempt_count, l.max_attempts,
-       l.due_at, l.closes_at, l.pool_id, o.overflow_pool_id, m.max_concurrent AS merchant_max_concurrent, n.carrier, n.account, clock_timestamp() AS now,
+       l.due_at, l.closes_at, l.pool_id, o.overflow_pool_id, l.no_agent_count, b.opens_at AS agents_from,
+       -- While people of this merchant find no agent, one call at a time shows whether they do again.
+       least(m.max_concurrent, b.live_max) AS merchant_max_concurrent, n.carrier, n.account, clock_timestamp() AS now,
        -- Is starting calls allowed at all, and is this that database, not an earlier moment of it? Asked here, where no
        -- process's view of the controls can be late.
        coalesce((SELECT c.scope FROM controls AS c
@@ -50,7 +52,7 @@ CROSS JOIN (SELECT * FROM unnest((SELECT $1::uuid[]), $2::int[], $3::bigint[], $
             ORDER BY lead_id) AS g
 CROSS JOIN LATERAL (
     SELECT l.id, l.phone, l.timezone, l.merchant_id, l.reseller_id, l.campaign_id, l.attempt_count, l.max_attempts,
-           l.due_at, l.closes_at, l.pool_id, l.payload FROM leads AS l
+           l.due_at, l.closes_at, l.pool_id, l.payload, l.no_agent_count FROM leads AS l
     WHERE bounds.plans IS NOT NULL AND l.id = g.lead_id AND l.version = g.version
       AND l.status || '' = 'BACKLOG' AND l.due_at <= clock_timestamp() + interval '1 second'
       AND (g.granted_ms IS NULL OR to_timestamp(g.granted_ms / 1000.0) > clock_timestamp() - interval '3 seconds')
@@ -59,3 +61,4 @@ CROSS JOIN LATERAL (
 JOIN merchants AS m ON m.id = l.merchant_id
 JOIN pools AS o ON o.id = l.pool_id
 LEFT JOIN numbers AS n ON n.id = g.number_id
+LEFT JOIN LATERAL no_agent_brake(l.merchant_id) AS b ON true

@@ -1,9 +1,11 @@
 -- What was dialled in the last $3 seconds: by slices of $4 seconds, and by how it ended. Ids are UUIDv7, so the primary key
 -- finds the newest; at most $5 rows are read, and `since` says how far back they reach. Half a minute more than the
 -- window is read, for dialers whose clocks run behind. The moment is asked for once, in a query of its own: asked for each
--- row, it could not be looked up in an index. Endings are counted apart from slices: lateness is sorted once, not twice.
+-- row, it could not be looked up in an index. A call that was answered and had no agent ended so, whatever the carrier says;
+-- `busy` is an engaged line. Endings are counted apart from slices: lateness is sorted once, not twice.
 WITH newest AS MATERIALIZED (
-    SELECT reseller_id, merchant_id, send_at, state, end_reason, extract(epoch FROM send_at - lead_due_at)::float8 AS late_s
+    SELECT reseller_id, merchant_id, send_at, state, CASE WHEN agent = 'none' THEN 'no_agent' ELSE end_reason END AS end_reason,
+           extract(epoch FROM send_at - lead_due_at)::float8 AS late_s
     FROM attempts
     WHERE id >= (SELECT (lpad(to_hex((extract(epoch FROM clock_timestamp() - make_interval(secs => $3 + 30)) * 1000)::bigint),
                               12, '0') || '70008000000000000000')::uuid)

@@ -2,8 +2,8 @@
 -- process; the others pass over it. Leads are read and not locked: what they become next is read next time.
 SELECT o.id, o.reminder_id, o.state, o.attempt_count, o.external_call_id, o.last_error, o.max_attempts,
        l.version AS lead_version, l.status AS lead_status, l.outcome, l.outcome_reason, l.due_at,
-       l.attempt_count AS lead_attempts, l.carrier_error_count, a.id AS attempt_id, a.carrier_call_id, a.answered_at,
-       a.end_reason
+       l.attempt_count AS lead_attempts, l.carrier_error_count, l.no_agent_count, a.id AS attempt_id, a.carrier_call_id, a.answered_at,
+       a.end_reason, a.agent
 FROM reminder_occurrences AS o
 JOIN leads AS l ON l.id = o.lead_id
 LEFT JOIN LATERAL (

@@ -1,0 +1,87 @@
+"""What follows when people answered and no agent was there: it is counted, alarms are raised, and a merchant to whose
+people it happens again and again rings nobody for a while.
+
+The circuit breaker is written with the end of the call that trips it, in the same transaction, and read by intents. It
+is released by the first call since then that had its agent. Calls that came in are none of its business.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from uuid import UUID
+
+from trunkline.control.raising import clear_alarm, raise_alarm
+from trunkline.model import Agent, CallFacts, Finish, Outcome
+from trunkline.store import brakes
+from trunkline.store.attempts import Attempt
+from trunkline.store.brakes import BrakeRule
+from trunkline.store.database import Connection
+from trunkline.telemetry import get_logger, metrics
+
+log = get_logger(__name__)
+
+RULE = BrakeRule()
+# An alarm names so many: who wants all of them asks for the leads.
+NAMED_MAX = 20
+
+
+async def follow(
+    tx: Connection,
+    locked: Mapping[UUID, Attempt],
+    applied: Mapping[UUID, CallFacts],
+    ends: Sequence[tuple[Attempt, Finish]],
+) -> None:
+    """Last in its transaction: breakers and alarms are rows that many share."""
+    concluded = [
+        (locked[each], facts.agent)
+        for each, facts in applied.items()
+        if facts.agent is not None and facts.agent is not locked[each].facts.agent
+    ]
+    for attempt, agent in concluded:
+        if attempt.facts.agent is not None:
+            continue  # counted before, as what it seemed to be
+        metrics.ANSWERED_CALLS.labels(attempt.carrier, agent.value).inc()
+    missed = [attempt for attempt, agent in concluded if agent is Agent.NONE]
+    for attempt in missed:
+        metrics.ANSWERED_WITHOUT_AGENT.labels(attempt.carrier).inc()
+        log.error("call.answered_without_agent", attempt_id=str(attempt.id), lead_id=str(attempt.lead_id))
+    served = (Agent.JOINED, Agent.EXTERNAL)
+    had_agents = {_merchant(attempt) for attempt, agent in concluded if attempt.is_probe and agent in served}
+    await _release(tx, had_agents)
+    if missed:
+        await _say(tx, missed, ends)
+
+
+async def _release(tx: Connection, merchant_ids: set[str]) -> None:
+    if not merchant_ids:
+        return
+    for merchant_id in await brakes.release(tx, merchant_ids):
+        log.info("no_agent_brake.released", merchant_id=merchant_id)
+        await clear_alarm(tx, "no_agent_brake", merchant_id)
+
+
+async def _say(tx: Connection, missed: Sequence[Attempt], ends: Sequence[tuple[Attempt, Finish]]) -> None:
+    given_up = [attempt for attempt, finish in ends if finish.outcome is Outcome.NO_AGENT]
+    tripped = await brakes.trip(tx, {_merchant(attempt) for attempt in missed}, RULE)
+    for merchant_id, attempts in sorted(_by_merchant(missed).items()):
+        detail = {"attempts": [str(attempt.id) for attempt in attempts[:NAMED_MAX]]}
+        await raise_alarm(tx, "answered_without_agent", merchant_id, detail, attempts[0].tenant)
+    for merchant_id, attempts in sorted(_by_merchant(given_up).items()):
+        detail = {"leads": [str(attempt.lead_id) for attempt in attempts[:NAMED_MAX]]}
+        await raise_alarm(tx, "lead_ended_no_agent", merchant_id, detail, attempts[0].tenant)
+    owners = {_merchant(attempt): attempt.tenant for attempt in missed}
+    for brake in sorted(tripped, key=lambda each: each.merchant_id):
+        log.error("no_agent_brake.tripped", merchant_id=brake.merchant_id, without=brake.without)
+        counted = {"answered": brake.answered, "without_agent": brake.without}
+        told = {**counted, "stops_until": brake.stops_until.isoformat()}
+        await raise_alarm(tx, "no_agent_brake", brake.merchant_id, told, owners[brake.merchant_id])
+
+
+def _by_merchant(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
+    found: dict[str, list[Attempt]] = defaultdict(list)
+    for attempt in attempts:
+        found[_merchant(attempt)].append(attempt)
+    return found
+
+
+def _merchant(attempt: Attempt) -> str:
+    return attempt.tenant.merchant_id or ""

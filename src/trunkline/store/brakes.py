@@ -1,0 +1,44 @@
+"""The circuit breakers of merchants whose people answer and find no agent. In lock order they come after jobs, before
+alarms."""
+
+from collections.abc import Collection
+from datetime import datetime
+
+from trunkline.store.database import Connection
+from trunkline.store.sql import query
+from trunkline.value import Value
+
+_LOCK = query("brakes/lock")
+_TRIP = query("brakes/trip")
+_RELEASE = query("brakes/release")
+
+
+class BrakeRule(Value, frozen=True):
+    """Dials stop for `stop_s` when of the calls answered within `window_s` more than `calls`, and more than `share` of
+    them, had no agent."""
+
+    window_s: float = 300.0
+    calls: int = 5
+    share: float = 0.1
+    stop_s: float = 300.0
+
+
+class Tripped(Value, frozen=True):
+    merchant_id: str
+    stops_until: datetime
+    answered: int
+    without: int
+
+
+async def trip(tx: Connection, merchant_ids: Collection[str], rule: BrakeRule) -> list[Tripped]:
+    """Of merchants who just had calls without an agent: those whose dials stop now."""
+    named = sorted(set(merchant_ids))
+    await tx.execute(_LOCK, named)
+    rows = await tx.fetch(_TRIP, named, rule.window_s, rule.calls, rule.share, rule.stop_s)
+    return [Tripped(**row) for row in rows]
+
+
+async def release(tx: Connection, merchant_ids: Collection[str]) -> list[str]:
+    """Of merchants with a call that has its agent: those that were stopped, and are not any more."""
+    rows = await tx.fetch(_RELEASE, sorted(set(merchant_ids)))
+    return [row["merchant_id"] for row in rows]
