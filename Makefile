@@ -4,6 +4,7 @@
 # make stutter    the same, while its processes stand still by chance: finds tests that depend on speed; STUTTER_SEED=2
 # make check      formatting, lint, types, direction of imports
 # make bench      every benchmark as a table; ONLY=name runs one
+# make proof-agents runs the faults of bench/agents in full and writes docs/proof/agents.md; takes over an hour
 # make kube       a kube-apiserver and etcd for the tests of the cluster, built once into ~/.cache/trunkline/kube
 # make screenshots takes the images of the README from the console; needs Chromium
 # make fmt        formats the code
@@ -26,7 +27,7 @@ UV_SYNC := $(BIN)/uv pip install -q --python $(BIN)/python --require-hashes
 LINK := $(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test stutter check bench kube screenshots fmt lock clean
+.PHONY: help demo test stutter check bench proof-agents kube screenshots fmt lock clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -62,6 +63,9 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m bench $(ONLY)
+
+proof-agents: $(VENV)/.dev
+	@$(BIN)/python -m bench.agents --keep
 
 kube:
 	@tools/build-kube

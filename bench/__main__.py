@@ -25,7 +25,8 @@ def main() -> int:
 
 
 def names() -> list[str]:
-    return sorted(path.stem for path in HERE.glob("*.py") if path.stem not in HELPERS and path.stem[0] != "_")
+    modules = {path.stem for path in HERE.glob("*.py") if path.stem not in HELPERS and path.stem[0] != "_"}
+    return sorted(modules | {path.parent.name for path in HERE.glob("*/__main__.py")})
 
 
 def run(name: str) -> dict[str, Any] | None:

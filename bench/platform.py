@@ -61,15 +61,7 @@ class BenchPlatform:
 
     async def dials(self, after: int = 0) -> list[Dial]:
         """The carrier's ledger: what was truly dialled, in order."""
-        found: list[Dial] = []
-        position: int | None = after
-        async with aiohttp.ClientSession(self.carrier_url) as session:
-            while position is not None:
-                async with session.get("/ledger", params={"after": position, "limit": LEDGER_PAGE}) as answer:
-                    page = msgspec.json.decode(await answer.read(), type=_Page)
-                found += page.dials
-                position = page.next
-        return found
+        return await dials_of(self.carrier_url, after)
 
     async def valkey_mb(self) -> float:
         return float((await self.valkey.info("memory"))["used_memory"]) / 1e6
@@ -79,6 +71,18 @@ class _Page(msgspec.Struct):
     dials: list[Dial]
     total: int
     next: int | None = None
+
+
+async def dials_of(carrier_url: str, after: int = 0) -> list[Dial]:
+    found: list[Dial] = []
+    position: int | None = after
+    async with aiohttp.ClientSession(carrier_url) as session:
+        while position is not None:
+            async with session.get("/ledger", params={"after": position, "limit": LEDGER_PAGE}) as answer:
+                page = msgspec.json.decode(await answer.read(), type=_Page)
+            found += page.dials
+            position = page.next
+    return found
 
 
 @asynccontextmanager
