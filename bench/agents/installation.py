@@ -98,8 +98,9 @@ class Installation:
             "inbound_url": urls["inbound"],
             "status_url": urls["status"],
         }
-        async with aiohttp.ClientSession() as session:
-            await session.post(f"{self.bench_url}/ring", json=order)
+        url = f"{self.bench_url}/ring"
+        async with aiohttp.ClientSession() as session, session.post(url, json=order) as answer:
+            answer.raise_for_status()
 
     async def callers(self) -> list[Caller]:
         async with aiohttp.ClientSession() as session, session.get(f"{self.bench_url}/callers") as answer:
@@ -261,7 +262,8 @@ async def _prepare(place: Installation) -> None:
                 account = await answer.json()
             async with session.get(f"/api/v1/accounts/{account['id']}/urls") as answer:
                 place.entered[carrier] = await answer.json()
-        await session.put(f"{place.bench_url}/flows", json={APP_ID: place.entered["exotel"]["answer"]})
+        flows = {APP_ID: place.entered["exotel"]["answer"]}
+        await _put(session, f"{place.bench_url}/flows", flows)
         await client.create_reseller(scenario.RESELLER, "Benchmark")
         for name in (pool, "inbound"):
             await client.create_pool(name, name, reseller_id=scenario.RESELLER)
@@ -269,7 +271,7 @@ async def _prepare(place: Installation) -> None:
             await client.create_merchant(
                 merchant, merchant, reseller_id=scenario.RESELLER, default_region="US", default_pool=pool
             )
-        await session.put(f"/api/v1/router/merchants/{scenario.GOLD}", json={"tier": "gold"})
+        await _put(session, f"/api/v1/router/merchants/{scenario.GOLD}", {"tier": "gold"})
         for e164, (carrier, channels) in scenario.NUMBERS.items():
             await client.create_number(e164, pool=pool, carrier=carrier, max_channels=channels)
         for e164, carrier in scenario.INBOUND_NUMBERS.items():
@@ -277,7 +279,12 @@ async def _prepare(place: Installation) -> None:
                 e164, pool="inbound", carrier=carrier, max_channels=scenario.INBOUND_CHANNELS
             )
             policy = {"admits": "everybody", "merchant_id": scenario.STANDARD}
-            await session.put(f"/api/v1/numbers/{number.id}/inbound", json=policy)
+            await _put(session, f"/api/v1/numbers/{number.id}/inbound", policy)
+
+
+async def _put(session: aiohttp.ClientSession, url: str, body: Mapping[str, str]) -> None:
+    async with session.put(url, json=body):
+        pass
 
 
 async def _end(processes: Mapping[str, Process]) -> None:
