@@ -1,8 +1,9 @@
 """How many calls a second get a pod and give it back, over HTTP, from one process? And what do the scripts cost?
 
-Beside it, in the same run and on the same Valkey: a bare endpoint of the same framework and server that runs one script
-with as many commands: over the client as it comes, which is what we are measured by, and over our own connection, on
-which the scripts of many requests travel together. All take turns in short slices, so that noise falls on each.
+Beside it, in the same run and on the same engines: a bare endpoint of the same framework and server that runs one
+script with as many commands and inserts one row, which is what we are measured by, and one that runs the script
+alone. Both use our own connections, on which the scripts of many requests travel together. All take turns in short
+slices, so that noise falls on each.
 
 Then the scripts by themselves, with 10 and with 10,000 pods in turns: more pods must not make a call dearer. They are
 timed eight together, as they come under load, and one by one, when every cache is cold.
@@ -11,22 +12,26 @@ timed eight together, as they come under load, and one by one, when every cache 
 """
 
 import asyncio
+import itertools
 import json
 import os
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
+from uuid import uuid4
 
+import asyncpg
 import uvloop
 
+from bench._bare_router import TABLE
 from bench.report import Report, finish
 from bench.startup import free_port
 from bench.webhooks import _child
@@ -46,6 +51,7 @@ PAIRS, SLICES = max(50, round(600 * SCALE)), 15
 SCRIPT_BLOCKS, BLOCK = max(2, round(12 * SCALE)), 25
 TOGETHER = 8
 CONCURRENCY = 32
+BEAT_S = 5.0
 PODS, MANY = 100, 10_000
 RATIO_GOAL, SCRIPT_GOAL_US, GROWTH_MAX = 0.8, 100.0, 1.3
 KEY = "a-key-for-benchmarks-only"
@@ -74,10 +80,58 @@ async def main() -> None:
             scripts = await _scripts(engines.redis_url)
             with ExitStack() as stack:
                 ours = stack.enter_context(_ours(engines, Path(folder)))
-                bare = [stack.enter_context(_bare(engines, Path(folder), way)) for way in ("plain", "shared")]
-                await _register(engines.redis_url, RouterKeys(), PODS)
-                of_ours, of_plain, of_shared = await _measure([ours, *bare])
-    _report(of_ours, of_plain, of_shared, scripts)
+                await _make_table(engines.database_url)
+                bare = [
+                    stack.enter_context(_bare(engines, Path(folder), way)) for way in ("inserting", "shared")
+                ]
+                async with _beating(ours, PODS):
+                    of_ours, of_inserting, of_shared = await _measure([ours, *bare])
+    _report(of_ours, of_inserting, of_shared, scripts)
+
+
+async def _make_table(database_url: str) -> None:
+    conn = await asyncpg.connect(database_url)
+    try:
+        await conn.execute(TABLE)
+    finally:
+        await conn.close()
+
+
+@asynccontextmanager
+async def _beating(url: str, count: int) -> AsyncIterator[None]:
+    """Pods that say that they are there, as the agent library does, and never have a call of their own."""
+    poster, boots = Poster(), [uuid4().hex for _ in range(count)]
+    sequence = itertools.count(1)
+
+    async def beat() -> None:
+        number = next(sequence)
+        for n, boot in enumerate(boots):
+            body = {
+                "ip": "127.0.0.1",
+                "port": 1,
+                "base_url": "ws://127.0.0.1:1",
+                "version": "1",
+                "calls": [],
+                "draining": False,
+                "boot_id": boot,
+                "sequence": number,
+                "interval_s": BEAT_S,
+            }
+            await _post(poster, f"{url}/api/v1/pods/pod-{n}/heartbeat", body)
+
+    async def keep_beating() -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            await beat()
+
+    await beat()
+    task = asyncio.create_task(keep_beating(), name="heartbeats")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        poster.close()
 
 
 async def _register(redis_url: str, keys: RouterKeys, count: int) -> None:
@@ -165,9 +219,12 @@ async def _round(poster: Poster, url: str, pairs: int, label: str) -> Figures:
 
 
 async def _sent(poster: Poster, url: str, call: str) -> None:
+    await _post(poster, url, {"call_sid": call, "merchant_id": "acme"})
+
+
+async def _post(poster: Poster, url: str, body: Mapping[str, object]) -> None:
     headers = (("Content-Type", "application/json"), ("Authorization", f"Bearer {KEY}"))
-    body = json.dumps({"call_sid": call, "merchant_id": "acme"}).encode()
-    answer = await poster.send(Outgoing("POST", url, headers, body), TIMEOUTS)
+    answer = await poster.send(Outgoing("POST", url, headers, json.dumps(body).encode()), TIMEOUTS)
     assert isinstance(answer, Reply), answer
     assert answer.status == 200, answer
 
@@ -177,19 +234,22 @@ def _typical(rounds: Sequence[Figures]) -> Figures:
 
 
 def _report(
-    ours: Sequence[Figures], plain: Sequence[Figures], shared: Sequence[Figures], scripts: dict[str, float]
+    ours: Sequence[Figures],
+    inserting: Sequence[Figures],
+    shared: Sequence[Figures],
+    scripts: dict[str, float],
 ) -> None:
-    ratio = _ratio(ours, plain)
+    ratio = _ratio(ours, inserting)
     few_us, many_us = scripts["script_us_10_pods"], scripts[f"script_us_{MANY}_pods"]
     growth = many_us / few_us
-    own = {"growth": round(growth, 2), "of_bare_over_our_connection": round(_ratio(ours, shared), 2)}
+    own = {"growth": round(growth, 2), "of_bare_without_the_insert": round(_ratio(ours, shared), 2)}
     finish(
         Report(
             "router",
             _typical(ours).rounded() | scripts | own,
             {
-                "bare endpoint, one script": _typical(plain).rounded(),
-                "the same over our connection": _typical(shared).rounded(),
+                "bare endpoint, one script and one insert": _typical(inserting).rounded(),
+                "the same without the insert": _typical(shared).rounded(),
             },
             round(ratio, 2),
             f"at least {RATIO_GOAL:g} of the bare endpoint, scripts below {SCRIPT_GOAL_US:g} µs as under load, "
@@ -228,7 +288,11 @@ def _ours(engines: Engines, folder: Path) -> Iterator[str]:
 def _bare(engines: Engines, folder: Path, way: str) -> Iterator[str]:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    environ = {**os.environ, "REDIS_URL": engines.redis_url}
+    environ = {
+        **os.environ,
+        "REDIS_URL": engines.redis_url,
+        "DATABASE_URL": f"{engines.database_url}?synchronous_commit=off",
+    }
     command = [sys.executable, "-m", "bench._bare_router", str(port), way]
     with _child(command, environ, folder / f"{way}.log", f"{url}/ready"):
         yield url
