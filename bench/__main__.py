@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 HERE = Path(__file__).parent
-HELPERS = {"__init__", "__main__", "report", "peers", "platform"}
+HELPERS = {"__init__", "__main__", "report", "peers", "platform", "beside"}
 
 
 def main() -> int:

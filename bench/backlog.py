@@ -19,6 +19,8 @@ MERCHANTS = [f"m{n}" for n in range(20)]
 # With calls of some 0.4 s about 100 dials a second, well under what the machine carries.
 CHANNELS = [5] * 10
 TIME_SCALE = 0.05
+# More than channels, so that those alone hold dials back.
+PODS = 80
 SIZES = (1_000, 100_000, 1_000_000)
 SETTLE_S, MEASURED_S = 6.0, max(5.0, 20.0 * SCALE)
 # What is dialled while we look: so many more than the size are there at the beginning.
@@ -36,7 +38,7 @@ class Cost:
 
 async def main() -> None:
     found: dict[int, Cost] = {}
-    async with platform(time_scale=TIME_SCALE) as running:
+    async with platform(time_scale=TIME_SCALE, pods=PODS) as running:
         numbers = await prepare(running.client, MERCHANTS, CHANNELS)
         for size in SIZES:
             await pile_up(running, scaled(size, least=min(size, 1000)))
@@ -85,6 +87,7 @@ async def cost(running: BenchPlatform) -> Cost:
     dials = sum(spent.began_s <= dial.requested_at < spent.ended_s for dial in await running.dials(seen))
     per_dial = spent.cpu_ms_per(dials)
     parts = {f"{group}_ms": per_dial[group] for group in ("ours", "postgres", "valkey")}
+    of_carrier = round(per_dial["ours"] / max(per_dial["carrier"], 0.01), 2)
     _, waiting = await counts(running)
     total_ms = round(sum(parts.values()), 2)
     return Cost(
@@ -92,6 +95,7 @@ async def cost(running: BenchPlatform) -> Cost:
         {
             "cpu_ms": total_ms,
             **parts,
+            "of_carrier": of_carrier,
             "transactions": round(spent.transactions / max(dials, 1), 2),
             "dials_per_s": round(dials / spent.took_s, 1),
             "valkey_mb": round(valkey_mb, 1),

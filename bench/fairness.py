@@ -25,6 +25,7 @@ LEADS_SMALL, LEADS_LARGE = scaled(100, least=20), scaled(100_000, least=5_000)
 # With calls of some 0.4 s about 130 dials a second: the small ones' 2,000 leads take a quarter of a minute.
 CHANNELS = [1] * 60
 TIME_SCALE = 0.05
+PODS = 90
 PATIENCE_S = 90.0
 FAIR = (len(SMALL) + 1) / len(SMALL)
 RATIO_MAX = 1.5
@@ -33,7 +34,7 @@ IDLE_MAX_S = 1.0
 
 
 async def main() -> None:
-    async with platform(time_scale=TIME_SCALE) as running:
+    async with platform(time_scale=TIME_SCALE, pods=PODS) as running:
         numbers = await prepare(running.client, [*SMALL, LARGE], CHANNELS)
         alone, _ = await wave(running, first=0)
         await load(running.database, spread(1_000_000, LEADS_LARGE, [LARGE], lambda n: time.time()))

@@ -31,6 +31,7 @@ PATIENCE_S = 10.0
 MERCHANTS = [f"m{n}" for n in range(10)]
 CHANNELS = [50] * 10
 TIME_SCALE = 0.05
+PODS = 120
 
 PYTHON = ("celery[redis]==5.7.0", "pgqueuer[asyncpg]==1.6.0", "saq[redis,hiredis]==0.26.4", "uvloop==0.23.0")
 NODE = ("bullmq@6.7.0", "ioredis@5.9.2")
@@ -77,19 +78,23 @@ def moments() -> list[float]:
 
 
 async def measure_ours() -> Figures:
-    async with platform(time_scale=TIME_SCALE) as running:
+    async with platform(time_scale=TIME_SCALE, pods=PODS) as running:
         numbers = await prepare(running.client, MERCHANTS, CHANNELS)
         due_s = moments()
         leads = list(spread(0, COUNT, MERCHANTS, due_s.__getitem__))
         await load(running.database, leads)
         timers = asyncio.create_task(floor_ms(due_s))
+        await until(due_s[0])
+        before = await running.meter.read()
         await until(due_s[-1] + 1.0)
+        spent = await running.meter.since(before)
         dials = await running.dials()
         while len(dials) < COUNT and time.time() < due_s[-1] + PATIENCE_S:
             await until(time.time() + 0.5)
             dials = await running.dials()
         judge(dials, numbers)
-        return summary(lateness_ms(dials, leads), await timers)
+        of_carrier = round(spent.cpu_s["ours"] / spent.cpu_s["carrier"], 2)
+        return {**summary(lateness_ms(dials, leads), await timers), "of_carrier": of_carrier}
 
 
 async def measure_peer(command: Sequence[str]) -> Figures:

@@ -1,18 +1,22 @@
 # ruff: noqa: A005 (nobody here needs the standard library's module of that name)
-"""The platform as production runs it, on this machine: roles as processes, the engines, the carrier as a process too.
+"""The platform as production runs it, on this machine: roles as processes, the engines, carrier and pods as processes.
 
-Every benchmark of calls stands on it. What happened is read from the carrier's ledger, and what it cost from the
-processes' own CPU time: ours, Postgres, Valkey and the simulated carrier apart.
+Every benchmark of calls stands on it. What happened is read from the carrier's ledger and the pods' records, and what
+it cost from the processes' own CPU time: ours, Postgres, Valkey, the pods and the simulated carrier apart.
 
     BENCH_SCALE=0.1   a tenth of the leads, to see that a benchmark runs; its figures then say little
     BENCH_ROLES       roles by process, `api,router;dispatcher,mailbox,jobs,control` unless told otherwise
+    BENCH_SOURCE      the `src` of another checkout: its platform and its pods are measured instead of ours
 """
 
+import dataclasses
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -29,12 +33,16 @@ from bench._usage import Meter
 from bench.startup import free_port, wait_ready
 from trunkline.client import TrunklineClient
 from trunkline.embedded import Engines
-from trunkline.store.migrate import migrate
-from trunkline.telephony.simulator.config import SimulatedAccount
+from trunkline.telephony.simulator.behaviour import Behaviour
+from trunkline.telephony.simulator.config import ACCOUNTS, SimulatedAccount, SimulatorConfig
 from trunkline.telephony.simulator.ledger import Dial
 
 SCALE = float(os.environ.get("BENCH_SCALE", "1"))
 ROLES = os.environ.get("BENCH_ROLES", "api,router;dispatcher,mailbox,jobs,control").split(";")
+ROOT = Path(__file__).parent.parent
+SOURCE = Path(os.environ.get("BENCH_SOURCE", ROOT / "src")).resolve()
+# Every call is answered, and with a time scale of 0.05 lasts some 0.4 s.
+EVERYBODY_ANSWERS = Behaviour(answer=1.0, busy=0.0, no_answer=0.0, failed=0.0, talk_s=(2.0, 2.0))
 # A database of its own: whoever looks at its statistics from another one adds nothing to them.
 DATABASE = "bench"
 ADMIN_KEY = "an-admin-key-for-benchmarks-only"
@@ -56,8 +64,17 @@ class BenchPlatform:
     database: Connection
     valkey: "Redis"
     meter: Meter
+    url: str
     carrier_url: str
+    pods_url: str
     logs: Path
+
+    async def served(self) -> dict[str, float]:
+        """Calls that an agent took, and when: as the pods themselves recorded it, in seconds since 1970."""
+        zero_s = time.time() - time.monotonic()
+        async with aiohttp.ClientSession() as session, session.get(f"{self.pods_url}/records") as answer:
+            records = await answer.json()
+        return {record["call_sid"]: zero_s + record["began_s"] for record in reversed(records["calls"])}
 
     async def dials(self, after: int = 0) -> list[Dial]:
         """The carrier's ledger: what was truly dialled, in order."""
@@ -86,15 +103,23 @@ async def dials_of(carrier_url: str, after: int = 0) -> list[Dial]:
 
 
 @asynccontextmanager
-async def platform(*, time_scale: float) -> AsyncIterator[BenchPlatform]:
-    """Everything, ready to dial. Every call is answered: a time scale of 0.05 makes it last some 0.4 s."""
+async def platform(
+    *,
+    time_scale: float,
+    pods: int,
+    people: Behaviour = EVERYBODY_ANSWERS,
+    seed: int = 1,
+    setup_s: float = 0.5,
+) -> AsyncIterator[BenchPlatform]:
+    """Everything, ready to dial, with so many pods for one call at a time each."""
     if SCALE != 1:
         print(f"at a scale of {SCALE:g} the figures say little", file=sys.stderr)
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trunkline-bench-")))
         engines = await stack.enter_async_context(Engines(folder / "data"))
         database_url = await _make_database(engines)
-        carrier_url, carrier = stack.enter_context(_carrier(folder, time_scale))
+        config = SimulatorConfig(seed=seed, time_scale=time_scale, behaviour=people, setup_s=setup_s)
+        carrier_url, carrier = stack.enter_context(_carrier(folder, config))
         public_url = f"http://127.0.0.1:{(port := free_port())}"
         environ = _environ(database_url, engines.redis_url, carrier_url, public_url)
         # Callbacks go to the first process, which has the API.
@@ -103,6 +128,7 @@ async def platform(*, time_scale: float) -> AsyncIterator[BenchPlatform]:
             stack.enter_context(_serve(roles, port, environ, folder))
             for roles, port in zip(ROLES, ports, strict=True)
         ]
+        pods_url, agents = stack.enter_context(_pods(folder, public_url, pods, environ))
         database = await asyncpg.connect(database_url)
         stack.push_async_callback(database.close)
         monitor = await asyncpg.connect(engines.database_url)
@@ -117,8 +143,10 @@ async def platform(*, time_scale: float) -> AsyncIterator[BenchPlatform]:
             "postgres": [psutil.Process(engines.postgres.pid)],
             "valkey": [psutil.Process(engines.valkey.pid)],
             "carrier": [carrier],
+            "pods": [agents],
         }
-        yield BenchPlatform(client, database, valkey, Meter(groups, monitor, DATABASE), carrier_url, folder)
+        meter = Meter(groups, monitor, DATABASE)
+        yield BenchPlatform(client, database, valkey, meter, public_url, carrier_url, pods_url, folder)
 
 
 async def _make_database(engines: Engines) -> str:
@@ -129,8 +157,14 @@ async def _make_database(engines: Engines) -> str:
         await admin.close()
     assert engines.postgres is not None
     url = engines.postgres.url(DATABASE)
-    await migrate(url)
+    _migrate(url)
     return url
+
+
+def _migrate(url: str) -> None:
+    """By the platform that is measured: its tables are its own."""
+    environ = {**os.environ, "PYTHONPATH": str(SOURCE), "DATABASE_URL": url}
+    subprocess.run([_trunkline(), "migrate"], env=environ, check=True, stdout=subprocess.DEVNULL)
 
 
 def _environ(database_url: str, redis_url: str, carrier_url: str, public_url: str) -> dict[str, str]:
@@ -138,6 +172,8 @@ def _environ(database_url: str, redis_url: str, carrier_url: str, public_url: st
     account = SimulatedAccount()
     return {
         **os.environ,
+        "PYTHONPATH": f"{SOURCE}:{ROOT}",
+        "TIER_CONFIG": '{"standard": {"type": "exclusive", "target": 1}}',
         "DATABASE_URL": database_url,
         "REDIS_URL": redis_url,
         "TRUNKLINE_SECRET_KEY": SECRET_KEY,
@@ -153,25 +189,48 @@ def _environ(database_url: str, redis_url: str, carrier_url: str, public_url: st
 
 @contextmanager
 def _serve(roles: str, port: int, environ: Mapping[str, str], folder: Path) -> Iterator[psutil.Popen]:
-    trunkline = shutil.which("trunkline", path=str(Path(sys.executable).parent)) or "trunkline"
     place = {"HTTP_PORT": str(port), "METRICS_PORT": str(free_port())}
-    command = [trunkline, "serve", "--roles", roles]
+    command = [_trunkline(), "serve", "--roles", roles]
     with (folder / f"{roles}.log").open("wb") as log, _child(command, {**environ, **place}, log) as process:
         wait_ready(f"http://127.0.0.1:{port}/ready", process)
         yield process
 
 
 @contextmanager
-def _carrier(folder: Path, time_scale: float) -> Iterator[tuple[str, psutil.Popen]]:
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    options = {"--port": port, "--time-scale": time_scale, "--calls-per-s": 100_000}
-    fates = {"--answer": 1, "--busy": 0, "--no-answer": 0, "--failed": 0}
-    words = [str(word) for option in (options | fates).items() for word in option]
-    command = [sys.executable, "-m", "trunkline.telephony.simulator", *words]
-    with (folder / "carrier.log").open("wb") as log, _child(command, os.environ, log) as process:
+def _carrier(folder: Path, config: SimulatorConfig) -> Iterator[tuple[str, psutil.Popen]]:
+    """Always of this checkout: whoever is measured, the carrier is the same."""
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    # Nothing waits in its queue.
+    accounts = tuple(dataclasses.replace(account, calls_per_s=100_000.0) for account in ACCOUNTS)
+    config = dataclasses.replace(config, port=port, accounts=accounts)
+    command = [sys.executable, "-m", "bench._carrier", msgspec.json.encode(config).decode()]
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    with (folder / "carrier.log").open("wb") as log, _child(command, environ, log) as process:
         wait_ready(f"{url}/ledger?limit=1", process)
         yield url, process
+
+
+@contextmanager
+def _pods(
+    folder: Path, router_url: str, count: int, environ: Mapping[str, str]
+) -> Iterator[tuple[str, psutil.Popen]]:
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    command = [sys.executable, "-m", "bench._pods", str(port), router_url, str(count)]
+    with (folder / "pods.log").open("wb") as log, _child(command, environ, log) as process:
+        _wait_for(folder / "pods.log", "registered", process)
+        yield url, process
+
+
+def _wait_for(log: Path, word: str, process: psutil.Popen) -> None:
+    while process.poll() is None:
+        if word in log.read_text(errors="replace"):
+            return
+        time.sleep(0.05)
+    raise RuntimeError(f"it ended before it was ready: {log.read_text(errors='replace')[-2000:]}")
+
+
+def _trunkline() -> str:
+    return shutil.which("trunkline", path=str(Path(sys.executable).parent)) or "trunkline"
 
 
 @contextmanager
