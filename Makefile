@@ -4,6 +4,7 @@
 # make stutter    the same, while its processes stand still by chance: finds tests that depend on speed; STUTTER_SEED=2
 # make check      formatting, lint, types, direction of imports
 # make bench      every benchmark as a table; ONLY=name runs one
+# make beside     what a dial costs beside another commit, in turns: REV=4d99879 TURNS=10
 # make proof-agents runs the faults of bench/agents in full and writes docs/proof/agents.md; takes over an hour
 # make kube       a kube-apiserver and etcd for the tests of the cluster, built once into ~/.cache/trunkline/kube
 # make screenshots takes the images of the README from the console; needs Chromium
@@ -21,13 +22,15 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell sh tools/pick-python)
 ARGS ?=
 ONLY ?=
+REV ?= 4d99879
+TURNS ?= 10
 UV_COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 UV_SYNC := $(BIN)/uv pip install -q --python $(BIN)/python --require-hashes
 # The project itself is linked, not copied; its build tools are pinned too, so nothing is fetched unhashed.
 LINK := $(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test stutter check bench proof-agents kube screenshots fmt lock clean
+.PHONY: help demo test stutter check bench beside proof-agents kube screenshots fmt lock clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -63,6 +66,9 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m bench $(ONLY)
+
+beside: $(VENV)/.dev
+	@$(BIN)/python -m bench.beside $(REV) $(TURNS)
 
 proof-agents: $(VENV)/.dev
 	@$(BIN)/python -m bench.agents --keep
