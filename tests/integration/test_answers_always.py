@@ -60,6 +60,32 @@ async def test_whatever_breaks_the_carrier_gets_the_document_that_was_built_at_s
     assert count_of("last_resort") == before + 1
 
 
+@pytest.mark.parametrize(("url", "agent_joined"), [("", False), ("https://other.example.com/answer", True)])
+async def test_a_call_that_was_told_the_last_resort_had_no_agent_of_ours(
+    database_url: str,
+    redis_url: str,
+    key_prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+    url: str,
+    agent_joined: bool,
+) -> None:
+    async def explode(*_: object) -> None:
+        raise RuntimeError("a bug of ours")
+
+    monkeypatch.setattr("trunkline.api.webhooks.answers.Answers.to_answered", explode)
+    attempt = uuid4()
+    async with open_door(database_url, redis_url, key_prefix, fallback=AnswerFallback(url)) as door:
+        for _ in range(2):
+            await post(door, door.callback("twilio", "answer", attempt), ANSWERED)
+        assert await door.events() == ["document"], "once"
+        async with door.database.connection() as conn:
+            told = await conn.fetchrow(
+                "SELECT m.key, e.payload FROM mailbox_events AS e JOIN mailboxes AS m ON m.id = e.mailbox_id"
+            )
+        assert told is not None
+        assert (told["key"], told["payload"]["agent_joined"]) == (str(attempt), agent_joined)
+
+
 @pytest.mark.parametrize(("kind", "fields"), [("answer", ANSWERED), ("inbound", RINGING)])
 async def test_whatever_hangs_the_carrier_gets_its_document(
     door: Door, monkeypatch: pytest.MonkeyPatch, kind: Any, fields: dict[str, str]

@@ -227,6 +227,12 @@ def test_a_stream_that_began_has_begun_whatever_broke_later(kinds: list[str], be
     assert fold(CallFacts(S.ANSWERED), told(*map(event, kinds))).stream_began is began
 
 
+@pytest.mark.parametrize("agent_joined", [True, False])
+def test_what_the_carrier_was_told_to_do_with_a_call_is_known(agent_joined: bool) -> None:
+    facts = fold(CallFacts(S.RINGING), told(event("document", agent_joined=agent_joined)))
+    assert facts == CallFacts(S.RINGING, agent_joined=agent_joined)
+
+
 def test_a_pod_that_refused_a_call_is_no_agent() -> None:
     assert fold(CallFacts(S.ANSWERED), told(event("refused"))).agent_joined is False
 

@@ -22,7 +22,9 @@ _PROVES: Mapping[str, AttemptState | None] = {
     "machine": None,
     "recording": None,
     "reported": None,
-    # The carrier's word on the stream to the agent, and the agent's own that it did not take it.
+    # What the carrier was told to do with the call; its word on the stream to the agent; and the agent's own that it
+    # did not take it.
+    "document": None,
     "stream_began": None,
     "stream_failed": None,
     "refused": None,

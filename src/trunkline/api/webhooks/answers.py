@@ -29,10 +29,19 @@ class Stream(Value, frozen=True):
 
 
 class Reply(Value, frozen=True):
-    """What the carrier is told, and whether there was no agent for the call: that decides what becomes of its lead."""
+    """What the carrier is told, and whether there was no agent for the call, or one that is not ours to see: that
+    decides what becomes of its lead."""
 
     document: Document
     no_agent: bool = False
+    is_external: bool = False
+
+    @property
+    def agent_joined(self) -> bool | None:
+        """As the call's event tells it. None: an agent was given to the call, and has to show itself."""
+        if self.no_agent:
+            return False
+        return True if self.is_external else None
 
 
 # Gives a call a pod, by its id, its attempt and its merchant: its stream, "hold" while it waits for one, "busy" when
@@ -84,7 +93,7 @@ class Answers:
     async def _connect(self, heard: Heard, merchant_id: str) -> Reply:
         carrier, call_id = heard.carrier, heard.event.call_id
         if not carrier.streams:
-            return Reply(carrier.answer_document("", {"attempt": str(heard.attempt_id)}))
+            return Reply(carrier.answer_document("", {"attempt": str(heard.attempt_id)}), is_external=True)
         match await self.find_stream(call_id, heard.attempt_id, merchant_id):
             case Stream(url=url, parameters=parameters):
                 return Reply(carrier.answer_document(url, parameters))

@@ -112,9 +112,10 @@ class Reader:
                 judged = self._judge_by_url(tag, sent[0])
         return _heard(judged, tag, asked_at_s)
 
-    def is_ours(self, request: Request) -> bool:
-        """Whether the URL proves itself."""
-        return isinstance(verify_callback(self._view.urls(request.scope)[0], self._keys), CallbackTag)
+    def tag(self, request: Request) -> CallbackTag | None:
+        """What the URL says, if it proves itself."""
+        tag = verify_callback(self._view.urls(request.scope)[0], self._keys)
+        return tag if isinstance(tag, CallbackTag) else None
 
     def seen(self, request: Request) -> dict[str, object] | Response:
         """The URLs that this request may have been sent to, and who sent it on. Only for a URL that proves itself."""

@@ -7,6 +7,7 @@ document within `ANSWER_S`, whatever is away, hangs or breaks, and what it tells
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -65,6 +66,7 @@ class Webhooks:
         self._late_events = deps.late_events
         self._clock = deps.clock
         self._last_resorts = last_resorts(deps.fallback)
+        self._is_fallback_elsewhere = bool(deps.fallback.url)
 
     def hot_routes(self) -> list[HotRoute]:
         return [
@@ -104,7 +106,7 @@ class Webhooks:
     async def _answered(self, heard: Heard) -> Document:
         reply = await self._answers.to_answered(heard)
         if heard.is_proven:
-            self._late_events.put(heard.carrier.name, self._event(heard, no_agent=reply.no_agent))
+            self._late_events.put(heard.carrier.name, self._event(heard, agent_joined=reply.agent_joined))
         return reply.document
 
     async def _arrived(self, heard: Heard) -> Document:
@@ -141,14 +143,16 @@ class Webhooks:
     def _last_resort(self, request: Request) -> Response:
         """Built when the process started. Whoever does not even know our URL is not told it."""
         carrier = request.path_params["carrier"]
-        document = self._last_resorts.get(carrier)
-        if document is None or not self._reader.is_ours(request):
+        document, tag = self._last_resorts.get(carrier), self._reader.tag(request)
+        if document is None or tag is None:
             return Response(status_code=403)
         _got(carrier, "last_resort")
+        if tag.attempt_id is not None and tag.kind == "answer":
+            self._late_events.put(carrier, _without_stream(tag.attempt_id, self._is_fallback_elsewhere))
         return _told(document)
 
-    def _event(self, heard: Heard, *, no_agent: bool = False) -> NewEvent:
-        event = heard.event
+    def _event(self, heard: Heard, *, agent_joined: bool | None = None) -> NewEvent:
+        event, no_agent = heard.event, agent_joined is False
         return NewEvent(
             kind=KIND,
             key=str(heard.attempt_id),
@@ -162,12 +166,23 @@ class Webhooks:
                 "reason": event.reason,
                 "duration_s": event.duration_s,
                 "answered_by": event.answered_by,
-                **({"agent_joined": False} if no_agent else {}),
+                **({"agent_joined": agent_joined} if agent_joined is not None else {}),
                 "raw": dict(event.raw),
                 **({"report": reports.as_payload(event.report)} if event.report else {}),
             },
             urgent=event.kind in URGENT,
         )
+
+
+def _without_stream(attempt_id: UUID, is_elsewhere: bool) -> NewEvent:
+    """The call was told the last resort: an apology is no agent, and the operator's own URL is one elsewhere."""
+    return NewEvent(
+        kind=KIND,
+        key=str(attempt_id),
+        dedupe_key="last_resort",
+        type="document",
+        payload={"kind": "document", "agent_joined": is_elsewhere},
+    )
 
 
 def _got(carrier: str, what: str) -> None:
