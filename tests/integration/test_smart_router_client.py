@@ -1,6 +1,8 @@
 """The router's client and the agent's answer routes, against a real router and against one that is in trouble."""
 
 import asyncio
+import concurrent.futures
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +23,7 @@ from trunkline.client import (
     SyncSmartRouterClient,
 )
 from trunkline.client.breaker import BreakerRule, CircuitBreaker
+from trunkline.testing.waiting import eventually
 
 FALLBACK = "wss://voice.example.com/agent/voice/{provider}/callback/{call_sid}"
 
@@ -200,6 +203,25 @@ async def test_the_sync_face_answers_the_same(router: Router) -> None:
     assert isinstance(pod, PodAllocation)
     assert isinstance(route, PodAllocation)
     assert (released, healthy, uses, drained) == (True, True, True, [True, True, True])
+
+
+async def test_closing_the_sync_face_leaves_no_thread_waiting(router: Router) -> None:
+    router.stalled = True
+    client = SyncSmartRouterClient(settings_of(router), flags=everybody, breaker=CircuitBreaker())
+    ended: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            client.route("CA1", "acme")
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    await eventually(lambda: router.seen)
+    await asyncio.to_thread(client.close)
+    await eventually(lambda: not thread.is_alive())
+    assert isinstance(ended[0], concurrent.futures.CancelledError)
 
 
 @pytest.fixture

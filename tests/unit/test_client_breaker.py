@@ -66,6 +66,20 @@ def test_a_try_whose_caller_went_away_leaves_its_place_to_another() -> None:
     assert [breaker.allows() for _ in range(2)] == [True, False]
 
 
+def test_tries_that_nobody_told_the_end_of_do_not_keep_it_shut_for_good() -> None:
+    time = Time()
+    breaker = opened(time)
+    time.now_s = 30
+    assert [breaker.allows() for _ in range(4)] == [True, True, True, False]
+    time.now_s = 59
+    assert not breaker.allows()
+    time.now_s = 60
+    assert [breaker.allows() for _ in range(4)] == [True, True, True, False]
+    for _ in range(3):
+        breaker.succeeded()
+    assert breaker.state == "closed"
+
+
 def test_all_clients_of_one_router_share_a_breaker() -> None:
     one, again = (shared_breaker("http://one", BreakerRule()) for _ in range(2))
     assert one is again

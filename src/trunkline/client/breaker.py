@@ -1,7 +1,8 @@
 """A circuit breaker: while the other side fails, nobody waits for it to fail again.
 
 Closed, everything passes; so many failures in a row open it. Open, nothing passes until a time has gone by; then a few
-may try: if all of them succeed it closes, and the first failure opens it again.
+may try: if all of them succeed it closes, and the first failure opens it again. A try that nobody told the end of (its
+thread or its loop is gone) counts for that same time and no longer, or the circuit would stay shut for good.
 """
 
 import threading
@@ -30,6 +31,7 @@ class CircuitBreaker:
         self._failures = 0
         self._opened_at_s: float | None = None
         self._tries = 0
+        self._tried_at_s = 0.0
         self._successes = 0
 
     @property
@@ -43,9 +45,13 @@ class CircuitBreaker:
             state = self._state()
             if state != "half_open":
                 return state == "closed"
+            now_s = self._clock()
+            if now_s - self._tried_at_s >= self.rule.recovery_timeout_s:
+                self._tries = self._successes
             if self._tries >= self.rule.half_open_max_calls:
                 return False
             self._tries += 1
+            self._tried_at_s = now_s
             return True
 
     def succeeded(self) -> None:

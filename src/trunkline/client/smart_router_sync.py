@@ -69,12 +69,20 @@ class SyncSmartRouterClient:
         return self._run(self._client.health_check())
 
     def close(self) -> None:
+        """Requests of other threads that are under way end with CancelledError: nobody would ever answer them."""
         if not self._thread.is_alive():
             return
-        self._run(self._client.close())
+        self._run(self._shut())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _shut(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await self._client.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
