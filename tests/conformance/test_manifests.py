@@ -112,5 +112,5 @@ def test_the_autoscaler_asks_for_metrics_that_there_are() -> None:
 def test_the_clusters_nginx_is_the_template_filled_in() -> None:
     template = (ROOT / "deploy" / "nginx" / "kubernetes.conf.template").read_text(encoding="utf-8")
     given: str = find("ConfigMap", "nginx-router")["data"]["default.conf"]
-    fixed = [line for line in template.splitlines()[3:] if line.strip() and "${" not in line]
+    fixed = [line for line in template.splitlines()[4:] if line.strip() and "${" not in line]
     assert [line for line in fixed if line not in given.splitlines()] == []

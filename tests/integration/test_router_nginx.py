@@ -54,7 +54,7 @@ async def test_a_stream_reaches_the_pod_that_registered_itself(face: Face, tmp_p
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     values = {
-        "ROUTER": face.url.removeprefix("http://"),
+        "ROUTERS": nginx.servers(face.url),
         "ROUTER_KEY": KEY,
         "FALLBACK": f"127.0.0.1:{runner.addresses[0][1]}",
     }
@@ -99,7 +99,7 @@ async def test_in_a_cluster_a_stream_goes_where_the_pods_name_leads(tmp_path: Pa
     port = runner.addresses[0][1]
     # Addresses in the place of names: `127.0.0` and what comes after it is a pod's address that needs no DNS.
     values = {
-        "ROUTER": f"127.0.0.1:{port}",
+        "ROUTERS": nginx.servers(f"http://127.0.0.1:{port}"),
         "FALLBACK": f"127.0.0.1:{port}",
         "RESOLVER": "127.0.0.1:1",
         "PODS": f".0.0.1:{port}",

@@ -30,12 +30,19 @@ http {{
 """
 
 
+def servers(*urls: str) -> str:
+    """Processes of the platform, as the templates want them: each once, and once more should all be passed over."""
+    hosts = [url.removeprefix("http://") for url in urls]
+    first = [f"server {host} max_fails=1 fail_timeout=2s;" for host in hosts]
+    return " ".join([*first, *(f"server {host} backup max_fails=0;" for host in hosts)])
+
+
 @asynccontextmanager
 async def serving(template: Path, values: Mapping[str, str], folder: Path) -> AsyncIterator[str]:
     """`host:port` where it listens. `values` fill the template in, as `envsubst` would."""
     assert NGINX is not None, "ask before"
     address = f"127.0.0.1:{free_port()}"
-    _write_config(template, {**values, "LISTEN": address}, folder)
+    _write_config(template, {"CACHE": str(folder / "cache"), **values, "LISTEN": address}, folder)
     process = await asyncio.create_subprocess_exec(NGINX, "-p", str(folder), "-c", str(folder / "nginx.conf"))
     try:
         await eventually(lambda: _answers(address))
