@@ -61,6 +61,8 @@ def test_every_carrier_has_documents_by_its_name_and_a_last_resort() -> None:
         documents = documents_for(name)
         assert documents is not None
         assert documents.name == name
+        held = documents.hold_document(1, "https://a/again").body
+        assert ("https://a/again" in held) == documents.can_hold
     assert documents_for("nobody") is None
 
 

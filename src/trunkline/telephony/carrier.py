@@ -262,6 +262,11 @@ class Documents(Protocol):
         """Whether an answered call is connected to a pod. If not, the carrier runs the agent itself."""
         ...
 
+    @property
+    def can_hold(self) -> bool:
+        """Whether a call can wait and ask again. If not, `hold_document` tells it that there is nobody."""
+        ...
+
     def answer_document(self, stream_url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
         """`then_url`: what the carrier asks when the stream is over and the call is not, where it can ask."""
         ...

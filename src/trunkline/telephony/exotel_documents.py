@@ -15,6 +15,7 @@ from trunkline.telephony.forms import JSON
 class ExotelDocuments:
     name = "exotel"
     streams = True
+    can_hold = False
 
     def answer_document(self, stream_url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
         """Up to three parameters and 256 characters reach the stream, by the query of its URL. What follows the stream

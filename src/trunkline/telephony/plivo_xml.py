@@ -16,6 +16,7 @@ class PlivoDocuments:
 
     name = "plivo"
     streams = True
+    can_hold = True
 
     def answer_document(self, stream_url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
         return stream(stream_url, parameters, then_url)

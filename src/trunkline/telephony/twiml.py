@@ -14,6 +14,7 @@ _DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>'
 class TwilioDocuments:
     name = "twilio"
     streams = True
+    can_hold = True
 
     def answer_document(self, stream_url: str, parameters: Mapping[str, str], then_url: str = "") -> Document:
         return stream(stream_url, parameters, then_url + ASK_AGAIN if then_url else "")

@@ -11,6 +11,7 @@ from trunkline.telephony.forms import JSON
 class VapiDocuments:
     name = "vapi"
     streams = False
+    can_hold = False
     # Which assistant an account has, is not known by the carrier's name.
     _assistant_id = ""
 
