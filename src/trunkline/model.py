@@ -66,6 +66,8 @@ class Grant(Value, frozen=True):
     due_ms: int
     # When it was granted, by Postgres' clock. A grant of unknown age is taken as a fresh one.
     granted_ms: int | None = None
+    # Whose lead it is: that decides which agents may take its call.
+    merchant_id: str = ""
 
 
 class NumberLimit(Value, frozen=True):

@@ -15,6 +15,7 @@ from trunkline.bus.schedule import GiveBack, Return
 from trunkline.clock import SystemClock
 from trunkline.control.controls import Controls
 from trunkline.control.stops import Stops
+from trunkline.dispatch.fallback import Fallback
 from trunkline.loops.channels import ChannelReconciler
 from trunkline.loops.loader import Loader, Refiller
 from trunkline.loops.rebuilder import Rebuilder
@@ -23,7 +24,6 @@ from trunkline.store import database as store_database
 from trunkline.store import schedule as store_schedule
 from trunkline.store.controls import Control, Level, Scope
 from trunkline.store.database import Database
-from trunkline.store.schedule import Aside
 
 NUMBER = uuid4()
 
@@ -417,21 +417,18 @@ async def test_without_valkey_postgres_alone_pairs_leads_with_channels(stage: St
     piled = [await stage.lead() for _ in range(5)]
     other = await stage.lead(merchant="n")
     await stage.lead(due=timedelta(minutes=5), merchant="n")
-    async with stage.database.connection() as conn:
-        found = await store_schedule.fallback_grants(conn, 10, Aside())
-    grants = [grant for grant, _ in found]
+    grants = await Fallback().grants(stage.database, 10) or []
     assert [grant.lead_id for grant in grants] == [piled[0], other], "two channels, one for each flow"
     assert {grant.channel_no for grant in grants} == {1, 2}
     assert all(grant.due_ms <= datetime.now(UTC).timestamp() * 1000 for grant in grants)
 
 
 async def test_the_fallback_sees_no_channel_that_is_held(stage: Stage) -> None:
+    fallback = Fallback()
     await stage.lead()
-    async with stage.database.connection() as conn:
-        ((first, _),) = await store_schedule.fallback_grants(conn, 10, Aside())
+    (first,) = await fallback.grants(stage.database, 10) or []
     await stage.attempt(first)
     second = await stage.lead()
-    async with stage.database.connection() as conn:
-        ((grant, _),) = await store_schedule.fallback_grants(conn, 10, Aside())
+    (grant,) = await fallback.grants(stage.database, 10) or []
     assert (grant.lead_id, grant.channel_no) == (second, 2)
     assert await epoch.read(stage.bus) > 0

@@ -11,9 +11,9 @@ waits for nothing.
 The transaction of the intent begins while the match is on its way. While there is little to do, a round waits for its
 batch. When a batch was full, the next one is begun beside it.
 
-Without Valkey the grants come from Postgres alone, at a reduced, stated rate, through the same intent. Nothing is sent
-that is not committed. A dialer that dies between two steps leaves a trace that a loop finds: a holder without an
-attempt, or an attempt still `dialing`.
+Without Valkey the grants come from Postgres alone, at a reduced, stated rate, through the same intent; one dialer of
+all asks for them (`fallback`). Nothing is sent that is not committed. A dialer that dies between two steps leaves a
+trace that a loop finds: a holder without an attempt, or an attempt still `dialing`.
 """
 
 import asyncio
@@ -43,6 +43,8 @@ log = get_logger(__name__)
 
 # The share of the time ahead that is for gathering what falls due; the rest is for the match and the intent.
 GATHERED = 0.5
+# While Valkey is away it is tried so often: one that does not even refuse takes two seconds each time.
+VALKEY_AGAIN_S = 1.0
 
 # And the transaction that is begun for them, if one is.
 Granted: TypeAlias = tuple[Sequence[Grant], EarlyTransaction | None]
@@ -62,8 +64,8 @@ class DialerLimits:
     # So long before its due time a call is made ready, at most: the first part of it is for gathering, the rest for a
     # match and an intent, which take up to 40 ms on a busy machine.
     ahead_s: float = 0.1
-    # Without Valkey every grant costs Postgres a scan, so there are fewer.
-    fallback_starts_per_s: int = 5
+    # Without Valkey, of all dialers together.
+    fallback_starts_per_s: int = 20
 
 
 class Dialer(Loop):
@@ -99,6 +101,7 @@ class Dialer(Loop):
         self._next_at_s: float | None = None
         self._has_more = False
         self._is_without_valkey = False
+        self._valkey_again_at_s = float("-inf")
 
     async def run_once(self) -> int:
         """One round; the number of calls that were sent on their way. A full batch is left running, and the next round
@@ -159,12 +162,19 @@ class Dialer(Loop):
     async def _grants(self) -> Granted:
         # What was asked about first may have been sent since there was room.
         room = max(0, min(self._limits.batch_max, self._limits.in_flight_max - self._batches.in_flight))
+        now_s = asyncio.get_running_loop().time()
+        if self._is_without_valkey and now_s < self._valkey_again_at_s:
+            return await self._fallback(room), None
         try:
             return await self._match(room)
         except MemoryLost:
             raise  # it is being rebuilt: a moment's patience is better than a slower way
         except BusUnavailable as error:
-            return await self._fallback(room, error), None
+            if not self._is_without_valkey:
+                log.warning("dialer.without_valkey", reason=str(error))
+            self._is_without_valkey = True
+            self._valkey_again_at_s = asyncio.get_running_loop().time() + VALKEY_AGAIN_S
+            return await self._fallback(room), None
 
     async def _match(self, room: int) -> Granted:
         await epoch.ensure(self._bus)
@@ -205,14 +215,11 @@ class Dialer(Loop):
         except Exception as error:
             log.warning("dialer.reopen_failed", leads=len(closed), error=str(error))
 
-    async def _fallback(self, room: int, error: BusUnavailable) -> Sequence[Grant]:
-        """Postgres alone pairs leads with channels, once a second."""
-        self._is_without_valkey = True
-        self._ask_again_in(1.0)
-        async with self._database.connection() as conn:
-            grants = await self._without_valkey.grants(conn, min(room, self._limits.fallback_starts_per_s))
-        log.warning("dialer.without_valkey", grants=len(grants), reason=str(error))
-        return grants
+    async def _fallback(self, room: int) -> Sequence[Grant]:
+        """Postgres alone pairs leads with channels, a few times a second."""
+        asked = await self._without_valkey.ask(self._database, room, self._limits.fallback_starts_per_s)
+        self._ask_again_in(asked.again_in_s)
+        return asked.grants or ()
 
 
 def _measure(grants: Sequence[Grant]) -> None:

@@ -1,22 +1,26 @@
-"""Without Valkey: Postgres alone pairs due leads with channels, at a reduced rate.
+"""Without Valkey: Postgres alone pairs due leads with channels, at a reduced rate, asked by one process of them all.
+
+Whoever asks has a lease. Another process takes it within seconds when it is not renewed; two who both believe to have
+it do no harm, since the intent locks, and whoever comes second is refused there.
 
 Nobody else remembers then what the intent refused, so it is remembered here: what a refusal blocks is set aside for as
 long as Valkey would have, at most a minute, and for longer each time that it is refused again. Otherwise the same few
 would be picked every second, and whoever is behind them never. A flow whose lead was refused lets the others pass too.
 """
 
+import math
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeAlias
-from uuid import UUID
+from uuid import UUID, uuid4
 
+from trunkline.dispatch.fallback_walk import Skips, Walk
 from trunkline.dispatch.refusals import Blocks, Refusal
 from trunkline.model import Flow, Grant
-from trunkline.store import schedule
-from trunkline.store.database import Connection
-from trunkline.store.schedule import Aside
+from trunkline.store import leaders
+from trunkline.store.database import Database
 
 # A refusal without a time of its own, and the longest that anything is set aside: a limit may have been raised.
 ASIDE_MIN_S = 1.0
@@ -24,13 +28,27 @@ ASIDE_MAX_S = 60.0
 # The answer about a lead may come so long after its grant.
 REMEMBERED_S = 120.0
 
-# Merchants whose leads another system calls.
-LeftOut = Callable[[Connection], Awaitable[Sequence[str]]]
+LEASE = "fallback"
+# As long as a grant counts: whoever takes it over finds what the last one was granted committed, or free again.
+LEASE_S = 3.0
+STANDBY_S = 1.0
+ASKS_PER_S = 4
+
+# Whether this platform calls the leads of a merchant (reseller, merchant): those of others another system calls.
+Includes = Callable[[str, str], bool]
 Blocked: TypeAlias = tuple[Blocks, UUID | Flow]
 
 
-async def nobody_left_out(conn: Connection) -> Sequence[str]:
-    return ()
+def everybody(reseller_id: str, merchant_id: str) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """`grants` is None if another process asks."""
+
+    grants: Sequence[Grant] | None
+    again_in_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +58,35 @@ class _Wait:
 
 
 class Fallback:
-    def __init__(self, left_out: LeftOut = nobody_left_out):
-        self._left_out = left_out
+    def __init__(self, includes: Includes = everybody, identity: str = "dialer"):
+        self._includes = includes
+        self._holder = f"{LEASE}/{identity}/{uuid4().hex[:8]}"
+        self._walk = Walk()
         self._waits: dict[Blocked, _Wait] = {}
         # The flows of grants, by attempt id, with their time.
         self._granted: dict[UUID, tuple[Flow, float]] = {}
+        self._asked_at_s = float("-inf")
 
-    async def grants(self, conn: Connection, limit: int) -> list[Grant]:
+    async def ask(self, database: Database, room: int, starts_per_s: int) -> Asked:
+        """A part of what may be started in a second, and when to ask for the next."""
+        now_s = time.monotonic()
+        since_s, self._asked_at_s = now_s - self._asked_at_s, now_s
+        limit = portion(room, starts_per_s, since_s)
+        if limit == 0:
+            return Asked((), 1 / ASKS_PER_S)
+        grants = await self.grants(database, limit)
+        return Asked(grants, STANDBY_S if grants is None else limit / starts_per_s)
+
+    async def grants(self, database: Database, limit: int) -> list[Grant] | None:
+        """None if another process has the lease. It is taken in a transaction of its own: others that want it do not
+        wait for the walk."""
+        async with database.connection() as conn:
+            if await leaders.acquire(conn, LEASE, self._holder, LEASE_S) is None:
+                return None
         now_s = time.monotonic()
         self._forget(now_s)
-        found = await schedule.fallback_grants(conn, limit, self._aside(now_s, await self._left_out(conn)))
+        async with database.transaction() as tx:
+            found = await self._walk.grants(tx, limit, self._skips(now_s))
         self._granted |= {grant.attempt_id: (flow, now_s) for grant, flow in found}
         return [grant for grant, _ in found]
 
@@ -59,6 +96,15 @@ class Fallback:
             flow, _ = self._granted.pop(refusal.grant.attempt_id, (None, 0.0))
             for blocked in _blocked(refusal, flow):
                 self._waits[blocked] = self._next_wait(blocked, _seconds(refusal), now_s)
+            if flow is not None:
+                self._let_pass(refusal.grant.lead_id, flow)
+
+    def _let_pass(self, lead_id: UUID, flow: Flow) -> None:
+        """A lead waits longer than its flow, or it would be the first of it again, and those behind it never."""
+        lead, of_flow = self._waits.get((Blocks.LEAD, lead_id)), self._waits.get((Blocks.FLOW, flow))
+        if lead is not None and of_flow is not None:
+            until_s = max(lead.until_s, of_flow.until_s + ASIDE_MIN_S)
+            self._waits[Blocks.LEAD, lead_id] = _Wait(until_s, lead.length_s)
 
     def _next_wait(self, blocked: Blocked, seconds: float, now_s: float) -> _Wait:
         """Twice as long as the last time, if that was lately."""
@@ -77,15 +123,26 @@ class Fallback:
             if now_s - since_s < REMEMBERED_S
         }
 
-    def _aside(self, now_s: float, left_out: Sequence[str]) -> Aside:
+    def _skips(self, now_s: float) -> Skips:
         waiting = [blocked for blocked, wait in self._waits.items() if wait.until_s > now_s]
-        return Aside(
-            merchants=left_out,
+        flows = {each for _, each in waiting if isinstance(each, Flow)}
+
+        def is_open(flow: Flow) -> bool:
+            return flow not in flows and self._includes(flow.reseller_id, flow.merchant_id)
+
+        return Skips(
+            is_open,
             leads=[each for what, each in waiting if what is Blocks.LEAD and isinstance(each, UUID)],
-            flows=[each for _, each in waiting if isinstance(each, Flow)],
             numbers=[each for what, each in waiting if what is Blocks.NUMBER and isinstance(each, UUID)],
             accounts_of=[each for what, each in waiting if what is Blocks.ACCOUNT and isinstance(each, UUID)],
         )
+
+
+def portion(room: int, starts_per_s: int, since_s: float) -> int:
+    """How many to ask for: a fourth of a second's, and after a long pause a second's. The next ask is so much later
+    that the rate is kept."""
+    usual = math.ceil(starts_per_s / ASKS_PER_S)
+    return min(room, max(usual, math.floor(starts_per_s * min(since_s, 1.0))))
 
 
 def _blocked(refusal: Refusal, flow: Flow | None) -> Iterator[Blocked]:

@@ -70,7 +70,7 @@ class Dialing:
             partial(reopen, database, rules),
             _dialer_limits(settings),
             prechecks.ask,
-            Fallback(steering.rollout.left_out),
+            Fallback(steering.rollout.includes, settings.identity),
         )
         self.loops: list[Loop] = [self.pod_room, self.dialer]
 

@@ -34,8 +34,9 @@ class Dispatch(Group):
     )
     fallback_starts_per_s: int = env(
         "FALLBACK_CALLS_PER_SECOND",
-        5,
-        "Calls that one dialer starts per second at most while Valkey is away and Postgres alone finds channels.",
+        20,
+        "Calls that all dialers together start per second at most while Valkey is away and Postgres alone finds"
+        " channels. One of them asks; another takes over within seconds.",
         ge=1,
         le=100,
     )

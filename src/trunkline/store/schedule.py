@@ -1,11 +1,10 @@
 """What Valkey's memory is made of: flows and their next leads, numbers, limits, and who holds a channel."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from trunkline.model import Entry, Flow, Grant, Holder, NumberLimit, new_id
+from trunkline.model import Entry, Flow, Holder, NumberLimit
 from trunkline.store.database import Connection
 from trunkline.store.sql import query
 
@@ -21,26 +20,25 @@ _PILE = query("schedule/pile")
 _NEXT_EPOCH = query("schedule/next_epoch")
 _CLOCK = query("schedule/clock")
 _KNOWN_ATTEMPTS = query("schedule/known_attempts")
-_FALLBACK = query("schedule/fallback")
 
 # How the index writes "no campaign".
-_NO_CAMPAIGN = UUID(int=0)
+NO_CAMPAIGN = UUID(int=0)
 BEFORE_ALL = Flow("", "", "", None)
 
 
 async def flows(conn: Connection, *, after: Flow, limit: int) -> list[Flow]:
     """A page of the flows that have leads to call, in their own order."""
-    start = (after.pool_id, after.merchant_id, after.campaign_id or _NO_CAMPAIGN)
+    start = (after.pool_id, after.merchant_id, after.campaign_id or NO_CAMPAIGN)
     rows = await conn.fetch(_FLOWS, *start, limit)
     return [
-        Flow(row["pool_id"], row["reseller_id"], row["merchant_id"], _campaign(row["campaign"]))
+        Flow(row["pool_id"], row["reseller_id"], row["merchant_id"], campaign_of(row["campaign"]))
         for row in rows
     ]
 
 
 async def heads(conn: Connection, flow: Flow, *, horizon_s: float, limit: int) -> list[Entry]:
     """The next leads of a flow, in the order in which they are called."""
-    key = (flow.pool_id, flow.merchant_id, flow.campaign_id or _NO_CAMPAIGN)
+    key = (flow.pool_id, flow.merchant_id, flow.campaign_id or NO_CAMPAIGN)
     return [_entry(row, flow) for row in await conn.fetch(_HEADS, *key, horizon_s, limit)]
 
 
@@ -69,8 +67,9 @@ def _entry(row: Any, flow: Flow) -> Entry:
     )
 
 
-def _campaign(value: UUID) -> UUID | None:
-    return None if value == _NO_CAMPAIGN else value
+def campaign_of(value: UUID) -> UUID | None:
+    """As the index writes it, as everybody else does."""
+    return None if value == NO_CAMPAIGN else value
 
 
 async def numbers(conn: Connection) -> list[tuple[NumberLimit, str]]:
@@ -121,48 +120,6 @@ def _flow(row: Any) -> Flow | None:
 async def known_attempts(conn: Connection, attempt_ids: Sequence[UUID]) -> set[UUID]:
     """Those of the holders that are attempts; a grant that nothing followed is none."""
     return {row["id"] for row in await conn.fetch(_KNOWN_ATTEMPTS, attempt_ids)}
-
-
-@dataclass(frozen=True, slots=True)
-class Aside:
-    """What is not picked: merchants that are called elsewhere, and what was refused lately. `accounts_of` are numbers
-    whose accounts rest, with all of their numbers."""
-
-    merchants: Sequence[str] = ()
-    leads: Sequence[UUID] = ()
-    flows: Sequence[Flow] = ()
-    numbers: Sequence[UUID] = ()
-    accounts_of: Sequence[UUID] = ()
-
-
-async def fallback_grants(conn: Connection, limit: int, aside: Aside) -> list[tuple[Grant, Flow]]:
-    """Due leads paired with channels that nobody holds, as Postgres alone knows it, each with its flow."""
-    rows = await conn.fetch(
-        _FALLBACK,
-        limit,
-        aside.merchants,
-        aside.leads,
-        [flow.pool_id for flow in aside.flows],
-        [flow.merchant_id for flow in aside.flows],
-        [flow.campaign_id or _NO_CAMPAIGN for flow in aside.flows],
-        aside.numbers,
-        aside.accounts_of,
-    )
-    return [
-        (
-            Grant(
-                new_id(),
-                row["id"],
-                row["version"],
-                row["number_id"],
-                row["channel_no"],
-                int(row["due_at"].timestamp() * 1000),
-                row["granted_ms"],
-            ),
-            Flow(row["pool_id"], row["reseller_id"], row["merchant_id"], _campaign(row["campaign"])),
-        )
-        for row in rows
-    ]
 
 
 async def pile(conn: Connection) -> tuple[int, int]:

@@ -1,0 +1,181 @@
+"""The walk over pools and their flows that pairs due leads with free channels from Postgres alone.
+
+    pools, one after the other ─► some numbers with free channels ─► flows, one after the other ─► one lead of each
+
+A flow has one lead before any has its second: the walk goes round, and every ask continues where the last one stopped.
+It leaves a pool when all flows of it had their turn, or when no channel is left there; the flows that did not have
+theirs are the first when it comes again. So no flow waits for ever, however little one ask looks at.
+
+Looks are bounded, and how long an ask takes depends neither on how many leads wait nor on how many numbers there are.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+from uuid import UUID
+
+from trunkline.model import Flow, Grant, new_id
+from trunkline.store import fallback as store
+from trunkline.store.database import Connection
+from trunkline.store.fallback import FIRST_NUMBER, DueLead, FlowHead, SomeChannels
+
+# One look: so many pools, and of each so many numbers and so many flows; of a few pools more.
+POOLS_MAX = 16
+EACH_MIN = 16
+EACH_MAX = 64
+# An ask looks again until it has looked at so many pools, numbers and flows.
+LOOKED_MAX = 400
+# A look takes a few milliseconds. Postgres may be so slow that it takes a second, and then it is not to be asked more.
+TIMEOUT_MS = 1000
+
+Channel: TypeAlias = tuple[UUID, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Skips:
+    """What is not picked: flows that are not open, and what was refused lately. `accounts_of` are numbers whose
+    accounts rest, with all of their numbers."""
+
+    is_open: Callable[[Flow], bool] = lambda flow: True
+    leads: Sequence[UUID] = ()
+    numbers: Sequence[UUID] = ()
+    accounts_of: Sequence[UUID] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """At one pool. `is_last` says that no flow comes after these, `is_all` that it has no other numbers."""
+
+    pool_id: str
+    channels: "deque[Channel]"
+    flows: Sequence[FlowHead]
+    is_last: bool
+    is_all: bool
+
+
+class Walk:
+    def __init__(self) -> None:
+        # The last pool that was left.
+        self._pool_id = ""
+        # The last flow that had its turn, in pools that were left before their last.
+        self._flows: dict[str, Flow] = {}
+        # The last number that gave a channel, by pool.
+        self._numbers: dict[str, UUID] = {}
+
+    async def grants(self, tx: Connection, limit: int, skips: Skips) -> list[tuple[Grant, Flow]]:
+        """Up to `limit` leads, each with a channel of its own and with its flow."""
+        ask = _Ask(limit, skips)
+        await store.set_bounds(tx, timeout_ms=TIMEOUT_MS)
+        while ask.wanted and ask.looked < LOOKED_MAX:
+            pools = await store.waiting_pools(tx, after=self._pool_id, limit=POOLS_MAX)
+            if ask.idle.issuperset(pools):
+                break
+            for look in await self._look(tx, pools, ask):
+                if not self._visit(look, ask):
+                    break
+                self._pool_id = look.pool_id
+        return ask.found
+
+    async def _look(self, tx: Connection, pools: Sequence[str], ask: "_Ask") -> list[Look]:
+        each_max = max(EACH_MIN, EACH_MAX // len(pools))
+        numbers = await store.free_channels(
+            tx,
+            {pool_id: self._numbers.get(pool_id, FIRST_NUMBER) for pool_id in pools},
+            numbers_max=each_max,
+            channels_max=ask.limit,
+            not_numbers=ask.skips.numbers,
+            not_accounts_of=ask.skips.accounts_of,
+        )
+        channels = {pool_id: deque(ask.untaken(numbers[pool_id])) for pool_id in pools}
+        for pool_id in pools:
+            if not channels[pool_id] and numbers[pool_id]:
+                self._numbers[pool_id] = numbers[pool_id][-1].number_id
+        flows = await store.flow_heads(
+            tx,
+            {pool_id: self._flows.get(pool_id) for pool_id in pools if channels[pool_id]},
+            flows_max=each_max,
+            not_leads=[*ask.skips.leads, *ask.leads],
+        )
+        ask.looked += len(pools) + sum(map(len, numbers.values())) + sum(map(len, flows.values()))
+        return [
+            Look(
+                pool_id,
+                channels[pool_id],
+                flows.get(pool_id, ()),
+                len(flows.get(pool_id, ())) < each_max,
+                len(numbers[pool_id]) < each_max,
+            )
+            for pool_id in pools
+        ]
+
+    def _visit(self, look: Look, ask: "_Ask") -> bool:
+        """Whether the walk may leave this pool."""
+        if not look.channels:
+            if look.is_all:
+                ask.idle.add(look.pool_id)
+            return True
+        if look.pool_id not in self._flows:
+            ask.whole.add(look.pool_id)
+        for head in look.flows:
+            if not ask.wanted:
+                return False
+            if not look.channels:
+                return True
+            self._flows[look.pool_id] = head.flow
+            if head.lead is not None and ask.skips.is_open(head.flow):
+                channel = look.channels.popleft()
+                ask.take(head.flow, head.lead, channel)
+                self._numbers[look.pool_id] = channel[0]
+        if look.is_last:
+            self._flows.pop(look.pool_id, None)
+            if look.pool_id in ask.whole:
+                ask.idle.add(look.pool_id)
+        return look.is_last
+
+
+class _Ask:
+    """What one ask has found and looked at so far."""
+
+    def __init__(self, limit: int, skips: Skips):
+        self.limit = limit
+        self.skips = skips
+        self.found: list[tuple[Grant, Flow]] = []
+        self.looked = 0
+        # Since the last grant: pools whose flows are looked at from the first, and those that were to the last. When
+        # only such come again there is nothing to be found.
+        self.whole: set[str] = set()
+        self.idle: set[str] = set()
+        self._channels: set[Channel] = set()
+
+    @property
+    def wanted(self) -> int:
+        return self.limit - len(self.found)
+
+    @property
+    def leads(self) -> list[UUID]:
+        return [grant.lead_id for grant, _ in self.found]
+
+    def untaken(self, numbers: Sequence[SomeChannels]) -> Iterator[Channel]:
+        """One channel of each number before the second of any."""
+        for place in range(max((len(number.free) for number in numbers), default=0)):
+            for number in numbers:
+                if place < len(number.free) and (number.number_id, number.free[place]) not in self._channels:
+                    yield number.number_id, number.free[place]
+
+    def take(self, flow: Flow, lead: DueLead, channel: Channel) -> None:
+        number_id, channel_no = channel
+        grant = Grant(
+            new_id(),
+            lead.lead_id,
+            lead.version,
+            number_id,
+            channel_no,
+            lead.due_ms,
+            lead.read_ms,
+            merchant_id=flow.merchant_id,
+        )
+        self.found.append((grant, flow))
+        self._channels.add(channel)
+        self.whole.clear()
+        self.idle.clear()

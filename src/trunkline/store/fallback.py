@@ -1,0 +1,109 @@
+"""What a walk over waiting leads and free channels reads when Valkey is away. Every answer is bounded by its caller,
+and nothing is locked."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from trunkline.model import Flow
+from trunkline.store.database import Connection
+from trunkline.store.schedule import NO_CAMPAIGN, campaign_of
+from trunkline.store.sql import query
+from trunkline.value import Value
+
+_BOUNDS = query("fallback/bounds")
+_POOLS = query("fallback/pools")
+_CHANNELS = query("fallback/channels")
+_FLOWS = query("fallback/flows")
+
+FIRST_NUMBER = UUID(int=0)
+
+
+class SomeChannels(Value, frozen=True):
+    """A number, and some of its channels that nobody holds."""
+
+    pool_id: str
+    number_id: UUID
+    free: tuple[int, ...]
+
+
+class DueLead(Value, frozen=True):
+    lead_id: UUID
+    version: int
+    due_ms: int
+    read_ms: int
+
+
+class FlowHead(Value, frozen=True):
+    """A flow, and the oldest of its due leads that may be called; None if there is none, or the flow is stopped."""
+
+    flow: Flow
+    lead: DueLead | None
+
+
+async def set_bounds(tx: Connection, *, timeout_ms: int) -> None:
+    """First in a transaction: for how long and how its statements run."""
+    await tx.execute(_BOUNDS, str(timeout_ms))
+
+
+async def waiting_pools(tx: Connection, *, after: str, limit: int) -> list[str]:
+    """Pools with leads that wait, from the one after `after` and round to it again."""
+    return [row["pool_id"] for row in await tx.fetch(_POOLS, after, limit)]
+
+
+async def free_channels(
+    tx: Connection,
+    after: Mapping[str, UUID],
+    *,
+    numbers_max: int,
+    channels_max: int,
+    not_numbers: Sequence[UUID] = (),
+    not_accounts_of: Sequence[UUID] = (),
+) -> dict[str, list[SomeChannels]]:
+    """Of each pool the next numbers after the named one, round to it again. Accounts are named by a number each."""
+    rows = await tx.fetch(
+        _CHANNELS,
+        list(after),
+        list(after.values()),
+        numbers_max,
+        channels_max,
+        not_numbers,
+        not_accounts_of,
+    )
+    found: dict[str, list[SomeChannels]] = {pool_id: [] for pool_id in after}
+    for row in rows:
+        found[row["pool_id"]].append(SomeChannels(row["pool_id"], row["number_id"], tuple(row["free"])))
+    return found
+
+
+async def flow_heads(
+    tx: Connection,
+    after: Mapping[str, Flow | None],
+    *,
+    flows_max: int,
+    not_leads: Sequence[UUID] = (),
+) -> dict[str, list[FlowHead]]:
+    """Of each pool the next flows after the named one, up to the last."""
+    keys = [
+        (flow.merchant_id, flow.campaign_id or NO_CAMPAIGN) if flow else ("", NO_CAMPAIGN)
+        for flow in after.values()
+    ]
+    rows = await tx.fetch(
+        _FLOWS,
+        list(after),
+        [merchant_id for merchant_id, _ in keys],
+        [campaign_id for _, campaign_id in keys],
+        flows_max,
+        not_leads,
+    )
+    found: dict[str, list[FlowHead]] = {pool_id: [] for pool_id in after}
+    for row in rows:
+        flow = Flow(row["pool_id"], row["reseller_id"], row["merchant_id"], campaign_of(row["campaign"]))
+        found[row["pool_id"]].append(FlowHead(flow, _lead(row)))
+    return found
+
+
+def _lead(row: Any) -> DueLead | None:
+    if row["id"] is None:
+        return None
+    return DueLead(row["id"], row["version"], int(row["due_at"].timestamp() * 1000), row["granted_ms"])

@@ -1,0 +1,21 @@
+"""How much one ask may take, and how long it waits then: together the stated rate, whatever the rate is."""
+
+import pytest
+
+from trunkline.dispatch.fallback import ASKS_PER_S, portion
+
+
+@pytest.mark.parametrize("starts_per_s", [1, 2, 3, 4, 5, 10, 20, 100])
+def test_a_portion_and_its_pause_keep_the_rate(starts_per_s: int) -> None:
+    pause_s = portion(1000, starts_per_s, since_s=0) / starts_per_s
+    assert pause_s >= 1 / ASKS_PER_S
+    assert portion(1000, starts_per_s, since_s=pause_s) == portion(1000, starts_per_s, since_s=0)
+
+
+def test_after_a_pause_the_rest_of_it_may_be_taken_and_never_more_than_a_second_of_it() -> None:
+    assert [portion(1000, 20, since_s=since_s) for since_s in (0.1, 0.5, 1, 60)] == [5, 10, 20, 20]
+
+
+@pytest.mark.parametrize("since_s", [0, 60])
+def test_a_portion_fits_into_the_room(since_s: float) -> None:
+    assert [portion(room, 20, since_s) for room in (0, 1, 3)] == [0, 1, 3]
