@@ -9,16 +9,19 @@ from uuid import UUID
 
 import pytest
 
+from trunkline.control.presence import counted
 from trunkline.dispatch.policies import Policies
 from trunkline.dispatch.refusals import Blocks, RefusalReason
 from trunkline.dispatch.why import why
 from trunkline.leads.calling_policy import CallingPolicy, Price, RecentContact
 from trunkline.leads.limits import PersonLimit
 from trunkline.store import brakes, call_reports, live, mailboxes
+from trunkline.store.alarms import overdue
 from trunkline.store.brakes import BrakeRule
 from trunkline.store.call_reports import CallReport
 from trunkline.store.mailboxes import NewEvent
 from trunkline.store.tenants import PLATFORM
+from trunkline.telemetry import metrics
 from trunkline.testing.stage import Stage, open_stage
 
 ADA = "+12125550001"
@@ -150,6 +153,18 @@ async def test_how_calls_ended_tells_an_engaged_line_from_a_call_without_an_agen
     async with stage.database.connection() as conn:
         found = await live.recent(conn, PLATFORM, window_s=300, slice_s=5)
     assert found.endings == {"no_agent": 1, "busy": 2, "completed": 1}
+
+
+async def test_who_took_answered_calls_is_counted_for_graphs_and_alarms(stage: Stage) -> None:
+    names = [("answered", "twilio"), ("agent_unknown", "twilio")]
+    without = metrics.ANSWERED_WITHOUT_AGENT.labels("twilio")
+    before, missed = [counted().get(name, 0.0) for name in names], without._value.get()
+    await called(stage)
+    _, attempt = await dialled(stage)
+    await stage.told(attempt, "answered", "ended", duration_s=60)
+    await reported(stage, attempt, "interested")
+    assert [counted()[name] for name in names] == [before[0] + 2, before[1] + 1], "each call once"
+    assert without._value.get() == missed + 1
 
 
 async def test_a_call_that_nobody_answered_has_no_agent_to_speak_of(stage: Stage) -> None:
@@ -398,6 +413,14 @@ async def test_nobody_of_a_stopped_merchant_is_dialled_and_why_says_so(stage: St
         found = await why(conn, Policies(fresh_s=0), PLATFORM, lead)
     assert found is not None
     assert (found.answer, found.next_at) == ("It waits for an agent: no agent brake.", until)
+
+
+async def test_leads_of_a_stopped_merchant_are_no_halted_dispatch(stage: Stage) -> None:
+    await stage.dialing.lead(due_in_s=-60)
+    async with stage.database.connection() as conn:
+        assert await overdue(conn) == 1
+        await conn.execute("INSERT INTO no_agent_brakes (merchant_id, stops_until) VALUES ('m', now())")
+        assert await overdue(conn) == 0
 
 
 async def probing(stage: Stage) -> None:
