@@ -80,6 +80,14 @@ BEGIN
 END $$;
 CREATE TRIGGER note_status AFTER UPDATE ON leads FOR EACH ROW
     WHEN (OLD.status IS DISTINCT FROM NEW.status) EXECUTE FUNCTION note_status();
+-- A merchant whose people find no agent dials one at a time at once, not after five minutes: tests are in a hurry.
+CREATE FUNCTION stop_no_longer() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    NEW.stops_until := least(NEW.stops_until, clock_timestamp());
+    RETURN NEW;
+END $$;
+CREATE TRIGGER stop_no_longer BEFORE UPDATE ON no_agent_brakes FOR EACH ROW
+    WHEN (NEW.stops_until IS NOT NULL) EXECUTE FUNCTION stop_no_longer();
 INSERT INTO resellers (id, name) VALUES ('r', 'Reseller');
 INSERT INTO pools (id, reseller_id, name) VALUES ('p', 'r', 'Pool'), ('spare', 'r', 'Spare');
 INSERT INTO merchants (id, reseller_id, name, default_region, default_pool_id)

@@ -4,6 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import pairwise
 from uuid import UUID
 
@@ -17,6 +18,9 @@ from trunkline.testing.waiting import eventually
 
 # Whoever sees one of these knows why nobody can say what became of the call; each raises an alarm.
 ALARMING = frozenset({"call_list_unavailable", "two_candidates"})
+# How leads end whose last call was answered, and was not.
+ANSWERED = frozenset({"ANSWERED", "NO_AGENT", "EARLY_HANGUP", "VOICEMAIL", "TRANSFERRED"})
+UNANSWERED = frozenset({"NO_ANSWER", "BUSY"})
 # Where a record of `leads` has its due time: version, place, flow, priority, due, …
 _DUE_MS = 4
 
@@ -43,6 +47,7 @@ async def keeps_its_promises(place: Installation, leads: Iterable[UUID], *, time
         *_every_lead_ended(facts, leads),
         *_rejected_means_not_dialled(place, facts),
         *_every_dial_is_accounted_for(place, facts),
+        *await _recorded_as_the_ledger_tells(place, facts),
         *await _no_state_went_back(place),
         *await _valkey_is_the_projection(place),
     ]
@@ -145,6 +150,33 @@ def _every_dial_is_accounted_for(place: Installation, facts: Facts) -> list[str]
         for dial in place.carrier.ledger.dials
         if dial.attempt is None or UUID(dial.attempt) not in facts.state_of
     ]
+
+
+async def _recorded_as_the_ledger_tells(place: Installation, facts: Facts) -> list[str]:
+    """Whoever answered was answered by our records too, nobody who had an agent counts as one who had none, and a lead
+    ended as its last call did."""
+    rows = {
+        row["id"]: row for row in await place.rows("SELECT id, intent_at, answered_at, agent FROM attempts")
+    }
+    served = {record.call_sid for record in place.pods.records().calls}
+    last: dict[UUID, tuple[datetime, Dial]] = {}
+    broken = []
+    for dial in place.carrier.ledger.dials:
+        attempt = UUID(dial.attempt) if dial.attempt else None
+        if attempt is None or facts.state_of.get(attempt) is not AttemptState.ENDED:
+            continue
+        row, lead = rows[attempt], facts.lead_of[attempt]
+        if (row["answered_at"] is None) is not (dial.answered_at is None):
+            broken.append(f"I9: attempt {attempt} was answered at {row['answered_at']}: {dial}")
+        if row["agent"] == ("none" if dial.call_id in served else "joined"):
+            broken.append(f"I9: the agent of attempt {attempt} is {row['agent']}: {dial}")
+        if lead not in last or last[lead][0] < row["intent_at"]:
+            last[lead] = row["intent_at"], dial
+    for lead, (_, dial) in last.items():
+        outcome, reason = facts.outcome_of.get(lead, (None, None))
+        if outcome in (UNANSWERED if dial.answered_at is not None else ANSWERED):
+            broken.append(f"I9: lead {lead} ended as {outcome} ({reason}): {dial}")
+    return broken
 
 
 async def _no_state_went_back(place: Installation) -> list[str]:
