@@ -472,6 +472,17 @@ async def test_a_call_that_has_its_agent_ends_the_stop_while_it_goes_on(stage: S
     assert ("no_agent_brake", "m") not in await alarms(stage)
 
 
+async def test_a_call_of_which_nobody_can_say_ends_the_stop_too(stage: Stage) -> None:
+    """Or a merchant whose agents never show themselves would be called one at a time for ever."""
+    await probing(stage)
+    _, attempt = await dialled(stage)
+    await stage.told(attempt, "ended", reason="busy")
+    assert await stops_until(stage) is not None
+    _, attempt = await dialled(stage)
+    await stage.told(attempt, "answered", "ended", duration_s=30)
+    assert await stops_until(stage) is None
+
+
 async def test_calls_before_the_release_do_not_stop_it_again(stage: Stage) -> None:
     await probing(stage)
     _, attempt = await dialled(stage)

@@ -2,7 +2,8 @@
 people it happens again and again rings nobody for a while.
 
 The circuit breaker is written with the end of the call that trips it, in the same transaction, and read by intents. It
-is released by the first call since then that had its agent. Calls that came in are none of its business.
+is released by the first answered call since then of which nothing says that it had no agent. Calls that came in are
+none of its business.
 """
 
 from collections import defaultdict
@@ -44,9 +45,9 @@ async def follow(
     for attempt in missed:
         metrics.ANSWERED_WITHOUT_AGENT.labels(attempt.carrier).inc()
         log.error("call.answered_without_agent", attempt_id=str(attempt.id), lead_id=str(attempt.lead_id))
-    served = (Agent.JOINED, Agent.EXTERNAL)
-    had_agents = {_merchant(attempt) for attempt, agent in concluded if attempt.is_probe and agent in served}
-    await _release(tx, had_agents)
+    # One of which nobody can say counts too: where agents never show themselves, nothing else would ever release it.
+    probes = [(attempt, agent) for attempt, agent in concluded if attempt.is_probe]
+    await _release(tx, {_merchant(attempt) for attempt, agent in probes if agent is not Agent.NONE})
     if missed:
         await _say(tx, missed, ends)
 
