@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import IO, Any, TypeAlias, TypeVar
 
 import aiohttp
 import asyncpg
@@ -33,6 +33,7 @@ from bench._usage import Meter
 from bench.startup import free_port, wait_ready
 from trunkline.client import TrunklineClient
 from trunkline.embedded import Engines
+from trunkline.telephony.simulator.answered_calls import AnsweredCall
 from trunkline.telephony.simulator.behaviour import Behaviour
 from trunkline.telephony.simulator.config import ACCOUNTS, SimulatedAccount, SimulatorConfig
 from trunkline.telephony.simulator.ledger import Dial
@@ -50,6 +51,7 @@ SECRET_KEY = "a-secret-key-for-benchmarks-only-0123456789"
 STOP_LIMIT_S = 40.0
 LEDGER_PAGE = 10_000
 
+T = TypeVar("T")
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 
@@ -84,22 +86,25 @@ class BenchPlatform:
         return float((await self.valkey.info("memory"))["used_memory"]) / 1e6
 
 
-class _Page(msgspec.Struct):
-    dials: list[Dial]
-    total: int
-    next: int | None = None
-
-
 async def dials_of(carrier_url: str, after: int = 0) -> list[Dial]:
-    found: list[Dial] = []
+    """What was truly dialled, in order."""
+    return [dial async for dial in _pages(f"{carrier_url}/ledger", "dials", Dial, after)]
+
+
+async def answered_of(carrier_url: str) -> list[AnsweredCall]:
+    """Everybody who answered, and everybody who rang us."""
+    return [call async for call in _pages(f"{carrier_url}/ledger/answered", "answered", AnsweredCall, 0)]
+
+
+async def _pages(url: str, name: str, shape: type[T], after: int) -> AsyncIterator[T]:
     position: int | None = after
-    async with aiohttp.ClientSession(carrier_url) as session:
+    async with aiohttp.ClientSession() as session:
         while position is not None:
-            async with session.get("/ledger", params={"after": position, "limit": LEDGER_PAGE}) as answer:
-                page = msgspec.json.decode(await answer.read(), type=_Page)
-            found += page.dials
-            position = page.next
-    return found
+            async with session.get(url, params={"after": position, "limit": LEDGER_PAGE}) as answer:
+                page = msgspec.json.decode(await answer.read(), type=dict[str, Any])
+            for row in page[name]:
+                yield msgspec.convert(row, shape)
+            position = page["next"]
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ Two processes of each role behind nginx, pods of the agent library with their de
 with accounts at Twilio, Plivo and Exotel, 30 channels, once with 40 pods and once with 20. Leads of a gold and a
 standard merchant are offered at 3 a second, talks last 8 to 20 s, and 20 people ring us. Faults strike one by one,
 each on an installation of its own, again and again until 300 people have answered, 60 of them while an engine was
-away where the fault takes one away. Judged from the carrier's ledger, nginx' log and the pods' own records. One line
+away where the fault takes one away. Judged from the carrier's ledger and the pods' own records. One line
 of JSON for each fault and number of pods, and one in total.
 
     --quick                   fewer answers: does it run?
@@ -32,7 +32,7 @@ import uvloop
 from bench.agents import proof, scenario
 from bench.agents.faults import FAULTS, Case, Strike
 from bench.agents.installation import Installation, open_installation
-from bench.agents.judge import Evidence, Verdict, judge, read_answers
+from bench.agents.judge import Evidence, Verdict, judge
 from bench.agents.records import read_pods
 from bench.agents.scenario import Extent
 from bench.report import Report, finish
@@ -84,9 +84,8 @@ async def run(fault: str, pods: int, extent: Extent) -> Verdict:
             attempts, leads = await place.recorded()
             evidence = Evidence(
                 dials=await place.dials(),
-                callers=await place.callers(),
+                answered=await place.answered(),
                 pods=read_pods(place.fleet.lives(), await place.tiers()),
-                answers=read_answers(place.answers_log),
                 strikes=strikes,
                 attempts=attempts,
                 leads=leads,
@@ -122,8 +121,7 @@ async def answered(place: Installation, many: int, deadline_s: float) -> None:
 
 async def answers(place: Installation) -> list[float]:
     """When people whom we called answered."""
-    outbound = [dial for dial in await place.dials() if dial.direction == "outbound"]
-    return [dial.answered_at for dial in outbound if dial.answered_at is not None]
+    return [call.answered_at for call in await place.answered() if call.direction == "outbound"]
 
 
 async def ring(place: Installation, answers: int) -> None:
@@ -137,7 +135,7 @@ async def settled(place: Installation) -> int:
     """How many attempts have no end yet when every call has ended, or at the limit."""
     deadline_s = time.time() + SETTLED_LIMIT_S
     while time.time() < deadline_s:
-        is_quiet = all(dial.ended_at is not None for dial in await place.dials())
+        is_quiet = all(call.ended_at is not None for call in await place.answered())
         if is_quiet and await place.unsettled() == 0:
             return 0
         await asyncio.sleep(POLL_S)

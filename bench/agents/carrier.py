@@ -6,7 +6,7 @@
 |---|---|
 | `PUT /flows` | where the applet of each Exotel flow asks for its stream |
 | `POST /ring` | somebody rings one of our numbers |
-| `GET /callers` | everybody who rang, and how it ended |
+| `GET /ready` | |
 """
 
 import asyncio
@@ -18,10 +18,8 @@ import msgspec
 import uvloop
 from aiohttp import web
 
-from bench.agents.records import Caller
 from bench.agents.scenario import PEOPLE, SEED
 from trunkline.telephony.simulator import Simulator, SimulatorConfig
-from trunkline.telephony.simulator.calls import Call
 from trunkline.telephony.simulator.config import CarrierName
 
 HOST = "127.0.0.1"
@@ -38,13 +36,12 @@ class Ring(msgspec.Struct):
 class Carrier:
     def __init__(self, simulator: Simulator) -> None:
         self._simulator = simulator
-        self._rung: list[Call] = []
 
     def routes(self) -> list[web.RouteDef]:
         return [
             web.put("/flows", self._enter_flows),
             web.post("/ring", self._ring),
-            web.get("/callers", self._callers),
+            web.get("/ready", self._ready),
         ]
 
     async def _enter_flows(self, request: web.Request) -> web.Response:
@@ -53,25 +50,13 @@ class Carrier:
 
     async def _ring(self, request: web.Request) -> web.Response:
         ring = msgspec.json.decode(await request.read(), type=Ring)
-        call = self._simulator.ring(
+        self._simulator.ring(
             ring.carrier, ring.to, ring.from_, inbound_url=ring.inbound_url, status_url=ring.status_url
         )
-        self._rung.append(call)
         return web.Response()
 
-    async def _callers(self, _request: web.Request) -> web.Response:
-        return web.Response(body=msgspec.json.encode([_caller(call) for call in self._rung]))
-
-
-def _caller(call: Call) -> Caller:
-    return Caller(
-        call=call.sid,
-        carrier=call.account.carrier,
-        from_=call.order.from_,
-        at_s=call.created_at,
-        ended_s=call.updated_at if call.state == "ended" else None,
-        reason=call.reason,
-    )
+    async def _ready(self, _request: web.Request) -> web.Response:
+        return web.Response()
 
 
 async def main(carrier_port: int, bench_port: int) -> None:

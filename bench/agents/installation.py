@@ -19,18 +19,18 @@ from typing import Any
 
 import aiohttp
 import asyncpg
-import msgspec
 
 from bench._calls import load
 from bench.agents import scenario
 from bench.agents.engines import Machines, open_engines
 from bench.agents.fleet import Fleet
 from bench.agents.processes import Process
-from bench.agents.records import Attempt, Caller, Lead
-from bench.platform import ADMIN_KEY, SECRET_KEY, dials_of
+from bench.agents.records import Attempt, Lead
+from bench.platform import ADMIN_KEY, SECRET_KEY, answered_of, dials_of
 from bench.startup import free_port
 from trunkline.client import TrunklineClient
 from trunkline.store.migrate import migrate
+from trunkline.telephony.simulator.answered_calls import AnsweredCall
 from trunkline.telephony.simulator.config import ACCOUNTS
 from trunkline.telephony.simulator.ledger import Dial
 from trunkline.testing import nginx
@@ -65,8 +65,6 @@ class Installation:
     url: str
     carrier_url: str
     bench_url: str
-    # What nginx answered, request by request.
-    answers_log: Path
     folder: Path
     # What an operator would enter at each carrier.
     entered: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -102,9 +100,8 @@ class Installation:
         async with aiohttp.ClientSession() as session, session.post(url, json=order) as answer:
             answer.raise_for_status()
 
-    async def callers(self) -> list[Caller]:
-        async with aiohttp.ClientSession() as session, session.get(f"{self.bench_url}/callers") as answer:
-            return msgspec.json.decode(await answer.read(), type=list[Caller])
+    async def answered(self) -> list[AnsweredCall]:
+        return await answered_of(self.carrier_url)
 
     async def offer(self, limit_s: float) -> None:
         """Leads due one after the other from now on."""
@@ -165,7 +162,6 @@ async def open_installation(
         await migrate(engines.database_url)
         carrier_url, bench_url = await _carrier(stack, folder)
         ports = {f"{role}-{n}": free_port() for role in roles for n in range(1, each + 1)}
-        log = folder / "answers.log"
         address = await stack.enter_async_context(
             nginx.serving(
                 SITE,
@@ -173,7 +169,7 @@ async def open_installation(
                     "API": _servers(ports, "api"),
                     "ROUTER": _servers(ports, "router"),
                     "ROUTER_KEY": ADMIN_KEY,
-                    "LOG": str(log),
+                    "LOG": str(folder / "requests.log"),
                 },
                 folder / "nginx",
             )
@@ -185,7 +181,7 @@ async def open_installation(
         fleet = Fleet(f"http://{address}", folder, environ)
         stack.push_async_callback(fleet.stop)
         place = Installation(
-            engines, processes, fleet, client, f"http://{address}", carrier_url, bench_url, log, folder
+            engines, processes, fleet, client, f"http://{address}", carrier_url, bench_url, folder
         )
         for process in processes.values():
             process.start()
@@ -237,7 +233,7 @@ async def _carrier(stack: AsyncExitStack, folder: Path) -> tuple[str, str]:
         [sys.executable, "-m", "bench.agents.carrier", str(carrier), str(bench)],
         {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
         folder / "carrier.log",
-        f"http://127.0.0.1:{bench}/callers",
+        f"http://127.0.0.1:{bench}/ready",
     )
     process.start()
     stack.push_async_callback(_end, {"carrier": process})

@@ -3,18 +3,17 @@ them, never believed."""
 
 import itertools
 import math
-import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
 from bench.agents import scenario
 from bench.agents.faults import Strike
-from bench.agents.records import Answer, Attempt, Caller, Lead, PodRecord, Served, Span
+from bench.agents.records import Attempt, Lead, PodRecord, Served, Span
+from trunkline.telephony.simulator.answered_calls import AnsweredCall
 from trunkline.telephony.simulator.ledger import Dial, double_dials, over_capacity
 
-RESUMED_WITHIN_S = 6.0
+# A stream that is opened at a pod which is gone is given up within the carrier's 5 s.
+LOST_WITHIN_S = 6.0
 DIALS_AGAIN_WITHIN_S = 5.0
 DIALS_PER_S_WITHOUT_VALKEY = 1.0
 # A pod that was free for less may have been on its way to somebody.
@@ -23,17 +22,14 @@ FREE_S = 1.0
 CROSSING_S = 1.2
 DOCUMENT_WITHIN_S = 1.2
 EXAMPLES_MAX = 12
-_LINE = re.compile(r'^([\d.]+) ([\d.]+) (\d+) (\S+(?:, \S+)*) "([^"]*)" /webhooks/(\w+)/(\w+)\?(\S*)$')
-# What is told to us without asking what to do.
-_NOT_ASKED = frozenset({"status", "recording", "machine", "stream"})
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
     dials: Sequence[Dial]
-    callers: Sequence[Caller]
+    # Everybody who answered, and everybody who rang us.
+    answered: Sequence[AnsweredCall]
     pods: Sequence[PodRecord]
-    answers: Sequence[Answer]
     strikes: Sequence[Strike]
     attempts: Sequence[Attempt]
     leads: Sequence[Lead]
@@ -53,8 +49,12 @@ class Verdict:
     two_calls_on_exclusive_pod: int = 0
     answers: int = 0
     answers_not_documents: int = 0
+    # Tries of the carrier that nobody answered; it asked again, or elsewhere.
+    tries_unanswered: int = 0
+    asked_at_fallback: int = 0
     answers_slow: int = 0
     answer_max_ms: float = 0.0
+    waited_max_s: float = 0.0
     leads_recorded_wrongly: int = 0
     callers: int = 0
     callers_without_agent: int = 0
@@ -103,21 +103,13 @@ class Seen:
                 self.served.setdefault(call.call, []).append(call)
         for calls in self.served.values():
             calls.sort(key=lambda call: call.span.began_s)
-        self.carrier_of = {number: carrier for number, (carrier, _) in scenario.NUMBERS.items()}
         self.merchant_of = {lead.phone: lead.merchant for lead in evidence.leads}
         self.outbound = [dial for dial in evidence.dials if dial.direction == "outbound"]
-        self._nth: dict[str, int] = {}
-        called: Counter[str] = Counter()
-        for dial in sorted(evidence.dials, key=lambda dial: dial.requested_at):
-            self._nth[dial.call_id] = called[_person(dial)]
-            called[_person(dial)] += 1
+        self.answered = {call.call_id: call for call in evidence.answered}
 
-    def talk_s(self, dial: Dial) -> float:
-        """For how long this person wanted to talk."""
-        return scenario.talk_s(_person(dial), self._nth[dial.call_id])
-
-    def is_exotel(self, dial: Dial) -> bool:
-        return self.carrier_of.get(dial.from_) == "exotel"
+    def has_agent(self, call_id: str) -> bool:
+        """A pod says so itself."""
+        return call_id in self.served
 
     def was_free(self, merchant: str, span: Span) -> bool:
         """Whether a pod that this merchant reaches stood free for a second while somebody waited."""
@@ -135,23 +127,18 @@ class Seen:
             moment_s += FREE_S / 2
         return False
 
-    def is_excused(self, dial: Dial) -> bool:
+    def is_excused(self, call: AnsweredCall, requested_s: float) -> bool:
         """Exotel's: an engine was away when the person answered, or a pod was lost while it rang."""
-        assert dial.answered_at is not None
-        answered_s = dial.answered_at
+        answered_s = call.answered_at
         near = Span(answered_s - CROSSING_S, answered_s + CROSSING_S)
         for strike in self.evidence.strikes:
             if strike.engines and strike.span.began_s < near.ended_s and near.began_s < strike.span.ended_s:
                 return True
         return any(
-            dial.requested_at <= moment_s <= answered_s + RESUMED_WITHIN_S
+            requested_s <= moment_s <= answered_s + LOST_WITHIN_S
             for pod in self.evidence.pods
             for moment_s in _losses(pod)
         ) or any(span.has(answered_s) for pod in self.evidence.pods for span in pod.away)
-
-
-def _person(dial: Dial) -> str:
-    return dial.to if dial.direction == "outbound" else dial.from_
 
 
 def _losses(pod: PodRecord) -> Iterator[float]:
@@ -162,43 +149,50 @@ def _losses(pod: PodRecord) -> Iterator[float]:
 
 
 def _count_people(verdict: Verdict, seen: Seen) -> None:
-    evidence = seen.evidence
-    for dial in seen.outbound:
-        verdict.dials += 1
-        if dial.answered_at is None:
-            continue
-        verdict.answered += 1
-        verdict.answered_while_engine_away += any(
-            strike.engines and strike.span.has(dial.answered_at) for strike in evidence.strikes
-        )
-        is_exotel, has_agent = seen.is_exotel(dial), dial.call_id in seen.served
-        verdict.exotel_answered += is_exotel
+    requested_s = {dial.call_id: dial.requested_at for dial in seen.evidence.dials}
+    verdict.dials = len(seen.outbound)
+    for call in seen.evidence.answered:
+        is_exotel, has_agent = call.carrier == "exotel", seen.has_agent(call.call_id)
+        if call.direction == "inbound":
+            verdict.callers += 1
+        else:
+            verdict.answered += 1
+            verdict.exotel_answered += is_exotel
+            verdict.answered_while_engine_away += any(
+                strike.engines and strike.span.has(call.answered_at) for strike in seen.evidence.strikes
+            )
         if has_agent:
-            continue
-        if is_exotel:
+            verdict.waited_max_s = round(max(verdict.waited_max_s, call.waited_s or 0.0), 1)
+        elif is_exotel:
             verdict.exotel_without_agent += 1
-            verdict.exotel_without_agent_unexcused += not seen.is_excused(dial)
-            continue
-        verdict.without_agent += 1
-        waited = Span(dial.answered_at, dial.ended_at or math.inf)
-        is_free = seen.was_free(seen.merchant_of.get(dial.to, ""), waited)
-        verdict.without_agent_while_one_was_free += is_free
-        _example(verdict, "without_agent", [_told(dial)])
-    for caller in evidence.callers:
-        verdict.callers += 1
-        if caller.carrier != "exotel" and caller.call not in seen.served:
+            began_s = requested_s.get(call.call_id, call.answered_at)
+            if not seen.is_excused(call, began_s):
+                verdict.exotel_without_agent_unexcused += 1
+                _example(verdict, "exotel", [_told(call)])
+        elif call.direction == "inbound":
             verdict.callers_without_agent += 1
-            _example(verdict, "callers", [f"{caller.call} at {caller.at_s:.1f} ended {caller.reason}"])
+            _example(verdict, "callers", [_told(call)])
+        else:
+            verdict.without_agent += 1
+            waited = Span(call.answered_at, call.ended_at or math.inf)
+            is_free = seen.was_free(seen.merchant_of.get(call.to, ""), waited)
+            verdict.without_agent_while_one_was_free += is_free
+            _example(verdict, "without_agent", [_told(call)])
 
 
-def _told(dial: Dial) -> str:
-    assert dial.answered_at is not None
-    lasted_s = (dial.ended_at or math.nan) - dial.answered_at
-    return f"{dial.call_id} answered at {dial.answered_at:.1f} for {lasted_s:.1f} s, stream {dial.stream_url}"
+def _told(call: AnsweredCall) -> str:
+    """What the carrier saw, in a line."""
+    lasted_s = (call.ended_at or math.nan) - call.answered_at
+    documents = " ".join(f"{one.kind}:{one.said}{one.statuses}" for one in call.documents[:6])
+    streams = " ".join(f"{one.url.rpartition('/pod/')[2][:24]}:{one.ended or 'open'}" for one in call.streams)
+    return (
+        f"{call.call_id} ({call.carrier}) answered at {call.answered_at:.1f}, ended by {call.ended_by} after "
+        f"{lasted_s:.1f} s: {documents} {streams}"
+    )
 
 
 def _count_pods(verdict: Verdict, seen: Seen) -> None:
-    by_call = {dial.call_id: dial for dial in seen.evidence.dials}
+    """Two calls on a pod, and what became of those whose pod was killed. Every pod here is for one call at a time."""
     lives: dict[str, list[Served]] = {}
     for pod in seen.evidence.pods:
         lives.setdefault(pod.name, []).extend(pod.calls)
@@ -208,41 +202,25 @@ def _count_pods(verdict: Verdict, seen: Seen) -> None:
             if later.span.began_s < earlier.span.ended_s:
                 verdict.two_calls_on_exclusive_pod += 1
                 _example(verdict, "two_calls", [f"{earlier.pod}: {earlier.call} and {later.call}"])
-    for call, served in seen.served.items():
-        dial = by_call.get(call)
-        if dial is None or (dial.direction == "outbound" and seen.is_exotel(dial)):
+    for call in seen.evidence.answered:
+        if call.carrier == "exotel":
             continue
-        if dial.direction == "inbound" and scenario.INBOUND_NUMBERS.get(dial.to) == "exotel":
-            continue
-        for n, stay in enumerate(served):
-            if not stay.was_killed:
-                continue
-            verdict.people_at_killed_pods += 1
-            if _was_dropped(stay, served[n + 1 :], dial, seen.talk_s(dial)):
-                verdict.people_dropped += 1
-                _example(verdict, "dropped", [f"{call} at {stay.pod} killed at {stay.span.ended_s:.1f}"])
-
-
-def _was_dropped(stay: Served, later: Sequence[Served], dial: Dial, talk_s: float) -> bool:
-    """Whoever wanted to hang up at about that time did so; everybody else talks to another agent soon."""
-    died_s, left_s = stay.span.ended_s, dial.ended_at or math.inf
-    if later and later[0].span.began_s <= died_s + RESUMED_WITHIN_S:
-        return False
-    wanted_s = stay.span.began_s + talk_s
-    went_by_themselves = left_s >= wanted_s - 0.5
-    return not (went_by_themselves and wanted_s - died_s < RESUMED_WITHIN_S)
+        verdict.people_at_killed_pods += any(stay.was_killed for stay in seen.served.get(call.call_id, ()))
+        if call.was_dropped:
+            verdict.people_dropped += 1
+            _example(verdict, "dropped", [_told(call)])
 
 
 def _count_answers(verdict: Verdict, evidence: Evidence) -> None:
-    verdict.answers = len(evidence.answers)
-    bad = [answer for answer in evidence.answers if not answer.is_document]
-    verdict.answers_not_documents = len(bad)
-    verdict.answers_slow = sum(answer.took_s > DOCUMENT_WITHIN_S for answer in evidence.answers)
-    verdict.answer_max_ms = round(1000 * max((answer.took_s for answer in evidence.answers), default=0.0))
-    told = [
-        f"{answer.carrier} {answer.status} at {answer.at_s:.1f} in {answer.took_s:.2f} s" for answer in bad
-    ]
-    _example(verdict, "not_documents", told)
+    asked = [document for call in evidence.answered for document in call.documents]
+    verdict.answers = len(asked)
+    verdict.answers_not_documents = sum(one.bad for one in asked)
+    verdict.tries_unanswered = sum(one.statuses.count(0) for one in asked)
+    verdict.asked_at_fallback = sum(one.is_fallback for one in asked)
+    verdict.answers_slow = sum(one.took_s > DOCUMENT_WITHIN_S for one in asked)
+    verdict.answer_max_ms = round(1000 * max((one.took_s for one in asked), default=0.0))
+    bad = [_told(call) for call in evidence.answered if any(one.bad for one in call.documents)]
+    _example(verdict, "not_documents", bad)
 
 
 def _count_dials(verdict: Verdict, evidence: Evidence) -> None:
@@ -290,10 +268,10 @@ def _wrong(lead: Lead, last: Dial | None, seen: Seen) -> str | None:
         return None if lead.outcome is None else f"lead {lead.lead} was never dialled: {recorded}"
     if last.ended_at is None:
         return None  # still talking when the run was cut off; counted as unsettled
-    wanted = _wanted(last, has_agent=last.call_id in seen.served)
+    wanted = _wanted(last, has_agent=seen.has_agent(last.call_id))
     if lead.outcome in wanted or (lead.outcome, lead.reason) in wanted:
         return None
-    return f"{last.call_id} {last.status}, agent {last.call_id in seen.served}: {recorded}"
+    return f"{last.call_id} {last.status}, agent {seen.has_agent(last.call_id)}: {recorded}"
 
 
 # An engaged line was NO_ANSWER (BUSY) in the source's words, and an answer without an agent BUSY (NO_AGENT).
@@ -346,27 +324,3 @@ def _example(verdict: Verdict, name: str, told: Iterable[str]) -> None:
     kept += list(told)[: EXAMPLES_MAX - len(kept)]
     if not kept:
         del verdict.examples[name]
-
-
-def read_answers(log: Path) -> list[Answer]:
-    """What nginx told the carrier each time it asked what to do with a call."""
-    found = []
-    for line in log.read_text(errors="replace").splitlines() if log.exists() else []:
-        match = _LINE.match(line)
-        if match is None or match[7] in _NOT_ASKED:
-            continue
-        status, carrier, media_type = int(match[3]), match[6], match[5]
-        took_s = float(match[2])
-        is_document = status == 200 and media_type.partition(";")[0] in _DOCUMENTS
-        is_exotels_busy = carrier == "exotel" and status == 503
-        found.append(
-            Answer(carrier, float(match[1]) - took_s, took_s, status, is_document or is_exotels_busy)
-        )
-    return found
-
-
-_DOCUMENTS = frozenset({"text/xml", "application/xml", "application/json"})
-
-
-def statuses(answers: Iterable[Answer]) -> Counter[int]:
-    return Counter(answer.status for answer in answers)

@@ -41,7 +41,7 @@ PAGE = """# An agent for everybody who answers: what a run showed
 Two processes of each role behind nginx, pods of the agent library with their default heartbeat, a simulated
 carrier with accounts at Twilio, Plivo and Exotel. 30 channels, leads of a gold and a standard merchant offered
 at 3 a second, talks of 8 to 20 s, 20 people who ring us in each run. Each fault strikes again and again, on an
-installation of its own. Counted from the carrier's ledger, nginx' log and the pods' own records
+installation of its own. Counted from the carrier's ledger and the pods' own records
 ([benchmarks.md](../benchmarks.md)).
 
 Exotel can neither hold a call nor ask again, so its calls are counted apart: *unexcused* are those without an agent

@@ -1,4 +1,4 @@
-"""What the pods and the carrier wrote down, as the judge reads it. Every moment is in seconds since 1970."""
+"""What the pods wrote down and what the platform recorded, as the judge reads it. Moments are seconds since 1970."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -100,27 +100,6 @@ def _of_pod(pod: str, events: list[PodEvent], end_s: float, tier: str) -> PodRec
         record.away.append(Span(ill_s))
     record.calls += [Served(pod, call, Span(at_s, end_s), end_s < math.inf) for call, at_s in live.items()]
     return record
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """What the carrier got when it asked what to do with a call: a document of its own, or something else."""
-
-    carrier: str
-    at_s: float
-    took_s: float
-    status: int
-    is_document: bool
-
-
-class Caller(msgspec.Struct, frozen=True):
-    """Somebody who rang us."""
-
-    call: str
-    carrier: str
-    from_: str
-    at_s: float
-    ended_s: float | None = None
-    reason: str | None = None
 
 
 class Attempt(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bench._calls import BenchLead
-from trunkline.telephony.simulator.behaviour import Behaviour, fate
+from trunkline.telephony.simulator.behaviour import Behaviour
 
 RESELLER, POOL = "bench", "bench"
 GOLD, STANDARD = "bench-gold", "bench-standard"
@@ -52,11 +52,6 @@ def leads(began_s: float, limit_s: float) -> Iterator[BenchLead]:
 
 def caller(no: int) -> str:
     return f"+1650{FIRST_CALLER + no}"
-
-
-def talk_s(person: str, nth: int) -> float:
-    """For how long this person talks in the nth call, counted from 0."""
-    return fate(PEOPLE, SEED, person, nth).talk_s
 
 
 def tier_config(pods: int) -> str:
