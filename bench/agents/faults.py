@@ -5,6 +5,7 @@ import itertools
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from bench.agents.fleet import PodGroup
@@ -19,6 +20,8 @@ LEADERLESS_S = 25.0
 ILL_S = 30.0
 # A rollout waits for nobody longer than this between two groups.
 ROLL_PAUSE_S = 0.5
+# Pods are killed when most of them are in calls.
+BUSY_SHARE, BUSY_LIMIT_S = 0.7, 30.0
 _turns = itertools.count()
 
 
@@ -131,6 +134,10 @@ async def pods_killed(place: Installation) -> Strike:
     alone = [group for group in live if len(group.names) == 1]
     together = [group for group in live if len(group.names) == wanted]
     chosen: list[PodGroup] = together[:1] if next(_turns) % 2 and together else alone[:wanted]
+    with suppress(AssertionError):  # after a while any of them will do
+        await eventually(
+            lambda: sum(group.live_calls for group in chosen) >= BUSY_SHARE * wanted, timeout_s=BUSY_LIMIT_S
+        )
     began_s = time.time()
     for group in chosen:
         group.process.kill()

@@ -27,6 +27,12 @@ class PodGroup:
         return self.log.exists() and self.log.read_text().count('"registered"') >= len(self.names)
 
     @property
+    def live_calls(self) -> int:
+        """By its own log."""
+        text = self.log.read_text() if self.log.exists() else ""
+        return text.count('"began"') - text.count('"ended"')
+
+    @property
     def log(self) -> Path:
         return Path(self.process.command[5])
 

@@ -5,6 +5,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from urllib.parse import urlsplit
 
 from bench.agents import scenario
 from bench.agents.faults import Strike
@@ -128,17 +129,33 @@ class Seen:
         return False
 
     def is_excused(self, call: AnsweredCall, requested_s: float) -> bool:
-        """Exotel's: an engine was away when the person answered, or a pod was lost while it rang."""
+        """Exotel's: an engine was away when the person answered, or their pod was lost."""
         answered_s = call.answered_at
         near = Span(answered_s - CROSSING_S, answered_s + CROSSING_S)
         for strike in self.evidence.strikes:
             if strike.engines and strike.span.began_s < near.ended_s and near.began_s < strike.span.ended_s:
                 return True
+        if call.streams:
+            return any(not self._takes_streams(_pod_of(one.url), one.asked_at) for one in call.streams)
+        lost = Span(requested_s - LOST_WITHIN_S, answered_s + CROSSING_S)
+        return any(lost.has(moment_s) for pod in self.evidence.pods for moment_s in _losses(pod))
+
+    def _takes_streams(self, pod: str, moment_s: float) -> bool:
+        """Whether it lived and took streams then, and for as long as opening one may take."""
+        lives = [record for record in self.evidence.pods if record.name == pod]
         return any(
-            requested_s <= moment_s <= answered_s + LOST_WITHIN_S
-            for pod in self.evidence.pods
-            for moment_s in _losses(pod)
-        ) or any(span.has(answered_s) for pod in self.evidence.pods for span in pod.away)
+            one.alive.began_s <= moment_s
+            and one.alive.ended_s > moment_s + LOST_WITHIN_S
+            and not any(
+                away.began_s < moment_s + LOST_WITHIN_S and moment_s < away.ended_s for away in one.away
+            )
+            for one in lives
+        )
+
+
+def _pod_of(stream_url: str) -> str:
+    """`ws://…/ws/pod/<pod>/<call>?…`"""
+    return urlsplit(stream_url).path.split("/")[-2]
 
 
 def _losses(pod: PodRecord) -> Iterator[float]:
@@ -174,7 +191,8 @@ def _count_people(verdict: Verdict, seen: Seen) -> None:
             _example(verdict, "callers", [_told(call)])
         else:
             verdict.without_agent += 1
-            waited = Span(call.answered_at, call.ended_at or math.inf)
+            # Somebody who was hung up on at once would have been there a moment longer.
+            waited = Span(call.answered_at, max(call.ended_at or math.inf, call.answered_at + 2 * FREE_S))
             is_free = seen.was_free(seen.merchant_of.get(call.to, ""), waited)
             verdict.without_agent_while_one_was_free += is_free
             _example(verdict, "without_agent", [_told(call)])

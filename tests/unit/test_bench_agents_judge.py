@@ -1,0 +1,162 @@
+"""The judge of `bench/agents` finds what went wrong, and finds nothing where nothing did."""
+
+import math
+from collections.abc import Sequence
+
+from bench.agents import scenario
+from bench.agents.faults import Strike
+from bench.agents.judge import Evidence, Verdict, judge
+from bench.agents.records import Attempt, Lead, PodRecord, Served, Span
+
+from trunkline.telephony.simulator.answered_calls import AnsweredCall, DocumentAsked, StreamAsked
+from trunkline.telephony.simulator.ledger import Dial
+
+TWILIO, EXOTEL = "+14155550101", "+14155550103"
+PERSON = "+12122000001"
+
+
+def a_dial(call: str = "c1", *, from_: str = TWILIO, to: str = PERSON, at_s: float = 100.0) -> Dial:
+    """Answered after 2 s, for ten."""
+    return Dial(0, call, "acc", f"attempt-{call}", to, from_, at_s, at_s, at_s + 2, at_s + 12, "completed")
+
+
+def an_answer(dial: Dial, *, pod: str = "pod-1", ended: str = "by_person", status: int = 200) -> AnsweredCall:
+    assert dial.answered_at is not None
+    assert dial.ended_at is not None
+    stream = StreamAsked(f"ws://x/ws/pod/{pod}/{dial.call_id}", dial.answered_at, dial.answered_at)
+    stream.ended = ended  # type: ignore[assignment]
+    document = DocumentAsked(
+        "answer", dial.answered_at, [status], 0.05, said="stream", bad=int(status >= 400)
+    )
+    return AnsweredCall(
+        no=0,
+        call_id=dial.call_id,
+        carrier="exotel" if dial.from_ == EXOTEL else "twilio",
+        account="acc",
+        attempt=dial.attempt,
+        to=dial.to,
+        from_=dial.from_,
+        direction="outbound",
+        answered_at=dial.answered_at,
+        documents=[document],
+        streams=[stream],
+        agent_at=dial.answered_at,
+        ended_at=dial.ended_at,
+        ended_by="person",
+    )
+
+
+def a_pod(name: str = "pod-1", calls: Sequence[Served] = (), *, died_s: float = math.inf) -> PodRecord:
+    return PodRecord(name, "standard", Span(0.0, died_s), list(calls))
+
+
+def served(call: str = "c1", *, pod: str = "pod-1", span: Span | None = None, killed: bool = False) -> Served:
+    return Served(pod, call, span or Span(102.0, 112.0), killed)
+
+
+def a_verdict(
+    dials: Sequence[Dial],
+    answered: Sequence[AnsweredCall],
+    pods: Sequence[PodRecord],
+    *,
+    outcome: str | None = "ANSWERED",
+    strikes: Sequence[Strike] = (),
+    pod_count: int = 40,
+) -> Verdict:
+    attempts = [Attempt(f"attempt-{dial.call_id}", "l", "ended", True, "completed") for dial in dials]
+    leads = [
+        Lead("l", scenario.STANDARD, dial.to, "FINISHED" if outcome else "BACKLOG", outcome, None)
+        for dial in dials
+    ]
+    evidence = Evidence(dials, answered, pods, strikes, attempts, leads, unsettled=0)
+    return judge("valkey_killed", pod_count, evidence)
+
+
+def test_a_call_with_its_agent_meets_every_goal() -> None:
+    dial = a_dial()
+    verdict = a_verdict([dial], [an_answer(dial)], [a_pod(calls=[served()])])
+    assert (verdict.met, verdict.answered, verdict.without_agent) == (True, 1, 0)
+
+
+def test_a_person_without_an_agent_counts_against_us_while_a_pod_is_free() -> None:
+    dial = a_dial()
+    dial.ended_at = 102.1
+    verdict = a_verdict([dial], [an_answer(dial, ended="failed")], [a_pod()], outcome=None)
+    assert (verdict.without_agent, verdict.without_agent_while_one_was_free) == (1, 1)
+    assert not verdict.met
+
+
+def test_with_every_pod_busy_nobody_was_free_and_fewer_pods_than_channels_forgive_nothing() -> None:
+    dial = a_dial()
+    busy = a_pod(calls=[served("other", span=Span(0.0, 500.0))])
+    many = a_verdict([dial], [an_answer(dial)], [busy], outcome=None)
+    few = a_verdict([dial], [an_answer(dial)], [busy], outcome=None, pod_count=20)
+    assert (many.without_agent, many.without_agent_while_one_was_free) == (1, 0)
+    assert "without_agent" not in many.examples.get("missed", [])
+    assert "without_agent" in few.examples["missed"]
+
+
+def test_a_lead_recorded_as_answered_without_an_agent_is_recorded_wrongly() -> None:
+    dial = a_dial()
+    verdict = a_verdict([dial], [an_answer(dial)], [a_pod()], outcome="ANSWERED")
+    assert verdict.leads_recorded_wrongly == 1
+
+
+def test_an_agent_that_was_there_and_no_outcome_is_recorded_wrongly() -> None:
+    dial = a_dial()
+    verdict = a_verdict([dial], [an_answer(dial)], [a_pod(calls=[served()])], outcome=None)
+    assert verdict.leads_recorded_wrongly == 1
+
+
+def test_two_calls_at_a_time_on_one_pod_are_found_across_its_processes() -> None:
+    first, second = a_dial(), a_dial("c2", to="+12122000002", at_s=103.0)
+    pods = [
+        a_pod(calls=[served()]),
+        a_pod(calls=[served("c2", span=Span(105.0, 115.0))]),
+    ]
+    verdict = a_verdict([first, second], [an_answer(first), an_answer(second)], pods)
+    assert verdict.two_calls_on_exclusive_pod == 1
+
+
+def test_an_answer_that_is_no_document_counts_although_another_try_gave_one() -> None:
+    dial = a_dial()
+    verdict = a_verdict([dial], [an_answer(dial, status=500)], [a_pod(calls=[served()])])
+    assert (verdict.answers_not_documents, verdict.met) == (1, False)
+
+
+def test_a_person_whose_pod_died_and_whom_nobody_took_is_dropped() -> None:
+    dial = a_dial()
+    died = a_pod(calls=[served(span=Span(102.0, 106.0), killed=True)], died_s=106.0)
+    verdict = a_verdict([dial], [an_answer(dial, ended="lost")], [died])
+    assert (verdict.people_at_killed_pods, verdict.people_dropped) == (1, 1)
+
+
+def test_a_person_whose_pod_died_and_whom_another_took_is_not() -> None:
+    dial = a_dial()
+    answer = an_answer(dial, ended="lost")
+    answer.streams.append(StreamAsked("ws://x/ws/pod/pod-2/c1", 106.2, 106.2, ended="by_person"))
+    pods = [
+        a_pod(calls=[served(span=Span(102.0, 106.0), killed=True)], died_s=106.0),
+        a_pod("pod-2", [served(pod="pod-2", span=Span(106.3, 112.0))]),
+    ]
+    verdict = a_verdict([dial], [answer], pods)
+    assert (verdict.people_at_killed_pods, verdict.people_dropped, verdict.met) == (1, 0, True)
+
+
+def test_exotel_is_excused_where_an_engine_was_away_or_its_pod_was_gone_and_not_otherwise() -> None:
+    dial = a_dial(from_=EXOTEL)
+    answer = an_answer(dial, ended="failed")
+    away = Strike(Span(95.0, 103.0), frozenset({"valkey"}))
+    plain = a_verdict([dial], [answer], [a_pod()], outcome=None)
+    with_engine_away = a_verdict([dial], [answer], [a_pod()], outcome=None, strikes=[away])
+    with_pod_gone = a_verdict([dial], [answer], [a_pod(died_s=98.0)], outcome=None)
+    found = [one.exotel_without_agent_unexcused for one in (plain, with_engine_away, with_pod_gone)]
+    assert found == [1, 0, 0]
+
+
+def test_dials_that_go_on_late_after_healing_miss_the_goal() -> None:
+    dial = a_dial(at_s=120.0)
+    strike = Strike(Span(100.0, 110.0), frozenset({"valkey"}))
+    pod = a_pod(calls=[served(span=Span(122.0, 132.0))])
+    verdict = a_verdict([dial], [an_answer(dial)], [pod], strikes=[strike])
+    assert (verdict.dials_again_s, verdict.met) == (10.0, False)
