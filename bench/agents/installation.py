@@ -21,7 +21,7 @@ import aiohttp
 import asyncpg
 
 from bench._calls import load
-from bench.agents import scenario
+from bench.agents import proxy, scenario
 from bench.agents.engines import Machines, open_engines
 from bench.agents.fleet import Fleet
 from bench.agents.processes import Process
@@ -33,12 +33,10 @@ from trunkline.store.migrate import migrate
 from trunkline.telephony.simulator.answered_calls import AnsweredCall
 from trunkline.telephony.simulator.config import ACCOUNTS
 from trunkline.telephony.simulator.ledger import Dial
-from trunkline.testing import nginx
 
 ROOT = Path(__file__).parent.parent.parent
 ROLES = ("api", "dispatcher", "mailbox", "jobs", "router", "control")
 EACH = 2
-SITE = Path(__file__).with_name("site.conf.template")
 APP_ID = "bench-flow"
 # A process that ended is back after this, as with a cluster that sees it end and starts another.
 BACK_AFTER_S = 3.0
@@ -72,7 +70,8 @@ class Installation:
     async def leader(self, name: str = "router") -> str:
         """Which process leads, by the lease in Postgres."""
         async with self.database() as conn:
-            return str(await conn.fetchval("SELECT holder FROM leaders WHERE name = $1", name))
+            holder = str(await conn.fetchval("SELECT holder FROM leaders WHERE name = $1", name))
+        return holder.partition("/")[0]  # what follows is the process' own number
 
     @asynccontextmanager
     async def database(self) -> "AsyncIterator[asyncpg.Connection[Any]]":
@@ -163,16 +162,7 @@ async def open_installation(
         carrier_url, bench_url = await _carrier(stack, folder)
         ports = {f"{role}-{n}": free_port() for role in roles for n in range(1, each + 1)}
         address = await stack.enter_async_context(
-            nginx.serving(
-                SITE,
-                {
-                    "API": _servers(ports, "api"),
-                    "ROUTER": _servers(ports, "router"),
-                    "ROUTER_KEY": ADMIN_KEY,
-                    "LOG": str(folder / "requests.log"),
-                },
-                folder / "nginx",
-            )
+            proxy.serving(_urls(ports, "api"), _urls(ports, "router"), folder / "nginx")
         )
         environ = _environ(engines, address, pods)
         processes = {name: _role(name, port, environ, folder) for name, port in ports.items()}
@@ -194,11 +184,8 @@ async def open_installation(
         yield place
 
 
-def _servers(ports: Mapping[str, int], role: str) -> str:
-    # A process that was away for a moment is asked again at once: there are only two of each.
-    return " ".join(
-        f"server 127.0.0.1:{port} max_fails=0;" for name, port in ports.items() if name.startswith(role)
-    )
+def _urls(ports: Mapping[str, int], role: str) -> list[str]:
+    return [f"http://127.0.0.1:{port}" for name, port in ports.items() if name.startswith(role)]
 
 
 def _environ(engines: Machines, address: str, pods: int) -> dict[str, str]:
