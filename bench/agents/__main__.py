@@ -125,9 +125,9 @@ async def answers(place: Installation) -> list[float]:
 
 
 async def ring(place: Installation, answers: int) -> None:
-    """Callers, spread over the time that the answers take."""
+    """Callers, spread over the time that the answers take, and never all at once."""
     for no in range(scenario.CALLERS):
-        await asyncio.sleep(answers / 2.0 / scenario.CALLERS)
+        await asyncio.sleep(max(2.0, answers / 2.0 / scenario.CALLERS))
         await place.ring(no)
 
 

@@ -183,7 +183,9 @@ def _count_people(verdict: Verdict, seen: Seen) -> None:
         elif is_exotel:
             verdict.exotel_without_agent += 1
             began_s = requested_s.get(call.call_id, call.answered_at)
-            if not seen.is_excused(call, began_s):
+            # Nobody keeps a slot for somebody who rings us, and with Exotel they cannot wait for one.
+            was_full = call.direction == "inbound" and not seen.was_free(scenario.STANDARD, _waited(call))
+            if not was_full and not seen.is_excused(call, began_s):
                 verdict.exotel_without_agent_unexcused += 1
                 _example(verdict, "exotel", [_told(call)])
         elif call.direction == "inbound":
@@ -191,11 +193,14 @@ def _count_people(verdict: Verdict, seen: Seen) -> None:
             _example(verdict, "callers", [_told(call)])
         else:
             verdict.without_agent += 1
-            # Somebody who was hung up on at once would have been there a moment longer.
-            waited = Span(call.answered_at, max(call.ended_at or math.inf, call.answered_at + 2 * FREE_S))
-            is_free = seen.was_free(seen.merchant_of.get(call.to, ""), waited)
+            is_free = seen.was_free(seen.merchant_of.get(call.to, ""), _waited(call))
             verdict.without_agent_while_one_was_free += is_free
             _example(verdict, "without_agent", [_told(call)])
+
+
+def _waited(call: AnsweredCall) -> Span:
+    """Somebody who was hung up on at once would have been there a moment longer."""
+    return Span(call.answered_at, max(call.ended_at or math.inf, call.answered_at + 2 * FREE_S))
 
 
 def _told(call: AnsweredCall) -> str:
