@@ -140,7 +140,8 @@ async def test_a_call_on_hold_asks_again_until_there_is_an_agent(asking: Line) -
 
 
 async def test_a_person_on_hold_leaves_when_their_patience_is_over(asking: Line) -> None:
-    config = replace(CONFIG, behaviour=Behaviour(1, 0, 0, 0, talk_s=(60.0, 60.0), silence_s=(0.02, 0.03)))
+    people = Behaviour(1, 0, 0, 0, talk_s=(60.0, 60.0), silence_s=(0.02, 0.03))
+    config = replace(CONFIG, behaviour=people, patience_s=3600.0)
     async with open_line(asking.name, config) as line:
         line.receiver.document = lambda request: line.carrier.hold_document(1, request.url)
         await line.accepted("+12025550100")
