@@ -9,7 +9,6 @@ from uuid import uuid4
 import pytest
 from tests.integration.test_webhooks import ENDED, post, stream_url
 
-from trunkline.api.webhooks import routes
 from trunkline.dispatch.account_look import AccountLook
 from trunkline.dispatch.accounts import AccountDesk
 from trunkline.errors import StoreUnavailable
@@ -88,7 +87,12 @@ async def test_a_call_that_was_told_the_last_resort_had_no_agent_of_ours(
 
 @pytest.mark.parametrize(("kind", "fields"), [("answer", ANSWERED), ("inbound", RINGING)])
 async def test_whatever_hangs_the_carrier_gets_its_document(
-    door: Door, monkeypatch: pytest.MonkeyPatch, kind: Any, fields: dict[str, str]
+    database_url: str,
+    redis_url: str,
+    key_prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: Any,
+    fields: dict[str, str],
 ) -> None:
     over = asyncio.Event()
 
@@ -99,10 +103,10 @@ async def test_whatever_hangs_the_carrier_gets_its_document(
 
     monkeypatch.setattr("trunkline.api.webhooks.answers.Answers.to_answered", hang)
     monkeypatch.setattr("trunkline.api.webhooks.answers.Answers.to_arrived", hang)
-    monkeypatch.setattr(routes, "ANSWER_S", 0.05)
-    url = door.callback("twilio", kind, uuid4() if kind == "answer" else None)
-    status, body = await post(door, url, fields)
-    over.set()
+    async with open_door(database_url, redis_url, key_prefix, fallback=FALLBACK, answer_s=0.05) as door:
+        url = door.callback("twilio", kind, uuid4() if kind == "answer" else None)
+        status, body = await post(door, url, fields)
+        over.set()
     assert (status, APOLOGY in body) == (200, True)
 
 
@@ -155,7 +159,7 @@ async def test_a_webhook_of_an_account_that_was_just_added_makes_the_process_loo
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     desks: list[AccountDesk] = []
-    look = AccountLook(lambda: desks[0].refresh())
+    look = AccountLook(lambda: desks[0].refresh(), wait_max_s=60.0)
     async with open_door(database_url, redis_url, key_prefix, look=look) as door:
         assert door.directory is not None
         vault = Vault.from_secrets([SECRET])
@@ -184,7 +188,7 @@ async def test_a_token_that_was_just_replaced_makes_the_process_look_again(
     old = CarrierAccount({**NEW, "auth_token": "the-old-token"}, KEYS, name="second")
     accounts = {("twilio", "second"): old}
     async with open_door(
-        database_url, redis_url, key_prefix, accounts=accounts, look=AccountLook(refresh)
+        database_url, redis_url, key_prefix, accounts=accounts, look=AccountLook(refresh, wait_max_s=60.0)
     ) as door:
         doors.append(door)
         url = door.callback("twilio", "status", uuid4(), "second")
@@ -200,7 +204,9 @@ async def away() -> None:
 async def test_with_postgres_away_our_own_url_is_proof_enough_for_a_document_and_for_nothing_else(
     database_url: str, redis_url: str, key_prefix: str, kind: Any
 ) -> None:
-    async with open_door(database_url, redis_url, key_prefix, look=AccountLook(away)) as door:
+    async with open_door(
+        database_url, redis_url, key_prefix, look=AccountLook(away, wait_max_s=60.0)
+    ) as door:
         attempt = None if kind == "inbound" else uuid4()
         fields = {"answer": ANSWERED, "status": ENDED, "inbound": RINGING}[kind]
         code, body = await post(door, door.callback("twilio", kind, attempt, "unknown"), fields)
@@ -214,7 +220,9 @@ async def test_with_postgres_away_our_own_url_is_proof_enough_for_a_document_and
 async def test_a_wrong_signature_of_a_known_account_gets_no_document_even_then(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
-    async with open_door(database_url, redis_url, key_prefix, look=AccountLook(away)) as door:
+    async with open_door(
+        database_url, redis_url, key_prefix, look=AccountLook(away, wait_max_s=60.0)
+    ) as door:
         url = door.callback("twilio", "answer", uuid4())
         assert (await post(door, url, ANSWERED, token="another"))[0] == 403
         assert door.streams == []

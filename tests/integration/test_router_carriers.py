@@ -100,7 +100,9 @@ async def phones(request: pytest.FixtureRequest, redis_url: str, key_prefix: str
     async def refresh() -> None:
         carriers.replace_stored(stored)
 
-    face = CarrierFace(allocator, carriers, KEYS, PublicView(PUBLIC), AccountLook(refresh, interval_s=0.0))
+    face = CarrierFace(
+        allocator, carriers, KEYS, PublicView(PUBLIC), AccountLook(refresh, interval_s=0.0, wait_max_s=60.0)
+    )
     app = Starlette(routes=[hot.route() for hot in face.hot_routes()])
     server = HttpServer(app, bind("127.0.0.1", 0, "HTTP_PORT"), shutdown_timeout_s=1)
     server.start()

@@ -23,7 +23,7 @@ class Accounts:
 
 async def test_all_who_wait_share_one_reading() -> None:
     accounts = Accounts()
-    look = AccountLook(accounts.refresh)
+    look = AccountLook(accounts.refresh, wait_max_s=60.0)
     assert await asyncio.gather(*(look.again() for _ in range(50))) == ["looked"] * 50
     assert accounts.read == 1
 
@@ -59,7 +59,7 @@ async def test_a_reading_that_fails_is_told_and_the_next_is_tried() -> None:
         if fails:
             raise StoreUnavailable("away")
 
-    look = AccountLook(refresh, interval_s=0.0)
+    look = AccountLook(refresh, interval_s=0.0, wait_max_s=60.0)
     assert await look.again() == "unavailable"
     fails = False
     assert await look.again() == "looked"
@@ -68,6 +68,7 @@ async def test_a_reading_that_fails_is_told_and_the_next_is_tried() -> None:
 async def test_readings_keep_their_distance() -> None:
     accounts = Accounts()
     look = AccountLook(accounts.refresh, interval_s=3600.0, wait_max_s=0.01)
-    assert await look.again() == "looked"
+    asked = [asyncio.create_task(look.again()), accounts.began.wait()]
+    await asyncio.gather(*asked)
     assert await look.again() == "unavailable"
     assert accounts.read == 1

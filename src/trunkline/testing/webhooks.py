@@ -100,6 +100,8 @@ async def open_door(
     look: AccountLook | None = None,
     fallback: AnswerFallback | None = None,
     fallback_base_url: str | None = None,
+    # Long: how fast the machine is does not decide what a call is told.
+    answer_s: float = 60.0,
 ) -> AsyncIterator[Door]:
     database = await store_database.connect(database_url, pool_size=4)
     bus = bus_connection.connect(redis_url, Keys(prefix))
@@ -123,8 +125,9 @@ async def open_door(
                 Inbound(database, bus, "test"),
                 door.find_stream,
                 late_events,
-                look,
-                fallback or AnswerFallback(),
+                look=look,
+                fallback=fallback or AnswerFallback(),
+                answer_s=answer_s,
             )
         )
         deps = ApiDeps(database, clock, _nothing, {}, metrics.render)

@@ -56,6 +56,7 @@ class WebhookDeps:
     late_events: LateEvents
     look: AccountLook | None = None
     fallback: AnswerFallback = field(default_factory=AnswerFallback)
+    answer_s: float = ANSWER_S
 
 
 class Webhooks:
@@ -66,6 +67,7 @@ class Webhooks:
         self._late_events = deps.late_events
         self._clock = deps.clock
         self._last_resorts = last_resorts(deps.fallback)
+        self._answer_s = deps.answer_s
         self._is_fallback_elsewhere = bool(deps.fallback.url)
 
     def hot_routes(self) -> list[HotRoute]:
@@ -117,7 +119,7 @@ class Webhooks:
     ) -> Response:
         carrier = request.path_params["carrier"]
         try:
-            return await in_time(ANSWER_S, self._asked(request, answer))
+            return await in_time(self._answer_s, self._asked(request, answer))
         except ClientDisconnect:
             raise
         except Exception as error:
