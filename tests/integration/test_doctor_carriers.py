@@ -134,3 +134,23 @@ async def test_a_proxy_that_is_believed_changes_nothing(
 async def test_an_address_where_nobody_is_cannot_be_reached(carrier: Simulator, tmp_path: Path) -> None:
     nobody = settings(carrier, tmp_path, PUBLIC_BASE_URL="http://127.0.0.1:1")
     assert "cannot be reached" in (await found(nobody, "PUBLIC_BASE_URL")).detail
+
+
+async def test_the_fallback_way_is_walked_too(
+    carrier: Simulator, tmp_path: Path, database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    async with open_door(
+        database_url, redis_url, key_prefix, public_base_url="https://calls.example.com"
+    ) as door:
+        given = settings(carrier, tmp_path, FALLBACK_BASE_URL=door.url)
+        finding = await found(given, "FALLBACK_BASE_URL")
+        assert finding.state == "problem", "the server does not know that it is asked there"
+        assert f"Set FALLBACK_BASE_URL={door.url}" in finding.detail
+    async with open_door(database_url, redis_url, key_prefix, fallback_base_url=door.url) as door:
+        assert (
+            await found(settings(carrier, tmp_path, FALLBACK_BASE_URL=door.url), "FALLBACK_BASE_URL")
+        ).state == "ok"
+    nowhere = await found(
+        settings(carrier, tmp_path, FALLBACK_BASE_URL="http://127.0.0.1:1"), "FALLBACK_BASE_URL"
+    )
+    assert "cannot be reached" in nowhere.detail

@@ -45,7 +45,13 @@ async def examine_carriers(settings: Settings, database_url: str | None) -> list
         findings += await asyncio.gather(*(_account(directory, name) for name in directory.names))
     finally:
         await directory.aclose()
-    return [*findings, await _public_url(settings, accounts, keys, can_sign=bool(known))]
+    findings.append(await _public_url(settings, accounts, keys, can_sign=bool(known)))
+    fallback = settings.http.fallback_base_url
+    if fallback:  # it is asked only when the other one fails, so nobody else notices that it leads nowhere
+        findings.append(
+            await _tried("FALLBACK_BASE_URL", fallback, min(accounts), keys, can_sign=bool(known))
+        )
+    return findings
 
 
 def _secrets(settings: Settings) -> list[str]:
@@ -116,9 +122,15 @@ async def _public_url(
     base_url = settings.http.public_base_url
     if not base_url:
         return _without_public_url(settings, accounts)
+    return await _tried("PUBLIC_BASE_URL", base_url, min(accounts), keys, can_sign=can_sign)
+
+
+async def _tried(
+    what: str, base_url: str, name: AccountName, keys: CallbackKeys, *, can_sign: bool
+) -> Finding:
     if not can_sign:
-        return Finding("PUBLIC_BASE_URL", "warning", "not tried: TRUNKLINE_SECRET_KEY is not known here")
-    carrier, account = min(accounts)
+        return Finding(what, "warning", "not tried: TRUNKLINE_SECRET_KEY is not known here")
+    carrier, account = name
     url = callback_url(base_url, carrier, "status", None, keys, account)
     try:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
@@ -128,8 +140,8 @@ async def _public_url(
         ):
             status, body = answer.status, await answer.read()
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        return Finding("PUBLIC_BASE_URL", "problem", f"{base_url} cannot be reached: {type(error).__name__}")
-    return _compared(base_url, url, status, json_object(body))
+        return Finding(what, "problem", f"{base_url} cannot be reached: {type(error).__name__}")
+    return _compared(what, base_url, url, status, json_object(body))
 
 
 def _without_public_url(settings: Settings, accounts: dict[AccountName, CarrierAccount]) -> Finding:
@@ -148,9 +160,8 @@ def _is_here(base_url: str | None) -> bool:
         return host == "localhost"
 
 
-def _compared(base_url: str, url: str, status: int, told: Mapping[str, object]) -> Finding:
+def _compared(what: str, base_url: str, url: str, status: int, told: Mapping[str, object]) -> Finding:
     """Which URL a carrier would sign, and which one is seen where its signature is verified."""
-    what = "PUBLIC_BASE_URL"
     if status == 403:
         hint = f"{base_url} refuses our own URL: another TRUNKLINE_SECRET_KEY there, or a proxy changes the query"
         return Finding(what, "problem", hint)
@@ -163,7 +174,7 @@ def _compared(base_url: str, url: str, status: int, told: Mapping[str, object]) 
     shown = ", ".join(str(each).partition("?")[0] for each in seen)
     hint = (
         f"signatures would fail: a carrier signs {url.partition('?')[0]}, this server sees {shown}."
-        f" Set PUBLIC_BASE_URL={base_url} for the server too"
+        f" Set {what}={base_url} for the server too"
     )
     if told.get("is_trusted") is False:
         hint += f", or TRUSTED_PROXIES={told.get('from')} so that the proxy is believed"
