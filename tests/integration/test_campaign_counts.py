@@ -11,7 +11,7 @@ from trunkline.testing.api_world import ApiWorld, expect, open_api
 ROOT = "/api/v1/campaigns"
 _COUNTED = """
 SELECT status, outcome, count(*) AS leads, sum(attempt_count) AS attempts,
-       count(*) FILTER (WHERE attempt_count > 0) AS tried
+       count(*) FILTER (WHERE attempt_count + no_agent_count > 0) AS tried
 FROM leads WHERE campaign_id = $1::uuid GROUP BY status, outcome ORDER BY status, outcome
 """
 _KEPT = """
@@ -23,6 +23,8 @@ GROUP BY status, outcome HAVING sum(leads) <> 0 ORDER BY status, outcome
 _STEPS = (
     "UPDATE leads SET status = 'PROCESSING', attempt_count = 1 WHERE right(phone, 1) < '6'",
     "UPDATE leads SET status = 'BACKLOG', due_at = now() + interval '1 hour' WHERE right(phone, 1) = '5'",
+    # Answered, and no agent was there: it cost no attempt.
+    "UPDATE leads SET status = 'BACKLOG', attempt_count = 0, no_agent_count = 1 WHERE right(phone, 1) = '4'",
     "UPDATE leads SET status = 'FINISHED', finished_at = now(), outcome = 'BUSY' WHERE right(phone, 1) < '4'",
     "UPDATE leads SET outcome = 'ANSWERED' WHERE right(phone, 1) < '2'",
     "UPDATE leads SET priority = 7",
@@ -56,7 +58,7 @@ async def test_what_is_kept_is_what_a_count_would_say(world: ApiWorld, campaign:
             after = await world.tenant("a1").get(f"{ROOT}/{campaign['id']}/progress")
             assert after.json() | {"as_of": ""} == before.json() | {"as_of": ""}, step
     progress = expect(await world.tenant("a1").get(f"{ROOT}/{campaign['id']}/progress"), 200)
-    assert (progress["leads"], progress["waiting"], progress["to_be_retried"]) == (9, 4, 1)
+    assert (progress["leads"], progress["waiting"], progress["to_be_retried"]) == (9, 5, 2)
     assert progress["outcomes"] == {"ANSWERED": 2, "BUSY": 2}
 
 
