@@ -131,6 +131,37 @@ async def test_a_refused_lead_and_its_flow_wait_longer_each_time(
     assert await picked(dialing, fallback, most=1), "long ago counts for nothing"
 
 
+async def test_leads_that_are_refused_together_make_their_flow_wait_once(
+    dialing: Dialing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    await dialing.leads(5)
+    fallback = Fallback()
+    fallback.set_aside([refusal(grant, Blocks.FLOW) for grant in await picked(dialing, fallback)])
+    now_s += 1
+    assert len(await picked(dialing, fallback)) == 5
+
+
+@pytest.mark.parametrize(
+    ("blocks", "reason"), [(Blocks.ACCOUNT, RefusalReason.PACE), (Blocks.FLOW, RefusalReason.PODS)]
+)
+async def test_a_pace_and_busy_agents_are_waited_for_no_longer_each_time(
+    dialing: Dialing, monkeypatch: pytest.MonkeyPatch, blocks: Blocks, reason: RefusalReason
+) -> None:
+    """An account of one start a second refuses most of every ask. It would start a call a minute."""
+    now_s = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    await dialing.leads(2)
+    fallback = Fallback()
+    for _ in range(5):
+        fallback.set_aside([refusal(grant, blocks, reason) for grant in await picked(dialing, fallback)])
+        now_s += 0.9
+        assert await picked(dialing, fallback) == []
+        now_s += 0.2
+    assert await picked(dialing, fallback)
+
+
 @pytest.mark.parametrize(
     ("blocks", "left"), [(Blocks.NUMBER, {"same", "other"}), (Blocks.ACCOUNT, {"other"})]
 )

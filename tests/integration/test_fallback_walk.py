@@ -67,6 +67,7 @@ async def add_flows(
 
 
 def look_at_few(monkeypatch: pytest.MonkeyPatch, *, each: int = 2, looked: int = 4) -> None:
+    monkeypatch.setattr(fallback_walk, "POOLS_FIRST", 2)
     monkeypatch.setattr(fallback_walk, "POOLS_MAX", 2)
     monkeypatch.setattr(fallback_walk, "EACH_MIN", each)
     monkeypatch.setattr(fallback_walk, "EACH_MAX", each)

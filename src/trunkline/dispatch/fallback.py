@@ -6,6 +6,7 @@ it do no harm, since the intent locks, and whoever comes second is refused there
 Nobody else remembers then what the intent refused, so it is remembered here: what a refusal blocks is set aside for as
 long as Valkey would have, at most a minute, and for longer each time that it is refused again. Otherwise the same few
 would be picked every second, and whoever is behind them never. A flow whose lead was refused lets the others pass too.
+A pace and busy agents are no reason to wait longer: they are met again and again when all is well.
 """
 
 import math
@@ -17,7 +18,7 @@ from typing import TypeAlias
 from uuid import UUID, uuid4
 
 from trunkline.dispatch.fallback_walk import Skips, Walk
-from trunkline.dispatch.refusals import Blocks, Refusal
+from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
 from trunkline.model import Flow, Grant
 from trunkline.store import leaders
 from trunkline.store.database import Database
@@ -27,6 +28,8 @@ ASIDE_MIN_S = 1.0
 ASIDE_MAX_S = 60.0
 # The answer about a lead may come so long after its grant.
 REMEMBERED_S = 120.0
+# Whatever is refused for these is asked for again as soon as they say.
+PASSING = frozenset({RefusalReason.PACE, RefusalReason.PODS})
 
 LEASE = "fallback"
 # As long as a grant counts: whoever takes it over finds what the last one was granted committed, or free again.
@@ -91,11 +94,12 @@ class Fallback:
         return [grant for grant, _ in found]
 
     def set_aside(self, refused: Sequence[Refusal]) -> None:
-        now_s = time.monotonic()
+        """Refusals of one batch count once for what they block together."""
+        now_s, earlier = time.monotonic(), dict(self._waits)
         for refusal in refused:
             flow, _ = self._granted.pop(refusal.grant.attempt_id, (None, 0.0))
             for blocked in _blocked(refusal, flow):
-                self._waits[blocked] = self._next_wait(blocked, _seconds(refusal), now_s)
+                self._waits[blocked] = _next_wait(refusal, earlier.get(blocked), now_s)
             if flow is not None:
                 self._let_pass(refusal.grant.lead_id, flow)
 
@@ -105,12 +109,6 @@ class Fallback:
         if lead is not None and of_flow is not None:
             until_s = max(lead.until_s, of_flow.until_s + ASIDE_MIN_S)
             self._waits[Blocks.LEAD, lead_id] = _Wait(until_s, lead.length_s)
-
-    def _next_wait(self, blocked: Blocked, seconds: float, now_s: float) -> _Wait:
-        """Twice as long as the last time, if that was lately."""
-        before = self._waits.get(blocked)
-        length_s = min(ASIDE_MAX_S, max(seconds, 2 * before.length_s if before else 0.0))
-        return _Wait(now_s + length_s, length_s)
 
     def _forget(self, now_s: float) -> None:
         """What has been out of the way for as long as it had to wait, and grants of which nothing will be heard."""
@@ -143,6 +141,13 @@ def portion(room: int, starts_per_s: int, since_s: float) -> int:
     that the rate is kept."""
     usual = math.ceil(starts_per_s / ASKS_PER_S)
     return min(room, max(usual, math.floor(starts_per_s * min(since_s, 1.0))))
+
+
+def _next_wait(refusal: Refusal, earlier: _Wait | None, now_s: float) -> _Wait:
+    """Twice as long as the last time, if that was lately."""
+    least_s = 2 * earlier.length_s if earlier is not None and refusal.reason not in PASSING else 0.0
+    length_s = min(ASIDE_MAX_S, max(_seconds(refusal), least_s))
+    return _Wait(now_s + length_s, length_s)
 
 
 def _blocked(refusal: Refusal, flow: Flow | None) -> Iterator[Blocked]:

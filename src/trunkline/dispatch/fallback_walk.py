@@ -20,7 +20,8 @@ from trunkline.store import fallback as store
 from trunkline.store.database import Connection
 from trunkline.store.fallback import FIRST_NUMBER, DueLead, FlowHead, SomeChannels
 
-# One look: so many pools, and of each so many numbers and so many flows; of a few pools more.
+# One look: so many pools, fewer at first, and of each so many numbers and so many flows; of a single pool more.
+POOLS_FIRST = 4
 POOLS_MAX = 16
 EACH_MIN = 16
 EACH_MAX = 64
@@ -68,7 +69,8 @@ class Walk:
         ask = _Ask(limit, skips)
         await store.set_bounds(tx, timeout_ms=TIMEOUT_MS)
         while ask.wanted and ask.looked < LOOKED_MAX:
-            pools = await store.waiting_pools(tx, after=self._pool_id, limit=POOLS_MAX)
+            pools_max = POOLS_MAX if ask.looked else POOLS_FIRST
+            pools = await store.waiting_pools(tx, after=self._pool_id, limit=pools_max)
             if ask.idle.issuperset(pools):
                 break
             for look in await self._look(tx, pools, ask):
