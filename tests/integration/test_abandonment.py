@@ -59,6 +59,24 @@ async def test_calls_are_counted_when_they_end_by_campaign_and_merchant(stage: S
     assert (kept["attempt_id"], kept["campaign_id"], kept["overdialled"]) == (abandoned, one, False)
 
 
+async def test_a_call_that_turns_out_to_have_had_no_agent_is_counted_once(stage: Stage) -> None:
+    """While Postgres was away, what the carrier was told was written down after the call's end."""
+    campaign = uuid4()
+    attempt = await called(stage, "ended", duration_s=3, campaign_id=campaign)
+    assert (await measured(stage, campaign)).last_30d == Counted(ended=1, answered=1, by_person=1)
+    await stage.told(attempt, "answered", **NO_AGENT)
+    counted = Counted(ended=1, answered=1, by_person=1, abandoned=1)
+    assert (await measured(stage, campaign)).last_30d == counted
+    await stage.told(attempt, "answered", dedupe_key="again", **NO_AGENT)
+    assert (await measured(stage)).last_30d == counted
+    async with stage.database.transaction() as tx:
+        await reports.take(tx, attempt, CallReport("sold"))
+    await stage.folder.drain()
+    assert (await measured(stage)).last_30d == Counted(ended=1, answered=1, by_person=1), (
+        "there was one after all"
+    )
+
+
 async def test_a_machine_that_answered_is_no_person(stage: Stage) -> None:
     await called(stage, "answered", "machine", "ended", answered_by="machine_start")
     assert (await measured(stage)).last_30d == Counted(ended=1, answered=1)

@@ -10,7 +10,7 @@ from uuid import UUID
 from trunkline.dispatch import witnesses
 from trunkline.leads.calling_policy import Effective
 from trunkline.leads.outcomes import Verdict
-from trunkline.model import CallFacts, Outcome
+from trunkline.model import Agent, CallFacts, Outcome
 from trunkline.states import AttemptState
 from trunkline.store import abandonment
 from trunkline.store.abandonment import Correction, EndedCall
@@ -32,8 +32,20 @@ async def count(
     for call in calls:
         if call.by_person:
             metrics.CALLS_BY_PERSON.inc()
-    for overdialled in abandoned:
-        metrics.CALLS_ABANDONED.labels("overdialled" if overdialled else "no_agent").inc()
+    _note(abandoned)
+
+
+async def count_late(
+    tx: Connection, locked: Mapping[UUID, Attempt], learnt: Mapping[UUID, CallFacts]
+) -> None:
+    """Of calls that were over before: it became known that no agent was there, where nobody could say."""
+    missed = [
+        attempt_id
+        for attempt_id, facts in learnt.items()
+        if locked[attempt_id].facts.agent is Agent.UNKNOWN
+        and _was_abandoned(witnesses.verdict_of(locked[attempt_id], facts))
+    ]
+    _note(await abandonment.count_late(tx, missed))
 
 
 async def correct(tx: Connection, seen: Iterable[Attempt]) -> None:
@@ -84,6 +96,11 @@ def _calls(
             without_agent=_was_abandoned(verdict),
             threshold_s=policies[attempt_id].abandon_threshold_s,
         )
+
+
+def _note(abandoned: Iterable[bool]) -> None:
+    for overdialled in abandoned:
+        metrics.CALLS_ABANDONED.labels("overdialled" if overdialled else "no_agent").inc()
 
 
 def _was_served(verdict: Verdict) -> bool:

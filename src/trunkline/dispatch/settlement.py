@@ -106,6 +106,7 @@ class Settler:
         """Leads that ended as it was known, or wait because there seemed to be no agent, and of whose calls more became
         known later. Adds those that end or are due again."""
         await counting.correct(tx, locked.values())
+        await counting.count_late(tx, locked, learnt)
         facts = {each: learnt.get(each, attempt.facts) for each, attempt in locked.items()}
         late = [attempt for attempt in locked.values() if witnesses.is_news(attempt, facts[attempt.id])]
         if not late:

@@ -14,6 +14,7 @@ from trunkline.store.tenants import Tenant
 from trunkline.value import Private, Value
 
 _COUNT = query("abandonment/count")
+_COUNT_LATE = query("abandonment/count_late")
 _CORRECT = query("abandonment/correct")
 _FOLD = query("abandonment/fold")
 _MEASURED = query("abandonment/measured")
@@ -73,6 +74,13 @@ async def count(tx: Connection, calls: Sequence[EndedCall]) -> list[bool]:
         [call.threshold_s for call in calls],
     )
     return [row["overdialled"] for row in rows]
+
+
+async def count_late(tx: Connection, attempt_ids: Sequence[UUID]) -> list[bool]:
+    """Calls of people that were counted before, and turn out to have been abandoned. Returns as `count` does."""
+    if not attempt_ids:
+        return []
+    return [row["overdialled"] for row in await tx.fetch(_COUNT_LATE, attempt_ids)]
 
 
 async def correct(tx: Connection, corrections: Sequence[Correction], *, are_served: bool = False) -> None:
