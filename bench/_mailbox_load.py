@@ -48,10 +48,7 @@ class Stage:
 
     def folder(self, limits: WorkerLimits) -> MailboxWorker:
         """The platform's own handler of call events."""
-
-        async def forget(_call_ids: list[str]) -> None: ...
-
-        return self.worker(CallFold(self.bus, Settler(Policies()), forget), limits)
+        return self.worker(CallFold(self.bus, Settler(Policies())), limits)
 
     async def value(self, statement: str, *args: object) -> Any:
         async with self.database.connection() as conn:

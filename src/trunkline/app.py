@@ -35,11 +35,15 @@ from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
+# An answer takes a millisecond of a connection: this many carry thousands a second.
+ANSWER_CONNECTIONS = 3
+ANSWER_COMMAND_S = 1.0
+
 
 class Platform:
     """One process. Everything it can do is built here; its roles decide what of it runs."""
 
-    def __init__(self, settings: Settings, database: Database, bus: Bus):
+    def __init__(self, settings: Settings, database: Database, bus: Bus, answers_database: Database):
         self.settings = settings
         self.database = database
         self.bus = bus
@@ -48,14 +52,16 @@ class Platform:
             "METRICS_PORT": bind(settings.http.host, settings.http.metrics_port, "METRICS_PORT"),
         }
         secrets = [key.get_secret_value() for key in settings.secret_keys]
-        ground = Ground(settings, database, bus, SystemClock(), self.public_base_url, secrets)
+        ground = Ground(
+            settings, database, bus, SystemClock(), self.public_base_url, answers_database, secrets
+        )
         self.way_in = WayIn(ground)
         self.routing = Routing(ground, self.way_in)
         self.steering = Steering(ground)
         self.dialing = Dialing(ground, self.way_in, self.routing, self.steering)
         self.following = Following(ground, self.way_in)
-        self.call_worker = call_worker(ground, self.routing, self.dialing, self.following)
-        self.keeping = Keeping(ground, self.way_in, self.steering, self.dialing, self.following)
+        self.call_worker = call_worker(ground, self.dialing, self.following)
+        self.keeping = Keeping(ground, self.way_in, self.steering, self.routing, self.dialing, self.following)
         self.face = Face(ground, self.way_in, self.routing, self.dialing, self.following, self.keeping)
         self._loops: dict[str, list[Loop]] = {
             "api": [],
@@ -88,6 +94,16 @@ class Platform:
             application_name=f"trunkline {settings.identity}",
         )
         metrics.watch_pool(database.checkout)
+        answers_database = database
+        if settings.answers_calls:
+            answers_database = await store_database.connect(
+                settings.database.url,
+                pool_size=ANSWER_CONNECTIONS,
+                behind_pooler=settings.database.pooler == "transaction",
+                command_timeout_s=ANSWER_COMMAND_S,
+                application_name=f"trunkline {settings.identity} answers",
+                session_settings={"lock_timeout": "400ms", "statement_timeout": "600ms"},
+            )
         bus = bus_connection.connect(
             settings.redis.url,
             Keys(settings.domain),
@@ -97,7 +113,7 @@ class Platform:
         try:
             if settings.admin_key is not None:
                 await ensure_admin_key(database, settings.admin_key.get_secret_value())
-            platform = cls(settings, database, bus)
+            platform = cls(settings, database, bus, answers_database)
             await platform.steering.flags.open()
             await platform.way_in.accounts.refresh()
             platform.start()
@@ -108,6 +124,8 @@ class Platform:
                 await platform.stop()
         finally:
             await bus.close()
+            if answers_database is not database:
+                await answers_database.close()
             await database.close()
 
     @property
@@ -155,7 +173,8 @@ class Platform:
     def loops(self) -> list[Loop]:
         """What this process runs."""
         own = [loop for role in self.settings.roles for loop in self._loops[role]]
-        return [*self.steering.loops, self.way_in.accounts_refresh, *own]
+        answers = self.routing.answer_loops if self.settings.answers_calls else []
+        return [*self.steering.loops, self.way_in.accounts_refresh, *answers, *own]
 
     async def _finish(self) -> None:
         # First the dials: their requests are at the carriers, and no slow loop may use up their time.

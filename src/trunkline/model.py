@@ -1,5 +1,6 @@
 """The values that travel between the parts. No behaviour beyond reading them, no I/O."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
@@ -70,6 +71,29 @@ class Grant(Value, frozen=True):
     merchant_id: str = ""
 
 
+class Slot(Value, frozen=True):
+    """One of the calls that a pod can take: the `no`-th, 1 of an exclusive pod. `incarnation` is the number of the
+    process that has the pod's name now; what was kept with an older one is lost."""
+
+    pod: str
+    no: int
+    incarnation: int
+    # The pool it was taken from, as the router's answers name it: `pool:gold`, `merchant:acme`.
+    source_pool: str = ""
+
+
+class AgentRoom(Value, frozen=True):
+    """Slots that dials could be kept on now: of the tiers that every merchant falls back to, together, and of tiers
+    that only some merchants have. A hint for the match: the intent decides."""
+
+    common: int
+    own: Mapping[str, int]
+
+    @property
+    def is_none(self) -> bool:
+        return self.common <= 0 and not any(count > 0 for count in self.own.values())
+
+
 class NumberLimit(Value, frozen=True):
     """What a number may carry. A maximum of 0 keeps it from dialling."""
 
@@ -110,6 +134,8 @@ class Intent(Value, frozen=True):
     closes_at: datetime | None = None
     # JSON: what the assistant is told who talks, where it is the carrier's own.
     payload: Private[str | None] = None
+    # The agent that is kept for it; None where it needs none, or may do without.
+    slot: Slot | None = None
 
 
 class PersonQuestion(Value, frozen=True):

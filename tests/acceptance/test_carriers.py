@@ -38,7 +38,7 @@ async def got_pods(world: World, count: int) -> None:
     """So many calls were given a pod, and have left it."""
 
     async def written() -> bool:
-        sql = "SELECT count(*) FROM router_allocations WHERE ended_at IS NOT NULL"
+        sql = "SELECT count(*) FROM allocations WHERE begun_at IS NOT NULL AND ended_at IS NOT NULL"
         return bool(await world.platform.database.pool.fetchval(sql) == count)
 
     await eventually(written, timeout_s=20, what=f"{count} calls had a pod")

@@ -1,69 +1,243 @@
-"""The answer gate: a call that is answered is connected only while it is the one that its lead is being called with."""
+"""An answered call and its agent: the one that was kept, the one its URL names, another; and whom nobody gets."""
 
-from collections.abc import AsyncIterator
-from urllib.parse import urlencode
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 import pytest
-from twilio.request_validator import RequestValidator  # type: ignore[import-untyped]
 
-from trunkline.model import new_id
-from trunkline.telephony.forms import FORM
+from trunkline.bus.pipe import Word
+from trunkline.bus.router_keys import RouterKeys
+from trunkline.bus.scripts import Script
+from trunkline.clock import SystemClock
+from trunkline.dispatch import late_facts
+from trunkline.errors import BusUnavailable
+from trunkline.router.addresses import PodAddresses
+from trunkline.router.allocator import Allocated, Allocator, Ended, GivenUp, NoneFree, Waiting
+from trunkline.router.config import RouterConfig
+from trunkline.router.connector import Answered, Connector, Elsewhere
+from trunkline.router.notes import AllocationNotes
+from trunkline.router.streams import StreamKeys
+from trunkline.store import database as store_database
+from trunkline.telephony.carrier import KeptAgent
 from trunkline.testing.dialing import Dialing, open_dialing
-from trunkline.testing.webhooks import TWILIO_TOKEN, Door, open_door
+from trunkline.testing.proxy import TcpProxy
+from trunkline.testing.waiting import eventually
 
-ANSWERED = {"CallSid": "CA1", "CallStatus": "in-progress", "Direction": "outbound-api"}
+LATER_S = 2**40
+
+
+class NoValkey:
+    """A Valkey that is away: Postgres picks."""
+
+    async def run(self, lua: Script, keys: Sequence[str], args: Sequence[Word] = ()) -> Any:
+        raise BusUnavailable("away")
+
+    def ring(self) -> None: ...
+
+
+@dataclass
+class Gate:
+    dialing: Dialing
+    connector: Connector
+    allocator: Allocator
+    notes: AllocationNotes
+    addresses: PodAddresses
+    way: TcpProxy
+
+    async def ask(self, attempt: UUID, call: str = "CA1", agent: KeptAgent | None = None) -> object:
+        return await self.connector.connect(Answered(call, attempt, is_dialled=True, agent=agent))
+
+    async def pod_for(self, attempt: UUID, call: str = "CA1", agent: KeptAgent | None = None) -> str:
+        found = await self.ask(attempt, call, agent)
+        assert isinstance(found, Allocated), found
+        return found.pod
+
+
+@asynccontextmanager
+async def open_gate(
+    database_url: str, *, elsewhere: bool = False, hold_max_s: float = 0
+) -> AsyncIterator[Gate]:
+    async with (
+        open_dialing(database_url) as dialing,
+        TcpProxy.before(database_url) as way,
+    ):
+        database = await store_database.connect(way.url, pool_size=3)
+        notes, addresses = AllocationNotes(database), PodAddresses(dialing.database)
+        config = RouterConfig(hold_max_s=hold_max_s)
+        secrets = StreamKeys.from_secrets(["a secret"])
+        allocator = Allocator(NoValkey(), RouterKeys("voice"), secrets, config, database, notes)
+        connector = Connector(allocator, addresses, database, SystemClock(), are_agents_elsewhere=elsewhere)
+        try:
+            yield Gate(dialing, connector, allocator, notes, addresses, way)
+        finally:
+            await allocator.drain()
+            await database.close()
 
 
 @pytest.fixture
-async def dialing(database_url: str) -> AsyncIterator[Dialing]:
-    async with open_dialing(database_url) as dialing:
-        yield dialing
+async def gate(database_url: str) -> AsyncIterator[Gate]:
+    async with open_gate(database_url) as gate:
+        yield gate
 
 
-@pytest.fixture
-async def door(dialing: Dialing, redis_url: str, key_prefix: str) -> AsyncIterator[Door]:
-    async with open_door(dialing.url, redis_url, key_prefix) as door:
-        yield door
+async def test_a_kept_call_gets_its_agent_and_the_same_when_the_carrier_asks_again(gate: Gate) -> None:
+    attempt = await gate.dialing.kept("+12125550001", await gate.dialing.pod("va-0"))
+    await gate.dialing.pod("va-1")
+    found = [await gate.ask(attempt) for _ in range(3)]
+    assert {(each.pod, each.token) for each in found if isinstance(each, Allocated)} == {
+        ("va-0", found[0].token)  # type: ignore[attr-defined]
+    }
+    assert isinstance(found[0], Allocated)
+    assert found[0].ws_url == "ws://va-0.example.com/ws/pod/va-0/CA1"
 
 
-async def answered(door: Door, attempt: UUID) -> bytes:
-    url = door.callback("twilio", "answer", attempt)
-    proof = RequestValidator(TWILIO_TOKEN).compute_signature(url, ANSWERED)
-    headers = {"Content-Type": FORM, "X-Twilio-Signature": proof}
-    async with door.http.post(url, data=urlencode(ANSWERED), headers=headers) as answer:
-        assert answer.status == 200
-        return await answer.read()
+async def test_another_call_under_the_attempt_is_hung_up(gate: Gate) -> None:
+    attempt = await gate.dialing.kept("+12125550001", await gate.dialing.pod("va-0"))
+    await gate.dialing.pod("va-1")
+    await gate.pod_for(attempt, "CA1")
+    assert await gate.ask(attempt, "CA2") == Ended("taken")
 
 
-async def test_the_call_of_its_lead_is_connected(dialing: Dialing, door: Door) -> None:
-    attempt = await dialing.attempt("+12125550001", state="ringing")
-    assert b"<Stream" in await answered(door, attempt)
-    assert door.streams == [("CA1", attempt, "m")]
+async def test_a_call_whose_pod_was_lost_while_it_rang_gets_another(gate: Gate) -> None:
+    attempt = await gate.dialing.kept("+12125550001", await gate.dialing.pod("va-0"))
+    await gate.dialing.run("DELETE FROM pods")
+    await gate.dialing.pod("va-1")
+    assert await gate.pod_for(attempt) == "va-1"
 
 
-async def test_race_1_25_a_call_that_somebody_wants_ended_is_hung_up(dialing: Dialing, door: Door) -> None:
-    attempt = await dialing.attempt("+12125550001", state="ringing")
-    await dialing.run("UPDATE attempts SET hang_up_at = clock_timestamp()")
-    assert b"<Hangup" in await answered(door, attempt)
-    assert door.streams == []
+async def test_a_call_that_was_dialled_without_an_agent_gets_one_that_is_free(gate: Gate) -> None:
+    attempt = await gate.dialing.attempt("+12125550001", state="ringing")
+    assert await gate.ask(attempt) == NoneFree()
+    await gate.dialing.pod("va-0")
+    assert await gate.pod_for(attempt) == "va-0"
 
 
-@pytest.mark.parametrize("state", ["rejected", "ended"])
-async def test_a_call_that_is_over_is_hung_up(dialing: Dialing, door: Door, state: str) -> None:
-    attempt = await dialing.attempt("+12125550001", state=state)
-    assert b"<Hangup" in await answered(door, attempt)
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("UPDATE attempts SET state = 'ended'", "ended"),
+        ("UPDATE attempts SET state = 'rejected'", "ended"),
+        ("UPDATE attempts SET hang_up_at = clock_timestamp()", "superseded"),
+    ],
+)
+@pytest.mark.parametrize("is_kept", [True, False])
+async def test_race_1_25_a_call_that_somebody_wants_ended_is_hung_up(
+    gate: Gate, change: str, reason: str, is_kept: bool
+) -> None:
+    slot = await gate.dialing.pod("va-0")
+    if is_kept:
+        attempt = await gate.dialing.kept("+12125550001", slot)
+    else:
+        attempt = await gate.dialing.attempt("+12125550001", state="ringing")
+    await gate.dialing.run(change)
+    assert await gate.ask(attempt) == Ended(reason)
 
 
-async def test_a_call_that_was_superseded_is_hung_up(dialing: Dialing, door: Door) -> None:
-    """It was given up as absent, and the next one was made."""
-    first = await dialing.attempt("+12125550001", state="absent", ago_s=600)
+async def test_a_call_waits_for_an_agent_where_it_may(database_url: str) -> None:
+    async with open_gate(database_url, hold_max_s=30) as gate:
+        attempt = await gate.dialing.attempt("+12125550001", state="ringing")
+        assert await gate.ask(attempt) == Waiting(0, 1)
+        await gate.dialing.pod("va-0")
+        assert await gate.pod_for(attempt) == "va-0"
+
+
+async def test_calls_whose_agents_are_elsewhere_do_not_wait_for_ours(database_url: str) -> None:
+    async with open_gate(database_url, elsewhere=True, hold_max_s=30) as gate:
+        attempt = await gate.dialing.attempt("+12125550001", state="ringing")
+        assert await gate.ask(attempt) == Elsewhere()
+        assert await gate.dialing.value("SELECT count(*) FROM allocations") == 0
+
+
+async def test_a_merchant_says_that_its_agents_are_elsewhere(gate: Gate) -> None:
+    attempt = await gate.dialing.attempt("+12125550001", state="ringing")
+    await gate.dialing.run("UPDATE merchants SET agents = 'elsewhere'")
+    assert await gate.ask(attempt) == Elsewhere()
+
+
+# --- a call that was given up
+
+
+@pytest.mark.parametrize("state", ["absent", "unknown"])
+async def test_a_call_that_was_given_up_is_adopted_and_then_connected(gate: Gate, state: str) -> None:
+    dialing = gate.dialing
+    attempt = await dialing.kept("+12125550001", await dialing.pod("va-0"), state="in_doubt")
     await dialing.run(
-        "INSERT INTO attempts (id, lead_id, attempt_no, reseller_id, merchant_id, number_id, channel_no, carrier,"
-        " account, to_phone, from_phone, dialer)"
-        " SELECT $1, lead_id, 2, 'r', 'm', number_id, 50, carrier, account, to_phone, from_phone, 'another'"
-        " FROM attempts",
-        new_id(),
+        "UPDATE attempts SET state = $1, holds_channel = false, next_check_at = NULL, ended_at = now()", state
     )
-    assert b"<Hangup" in await answered(door, first)
-    assert door.streams == []
+    finished = "FINISHED', outcome = 'UNKNOWN', finished_at = now()" if state == "unknown" else "BACKLOG'"
+    await dialing.run(f"UPDATE leads SET status = '{finished}")
+    assert await gate.ask(attempt) == GivenUp()
+    assert await late_facts.adopt(dialing.database, attempt, "CA1")
+    assert await dialing.state_of(attempt) == "answered"
+    assert await dialing.value("SELECT holds_channel FROM attempts")
+    if state == "absent":
+        assert await dialing.value("SELECT status FROM leads") == "PROCESSING"
+    assert await gate.pod_for(attempt) == "va-0"
+
+
+async def test_race_a_newer_attempt_that_begins_meanwhile_wins(gate: Gate) -> None:
+    """The adoption waits for the lead, finds a newer attempt, and leaves the call alone."""
+    dialing = gate.dialing
+    attempt = await dialing.kept("+12125550001", await dialing.pod("va-0"), state="in_doubt")
+    await dialing.run(
+        "UPDATE attempts SET state = 'absent', holds_channel = false, next_check_at = NULL, ended_at = now()"
+    )
+    await dialing.run("UPDATE leads SET status = 'BACKLOG', version = 1")
+    lead = await dialing.value("SELECT id FROM leads")
+    newer, _ = await dialing.half_an_intent(dialing.grant(lead))
+    adopting = await dialing.blocked(late_facts.adopt(dialing.database, attempt, "CA1"))
+    await dialing.commit(newer)
+    assert await adopting is False
+    assert await gate.ask(attempt) == Ended("superseded")
+
+
+# --- without Postgres
+
+
+async def test_without_both_engines_a_person_reaches_the_agent_that_the_url_names(gate: Gate) -> None:
+    slot = await gate.dialing.pod("va-0")
+    attempt = await gate.dialing.kept("+12125550001", slot)
+    await gate.addresses.run_once()
+    gate.way.refuse()
+    gate.way.cut()
+    assert await gate.pod_for(attempt, agent=KeptAgent(slot.incarnation, LATER_S)) == "va-0"
+    await gate.way.heal()
+    await eventually(lambda: written(gate), what="the answer is written down")
+    row = await gate.dialing.row("SELECT * FROM allocations")
+    assert (row["call"], row["pod"], row["begun_at"] is not None) == ("CA1", "va-0", True)
+
+
+async def written(gate: Gate) -> bool:
+    try:
+        return await gate.notes.run_once() > 0
+    except store_database.UNAVAILABLE:
+        return False
+
+
+@pytest.mark.parametrize(
+    "agent", [None, KeptAgent(1, 0), KeptAgent(999_999, LATER_S)], ids=["none", "too old", "unknown"]
+)
+async def test_without_engines_and_without_an_agent_nobody_knows(gate: Gate, agent: KeptAgent | None) -> None:
+    await gate.dialing.pod("va-0")
+    attempt = await gate.dialing.attempt("+12125550001", state="ringing")
+    gate.way.refuse()
+    gate.way.cut()
+    assert await gate.ask(attempt, agent=agent) == NoneFree(is_known=False)
+
+
+async def test_postgres_that_hangs_is_not_waited_for_by_everybody(gate: Gate) -> None:
+    """After three silent answers it is passed over for a second; the driver's own time-outs are not waited for."""
+    slot = await gate.dialing.pod("va-0")
+    attempt = await gate.dialing.kept("+12125550001", slot)
+    await gate.addresses.run_once()
+    agent = KeptAgent(slot.incarnation, LATER_S)
+    await gate.pod_for(attempt, agent=agent)
+    gate.way.black_hole()
+    async with asyncio.timeout(20):
+        for _ in range(6):
+            assert await gate.pod_for(attempt, agent=agent) == "va-0"
+    await gate.way.heal()

@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 from tests.integration.test_webhooks import ENDED, post, stream_url
 
+from trunkline.api.webhooks import NoStream
 from trunkline.dispatch.account_look import AccountLook
 from trunkline.dispatch.accounts import AccountDesk
 from trunkline.errors import StoreUnavailable
@@ -142,9 +143,9 @@ async def test_the_document_does_not_wait_for_its_event_which_is_written_when_po
 
 async def test_a_call_that_was_held_and_then_found_nobody_tells_so(door: Door) -> None:
     url = door.callback("twilio", "answer", uuid4())
-    door.stream = "hold"
+    door.stream = NoStream("hold")
     await post(door, url, ANSWERED)
-    door.stream = "busy"
+    door.stream = NoStream("busy")
     await post(door, url, ANSWERED)
     assert await door.events() == ["answered", "answered"]
     async with door.database.connection() as conn:
@@ -214,7 +215,7 @@ async def test_with_postgres_away_our_own_url_is_proof_enough_for_a_document_and
         assert code == (200 if kind == "answer" else 403)
         if kind == "answer":
             assert stream_url(body) == POD
-            assert [(call, of) for call, of, _ in door.streams] == [("CA1", attempt)]
+            assert door.streams == [("CA1", attempt)]
 
 
 async def test_a_wrong_signature_of_a_known_account_gets_no_document_even_then(
@@ -249,7 +250,7 @@ async def test_the_fallback_url_at_another_base_is_verified_and_counted(
         code, body = await post(door, here, ANSWERED, signed_url=url)
         assert (code, stream_url(body)) == (200, POD)
         assert count(metrics.ANSWER_FALLBACKS, carrier="twilio") == before + 1
-        assert [of for _, of, _ in door.streams] == [attempt]
+        assert [of for _, of in door.streams] == [attempt]
 
 
 async def store(door: Door, vault: Vault, name: str, credentials: dict[str, str]) -> None:
@@ -257,3 +258,36 @@ async def store(door: Door, vault: Vault, name: str, credentials: dict[str, str]
     new = NewAccount(uuid4(), "twilio", name, sealed, None, None, "active")
     async with door.database.transaction() as tx:
         assert await store_accounts.insert(tx, new)
+
+
+# --- waiting for an agent
+
+
+@pytest.mark.parametrize("why", ["hold", "unknown"])
+async def test_waiting_for_an_agent_ends_also_while_no_engine_counts(
+    database_url: str, redis_url: str, key_prefix: str, why: str
+) -> None:
+    """How often the call was on hold stands in its URL, signed."""
+    async with open_door(database_url, redis_url, key_prefix, hold_max_s=2) as door:
+        door.stream = NoStream(why)
+        url, holds = door.callback("twilio", "answer", uuid4()), 0
+        while b"<Redirect" in (body := (await post(door, url, ANSWERED))[1]):
+            holds += 1
+            again = body.decode().partition('<Redirect method="POST">')[2].partition("</Redirect>")[0]
+            url = again.partition("#")[0].replace("&amp;", "&")
+        assert holds == 2
+        assert b"<Say>" in body
+
+
+async def test_a_call_whose_agents_are_elsewhere_gets_the_operators_fallback_and_has_its_agent(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    fallback = AnswerFallback("https://agents.example.com/twiml", "nobody is here")
+    async with open_door(database_url, redis_url, key_prefix, fallback=fallback) as door:
+        door.stream = NoStream("elsewhere")
+        _, body = await post(door, door.callback("twilio", "answer", uuid4()), ANSWERED)
+        assert b"https://agents.example.com/twiml" in body
+        assert await door.events() == ["answered"]
+        async with door.database.connection() as conn:
+            told = await conn.fetchval("SELECT payload ? 'agent_joined' FROM mailbox_events")
+        assert told is False

@@ -171,7 +171,7 @@ async def test_the_router_is_told_of_every_end_answered_or_not(stage: Stage, rea
     if reason == "completed":
         await stage.told(attempt, "answered")
     await stage.told(attempt, "ended", reason=reason)
-    assert stage.ended_calls == [f"CA-{attempt}"]
+    assert stage.over == [attempt]
 
 
 @pytest.mark.parametrize("name", ["RecordingUrl", "RecordUrl", "recordingUrl"])

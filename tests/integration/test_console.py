@@ -26,8 +26,8 @@ from trunkline.testing.console_world import (
 
 
 @pytest.fixture
-async def router(redis_url: str, key_prefix: str) -> AsyncIterator[Router]:
-    async with open_router(redis_url, key_prefix) as router:
+async def router(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[Router]:
+    async with open_router(redis_url, key_prefix, database_url) as router:
         yield router
 
 

@@ -20,7 +20,7 @@ Run = Callable[..., Awaitable[Result]]
 @pytest.fixture
 async def world(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[ConsoleWorld]:
     async with (
-        open_router(redis_url, key_prefix) as router,
+        open_router(redis_url, key_prefix, database_url) as router,
         open_console(database_url, router=router) as world,
     ):
         yield world

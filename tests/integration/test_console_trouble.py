@@ -72,7 +72,7 @@ def is_readable(answer: Answer) -> bool:
 
 async def test_every_page_with_an_empty_database(database_url: str, redis_url: str, key_prefix: str) -> None:
     async with (
-        open_router(redis_url, key_prefix) as router,
+        open_router(redis_url, key_prefix, database_url) as router,
         open_console(database_url, router=router, populate=False) as world,
     ):
         visitor = await world.visitor(ADMIN_KEY)
@@ -93,7 +93,7 @@ async def test_every_page_while_an_engine_is_cut_off_and_after(
     async with (
         TcpProxy.before(database_url) as postgres,
         TcpProxy.before(redis_url) as valkey,
-        open_router(valkey.url, key_prefix) as router,
+        open_router(valkey.url, key_prefix, postgres.url) as router,
         opened(postgres.url, router) as world,
     ):
         ids = await world.api.objects_of("a1") | {"name": await park(world.api, "agent-0")}
@@ -125,7 +125,10 @@ async def test_every_page_while_an_engine_is_cut_off_and_after(
 
 
 async def test_every_page_says_that_nobody_leads(database_url: str, redis_url: str, key_prefix: str) -> None:
-    async with open_router(redis_url, key_prefix) as router, opened(database_url, router) as world:
+    async with (
+        open_router(redis_url, key_prefix, database_url) as router,
+        opened(database_url, router) as world,
+    ):
         ids = await world.api.objects_of("a1") | {"name": await park(world.api, "agent-0")}
         async with world.api.database.connection() as conn:
             await conn.execute(_NO_LEADER)

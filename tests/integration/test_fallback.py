@@ -144,7 +144,7 @@ async def test_leads_that_are_refused_together_make_their_flow_wait_once(
 
 
 @pytest.mark.parametrize(
-    ("blocks", "reason"), [(Blocks.ACCOUNT, RefusalReason.PACE), (Blocks.FLOW, RefusalReason.PODS)]
+    ("blocks", "reason"), [(Blocks.ACCOUNT, RefusalReason.PACE), (Blocks.FLOW, RefusalReason.AGENTS)]
 )
 async def test_a_pace_and_busy_agents_are_waited_for_no_longer_each_time(
     dialing: Dialing, monkeypatch: pytest.MonkeyPatch, blocks: Blocks, reason: RefusalReason

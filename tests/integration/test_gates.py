@@ -8,7 +8,6 @@ import pytest
 
 from trunkline.dispatch.intent import Intents
 from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
-from trunkline.errors import BusUnavailable
 from trunkline.leads.calling_policy import (
     CallingPolicy,
     Destinations,
@@ -16,9 +15,8 @@ from trunkline.leads.calling_policy import (
     RecentContact,
 )
 from trunkline.leads.conditions import HttpCheck
-from trunkline.leads.limits import ROUND_S, CallsPerPerson, PersonLimit, PodRoom
+from trunkline.leads.limits import ROUND_S, CallsPerPerson, PersonLimit
 from trunkline.leads.windows import Span, Window
-from trunkline.loops.pod_room import PodCount, PodRoomWatch
 from trunkline.testing.dialing import Dialing, open_dialing
 
 R = RefusalReason
@@ -404,109 +402,3 @@ async def test_doubts_below_a_twentieth_of_the_channels_are_nothing_special(dial
     await dialing.run("UPDATE numbers SET max_channels = 100")
     grants = [dialing.grant(lead, channel) for channel, lead in enumerate(await dialing.leads(3), start=1)]
     assert len((await dialing.intend(*grants)).committed) == 3
-
-
-async def test_race_24_a_hundred_grants_do_not_all_see_the_same_three_pods(dialing: Dialing) -> None:
-    await dialing.run("UPDATE numbers SET max_channels = 100")
-    for n in range(4):
-        await dialing.attempt(f"+1212555100{n}", state="ringing", channel=50 + n)
-    await dialing.attempt("+12125552000", state="answered", channel=60)  # has the fourth
-    grants = [dialing.grant(lead, channel) for channel, lead in enumerate(await dialing.leads(12), start=1)]
-    intents = await dialing.intend(*grants, pods=lambda: PodRoom(pods=4, answer_rate=0.3))
-    assert len(intents.committed) == 6, "four ring already; three pods are enough for ten at three in ten"
-    assert {refusal.reason for refusal in intents.refused} == {R.PODS}
-    assert (
-        refused(
-            await dialing.intend(
-                dialing.grant(await dialing.lead(), 90), pods=lambda: PodRoom(pods=4, answer_rate=0.3)
-            )
-        ).reason
-        is R.PODS
-    )
-
-
-@pytest.mark.parametrize("direction", ["outbound", "inbound"])
-async def test_race_24_who_was_just_answered_has_a_pod_that_was_counted_as_free(
-    dialing: Dialing, direction: str
-) -> None:
-    await dialing.attempt("+12125551000", state="answered", answered_at=await dialing.now())
-    await dialing.run("UPDATE attempts SET direction = $1", direction)
-    grants = [dialing.grant(lead) for lead in await dialing.leads(2)]
-    intents = await dialing.intend(*grants, pods=lambda: PodRoom(pods=2, answer_rate=1.0))
-    assert len(intents.committed) == 1
-
-
-async def test_race_24_a_call_that_ended_leaves_its_pod_to_the_next_before_anybody_looks_again(
-    dialing: Dialing,
-) -> None:
-    ended = await dialing.attempt("+12125551000", state="answered")
-    room = PodRoom(pods=1, answer_rate=1.0)
-    lead = await dialing.lead()
-    assert refused(await dialing.intend(dialing.grant(lead), pods=lambda: room)).reason is R.PODS
-    await dialing.run("UPDATE attempts SET state = 'ended', holds_channel = false WHERE id = $1", ended)
-    assert len((await dialing.intend(dialing.grant(lead), pods=lambda: room)).committed) == 1
-
-
-async def test_pods_that_our_calls_have_are_theirs_and_those_of_others_are_not(dialing: Dialing) -> None:
-    async def count() -> PodCount:
-        return PodCount(free=3, total=8)
-
-    live = await dialing.attempt("+12125551000", state="answered")
-    over = await dialing.attempt("+12125551001", state="ended", channel=2)
-    await dialing.run("UPDATE attempts SET carrier_call_id = 'CA-' || id")
-    for sid in (f"CA-{live}", f"CA-{over}", "CA-of-another-system"):
-        await dialing.run(
-            "INSERT INTO router_allocations (allocation_id, call_sid, pod) VALUES ($1, $1, $1)", sid
-        )
-    watch = PodRoomWatch(dialing.database, count, frozenset())
-    await watch.run_once()
-    assert watch.room() == PodRoom(pods=4, answer_rate=1.0), "three are free, and one is our call's"
-
-
-async def test_calls_whose_carrier_brings_its_own_agent_need_no_pod(dialing: Dialing) -> None:
-    await dialing.attempt("+12125551000", state="ringing")
-    room = PodRoom(pods=0, answer_rate=1.0, podless=frozenset({"twilio"}))
-    assert len((await dialing.intend(dialing.grant(await dialing.lead()), pods=lambda: room)).committed) == 1
-
-
-@pytest.mark.parametrize(
-    ("pods", "room"),
-    [
-        (PodCount(free=3, total=8), PodRoom(pods=3, answer_rate=1.0)),
-        (PodCount(free=500, total=900), None),
-        (PodCount(free=0, total=0), None),
-    ],
-)
-async def test_pods_are_counted_against_only_while_they_are_known_and_may_run_short(
-    dialing: Dialing, pods: PodCount, room: PodRoom | None
-) -> None:
-    async def count() -> PodCount:
-        return pods
-
-    watch = PodRoomWatch(dialing.database, count, frozenset())
-    assert watch.room() is None, "before the first look nothing is known"
-    await watch.run_once()
-    assert watch.room() == room
-
-
-async def test_the_expected_rate_is_that_of_the_last_hour(dialing: Dialing) -> None:
-    now = await dialing.now()
-    for n in range(20):
-        await dialing.attempt(f"+121255510{n:02}", answered_at=now if n % 4 == 0 else None)
-    await dialing.attempt("+12125552000", ago_s=4000, answered_at=now)
-
-    async def count() -> PodCount:
-        return PodCount(3, 8)
-
-    watch = PodRoomWatch(dialing.database, count, frozenset())
-    await watch.run_once()
-    assert watch.room() == PodRoom(pods=3, answer_rate=0.25)
-
-
-async def test_without_valkey_the_room_of_pods_is_unknown_and_calls_go_on(dialing: Dialing) -> None:
-    async def count() -> PodCount:
-        raise BusUnavailable("away")
-
-    watch = PodRoomWatch(dialing.database, count, frozenset())
-    assert await watch.run_once() == 0
-    assert watch.room() is None

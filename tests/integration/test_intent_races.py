@@ -15,7 +15,7 @@ from trunkline.dispatch.intent import disown, slow_account
 from trunkline.dispatch.intent_batch import IntentBatch
 from trunkline.dispatch.refusals import Refusal, RefusalReason
 from trunkline.leads.calling_policy import CallingPolicy, Price
-from trunkline.leads.limits import CallsPerPerson, PodRoom
+from trunkline.leads.limits import CallsPerPerson
 from trunkline.states import AttemptState
 from trunkline.store import attempts, numbers, prechecks
 from trunkline.store.attempts import Result
@@ -83,18 +83,6 @@ async def test_race_12_two_dialers_cannot_both_take_a_merchants_last_call_at_onc
     second = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead(), number=other)))
     await dialing.commit(first)
     assert reasons((await second).refused) == [(R.LIMIT, "merchant_concurrency")]
-
-
-async def test_race_24_two_dialers_cannot_both_count_on_the_last_pod(dialing: Dialing, other: UUID) -> None:
-    def one_pod() -> PodRoom:
-        return PodRoom(pods=1, answer_rate=1.0)
-
-    first, _ = await dialing.half_an_intent(dialing.grant(await dialing.lead()), pods=one_pod)
-    second = await dialing.blocked(
-        dialing.intend(dialing.grant(await dialing.lead(merchant="n"), number=other), pods=one_pod)
-    )
-    await dialing.commit(first)
-    assert reasons((await second).refused) == [(R.PODS, None)]
 
 
 async def test_race_4_two_dialers_of_one_account_take_turns(dialing: Dialing) -> None:

@@ -1,7 +1,7 @@
 """Call events through the mailbox: many attempts in one transaction, and no event that can spoil it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -22,7 +22,7 @@ class Exchange:
     """Leads being called, and what their carrier tells."""
 
     world: MailboxWorld
-    ended: list[str] = field(default_factory=list)
+    ended: list[UUID] = field(default_factory=list)
     attempts: int = 0
 
     @property
@@ -30,13 +30,13 @@ class Exchange:
         return MailboxWorker(
             self.world.database,
             self.world.bus,
-            CallFold(self.world.bus, Settler(Policies()), self._hear),
+            CallFold(self.world.bus, Settler(Policies(), self._hear)),
             "w",
             LIMITS,
         )
 
-    async def _hear(self, call_ids: list[str]) -> None:
-        self.ended += call_ids
+    async def _hear(self, attempt_ids: Sequence[UUID]) -> None:
+        self.ended += attempt_ids
 
     async def dialled(self, *, lead: UUID | None = None, state: str = "accepted", phone: str = "") -> UUID:
         """An attempt of a lead, with a channel of its own."""
@@ -95,7 +95,7 @@ async def test_many_calls_are_folded_in_one_transaction(exchange: Exchange) -> N
         "SELECT DISTINCT xmin::text, state, holds_channel, duration_s FROM attempts"
     )
     assert [tuple(row)[1:] for row in rows] == [("ended", False, 3)]
-    assert sorted(exchange.ended) == sorted(f"CA{attempt}" for attempt in attempts)
+    assert sorted(exchange.ended) == sorted(attempts)
     assert await exchange.world.value("SELECT count(*) FROM leads WHERE outcome = 'ANSWERED'") == 30
 
 

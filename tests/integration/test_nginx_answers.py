@@ -162,13 +162,13 @@ async def test_a_slow_status_is_not_given_to_another(tmp_path: Path) -> None:
 
 
 async def test_the_same_call_gets_the_same_pod_of_whoever_is_asked_next(
-    tmp_path: Path, redis_url: str, key_prefix: str
+    tmp_path: Path, database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     """The first process allocates, and hangs before its answer has left."""
     bus = connect(redis_url, Keys(prefix=key_prefix))
     async with (
-        served(bus, key_prefix) as one,
-        served(bus, key_prefix) as two,
+        served(bus, key_prefix, database_url) as one,
+        served(bus, key_prefix, database_url) as two,
         TcpProxy.before(one.url) as way,
         SimulatedPods(3, two.url, KEY),
         front(tmp_path, way.url, two.url) as url,
@@ -189,11 +189,11 @@ async def test_the_same_call_gets_the_same_pod_of_whoever_is_asked_next(
 
 
 async def test_a_stream_finds_its_pod_while_no_process_can_say_where_it_is(
-    tmp_path: Path, redis_url: str, key_prefix: str
+    tmp_path: Path, database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     bus = connect(redis_url, Keys(prefix=key_prefix))
     async with (
-        served(bus, key_prefix) as face,
+        served(bus, key_prefix, database_url) as face,
         TcpProxy.before(face.url) as way,
         SimulatedPods(1, face.url, KEY),
         front(tmp_path, way.url) as url,

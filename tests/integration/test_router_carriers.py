@@ -20,8 +20,10 @@ from trunkline.bus.router_keys import RouterKeys
 from trunkline.dispatch.account_look import AccountLook
 from trunkline.router.allocator import Allocator
 from trunkline.router.config import RouterConfig
+from trunkline.router.notes import AllocationNotes
 from trunkline.router.streams import StreamKeys
 from trunkline.settings import load_settings
+from trunkline.store.database import connect as connect_database
 from trunkline.telephony.callbacks import CallbackKeys, basic_password
 from trunkline.telephony.carriers import CarrierAccount
 from trunkline.telephony.directory import AccountName, CarrierDirectory
@@ -88,12 +90,16 @@ class Phones:
 
 
 @pytest.fixture(params=[0.0, 60.0], ids=["busy at once", "by the wait queue"])
-async def phones(request: pytest.FixtureRequest, redis_url: str, key_prefix: str) -> AsyncIterator[Phones]:
+async def phones(
+    request: pytest.FixtureRequest, database_url: str, redis_url: str, key_prefix: str
+) -> AsyncIterator[Phones]:
     bus, keys = connect(redis_url, Keys(prefix=key_prefix)), RouterKeys(key_prefix)
     world = RouterWorld(bus, keys)
     await world.begin(ALL_STANDARD)
     config = RouterConfig(voice_agent_base_url="wss://voice.example.com", hold_max_s=request.param)
-    allocator = Allocator(bus, keys, StreamKeys.from_secrets(["a secret"]), config)
+    database = await connect_database(database_url, pool_size=4)
+    secrets = StreamKeys.from_secrets(["a secret"])
+    allocator = Allocator(bus, keys, secrets, config, database, AllocationNotes(database))
     carriers = CarrierDirectory(accounts_of(load_settings(SETTINGS), KEYS))
     stored: dict[AccountName, CarrierAccount] = {}
 
@@ -109,6 +115,8 @@ async def phones(request: pytest.FixtureRequest, redis_url: str, key_prefix: str
     async with aiohttp.ClientSession() as session:
         yield Phones(f"http://127.0.0.1:{server.port}", session, world, stored)
     await server.stop()
+    await allocator.drain()
+    await database.close()
     await carriers.aclose()
     await bus.close()
 

@@ -21,10 +21,14 @@ from trunkline.bus.router_keys import RouterKeys
 from trunkline.router import routes as router_routes
 from trunkline.router.allocator import Allocator
 from trunkline.router.config import RouterConfig
+from trunkline.router.notes import AllocationNotes
 from trunkline.router.pods import Pods
 from trunkline.router.routes import Principal, RouterDeps, routes
 from trunkline.router.streams import StreamKeys
 from trunkline.settings.tiers import parse_tiers
+from trunkline.store.database import connect as connect_database
+from trunkline.testing.dialing import open_dialing
+from trunkline.testing.proxy import TcpProxy
 from trunkline.testing.waiting import eventually
 from trunkline.testing.world import ALL_STANDARD
 
@@ -75,13 +79,18 @@ class Face:
 
 
 @asynccontextmanager
-async def served(bus: Bus, prefix: str, tier_config: str = ALL_STANDARD) -> AsyncIterator[Face]:
+async def served(
+    bus: Bus, prefix: str, database_url: str, tier_config: str = ALL_STANDARD
+) -> AsyncIterator[Face]:
+    database = await connect_database(database_url, pool_size=4)
     keys, stream_keys = RouterKeys(prefix), StreamKeys.from_secrets(["a platform secret"])
     config = RouterConfig(
         voice_agent_base_url="wss://voice.example.com", tiers=parse_tiers(tier_config), settle_s=0
     )
     deps = RouterDeps(
-        Allocator(bus, keys, stream_keys, config), Pods(bus, keys, stream_keys, config), authorize
+        Allocator(bus, keys, stream_keys, config, database, AllocationNotes(database)),
+        Pods(bus, keys, stream_keys, config, database=database),
+        authorize,
     )
     server = HttpServer(
         Starlette(routes=routes(deps)), bind("127.0.0.1", 0, "HTTP_PORT"), shutdown_timeout_s=1
@@ -90,12 +99,14 @@ async def served(bus: Bus, prefix: str, tier_config: str = ALL_STANDARD) -> Asyn
     async with aiohttp.ClientSession() as session:
         yield Face(f"http://127.0.0.1:{server.port}", bus, keys, session)
     await server.stop()
+    await deps.allocator.drain()
+    await database.close()
 
 
 @pytest.fixture
-async def face(redis_url: str, key_prefix: str) -> AsyncIterator[Face]:
+async def face(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[Face]:
     bus = connect(redis_url, Keys(prefix=key_prefix))
-    async with served(bus, key_prefix) as face:
+    async with served(bus, key_prefix, database_url) as face:
         yield face
     await bus.close()
 
@@ -247,9 +258,23 @@ async def test_a_key_is_needed_and_a_tenants_key_is_not_enough(face: Face) -> No
     assert (status, answer["code"]) == (403, "forbidden")
 
 
-async def test_without_valkey_the_answer_is_503_and_says_so(key_prefix: str) -> None:
+async def test_without_valkey_postgres_gives_calls_their_pods(database_url: str, key_prefix: str) -> None:
     bus = connect("redis://127.0.0.1:1", Keys(prefix=key_prefix))
-    async with served(bus, key_prefix) as face:
+    async with served(bus, key_prefix, database_url) as face:
+        status, answer = await face.post("/allocate", {"call_sid": "c"})
+        assert (status, answer["code"]) == (503, "no_pods_available")
+        async with open_dialing(database_url) as dialing:
+            await dialing.pod("voice-agent-0")
+        status, answer = await face.post("/allocate", {"call_sid": "c"})
+        assert (status, answer["allocation"]["pod_name"]) == (200, "voice-agent-0")
+    await bus.close()
+
+
+async def test_without_both_engines_the_answer_is_503_and_says_so(database_url: str, key_prefix: str) -> None:
+    bus = connect("redis://127.0.0.1:1", Keys(prefix=key_prefix))
+    async with TcpProxy.before(database_url) as way, served(bus, key_prefix, way.url) as face:
+        way.refuse()
+        way.cut()
         status, answer = await face.post("/allocate", {"call_sid": "c"})
     await bus.close()
     assert (status, answer["code"]) == (503, "unavailable")

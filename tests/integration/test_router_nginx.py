@@ -23,9 +23,9 @@ pytestmark = pytest.mark.skipif(nginx.NGINX is None, reason="no nginx here: apt-
 
 
 @pytest.fixture
-async def face(redis_url: str, key_prefix: str) -> AsyncIterator[Face]:
+async def face(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[Face]:
     bus = connect(redis_url, Keys(prefix=key_prefix))
-    async with served(bus, key_prefix) as face:
+    async with served(bus, key_prefix, database_url) as face:
         yield face
     await bus.close()
 

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 from twilio.request_validator import RequestValidator  # type: ignore[import-untyped]
 
-from trunkline.api.webhooks import Stream
+from trunkline.api.webhooks import NoStream, Stream
 from trunkline.telemetry import metrics
 from trunkline.telephony.callbacks import basic_password, verify_callback
 from trunkline.telephony.carrier import CallbackTag
@@ -292,7 +292,7 @@ async def test_an_answered_call_whose_attempt_nobody_knows_is_connected(door: Do
     status, body = await post(door, door.callback("twilio", "answer", attempt), ANSWERED)
     assert (status, stream_url(body)) == (200, "wss://pods.example.com/ws/1")
     assert b'<Parameter name="token" value="t"' in body
-    assert door.streams == [("CA1", attempt, "")]
+    assert door.streams == [("CA1", attempt)]
     assert await door.events() == ["answered"]
 
 
@@ -300,7 +300,7 @@ async def test_an_answered_call_whose_attempt_nobody_knows_is_connected(door: Do
     ("answer", "says"), [("busy", b"<Say>"), ("ended", b"<Response><Hangup"), ("hold", b"<Redirect")]
 )
 async def test_without_a_pod_the_carrier_is_told_what_to_do(door: Door, answer: str, says: bytes) -> None:
-    door.stream = answer
+    door.stream = NoStream(answer)
     status, body = await post(door, door.callback("twilio", "answer", uuid4()), ANSWERED)
     assert status == 200
     assert says in body
@@ -311,7 +311,7 @@ async def test_without_a_pod_the_carrier_is_told_what_to_do(door: Door, answer: 
 
 
 async def test_a_call_on_hold_asks_again_at_a_url_that_proves_itself(door: Door) -> None:
-    door.stream = "hold"
+    door.stream = NoStream("hold")
     attempt = uuid4()
     _, body = await post(door, door.callback("twilio", "answer", attempt), ANSWERED)
     again = (
@@ -321,7 +321,7 @@ async def test_a_call_on_hold_asks_again_at_a_url_that_proves_itself(door: Door)
         .partition("#")[0]  # orders to Twilio, neither sent nor signed
         .replace("&amp;", "&")
     )
-    assert verify_callback(again, KEYS) == CallbackTag("twilio", "answer", attempt)
+    assert verify_callback(again, KEYS) == CallbackTag("twilio", "answer", attempt, held=1)
     door.stream = Stream("wss://pods.example.com/ws/2", {})
     assert stream_url((await post(door, again, ANSWERED))[1]) == "wss://pods.example.com/ws/2"
 
@@ -358,8 +358,8 @@ async def test_exotel_asks_with_get_and_is_told_in_json(door: Door) -> None:
     async with door.http.get(url, headers={"Authorization": password}) as answer:
         assert answer.status == 200
         assert json.loads(await answer.read()) == {"url": "wss://pods.example.com/ws/1?token=t"}
-    assert door.streams == [("1", attempt, "")]
-    door.stream = "busy"
+    assert door.streams == [("1", attempt)]
+    door.stream = NoStream("busy")
     async with door.http.get(url, headers={"Authorization": password}) as answer:
         assert answer.status == 503
 

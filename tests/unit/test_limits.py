@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from trunkline.leads.limits import (
     ROUND_S,
     Pace,
-    PodRoom,
     day_of,
     person_free_at,
-    pods_admit,
     rounded_up,
     start_together,
 )
@@ -104,18 +102,3 @@ def test_no_pace_is_ever_exceeded(intervals: list[float], offsets: list[float], 
         # Microseconds are the clock's own resolution.
         assert (after - before).total_seconds() >= max(intervals) - 1e-6
     assert all(NOW <= start <= later(1.0) for start in starts)
-
-
-def test_calls_that_nobody_answered_yet_count_at_the_expected_rate() -> None:
-    room = PodRoom(pods=3, answer_rate=0.3)
-    admitted = 0
-    while pods_admit(room, admitted):
-        admitted += 1
-    assert admitted == 10
-    assert not pods_admit(PodRoom(0, 0.3), 0)
-    assert pods_admit(PodRoom(0, 0.0), 100)
-
-
-def test_every_answered_call_counts_whole() -> None:
-    room = PodRoom(pods=3, answer_rate=0.5)
-    assert [pods_admit(room, 1, answered) for answered in range(4)] == [True, True, True, False]

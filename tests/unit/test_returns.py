@@ -49,11 +49,11 @@ def test_a_flow_that_is_parked_for_hours_is_asked_about_once_a_minute() -> None:
     assert (back.how, back.until_ms) == (Return.PARK, 1_000_000 + PARK_MAX_MS)
 
 
-def test_a_flow_that_lacks_a_pod_is_woken_by_the_end_of_a_call() -> None:
-    lacks_pod, is_over_limit = give_backs(
-        [refusal(Blocks.FLOW, reason=RefusalReason.PODS), refusal(Blocks.FLOW, reason=RefusalReason.LIMIT)]
+def test_a_flow_that_lacks_an_agent_is_woken_by_the_end_of_a_call() -> None:
+    lacks_agent, is_over_limit = give_backs(
+        [refusal(Blocks.FLOW, reason=RefusalReason.AGENTS), refusal(Blocks.FLOW, reason=RefusalReason.LIMIT)]
     )
-    assert (lacks_pod.until_a_release, is_over_limit.until_a_release) == (True, False)
+    assert (lacks_agent.until_a_release, is_over_limit.until_a_release) == (True, False)
 
 
 def test_a_refusal_without_a_time_pauses_from_whatever_now_is_in_valkey() -> None:

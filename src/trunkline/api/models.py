@@ -1,7 +1,7 @@
 """What the bodies of several routes have in common."""
 
 from datetime import datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -12,6 +12,7 @@ T = TypeVar("T")
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Region = Annotated[str, StringConstraints(pattern=r"^[A-Z]{2}$")]
+WhoseAgents = Literal["ours", "elsewhere"]
 
 RESELLER = Field(None, description="The reseller it belongs to. Left out: the key's own, or the platform.")
 MERCHANT = Field(None, description="The merchant it belongs to. Left out: the key's own, or all of them.")

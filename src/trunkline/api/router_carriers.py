@@ -20,7 +20,7 @@ from trunkline.api.webhooks import PublicView
 from trunkline.dispatch.account_look import AccountLook
 from trunkline.in_time import in_time
 from trunkline.router import requests
-from trunkline.router.allocator import Allocated, Allocator, Ended, NoneFree, Waiting
+from trunkline.router.allocator import Allocated, Allocator, NoneFree, Waiting
 from trunkline.router.requests import BadRequest
 from trunkline.telemetry import get_logger, metrics
 from trunkline.telephony.callbacks import CallbackKeys
@@ -119,11 +119,11 @@ class CarrierFace:
                 return carrier.answer_document(url, {"token": token})
             case Waiting(retry_s=retry_s):
                 return carrier.hold_document(retry_s, asked.url)
-            case Ended():
-                return carrier.hang_up_document()
             case NoneFree():
                 log.warning("router.no_pods", call_id=call_sid)
                 return carrier.busy_document(BUSY_MESSAGE)
+            case _:
+                return carrier.hang_up_document()
 
     async def _read(self, name: str, request: Request) -> Asked | Response:
         query = dict(request.query_params)

@@ -27,6 +27,10 @@ class Configuration(Value, frozen=True):
     weights: Mapping[str, int] = msgspec.field(default_factory=dict)
     caps: Mapping[str, int] = msgspec.field(default_factory=dict)
     stops: Mapping[str, str] = msgspec.field(default_factory=dict)
+    # Merchants that have a tier of agents of their own.
+    tiers: Mapping[str, str] = msgspec.field(default_factory=dict)
+    # Whose calls the match does not hold back for want of an agent: `m/…`, `p/<pool>`, `c/…`.
+    ungated: frozenset[str] = frozenset()
 
 
 async def configure(bus: Bus, wanted: Configuration) -> int:
@@ -39,6 +43,8 @@ async def configure(bus: Bus, wanted: Configuration) -> int:
         "weights": {merchant: str(weight) for merchant, weight in wanted.weights.items()},
         "caps": {subject: str(cap) for subject, cap in wanted.caps.items()},
         "stops": dict(wanted.stops),
+        "tiers": dict(wanted.tiers),
+        "ungated": dict.fromkeys(wanted.ungated, "1"),
     }
     args: list[Word] = [bus.memory, bus.known, msgspec.json.encode(body)]
     return int(await bus.run(_CONFIGURE, [bus.keys.epoch, bus.keys.bell], args))

@@ -1,7 +1,7 @@
 """The schedule of due leads, and the match of due leads with free channels."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
@@ -100,22 +100,32 @@ async def match(
     clock_offset_ms: int,
     ahead_ms: int = 0,
     gather_ms: int = 0,
+    agents: Mapping[str, int] | None = None,
+    without_agents: Iterable[str] = (),
 ) -> Match:
     """Pair leads that are due, or will be within `ahead_ms`, with free channels, one attempt id for each. What falls
-    due within `gather_ms` after this is left for one match together: the next moment is not sooner for it."""
+    due within `gather_ms` after this is left for one match together: the next moment is not sooner for it. `agents`:
+    how many are free for dials, by tier, and under `*` those that every merchant falls back to; None: do not ask.
+    `without_agents`: carriers whose calls need none of ours."""
     args: list[Word] = [bus.memory, bus.known, clock_offset_ms, BECOME_DUE_MAX, ahead_ms, gather_ms]
+    args.append(
+        ",".join(f"{tier}={max(0, free)}" for tier, free in agents.items()) if agents is not None else ""
+    )
+    args.append(" ".join(without_agents))
     args += map(str, attempt_ids)
     next_ms, grants, closed = await bus.run(_MATCH, [bus.keys.epoch], args)
     return Match(
-        tuple(_grant(grants[i : i + 7]) for i in range(0, len(grants), 7)),
+        tuple(_grant(grants[i : i + 8]) for i in range(0, len(grants), 8)),
         tuple((UUID(closed[i]), int(closed[i + 1])) for i in range(0, len(closed), 2)),
         None if float(next_ms) < 0 else float(next_ms) / 1000,
     )
 
 
 def _grant(fields: Sequence[str]) -> Grant:
-    attempt, lead, version, number, channel, due, granted = fields
-    return Grant(UUID(attempt), UUID(lead), int(version), UUID(number), int(channel), int(due), int(granted))
+    attempt, lead, version, number, channel, due, granted, merchant = fields
+    return Grant(
+        UUID(attempt), UUID(lead), int(version), UUID(number), int(channel), int(due), int(granted), merchant
+    )
 
 
 async def give_back(bus: Bus, unused: Iterable[GiveBack], *, clock_offset_ms: int | None = None) -> int:

@@ -8,9 +8,8 @@ from trunkline.bus.keys import Keys
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.cli.finding import Finding
 from trunkline.errors import BusUnavailable
-from trunkline.router.config import COMMON
 from trunkline.settings import Settings
-from trunkline.settings.tiers import Tiers, assignment_order
+from trunkline.settings.tiers import COMMON, Tiers, assignment_order
 
 FOR_EVERYBODY = """TIER_CONFIG='{"standard": {"type": "exclusive", "target": 1}}'"""
 

@@ -15,7 +15,7 @@ app.callback()(connect)
 
 MERCHANTS = Resource(
     "merchants",
-    ("id", "name", "reseller_id", "default_region", "default_pool", "weight", "max_concurrent"),
+    ("id", "name", "reseller_id", "default_region", "default_pool", "weight", "max_concurrent", "agents"),
 )
 MERCHANTS.add_show(app, "One merchant.")
 MERCHANTS.add_remove(app, "Remove a merchant. Refused while anything hangs below it.")
@@ -24,6 +24,7 @@ Reseller = Annotated[str, typer.Option(help="The reseller it belongs to.")]
 Region = Annotated[str, typer.Option(help="Country of phones without one, for example US; or `none`.")]
 Pool = Annotated[str, typer.Option(help="The number pool of leads that name none; or `none`.")]
 Weight = Annotated[int | None, typer.Option(min=1, max=1000, help="Its share beside others.")]
+Agents = Annotated[str, typer.Option(help="Whose agents take its calls: `ours` or `elsewhere`.")]
 Most = Annotated[str, typer.Option(help="The most calls at once; `none`: no limit.")]
 
 
@@ -43,6 +44,7 @@ def create_merchant(
     pool: Pool = "",
     weight: Weight = None,
     max_concurrent: Most = "",
+    agents: Agents = "",
 ) -> None:
     """Create a merchant."""
     MERCHANTS.create(
@@ -54,6 +56,7 @@ def create_merchant(
         default_pool=pool,
         weight=weight,
         max_concurrent=number(max_concurrent, int),
+        agents=agents,
     )
 
 
@@ -66,6 +69,7 @@ def change_merchant(
     pool: Pool = "",
     weight: Weight = None,
     max_concurrent: Most = "",
+    agents: Agents = "",
 ) -> None:
     """Change a merchant."""
     changes = emptied(
@@ -73,4 +77,4 @@ def change_merchant(
         default_pool=(pool, pool),
         max_concurrent=(max_concurrent, number(max_concurrent, int)),
     )
-    MERCHANTS.change(ctx, merchant_id, given(name=name, weight=weight) | changes)
+    MERCHANTS.change(ctx, merchant_id, given(name=name, weight=weight, agents=agents) | changes)

@@ -16,7 +16,16 @@ app.callback()(connect)
 
 POOLS = Resource(
     "pools",
-    ("id", "name", "reseller_id", "merchant_id", "overflow_pool", "overflow_after_s", "region_affinity"),
+    (
+        "id",
+        "name",
+        "reseller_id",
+        "merchant_id",
+        "overflow_pool",
+        "overflow_after_s",
+        "region_affinity",
+        "agents",
+    ),
 )
 POOLS.add_show(app, "One pool.")
 POOLS.add_remove(app, "Remove a pool. Refused while anything names it.")
@@ -29,6 +38,7 @@ Affinity = Annotated[
     bool | None,
     typer.Option("--region-affinity/--no-region-affinity", help="Prefer numbers of the callee's region."),
 ]
+Agents = Annotated[str, typer.Option(help="Whose agents take the calls of its leads: `ours` or `elsewhere`.")]
 
 
 @app.command("list")
@@ -47,6 +57,7 @@ def create_pool(
     overflow: Overflow = "",
     after: After = None,
     region_affinity: Affinity = None,
+    agents: Agents = "",
 ) -> None:
     """Create a pool, of a merchant, of a reseller, or of the platform."""
     POOLS.create(
@@ -58,6 +69,7 @@ def create_pool(
         overflow_pool=overflow,
         overflow_after_s=after,
         region_affinity=region_affinity,
+        agents=agents,
     )
 
 
@@ -69,7 +81,8 @@ def change_pool(
     overflow: Overflow = "",
     after: After = None,
     region_affinity: Affinity = None,
+    agents: Agents = "",
 ) -> None:
     """Change a pool."""
     changes = emptied(overflow_pool=(overflow, overflow), overflow_after_s=(overflow, after))
-    POOLS.change(ctx, pool_id, given(name=name, region_affinity=region_affinity) | changes)
+    POOLS.change(ctx, pool_id, given(name=name, region_affinity=region_affinity, agents=agents) | changes)

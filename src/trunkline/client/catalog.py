@@ -14,6 +14,7 @@ class MerchantChanges(TypedDict, total=False):
     default_pool: str | None
     weight: int
     max_concurrent: int | None
+    agents: str
 
 
 class PoolChanges(TypedDict, total=False):
@@ -21,6 +22,7 @@ class PoolChanges(TypedDict, total=False):
     overflow_pool: str | None
     overflow_after_s: float | None
     region_affinity: bool
+    agents: str
 
 
 class NumberChanges(TypedDict, total=False):
@@ -48,6 +50,7 @@ class CatalogCalls(Calls):
         default_pool: str | None = None,
         weight: int | None = None,
         max_concurrent: int | None = None,
+        agents: str | None = None,
     ) -> Merchant:
         return await self._create(
             Merchant,
@@ -59,6 +62,7 @@ class CatalogCalls(Calls):
             default_pool=default_pool,
             weight=weight,
             max_concurrent=max_concurrent,
+            agents=agents,
         )
 
     async def get_merchant(self, merchant_id: str) -> Merchant:
@@ -84,6 +88,7 @@ class CatalogCalls(Calls):
         overflow_pool: str | None = None,
         overflow_after_s: float | None = None,
         region_affinity: bool = False,
+        agents: str | None = None,
     ) -> Pool:
         return await self._create(
             Pool,
@@ -95,6 +100,7 @@ class CatalogCalls(Calls):
             overflow_pool=overflow_pool,
             overflow_after_s=overflow_after_s,
             region_affinity=region_affinity,
+            agents=agents,
         )
 
     async def get_pool(self, pool_id: str) -> Pool:

@@ -229,6 +229,7 @@ class Merchant:
     default_pool: str | None
     weight: int
     max_concurrent: int | None
+    agents: str
     created_at: datetime
 
 
@@ -241,6 +242,7 @@ class Pool:
     overflow_pool: str | None
     overflow_after_s: float | None
     region_affinity: bool
+    agents: str
     created_at: datetime
 
 

@@ -193,6 +193,14 @@ _ALL = (
         subject="kind",
     ),
     AlarmDefinition(
+        "stray_slots",
+        Severity.WARNING,
+        "Agents were kept for calls that are over or never were. Their slots have been freed.",
+        "Nothing should leave such a slot behind. Look for rows that somebody changed by hand, and report it if there "
+        "are none.",
+        Reported(quiet_s=600),
+    ),
+    AlarmDefinition(
         "late_fact",
         Severity.WARNING,
         "A call surfaced after its attempt had been given up: adopted if the lead has no newer attempt, else hung up.",

@@ -1,6 +1,6 @@
 """From grants to calls on their way: the intent of a batch, its sends, and whatever came to nothing.
 
-    grants ─► intent ─► send
+    grants ─► slots ─► intent ─► send
                 │ lost: written as not sent        │ refused: given back, and what was refused is blocked
                 └ to be asked about first: keeps its channel, in a task of its own, then intended again
 
@@ -8,7 +8,7 @@ A batch whose lead needs a pre-check does not wait for it: the others are on the
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from uuid import UUID
 
 from trunkline.bus import channels, schedule
@@ -17,6 +17,7 @@ from trunkline.bus.schedule import GiveBack, Return
 from trunkline.clock import Clock
 from trunkline.crashpoint import crash_point
 from trunkline.dispatch import returns
+from trunkline.dispatch.agents import SlotSource
 from trunkline.dispatch.intent import Intents, disown, intend
 from trunkline.dispatch.intent_batch import Rules
 from trunkline.dispatch.offset import ClockOffset
@@ -24,7 +25,7 @@ from trunkline.dispatch.prechecks import NO_ROOM, Deferred, Ended, Passed, Skipp
 from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
 from trunkline.dispatch.sender import Asked, Sender
 from trunkline.errors import BusUnavailable
-from trunkline.model import Entry, Grant
+from trunkline.model import Entry, Grant, Slot
 from trunkline.store.database import UNAVAILABLE, Database
 from trunkline.store.dispatch import NewAttempt
 from trunkline.store.early_transaction import EarlyTransaction
@@ -57,6 +58,7 @@ class Batches:
         offset: ClockOffset,
         ask: Ask | None,
         untold: Untold,
+        slots: SlotSource,
     ):
         self._database = database
         self._bus = bus
@@ -67,6 +69,7 @@ class Batches:
         self._offset = offset
         self._ask = ask
         self._untold = untold
+        self._slots = slots
         self._asking: set[asyncio.Task[None]] = set()
         # Attempts whose COMMIT was not answered, until they are written as not sent.
         self._lost: list[NewAttempt] = []
@@ -113,13 +116,15 @@ class Batches:
         await self._tell(due_again, [attempt.grant.attempt_id for attempt in lost])
 
     async def _intend(self, grants: Sequence[Grant], begun: EarlyTransaction | None = None) -> Intents:
+        slots = await self._slots.propose(grants)
         asked = Asked.now(self._clock)
         with span("dispatch.intent") as step:
             try:
-                intents = await intend(self._database, grants, self._identity, self._rules, begun)
+                intents = await intend(self._database, grants, self._identity, self._rules, begun, slots)
             except Exception:
                 # Nothing was written. Kept, these channels would be held by nobody, and more with every round.
                 await self._return(grants)
+                await self._slots.give_back(slots.keys())
                 raise
             step.add(granted=len(grants), committed=len(intents.committed))
         crash_point("dialer.after_intent")
@@ -128,8 +133,18 @@ class Batches:
             turn_s = self._offset.turn_s(intent, asked.boottime_s, answered_s)
             self._sender.send_soon(intent, asked, turn_s)
         self._lost += intents.lost
+        await self._return_slots(slots, intents)
         await self.disown_lost()
         return intents
+
+    async def _return_slots(self, slots: Mapping[UUID, Slot], intents: Intents) -> None:
+        """Those of calls that were not committed. What a lost COMMIT kept ends when its attempts are disowned."""
+        used = {intent.attempt_id for intent in intents.committed if intent.slot is not None}
+        used |= {attempt.grant.attempt_id for attempt in intents.lost}
+        if unused := slots.keys() - used:
+            await self._slots.give_back(unused)
+        if intents.lost_slots:
+            await self._slots.conflicted(intents.lost_slots)
 
     def _is_to_be_asked(self, refusal: Refusal) -> bool:
         return self._ask is not None and refusal.reason is RefusalReason.PRECHECK

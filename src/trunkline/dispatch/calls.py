@@ -7,7 +7,7 @@ The fold is total: an event that nobody can read is set aside alone with its err
 out. A mailbox that failed for ever would keep its channel for ever.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from uuid import UUID
 
@@ -39,21 +39,15 @@ URGENT = frozenset({"ended"})
 # lingering of appends, a call costs 3.9 transactions instead of 9.5 at 80 calls a second.
 LIMITS = WorkerLimits(batch_max=200, concurrency=2, linger_s=0.05, sweep_s=0.5, events_max=100)
 
-# Told the carrier's ids of calls that are over, after the commit.
-OnEnded = Callable[[list[str]], Awaitable[None]]
-
 
 class CallFold:
     """The handler of kind `call`. The key of a mailbox is the attempt id."""
 
     kind = KIND
 
-    def __init__(
-        self, bus: Bus, settler: Settler, on_ended: OnEnded, enrichment: EnrichmentDesk | None = None
-    ):
+    def __init__(self, bus: Bus, settler: Settler, enrichment: EnrichmentDesk | None = None):
         self._bus = bus
         self._settler = settler
-        self._on_ended = on_ended
         # Who makes more of calls and their recordings, where somebody wants that.
         self._enrichment = enrichment
 
@@ -88,12 +82,9 @@ class CallFold:
         settlement = await self._settler.settle(tx, locked, _decisions(locked, applied), applied)
         await self._settler.revise(tx, locked, applied, settlement)
         await missing_agents.follow(tx, locked, applied, settlement.ends)
-        ended = [
-            facts.call_id for facts in applied.values() if facts.state is AttemptState.ENDED and facts.call_id
-        ]
         if late:
             await raise_alarm(tx, "late_fact", "", {"attempts": [str(each) for each in late]})
-        return partial(self._follow_up, settlement, ended, asked)
+        return partial(self._follow_up, settlement, asked)
 
     async def _adopt(
         self, tx: Connection, locked: Mapping[UUID, Attempt], facts: Mapping[UUID, list[Fact]]
@@ -112,11 +103,10 @@ class CallFold:
         await late_facts.take_up(tx, surfaced)
         return await attempts.lock(tx, list(locked))
 
-    async def _follow_up(self, settlement: Settlement, ended: list[str], asked: list[Inserted]) -> None:
+    async def _follow_up(self, settlement: Settlement, asked: list[Inserted]) -> None:
         if self._enrichment is not None:
             self._enrichment.poke(asked)
         await settlement.tell(self._bus)
-        await self._on_ended(ended)
 
 
 def _attempt_id(key: str) -> UUID | None:

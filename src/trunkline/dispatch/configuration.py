@@ -1,6 +1,7 @@
 """What the match obeys: numbers, weights and limits from Postgres, stops from this process's view of the controls."""
 
 import random
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -8,6 +9,7 @@ from trunkline.bus.channels import ALL, Configuration
 from trunkline.control.controls import Controls
 from trunkline.dispatch.rollout import LEFT_OUT, Rollout
 from trunkline.model import NumberLimit
+from trunkline.settings.tiers import COMMON, own_tier
 from trunkline.store import schedule
 from trunkline.store.controls import Scope
 from trunkline.store.database import Connection
@@ -24,7 +26,14 @@ async def read(conn: Connection, controls: Controls, rollout: Rollout | None = N
         weights=await schedule.weights(conn),
         caps=await schedule.caps(conn),
         stops={f"m/{merchant}": LEFT_OUT for merchant in left_out} | stops(controls),
+        tiers=_own_tiers(await schedule.merchant_tiers(conn)),
+        ungated=frozenset(await schedule.ungated(conn)),
     )
+
+
+def _own_tiers(configs: Mapping[str, str]) -> dict[str, str]:
+    own = {merchant: own_tier(merchant, config) for merchant, config in configs.items()}
+    return {merchant: tier for merchant, tier in own.items() if tier and tier not in COMMON}
 
 
 def stops(controls: Controls) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """The dialer: asks for grants and has them dialled, batch by batch.
 
-    match ─► intent ─► send ─► results
+    match ─► slots ─► intent ─► send ─► results
       ▲         │ refused: given back, and what was refused is blocked (`batches`)
       └── bell, next moment, 1 s
 
@@ -27,6 +27,7 @@ from trunkline.bus.connection import Bus
 from trunkline.bus.doorbell import Bell
 from trunkline.clock import Clock
 from trunkline.crashpoint import crash_point
+from trunkline.dispatch.agents import NoAgentsNeeded, SlotSource
 from trunkline.dispatch.batches import Ask, Batches
 from trunkline.dispatch.fallback import Fallback
 from trunkline.dispatch.intent_batch import Rules
@@ -83,6 +84,7 @@ class Dialer(Loop):
         limits: DialerLimits,
         ask: Ask | None = None,
         fallback: Fallback | None = None,
+        slots: SlotSource | None = None,
     ):
         super().__init__(limits.wait_max_s)
         self._database = database
@@ -92,8 +94,19 @@ class Dialer(Loop):
         self._ahead_ms = round(limits.ahead_s * 1000)
         self._offset = ClockOffset(database, bus, clock)
         self._without_valkey = fallback or Fallback()
+        self._slots = slots or NoAgentsNeeded()
+        self._without_agents = sorted(rules.agents.carriers_without_streams)
         self._batches = Batches(
-            database, bus, clock, sender, identity, rules, self._offset, ask, self._without_valkey.set_aside
+            database,
+            bus,
+            clock,
+            sender,
+            identity,
+            rules,
+            self._offset,
+            ask,
+            self._without_valkey.set_aside,
+            self._slots,
         )
         self._running: set[asyncio.Task[int]] = set()
         self._bell = Bell(bus)
@@ -180,6 +193,7 @@ class Dialer(Loop):
         await epoch.ensure(self._bus)
         ids = [new_text_id() for _ in range(room)]
         offset_ms = await self._offset.ms()
+        agents = await self._slots.room()
         begun = EarlyTransaction(self._database)
         try:
             match = await schedule.match(
@@ -188,6 +202,8 @@ class Dialer(Loop):
                 clock_offset_ms=offset_ms,
                 ahead_ms=self._ahead_ms,
                 gather_ms=round(self._ahead_ms * GATHERED),
+                agents=None if agents is None else {"*": agents.common, **agents.own},
+                without_agents=self._without_agents,
             )
         except BaseException:
             await begun.drop()

@@ -29,7 +29,7 @@ ASIDE_MAX_S = 60.0
 # The answer about a lead may come so long after its grant.
 REMEMBERED_S = 120.0
 # Whatever is refused for these is asked for again as soon as they say.
-PASSING = frozenset({RefusalReason.PACE, RefusalReason.PODS})
+PASSING = frozenset({RefusalReason.PACE, RefusalReason.AGENTS})
 
 LEASE = "fallback"
 # As long as a grant counts: whoever takes it over finds what the last one was granted committed, or free again.

@@ -1,19 +1,20 @@
-"""Gates that count: persons, merchants' days and money, calls at once, numbers, pods, and at last the pace.
+"""Gates that count: persons, merchants' days and money, calls at once, numbers, agents, and at last the pace.
 
 A `Tally` has what was counted under the locks and adds what this batch admits, so that a batch cannot do to itself what
 two dialers cannot do to each other.
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import TypeVar
 from uuid import UUID
 
+from trunkline.dispatch.agents import AgentRule
 from trunkline.dispatch.gates import AGAIN, Case, never_opens
 from trunkline.dispatch.refusals import Answer, Blocks, RefusalReason
-from trunkline.leads.limits import Day, Pace, PodRoom, day_of, person_free_at, pods_admit, start_together
-from trunkline.model import Finish, Outcome, PersonCalls, PersonQuestion
+from trunkline.leads.limits import Day, Pace, day_of, person_free_at, start_together
+from trunkline.model import Finish, Outcome, PersonCalls, PersonQuestion, Slot
 from trunkline.store.dispatch import LockedNumber, NewAttempt, NextStart
 from trunkline.store.limits import Counts, DayQuestion, Doubts, Questions, TalkQuestion, Used
 from trunkline.value import Value
@@ -24,6 +25,7 @@ START_WITHIN_S = 1.0
 PROBE_EVERY_S = 5.0
 DOUBTS_MIN = 3
 DOUBTS_SHARE = 0.05
+NO_SLOTS: Mapping[UUID, Slot] = {}
 _NEVER = 2**62
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -54,10 +56,10 @@ def questions(cases: Iterable[Case]) -> Questions:
     )
 
 
-def more_questions(cases: Iterable[Case], pods: PodRoom | None) -> Questions:
+def more_questions(cases: Iterable[Case]) -> Questions:
     """What has to be counted for some cases only, and only if nothing else speaks against them."""
     cases = list(cases)
-    asked = Questions(unanswered=pods is not None, podless=pods.podless if pods else frozenset())
+    asked = Questions()
     asked.talks = _once(talk for case in cases if (talk := _talk_question(case)))
     asked.merchants = _once(
         case.lead.merchant_id for case in cases if case.lead.merchant_max_concurrent is not None
@@ -72,9 +74,18 @@ def more_questions(cases: Iterable[Case], pods: PodRoom | None) -> Questions:
 
 
 class Tally:
-    def __init__(self, counts: Counts, pods: PodRoom | None, account_pace: AccountPace):
+    """`slots`: the agents that were proposed for the calls of this batch, by attempt."""
+
+    def __init__(
+        self,
+        counts: Counts,
+        account_pace: AccountPace,
+        agents: AgentRule = AgentRule(),  # noqa: B008  frozen
+        slots: Mapping[UUID, Slot] = NO_SLOTS,
+    ):
         self._counts = counts
-        self._pods = pods
+        self._agents = agents
+        self._slots = slots
         self._account_pace = account_pace
         # Calls of this batch to a person: of all merchants (None), and of each.
         self._persons: Counter[tuple[str, str | None]] = Counter()
@@ -83,7 +94,6 @@ class Tally:
         self._campaigns: Counter[tuple[str, UUID]] = Counter()
         self._days: dict[tuple[str, date], Used] = dict(counts.days)
         self._numbers: Counter[UUID] = Counter()
-        self._to_pods = 0
         self._paces: dict[tuple[str, str], Pace] = {}
 
     @property
@@ -122,7 +132,7 @@ class Tally:
             self._day,
             self._at_once,
             self._number_full,
-            self._pods_busy,
+            self._agent_missing,
         ):
             if answer := limit(case):
                 yield answer
@@ -189,13 +199,13 @@ class Tally:
             return None
         return Answer(RefusalReason.CHANNEL, Blocks.NUMBER, self.now + AGAIN, "number_full")
 
-    def _pods_busy(self, case: Case) -> Answer | None:
-        if self._pods is None or _number(case).carrier in self._pods.podless:
+    def _agent_missing(self, case: Case) -> Answer | None:
+        if not self._needs_agent(case) or case.grant.attempt_id in self._slots:
             return None
-        unanswered = self._counts.unanswered + self._to_pods
-        if pods_admit(self._pods, unanswered, self._counts.answered):
-            return None
-        return Answer(RefusalReason.PODS, Blocks.FLOW, self.now + AGAIN)
+        return Answer(RefusalReason.AGENTS, Blocks.FLOW, self.now + AGAIN, "no_agent_free")
+
+    def _needs_agent(self, case: Case) -> bool:
+        return self._agents.needs_agent(_number(case).carrier, are_elsewhere=case.lead.are_agents_elsewhere)
 
     def _pace(self, case: Case, kind: str, subject: str) -> Pace:
         if (kind, subject) not in self._paces:
@@ -224,8 +234,6 @@ class Tally:
         if lead.campaign_id:
             self._campaigns[lead.merchant_id, lead.campaign_id] += 1
         self._numbers[number.id] += 1
-        if self._pods is not None and number.carrier not in self._pods.podless:
-            self._to_pods += 1
         key = (lead.merchant_id, _day_of(case).name)
         used = self._days.get(key, Used())
         self._days[key] = Used(used.attempts + 1, used.micros + case.policy.price.reserved_micros)
@@ -240,6 +248,7 @@ class Tally:
             send_at=start_at,
             reserved_micros=case.policy.price.reserved_micros,
             day=_day_of(case).name,
+            slot=self._slots.get(case.grant.attempt_id) if self._needs_agent(case) else None,
         )
         return Admitted(
             attempt,

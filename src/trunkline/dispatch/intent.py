@@ -5,12 +5,13 @@ Valkey's grant is a hint. Only what is returned may be sent, and every grant tha
 that was not answered may have gone through: nothing of it is sent, and its attempts are disowned.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
+from trunkline.dispatch.gates_limits import NO_SLOTS
 from trunkline.dispatch.intent_batch import IntentBatch, Rules
 from trunkline.dispatch.refusals import Answer, Refusal, RefusalReason
-from trunkline.model import Entry, Grant, Intent
+from trunkline.model import Entry, Grant, Intent, Slot
 from trunkline.store import dispatch, lead_edits
 from trunkline.store.database import UNAVAILABLE, Database
 from trunkline.store.dispatch import CONTENDED, UNACCEPTABLE, NewAttempt
@@ -32,9 +33,16 @@ class Intents(Value, frozen=True):
     committed: tuple[Intent, ...] = ()
     refused: tuple[Refusal, ...] = ()
     lost: tuple[NewAttempt, ...] = ()
+    # Proposed slots that Postgres says are somebody else's, or gone.
+    lost_slots: tuple[Slot, ...] = ()
 
     def __add__(self, other: "Intents") -> "Intents":
-        return Intents(self.committed + other.committed, self.refused + other.refused, self.lost + other.lost)
+        return Intents(
+            self.committed + other.committed,
+            self.refused + other.refused,
+            self.lost + other.lost,
+            self.lost_slots + other.lost_slots,
+        )
 
 
 async def intend(
@@ -43,20 +51,21 @@ async def intend(
     dialer: str,
     rules: Rules | None = None,
     begun: EarlyTransaction | None = None,
+    slots: Mapping[UUID, Slot] = NO_SLOTS,
 ) -> Intents:
     """One transaction for all, `begun` or not; if a lock or a single lead makes it fail, one for each, so that nobody
     is held up."""
     rules = rules or Rules()
     if len(grants) == 1:
-        return await _intend_alone(database, grants[0], dialer, rules, LOCK_TIMEOUT_MS, begun)
+        return await _intend_alone(database, grants[0], dialer, rules, LOCK_TIMEOUT_MS, slots, begun)
     try:
-        return await _intend(database, grants, dialer, rules, LOCK_TIMEOUT_MS, begun)
+        return await _intend(database, grants, dialer, rules, LOCK_TIMEOUT_MS, slots, begun)
     except (*CONTENDED, *UNACCEPTABLE) as error:
         log.warning("intent.batch_failed", grants=len(grants), error=str(error))
     intents = Intents()
     for place, grant in enumerate(grants):
         try:
-            intents += await _intend_alone(database, grant, dialer, rules, LOCK_TIMEOUT_ALONE_MS)
+            intents += await _intend_alone(database, grant, dialer, rules, LOCK_TIMEOUT_ALONE_MS, slots)
         except Exception as error:
             # Those before it are committed and have to be sent; the rest is given back.
             log.warning("intent.rest_failed", grants=len(grants) - place, error=str(error))
@@ -90,10 +99,11 @@ async def _intend_alone(
     dialer: str,
     rules: Rules,
     lock_timeout_ms: int,
+    slots: Mapping[UUID, Slot],
     begun: EarlyTransaction | None = None,
 ) -> Intents:
     try:
-        return await _intend(database, [grant], dialer, rules, lock_timeout_ms, begun)
+        return await _intend(database, [grant], dialer, rules, lock_timeout_ms, slots, begun)
     except CONTENDED:
         return Intents(refused=(_contended(grant),))
     except UNACCEPTABLE as error:
@@ -121,9 +131,10 @@ async def _intend(
     dialer: str,
     rules: Rules,
     lock_timeout_ms: int,
+    slots: Mapping[UUID, Slot],
     begun: EarlyTransaction | None,
 ) -> Intents:
-    batch = IntentBatch(grants, dialer, rules)
+    batch = IntentBatch(grants, dialer, rules, slots)
     is_written = False
     try:
         async with begun or database.transaction() as tx:
@@ -139,4 +150,4 @@ async def _intend(
     refusals = batch.refusals()
     for refusal in refusals:
         metrics.INTENTS_REFUSED.labels(refusal.reason.value).inc()
-    return Intents(batch.intents(), refusals)
+    return Intents(batch.intents(), refusals, lost_slots=tuple(batch.lost_slots))

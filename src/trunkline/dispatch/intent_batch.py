@@ -3,19 +3,21 @@ Limits that few merchants have are counted in a fourth, refusals are written in 
 
 The gates judge in between, on what was read under the locks. Counting is a statement of its own, later than the locks,
 because a statement's snapshot is older than what it waits for; a function of Postgres runs one after the other. Lock
-order, here and everywhere: leads, limits (persons, merchants, pods, accounts, then numbers), attempts, mailboxes, jobs;
-each sorted.
+order, here and everywhere: leads, limits (persons, merchants, accounts, then numbers), new allocations, attempts,
+allocations that exist, mailboxes, jobs; each sorted.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import blake2b
 from uuid import UUID
 
 from trunkline.control.continuity import Mark
+from trunkline.dispatch.agents import AGENTS_ELSEWHERE, AgentRule
 from trunkline.dispatch.gates import AGAIN, Case, Stopped, judge, never_stopped
 from trunkline.dispatch.gates_limits import (
+    NO_SLOTS,
     AccountPace,
     Admitted,
     Tally,
@@ -25,10 +27,9 @@ from trunkline.dispatch.gates_limits import (
 )
 from trunkline.dispatch.policies import Owner, Policies
 from trunkline.dispatch.refusals import Answer, Blocks, Refusal, RefusalReason
-from trunkline.leads.limits import PodRoom
-from trunkline.model import Entry, Finish, Grant, Intent
+from trunkline.model import Entry, Finish, Grant, Intent, Slot
 from trunkline.states import LeadStatus
-from trunkline.store import dispatch, limits
+from trunkline.store import allocations, dispatch, limits
 from trunkline.store.database import Connection
 from trunkline.store.dispatch import Explanation, LockedLead, Move, NewAttempt, NewDecision, Owners, Writing
 from trunkline.store.limits import Counts, Questions
@@ -42,18 +43,16 @@ ERROR_PAUSE = timedelta(seconds=30)
 # Whoever changes a lead has its row for milliseconds. More than the match looks ahead, or the lead would come again at
 # once, and again.
 CHANGE_TIME = timedelta(milliseconds=150)
+# Whose slot was another's gets a new one as soon as somebody has looked.
+SLOT_AGAIN = timedelta(milliseconds=20)
 # Names are locked in this order: what most intents want comes last, and is held for the shortest time.
-_RANKS = {"person": 0, "merchant": 1, "pods": 2, "account": 3}
+_RANKS = {"person": 0, "merchant": 1, "account": 2}
 
 # Told, in the transaction, of the leads that end without a call.
 OnFinished = Callable[[Connection, dict[UUID, Finish]], Awaitable[None]]
 
 
 def no_mark() -> Mark | None:
-    return None
-
-
-def no_pod_gate() -> PodRoom | None:
     return None
 
 
@@ -70,16 +69,22 @@ class Rules:
     # The database that this process has seen: an earlier moment of it starts nothing.
     mark: Callable[[], Mark | None] = no_mark
     account_pace: AccountPace = no_account_pace
-    pods: Callable[[], PodRoom | None] = no_pod_gate
+    agents: AgentRule = AGENTS_ELSEWHERE
     on_finished: OnFinished = nobody_told
 
 
 class IntentBatch:
-    def __init__(self, grants: Sequence[Grant], dialer: str, rules: Rules):
+    """`slots`: the agents that were proposed for the grants, by attempt."""
+
+    def __init__(
+        self, grants: Sequence[Grant], dialer: str, rules: Rules, slots: Mapping[UUID, Slot] = NO_SLOTS
+    ):
         self._grants = grants
         self._dialer = dialer
         self._rules = rules
-        self._pods = rules.pods()
+        self._slots = slots
+        # Proposed slots that somebody else has, or whose pod is gone.
+        self.lost_slots: list[Slot] = []
         self._cases: list[Case] = []
         self._admitted: list[Admitted] = []
         # By attempt id, like everything that is said of a grant.
@@ -140,8 +145,6 @@ class IntentBatch:
         yield "person", lead.phone
         if lead.merchant_max_concurrent is not None or (policy and policy.counts_by_merchant):
             yield "merchant", lead.merchant_id
-        if self._pods is not None:
-            yield "pods", ""
         yield "account", f"{lead.carrier}/{lead.account}"
 
     def _questions(self, cases: Sequence[Case]) -> Questions:
@@ -175,8 +178,8 @@ class IntentBatch:
         cases = [case for case in self._cases if case.grant.attempt_id not in self._answers]
         if not cases:
             return
-        await limits.count_more(tx, more_questions(cases, self._pods), counts)
-        tally = Tally(counts, self._pods, self._rules.account_pace)
+        await limits.count_more(tx, more_questions(cases), counts)
+        tally = Tally(counts, self._rules.account_pace, self._rules.agents, self._slots)
         for case in sorted(cases, key=tally.earliest_at):
             match tally.admit(case):
                 case Admitted() as admitted:
@@ -191,8 +194,13 @@ class IntentBatch:
         if writing.ends:
             await self._rules.on_finished(tx, writing.ends)
         self.attempts = [a for a in writing.attempts if a.grant.attempt_id in written.inserted]
-        conflicts = [a for a in writing.attempts if a.grant.attempt_id not in written.inserted]
+        refused = [a for a in writing.attempts if a.grant.attempt_id not in written.inserted]
+        unkept = [a for a in refused if a.slot is not None and a.grant.attempt_id not in written.kept]
+        if unkept:
+            await self._note_unkept(tx, unkept)
+        conflicts = [a for a in refused if a not in unkept]
         if conflicts:
+            await allocations.drop(tx, [a.grant.attempt_id for a in conflicts if a.slot is not None])
             await self._note_conflicts(tx, conflicts)
 
     def _writing(self) -> Writing:
@@ -210,6 +218,18 @@ class IntentBatch:
             elif answer.due_at:
                 writing.moves[case.lead.id] = Move(answer.due_at, answer.closes_at)
         return writing
+
+    async def _note_unkept(self, tx: Connection, unkept: Sequence[NewAttempt]) -> None:
+        """The lead keeps its place: the next round has other slots."""
+        for attempt in unkept:
+            answer = Answer(
+                RefusalReason.AGENTS, Blocks.LEAD, attempt.lead.now + SLOT_AGAIN, subject="slot_taken"
+            )
+            self._answers[attempt.grant.attempt_id] = answer
+            assert attempt.slot is not None
+            self.lost_slots.append(attempt.slot)
+        decisions = [_decision(a.lead, self._answers[a.grant.attempt_id]) for a in unkept]
+        await dispatch.write(tx, Writing(decisions=decisions), self._dialer)
 
     async def _note_conflicts(self, tx: Connection, conflicts: Sequence[NewAttempt]) -> None:
         owners = await dispatch.owners(tx, conflicts)
@@ -297,4 +317,5 @@ def _intent(attempt: NewAttempt) -> Intent:
         send_in_s=(attempt.send_at - attempt.intent_at).total_seconds(),
         closes_at=attempt.lead.closes_at,
         payload=attempt.lead.payload,
+        slot=attempt.slot,
     )

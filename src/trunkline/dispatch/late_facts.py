@@ -9,11 +9,12 @@ import random
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
-from trunkline.model import CallFacts
-from trunkline.states import LIVE, AttemptState
+from trunkline.control.raising import raise_alarm
+from trunkline.model import CallFacts, Outcome
+from trunkline.states import LIVE, AttemptState, LeadStatus
 from trunkline.store import attempts, hang_ups
 from trunkline.store.attempts import Attempt
-from trunkline.store.database import Connection
+from trunkline.store.database import Connection, Database
 from trunkline.telemetry import get_logger
 from trunkline.value import replace
 
@@ -33,6 +34,36 @@ def has_surfaced(attempt: Attempt, facts: CallFacts) -> bool:
 def beside(attempt: Attempt, facts: CallFacts) -> CallFacts:
     """What is known, without the call becoming live."""
     return replace(facts, state=attempt.facts.state)
+
+
+async def adopt(database: Database, attempt_id: UUID, call_id: str) -> bool:
+    """A call that was given up has been answered: its lead is called with it again. Under the lead's lock, so that no
+    newer attempt begins beside it. False: one has, or the lead has ended otherwise."""
+    async with database.transaction() as tx:
+        locked = await attempts.lock(tx, [attempt_id])
+        attempt = locked.get(attempt_id)
+        if attempt is None or not attempt.is_newest or attempt.is_cancelled:
+            return False
+        if attempt.facts.state not in GIVEN_UP:
+            return attempt.facts.state in LIVE
+        if attempt.lead_status is LeadStatus.FINISHED and attempt.lead_outcome != Outcome.UNKNOWN.value:
+            return False
+        await take_up(tx, [attempt])
+        facts = replace(
+            attempt.facts,
+            state=AttemptState.ANSWERED,
+            call_id=attempt.facts.call_id or call_id,
+            answered_at=attempt.facts.answered_at or attempt.read_at,
+        )
+        try:
+            async with tx.transaction():
+                await attempts.apply_facts(tx, {attempt_id: facts})
+        except attempts.TAKEN:
+            return False
+        await _hold_again(tx, attempt_id)
+        log.error("call.surfaced_late", attempt_id=str(attempt_id), state=facts.state.value)
+        await raise_alarm(tx, "late_fact", "", {"attempts": [str(attempt_id)]})
+    return True
 
 
 async def take_up(tx: Connection, surfaced: Iterable[Attempt]) -> None:

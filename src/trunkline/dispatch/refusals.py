@@ -24,7 +24,6 @@ class RefusalReason(StrEnum):
     PRECHECK = "precheck"
     LIMIT = "limit"
     SPEND = "spend"
-    PODS = "pods"
     AGENTS = "agents"
     PACE = "pace"
     # Postgres was busy, or we have a bug.

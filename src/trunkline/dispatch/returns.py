@@ -29,9 +29,9 @@ def _give_back(refusal: Refusal) -> GiveBack:
         case Blocks.PERSON:
             return GiveBack(attempt_id, Return.BEHIND, until_ms, behind=refusal.owner)
         case Blocks.FLOW:
-            needs_pod = refusal.reason is RefusalReason.PODS
+            needs_agent = refusal.reason is RefusalReason.AGENTS
             park_ms = _park_until_ms(refusal, until_ms)
-            return GiveBack(attempt_id, Return.PARK, park_ms, until_a_release=needs_pod)
+            return GiveBack(attempt_id, Return.PARK, park_ms, until_a_release=needs_agent)
         case Blocks.NUMBER:
             return GiveBack(attempt_id, Return.REST, until_ms)
         case Blocks.ACCOUNT:

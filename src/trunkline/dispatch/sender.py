@@ -29,6 +29,7 @@ from trunkline.telephony.carrier import (
     CallbackKind,
     CallOrder,
     InDoubt,
+    KeptAgent,
     PlaceResult,
     Rejected,
     Throttled,
@@ -41,6 +42,8 @@ log = get_logger(__name__)
 
 # So long before its turn it is asked once more whether a call is still wanted.
 ASKED_AHEAD_S = 0.1
+# Between the end of the ringing and the carrier's question what to do with the call: its queue, and its tries.
+ANSWER_SLACK_S = 30
 # The event loop's timers count in these steps; less than half of one is no wait at all.
 TIMER_STEP_S = 0.001
 _NOBODY_SAYS: tuple[type[BaseException], ...] = (TimeoutError, *UNAVAILABLE)
@@ -178,7 +181,8 @@ class Sender:
             return InDoubt(type(error).__name__)
 
     def _order(self, intent: Intent, asked: Asked) -> CallOrder:
-        answer_url, callbacks = self._callback(intent, "answer"), self._callbacks
+        agent, callbacks = self._agent(intent), self._callbacks
+        answer_url = self._callback(intent, "answer", agent)
         return CallOrder(
             attempt_id=intent.attempt_id,
             to=intent.to_phone,
@@ -193,11 +197,21 @@ class Sender:
             metadata=_spoken(intent),
             machine_url=self._callback(intent, "machine") if self._limits.detects_machines else "",
             recording_url=self._callback(intent, "recording") if self._limits.records else "",
+            agent=agent,
         )
 
-    def _callback(self, intent: Intent, kind: CallbackKind) -> str:
+    def _agent(self, intent: Intent) -> KeptAgent | None:
+        """Without Postgres it counts for as long as the call can ring: later the slot may be somebody else's."""
+        if intent.slot is None:
+            return None
+        rings_until_s = self._clock.now().timestamp() + self._limits.ring_timeout_s + ANSWER_SLACK_S
+        return KeptAgent(intent.slot.incarnation, int(rings_until_s))
+
+    def _callback(self, intent: Intent, kind: CallbackKind, agent: KeptAgent | None = None) -> str:
         base_url, keys = self._callbacks.base_url, self._callbacks.keys
-        return callback_url(base_url, intent.carrier, kind, intent.attempt_id, keys, intent.account)
+        return callback_url(
+            base_url, intent.carrier, kind, intent.attempt_id, keys, intent.account, agent=agent
+        )
 
 
 # Finding a counter by its labels costs as much as the rest of counting.

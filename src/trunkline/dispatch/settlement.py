@@ -4,7 +4,7 @@ Two ways lead here: the carrier's answer to our own request (`ResultWriter`), an
 (`CallFold`). Both lock the leads first, write facts and consequences in one transaction, and tell Valkey afterwards.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -36,18 +36,30 @@ USUAL = resolve()
 NEVER_OPENS = Finish(Outcome.NO_CONFIG, "WINDOW_NEVER_OPENS")
 
 
+# Told, after the commit, of attempts that are over: the agents that were kept for them are free.
+OnOver = Callable[[Sequence[UUID]], Awaitable[None]]
+
+
+async def nobody_told(attempt_ids: Sequence[UUID]) -> None:
+    return None
+
+
 @dataclass(slots=True)
 class Settlement:
-    """What Valkey has to be told after the commit."""
+    """What Valkey has to be told after the commit: attempts that are over, which of them freed their channels, and
+    leads that are due again."""
 
     freed: list[UUID] = field(default_factory=list)
     scheduled: list[Entry] = field(default_factory=list)
     # Leads that ended, by the attempts that ended them. Nobody in Valkey has to be told of these.
     ends: list[tuple[Attempt, Finish]] = field(default_factory=list)
+    over: list[UUID] = field(default_factory=list)
+    on_over: OnOver = nobody_told
 
     async def tell(self, bus: Bus) -> None:
-        """Channels first: the freed channel is what a waiting lead needs. Memory that was lost meanwhile is rebuilt
-        from Postgres, which knows all this already."""
+        """Agents and channels first: they are what a waiting lead needs. Memory that was lost meanwhile is rebuilt from
+        Postgres, which knows all this already."""
+        await self.on_over(self.over)
         try:
             await epoch.ensure(bus)
             await channels.release(bus, self.freed)
@@ -63,8 +75,9 @@ Decide = Callable[[Attempt, Retries], Decision]
 class Settler:
     """Writes what was decided, under the policies of those whose leads they are."""
 
-    def __init__(self, policies: Policies):
+    def __init__(self, policies: Policies, on_over: OnOver = nobody_told):
         self._policies = policies
+        self._on_over = on_over
 
     async def settle(
         self,
@@ -75,7 +88,7 @@ class Settler:
     ) -> Settlement:
         """Decide about the leads of these attempts, which no longer hold a channel. `learnt` are the facts of this
         transaction; of the other attempts those hold that were read with them."""
-        settlement = Settlement(freed=list(decisions))
+        settlement = Settlement(freed=list(decisions), over=list(decisions), on_over=self._on_over)
         policies = await self._of(tx, [locked[each] for each in decisions])
         await attempts.settle_costs(tx, list(_costs(locked, learnt, policies)))
         await counting.count(tx, decisions, locked, learnt, policies)

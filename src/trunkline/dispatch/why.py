@@ -117,8 +117,8 @@ async def _policy_checks(conn: Connection, standing: Standing, policy: Effective
         # Asked as if it were called now.
         case = Case(grant, replace(lead, due_at=min(lead.due_at, lead.now)), standing.number, policy)
         counts = await limits.count(conn, questions([case]))
-        await limits.count_more(conn, more_questions([case], None), counts)
-        answers = Tally(counts, None, no_account_pace).refusals(case)
+        await limits.count_more(conn, more_questions([case]), counts)
+        answers = Tally(counts, no_account_pace).refusals(case)
         found += [_of(answer.reason.value, answer) for answer in answers] or [Check("limits", True)]
     return found
 

@@ -79,21 +79,6 @@ def _day(today: date, clock: ZoneInfo) -> Day:
     return Day(today, first_at, after_at)
 
 
-class PodRoom(Value, frozen=True):
-    """The pods that our calls may have, those they have already among them; the share of calls that is expected to be
-    answered; and the carriers whose calls need no pod of ours."""
-
-    pods: int
-    answer_rate: float
-    podless: frozenset[str] = frozenset()
-
-
-def pods_admit(room: PodRoom, unanswered: int, answered: int = 0) -> bool:
-    """Whether one more call will find a pod: every answered call has one or is about to, and calls that nobody has
-    answered yet count at the expected rate. Each live call is counted once, whatever it has by now."""
-    return answered + (unanswered + 1) * room.answer_rate <= room.pods
-
-
 @dataclass(slots=True)
 class Pace:
     """Starts are spaced evenly: one every `interval_s`. Without an interval only a set-back counts."""

@@ -5,6 +5,7 @@ from functools import partial
 from uuid import UUID
 
 from trunkline.bus import epoch, schedule
+from trunkline.dispatch.agents import AgentRule, NoAgentsNeeded
 from trunkline.dispatch.configuration import DialStops
 from trunkline.dispatch.dialer import Dialer, DialerLimits
 from trunkline.dispatch.fallback import Fallback
@@ -19,7 +20,6 @@ from trunkline.dispatch.settlement import Settler
 from trunkline.jobs.platform.outgoing import Outgoing
 from trunkline.leads.retries import Retries
 from trunkline.loops.base import Loop
-from trunkline.loops.pod_room import PodRoomWatch
 from trunkline.loops.prechecks import PrecheckWalk
 from trunkline.parts.ground import Ground
 from trunkline.parts.routing import Routing
@@ -29,8 +29,8 @@ from trunkline.settings import Settings
 from trunkline.store import schedule as store_schedule
 from trunkline.telemetry import metrics
 
-# Their own agents talk: no pod of ours is needed.
-PODLESS = frozenset({"vapi"})
+# Carriers whose own agents talk.
+WITHOUT_STREAMS = frozenset({"vapi"})
 
 
 class Dialing:
@@ -39,15 +39,15 @@ class Dialing:
         self._database = database
         self._bus = bus
         policies = Policies(usual_retries=Retries(base_s=settings.reminders.retry_base_s))
-        self.settler = Settler(policies)
-        self.pod_room = PodRoomWatch(database, routing.count, PODLESS)
+        self.settler = Settler(policies, routing.free)
+        agents = AgentRule(settings.router.agents == "elsewhere", WITHOUT_STREAMS)
         self.to_tenants = Outgoing(allow_insecure=settings.jobs.allow_insecure_webhooks)
         rules = Rules(
             policies=policies,
             stopped=DialStops(steering.controls, steering.rollout),
             mark=lambda: steering.guardian.mark,
             account_pace=way_in.carriers.starts_per_s,
-            pods=self.pod_room.room,
+            agents=agents,
         )
         prechecks = Prechecks(database, self.to_tenants, rules)
         self.precheck_walk = PrecheckWalk(database, bus, steering.controls, policies, prechecks)
@@ -71,8 +71,9 @@ class Dialing:
             _dialer_limits(settings),
             prechecks.ask,
             Fallback(steering.rollout.includes, settings.identity),
+            NoAgentsNeeded() if agents.are_elsewhere else routing.slots,
         )
-        self.loops: list[Loop] = [self.pod_room, self.dialer]
+        self.loops: list[Loop] = [self.dialer]
 
     async def schedule(self, lead_ids: Sequence[UUID]) -> None:
         """A courtesy: the leads are safe in Postgres, and the loader would bring them within seconds."""

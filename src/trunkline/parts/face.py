@@ -1,5 +1,7 @@
 """What the outside sees: the API, webhooks, agents, the router's endpoints and the console, behind one port."""
 
+from functools import partial
+
 from fastapi import FastAPI
 
 from trunkline.api.agent_face import AgentFace
@@ -15,6 +17,7 @@ from trunkline.api.webhooks import PublicView, WebhookDeps, Webhooks
 from trunkline.api.write_guard import WriteGuard
 from trunkline.bus.probe import server_time_s
 from trunkline.console.application import Console
+from trunkline.dispatch import late_facts
 from trunkline.dispatch.account_look import AccountLook
 from trunkline.dispatch.inbound import Inbound
 from trunkline.parts.dialing import Dialing
@@ -106,7 +109,9 @@ class Face:
                 find_stream=self._routing.find_stream,
                 late_events=way_in.late_events,
                 look=way_in.look,
+                adopt=partial(late_facts.adopt, ground.database),
                 fallback=ground.answer_fallback,
+                hold_max_s=ground.settings.router.hold_max_s,
             )
         )
 

@@ -8,10 +8,9 @@ from trunkline.mailbox.worker import MailboxWorker
 from trunkline.parts.dialing import Dialing
 from trunkline.parts.following import Following
 from trunkline.parts.ground import Ground
-from trunkline.parts.routing import Routing
 
 
-def call_worker(ground: Ground, routing: Routing, dialing: Dialing, following: Following) -> MailboxWorker:
+def call_worker(ground: Ground, dialing: Dialing, following: Following) -> MailboxWorker:
     mailboxes = ground.settings.mailboxes
     limits = replace(
         LIMITS,
@@ -19,5 +18,5 @@ def call_worker(ground: Ground, routing: Routing, dialing: Dialing, following: F
         lease_s=mailboxes.lease_s,
         failure=FailureRule(failures_max=mailboxes.failures_max),
     )
-    fold = CallFold(ground.bus, dialing.settler, routing.release, following.enrichment)
+    fold = CallFold(ground.bus, dialing.settler, following.enrichment)
     return MailboxWorker(ground.database, ground.bus, fold, ground.settings.identity, limits)

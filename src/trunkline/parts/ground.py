@@ -19,6 +19,8 @@ class Ground:
     bus: Bus
     clock: Clock
     public_base_url: str
+    # Connections that only answers to carriers use: a person who picked up does not wait behind a report.
+    answers_database: Database
     secrets: list[str] = field(repr=False)
 
     @property

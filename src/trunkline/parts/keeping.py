@@ -17,16 +17,24 @@ from trunkline.mailbox.retention import MailboxRetention
 from trunkline.parts.dialing import Dialing
 from trunkline.parts.following import Following
 from trunkline.parts.ground import LEADER, Ground
+from trunkline.parts.routing import Routing
 from trunkline.parts.steering import Steering
 from trunkline.parts.way_in import WayIn
 from trunkline.reminders.follower import ReminderFollower
 from trunkline.reminders.scheduler import ReminderScheduler
+from trunkline.router.slot_check import SlotCheck
 from trunkline.settings import Settings
 
 
 class Keeping:
     def __init__(
-        self, ground: Ground, way_in: WayIn, steering: Steering, dialing: Dialing, following: Following
+        self,
+        ground: Ground,
+        way_in: WayIn,
+        steering: Steering,
+        routing: Routing,
+        dialing: Dialing,
+        following: Following,
     ):
         settings, database, bus, clock = ground.settings, ground.database, ground.bus, ground.clock
         controls, rollout = steering.controls, steering.rollout
@@ -51,6 +59,12 @@ class Keeping:
             self.channels,
             self.checker,
             HangUps(database, way_in.carriers),
+            SlotCheck(
+                database,
+                routing.free,
+                doubt_s=_check_limits(settings).ring_over_s,
+                tombstone_s=routing.ended_ttl_s,
+            ),
             dialing.precheck_walk,
             MailboxRetention(database, keep_s=settings.mailboxes.keep_s),
             MailboxGauges(database),

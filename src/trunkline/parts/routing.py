@@ -1,25 +1,29 @@
 """Calls get pods, and their agents a key to them."""
 
-import asyncio
+from collections.abc import Sequence
 from uuid import UUID
 
 from trunkline.api import router_face
 from trunkline.api.hot_routes import HotRoute
-from trunkline.api.webhooks import Stream
+from trunkline.api.webhooks import NoStream, Stream
+from trunkline.bus import router as bus_router
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.dispatch.call_tokens import CallKeys
+from trunkline.errors import BusUnavailable
 from trunkline.loops.base import Loop
-from trunkline.loops.pod_room import PodCount
 from trunkline.loops.pods import PodGauges
 from trunkline.parts.ground import Ground
 from trunkline.parts.way_in import WayIn
-from trunkline.router.allocator import Allocated, Allocator, NoneFree, Waiting
+from trunkline.router.addresses import PodAddresses
+from trunkline.router.allocator import Allocated, Allocator, Ended, GivenUp, NoneFree, Waiting
 from trunkline.router.assembly import router_config
 from trunkline.router.carriers import CarrierWord
-from trunkline.router.config import COMMON
+from trunkline.router.connector import Answered, Connector, Elsewhere
 from trunkline.router.journal_writer import JournalWriter
 from trunkline.router.management import manage
+from trunkline.router.notes import AllocationNotes
 from trunkline.router.pods import Pods
+from trunkline.router.slots import SlotProposer
 from trunkline.router.streams import StreamKeys
 from trunkline.telemetry import get_logger
 
@@ -31,13 +35,25 @@ class Routing:
         settings, database, bus = ground.settings, ground.database, ground.bus
         config = router_config(settings)
         stream_keys = StreamKeys.from_secrets(ground.secrets)
+        self._bus = bus
+        self.ended_ttl_s = config.ended_ttl_s
         self.is_open = settings.router.is_open
         self._call_time_limit_s = settings.carrier.time_limit_s
         self.keys = RouterKeys(settings.router_key_prefix)
         self.call_keys = CallKeys.from_secrets(ground.secrets)
         self.journal = JournalWriter(database)
-        self.allocator = Allocator(bus, self.keys, stream_keys, config, self.journal)
-        self.pods = Pods(bus, self.keys, stream_keys, config, self.journal)
+        self.notes = AllocationNotes(database)
+        self.addresses = PodAddresses(database)
+        self.allocator = Allocator(bus, self.keys, stream_keys, config, ground.answers_database, self.notes)
+        self.connector = Connector(
+            self.allocator,
+            self.addresses,
+            ground.answers_database,
+            ground.clock,
+            are_agents_elsewhere=settings.router.agents == "elsewhere",
+        )
+        self.slots = SlotProposer(bus, self.keys, database, config)
+        self.pods = Pods(bus, self.keys, stream_keys, config, self.journal, database)
         self.management = manage(
             settings,
             config,
@@ -50,6 +66,8 @@ class Routing:
             CarrierWord(database, way_in.carriers).is_over,
         )
         self.loops: list[Loop] = [*self.management.loops, self.journal, PodGauges(self.pods)]
+        # Whoever answers carriers or other users of the router, whatever its roles.
+        self.answer_loops: list[Loop] = [self.notes, self.addresses]
 
     def routes(self) -> list[HotRoute]:
         return router_face.hot_routes(
@@ -60,28 +78,31 @@ class Routing:
             call_time_limit_s=self._call_time_limit_s,
         )
 
-    async def find_stream(self, call_id: str, attempt_id: UUID, merchant_id: str) -> Stream | str:
-        match await self.allocator.allocate(call_id, merchant_id, may_wait=True):
+    async def find_stream(self, call: Answered) -> Stream | NoStream:
+        match await self.connector.connect(call):
             case Allocated() as pod:
                 # Three, because Exotel takes no more: whose call it is stands in the stream's first frame.
-                key = self.call_keys.sign(attempt_id, call_id)
-                return Stream(pod.ws_url, {"attempt": str(attempt_id), "token": pod.token, "key": key})
-            case NoneFree():
-                return "busy"
+                key = self.call_keys.sign(call.attempt_id, call.call_id)
+                parameters = {"attempt": str(call.attempt_id), "token": pod.token, "key": key}
+                return Stream(pod.ws_url, parameters, pod.turn)
+            case NoneFree(is_known=is_known):
+                return NoStream("busy" if is_known else "unknown")
             case Waiting():
-                return "hold"
-            case _:
-                return "ended"
+                return NoStream("hold")
+            case Elsewhere():
+                return NoStream("elsewhere")
+            case GivenUp():
+                return NoStream("given_up")
+            case Ended():
+                return NoStream("ended")
 
-    async def count(self) -> PodCount:
-        counts = await self.pods.counts()
-        # What every merchant's call may fall back to; reserved pods do not help the others.
-        free = sum(pool.room for pool in counts.pools if pool.tier in COMMON)
-        return PodCount(free, free + counts.calls)
-
-    async def release(self, call_ids: list[str]) -> None:
-        """The carrier says that these calls are over: the fourth of the ways in which a pod is released."""
-        released = await asyncio.gather(*map(self.allocator.release, call_ids), return_exceptions=True)
-        lost = [error for error in released if isinstance(error, BaseException)]
-        if lost:
-            log.warning("router.release_lost", calls=len(lost), reason=str(lost[0]))
+    async def free(self, attempt_ids: Sequence[UUID]) -> None:
+        """These attempts are over, and their rows with them: Valkey learns that their slots are free."""
+        if not attempt_ids:
+            return
+        try:
+            await bus_router.free(
+                self._bus, self.keys, [str(each) for each in attempt_ids], tombstone_s=self.ended_ttl_s
+            )
+        except BusUnavailable as error:
+            log.warning("router.release_lost", calls=len(attempt_ids), reason=str(error))

@@ -1,29 +1,48 @@
-"""Gives calls their pods and takes them back."""
+"""Gives answered calls their pods and takes them back.
 
+Postgres decides, under its unique indexes; Valkey proposes, so that nobody searches. Where one of them is silent the
+other decides alone: Postgres picks, or Valkey's proposal counts and is written down later. Every wait is bounded,
+because a person is on the line: 150 ms for Valkey, 600 ms for both together.
+"""
+
+import asyncio
+import time
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-
-import uuid_utils
+from typing import Any, TypeVar
+from uuid import UUID
 
 from trunkline.bus import router as bus_router
-from trunkline.bus.router import Allocation, CallOver, Hold, NoPod, Runner, Stale
+from trunkline.bus.router import Allocation, Begun, CallOver, Hold, NoPod, Runner, Stale
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.crashpoint import crash_point
+from trunkline.errors import BusUnavailable
+from trunkline.model import Slot, new_id
 from trunkline.router.config import RouterConfig
-from trunkline.router.journal import Begun, Journal, NoJournal, Over
+from trunkline.router.engine_breaker import EngineBreaker
+from trunkline.router.notes import AllocationNotes, Note
 from trunkline.router.streams import StreamKeys, stream_url
+from trunkline.settings.tiers import chain
+from trunkline.store import allocations
+from trunkline.store.allocations import Address, Asked, Unallocated
+from trunkline.store.database import UNAVAILABLE, Database, is_of_database
 from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
-_ALLOCATED = metrics.ROUTER_ALLOCATIONS.labels("allocated")
-_EXISTING = metrics.ROUTER_ALLOCATIONS.labels("existing")
-_NONE = metrics.ROUTER_ALLOCATIONS.labels("none")
+T = TypeVar("T")
+
+VALKEY_S = 0.15
+ENGINES_S = 0.6
+# A merchant's tier changes rarely; a call that comes within this after a change may still go to the old one.
+TIER_FRESH_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """The call's pod. The carrier connects to `ws_url` and hands over `token` as a parameter of the stream."""
+    """The call's pod. The carrier connects to `ws_url` and hands over `token` as a parameter of the stream. `turn`: how
+    often the call was given another pod before."""
 
     pod: str
     ws_url: str
@@ -31,11 +50,14 @@ class Allocated:
     source_pool: str
     allocated_at: datetime
     was_existing: bool
+    turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class NoneFree:
-    """No pod is free."""
+    """No pod is free. `is_known` False: nobody could say, both engines are silent."""
+
+    is_known: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +70,15 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The call is over: hang up. A duplicate of its answer webhook came late."""
+    """Hang up: the call is over (a duplicate of its answer webhook came late), was superseded by a newer attempt, or is
+    not the one that its attempt has."""
+
+    reason: str = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """Nobody knew what had become of the call, and now it is answered: it has to be adopted before it gets a pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,89 +93,338 @@ class NotAllocated:
     """This call has no pod: it was released already, or never had one."""
 
 
+class Silent(Exception):
+    """An engine did not answer in time."""
+
+
 class Allocator:
+    """`database` has a few connections that nobody else uses: a person does not wait behind a report."""
+
     def __init__(
         self,
         bus: Runner,
         keys: RouterKeys,
         stream_keys: StreamKeys,
         config: RouterConfig,
-        journal: Journal | None = None,
+        database: Database,
+        notes: AllocationNotes,
     ):
         self._bus = bus
         self._keys = keys
         self._stream_keys = stream_keys
         self._config = config
-        self._journal = journal or NoJournal()
-        self._no_wait = bus_router.WaitRule()
+        self._database = database
+        self._notes = notes
+        self._valkey = EngineBreaker()
+        self._postgres = EngineBreaker()
+        self._chains: dict[str, tuple[float, tuple[str, ...]]] = {}
+        self._telling: set[asyncio.Task[None]] = set()
+
+    async def begin(self, attempt_id: UUID, call_sid: str) -> Allocated | None:
+        """The answer of a call whose pod was kept with its dial. None: none is, or not any more. Raises `Silent`."""
+        kept = await self._ask_postgres(self._begin(attempt_id, call_sid), ENGINES_S)
+        if kept is None:
+            return None
+        self._tell(kept, call_sid)
+        metrics.ROUTER_ALLOCATIONS.labels("kept").inc()
+        return self._allocated(call_sid, kept)
 
     async def allocate(
-        self, call_sid: str, merchant_id: str = "", *, may_wait: bool = False
-    ) -> Allocated | NoneFree | Waiting | Ended:
+        self,
+        call_sid: str,
+        merchant_id: str = "",
+        *,
+        attempt_id: UUID | None = None,
+        may_wait: bool = False,
+    ) -> Allocated | NoneFree | Waiting | Ended | GivenUp:
         """Idempotent: every request for one call gets the same pod and the same token."""
-        result = await bus_router.allocate(
-            self._bus,
-            self._keys,
-            call_sid,
-            merchant_id=merchant_id,
-            allocation_id=uuid_utils.uuid4().hex,
-            lease_ttl_s=self._config.lease_ttl_s,
-            wait=self._config.wait_rule if may_wait else self._no_wait,
-            is_alone=True,
-        )
+        began_s = time.monotonic()
+        allocation_id = attempt_id or new_id()
+        proposed = await self._propose(call_sid, merchant_id, allocation_id, may_wait=may_wait)
+        if isinstance(proposed, CallOver):
+            metrics.ROUTER_ALLOCATIONS.labels("ended").inc()
+            return Ended()
         crash_point("router.after_allocate")
-        match result:
-            case Allocation():
-                return self._allocated(call_sid, merchant_id, result)
-            case Hold():
-                metrics.ROUTER_ALLOCATIONS.labels("hold").inc()
-                return Waiting(result.before, self._config.hold_poll_s)
-            case CallOver():
-                metrics.ROUTER_ALLOCATIONS.labels("ended").inc()
-                return Ended()
-            case NoPod() | Stale():
-                _NONE.inc()
-                self._report(merchant_id, isinstance(result, NoPod) and result.is_misconfigured)
-                return NoneFree()
-
-    async def release(self, call_sid: str, by_pod: str = "") -> Released | NotAllocated:
-        """Idempotent. `by_pod` names the pod if it is the pod itself that lets go of the call."""
-        result = await bus_router.release(
-            self._bus, self._keys, call_sid, by_pod=by_pod, ended_ttl_s=self._config.ended_ttl_s
-        )
-        crash_point("router.after_release")
-        if result is None:
-            return NotAllocated()
-        self._journal.over(Over(result.allocation_id, call_sid, result.pod))
-        if result.pod_status == "gone":
-            log.warning("router.released_gone_pod", pod=result.pod, call_id=call_sid)
-        return Released(result.pod, result.source_pool, result.was_draining)
-
-    def _allocated(self, call_sid: str, merchant_id: str, allocation: Allocation) -> Allocated:
-        (_EXISTING if allocation.was_existing else _ALLOCATED).inc()
-        self._report(merchant_id, allocation.is_misconfigured)
-        if not allocation.was_existing:
-            self._journal.begun(
-                Begun(
-                    allocation.allocation_id,
-                    call_sid,
-                    allocation.pod,
-                    allocation.source_pool,
-                    merchant_id,
-                    allocation.allocated_at_s,
-                )
+        slot = _slot(proposed)
+        try:
+            decided = await self._ask_postgres(
+                self._decide(call_sid, merchant_id, allocation_id, attempt_id, slot, may_wait=may_wait),
+                began_s + ENGINES_S - time.monotonic(),
             )
-        base_url = allocation.base_url or self._config.voice_agent_base_url
+        except Silent:
+            return await self._without_postgres(
+                call_sid, merchant_id, allocation_id, attempt_id, proposed, may_wait=may_wait
+            )
+        if isinstance(decided, Unallocated):
+            return await self._refused(decided, proposed)
+        return self._given(call_sid, merchant_id, decided, proposed)
+
+    async def release(
+        self, call_sid: str, by_pod: str = "", turn: int | None = None
+    ) -> Released | NotAllocated:
+        """Idempotent. `by_pod` names the pod if it is the pod itself that lets go of the call, `turn` which of the
+        call's streams it had: an older one ends nothing."""
+        row = None
+        try:
+            row = await self._ask_postgres(self._release(call_sid, by_pod, turn), ENGINES_S)
+        except Silent as error:
+            log.warning("router.release_not_written", call_id=call_sid, reason=str(error))
+            self._notes.over(call_sid, by_pod, turn)
+        crash_point("router.after_release")
+        try:
+            told = await bus_router.release(
+                self._bus, self._keys, call_sid, by_pod=by_pod, ended_ttl_s=self._config.ended_ttl_s
+            )
+        except BusUnavailable as error:
+            if row is None:
+                raise
+            log.warning("router.release_untold", call_id=call_sid, reason=str(error))
+            told = None
+        if told is not None:
+            return Released(told.pod, told.source_pool, told.was_draining)
+        if row is None or row.pod is None:
+            return NotAllocated()
+        return Released(row.pod, row.source_pool, was_draining=False)
+
+    def from_url(self, address: Address, call_sid: str, attempt_id: UUID) -> Allocated:
+        """The pod that the answer URL names, while Postgres is silent. The write follows; where the row says otherwise
+        by then, the row wins."""
+        self._notes.begun(Note(attempt_id, call_sid, has_attempt=True))
+        metrics.ROUTER_ALLOCATIONS.labels("url").inc()
+        url = stream_url(address.base_url or self._config.voice_agent_base_url, address.pod, call_sid)
+        token = self._stream_keys.sign(address.pod, call_sid, attempt_id.hex)
+        return Allocated(address.pod, url, token, "", datetime.now(UTC), was_existing=True)
+
+    async def ask(self, question: Coroutine[Any, Any, T]) -> T:
+        """Another question about an answered call. Raises `Silent`."""
+        return await self._ask_postgres(question, ENGINES_S)
+
+    async def drain(self) -> None:
+        """Until Valkey has been told of everything."""
+        if self._telling:
+            await asyncio.wait(self._telling)
+
+    async def _propose(
+        self, call_sid: str, merchant_id: str, allocation_id: UUID, *, may_wait: bool, is_alone: bool = False
+    ) -> Allocation | NoPod | Hold | CallOver | None:
+        """None: Valkey is silent, or was lost and is not rebuilt."""
+        if self._valkey.is_open:
+            return None
+        try:
+            async with asyncio.timeout(VALKEY_S):
+                proposed = await bus_router.allocate(
+                    self._bus,
+                    self._keys,
+                    call_sid,
+                    merchant_id=merchant_id,
+                    allocation_id=str(allocation_id),
+                    lease_ttl_s=self._config.lease_ttl_s,
+                    wait=self._config.wait_rule if may_wait else bus_router.WaitRule(),
+                    is_alone=is_alone,
+                )
+        except (BusUnavailable, TimeoutError):
+            self._valkey.silent()
+            return None
+        self._valkey.heard()
+        return None if isinstance(proposed, Stale) else proposed
+
+    async def _decide(
+        self,
+        call_sid: str,
+        merchant_id: str,
+        allocation_id: UUID,
+        attempt_id: UUID | None,
+        proposal: Slot | None,
+        *,
+        may_wait: bool,
+    ) -> allocations.Allocation | Unallocated:
+        async with self._database.connection() as conn:
+            asked = Asked(
+                allocation_id,
+                call_sid,
+                attempt_id,
+                merchant_id,
+                await self._chain(conn, merchant_id),
+                proposal,
+                wait_max_s=self._config.hold_max_s if may_wait else 0.0,
+                silence_s=self._config.wait_rule.silence_ms / 1000,
+                tombstone_s=self._config.ended_ttl_s,
+            )
+            return await allocations.allocate(conn, asked)
+
+    async def _chain(self, conn: Any, merchant_id: str) -> tuple[str, ...]:
+        now_s = time.monotonic()
+        until_s, known = self._chains.get(merchant_id, (0.0, ()))
+        if now_s < until_s:
+            return known
+        configs = await allocations.merchant_tiers(conn, [merchant_id]) if merchant_id else {}
+        found = chain(merchant_id, configs.get(merchant_id, ""))
+        if len(self._chains) > 10_000:
+            self._chains.clear()
+        self._chains[merchant_id] = (now_s + TIER_FRESH_S, found)
+        return found
+
+    async def _without_postgres(
+        self,
+        call_sid: str,
+        merchant_id: str,
+        allocation_id: UUID,
+        attempt_id: UUID | None,
+        proposed: Allocation | NoPod | Hold | None,
+        *,
+        may_wait: bool,
+    ) -> Allocated | NoneFree | Waiting | Ended:
+        """Valkey alone decides, also where it was lost and knows only pods that it heard since; the note follows."""
+        if proposed is None:
+            found = await self._propose(
+                call_sid, merchant_id, allocation_id, may_wait=may_wait, is_alone=True
+            )
+            if isinstance(found, CallOver):
+                return Ended()
+            proposed = found
+        match proposed:
+            case Allocation():
+                slot = Slot(proposed.pod, proposed.slot, proposed.incarnation, proposed.source_pool)
+                self._notes.begun(Note(allocation_id, call_sid, attempt_id is not None, merchant_id, slot))
+                metrics.ROUTER_ALLOCATIONS.labels("noted").inc()
+                return self._proposed(call_sid, proposed)
+            case Hold():
+                return Waiting(proposed.before, self._config.hold_poll_s)
+            case NoPod():
+                return self._none(merchant_id, proposed)
+            case _:
+                return NoneFree(is_known=False)
+
+    async def _refused(
+        self, decided: Unallocated, proposed: Allocation | NoPod | Hold | None
+    ) -> NoneFree | Waiting | Ended | GivenUp:
+        """Postgres gave no pod. What Valkey proposed is taken back by it after 5 s, or at once where it is told."""
+        if isinstance(proposed, Allocation) and not proposed.was_existing:
+            self._in_the_background(
+                bus_router.free(self._bus, self._keys, [proposed.allocation_id], tombstone_s=0)
+            )
+        match decided.result:
+            case "waits":
+                metrics.ROUTER_ALLOCATIONS.labels("hold").inc()
+                return Waiting(decided.waiting_before, self._config.hold_poll_s)
+            case "none":
+                return self._none("", proposed)
+            case "given_up":
+                return GivenUp()
+            case reason:
+                metrics.ROUTER_ALLOCATIONS.labels("ended").inc()
+                return Ended(reason)
+
+    def _none(self, merchant_id: str, proposed: object) -> NoneFree:
+        metrics.ROUTER_ALLOCATIONS.labels("none").inc()
+        self._report(merchant_id, isinstance(proposed, NoPod) and proposed.is_misconfigured)
+        return NoneFree()
+
+    def _given(
+        self,
+        call_sid: str,
+        merchant_id: str,
+        decided: allocations.Allocation,
+        proposed: Allocation | NoPod | Hold | None,
+    ) -> Allocated:
+        metrics.ROUTER_ALLOCATIONS.labels("existing" if decided.is_existing else "allocated").inc()
+        is_odd = isinstance(proposed, Allocation | NoPod) and proposed.is_misconfigured
+        self._report(merchant_id, is_odd)
+        if _slot(proposed) != decided.slot:
+            self._tell(decided, call_sid)
+        return self._allocated(call_sid, decided)
+
+    def _tell(self, decided: allocations.Allocation, call_sid: str) -> None:
+        """What Postgres gave, where Valkey had proposed something else or nothing. If it is not told, it finds out."""
+        slot = decided.slot
+        begun = Begun(
+            str(decided.id), call_sid, slot.pod, slot.no, slot.incarnation, decided.merchant_id,
+            slot.source_pool, decided.turn,
+        )  # fmt: skip
+        if not self._valkey.is_open:
+            self._in_the_background(bus_router.begin(self._bus, self._keys, begun))
+
+    def _in_the_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(_bounded(work), name="tell valkey")
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    async def _begin(self, attempt_id: UUID, call_sid: str) -> allocations.Allocation | None:
+        async with self._database.connection() as conn:
+            return await allocations.begin(conn, attempt_id, call_sid)
+
+    async def _release(self, call_sid: str, by_pod: str, turn: int | None) -> allocations.Released | None:
+        async with self._database.connection() as conn:
+            return await allocations.release(
+                conn, call_sid, tombstone_id=new_id(), why="released", by_pod=by_pod, turn=turn
+            )
+
+    async def _ask_postgres(self, question: Coroutine[Any, Any, T], within_s: float) -> T:
+        """In a task of its own: the driver does not let go of a connection to a server that hangs; who asks has to."""
+        if self._postgres.is_open:
+            question.close()
+            raise Silent("Postgres was silent lately")
+        asked = asyncio.create_task(question, name="ask postgres")
+        await asyncio.wait({asked}, timeout=max(within_s, 0.05))
+        if not asked.done():
+            asked.cancel()
+            asked.add_done_callback(_forget)
+            self._postgres.silent()
+            raise Silent(f"Postgres was silent for {within_s:.2f} s")
+        try:
+            answer = asked.result()
+        except Exception as error:
+            if not (isinstance(error, UNAVAILABLE) or is_of_database(error)):
+                raise
+            self._postgres.silent()
+            raise Silent(str(error)) from error
+        self._postgres.heard()
+        return answer
+
+    def _allocated(self, call_sid: str, decided: allocations.Allocation) -> Allocated:
+        slot = decided.slot
         return Allocated(
-            pod=allocation.pod,
-            ws_url=stream_url(base_url, allocation.pod, call_sid),
-            token=self._stream_keys.sign(allocation.pod, call_sid, allocation.allocation_id),
-            source_pool=allocation.source_pool,
-            allocated_at=datetime.fromtimestamp(allocation.allocated_at_s, UTC),
-            was_existing=allocation.was_existing,
+            pod=slot.pod,
+            ws_url=stream_url(decided.base_url or self._config.voice_agent_base_url, slot.pod, call_sid),
+            token=self._stream_keys.sign(slot.pod, call_sid, decided.id.hex),
+            source_pool=slot.source_pool,
+            allocated_at=datetime.now(UTC),
+            was_existing=decided.is_existing,
+            turn=decided.turn,
+        )
+
+    def _proposed(self, call_sid: str, proposed: Allocation) -> Allocated:
+        base_url = proposed.base_url or self._config.voice_agent_base_url
+        return Allocated(
+            pod=proposed.pod,
+            ws_url=stream_url(base_url, proposed.pod, call_sid),
+            token=self._stream_keys.sign(proposed.pod, call_sid, UUID(proposed.allocation_id).hex),
+            source_pool=proposed.source_pool,
+            allocated_at=datetime.fromtimestamp(proposed.allocated_at_s, UTC),
+            was_existing=proposed.was_existing,
         )
 
     def _report(self, merchant_id: str, is_misconfigured: bool) -> None:
         if is_misconfigured:
             metrics.ROUTER_UNKNOWN_TIERS.inc()
             log.warning("router.unknown_tier", merchant_id=merchant_id)
+
+
+def _forget(asked: "asyncio.Task[Any]") -> None:
+    """Nobody waits for it any more; what it wrote counts all the same."""
+    if not asked.cancelled():
+        asked.exception()
+
+
+async def _bounded(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        async with asyncio.timeout(2.0):
+            await work
+    except (BusUnavailable, TimeoutError) as error:
+        log.info("router.valkey_untold", reason=str(error))
+
+
+def _slot(proposed: object) -> Slot | None:
+    if not isinstance(proposed, Allocation):
+        return None
+    return Slot(proposed.pod, proposed.slot, proposed.incarnation, proposed.source_pool)

@@ -5,9 +5,6 @@ from dataclasses import dataclass, field
 from trunkline.bus.router import WaitRule
 from trunkline.settings.tiers import SAMPLE, Tiers, assignment_order
 
-# The tiers that every call falls back to.
-COMMON = ("standard", "overflow", "basic")
-
 
 @dataclass(frozen=True, slots=True)
 class RouterConfig:
@@ -25,10 +22,14 @@ class RouterConfig:
     # After a loss of memory an idle pod is not believed before a heartbeat begun 10 s later; a request may take 5 s.
     settle_s: float = 15
     # A call may wait so long for a pod, asking again every `hold_poll_s`; 0: it hears at once that all are busy.
-    hold_max_s: float = 0
-    hold_poll_s: int = 5
+    hold_max_s: float = 10
+    hold_poll_s: int = 1
     # Pods are known by their heartbeats; else the cluster says which there are.
     by_heartbeat: bool = True
+
+    def callers_of(self, tier: str) -> int:
+        """Slots of a tier that dials leave to those who ring us; -1: a tenth of what it has."""
+        return -1
 
     @property
     def hearing_gap_max_s(self) -> float:

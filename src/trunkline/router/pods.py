@@ -1,5 +1,6 @@
 """Pods: what they say of themselves, and what is known of them."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -12,6 +13,11 @@ from trunkline.crashpoint import crash_point
 from trunkline.router.config import RouterConfig
 from trunkline.router.journal import Journal, NoJournal
 from trunkline.router.streams import StreamKeys
+from trunkline.store import allocations
+from trunkline.store.database import UNAVAILABLE, Database
+
+# A heartbeat does not wait longer than this to be written.
+WRITE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +55,30 @@ class Pods:
         stream_keys: StreamKeys,
         config: RouterConfig,
         journal: Journal | None = None,
+        database: Database | None = None,
     ):
         self._bus = bus
         self._keys = keys
         self._stream_keys = stream_keys
         self._config = config
         self._journal = journal or NoJournal()
+        self._database = database
 
     async def heartbeat(self, beat: Heartbeat) -> Heard:
+        known_as = await self._write(beat)
+        fields: dict[str, str | int] = {
+            "ip": beat.ip,
+            "port": beat.port,
+            "version": beat.version,
+            "base_url": beat.base_url,
+        }
         said = Beat(
             pod=beat.pod,
             boot_id=beat.boot_id,
             sequence=beat.sequence,
             calls=beat.calls,
             leaving=beat.draining,
-            fields={"ip": beat.ip, "port": beat.port, "version": beat.version, "base_url": beat.base_url},
+            fields={**fields, "incarnation": known_as[0]} if known_as else fields,
         )
         rule = BeatRule(
             durable_tier=None,
@@ -75,12 +90,44 @@ class Pods:
         )
         known, is_new = await self._register(said, rule)
         crash_point("router.after_heartbeat")
+        if known_as and known.tier and known_as[1:] != (known.tier, known.max_concurrent):
+            await self._write_tier(beat.pod, known.tier, known.max_concurrent)
         if known.tier:
             self._journal.tier(beat.pod, known.tier, is_new=is_new)
         secrets = self._stream_keys.pod_secrets(beat.pod)
         return Heard(
             known.tier, known.draining, known.calls, known.max_concurrent, known.again_ms / 1000, secrets
         )
+
+    async def _write(self, beat: Heartbeat) -> tuple[int, str, int] | None:
+        """None: Postgres is away, and the pod is known to Valkey alone until it is back."""
+        if self._database is None:
+            return None
+        try:
+            async with asyncio.timeout(WRITE_S), self._database.transaction() as tx:
+                return await allocations.heard(
+                    tx,
+                    beat.pod,
+                    beat.boot_id,
+                    beat.sequence,
+                    base_url=beat.base_url,
+                    ip=beat.ip,
+                    port=beat.port,
+                    version=beat.version,
+                    calls=beat.calls,
+                    is_leaving=beat.draining,
+                )
+        except UNAVAILABLE:
+            return None
+
+    async def _write_tier(self, pod: str, tier: str, calls_max: int) -> None:
+        if self._database is None:
+            return
+        try:
+            async with asyncio.timeout(WRITE_S), self._database.connection() as conn:
+                await allocations.set_pod_tier(conn, pod, tier, calls_max)
+        except UNAVAILABLE:
+            return
 
     async def _register(self, said: Beat, rule: BeatRule) -> tuple[Registration, bool]:
         """What is known of the pod, and whether it was unknown before."""

@@ -16,7 +16,7 @@ from trunkline.errors import BusUnavailable
 from trunkline.http_body import bounded_body
 from trunkline.in_time import in_time
 from trunkline.router import bodies, requests
-from trunkline.router.allocator import Allocated, Allocator, Ended, NoneFree, NotAllocated, Released, Waiting
+from trunkline.router.allocator import Allocated, Allocator, NoneFree, NotAllocated, Released, Waiting
 from trunkline.router.pods import Pods
 from trunkline.router.requests import AllocateBody, BadRequest, DrainBody, HeartbeatBody, ReleaseBody
 from trunkline.telemetry import get_logger
@@ -105,6 +105,8 @@ class _Face:
         match answer:
             case Allocated() as allocated:
                 return _json(200, {"success": True, "allocation": bodies.allocation(allocated)})
+            case NoneFree(is_known=False):
+                return _error(request, 503, "unavailable", "the router cannot reach its stores")
             case NoneFree():
                 log.warning("router.no_pods", call_id=call_sid)
                 return _error(request, 503, "no_pods_available", "no pods available")
@@ -113,7 +115,7 @@ class _Face:
                 held = _error(request, 503, "hold", "no pods available", more=more)
                 held.headers["Retry-After"] = str(retry_s)
                 return held
-            case Ended():
+            case _:
                 return _error(request, 410, "call_ended", "call has ended")
 
     async def release(self, request: Request) -> Response:

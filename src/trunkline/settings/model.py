@@ -102,6 +102,11 @@ class Settings(Group):
             yield Row(variable.name, variable.masked(text), variable.default, variable.meaning, source)
 
     @property
+    def answers_calls(self) -> bool:
+        """Whether carriers, or other users of the router, ask this process for pods."""
+        return not {"api", "router"}.isdisjoint(self.roles)
+
+    @property
     def router_key_prefix(self) -> str:
         """A script on a cluster may only touch keys of one slot, and the braces put them there."""
         prefix = self.router.key_prefix

@@ -56,7 +56,15 @@ class Router(Group):
         Field(ge=0, le=3600),
         Allowed("a duration up to `1h`; `0` for none"),
     ] = env(
-        "ROUTER_HOLD_MAX", "0", "How long a call may wait for a pod. `0`: it hears at once that all are busy."
+        "ROUTER_HOLD_MAX",
+        "10s",
+        "How long an answered call may wait for a pod. `0`: it hears at once that all are busy.",
+    )
+    agents: Annotated[Literal["ours", "elsewhere"], BeforeValidator(lower)] = env(
+        "AGENTS",
+        "ours",
+        "Whose agents take the calls. `ours`: nobody is dialled unless a pod is kept for the call. `elsewhere`: other "
+        "people's agents answer, and calls are dialled without one of ours; merchants and pools can say so one by one.",
     )
     is_open: Switch = env(
         "ROUTER_API_OPEN",

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 STANDARD = "standard"
+# The tiers that every call falls back to.
+COMMON = (STANDARD, "overflow", "basic")
 # A shared tier that does not say how many calls a pod may have.
 MAX_CONCURRENT_DEFAULT = 5
 MAX_CONCURRENT_MAX = 1000
@@ -53,6 +55,26 @@ def parse_tiers(text: str) -> Tiers:
     tiers = {name: _tier(name, fields) for name, fields in config.items()}
     # Every pod has to be somewhere, and every call falls back to it.
     return {STANDARD: Tier(False, 0), **tiers}
+
+
+def own_tier(merchant_id: str, config: str) -> str | None:
+    """The tier that a merchant's config names, `{"tier": …, "pool": …}` as text. None: it names none."""
+    try:
+        fields = json.loads(config) if config else None
+    except json.JSONDecodeError:
+        return None
+    if not isinstance(fields, dict):
+        return None
+    tier = fields.get("tier")
+    if tier == "dedicated":
+        pool = fields.get("pool")
+        return f"merchant:{pool if isinstance(pool, str) and pool else merchant_id}"
+    return tier if isinstance(tier, str) and tier else None
+
+
+def chain(merchant_id: str, config: str) -> tuple[str, ...]:
+    """The tiers whose pods may take a merchant's calls, in order: its own, then the common ones."""
+    return tuple(dict.fromkeys((own_tier(merchant_id, config) or STANDARD, *COMMON)))
 
 
 def assignment_order(tiers: Tiers) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ _REVISE_LEADS = query("attempts/revise_leads")
 _RETRY_LEADS = query("attempts/retry_leads")
 _COUNT_AGAIN = query("attempts/count_again")
 _SETTLE_COSTS = query("attempts/settle_costs")
-_CURRENT = query("attempts/current")
+_OWNER = query("attempts/owner")
 _CLAIM_CHECKS = query("attempts/claim_checks")
 _CHECK_LATER = query("attempts/check_later")
 _DOUBT = query("attempts/doubt")
@@ -133,18 +133,9 @@ class Check(Value, frozen=True):
     age_s: float
 
 
-class Current(Value, frozen=True):
-    """What the answer gate has to know."""
-
-    lead_id: UUID | None
+class CallOwner(Value, frozen=True):
     merchant_id: str
-    is_newest: bool
-    is_over: bool
-    hang_up_wanted: bool
-
-    @property
-    def may_connect(self) -> bool:
-        return self.is_newest and not self.is_over and not self.hang_up_wanted
+    are_agents_elsewhere: bool
 
 
 async def lock(tx: Connection, attempt_ids: Sequence[UUID]) -> dict[UUID, Attempt]:
@@ -301,17 +292,10 @@ async def settle_costs(tx: Connection, costs: Sequence[Cost]) -> None:
         )
 
 
-async def current(conn: Connection, attempt_id: UUID) -> Current | None:
-    row = await conn.fetchrow(_CURRENT, attempt_id)
-    if row is None:
-        return None
-    return Current(
-        lead_id=row["lead_id"],
-        merchant_id=row["merchant_id"],
-        is_newest=row["lead_id"] is None or bool(row["newest"]),
-        is_over=row["state"] in ("ended", "rejected"),
-        hang_up_wanted=row["hang_up_wanted"],
-    )
+async def owner(conn: Connection, attempt_id: UUID) -> CallOwner | None:
+    """Whose call this attempt is."""
+    row = await conn.fetchrow(_OWNER, attempt_id)
+    return CallOwner(**row) if row else None
 
 
 async def claim_checks(

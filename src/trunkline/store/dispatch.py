@@ -8,7 +8,7 @@ from uuid import UUID
 
 import asyncpg
 
-from trunkline.model import Entry, Finish, Grant, Outcome
+from trunkline.model import Entry, Finish, Grant, Outcome, Slot
 from trunkline.store.database import Connection
 from trunkline.store.schedule import entry_of
 from trunkline.store.sql import query
@@ -25,6 +25,8 @@ _DISOWN_LEADS = query("dispatch/disown_leads")
 _SLOW_ACCOUNT = query("dispatch/slow_account")
 _PUT_OFF = query("dispatch/put_off")
 _LOCK_CLOSED = query("dispatch/lock_closed")
+
+_NONE: frozenset[UUID] = frozenset()
 
 # Somebody held a lock for too long, or Postgres broke a tie. Nothing was written.
 CONTENDED: tuple[type[BaseException], ...] = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
@@ -69,6 +71,8 @@ class LockedLead(Value, frozen=True):
     no_agent_count: int = 0
     # Not before then, because people of this merchant found no agent: see migration 0038.
     agents_from: datetime | None = None
+    # Somebody else's agents take the calls of its merchant or its pool.
+    are_agents_elsewhere: bool = False
 
     @property
     def earliest_at(self) -> datetime:
@@ -97,6 +101,8 @@ class NewAttempt(Value, frozen=True):
     send_at: datetime
     reserved_micros: int
     day: date
+    # The agent that is kept for the call; None where it needs none.
+    slot: Slot | None = None
 
 
 class NextStart(Value, frozen=True):
@@ -137,9 +143,10 @@ class Writing:
 
 
 class Written(Value, frozen=True):
-    """The attempts that went in, and the leads that moved, as the schedule needs them."""
+    """The attempts that went in, those whose slot did, and the leads that moved, as the schedule needs them."""
 
     inserted: frozenset[UUID]
+    kept: frozenset[UUID]
     moved: Mapping[UUID, Entry]
 
 
@@ -198,13 +205,16 @@ async def lock_granted(
 
 
 async def write(tx: Connection, writing: Writing, dialer: str) -> Written:
-    inserted = await _write_attempts(tx, writing, dialer) if writing.attempts else frozenset()
+    inserted, kept = await _write_attempts(tx, writing, dialer) if writing.attempts else (_NONE, _NONE)
     moved = await _write_refusals(tx, writing) if writing.has_refusals else {}
-    return Written(inserted, moved)
+    return Written(inserted, kept, moved)
 
 
-async def _write_attempts(tx: Connection, writing: Writing, dialer: str) -> frozenset[UUID]:
+async def _write_attempts(
+    tx: Connection, writing: Writing, dialer: str
+) -> tuple[frozenset[UUID], frozenset[UUID]]:
     starts = writing.next_starts
+    slots = [a.slot for a in writing.attempts]
     rows = await tx.fetch(
         _WRITE_INTENTS,
         *_columns(writing.attempts),
@@ -215,8 +225,13 @@ async def _write_attempts(tx: Connection, writing: Writing, dialer: str) -> froz
         [s.kind for s in starts],
         [s.subject for s in starts],
         [s.next_start_at for s in starts],
+        [s.pod if s else None for s in slots],
+        [s.no if s else None for s in slots],
+        [s.incarnation if s else None for s in slots],
+        [s.source_pool if s else None for s in slots],
     )
-    return frozenset(row["id"] for row in rows)
+    inserted = frozenset(row["id"] for row in rows if row["is_attempt"])
+    return inserted, frozenset(row["id"] for row in rows if not row["is_attempt"])
 
 
 async def _write_refusals(tx: Connection, writing: Writing) -> dict[UUID, Entry]:

@@ -15,7 +15,6 @@ from trunkline.value import Private, Value
 _LOCK_AND_COUNT = query("dispatch/lock_and_count_limits")
 _COUNT = query("dispatch/count_limits")
 _COUNT_MORE = query("dispatch/count_more")
-_ANSWERING = query("dispatch/answering")
 
 
 class TalkQuestion(Value, frozen=True):
@@ -58,13 +57,11 @@ class Questions:
     paces: list[tuple[str, str]] = field(default_factory=list)
     accounts: list[tuple[str, str]] = field(default_factory=list)
     numbers: list[UUID] = field(default_factory=list)
-    unanswered: bool = False
-    podless: frozenset[str] = frozenset()
 
     @property
     def has_more(self) -> bool:
         """Whether anything is asked that most intents do not ask."""
-        return bool(self.talks or self.merchants or self.campaigns or self.days or self.unanswered)
+        return bool(self.talks or self.merchants or self.campaigns or self.days)
 
 
 @dataclass(slots=True)
@@ -79,24 +76,6 @@ class Counts:
     doubts: dict[tuple[str, str], Doubts] = field(default_factory=dict)
     # Calls of the numbers that have one above their maximum.
     crowds: dict[UUID, int] = field(default_factory=dict)
-    unanswered: int = 0
-    answered: int = 0
-
-
-class Answering(Value, frozen=True):
-    """Calls that nobody has answered yet, those that somebody has, how many of both have a pod, and the share that is
-    usually answered."""
-
-    unanswered: int
-    answered: int
-    with_pod: int
-    rate: float
-
-
-async def answering(conn: Connection, podless: frozenset[str]) -> Answering:
-    row = await conn.fetchrow(_ANSWERING, sorted(podless))
-    assert row is not None, "a count has one row"
-    return Answering(row["unanswered"], row["answered"], row["with_pod"], row["rate"])
 
 
 async def lock_and_count(
@@ -130,8 +109,6 @@ async def count_more(tx: Connection, asked: Questions, counts: Counts) -> None:
         [q.first_at for q in days],
         [q.attempts_from for q in days],
         [q.micros_from for q in days],
-        asked.unanswered,
-        sorted(asked.podless),
     )
     _note(counts, rows, asked)
 
@@ -194,5 +171,3 @@ def _note(counts: Counts, rows: Sequence[Any], asked: Questions) -> None:
                 counts.doubts[asked.accounts[which]] = Doubts(n, m or 0)
             case "number":
                 counts.crowds[asked.numbers[which]] = n
-            case "unanswered":
-                counts.unanswered, counts.answered = n, m

@@ -32,6 +32,7 @@ class Pool:
     overflow_pool_id: str | None
     overflow_after_s: float | None
     region_affinity: bool
+    agents: str
     created_at: datetime
 
     @property
@@ -103,6 +104,7 @@ async def insert_pool(
     name: str,
     overflow: Overflow | None = None,
     region_affinity: bool = False,
+    agents: str = "ours",
 ) -> Pool | None:
     row = await tx.fetchrow(
         _INSERT_POOL,
@@ -113,6 +115,7 @@ async def insert_pool(
         overflow and overflow.pool_id,
         overflow and overflow.after_s,
         region_affinity,
+        agents,
     )
     return pick_or_none(Pool, row)
 
@@ -135,6 +138,7 @@ async def update_pool(
     set_overflow: bool,
     overflow: Overflow | None,
     region_affinity: bool | None = None,
+    agents: str | None = None,
 ) -> Pool | None:
     row = await tx.fetchrow(
         _UPDATE_POOL,
@@ -144,6 +148,7 @@ async def update_pool(
         overflow and overflow.pool_id,
         overflow and overflow.after_s,
         region_affinity,
+        agents,
     )
     return pick_or_none(Pool, row)
 

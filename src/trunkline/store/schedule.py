@@ -14,6 +14,8 @@ _PLACES = query("schedule/places")
 _NUMBERS = query("schedule/numbers")
 _WEIGHTS = query("schedule/weights")
 _CAPS = query("schedule/caps")
+_UNGATED = query("schedule/ungated")
+_MERCHANT_TIERS = query("router/merchants")
 _WAITING_MERCHANTS = query("schedule/waiting_merchants")
 _HOLDERS = query("schedule/holders")
 _PILE = query("schedule/pile")
@@ -92,6 +94,16 @@ async def numbers(conn: Connection) -> list[tuple[NumberLimit, str]]:
 
 async def weights(conn: Connection) -> dict[str, int]:
     return {row["id"]: row["weight"] for row in await conn.fetch(_WEIGHTS)}
+
+
+async def ungated(conn: Connection) -> list[str]:
+    """Whose calls may be dialled without an agent of ours, as the scripts name them."""
+    return [row["subject"] for row in await conn.fetch(_UNGATED)]
+
+
+async def merchant_tiers(conn: Connection) -> dict[str, str]:
+    """Merchant -> the config of its agents' tier, as JSON."""
+    return {row["merchant_id"]: row["config"] for row in await conn.fetch(_MERCHANT_TIERS)}
 
 
 async def caps(conn: Connection) -> dict[str, int]:

@@ -61,6 +61,7 @@ class Merchant:
     default_pool_id: str | None
     weight: int
     max_concurrent: int | None
+    agents: str
     created_at: datetime
 
     @property
@@ -80,6 +81,7 @@ class MerchantChange:
     default_pool_id: str | None = None
     set_max_concurrent: bool = False
     max_concurrent: int | None = None
+    agents: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ async def insert_merchant(
     default_pool_id: str | None,
     weight: int,
     max_concurrent: int | None = None,
+    agents: str = "ours",
 ) -> Merchant | None:
     row = await tx.fetchrow(
         _INSERT_MERCHANT,
@@ -132,6 +135,7 @@ async def insert_merchant(
         default_pool_id,
         weight,
         max_concurrent,
+        agents,
     )
     return pick_or_none(Merchant, row)
 
@@ -160,6 +164,7 @@ async def update_merchant(tx: Connection, merchant_id: str, change: MerchantChan
         change.default_pool_id,
         change.set_max_concurrent,
         change.max_concurrent,
+        change.agents,
     )
     return pick_or_none(Merchant, row)
 

@@ -6,6 +6,8 @@ account is named because its credentials must be known before anything of a body
 
 The URL of `resume` also carries `turn`, the number of the stream that it follows, signed too: how often a call was
 given another agent is known without asking anybody, so a chain of failing streams ends even while no engine answers.
+The URL of `answer` carries `agent=<incarnation>.<until>`, signed too: with both engines away the person still reaches
+the agent that was kept for the call.
 """
 
 import hmac
@@ -17,12 +19,20 @@ from typing import get_args
 from urllib.parse import quote, quote_plus
 from uuid import UUID
 
-from trunkline.telephony.carrier import DEFAULT_ACCOUNT, CallbackKind, CallbackTag, Forged, WebhookRequest
+from trunkline.telephony.carrier import (
+    DEFAULT_ACCOUNT,
+    CallbackKind,
+    CallbackTag,
+    Forged,
+    KeptAgent,
+    WebhookRequest,
+)
 from trunkline.telephony.forms import read_form
 from trunkline.telephony.keyed_hash import keyed_hash
+from trunkline.value import Value
 
 __all__ = [
-    "TURN_MAX", "CallbackKeys", "CallbackTag", "attempt_in", "basic_password", "callback_url", "fallback_of",
+    "TURN_MAX", "CallbackKeys", "CallbackTag", "KeptTag", "attempt_in", "basic_password", "callback_url", "fallback_of",
     "is_fallback", "signed_attempt", "tag_of", "verified_attempt", "verify_callback",
 ]  # fmt: skip
 
@@ -59,14 +69,20 @@ def callback_url(
     keys: CallbackKeys,
     account: str = DEFAULT_ACCOUNT,
     turn: int = 0,
+    agent: KeptAgent | None = None,
+    held: int = 0,
 ) -> str:
     """Without an attempt (calls that come in) the signature still proves that the URL is ours."""
-    tag = CallbackTag(carrier, kind, attempt_id, account, turn)
+    tag = CallbackTag(carrier, kind, attempt_id, account, turn, agent, held)
     named = "" if account == DEFAULT_ACCOUNT else f"account={quote_plus(account)}&"
     if attempt_id:
         named += f"attempt={attempt_id}&"
     if kind == "resume":
         named += f"turn={turn}&"
+    if agent:
+        named += f"agent={_agent_text(agent)}&"
+    if held:
+        named += f"held={held}&"
     signature = _sign(keys.keys[0], tag)
     return f"{base_url.rstrip('/')}/webhooks/{quote(carrier, safe='')}/{kind}?{named}sig={signature}"
 
@@ -92,7 +108,14 @@ def _verify(url: str, keys: CallbackKeys) -> CallbackTag | Forged:
     if len(path) < 4 or path[-3] != "webhooks" or path[-1] not in _KINDS:
         return Forged("not a callback URL")
     kind = _KINDS[path[-1]]
-    named: dict[str, list[str]] = {"sig": [], "attempt": [], "account": [], "turn": []}
+    named: dict[str, list[str]] = {
+        "sig": [],
+        "attempt": [],
+        "account": [],
+        "turn": [],
+        "agent": [],
+        "held": [],
+    }
     for name, value in read_form(query.encode("utf-8", "replace")) or ():
         if name in named:
             named[name].append(value)
@@ -105,7 +128,13 @@ def _verify(url: str, keys: CallbackKeys) -> CallbackTag | Forged:
     turn = _turn(named["turn"]) if kind == "resume" else 0
     if turn is None:
         return Forged("turn unreadable")
-    tag = CallbackTag(path[-2], kind, attempt_id, account, turn)
+    agent = _agent(named["agent"][0]) if named["agent"] else None
+    if named["agent"] and agent is None:
+        return Forged("agent unreadable")
+    held = _held(named["held"])
+    if held is None:
+        return Forged("held unreadable")
+    tag = CallbackTag(path[-2], kind, attempt_id, account, turn, agent, held)
     if not _signed_by_any(keys, named["sig"][0], tag):
         return Forged("callback signature wrong")
     return tag
@@ -123,16 +152,27 @@ def tag_of(request: WebhookRequest, keys: CallbackKeys, carrier: str) -> Callbac
     return tag
 
 
-def signed_attempt(attempt_id: UUID, carrier: str, keys: CallbackKeys) -> str:
-    """The attempt with its proof in 80 characters, for a field that the carrier keeps beside the call."""
-    return f"{attempt_id}.{_sign(keys.keys[0], CallbackTag(carrier, 'status', attempt_id, _KEPT))}"
+class KeptTag(Value, frozen=True):
+    """What a carrier that keeps a text of ours beside the call gives back."""
+
+    attempt_id: UUID
+    agent: KeptAgent | None = None
 
 
-def verified_attempt(text: str, carrier: str, keys: CallbackKeys) -> UUID | None:
-    name, _, signature = text.partition(".")
-    attempt_id = _uuid(name)
-    tag = CallbackTag(carrier, "status", attempt_id, _KEPT)
-    return attempt_id if attempt_id and _signed_by_any(keys, signature, tag) else None
+def signed_attempt(attempt_id: UUID, carrier: str, keys: CallbackKeys, agent: KeptAgent | None = None) -> str:
+    """The attempt with its proof, and the agent that is kept for it: 80 characters, about 95 with an agent, for a field
+    that the carrier keeps beside the call (Exotel's holds 128)."""
+    signature = _sign(keys.keys[0], CallbackTag(carrier, "status", attempt_id, _KEPT, agent=agent))
+    return ".".join([str(attempt_id), *([_agent_text(agent)] if agent else []), signature])
+
+
+def verified_attempt(text: str, carrier: str, keys: CallbackKeys) -> KeptTag | None:
+    name, *kept, signature = text.split(".") if "." in text else (text, "")
+    attempt_id, agent = _uuid(name), _agent(".".join(kept)) if kept else None
+    if attempt_id is None or (kept and agent is None):
+        return None
+    tag = CallbackTag(carrier, "status", attempt_id, _KEPT, agent=agent)
+    return KeptTag(attempt_id, agent) if _signed_by_any(keys, signature, tag) else None
 
 
 def basic_password(carrier: str, account: str, key: bytes) -> str:
@@ -150,6 +190,10 @@ def _sign(key: bytes, tag: CallbackTag) -> str:
     signed = f"{tag.carrier}\n{tag.account}\n{tag.kind}\n{tag.attempt_id or ''}"
     if tag.kind == "resume":
         signed += f"\n{tag.turn}"
+    if tag.agent:
+        signed += f"\nagent {_agent_text(tag.agent)}"
+    if tag.held:
+        signed += f"\nheld {tag.held}"
     return _text(keyed_hash(key, signed.encode("utf-8", "replace"), "sha256"))
 
 
@@ -169,6 +213,26 @@ def _uuid(text: str) -> UUID | None:
         return UUID(text)
     except ValueError:
         return None
+
+
+def _agent_text(agent: KeptAgent) -> str:
+    return f"{agent.incarnation:x}.{agent.until_s:x}"
+
+
+def _agent(text: str) -> KeptAgent | None:
+    incarnation, _, until_s = text.partition(".")
+    try:
+        agent = KeptAgent(int(incarnation, 16), int(until_s, 16))
+    except ValueError:
+        return None
+    return agent if _agent_text(agent) == text else None
+
+
+def _held(values: list[str]) -> int | None:
+    if not values:
+        return 0
+    text = values[0]
+    return int(text) if text.isascii() and text.isdigit() and 0 < len(text) <= 4 and text[0] != "0" else None
 
 
 def _turn(values: list[str]) -> int | None:

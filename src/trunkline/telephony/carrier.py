@@ -24,6 +24,14 @@ Direction = Literal["outbound", "inbound"]
 DEFAULT_ACCOUNT = "default"
 
 
+class KeptAgent(Value, frozen=True):
+    """The agent that was kept when the call was dialled: the number of its pod's process, and until when, in seconds
+    of Unix time, that counts while nobody can ask Postgres whether it still holds."""
+
+    incarnation: int
+    until_s: int
+
+
 class CallOrder(Value, frozen=True):
     """One dial of one attempt. The URLs carry the attempt id and its signature: see `callbacks`."""
 
@@ -46,6 +54,8 @@ class CallOrder(Value, frozen=True):
     fallback_url: Private[str] = ""
     # The end of the calling window. A call that still waits at the carrier then must not ring any more.
     not_after: datetime | None = None
+    # The agent that is kept for it. Carriers that are given no answer URL of the call's own keep it beside the call.
+    agent: KeptAgent | None = None
 
 
 class Accepted(Value, frozen=True):
@@ -152,6 +162,9 @@ class CallbackTag(Value, frozen=True):
     account: str = DEFAULT_ACCOUNT
     # Of `resume`: which of the call's streams is over, counted from 0. Others have none.
     turn: int = 0
+    # Of `answer`: the agent that is kept for the call, if one is, and how often the call has been on hold.
+    agent: KeptAgent | None = None
+    held: int = 0
 
 
 class WebhookRequest(Value, frozen=True):
@@ -184,6 +197,8 @@ class CallEvent(Value, frozen=True):
     callback: CallbackKind
     dedupe_key: str
     attempt_id: UUID | None = None
+    # Where the carrier keeps it beside the call, and no URL of the call's own names it.
+    agent: KeptAgent | None = None
     # Further names of the same call, where a carrier gives one at create and another in its webhooks.
     alias_ids: tuple[str, ...] = ()
     sequence: int | None = None

@@ -22,6 +22,7 @@ from trunkline.telephony.carrier import (
     Accepted,
     AlreadyOver,
     CallbackTag,
+    CallEvent,
     CallOrder,
     CallView,
     Forged,
@@ -50,6 +51,7 @@ from trunkline.telephony.forms import FORM, JSON, Fields, json_object, read_fiel
 from trunkline.telephony.media import is_carriers_own
 from trunkline.telephony.own_numbers import NumbersPage, read_all, rows_of, text_or_none
 from trunkline.telephony.session import CarrierSession, basic
+from trunkline.value import replace
 
 BASE_URL = "https://api.exotel.com"
 FLOW_URL = "http://my.exotel.com/{sid}/exoml/start_voice/{app_id}"
@@ -198,7 +200,7 @@ class Exotel(ExotelDocuments):
             ("CallType", "trans"),
             ("TimeLimit", str(min(order.time_limit_s, TIME_LIMIT_MAX_S))),
             ("TimeOut", str(order.ring_timeout_s)),
-            ("CustomField", signed_attempt(order.attempt_id, self.name, self._callback_keys)),
+            ("CustomField", signed_attempt(order.attempt_id, self.name, self._callback_keys, order.agent)),
             ("StatusCallback", self.entry_url(order.status_url)),
             ("StatusCallbackEvents[]", "answered"),
             ("StatusCallbackEvents[]", "terminal"),
@@ -217,8 +219,11 @@ class Exotel(ExotelDocuments):
 
     def _read(self, fields: Mapping[str, str], tag: CallbackTag) -> WebhookResult:
         kept = fields.get("CustomField", "")
-        attempt_id = tag.attempt_id or verified_attempt(kept, self.name, self._callback_keys)
+        known = verified_attempt(kept, self.name, self._callback_keys)
+        attempt_id = tag.attempt_id or (known.attempt_id if known else None)
         event = read_event(fields, tag, attempt_id, self._locale)
+        if isinstance(event, CallEvent) and known and known.agent and known.attempt_id == attempt_id:
+            event = replace(event, agent=known.agent)
         return accept_event(event, tag, self._clock.now())
 
     def _view(self, call: object) -> CallView | None:

@@ -13,6 +13,7 @@ from trunkline.telephony.exotel_webhooks import read_event as read_exotel
 from trunkline.telephony.forms import read_fields, read_query
 from trunkline.telephony.plivo_webhooks import read_event as read_plivo
 from trunkline.telephony.twilio_webhooks import read_event as read_twilio
+from trunkline.value import replace
 
 
 def read_answer(request: WebhookRequest, tag: CallbackTag, keys: CallbackKeys) -> WebhookResult:
@@ -24,8 +25,11 @@ def read_answer(request: WebhookRequest, tag: CallbackTag, keys: CallbackKeys) -
         case "plivo":
             event = read_plivo(fields, tag)
         case "exotel":
-            attempt_id = tag.attempt_id or verified_attempt(fields.get("CustomField", ""), "exotel", keys)
+            known = verified_attempt(fields.get("CustomField", ""), "exotel", keys)
+            attempt_id = tag.attempt_id or (known.attempt_id if known else None)
             event = read_exotel(fields, tag, attempt_id, Locale())
+            if isinstance(event, CallEvent) and known and known.attempt_id == attempt_id:
+                event = replace(event, agent=known.agent)
         case _:
             return Forged("no answer URL is given to this carrier")
     if isinstance(event, CallEvent) and event.attempt_id is None:

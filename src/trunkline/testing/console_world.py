@@ -22,9 +22,12 @@ from trunkline.bus.router_keys import RouterKeys
 from trunkline.console.application import Console
 from trunkline.router.allocator import Allocator
 from trunkline.router.config import RouterConfig
+from trunkline.router.notes import AllocationNotes
 from trunkline.router.pods import Pods
 from trunkline.router.streams import StreamKeys
 from trunkline.settings.tiers import parse_tiers
+from trunkline.store.database import Database
+from trunkline.store.database import connect as connect_database
 from trunkline.testing.api_world import ApiWorld, expect, open_api
 from trunkline.testing.asgi import Answer, AsgiClient
 from trunkline.testing.http_server import serve
@@ -130,22 +133,29 @@ class Router:
 
     bus: Bus
     prefix: str
+    database: Database
 
     def hot_routes(self) -> list[HotRoute]:
         keys, streams = RouterKeys(self.prefix), StreamKeys.from_secrets([SECRET])
         config = RouterConfig(
             voice_agent_base_url="wss://voice.example.com", tiers=parse_tiers(ALL_STANDARD), settle_s=0
         )
-        return hot_routes(Allocator(self.bus, keys, streams, config), Pods(self.bus, keys, streams, config))
+        notes = AllocationNotes(self.database)
+        return hot_routes(
+            Allocator(self.bus, keys, streams, config, self.database, notes),
+            Pods(self.bus, keys, streams, config, database=self.database),
+        )
 
 
 @asynccontextmanager
-async def open_router(redis_url: str, prefix: str) -> AsyncIterator[Router]:
+async def open_router(redis_url: str, prefix: str, database_url: str) -> AsyncIterator[Router]:
     bus = connect(redis_url, Keys(prefix=prefix))
+    database = await connect_database(database_url, pool_size=3)
     try:
-        yield Router(bus, prefix)
+        yield Router(bus, prefix, database)
     finally:
         await bus.close()
+        await database.close()
 
 
 async def put_on_the_line(api: ApiWorld, lead_id: str, number_id: str, call: str) -> None:
@@ -190,7 +200,7 @@ class Site:
 async def served(database_url: str, redis_url: str, prefix: str) -> AsyncIterator[tuple[str, ConsoleWorld]]:
     """Its base URL, while it runs. Live pages are let go before the server waits for them."""
     async with (
-        open_router(redis_url, prefix) as router,
+        open_router(redis_url, prefix, database_url) as router,
         open_console(database_url, router=router) as world,
         serve(world.api.app) as url,
     ):

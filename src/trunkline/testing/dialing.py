@@ -6,24 +6,27 @@ async with open_dialing(database_url) as dialing:
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
+from trunkline.dispatch.agents import AgentRule
 from trunkline.dispatch.intent import Intents, intend
 from trunkline.dispatch.intent_batch import IntentBatch, Rules
 from trunkline.dispatch.policies import Policies
 from trunkline.leads.calling_policy import CallingPolicy
-from trunkline.model import Grant, new_id
+from trunkline.model import Grant, Slot, new_id
 from trunkline.store.database import Connection, Database, connect
 from trunkline.testing.waiting import eventually
 
 T = TypeVar("T")
 
 ME = "dialer-of-the-tests"
+# Every call needs an agent of ours, but for carriers that bring their own.
+AGENTS_OURS = AgentRule(are_elsewhere=False, carriers_without_streams=frozenset({"vapi"}))
 
 
 @dataclass
@@ -144,8 +147,29 @@ class Dialing:
             policy.model_dump(mode="json", exclude_unset=True),
         )
 
-    async def intend(self, *grants: Grant, **rules: Any) -> Intents:
-        return await intend(self.database, grants, ME, self.rules(**rules))
+    async def intend(self, *grants: Grant, slots: Mapping[UUID, Slot] | None = None, **rules: Any) -> Intents:
+        return await intend(self.database, grants, ME, self.rules(**rules), slots=slots or {})
+
+    async def pod(self, name: str, *, tier: str = "standard", calls_max: int = 1, **more: object) -> Slot:
+        """A pod that was just heard; its first slot."""
+        incarnation = await self.value(
+            "INSERT INTO pods (name, tier, calls_max, base_url) VALUES ($1, $2, $3, $4) RETURNING incarnation",
+            name,
+            tier,
+            calls_max,
+            more.get("base_url", f"ws://{name}.example.com"),
+        )
+        return Slot(name, 1, incarnation, f"pool:{tier}")
+
+    async def kept(self, phone: str, slot: Slot, *, state: str = "ringing") -> UUID:
+        """A live attempt of an intent that kept this slot."""
+        lead = await self.lead(phone)
+        grant = self.grant(lead)
+        intents = await self.intend(grant, slots={grant.attempt_id: slot}, agents=AGENTS_OURS)
+        (intent,) = intents.committed
+        if state != "dialing":
+            await self.run("UPDATE attempts SET state = $2 WHERE id = $1", intent.attempt_id, state)
+        return intent.attempt_id
 
     def rules(self, **given: Any) -> Rules:
         """Policies are read anew every time, so that a test sees what it wrote."""
@@ -160,10 +184,12 @@ class Dialing:
     async def commit(self, connection: Connection) -> None:
         await connection.execute("COMMIT")
 
-    async def half_an_intent(self, *grants: Grant, **rules: Any) -> tuple[Connection, IntentBatch]:
+    async def half_an_intent(
+        self, *grants: Grant, slots: Mapping[UUID, Slot] | None = None, **rules: Any
+    ) -> tuple[Connection, IntentBatch]:
         """Another dialer's intent, written and not yet committed."""
         connection = await self.open_transaction()
-        batch = IntentBatch(grants, "another dialer", self.rules(**rules))
+        batch = IntentBatch(grants, "another dialer", self.rules(**rules), slots or {})
         await batch.write(connection, 5000)
         # The time-out of the transaction would end it while the test thinks.
         await connection.execute("SET LOCAL transaction_timeout = 0")

@@ -13,6 +13,7 @@ from trunkline.router.config import RouterConfig
 from trunkline.router.journal_writer import JournalWriter
 from trunkline.router.manager import PoolManager
 from trunkline.router.memory import Memory
+from trunkline.router.notes import AllocationNotes
 from trunkline.router.sources import HeartbeatSource
 from trunkline.router.streams import StreamKeys
 from trunkline.settings.tiers import parse_tiers
@@ -78,7 +79,8 @@ async def open_managed(database_url: str, redis_url: str, key_prefix: str) -> As
         bus, keys, config, HeartbeatSource(bus, keys, config), leading, clock, journal, Memory(database),
         is_over=is_over, alarm=alarm,
     )  # fmt: skip
-    allocator = Allocator(bus, keys, StreamKeys.from_secrets(["a secret"]), config, journal)
+    secrets = StreamKeys.from_secrets(["a secret"])
+    allocator = Allocator(bus, keys, secrets, config, database, AllocationNotes(database))
     await manager.run_once()
     yield Managed(RouterWorld(bus, keys), manager, leading, clock, journal, allocator, database, over)
     await bus.close()

@@ -137,7 +137,7 @@ class Stage:
     checker: Checker
     folder: MailboxWorker
     hang_ups: HangUps
-    ended_calls: list[str]
+    over: list[UUID]
     _dialers: list[Dialer] = field(default_factory=list)
 
     @property
@@ -286,13 +286,13 @@ async def open_stage(
         carrier = ScriptedCarrier()
         directory = cast(CarrierDirectory, _OneCarrier(carrier))
         inbox = Inbox(dialing.database, bus)
-        ended: list[str] = []
-        settler = Settler(Policies(fresh_s=0))
+        ended: list[UUID] = []
         enrichment = EnrichmentDesk(Outbox(known_types(), Poker(None))) if enriches else None
 
-        async def note_ended(call_ids: list[str]) -> None:
-            ended.extend(call_ids)
+        async def note_over(attempt_ids: Sequence[UUID]) -> None:
+            ended.extend(attempt_ids)
 
+        settler = Settler(Policies(fresh_s=0), note_over)
         stage = Stage(
             dialing,
             bus,
@@ -308,7 +308,7 @@ async def open_stage(
             MailboxWorker(
                 dialing.database,
                 bus,
-                CallFold(bus, settler, note_ended, enrichment),
+                CallFold(bus, settler, enrichment),
                 ME,
                 WorkerLimits(),
             ),

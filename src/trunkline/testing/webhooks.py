@@ -11,7 +11,7 @@ from aiohttp import web
 from trunkline.api.application import create_api
 from trunkline.api.deps import ApiDeps
 from trunkline.api.server import HttpServer, bind
-from trunkline.api.webhooks import PublicView, Stream, WebhookDeps, Webhooks
+from trunkline.api.webhooks import NoStream, PublicView, Stream, WebhookDeps, Webhooks
 from trunkline.api.webhooks.late_events import LateEvents
 from trunkline.api.webhooks.seen import Network
 from trunkline.bus import connection as bus_connection
@@ -20,6 +20,7 @@ from trunkline.clock import SystemClock
 from trunkline.dispatch.account_look import AccountLook
 from trunkline.dispatch.inbound import Inbound
 from trunkline.mailbox.inbox import Inbox
+from trunkline.router.connector import Answered
 from trunkline.store import database as store_database
 from trunkline.store.database import Database
 from trunkline.telemetry import metrics
@@ -47,10 +48,10 @@ class Door:
     database: Database
     http: aiohttp.ClientSession
     public_url: str
-    stream: Stream | str = field(
+    stream: Stream | NoStream = field(
         default_factory=lambda: Stream("wss://pods.example.com/ws/1", {"token": "t"})
     )
-    streams: list[tuple[str, UUID, str]] = field(default_factory=list)
+    streams: list[tuple[str, UUID]] = field(default_factory=list)
     # Answers that are not written down yet.
     late_events: LateEvents | None = None
     directory: CarrierDirectory | None = None
@@ -76,8 +77,8 @@ class Door:
             rows = await conn.fetch("SELECT type FROM mailbox_events ORDER BY created_at")
         return [row["type"] for row in rows]
 
-    async def find_stream(self, call_id: str, attempt_id: UUID, merchant_id: str) -> Stream | str:
-        self.streams.append((call_id, attempt_id, merchant_id))
+    async def find_stream(self, answered: Answered) -> Stream | NoStream:
+        self.streams.append((answered.call_id, answered.attempt_id))
         return self.stream
 
 
@@ -102,6 +103,7 @@ async def open_door(
     fallback_base_url: str | None = None,
     # Long: how fast the machine is does not decide what a call is told.
     answer_s: float = 60.0,
+    hold_max_s: float = 10.0,
 ) -> AsyncIterator[Door]:
     database = await store_database.connect(database_url, pool_size=4)
     bus = bus_connection.connect(redis_url, Keys(prefix))
@@ -128,6 +130,7 @@ async def open_door(
                 look=look,
                 fallback=fallback or AnswerFallback(),
                 answer_s=answer_s,
+                hold_max_s=hold_max_s,
             )
         )
         deps = ApiDeps(database, clock, _nothing, {}, metrics.render)

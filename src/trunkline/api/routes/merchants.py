@@ -18,6 +18,7 @@ from trunkline.api.models import (
     Name,
     Out,
     Region,
+    WhoseAgents,
     created,
     found,
     refuse_in_use,
@@ -36,6 +37,10 @@ CONCURRENT_MAX = 100_000
 _REGION = Field(None, description="Country of phones that are written without one, for example US or IN.")
 _POOL = Field(None, description="The number pool of leads that name none.")
 _MAX_CONCURRENT = "The most calls at once, over all its leads; null: no limit. A merchant cannot set its own."
+_AGENTS = (
+    "Whose agents take the calls: `ours`, and nobody is dialled unless a pod is kept for the call; or `elsewhere`, and "
+    "calls are dialled without one. Only the platform or a reseller may say."
+)
 _WEIGHT = "Its share of the channels beside other merchants. Only a key of the platform may set it."
 
 
@@ -57,6 +62,7 @@ class MerchantIn(Body):
     max_concurrent: int | None = Field(
         None, ge=0, le=CONCURRENT_MAX, strict=True, description=_MAX_CONCURRENT
     )
+    agents: WhoseAgents = Field("ours", description=_AGENTS)
 
 
 class MerchantPatch(Body):
@@ -69,6 +75,7 @@ class MerchantPatch(Body):
     max_concurrent: int | None = Field(
         None, ge=0, le=CONCURRENT_MAX, strict=True, description=_MAX_CONCURRENT
     )
+    agents: WhoseAgents | None = Field(None, description=_AGENTS)
 
 
 class MerchantOut(Out):
@@ -79,6 +86,7 @@ class MerchantOut(Out):
     default_pool: str | None = Field(validation_alias=AliasChoices("default_pool_id", "default_pool"))
     weight: int
     max_concurrent: int | None
+    agents: WhoseAgents
     created_at: datetime
 
 
@@ -131,6 +139,10 @@ async def update_merchant(merchant_id: ObjectId, body: MerchantPatch, who: Admin
             require_platform(who, "set a merchant's weight")
         if "max_concurrent" in body.model_fields_set and who.tenant.merchant_id is not None:
             raise forbidden("not_owner", "Only its reseller or the platform may limit a merchant's calls.")
+        if body.agents is not None and who.tenant.merchant_id is not None:
+            raise forbidden(
+                "not_owner", "Only its reseller or the platform may say whose agents take the calls."
+            )
         await _check_pool(tx, merchant.tenant, body.default_pool)
         merchant = found(await tenants.update_merchant(tx, merchant_id, _change(body)), "merchant")
         details = body.model_dump(mode="json", exclude_unset=True)
@@ -173,6 +185,7 @@ async def _insert(tx: Connection, body: MerchantIn, reseller_id: str) -> Merchan
         default_pool_id=body.default_pool,
         weight=body.weight,
         max_concurrent=body.max_concurrent,
+        agents=body.agents,
     )
 
 
@@ -186,4 +199,5 @@ def _change(body: MerchantPatch) -> MerchantChange:
         default_pool_id=body.default_pool,
         set_max_concurrent="max_concurrent" in body.model_fields_set,
         max_concurrent=body.max_concurrent,
+        agents=body.agents,
     )

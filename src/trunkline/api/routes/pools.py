@@ -7,7 +7,7 @@ from pydantic import AliasChoices, ConfigDict, Field
 
 from trunkline.api.auth import API_ROOT, AdminKey, ReadKey
 from trunkline.api.deps import Deps
-from trunkline.api.errors import invalid
+from trunkline.api.errors import forbidden, invalid
 from trunkline.api.models import (
     DELETE_ERRORS,
     MERCHANT,
@@ -17,12 +17,14 @@ from trunkline.api.models import (
     Body,
     Name,
     Owned,
+    WhoseAgents,
     created,
     found,
     refuse_in_use,
 )
 from trunkline.api.ownership import owner_of, record, require_owner
 from trunkline.api.paging import Cursors, Page, PageOut, PageQuery
+from trunkline.api.principal import Principal
 from trunkline.leads.ingest import FieldProblem, ObjectId
 from trunkline.store import numbers
 from trunkline.store.database import Connection
@@ -39,6 +41,10 @@ _AFTER = "How long a lead waits for a channel of this pool first, in seconds. To
 _REGION = (
     "Whether a lead prefers a number of its own region: of its country, in North America of its area. The least loaded "
     "of those, or of all if none is free."
+)
+_AGENTS = (
+    "Whose agents take the calls: `ours`, and nobody is dialled unless a pod is kept for the call; or `elsewhere`, and "
+    "calls are dialled without one. Only the platform or a reseller may say."
 )
 AfterSeconds = Annotated[float, Field(ge=0, le=86_400)]
 
@@ -57,6 +63,7 @@ class PoolIn(Body):
     overflow_pool: ObjectId | None = Field(None, description=_OVERFLOW)
     overflow_after_s: AfterSeconds | None = Field(None, description=_AFTER)
     region_affinity: bool = Field(False, description=_REGION)
+    agents: WhoseAgents = Field("ours", description=_AGENTS)
 
     @property
     def overflow(self) -> Overflow | None:
@@ -70,6 +77,7 @@ class PoolPatch(Body):
     overflow_pool: ObjectId | None = Field(None, description=f"{_OVERFLOW} null: none.")
     overflow_after_s: AfterSeconds | None = Field(None, description=_AFTER)
     region_affinity: bool | None = Field(None, description=_REGION)
+    agents: WhoseAgents | None = Field(None, description=_AGENTS)
 
     @property
     def overflow(self) -> Overflow | None:
@@ -86,6 +94,7 @@ class PoolOut(Owned):
     overflow_pool: str | None = Field(validation_alias=AliasChoices("overflow_pool_id", "overflow_pool"))
     overflow_after_s: float | None
     region_affinity: bool
+    agents: WhoseAgents
 
 
 @router.post("", status_code=201, response_model=PoolOut, responses=WRITE_ERRORS, summary="Create a pool")
@@ -93,6 +102,8 @@ async def create_pool(body: PoolIn, who: AdminKey, api: Deps) -> Pool:
     """Of a merchant, of a reseller for all its merchants, or of the platform for everybody."""
     async with api.store.writing() as tx:
         owner = await owner_of(tx, who, body.reseller_id, body.merchant_id)
+        if body.agents == "elsewhere":
+            _require_above_merchant(who)
         overflow = body.overflow
         await _check_overflow(tx, body.id, owner, overflow)
         made = await numbers.insert_pool(
@@ -102,6 +113,7 @@ async def create_pool(body: PoolIn, who: AdminKey, api: Deps) -> Pool:
             name=body.name,
             overflow=overflow,
             region_affinity=body.region_affinity,
+            agents=body.agents,
         )
         pool = created(made, "The pool", body.id)
         await record(tx, who, "pool.created", pool.id, owner, **_audited(body))
@@ -130,6 +142,8 @@ async def update_pool(pool_id: ObjectId, body: PoolPatch, who: AdminKey, api: De
     async with api.store.writing() as tx:
         pool = found(await numbers.get_pool(tx, who.tenant, pool_id), "pool")
         require_owner(who, pool.tenant, "pool")
+        if body.agents is not None:
+            _require_above_merchant(who)
         overflow = body.overflow
         await _check_overflow(tx, pool_id, pool.tenant, overflow)
         changed = await numbers.update_pool(
@@ -139,6 +153,7 @@ async def update_pool(pool_id: ObjectId, body: PoolPatch, who: AdminKey, api: De
             set_overflow=body.sets_overflow,
             overflow=overflow,
             region_affinity=body.region_affinity,
+            agents=body.agents,
         )
         pool = found(changed, "pool")
         await record(tx, who, "pool.changed", pool.id, pool.tenant, **_audited(body))
@@ -153,6 +168,11 @@ async def delete_pool(pool_id: ObjectId, who: AdminKey, api: Deps) -> None:
         require_owner(who, pool.tenant, "pool")
         refuse_in_use(await numbers.delete_pool(tx, pool_id), "pool")
         await record(tx, who, "pool.removed", pool.id, pool.tenant)
+
+
+def _require_above_merchant(who: Principal) -> None:
+    if who.tenant.merchant_id is not None:
+        raise forbidden("not_owner", "Only a reseller or the platform may say whose agents take the calls.")
 
 
 def _overflow(pool_id: str | None, after_s: float | None) -> Overflow | None:

@@ -1,31 +1,48 @@
-"""What the carrier shall do with a call: connect it to a pod, let it wait, say that nobody is free, or end it."""
+"""What the carrier shall do with a call: connect it to a pod, let it wait, say that nobody is free, or end it.
 
+A document is given whatever is away or slow. An answered call has 0.9 s to get its pod; then it holds and asks again,
+where its carrier can hold, for as long as `ROUTER_HOLD_MAX` says, and then gets the operator's fallback.
+"""
+
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from trunkline.api.webhooks.reading import Heard
 from trunkline.dispatch.inbound import Inbound, Taken, Turned
-from trunkline.store import attempts
-from trunkline.store.attempts import Current
-from trunkline.store.database import UNAVAILABLE, Database
+from trunkline.router.connector import Answered
+from trunkline.store.database import UNAVAILABLE
 from trunkline.telemetry import bind, get_logger
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
-from trunkline.telephony.carrier import Document
+from trunkline.telephony.carrier import AnswerFallback, Document
 from trunkline.value import Value
 
 log = get_logger(__name__)
 
-BUSY_MESSAGE = "All our agents are busy. Please try again later."
 # How long a call on hold waits before the carrier asks again.
-HOLD_S = 5
+HOLD_S = 1
+# Pods are looked for until then, from the moment the carrier asked. The rest of 1.2 s is for the way back.
+CONNECT_S = 0.9
+# Admitting a call that comes in is one short transaction.
+ADMIT_S = 0.5
 
 
 class Stream(Value, frozen=True):
-    """Where the call's audio goes, and what the agent is told with it."""
+    """Where the call's audio goes, and what the agent is told with it. `turn`: how often the call was given another
+    agent before."""
 
     url: str
     parameters: dict[str, str]
+    turn: int = 0
+
+
+class NoStream(Value, frozen=True):
+    """Why a call gets no agent now. `hold`: it may wait for one. `unknown`: nobody could say. `busy`: none is free.
+    `elsewhere`: its agents are not ours. `ended`: hang up. `given_up`: it has to be adopted first."""
+
+    why: str
 
 
 class Reply(Value, frozen=True):
@@ -44,79 +61,112 @@ class Reply(Value, frozen=True):
         return True if self.is_external else None
 
 
-# Gives a call a pod, by its id, its attempt and its merchant: its stream, "hold" while it waits for one, "busy" when
-# none is free, "ended" when the call is over already.
-FindStream = Callable[[str, UUID, str], Awaitable[Stream | str]]
+FindStream = Callable[[Answered], Awaitable[Stream | NoStream]]
+# Takes up a call that was given up and is answered now. False: a newer attempt is calling, or the lead has ended.
+Adopt = Callable[[UUID, str], Awaitable[bool]]
+
+
+async def never_adopt(attempt_id: UUID, call_id: str) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    database: Database
     inbound: Inbound
     find_stream: FindStream
     keys: CallbackKeys
+    adopt: Adopt = never_adopt
+    fallback: AnswerFallback = AnswerFallback()  # noqa: RUF009  frozen
+    hold_max_s: float = 0.0
 
     async def to_answered(self, heard: Heard) -> Reply:
-        """The answer gate: a call that was superseded, or that somebody wants ended, is hung up. If the truth cannot be
-        read, it connects."""
+        """The answer gate: whether the call is still wanted is decided with its pod, in one step. A call that was
+        superseded, or that somebody wants ended, is hung up."""
         with bind(attempt_id=str(heard.attempt_id)):
-            current = await self._current(heard.attempt_id)
-            if current is not None and not current.may_connect:
-                log.warning(
-                    "answer.not_connected",
-                    call_id=heard.event.call_id,
-                    reason="hang_up_wanted" if current.hang_up_wanted else "superseded",
-                )
-                return Reply(heard.carrier.hang_up_document())
-            return await self._connect(heard, current.merchant_id if current else "")
+            agent = heard.tag.agent or heard.event.agent
+            is_dialled = heard.event.direction == "outbound"
+            answered = Answered(heard.event.call_id, heard.attempt_id, is_dialled, agent=agent)
+            return await self._connect(heard, answered)
 
     async def to_arrived(self, heard: Heard) -> Document:
         """A call rings at one of our numbers."""
         event, carrier = heard.event, heard.carrier
+        answered = Answered(event.call_id, heard.attempt_id, is_dialled=False)
         with bind(attempt_id=str(heard.attempt_id)):
             try:
-                admitted = await self.inbound.admit(
-                    carrier.name, heard.tag.account, event.call_id, event.to, event.from_
-                )
+                async with asyncio.timeout(ADMIT_S):
+                    admitted = await self.inbound.admit(
+                        carrier.name, heard.tag.account, event.call_id, event.to, event.from_
+                    )
             except UNAVAILABLE as error:
                 # Somebody rings. That nobody can write it down is no reason to leave them alone.
                 log.error("inbound.store_unavailable", error=str(error))
-                return (await self._connect(heard, "")).document
+                return (await self._connect(heard, answered)).document
             match admitted:
                 case Taken(is_over=True):
                     return carrier.hang_up_document()
                 case Taken(merchant_id=merchant_id):
-                    return (await self._connect(heard, merchant_id)).document
+                    own = Answered(event.call_id, heard.attempt_id, is_dialled=False, merchant_id=merchant_id)
+                    return (await self._connect(heard, own)).document
                 case Turned():
                     return _turn_away(heard, admitted)
 
-    async def _connect(self, heard: Heard, merchant_id: str) -> Reply:
-        carrier, call_id = heard.carrier, heard.event.call_id
+    async def _connect(self, heard: Heard, answered: Answered) -> Reply:
+        carrier = heard.carrier
         if not carrier.streams:
-            return Reply(carrier.answer_document("", {"attempt": str(heard.attempt_id)}), is_external=True)
-        match await self.find_stream(call_id, heard.attempt_id, merchant_id):
-            case Stream(url=url, parameters=parameters):
-                return Reply(carrier.answer_document(url, parameters))
-            case "ended":
+            return Reply(carrier.answer_document("", {"attempt": str(answered.attempt_id)}), is_external=True)
+        match await self._find(heard, answered):
+            case Stream() as stream:
+                return Reply(
+                    carrier.answer_document(
+                        stream.url, stream.parameters, self._resume_url(heard, stream.turn)
+                    )
+                )
+            case NoStream(why="ended"):
+                log.warning("answer.not_connected", call_id=answered.call_id)
                 return Reply(carrier.hang_up_document())
-            case "hold":
+            case NoStream(why="elsewhere"):
+                return Reply(carrier.fallback_document(self.fallback), is_external=True)
+            case NoStream(why="hold" | "unknown") if self._may_hold(heard):
                 return Reply(carrier.hold_document(HOLD_S, self._again_url(heard)))
-            case _:
-                log.warning("answer.no_pod", call_id=call_id)
-                return Reply(carrier.busy_document(BUSY_MESSAGE), no_agent=True)
+            case NoStream(why=why):
+                log.warning("answer.no_pod", call_id=answered.call_id, reason=why)
+                return Reply(carrier.fallback_document(self.fallback), no_agent=True)
+
+    async def _find(self, heard: Heard, answered: Answered) -> Stream | NoStream:
+        """Whatever goes wrong is an answer too: somebody is on the line."""
+        left_s = (
+            heard.asked_at_s + CONNECT_S - asyncio.get_running_loop().time()
+            if heard.asked_at_s
+            else CONNECT_S
+        )
+        try:
+            async with asyncio.timeout(max(left_s, 0.05)):
+                found = await self.find_stream(answered)
+                if found == NoStream("given_up"):
+                    is_ours = await self.adopt(answered.attempt_id, answered.call_id)
+                    found = await self.find_stream(answered) if is_ours else NoStream("ended")
+                return found
+        except UNAVAILABLE as error:
+            log.error("answer.engines_silent", call_id=answered.call_id, error=str(error))
+        except Exception as error:
+            log.error("answer.failed", call_id=answered.call_id, exc_info=error)
+        return NoStream("unknown")
+
+    def _may_hold(self, heard: Heard) -> bool:
+        """How often it has held stands in its URL, signed, so that waiting ends also while no engine counts."""
+        return (heard.tag.held + 1) * HOLD_S <= self.hold_max_s
 
     def _again_url(self, heard: Heard) -> str:
-        return callback_url(
-            heard.base_url, heard.carrier.name, "answer", heard.attempt_id, self.keys, heard.tag.account
-        )
+        return self._url(heard, "answer", held=heard.tag.held + 1, agent=heard.tag.agent)
 
-    async def _current(self, attempt_id: UUID) -> Current | None:
-        try:
-            async with self.database.connection() as conn:
-                return await attempts.current(conn, attempt_id)
-        except UNAVAILABLE as error:
-            log.error("answer.store_unavailable", error=str(error))
-            return None
+    def _resume_url(self, heard: Heard, turn: int) -> str:
+        return self._url(heard, "resume", turn=turn)
+
+    def _url(self, heard: Heard, kind: Any, **more: Any) -> str:
+        return callback_url(
+            heard.base_url, heard.carrier.name, kind, heard.attempt_id, self.keys, heard.tag.account, **more
+        )
 
 
 def _turn_away(heard: Heard, turned: Turned) -> Document:

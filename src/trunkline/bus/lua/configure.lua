@@ -5,7 +5,8 @@
 -- KEYS[1] epoch  KEYS[2] bell
 -- ARGV[1] key prefix  ARGV[2] epoch (number@run id)
 -- ARGV[3] JSON: {"numbers": {id: "pool|max|region|account"}, "weights": {merchant: "n"}, "caps": {"m/…" or "c/…/…": "n"},
---               "stops": {"all", "r/…", "m/…", "c/…": "reason"}}
+--               "stops": {"all", "r/…", "m/…", "c/…": "reason"}, "tiers": {merchant: tier of its own},
+--               "ungated": {"m/…", "p/…", "c/…": "1"}}
 -- -> the number of values that changed
 local base = ARGV[1]
 -- @include epoch
@@ -49,5 +50,7 @@ end)
 sync('weights', wanted.weights)
 sync('caps', wanted.caps, function(subject) unblock(subject) end)
 sync('stops', wanted.stops)
+sync('tiers', wanted.tiers)
+sync('ungated', wanted.ungated)
 if changed > 0 then ring(KEYS[2]) end
 return changed

@@ -7,9 +7,11 @@
 -- ARGV[4] the most leads that become due in this run
 -- ARGV[5] so many ms before its due time a lead is granted: its call is made ready meanwhile, and leaves on time
 -- ARGV[6] so many ms after this run the next lead is worth a run of its own: what falls due meanwhile shares it
--- ARGV[7..] attempt ids; their count is the most that is granted
+-- ARGV[7] agents that are free for dials: `*=n,tier=n,…`, where * is what every merchant falls back to; '': do not ask
+-- ARGV[8] carriers whose calls need no agent of ours, separated by spaces
+-- ARGV[9..] attempt ids; their count is the most that is granted
 -- -> {ms until something happens by itself (-1: nothing will; 0: ask again at once),
---     grants: attempt, lead, version, number, channel, due, granted at, …; leads whose window closed: lead, version, …}
+--     grants: attempt, lead, version, number, channel, due, granted at, merchant, …; leads whose window closed: lead, version, …}
 local base = ARGV[1]
 -- @include epoch
 -- @include clock
@@ -21,7 +23,7 @@ if not is_current(KEYS[1], ARGV[2]) then return LOST end
 local now = now_by(ARGV[3])
 local ready = now + tonumber(ARGV[5])
 local text_now, text_ready = string.format('%.0f', now), string.format('%.0f', ready)
-local moves_left, next_id = tonumber(ARGV[4]), 7
+local moves_left, next_id = tonumber(ARGV[4]), 9
 local grants, closed = {}, {}
 
 local function due_before_now(set, limit)
@@ -72,6 +74,31 @@ local function reached(parts)
   end
 end
 
+-- Agents are a hint like channels: the intent keeps them. What is known to be missing is not granted, or every round would
+-- grant the same leads in vain. Flows that may do without (`ungated`: agents elsewhere, or overdialled) are not held back.
+local rooms, is_short = {}, false
+for tier, free in string.gmatch(ARGV[7], '([^=,]+)=(%d+)') do rooms[tier] = tonumber(free) end
+
+local function needs_agent(parts, account)
+  if ARGV[7] == '' then return false end
+  local carrier = string.match(account, '^[^/]*')
+  if string.find(' ' .. ARGV[8] .. ' ', ' ' .. carrier .. ' ', 1, true) then return false end
+  local free = redis.call('HMGET', base .. 'ungated', 'm/' .. parts.merchant, 'p/' .. parts.pool, campaign_of(parts))
+  return not (free[1] or free[2] or free[3])
+end
+
+local function take_agent(parts)
+  local own = redis.call('HGET', base .. 'tiers', parts.merchant)
+  for _, tier in ipairs({own or '*', '*'}) do
+    if (rooms[tier] or 0) > 0 then
+      rooms[tier] = rooms[tier] - 1
+      return true
+    end
+  end
+  is_short = true
+  return false
+end
+
 local function grant(flow, start, lead, number, channel)
   local parts, attempt = parts_of(flow), ARGV[next_id]
   local cost = cost_of(parts)
@@ -89,7 +116,7 @@ local function grant(flow, start, lead, number, channel)
     redis.call('ZADD', base .. 'finish:' .. parts.pool, finish, flow)
   end
   redis.call('ZREMRANGEBYSCORE', base .. 'finish:' .. parts.pool, '-inf', start)
-  for _, value in ipairs({attempt, lead.id, lead.version, number, channel, string.format('%.0f', lead.due), text_now}) do
+  for _, value in ipairs({attempt, lead.id, lead.version, number, channel, string.format('%.0f', lead.due), text_now, parts.merchant}) do
     grants[#grants + 1] = tostring(value)
   end
   next_id = next_id + 1
@@ -123,10 +150,14 @@ local function serve(pool)
   if lead.region ~= '' then
     number = redis.call('ZRANGE', base .. 'free:' .. pool .. '@' .. lead.region, 0, 0, 'REV')[1] or number
   end
-  local _, max = read_number(number)
+  local _, max, _, account = read_number(number)
   local channel = lowest_free(number, max)
   if not channel then
     note_free(number)
+    return true
+  end
+  if needs_agent(parts, account) and not take_agent(parts) then
+    park(flow, now + 1000, 'any')
     return true
   end
   grant(flow, start, lead, number, channel)
@@ -190,4 +221,6 @@ wake()
 become_due()
 local full = serve_all()
 local moved = move_on()
-return {(full or moved) and 0 or next_moment(), grants, closed}
+-- While agents are missing nothing is gained by asking again at once: there may be thousands of flows to set aside.
+local pause = (is_short and #grants == 0) and 50 or 0
+return {(full or moved) and pause or next_moment(), grants, closed}

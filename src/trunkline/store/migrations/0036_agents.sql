@@ -35,6 +35,11 @@ CREATE TABLE pods (
 CREATE UNIQUE INDEX pods_by_incarnation ON pods (incarnation);
 CREATE INDEX pods_by_tier ON pods (tier);
 
+-- Whose agents talk: ours, for which a slot is kept before anybody is dialled, or somebody else's. Only the platform or the
+-- reseller may say that they are elsewhere.
+ALTER TABLE merchants ADD COLUMN agents text NOT NULL DEFAULT 'ours' CHECK (agents IN ('ours', 'elsewhere'));
+ALTER TABLE pools ADD COLUMN agents text NOT NULL DEFAULT 'ours' CHECK (agents IN ('ours', 'elsewhere'));
+
 -- Since when heartbeats could be heard without a gap: a pod is silent only if it was so for that long. One row.
 CREATE TABLE pod_hearing (
     is_only  boolean PRIMARY KEY DEFAULT true CHECK (is_only),
@@ -58,6 +63,8 @@ CREATE TABLE allocations (
     -- How often the call was given another pod: tokens, releases and reports of an earlier turn end nothing.
     turn         smallint NOT NULL DEFAULT 0,
     asked_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- When it last asked. Who waits for a pod asks again every second or so, and has hung up when it does not.
+    polled_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     begun_at     timestamptz,
     -- An agent has taken the stream: it named the call, read its context or reported on it.
     joined_at    timestamptz,
@@ -126,3 +133,126 @@ CREATE FUNCTION pod_takes(p pods, for_dials boolean) RETURNS boolean LANGUAGE sq
        AND NOT EXISTS (SELECT FROM allocations AS a
                        WHERE a.pod = p.name AND a.slot > p.calls_max AND a.ended_at IS NULL)
 $$;
+
+-- Gives an answered call its pod: one that was not kept with the dial (callers, overdialled calls, other users of the router),
+-- or whose pod was lost while it rang. The call's own row goes in first, so that of several requests for one call one wins;
+-- who won is read in a later statement, because a statement does not see what it waited for. One call per statement: rows
+-- are found by two unique keys, which no batch could lock in one order. Nothing waits for the disk.
+--
+-- in_attempt: the attempt, or NULL for a call that no attempt is known of. It is locked FOR SHARE, so that a fold in flight is
+-- waited for (FOR KEY SHARE does not help). in_pod, in_slot, in_incarnation: what Valkey proposes, or NULL.
+-- in_tiers: where to look, in order. in_wait_max_s: so long it may wait for a pod, 0: not at all; waiters are served oldest
+-- first. in_silence_s: a waiter that has not asked for so long has hung up.
+-- result: pod, none, waits; ended, superseded, given_up (to be adopted first), taken (another call has this attempt)
+CREATE FUNCTION allocate_call(
+    in_id uuid, in_call text, in_attempt uuid, in_merchant text, in_pod text, in_slot int, in_incarnation bigint,
+    in_tiers text[], in_wait_max_s float8, in_silence_s float8, in_tombstone_s float8
+) RETURNS TABLE (result text, id uuid, pod text, slot int, incarnation bigint, source_pool text, base_url text, turn smallint,
+                 is_existing boolean, waiting_before int) LANGUAGE plpgsql
+SET enable_seqscan = off SET synchronous_commit = off AS $$
+#variable_conflict use_column
+DECLARE
+    mine allocations;
+    attempt record;
+    place record;
+    before_me int := 0;
+    tries int := 0;
+BEGIN
+    IF in_attempt IS NOT NULL THEN
+        SELECT a.state, a.hang_up_at IS NOT NULL AS is_unwanted,
+               a.lead_id IS NOT NULL AND EXISTS (SELECT FROM attempts AS n
+                                                 WHERE n.lead_id = a.lead_id AND n.intent_at > a.intent_at) AS is_old
+        INTO attempt FROM attempts AS a WHERE a.id = in_attempt FOR SHARE OF a;
+        IF FOUND THEN
+            IF attempt.state IN ('ended', 'rejected') THEN
+                RETURN QUERY SELECT 'ended', in_attempt, NULL::text, NULL::int, NULL::bigint, '', '', 0::smallint, false, 0;
+                RETURN;
+            ELSIF attempt.is_unwanted OR attempt.is_old THEN
+                RETURN QUERY SELECT 'superseded', in_attempt, NULL::text, NULL::int, NULL::bigint, '', '', 0::smallint, false, 0;
+                RETURN;
+            ELSIF attempt.state IN ('absent', 'unknown') THEN
+                RETURN QUERY SELECT 'given_up', in_attempt, NULL::text, NULL::int, NULL::bigint, '', '', 0::smallint, false, 0;
+                RETURN;
+            END IF;
+        END IF;
+    END IF;
+    -- The tombstone of a call without an attempt is short: who tries the router out uses the same id again.
+    DELETE FROM allocations AS a
+    WHERE a.call = in_call AND in_attempt IS NULL AND NOT a.has_attempt
+      AND a.ended_at < clock_timestamp() - make_interval(secs => in_tombstone_s);
+    INSERT INTO allocations AS a (id, has_attempt, call, merchant_id)
+    VALUES (coalesce(in_attempt, in_id), in_attempt IS NOT NULL, in_call, in_merchant)
+    ON CONFLICT DO NOTHING;
+    IF in_attempt IS NULL THEN
+        SELECT a.* INTO mine FROM allocations AS a WHERE a.call = in_call FOR UPDATE;
+    ELSE
+        SELECT a.* INTO mine FROM allocations AS a WHERE a.id = in_attempt FOR UPDATE;
+    END IF;
+    IF NOT FOUND THEN
+        -- The call has a row under another id, or the row was removed while it was waited for.
+        RETURN QUERY SELECT 'taken', in_attempt, NULL::text, NULL::int, NULL::bigint, '', '', 0::smallint, false, 0;
+        RETURN;
+    END IF;
+    IF mine.call IS DISTINCT FROM in_call AND mine.call IS NOT NULL THEN
+        RETURN QUERY SELECT 'taken', mine.id, NULL::text, NULL::int, NULL::bigint, '', '', 0::smallint, false, 0;
+        RETURN;
+    END IF;
+    IF mine.ended_at IS NOT NULL AND NOT (mine.has_attempt AND mine.why = 'doubt') THEN
+        RETURN QUERY SELECT 'ended', mine.id, NULL::text, NULL::int, NULL::bigint, '', '', mine.turn, true, 0;
+        RETURN;
+    END IF;
+    IF mine.ended_at IS NULL AND mine.pod IS NOT NULL THEN
+        SELECT p.base_url INTO place FROM pods AS p WHERE p.name = mine.pod AND p.incarnation = mine.incarnation;
+        IF FOUND THEN
+            UPDATE allocations AS a SET call = in_call, begun_at = coalesce(a.begun_at, clock_timestamp()) WHERE a.id = mine.id;
+            RETURN QUERY SELECT 'pod', mine.id, mine.pod, mine.slot, mine.incarnation, mine.source_pool, place.base_url,
+                                mine.turn, true, 0;
+            RETURN;
+        END IF;
+    END IF;
+    -- Without a pod from here on: it never had one, or that one is gone.
+    UPDATE allocations AS a
+    SET call = in_call, pod = NULL, slot = NULL, incarnation = NULL, ended_at = NULL, why = NULL, polled_at = clock_timestamp(),
+        -- One that lost its pod begins to wait now.
+        asked_at = CASE WHEN a.pod IS NULL AND a.ended_at IS NULL THEN a.asked_at ELSE clock_timestamp() END
+    WHERE a.id = mine.id RETURNING a.* INTO mine;
+    SELECT count(*) INTO before_me FROM allocations AS w
+    WHERE w.ended_at IS NULL AND w.pod IS NULL AND w.call IS NOT NULL AND w.id <> mine.id
+      AND (w.asked_at, w.id) < (mine.asked_at, mine.id)
+      AND w.asked_at > clock_timestamp() - interval '1 hour'
+      AND w.polled_at > clock_timestamp() - make_interval(secs => in_silence_s);
+    FOR place IN
+        (SELECT p.name, in_slot AS slot, p.incarnation, p.tier, p.base_url
+         FROM pods AS p
+         WHERE p.name = in_pod AND p.incarnation = in_incarnation AND in_slot <= p.calls_max AND pod_takes(p, false))
+        UNION ALL
+        (SELECT f.name, f.slot, f.incarnation, f.tier, f.base_url
+         FROM (SELECT p.name, s.slot, p.incarnation, p.tier, p.base_url,
+                      array_position(in_tiers, p.tier) AS rank, pod_is_silent(p) AS is_silent
+               FROM pods AS p CROSS JOIN LATERAL generate_series(1, p.calls_max) AS s (slot)
+               WHERE p.tier = ANY(in_tiers) AND pod_takes(p, false)
+                 AND NOT EXISTS (SELECT FROM allocations AS l
+                                 WHERE l.pod = p.name AND l.slot = s.slot AND l.ended_at IS NULL)) AS f
+         ORDER BY f.is_silent, f.rank, f.slot, random()
+         OFFSET before_me LIMIT 8)
+    LOOP
+        BEGIN
+            UPDATE allocations AS a
+            SET pod = place.name, slot = place.slot, incarnation = place.incarnation, begun_at = coalesce(a.begun_at, clock_timestamp()),
+                source_pool = CASE WHEN place.tier LIKE 'merchant:%' THEN place.tier ELSE 'pool:' || place.tier END
+            WHERE a.id = mine.id RETURNING a.* INTO mine;
+            RETURN QUERY SELECT 'pod', mine.id, mine.pod, mine.slot, mine.incarnation, mine.source_pool, place.base_url,
+                                mine.turn, false, 0;
+            RETURN;
+        EXCEPTION WHEN unique_violation THEN
+            NULL;  -- somebody was faster: the next one
+        END;
+    END LOOP;
+    IF mine.asked_at + make_interval(secs => in_wait_max_s) <= clock_timestamp() THEN
+        -- Who does not wait, or has waited long enough, leaves no live row. Asked again, it may have more luck.
+        DELETE FROM allocations AS a WHERE a.id = mine.id;
+        before_me := -1;
+    END IF;
+    RETURN QUERY SELECT CASE WHEN before_me >= 0 THEN 'waits' ELSE 'none' END, mine.id, NULL::text, NULL::int, NULL::bigint, '', '',
+                        mine.turn, false, greatest(before_me, 0);
+END $$;

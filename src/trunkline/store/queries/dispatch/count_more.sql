@@ -1,11 +1,9 @@
 -- What only some intents count, later than the locks like `count_limits`: when somebody was last talked with, calls at
--- once, what merchants have used today, and calls that nobody has answered yet.
+-- once, and what merchants have used today.
 --
 -- $1-$3 last talk with a person: phone, merchant, cooldown in s
 -- $4 merchants, $5-$6 campaigns (merchant, campaign): calls at once
 -- $7-$11 days of merchants: merchant, day, its first moment, the attempts and the money from which it matters
--- $12 whether to count the calls that nobody has answered yet, and those that are going on, which came in among them
--- $13 carriers whose calls need no pod
 SELECT 'talk' AS kind, q.which, NULL::bigint AS n, NULL::bigint AS m, last.answered_at AS at, NULL::boolean AS flag
 FROM unnest($1::text[], $2::text[], $3::int[]) WITH ORDINALITY AS q (phone, merchant_id, cooldown_s, which)
 CROSS JOIN LATERAL (
@@ -43,9 +41,3 @@ LEFT JOIN LATERAL (
       AND a.merchant_id = q.merchant_id AND a.state IN ('rejected', 'absent') 
       -- A call that was made ready yesterday, within a second of midnight, may be one of today's.
       AND a.intent_at >= q.first_at - interval '1 second' AND greatest(a.intent_at, a.lead_due_at) >= q.first_at) AS u ON true
-UNION ALL
-SELECT 'unanswered', 0, count(*) FILTER (WHERE a.state <> 'answered'),
-       count(*) FILTER (WHERE a.state = 'answered'), NULL, NULL
-FROM attempts AS a
-WHERE $12::boolean AND a.holds_channel AND a.carrier <> ALL($13::text[])
-  AND a.state IN ('dialing', 'in_doubt', 'accepted', 'ringing', 'answered')

@@ -45,7 +45,8 @@ SELECT l.id, l.phone, l.timezone, l.merchant_id, l.reseller_id, l.campaign_id, l
        (SELECT p.checks_hash FROM prechecks AS p
         WHERE p.lead_id = l.id AND p.passed_until > greatest(clock_timestamp(), l.due_at)) AS passed_checks,
        -- Vapi's own assistant talks, and knows only what comes with the request. Other agents ask for their context.
-       CASE WHEN n.carrier = 'vapi' THEN l.payload::text END AS payload
+       CASE WHEN n.carrier = 'vapi' THEN l.payload::text END AS payload,
+       'elsewhere' IN (m.agents, o.agents) AS are_agents_elsewhere
 FROM bounds
 CROSS JOIN (SELECT * FROM unnest((SELECT $1::uuid[]), $2::int[], $3::bigint[], $4::uuid[])
                           AS g (lead_id, version, granted_ms, number_id)

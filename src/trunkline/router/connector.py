@@ -1,0 +1,88 @@
+"""An answered call and its agent: the one that was kept with the dial, the one that its URL names, or another.
+
+kept row (Postgres) ─ silent ─► the pod of the answer URL ─ none, or too old ─► allocate, as for any other call
+     │ none, or lost
+     └────────────────────────────────────────────────────────────────────► allocate
+"""
+
+from uuid import UUID
+
+from trunkline.clock import Clock
+from trunkline.router.addresses import PodAddresses
+from trunkline.router.allocator import (
+    Allocated,
+    Allocator,
+    Ended,
+    GivenUp,
+    NoneFree,
+    Silent,
+    Waiting,
+)
+from trunkline.store import attempts
+from trunkline.store.attempts import CallOwner
+from trunkline.store.database import Database
+from trunkline.telephony.carrier import KeptAgent
+from trunkline.value import Value
+
+
+class Answered(Value, frozen=True):
+    """A call that wants an agent. `is_dialled`: we called, so an agent may be kept for it, `agent` as its URL says."""
+
+    call_id: str
+    attempt_id: UUID
+    is_dialled: bool
+    merchant_id: str = ""
+    agent: KeptAgent | None = None
+
+
+class Elsewhere(Value, frozen=True):
+    """Its agents are not ours, and none of ours is free for it either."""
+
+
+Connection = Allocated | NoneFree | Waiting | Ended | GivenUp | Elsewhere
+
+
+class Connector:
+    def __init__(
+        self,
+        allocator: Allocator,
+        addresses: PodAddresses,
+        database: Database,
+        clock: Clock,
+        *,
+        are_agents_elsewhere: bool = False,
+    ):
+        self._allocator = allocator
+        self._addresses = addresses
+        self._database = database
+        self._clock = clock
+        self._are_agents_elsewhere = are_agents_elsewhere
+
+    async def connect(self, call: Answered) -> Connection:
+        merchant_id, is_elsewhere = call.merchant_id, self._are_agents_elsewhere
+        if call.is_dialled:
+            try:
+                if kept := await self._allocator.begin(call.attempt_id, call.call_id):
+                    return kept
+                owner = await self._allocator.ask(self._owner(call.attempt_id))
+                merchant_id = owner.merchant_id if owner else ""
+                is_elsewhere = is_elsewhere or (owner is not None and owner.are_agents_elsewhere)
+            except Silent:
+                if named := self._named_in_url(call):
+                    return named
+        found = await self._allocator.allocate(
+            call.call_id, merchant_id, attempt_id=call.attempt_id, may_wait=not is_elsewhere
+        )
+        return Elsewhere() if is_elsewhere and isinstance(found, NoneFree | Waiting) else found
+
+    async def _owner(self, attempt_id: UUID) -> CallOwner | None:
+        async with self._database.connection() as conn:
+            return await attempts.owner(conn, attempt_id)
+
+    def _named_in_url(self, call: Answered) -> Allocated | None:
+        """None: no agent was kept, or so long ago that the slot may be another call's, or its pod is not known here."""
+        agent = call.agent
+        if agent is None or agent.until_s < self._clock.now().timestamp():
+            return None
+        address = self._addresses.find(agent.incarnation)
+        return self._allocator.from_url(address, call.call_id, call.attempt_id) if address else None

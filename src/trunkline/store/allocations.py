@@ -1,0 +1,233 @@
+"""Which call has which slot of which pod. The unique indexes of `allocations` decide; Valkey proposes.
+
+Lock order everywhere: leads, limits, new allocations, attempts, allocations that exist (by id), mailboxes, jobs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from uuid import UUID
+
+import asyncpg
+
+from trunkline.model import Slot
+from trunkline.store.database import Connection
+from trunkline.store.sql import query
+from trunkline.value import Value
+
+_BEGIN = query("allocations/begin")
+_ALLOCATE = query("allocations/allocate")
+_RELEASE = query("allocations/release")
+_FREE_SLOTS = query("allocations/free_slots")
+_DROP = query("allocations/drop")
+_NOTE = query("allocations/note")
+_MERCHANT_TIERS = query("allocations/merchant_tiers")
+_LIVE = query("allocations/live")
+_ADDRESSES = query("allocations/addresses")
+_END_DOUBTS = query("allocations/end_doubts")
+_OWNERS = query("allocations/owners")
+_HEARD = query("allocations/heard")
+_LOSE_OLDER = query("allocations/lose_older")
+_SET_POD_TIER = query("allocations/set_pod_tier")
+_JOINED = query("allocations/joined")
+_END_STRAYS = query("allocations/end_strays")
+_FORGET = query("allocations/forget")
+
+Result = Literal["pod", "none", "waits", "ended", "superseded", "given_up", "taken"]
+
+
+class Allocation(Value, frozen=True):
+    """A call and its slot. `base_url` is where the pod itself wants its streams, '' if it did not say."""
+
+    id: UUID
+    slot: Slot
+    base_url: str
+    turn: int
+    merchant_id: str = ""
+    is_existing: bool = True
+
+
+class Unallocated(Value, frozen=True):
+    """Why a call got no pod. `waiting_before`: of those that wait for one too."""
+
+    result: Result
+    waiting_before: int = 0
+
+
+class Released(Value, frozen=True):
+    id: UUID
+    pod: str | None
+    source_pool: str
+
+
+class Ended(Value, frozen=True):
+    id: UUID
+    pod: str | None
+
+
+class Address(Value, frozen=True):
+    """Where the process with this number is reached."""
+
+    incarnation: int
+    pod: str
+    base_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A call that wants a pod. `id` is that of its row if it has no attempt; `proposal` is Valkey's."""
+
+    id: UUID
+    call: str
+    attempt_id: UUID | None
+    merchant_id: str
+    tiers: Sequence[str]
+    proposal: Slot | None = None
+    # So long it may wait for one, 0: not at all.
+    wait_max_s: float = 0.0
+    # A caller who has not asked for so long has hung up.
+    silence_s: float = 7.0
+    tombstone_s: float = 600.0
+
+
+async def begin(conn: Connection, attempt_id: UUID, call: str) -> Allocation | None:
+    """The answer of a call whose slot was kept. None: it has none, or not any more, or another call has it."""
+    try:
+        row = await conn.fetchrow(_BEGIN, attempt_id, call)
+    except asyncpg.UniqueViolationError:
+        return None  # the call has a row of its own
+    return _allocation(row) if row else None
+
+
+async def allocate(conn: Connection, asked: Asked) -> Allocation | Unallocated:
+    proposal = asked.proposal
+    row = await conn.fetchrow(
+        _ALLOCATE,
+        asked.id,
+        asked.call,
+        asked.attempt_id,
+        asked.merchant_id,
+        proposal.pod if proposal else None,
+        proposal.no if proposal else None,
+        proposal.incarnation if proposal else None,
+        list(asked.tiers),
+        asked.wait_max_s,
+        asked.silence_s,
+        asked.tombstone_s,
+    )
+    assert row is not None, "the function always answers"
+    if row["result"] != "pod":
+        return Unallocated(row["result"], row["waiting_before"])
+    return _allocation(row, is_existing=row["is_existing"], merchant_id=asked.merchant_id)
+
+
+async def release(
+    conn: Connection, call: str, *, tombstone_id: UUID, why: str, by_pod: str = "", turn: int | None = None
+) -> Released | None:
+    """End a call's allocation. None: it has no live one, or not with the pod and the turn that lets go."""
+    row = await conn.fetchrow(_RELEASE, call, by_pod, turn, why, tombstone_id)
+    return Released(row["id"], row["pod"], row["source_pool"]) if row else None
+
+
+async def free_slots(
+    conn: Connection, callers: Mapping[str, int], most: int, silence_s: float
+) -> dict[str, list[Slot]]:
+    """By tier: slots on which dials may be kept. `callers`: how many each tier leaves to callers, -1 for a tenth."""
+    rows = await conn.fetch(_FREE_SLOTS, list(callers), list(callers.values()), most, silence_s)
+    found: dict[str, list[Slot]] = {tier: [] for tier in callers}
+    for row in rows:
+        found[row["tier"]].append(Slot(row["pod"], row["slot"], row["incarnation"], source_of(row["tier"])))
+    return found
+
+
+def source_of(tier: str) -> str:
+    """The pool that a tier's pods are taken from, as the router's answers name it."""
+    return tier if tier.startswith("merchant:") else f"pool:{tier}"
+
+
+async def drop(tx: Connection, ids: Sequence[UUID]) -> None:
+    await tx.execute(_DROP, ids)
+
+
+async def note(
+    conn: Connection, allocation_id: UUID, call: str, *, has_attempt: bool, merchant_id: str, slot: Slot
+) -> bool:
+    """What was given while Postgres was silent. False: its slot is another's by now, so it is written without a pod,
+    and the pod's next heartbeat decides."""
+    told = (allocation_id, has_attempt, call, merchant_id)
+    try:
+        await conn.execute(_NOTE, *told, slot.pod, slot.no, slot.incarnation, slot.source_pool)
+    except asyncpg.UniqueViolationError:
+        try:
+            await conn.execute(_NOTE, *told, None, None, None, "")
+        except asyncpg.UniqueViolationError:
+            return False  # the call has a row under another id
+        return False
+    return True
+
+
+async def heard(
+    tx: Connection,
+    name: str,
+    boot_id: str,
+    sequence: int,
+    *,
+    base_url: str,
+    ip: str,
+    port: int,
+    version: str,
+    calls: Sequence[str],
+    is_leaving: bool,
+) -> tuple[int, str, int]:
+    """What a pod says of itself; its number, its tier and its maximum."""
+    row = await tx.fetchrow(
+        _HEARD, name, boot_id, sequence, base_url, ip, port, version, list(calls), is_leaving
+    )
+    assert row is not None, "it is written or changed"
+    await tx.execute(_LOSE_OLDER, name, row["incarnation"], list(calls))
+    if calls:
+        await tx.execute(_JOINED, name, list(calls))
+    return row["incarnation"], row["tier"], row["calls_max"]
+
+
+async def set_pod_tier(conn: Connection, name: str, tier: str, calls_max: int) -> None:
+    await conn.execute(_SET_POD_TIER, name, tier, calls_max)
+
+
+async def merchant_tiers(conn: Connection, merchant_ids: Sequence[str]) -> dict[str, str]:
+    """Merchant -> its config as JSON, of those that have one."""
+    rows = await conn.fetch(_MERCHANT_TIERS, list(merchant_ids))
+    return {row["merchant_id"]: row["config"] for row in rows}
+
+
+async def live(conn: Connection, ids: Sequence[UUID]) -> set[UUID]:
+    return {row["id"] for row in await conn.fetch(_LIVE, ids)}
+
+
+async def addresses(conn: Connection, after: int) -> list[Address]:
+    rows = await conn.fetch(_ADDRESSES, after)
+    return [Address(row["incarnation"], row["name"], row["base_url"]) for row in rows]
+
+
+async def owners(conn: Connection, slots: Sequence[Slot]) -> dict[tuple[str, int], UUID]:
+    """Which allocations have these slots, by pod and number."""
+    rows = await conn.fetch(_OWNERS, [slot.pod for slot in slots], [slot.no for slot in slots])
+    return {(row["pod"], row["slot"]): row["id"] for row in rows}
+
+
+async def end_doubts(conn: Connection, after_s: float) -> list[Ended]:
+    return [Ended(row["id"], row["pod"]) for row in await conn.fetch(_END_DOUBTS, after_s)]
+
+
+async def end_strays(conn: Connection) -> list[Ended]:
+    return [Ended(row["id"], row["pod"]) for row in await conn.fetch(_END_STRAYS)]
+
+
+async def forget(conn: Connection, without_attempt_s: float) -> None:
+    await conn.execute(_FORGET, without_attempt_s)
+
+
+def _allocation(row: Any, *, is_existing: bool = True, merchant_id: str = "") -> Allocation:
+    slot = Slot(row["pod"], row["slot"], row["incarnation"], row["source_pool"])
+    merchant = row.get("merchant_id") or merchant_id
+    return Allocation(row["id"], slot, row["base_url"], row["turn"], merchant, is_existing)
