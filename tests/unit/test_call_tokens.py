@@ -4,10 +4,11 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from trunkline.dispatch.call_tokens import CallKeys
+from trunkline.dispatch.call_tokens import CallKeys, CallProof
 
 KEYS = CallKeys.from_secrets(["one secret"])
 ATTEMPT = UUID("0197f0a0-0000-7000-8000-000000000001")
+PROOF = CallProof(ATTEMPT, turn=0)
 
 
 def token(keys: CallKeys = KEYS, attempt: UUID = ATTEMPT, call_id: str = "CA1") -> str:
@@ -15,7 +16,7 @@ def token(keys: CallKeys = KEYS, attempt: UUID = ATTEMPT, call_id: str = "CA1") 
 
 
 def test_a_token_names_its_attempt() -> None:
-    assert KEYS.verify(token(), "CA1") == ATTEMPT
+    assert KEYS.verify(token(), "CA1") == PROOF
 
 
 @pytest.mark.parametrize(
@@ -39,8 +40,8 @@ def test_what_was_not_made_for_this_call_opens_nothing(forged: str) -> None:
 
 def test_both_keys_verify_while_one_is_replaced() -> None:
     rotating = CallKeys.from_secrets(["the new one", "one secret"])
-    assert rotating.verify(token(), "CA1") == ATTEMPT
-    assert rotating.verify(token(rotating), "CA1") == ATTEMPT
+    assert rotating.verify(token(), "CA1") == PROOF
+    assert rotating.verify(token(rotating), "CA1") == PROOF
     assert KEYS.verify(token(rotating), "CA1") is None
 
 
