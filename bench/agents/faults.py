@@ -16,7 +16,8 @@ from trunkline.testing.waiting import eventually
 AWAY_S = 8.0
 STOPPED_S = 10.0
 LACKING_S = 2.0
-LEADERLESS_S = 25.0
+# Longer than it takes to replace all pods.
+LEADERLESS_MAX_S = 300.0
 ILL_S = 30.0
 # A rollout waits for nobody longer than this between two groups.
 ROLL_PAUSE_S = 0.5
@@ -112,19 +113,24 @@ async def agents_rolled(place: Installation) -> Strike:
     leader = place.roles[await place.leader()]
     leader.is_kept_down = True
     leader.kill()
-    async with place.database() as conn:
-        await conn.execute(
-            "UPDATE leaders SET expires_at = clock_timestamp() + make_interval(secs => $1)"
-            " WHERE name = 'router'",
-            LEADERLESS_S,
-        )
+    await _end_lease_in(place, LEADERLESS_MAX_S)
     version = str(int(max(group.version for group in place.fleet.live)) + 1)
     for group in place.fleet.live:
         await place.fleet.replace(group, version)
         await asyncio.sleep(ROLL_PAUSE_S)
-    await asyncio.sleep(max(0.0, began_s + LEADERLESS_S - time.time()))
+    await _end_lease_in(place, 0.0)
     leader.is_kept_down = False
     return Strike(Span(began_s, time.time()))
+
+
+async def _end_lease_in(place: Installation, seconds: float) -> None:
+    """Nobody else leads before."""
+    async with place.database() as conn:
+        await conn.execute(
+            "UPDATE leaders SET expires_at = clock_timestamp() + make_interval(secs => $1)"
+            " WHERE name = 'router'",
+            seconds,
+        )
 
 
 async def pods_killed(place: Installation) -> Strike:
