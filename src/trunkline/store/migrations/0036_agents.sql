@@ -149,7 +149,7 @@ CREATE FUNCTION allocate_call(
     in_tiers text[], in_wait_max_s float8, in_silence_s float8, in_tombstone_s float8
 ) RETURNS TABLE (result text, id uuid, pod text, slot int, incarnation bigint, source_pool text, base_url text, turn smallint,
                  is_existing boolean, waiting_before int) LANGUAGE plpgsql
-SET enable_seqscan = off SET synchronous_commit = off AS $$
+SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
     mine allocations;
@@ -158,6 +158,8 @@ DECLARE
     before_me int := 0;
     tries int := 0;
 BEGIN
+    -- For this transaction: a setting of the function would end before the commit.
+    PERFORM set_config('synchronous_commit', 'off', true);
     IF in_attempt IS NOT NULL THEN
         SELECT a.state, a.hang_up_at IS NOT NULL AS is_unwanted,
                a.lead_id IS NOT NULL AND EXISTS (SELECT FROM attempts AS n
