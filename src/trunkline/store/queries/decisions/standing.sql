@@ -1,7 +1,8 @@
 -- A lead as the gates see it, without a lock: what the intent would read of it now, and what stands around it.
 SELECT l.id, l.phone, l.timezone, l.merchant_id, l.reseller_id, l.campaign_id, l.attempt_count, l.max_attempts, l.due_at,
        l.closes_at, l.status, l.outcome, l.outcome_reason, l.pool_id, NULL::text AS overflow_pool_id,
-       least(m.max_concurrent, b.live_max) AS merchant_max_concurrent, l.no_agent_count, b.opens_at AS agents_from, n.carrier, n.account,
+       least(m.max_concurrent, b.live_max) AS merchant_max_concurrent, l.no_agent_count, b.opens_at AS agents_from,
+       'elsewhere' IN (m.agents, o.agents) AS are_agents_elsewhere, n.carrier, n.account,
        clock_timestamp() AS now, NULL::text AS halted, NULL::text AS payload,
        (SELECT CASE WHEN d.merchant_id IS NOT NULL THEN 'merchant'
                     WHEN d.reseller_id IS NOT NULL THEN 'reseller' ELSE 'platform' END
@@ -18,6 +19,7 @@ SELECT l.id, l.phone, l.timezone, l.merchant_id, l.reseller_id, l.campaign_id, l
        pool.channels, pool.held
 FROM leads AS l
 JOIN merchants AS m ON m.id = l.merchant_id
+JOIN pools AS o ON o.id = l.pool_id
 CROSS JOIN LATERAL (
     SELECT coalesce(sum(p.max_channels), 0)::int AS channels,
            (SELECT count(*) FROM attempts AS a JOIN numbers AS h ON h.id = a.number_id
