@@ -18,9 +18,11 @@ from trunkline.bus.connection import connect
 from trunkline.bus.keys import Keys
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.dispatch.account_look import AccountLook
+from trunkline.router import requests
 from trunkline.router.allocator import Allocator
 from trunkline.router.config import RouterConfig
 from trunkline.router.notes import AllocationNotes
+from trunkline.router.pods import Pods
 from trunkline.router.streams import StreamKeys
 from trunkline.settings import load_settings
 from trunkline.store.database import connect as connect_database
@@ -57,6 +59,13 @@ class Phones:
     world: RouterWorld
     # What the next look at the accounts finds.
     stored: dict[AccountName, CarrierAccount] = field(default_factory=dict)
+    pods: Pods | None = None
+
+    async def pod(self, name: str) -> None:
+        """A pod says that it is there."""
+        assert self.pods is not None
+        body = requests.HeartbeatBody(ip="10.0.0.7", port=8080, version="1")
+        await self.pods.heartbeat(requests.heartbeat(name, body))
 
     async def send(self, path: str, body: bytes, headers: dict[str, str]) -> Answer:
         async with self.session.post(self.base + path, data=body, headers=headers) as response:
@@ -100,6 +109,7 @@ async def phones(
     database = await connect_database(database_url, pool_size=4)
     secrets = StreamKeys.from_secrets(["a secret"])
     allocator = Allocator(bus, keys, secrets, config, database, AllocationNotes(database))
+    pods = Pods(bus, keys, secrets, config, database=database)
     carriers = CarrierDirectory(accounts_of(load_settings(SETTINGS), KEYS))
     stored: dict[AccountName, CarrierAccount] = {}
 
@@ -113,7 +123,7 @@ async def phones(
     server = HttpServer(app, bind("127.0.0.1", 0, "HTTP_PORT"), shutdown_timeout_s=1)
     server.start()
     async with aiohttp.ClientSession() as session:
-        yield Phones(f"http://127.0.0.1:{server.port}", session, world, stored)
+        yield Phones(f"http://127.0.0.1:{server.port}", session, world, stored, pods)
     await server.stop()
     await allocator.drain()
     await database.close()
@@ -122,7 +132,7 @@ async def phones(
 
 
 async def test_twilio_is_answered_with_the_pods_stream(phones: Phones) -> None:
-    await phones.world.beat("voice-agent-0")
+    await phones.pod("voice-agent-0")
     status, document = await phones.twilio("CA123")
     assert status == 200
     assert '<Stream url="wss://voice.example.com/ws/pod/voice-agent-0/CA123">' in document
@@ -132,7 +142,7 @@ async def test_twilio_is_answered_with_the_pods_stream(phones: Phones) -> None:
 
 
 async def test_plivo_is_answered_with_the_pods_stream(phones: Phones) -> None:
-    await phones.world.beat("voice-agent-0")
+    await phones.pod("voice-agent-0")
     status, document = await phones.plivo("plivo-uuid-123")
     assert status == 200
     assert (
@@ -142,7 +152,7 @@ async def test_plivo_is_answered_with_the_pods_stream(phones: Phones) -> None:
 
 
 async def test_exotel_is_answered_with_the_pods_url(phones: Phones) -> None:
-    await phones.world.beat("voice-agent-0")
+    await phones.pod("voice-agent-0")
     status, document = await phones.exotel('{"CallSid": "exo-sid-123", "merchant_id": "acme-corp"}')
     assert status == 200
     assert document.startswith('{"url":"wss://voice.example.com/ws/pod/voice-agent-0/exo-sid-123?token=')
@@ -161,22 +171,22 @@ async def test_when_no_pod_is_free_each_hears_it_in_its_language(
     )
     assert (twilio[0], plivo[0], exotel[0]) == (200, 200, 503)
     if waits:
-        assert '<Pause length="5" />' in twilio[1]
+        assert '<Pause length="1" />' in twilio[1]
         assert "https://router.example.com/api/v1/twilio/allocate?merchant_id=acme#" in twilio[1]
-        assert '<Wait length="5" />' in plivo[1]
+        assert '<Wait length="1" />' in plivo[1]
     else:
         assert f"<Response><Say>{said}</Say><Hangup /></Response>" in twilio[1]
         assert plivo[1] == f"<Response><Speak>{said}</Speak><Hangup /></Response>"
 
 
 async def test_a_call_that_is_over_is_hung_up(phones: Phones) -> None:
-    await phones.world.beat("voice-agent-0")
+    await phones.pod("voice-agent-0")
     await phones.world.release("CA123")
     assert "<Response><Hangup /></Response>" in (await phones.twilio("CA123"))[1]
 
 
 async def test_whoever_forges_gets_nothing(phones: Phones) -> None:
-    await phones.world.beat("voice-agent-0")
+    await phones.pod("voice-agent-0")
     assert (await phones.twilio("CA1", token="another token"))[0] == 403
     assert (await phones.plivo("P1", token="another token"))[0] == 403
     body = '{"CallSid": "E1"}'
