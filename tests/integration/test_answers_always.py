@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
+from urllib.parse import urlencode
 from uuid import uuid4
 
 import pytest
@@ -16,9 +17,10 @@ from trunkline.errors import StoreUnavailable
 from trunkline.store import accounts as store_accounts
 from trunkline.store.accounts import NewAccount
 from trunkline.telemetry import metrics
-from trunkline.telephony.callbacks import callback_url, fallback_of
+from trunkline.telephony.callbacks import basic_password, callback_url, fallback_of, signed_attempt
 from trunkline.telephony.carrier import AnswerFallback
 from trunkline.telephony.carriers import CarrierAccount
+from trunkline.telephony.session import basic
 from trunkline.telephony.vault import Vault
 from trunkline.testing.proxy import TcpProxy
 from trunkline.testing.webhooks import KEYS, SECRET, Door, count, open_door
@@ -291,3 +293,20 @@ async def test_a_call_whose_agents_are_elsewhere_gets_the_operators_fallback_and
         async with door.database.connection() as conn:
             told = await conn.fetchval("SELECT payload ? 'agent_joined' FROM mailbox_events")
         assert told is False
+
+
+async def test_a_carrier_that_cannot_hold_is_told_the_fallback_at_once_and_that_is_written(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    """Exotel's applet asks once: waiting would be a 503 that nobody follows."""
+    other = AnswerFallback("wss://other.example.com/agent")
+    async with open_door(database_url, redis_url, key_prefix, fallback=other, hold_max_s=60) as door:
+        door.stream = NoStream("hold")
+        asked = {"CallSid": "1", "CustomField": signed_attempt(uuid4(), "exotel", KEYS)}
+        url = f"{door.here(door.callback('exotel', 'answer', None))}&{urlencode(asked)}"
+        password = basic("trunkline", basic_password("exotel", "default", KEYS.keys[0]))
+        async with door.http.get(url, headers={"Authorization": password}) as answer:
+            assert (answer.status, await answer.json()) == (200, {"url": "wss://other.example.com/agent"})
+        await door.written()
+        async with door.database.connection() as conn:
+            assert await conn.fetchval("SELECT payload ? 'agent_joined' FROM mailbox_events") is True

@@ -155,7 +155,7 @@ class Answers:
 
     def _may_hold(self, heard: Heard) -> bool:
         """How often it has held stands in its URL, signed, so that waiting ends also while no engine counts."""
-        return (heard.tag.held + 1) * HOLD_S <= self.hold_max_s
+        return heard.carrier.can_hold and (heard.tag.held + 1) * HOLD_S <= self.hold_max_s
 
     def _again_url(self, heard: Heard) -> str:
         return self._url(heard, "answer", held=heard.tag.held + 1, agent=heard.tag.agent)
