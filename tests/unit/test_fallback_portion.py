@@ -1,7 +1,9 @@
-"""How much one ask may take, and how long it waits then: together the stated rate, whatever the rate is."""
+"""Without Valkey: how much one ask may take and how long it waits then, which make the stated rate, and how often
+Valkey is tried."""
 
 import pytest
 
+from trunkline.dispatch.dialer import VALKEY_AGAIN_S, next_try_s
 from trunkline.dispatch.fallback import ASKS_PER_S, portion
 
 
@@ -19,3 +21,9 @@ def test_after_a_pause_the_rest_of_it_may_be_taken_and_never_more_than_a_second_
 @pytest.mark.parametrize("since_s", [0, 60])
 def test_a_portion_fits_into_the_room(since_s: float) -> None:
     assert [portion(room, 20, since_s) for room in (0, 1, 3)] == [0, 1, 3]
+
+
+@pytest.mark.parametrize("took_s", [0.0, 0.1, 2.0, 30.0])
+def test_valkey_is_tried_for_a_third_of_the_time_at_most(took_s: float) -> None:
+    pause_s = next_try_s(100.0, 100.0 + took_s) - (100.0 + took_s)
+    assert pause_s >= max(VALKEY_AGAIN_S, 2 * took_s) - 1e-9

@@ -44,7 +44,7 @@ log = get_logger(__name__)
 
 # The share of the time ahead that is for gathering what falls due; the rest is for the match and the intent.
 GATHERED = 0.5
-# While Valkey is away it is tried so often: one that does not even refuse takes two seconds each time.
+# While Valkey is away it is tried so often, or less: see `next_try_s`.
 VALKEY_AGAIN_S = 1.0
 
 # And the transaction that is begun for them, if one is.
@@ -186,7 +186,7 @@ class Dialer(Loop):
             if not self._is_without_valkey:
                 log.warning("dialer.without_valkey", reason=str(error))
             self._is_without_valkey = True
-            self._valkey_again_at_s = asyncio.get_running_loop().time() + VALKEY_AGAIN_S
+            self._valkey_again_at_s = next_try_s(now_s, asyncio.get_running_loop().time())
             return await self._fallback(room), None
 
     async def _match(self, room: int) -> Granted:
@@ -236,6 +236,12 @@ class Dialer(Loop):
         asked = await self._without_valkey.ask(self._database, room, self._limits.fallback_starts_per_s)
         self._ask_again_in(asked.again_in_s)
         return asked.grants or ()
+
+
+def next_try_s(began_s: float, failed_s: float) -> float:
+    """When Valkey is tried again. For a third of the time at most: one that does not even refuse takes two seconds each
+    time, and nobody is dialled meanwhile."""
+    return failed_s + max(VALKEY_AGAIN_S, 2 * (failed_s - began_s))
 
 
 def _measure(grants: Sequence[Grant]) -> None:
