@@ -19,6 +19,7 @@ from trunkline.bus.connection import Bus, connect
 from trunkline.bus.keys import Keys
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.router import routes as router_routes
+from trunkline.router.addresses import PodAddresses
 from trunkline.router.allocator import Allocator
 from trunkline.router.config import RouterConfig
 from trunkline.router.notes import AllocationNotes
@@ -58,6 +59,7 @@ class Face:
     bus: Bus
     keys: RouterKeys
     session: aiohttp.ClientSession
+    addresses: PodAddresses
 
     async def post(self, path: str, body: Any, key: str = KEY) -> tuple[int, dict[str, Any]]:
         data = body if isinstance(body, bytes) else json.dumps(body)
@@ -91,13 +93,15 @@ async def served(
         Allocator(bus, keys, stream_keys, config, database, AllocationNotes(database)),
         Pods(bus, keys, stream_keys, config, database=database),
         authorize,
+        addresses=PodAddresses(database),
     )
+    assert deps.addresses is not None
     server = HttpServer(
         Starlette(routes=routes(deps)), bind("127.0.0.1", 0, "HTTP_PORT"), shutdown_timeout_s=1
     )
     server.start()
     async with aiohttp.ClientSession() as session:
-        yield Face(f"http://127.0.0.1:{server.port}", bus, keys, session)
+        yield Face(f"http://127.0.0.1:{server.port}", bus, keys, session, deps.addresses)
     await server.stop()
     await deps.allocator.drain()
     await database.close()
@@ -355,3 +359,18 @@ async def _named(face: Face, pod: str, call_sid: str) -> None:
         return bool(await client.hget(face.keys.pod(pod), "calls") == call_sid)
 
     await eventually(named)
+
+
+async def test_a_proxy_finds_a_pod_while_valkey_is_away(database_url: str, key_prefix: str) -> None:
+    """A stream waits for the address, and the pod that was kept for the call lives."""
+    bus = connect("redis://127.0.0.1:1", Keys(prefix=key_prefix))
+    async with served(bus, key_prefix, database_url) as face:
+        async with open_dialing(database_url) as dialing:
+            await dialing.pod("voice-agent-0")
+            await dialing.run("UPDATE pods SET ip = '10.0.0.7', port = 8081")
+        await face.addresses.run_once()
+        headers = {"Authorization": f"Bearer {KEY}"}
+        url = f"{face.url}/api/v1/pod/voice-agent-0/address"
+        async with face.session.get(url, headers=headers) as answer:
+            assert (answer.status, answer.headers["X-Pod-Address"]) == (204, "10.0.0.7:8081")
+    await bus.close()

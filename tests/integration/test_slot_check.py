@@ -60,3 +60,4 @@ async def test_addresses_of_pods_are_learnt_by_difference(dialing: Dialing) -> N
     assert new is not None
     assert (old.base_url, new.base_url) == ("ws://va-0.example.com", "ws://elsewhere")
     assert addresses.find(newest + 1) is None
+    assert (addresses.of_pod("va-0"), addresses.of_pod("va-9")) == (new, None)

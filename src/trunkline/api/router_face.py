@@ -9,6 +9,7 @@ from trunkline.api.hot_routes import HotRoute
 from trunkline.api.principal import Principal
 from trunkline.api.router_operations import OPERATIONS
 from trunkline.router import routes as router_routes
+from trunkline.router.addresses import PodAddresses
 from trunkline.router.allocator import Allocator
 from trunkline.router.pods import Pods
 from trunkline.router.routes import RouterDeps
@@ -22,9 +23,11 @@ def hot_routes(
     is_leader: Callable[[], bool] = lambda: False,
     is_open: bool = False,
     call_time_limit_s: float = 3600.0,
+    addresses: PodAddresses | None = None,
 ) -> list[HotRoute]:
     """`is_open`: whoever reaches these endpoints may use them, as behind a wall of one's own."""
-    deps = RouterDeps(allocator, pods, _anybody if is_open else _tenant, is_leader, call_time_limit_s)
+    who = _anybody if is_open else _tenant
+    deps = RouterDeps(allocator, pods, who, is_leader, call_time_limit_s, addresses)
     return [_hot(route, is_open) for route in router_routes.routes(deps)]
 
 

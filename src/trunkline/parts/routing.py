@@ -75,6 +75,7 @@ class Routing:
             self.pods,
             is_leader=lambda: self.management.manager.is_leader,
             is_open=self.is_open,
+            addresses=self.addresses,
             call_time_limit_s=self._call_time_limit_s,
         )
 

@@ -1,7 +1,7 @@
-"""Where the process with a number is reached: for answers while nobody can ask Postgres.
+"""Where pods are reached, known in this process: for answers and for proxies while nobody can ask an engine.
 
-Answer URLs name the kept agent by its incarnation's number. Pods keep their address for as long as a process lives, so
-only those that registered since the last look are read.
+Answer URLs name the kept agent by its incarnation's number, proxies ask by the pod's name. Pods keep their address for
+as long as a process lives, so only those that registered since the last look are read.
 """
 
 from trunkline.loops.base import Loop
@@ -21,6 +21,8 @@ class PodAddresses(Loop):
         super().__init__(interval_s)
         self._database = database
         self._known: dict[int, Address] = {}
+        # The newest of each name.
+        self._by_pod: dict[str, Address] = {}
         self._newest = 0
 
     async def run_once(self) -> int:
@@ -32,9 +34,16 @@ class PodAddresses(Loop):
 
     def learn(self, address: Address) -> None:
         self._known[address.incarnation] = address
+        self._by_pod[address.pod] = address
         self._newest = max(self._newest, address.incarnation)
         while len(self._known) > KEPT_MAX:
-            del self._known[next(iter(self._known))]
+            oldest = self._known.pop(next(iter(self._known)))
+            if self._by_pod.get(oldest.pod) is oldest:
+                del self._by_pod[oldest.pod]
+
+    def of_pod(self, pod: str) -> Address | None:
+        """Where the newest process of this name is."""
+        return self._by_pod.get(pod)
 
     def find(self, incarnation: int) -> Address | None:
         return self._known.get(incarnation)

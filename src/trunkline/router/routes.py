@@ -16,6 +16,7 @@ from trunkline.errors import BusUnavailable
 from trunkline.http_body import bounded_body
 from trunkline.in_time import in_time
 from trunkline.router import bodies, requests
+from trunkline.router.addresses import PodAddresses
 from trunkline.router.allocator import Allocated, Allocator, NoneFree, NotAllocated, Released, Waiting
 from trunkline.router.pods import Pods
 from trunkline.router.requests import AllocateBody, BadRequest, DrainBody, HeartbeatBody, ReleaseBody
@@ -49,6 +50,7 @@ class RouterDeps:
     is_leader: Callable[[], bool] = lambda: False
     # The platform's longest call, told to pods.
     call_time_limit_s: float = 3600.0
+    addresses: PodAddresses | None = None
 
 
 def routes(deps: RouterDeps) -> list[Route]:
@@ -158,12 +160,15 @@ class _Face:
         return _json(200, bodies.pod(view)) if view else _no_pod(request)
 
     async def address(self, request: Request) -> Response:
-        """Where a proxy reaches a pod: 204 and the header, or 403 (of a subrequest, nginx understands no 404)."""
-        view = await self._deps.pods.find(requests.pod_name(request.path_params["name"]))
-        if view is None or not view.ip or not view.port:
+        """Where a proxy reaches a pod: 204 and the header, or 403 (of a subrequest, nginx understands no 404). A stream
+        waits for it, so what this process knows is enough; nobody is asked for a pod that it knows."""
+        name = requests.pod_name(request.path_params["name"])
+        known = self._deps.addresses.of_pod(name) if self._deps.addresses else None
+        found = known or await self._deps.pods.find(name)
+        if found is None or not found.ip or not found.port:
             return Response(status_code=403)
-        host = f"[{view.ip}]" if ":" in view.ip else view.ip
-        return Response(status_code=204, headers={"X-Pod-Address": f"{host}:{view.port}"})
+        host = f"[{found.ip}]" if ":" in found.ip else found.ip
+        return Response(status_code=204, headers={"X-Pod-Address": f"{host}:{found.port}"})
 
     async def pods(self, request: Request) -> Response:
         page = requests.page(request.query_params)

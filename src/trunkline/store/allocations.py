@@ -71,6 +71,8 @@ class Address(Value, frozen=True):
     incarnation: int
     pod: str
     base_url: str
+    ip: str = ""
+    port: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +208,7 @@ async def live(conn: Connection, ids: Sequence[UUID]) -> set[UUID]:
 
 async def addresses(conn: Connection, after: int) -> list[Address]:
     rows = await conn.fetch(_ADDRESSES, after)
-    return [Address(row["incarnation"], row["name"], row["base_url"]) for row in rows]
+    return [Address(row["incarnation"], row["name"], row["base_url"], row["ip"], row["port"]) for row in rows]
 
 
 async def owners(conn: Connection, slots: Sequence[Slot]) -> dict[tuple[str, int], UUID]:
