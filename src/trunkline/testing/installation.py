@@ -239,11 +239,14 @@ async def open_installation(
     numbers: Mapping[str, int] = NUMBERS,
     pods: int = 8,
     names: Sequence[str] = tuple(ROLES),
+    people: Behaviour = BEHAVIOUR,
+    time_scale: float = TIME_SCALE,
+    heartbeat_interval_s: float = 0.5,
 ) -> AsyncIterator[Installation]:
     """Everything runs when this returns; nothing is left when it ends."""
     async with AsyncExitStack() as stack:
         config = SimulatorConfig(
-            seed=seed, time_scale=TIME_SCALE, behaviour=BEHAVIOUR, faults=faults or Faults()
+            seed=seed, time_scale=time_scale, behaviour=people, faults=faults or Faults()
         )
         carrier = await stack.enter_async_context(Simulator(config))
         to_postgres = await stack.enter_async_context(TcpProxy.before(database_url))
@@ -260,7 +263,7 @@ async def open_installation(
         client = await stack.enter_async_context(TrunklineClient(base_url, ADMIN_KEY, timeout_s=5))
         place = Installation(
             carrier,
-            SimulatedPods(pods, base_url, ADMIN_KEY, heartbeat_interval_s=0.5),
+            SimulatedPods(pods, base_url, ADMIN_KEY, heartbeat_interval_s=heartbeat_interval_s),
             client,
             database,
             bus,
