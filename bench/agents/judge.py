@@ -207,7 +207,9 @@ def _told(call: AnsweredCall) -> str:
     """What the carrier saw, in a line."""
     lasted_s = (call.ended_at or math.nan) - call.answered_at
     documents = " ".join(f"{one.kind}:{one.said}{one.statuses}" for one in call.documents[:6])
-    streams = " ".join(f"{one.url.rpartition('/pod/')[2][:24]}:{one.ended or 'open'}" for one in call.streams)
+    streams = " ".join(
+        f"{one.url.rpartition('/pod/')[2][:24]}:{one.ended or 'open'}" for one in call.streams[:4]
+    )
     return (
         f"{call.call_id} ({call.carrier}) answered at {call.answered_at:.1f}, ended by {call.ended_by} after "
         f"{lasted_s:.1f} s: {documents} {streams}"
