@@ -32,6 +32,8 @@ async def test_an_answered_call_reaches_a_pod_and_frees_its_channel(world: World
     lead = await call(world, ANSWERS)
     assert lead.outcome == "ANSWERED"
     assert [attempt.state for attempt in lead.attempts] == ["ended"]
+    # On a slow machine the call may be over before its pod's first heartbeat is written.
+    assert lead.attempts[0].agent in ("joined", "unknown")
     await world.channels_are_free()
     assert len(world.pods.records().calls) == 1
     assert world.carrier.ledger.double_dials() == []

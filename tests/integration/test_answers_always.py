@@ -155,6 +155,18 @@ async def test_a_call_that_was_held_and_then_found_nobody_tells_so(door: Door) -
     assert [row["told"] for row in told] == [False, True]
 
 
+async def test_a_call_that_was_sent_to_the_operators_own_url_has_an_agent_elsewhere(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    fallback = AnswerFallback("https://other.example.com/answer")
+    async with open_door(database_url, redis_url, key_prefix, fallback=fallback) as door:
+        door.stream = NoStream("busy")
+        await post(door, door.callback("twilio", "answer", uuid4()), ANSWERED)
+        await door.events()
+        async with door.database.connection() as conn:
+            assert await conn.fetchval("SELECT payload -> 'agent_joined' FROM mailbox_events") is True
+
+
 # --- accounts that this process does not know yet
 
 
@@ -310,4 +322,4 @@ async def test_a_carrier_that_cannot_hold_is_told_the_fallback_at_once_and_that_
         await door.written()
         async with door.database.connection() as conn:
             told = await conn.fetchval("SELECT (payload->>'agent_joined')::boolean FROM mailbox_events")
-        assert told is False
+        assert told is True, "the operator's own URL is an agent elsewhere"

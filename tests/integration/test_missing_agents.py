@@ -105,7 +105,7 @@ async def given(
         (["refused"], {"joined": True}, "joined", "ANSWERED"),
         # The pod's heartbeats: the stream was given a minute ago.
         ([], {"heard_ago_s": 10}, "none", None),
-        ([], {"heard_ago_s": 10, "named": True}, "unknown", "ANSWERED"),
+        ([], {"heard_ago_s": 10, "named": True}, "joined", "ANSWERED"),
         ([], {"heard_ago_s": 55}, "unknown", "ANSWERED"),
         ([], {"heard_ago_s": -60}, "unknown", "ANSWERED"),
         ([], {"heard_ago_s": 10, "incarnation": 8}, "unknown", "ANSWERED"),

@@ -131,7 +131,10 @@ class Answers:
                 return Reply(carrier.hold_document(HOLD_S, self._again_url(heard)))
             case NoStream(why=why):
                 log.warning("answer.no_pod", call_id=answered.call_id, reason=why)
-                return Reply(carrier.fallback_document(self.fallback), no_agent=True)
+                # The operator's own URL is somebody else's agent; an apology is none.
+                is_external = bool(self.fallback.url)
+                document = carrier.fallback_document(self.fallback)
+                return Reply(document, no_agent=not is_external, is_external=is_external)
 
     async def _find(self, heard: Heard, answered: Answered) -> Stream | NoStream:
         """Whatever goes wrong is an answer too: somebody is on the line."""

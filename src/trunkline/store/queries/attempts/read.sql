@@ -15,7 +15,7 @@ SELECT a.id, a.lead_id, a.attempt_no, a.carrier, a.account, a.holds_channel, a.s
        clock_timestamp() AS read_at,
        -- What the agent that was given to the call shows of itself. A heartbeat of another process of the same name says
        -- nothing of it.
-       s.id IS NOT NULL AS is_allocated, s.begun_at, s.joined_at IS NOT NULL AS has_joined,
+       s.id IS NOT NULL AS is_allocated, s.begun_at, s.joined_at IS NOT NULL OR coalesce(s.call = ANY(p.named), false) AS has_joined,
        CASE WHEN s.joined_at IS NULL AND s.call <> ALL(p.named) THEN p.heard_at END AS unnamed_at,
        coalesce(a.lead_id IS NOT NULL AND a.intent_at > b.stops_until, false) AS is_probe
 FROM attempts AS a
