@@ -194,3 +194,16 @@ async def test_until_is_counted_by_postgres_clock(dialing: Dialing, monkeypatch:
     assert await picked(dialing, fallback) == []
     now_s += 10
     assert len(await picked(dialing, fallback)) == 1
+
+
+async def test_while_memory_is_being_rebuilt_leads_are_dialled_from_postgres(stage: Stage) -> None:
+    """Nobody waits for the rebuild, and it is asked for again in the next round."""
+    first = await stage.dialing.lead()
+    await stage.forget()
+    assert await stage.dialer.run_once() == 1
+    await stage.dialer.drain()
+    assert (await stage.lead(first))["status"] == "PROCESSING"
+    second = await stage.dialing.lead()
+    await stage.rebuilder.run_once()
+    assert await stage.dial() == 1
+    assert (await stage.lead(second))["status"] == "PROCESSING"

@@ -180,13 +180,14 @@ class Dialer(Loop):
             return await self._fallback(room), None
         try:
             return await self._match(room)
-        except MemoryLost:
-            raise  # it is being rebuilt: a moment's patience is better than a slower way
         except BusUnavailable as error:
             if not self._is_without_valkey:
                 log.warning("dialer.without_valkey", reason=str(error))
             self._is_without_valkey = True
-            self._valkey_again_at_s = next_try_s(now_s, asyncio.get_running_loop().time())
+            # A memory that is being rebuilt answers at once, and is there again within seconds.
+            is_away = not isinstance(error, MemoryLost)
+            failed_s = asyncio.get_running_loop().time()
+            self._valkey_again_at_s = next_try_s(now_s, failed_s) if is_away else failed_s
             return await self._fallback(room), None
 
     async def _match(self, room: int) -> Granted:
