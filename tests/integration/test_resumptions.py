@@ -65,6 +65,15 @@ async def test_asked_again_the_call_is_moved_once(agents: Agents) -> None:
     assert (await agents.row())["turn"] == 1
 
 
+async def test_asked_late_the_call_keeps_the_pod_that_it_has_by_now(agents: Agents) -> None:
+    await agents.give()
+    await agents.resume()
+    await agents.dialing.run("UPDATE allocations SET pod = 'pod-2', slot = 1, incarnation = 2")
+    assert await agents.resume() == Lost(None, "m")
+    row = await agents.row()
+    assert (row["turn"], row["pod"]) == (1, "pod-2")
+
+
 async def test_two_requests_at_once_move_the_call_once(agents: Agents) -> None:
     await agents.give()
     tx = await agents.dialing.open_transaction()

@@ -33,7 +33,6 @@ class RouterStandIn:
     superseded: bool = False
     # A release is answered when this is set.
     may_release: asyncio.Event | None = None
-    on_release: Callable[[], None] = lambda: None
     keys: list[str] = field(default_factory=list)
 
     async def heartbeat(self, request: web.Request) -> web.Response:
@@ -49,7 +48,6 @@ class RouterStandIn:
 
     async def release(self, request: web.Request) -> web.Response:
         self.releases.put_nowait(await request.json())
-        self.on_release()
         if self.may_release is not None:
             await self.may_release.wait()
         if self.broken:

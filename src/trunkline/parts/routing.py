@@ -23,6 +23,7 @@ from trunkline.router.journal_writer import JournalWriter
 from trunkline.router.management import manage
 from trunkline.router.notes import AllocationNotes
 from trunkline.router.pods import Pods
+from trunkline.router.resumption import Resumer
 from trunkline.router.slots import SlotProposer
 from trunkline.router.streams import StreamKeys
 from trunkline.telemetry import get_logger
@@ -50,6 +51,7 @@ class Routing:
             self.addresses,
             ground.answers_database,
             ground.clock,
+            Resumer(self.allocator, bus, self.keys, ground.answers_database),
             are_agents_elsewhere=settings.router.agents == "elsewhere",
         )
         self.slots = SlotProposer(bus, self.keys, database, config)
@@ -83,8 +85,10 @@ class Routing:
         match await self.connector.connect(call):
             case Allocated() as pod:
                 # Three, because Exotel takes no more: whose call it is stands in the stream's first frame.
-                key = self.call_keys.sign(call.attempt_id, call.call_id)
+                key = self.call_keys.sign(call.attempt_id, call.call_id, pod.turn)
                 parameters = {"attempt": str(call.attempt_id), "token": pod.token, "key": key}
+                if pod.turn:
+                    parameters["resumed"] = str(pod.turn)
                 return Stream(pod.ws_url, parameters, pod.turn)
             case NoneFree(is_known=is_known):
                 return NoStream("busy" if is_known else "unknown")

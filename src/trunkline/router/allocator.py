@@ -24,7 +24,7 @@ from trunkline.router.engine_breaker import EngineBreaker
 from trunkline.router.notes import AllocationNotes, Note
 from trunkline.router.streams import StreamKeys, stream_url
 from trunkline.settings.tiers import chain
-from trunkline.store import allocations
+from trunkline.store import allocations, resumptions
 from trunkline.store.allocations import Address, Asked, Unallocated
 from trunkline.store.database import UNAVAILABLE, Database, is_of_database
 from trunkline.telemetry import get_logger, metrics
@@ -136,8 +136,10 @@ class Allocator:
         *,
         attempt_id: UUID | None = None,
         may_wait: bool = False,
+        turn: int = 0,
     ) -> Allocated | NoneFree | Waiting | Ended | GivenUp:
-        """Idempotent: every request for one call gets the same pod and the same token."""
+        """Idempotent: every request for one call gets the same pod and the same token. `turn`: how often its agent was
+        lost, also where no row could be told so."""
         began_s = time.monotonic()
         allocation_id = attempt_id or new_id()
         proposed = await self._propose(call_sid, merchant_id, allocation_id, may_wait=may_wait)
@@ -153,11 +155,11 @@ class Allocator:
             )
         except Silent:
             return await self._without_postgres(
-                call_sid, merchant_id, allocation_id, attempt_id, proposed, may_wait=may_wait
+                call_sid, merchant_id, allocation_id, attempt_id, proposed, may_wait=may_wait, turn=turn
             )
         if isinstance(decided, Unallocated):
             return await self._refused(decided, proposed)
-        return self._given(call_sid, merchant_id, decided, proposed)
+        return self._given(call_sid, merchant_id, decided, proposed, turn)
 
     async def release(
         self, call_sid: str, by_pod: str = "", turn: int | None = None
@@ -167,6 +169,9 @@ class Allocator:
         row = None
         try:
             row = await self._ask_postgres(self._release(call_sid, by_pod, turn), ENGINES_S)
+            if row is None and turn is not None and await self.ask(self._is_resumed(call_sid, turn)):
+                # Valkey is not told either: its tombstone would keep the call from its next agent.
+                return NotAllocated()
         except Silent as error:
             log.warning("router.release_not_written", call_id=call_sid, reason=str(error))
             self._notes.over(call_sid, by_pod, turn)
@@ -273,6 +278,7 @@ class Allocator:
         proposed: Allocation | NoPod | Hold | None,
         *,
         may_wait: bool,
+        turn: int,
     ) -> Allocated | NoneFree | Waiting | Ended:
         """Valkey alone decides, also where it was lost and knows only pods that it heard since; the note follows."""
         if proposed is None:
@@ -287,7 +293,7 @@ class Allocator:
                 slot = Slot(proposed.pod, proposed.slot, proposed.incarnation, proposed.source_pool)
                 self._notes.begun(Note(allocation_id, call_sid, attempt_id is not None, merchant_id, slot))
                 metrics.ROUTER_ALLOCATIONS.labels("noted").inc()
-                return self._proposed(call_sid, proposed)
+                return self._proposed(call_sid, proposed, turn)
             case Hold():
                 return Waiting(proposed.before, self._config.hold_poll_s)
             case NoPod():
@@ -326,13 +332,14 @@ class Allocator:
         merchant_id: str,
         decided: allocations.Allocation,
         proposed: Allocation | NoPod | Hold | None,
+        turn: int,
     ) -> Allocated:
         metrics.ROUTER_ALLOCATIONS.labels("existing" if decided.is_existing else "allocated").inc()
         is_odd = isinstance(proposed, Allocation | NoPod) and proposed.is_misconfigured
         self._report(merchant_id, is_odd)
         if _slot(proposed) != decided.slot:
             self._tell(decided, call_sid)
-        return self._allocated(call_sid, decided)
+        return self._allocated(call_sid, decided, turn)
 
     def _tell(self, decided: allocations.Allocation, call_sid: str) -> None:
         """What Postgres gave, where Valkey had proposed something else or nothing. If it is not told, it finds out."""
@@ -359,6 +366,10 @@ class Allocator:
                 conn, call_sid, tombstone_id=new_id(), why="released", by_pod=by_pod, turn=turn
             )
 
+    async def _is_resumed(self, call_sid: str, turn: int) -> bool:
+        async with self._database.connection() as conn:
+            return await resumptions.is_resumed(conn, call_sid, turn)
+
     async def _ask_postgres(self, question: Coroutine[Any, Any, T], within_s: float) -> T:
         """In a task of its own: the driver does not let go of a connection to a server that hangs; who asks has to."""
         if self._postgres.is_open:
@@ -381,27 +392,28 @@ class Allocator:
         self._postgres.heard()
         return answer
 
-    def _allocated(self, call_sid: str, decided: allocations.Allocation) -> Allocated:
-        slot = decided.slot
+    def _allocated(self, call_sid: str, decided: allocations.Allocation, turn: int = 0) -> Allocated:
+        slot, turn = decided.slot, max(decided.turn, turn)
         return Allocated(
             pod=slot.pod,
             ws_url=stream_url(decided.base_url or self._config.voice_agent_base_url, slot.pod, call_sid),
-            token=self._stream_keys.sign(slot.pod, call_sid, decided.id.hex),
+            token=self._stream_keys.sign(slot.pod, call_sid, decided.id.hex, turn),
             source_pool=slot.source_pool,
             allocated_at=datetime.now(UTC),
             was_existing=decided.is_existing,
-            turn=decided.turn,
+            turn=turn,
         )
 
-    def _proposed(self, call_sid: str, proposed: Allocation) -> Allocated:
+    def _proposed(self, call_sid: str, proposed: Allocation, turn: int) -> Allocated:
         base_url = proposed.base_url or self._config.voice_agent_base_url
         return Allocated(
             pod=proposed.pod,
             ws_url=stream_url(base_url, proposed.pod, call_sid),
-            token=self._stream_keys.sign(proposed.pod, call_sid, UUID(proposed.allocation_id).hex),
+            token=self._stream_keys.sign(proposed.pod, call_sid, UUID(proposed.allocation_id).hex, turn),
             source_pool=proposed.source_pool,
             allocated_at=datetime.fromtimestamp(proposed.allocated_at_s, UTC),
             was_existing=proposed.was_existing,
+            turn=turn,
         )
 
     def _report(self, merchant_id: str, is_misconfigured: bool) -> None:

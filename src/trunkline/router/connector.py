@@ -18,6 +18,7 @@ from trunkline.router.allocator import (
     Silent,
     Waiting,
 )
+from trunkline.router.resumption import Resumer
 from trunkline.store import attempts
 from trunkline.store.attempts import CallOwner
 from trunkline.store.database import Database
@@ -26,13 +27,15 @@ from trunkline.value import Value
 
 
 class Answered(Value, frozen=True):
-    """A call that wants an agent. `is_dialled`: we called, so an agent may be kept for it, `agent` as its URL says."""
+    """A call that wants an agent. `is_dialled`: we called, so an agent may be kept for it, `agent` as its URL says.
+    `over_turn`: it had one, and this stream of it is over."""
 
     call_id: str
     attempt_id: UUID
     is_dialled: bool
     merchant_id: str = ""
     agent: KeptAgent | None = None
+    over_turn: int | None = None
 
 
 class Elsewhere(Value, frozen=True):
@@ -49,6 +52,7 @@ class Connector:
         addresses: PodAddresses,
         database: Database,
         clock: Clock,
+        resumer: Resumer,
         *,
         are_agents_elsewhere: bool = False,
     ):
@@ -56,9 +60,12 @@ class Connector:
         self._addresses = addresses
         self._database = database
         self._clock = clock
+        self._resumer = resumer
         self._are_agents_elsewhere = are_agents_elsewhere
 
     async def connect(self, call: Answered) -> Connection:
+        if call.over_turn is not None:
+            return await self._resumer.resume(call.call_id, call.attempt_id, call.over_turn)
         merchant_id, is_elsewhere = call.merchant_id, self._are_agents_elsewhere
         if call.is_dialled:
             try:

@@ -58,6 +58,8 @@ class ReleaseBody(msgspec.Struct):
     call_sid: str = ""
     # Only a pod that lets go itself names itself.
     pod_name: str | None = None
+    # Which of the call's streams it had. Without one it is the call's present one, whichever that is.
+    turn: int | None = None
 
 
 class HeartbeatBody(msgspec.Struct):

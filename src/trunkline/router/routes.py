@@ -21,6 +21,7 @@ from trunkline.router.allocator import Allocated, Allocator, NoneFree, NotAlloca
 from trunkline.router.pods import Pods
 from trunkline.router.requests import AllocateBody, BadRequest, DrainBody, HeartbeatBody, ReleaseBody
 from trunkline.telemetry import get_logger
+from trunkline.telephony.callbacks import TURN_MAX
 
 log = get_logger(__name__)
 
@@ -123,7 +124,9 @@ class _Face:
     async def release(self, request: Request) -> Response:
         body = requests.decode(await _body(request), ReleaseBody)
         by_pod = requests.pod_name(body.pod_name) if body.pod_name else ""
-        match await self._deps.allocator.release(requests.call_sid(body.call_sid), by_pod):
+        if body.turn is not None and not 0 <= body.turn <= TURN_MAX:
+            raise BadRequest(f"turn must be 0 to {TURN_MAX}", "turn")
+        match await self._deps.allocator.release(requests.call_sid(body.call_sid), by_pod, body.turn):
             case Released() as released:
                 return _json(200, bodies.released(released))
             case NotAllocated():

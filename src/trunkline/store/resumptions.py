@@ -11,6 +11,7 @@ _RESUME = query("allocations/resume")
 _RESUME_MISSING = query("allocations/resume_missing")
 _EXHAUST = query("allocations/exhaust")
 _TURN = query("allocations/turn")
+_IS_RESUMED = query("allocations/is_resumed")
 
 
 class Lost(Value, frozen=True):
@@ -38,3 +39,8 @@ async def resume(conn: Connection, attempt_id: UUID, call: str, turn: int, *, tu
     if known["is_over"] or known["call"] != call:
         return "over"
     return Lost(None, known["merchant_id"])
+
+
+async def is_resumed(conn: Connection, call: str, turn: int) -> bool:
+    """Whether another agent has the call by now, or is being looked for."""
+    return bool(await conn.fetchval(_IS_RESUMED, call, turn))

@@ -173,6 +173,12 @@ ROUTER_ALLOCATIONS = _counter(
     "Requests for a pod by result: allocated, existing, none, hold, ended.",
     "result",
 )
+ROUTER_RESUMPTIONS = _counter(
+    "router_resumptions_total",
+    "Streams that closed before their calls did: over (the agent had released the call), lost (it gets another agent), "
+    "exhausted (it had three).",
+    "result",
+)
 ROUTER_UNKNOWN_TIERS = _counter(
     "router_unknown_tiers_total", "Requests of merchants whose config names no tier that there is."
 )

@@ -52,6 +52,7 @@ class Door:
         default_factory=lambda: Stream("wss://pods.example.com/ws/1", {"token": "t"})
     )
     streams: list[tuple[str, UUID]] = field(default_factory=list)
+    asked: list[Answered] = field(default_factory=list)
     # Answers that are not written down yet.
     late_events: LateEvents | None = None
     directory: CarrierDirectory | None = None
@@ -79,6 +80,7 @@ class Door:
 
     async def find_stream(self, answered: Answered) -> Stream | NoStream:
         self.streams.append((answered.call_id, answered.attempt_id))
+        self.asked.append(answered)
         return self.stream
 
 

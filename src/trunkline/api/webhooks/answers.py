@@ -88,6 +88,16 @@ class Answers:
             answered = Answered(heard.event.call_id, heard.attempt_id, is_dialled, agent=agent)
             return await self._connect(heard, answered)
 
+    async def to_resumed(self, heard: Heard) -> Document:
+        """A stream has closed. If its call was not released, its agent was lost, and the person gets another one."""
+        event = heard.event
+        with bind(attempt_id=str(heard.attempt_id)):
+            if event.kind == "ended":
+                return heard.carrier.hang_up_document()
+            is_dialled = event.direction == "outbound"
+            call = Answered(event.call_id, heard.attempt_id, is_dialled, over_turn=heard.tag.turn)
+            return (await self._connect(heard, call)).document
+
     async def to_arrived(self, heard: Heard) -> Document:
         """A call rings at one of our numbers."""
         event, carrier = heard.event, heard.carrier
@@ -161,7 +171,10 @@ class Answers:
         return heard.carrier.can_hold and (heard.tag.held + 1) * HOLD_S <= self.hold_max_s
 
     def _again_url(self, heard: Heard) -> str:
-        return self._url(heard, "answer", held=heard.tag.held + 1, agent=heard.tag.agent)
+        held = heard.tag.held + 1
+        if heard.tag.kind == "resume":
+            return self._url(heard, "resume", turn=heard.tag.turn, held=held)
+        return self._url(heard, "answer", held=held, agent=heard.tag.agent)
 
     def _resume_url(self, heard: Heard, turn: int) -> str:
         return self._url(heard, "resume", turn=turn)

@@ -82,6 +82,7 @@ class Webhooks:
             _route("POST", "machine", self.event, "Whether a machine answered"),
             _route("POST", "answer", self.answer, "A call was answered"),
             _route("GET", "answer", self.answer, "A call was answered (Exotel's applets ask with GET)"),
+            _route("POST", "resume", self.resume, "The stream of a call has closed, and the call goes on"),
             _route("POST", "inbound", self.arrival, "A call comes in"),
             _route("GET", "inbound", self.arrival, "A call comes in (Exotel's applets ask with GET)"),
         ]
@@ -104,6 +105,10 @@ class Webhooks:
     async def answer(self, request: Request) -> Response:
         """Somebody picked up: what shall the carrier do with the call?"""
         return await self._with_a_document(request, self._answered)
+
+    async def resume(self, request: Request) -> Response:
+        """A stream has closed: what shall the carrier do with the call?"""
+        return await self._with_a_document(request, self._answers.to_resumed)
 
     async def arrival(self, request: Request) -> Response:
         """Somebody calls us: what shall the carrier do with the call?"""

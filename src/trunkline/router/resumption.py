@@ -1,0 +1,80 @@
+"""A call whose stream is over and who may still be there: the carrier asks what follows.
+
+released row ─► the agent said goodbye, or the call is over: hang up
+live row     ─► the agent was lost: the call goes into its next turn, and gets a pod as any other call does
+
+The pod that lost the call is not tried first: nobody knows yet whether it is alive, and a person waits. While it still
+names the call it is free for nobody. Once it is heard without it, it is a pod like every other, and may get the same
+call again.
+"""
+
+import asyncio
+from uuid import UUID
+
+from trunkline.bus import router as bus_router
+from trunkline.bus.router import Runner
+from trunkline.bus.router_keys import RouterKeys
+from trunkline.errors import BusUnavailable
+from trunkline.router.allocator import (
+    VALKEY_S,
+    Allocated,
+    Allocator,
+    Ended,
+    GivenUp,
+    NoneFree,
+    Silent,
+    Waiting,
+)
+from trunkline.store import resumptions
+from trunkline.store.database import Database
+from trunkline.store.resumptions import Lost, Resumption
+from trunkline.telemetry import get_logger, metrics
+from trunkline.telephony.callbacks import TURN_MAX
+
+log = get_logger(__name__)
+
+
+class Resumer:
+    def __init__(self, allocator: Allocator, bus: Runner, keys: RouterKeys, database: Database):
+        self._allocator = allocator
+        self._bus = bus
+        self._keys = keys
+        self._database = database
+
+    async def resume(
+        self, call_sid: str, attempt_id: UUID, turn: int
+    ) -> Allocated | NoneFree | Waiting | Ended | GivenUp:
+        """`turn` is that of the stream that is over. Idempotent: every request about one stream gets the same pod."""
+        try:
+            found = await self._allocator.ask(self._find(call_sid, attempt_id, turn))
+        except Silent as error:
+            log.error("router.resume_unwritten", call_id=call_sid, reason=str(error))
+            found = "exhausted" if turn >= TURN_MAX else Lost("", "")
+        match found:
+            case "over":
+                metrics.ROUTER_RESUMPTIONS.labels("over").inc()
+                return Ended()
+            case "exhausted":
+                log.error("router.agents_lost", call_id=call_sid, turn=turn)
+                metrics.ROUTER_RESUMPTIONS.labels("exhausted").inc()
+                return NoneFree()
+            case Lost(pod=pod, merchant_id=merchant_id):
+                if pod is not None:
+                    log.warning("router.agent_lost", call_id=call_sid, pod=pod, turn=turn)
+                    metrics.ROUTER_RESUMPTIONS.labels("lost").inc()
+                    await self._take_back(attempt_id)
+                return await self._allocator.allocate(
+                    call_sid, merchant_id, attempt_id=attempt_id, may_wait=True, turn=turn + 1
+                )
+
+    async def _find(self, call_sid: str, attempt_id: UUID, turn: int) -> Resumption:
+        async with self._database.connection() as conn:
+            return await resumptions.resume(conn, attempt_id, call_sid, turn, turn_max=TURN_MAX)
+
+    async def _take_back(self, attempt_id: UUID) -> None:
+        """Before Valkey is asked for a pod, or it would name the lost one. If it is silent, Postgres picks."""
+        try:
+            async with asyncio.timeout(VALKEY_S):
+                await bus_router.free(self._bus, self._keys, [str(attempt_id)], tombstone_s=0)
+        except (BusUnavailable, TimeoutError) as error:
+            log.info("router.valkey_untold", reason=str(error))

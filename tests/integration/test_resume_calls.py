@@ -1,0 +1,173 @@
+"""A call whose stream closed, on real engines: who gets another agent, which one, and who has said goodbye."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from uuid import UUID
+
+import pytest
+
+from trunkline.agent import token
+from trunkline.bus.connection import connect
+from trunkline.bus.keys import Keys
+from trunkline.bus.router_keys import RouterKeys
+from trunkline.router.allocator import Allocated, Allocator, Ended, NoneFree, NotAllocated, Released, Waiting
+from trunkline.router.config import RouterConfig
+from trunkline.router.notes import AllocationNotes
+from trunkline.router.resumption import Resumer
+from trunkline.router.streams import StreamKeys
+from trunkline.settings.tiers import parse_tiers
+from trunkline.testing.dialing import Dialing, open_dialing
+
+CALL = "CA1"
+STREAMS = StreamKeys.from_secrets(["a secret"])
+
+
+@dataclass
+class Desk:
+    dialing: Dialing
+    allocator: Allocator
+    resumer: Resumer
+    attempt: UUID
+
+    async def talk(self, pod: str) -> Allocated:
+        """The call has this pod, and the pod names it."""
+        slot = await self.dialing.pod(pod)
+        await self.dialing.run(
+            "INSERT INTO allocations (id, has_attempt, merchant_id, pod, slot, incarnation) VALUES ($1, true, 'm', $2, 1, $3)",
+            self.attempt,
+            pod,
+            slot.incarnation,
+        )
+        given = await self.allocator.begin(self.attempt, CALL)
+        assert given is not None
+        await self.name(pod, CALL)
+        await self.allocator.drain()
+        return given
+
+    async def name(self, pod: str, *calls: str) -> None:
+        await self.dialing.run("UPDATE pods SET named = $2 WHERE name = $1", pod, list(calls))
+
+    async def resume(self, turn: int = 0) -> object:
+        found = await self.resumer.resume(CALL, self.attempt, turn)
+        await self.allocator.drain()
+        return found
+
+    async def resumed(self, turn: int = 0) -> Allocated:
+        found = await self.resume(turn)
+        assert isinstance(found, Allocated), found
+        return found
+
+    async def why(self) -> str | None:
+        row = await self.dialing.row("SELECT why FROM allocations WHERE id = $1", self.attempt)
+        why: str | None = row["why"]
+        return why
+
+
+def turn_of(given: Allocated) -> int:
+    """As the pod reads it."""
+    proven = token.verify(STREAMS.pod_secrets(given.pod), CALL, given.token)
+    assert proven is not None
+    assert proven.turn == given.turn
+    return proven.turn
+
+
+@pytest.fixture
+async def desk(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[Desk]:
+    bus, keys = connect(redis_url, Keys(prefix=key_prefix)), RouterKeys(key_prefix)
+    config = RouterConfig(tiers=parse_tiers("{}"), hold_max_s=10)
+    async with open_dialing(database_url) as dialing:
+        notes = AllocationNotes(dialing.database)
+        allocator = Allocator(bus, keys, STREAMS, config, dialing.database, notes)
+        attempt = await dialing.attempt("+12125550199", state="answered")
+        yield Desk(dialing, allocator, Resumer(allocator, bus, keys, dialing.database), attempt)
+        await allocator.drain()
+    await bus.close()
+
+
+async def test_a_call_that_lost_its_agent_gets_another_pod(desk: Desk) -> None:
+    first = await desk.talk("pod-1")
+    await desk.dialing.pod("pod-2")
+
+    second = await desk.resumed()
+
+    assert (first.pod, turn_of(first)) == ("pod-1", 0)
+    assert (second.pod, turn_of(second)) == ("pod-2", 1)
+
+
+async def test_a_pod_that_lost_only_the_stream_takes_the_call_again(desk: Desk) -> None:
+    await desk.talk("pod-1")
+    assert isinstance(await desk.resume(), Waiting), "the pod still names the call: it may be dead"
+
+    await desk.name("pod-1")
+
+    again = await desk.resumed()
+    assert (again.pod, turn_of(again)) == ("pod-1", 1)
+
+
+async def test_every_goodbye_ends_the_call(desk: Desk) -> None:
+    await desk.talk("pod-1")
+    await desk.dialing.pod("pod-2")
+    assert isinstance(await desk.allocator.release(CALL, "pod-1", 0), Released)
+    assert isinstance(await desk.resume(), Ended)
+
+
+async def test_the_goodbye_of_the_second_agent_too(desk: Desk) -> None:
+    await desk.talk("pod-1")
+    await desk.dialing.pod("pod-2")
+    await desk.resumed()
+    assert isinstance(await desk.allocator.release(CALL, "pod-2", 1), Released)
+    assert isinstance(await desk.resume(1), Ended)
+
+
+async def test_a_late_release_of_the_lost_agent_ends_nothing(desk: Desk) -> None:
+    await desk.talk("pod-1")
+    await desk.name("pod-1", CALL)
+    assert isinstance(await desk.resume(), Waiting)
+
+    assert isinstance(await desk.allocator.release(CALL, "pod-1", 0), NotAllocated)
+
+    await desk.dialing.pod("pod-2")
+    assert (await desk.resumed()).pod == "pod-2"
+    assert isinstance(await desk.allocator.release(CALL, "pod-1", 0), NotAllocated)
+    assert await desk.why() is None
+    assert (await desk.resumed()).pod == "pod-2"
+
+
+async def test_two_requests_at_once_get_the_same_pod(desk: Desk) -> None:
+    await desk.talk("pod-1")
+    await desk.dialing.pod("pod-2")
+    await desk.dialing.pod("pod-3")
+
+    one, other = await asyncio.gather(desk.resumed(), desk.resumed())
+
+    assert (one.pod, one.token) == (other.pod, other.token)
+    assert turn_of(one) == 1
+
+
+async def test_a_call_gets_two_further_agents_and_no_more(desk: Desk) -> None:
+    await desk.talk("pod-1")
+    for turn in (0, 1):
+        await desk.dialing.pod(f"pod-{turn + 2}")
+        given = await desk.resumed(turn)
+        assert (given.pod, turn_of(given)) == (f"pod-{turn + 2}", turn + 1)
+        await desk.name(given.pod, CALL)
+    await desk.dialing.pod("pod-4")
+
+    assert isinstance(await desk.resume(2), NoneFree)
+
+    assert await desk.why() == "agents_lost"
+
+
+async def test_a_call_that_ended_meanwhile_gets_nobody(desk: Desk) -> None:
+    await desk.talk("pod-1")
+    await desk.dialing.pod("pod-2")
+    await desk.dialing.run("UPDATE attempts SET state = 'ended' WHERE id = $1", desk.attempt)
+    assert isinstance(await desk.resume(), Ended)
+
+
+async def test_a_call_that_somebody_wants_ended_gets_nobody(desk: Desk) -> None:
+    await desk.talk("pod-1")
+    await desk.dialing.pod("pod-2")
+    await desk.dialing.run("UPDATE attempts SET hang_up_at = clock_timestamp() WHERE id = $1", desk.attempt)
+    assert isinstance(await desk.resume(), Ended)

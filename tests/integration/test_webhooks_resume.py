@@ -1,0 +1,100 @@
+"""What the carrier is told when a stream has closed: another stream, a wait, a goodbye, or the end of trying."""
+
+from collections.abc import AsyncIterator
+from urllib.parse import urlencode
+from uuid import UUID, uuid4
+from xml.etree import ElementTree
+
+import pytest
+from twilio.request_validator import RequestValidator  # type: ignore[import-untyped]
+
+from trunkline.api.webhooks import NoStream, Stream
+from trunkline.telephony.callbacks import callback_url, verify_callback
+from trunkline.telephony.carrier import CallbackTag
+from trunkline.telephony.forms import FORM
+from trunkline.testing.webhooks import KEYS, TWILIO_TOKEN, Door, open_door
+
+TALKING = {"CallSid": "CA1", "CallStatus": "in-progress", "Direction": "outbound-api"}
+OVER = TALKING | {"CallStatus": "completed"}
+SIGNER = RequestValidator(TWILIO_TOKEN)
+
+
+@pytest.fixture
+async def door(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[Door]:
+    async with open_door(database_url, redis_url, key_prefix, hold_max_s=2) as door:
+        yield door
+
+
+async def ask(door: Door, url: str, fields: dict[str, str] = TALKING) -> tuple[int, bytes]:
+    url = url.partition("#")[0]  # orders to the carrier, which it neither sends nor signs
+    proof = SIGNER.compute_signature(url, fields)
+    headers = {"Content-Type": FORM, "X-Twilio-Signature": proof}
+    async with door.http.post(door.here(url), data=urlencode(fields), headers=headers) as answer:
+        return answer.status, await answer.read()
+
+
+def resume_url(door: Door, attempt: UUID, turn: int = 0) -> str:
+    return callback_url(door.public_url, "twilio", "resume", attempt, KEYS, turn=turn)
+
+
+async def test_a_call_that_lost_its_agent_gets_the_stream_of_another(door: Door) -> None:
+    attempt = uuid4()
+    door.stream = Stream("wss://pods.example.com/ws/2", {"token": "t", "resumed": "1"}, 1)
+
+    status, body = await ask(door, resume_url(door, attempt))
+
+    assert status == 200
+    assert door.asked[-1].over_turn == 0
+    document = ElementTree.fromstring(body)  # noqa: S314  our own
+    stream = document.find("Connect/Stream")
+    assert stream is not None
+    assert stream.get("url") == "wss://pods.example.com/ws/2"
+    then_url = document.findtext("Redirect") or ""
+    assert verify_callback(then_url, KEYS) == CallbackTag("twilio", "resume", attempt, turn=1)
+
+
+async def test_every_answer_says_whom_to_ask_when_its_stream_closes(door: Door) -> None:
+    attempt = uuid4()
+    _, body = await ask(door, door.callback("twilio", "answer", attempt))
+    then_url = ElementTree.fromstring(body).findtext("Redirect") or ""  # noqa: S314
+    assert verify_callback(then_url, KEYS) == CallbackTag("twilio", "resume", attempt, turn=0)
+
+
+async def test_a_call_that_is_over_gets_no_pod(door: Door) -> None:
+    status, body = await ask(door, resume_url(door, uuid4()), OVER)
+    assert (status, b"<Hangup" in body, b"<Stream" in body) == (200, True, False)
+    assert door.streams == []
+
+
+async def test_a_goodbye_is_hung_up(door: Door) -> None:
+    door.stream = NoStream("ended")
+    _, body = await ask(door, resume_url(door, uuid4()))
+    assert b"<Hangup" in body
+    assert b"<Say" not in body
+
+
+async def test_a_call_that_waits_asks_about_the_same_stream_again(door: Door) -> None:
+    attempt = uuid4()
+    door.stream = NoStream("hold")
+    url = resume_url(door, attempt, turn=1)
+    for held in (1, 2):
+        _, body = await ask(door, url)
+        url = ElementTree.fromstring(body).findtext("Redirect") or ""  # noqa: S314
+        assert verify_callback(url, KEYS) == CallbackTag("twilio", "resume", attempt, turn=1, held=held)
+    _, body = await ask(door, url)
+    assert b"<Redirect" not in body, "it has waited long enough"
+    assert b"<Say" in body
+
+
+async def test_a_call_that_nobody_is_left_for_hears_so(door: Door) -> None:
+    door.stream = NoStream("busy")
+    _, body = await ask(door, resume_url(door, uuid4(), turn=2))
+    assert b"<Say" in body
+    assert b"<Stream" not in body
+
+
+async def test_a_turn_of_somebodys_own_making_is_refused(door: Door) -> None:
+    url = resume_url(door, uuid4(), turn=1)
+    status, _ = await ask(door, url.replace("turn=1", "turn=0"))
+    assert status == 403
+    assert door.streams == []
