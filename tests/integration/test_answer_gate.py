@@ -20,6 +20,7 @@ from trunkline.router.allocator import Allocated, Allocator, Ended, GivenUp, Non
 from trunkline.router.config import RouterConfig
 from trunkline.router.connector import Answered, Connector, Elsewhere
 from trunkline.router.notes import AllocationNotes
+from trunkline.router.resumption import Resumer
 from trunkline.router.streams import StreamKeys
 from trunkline.store import database as store_database
 from trunkline.telephony.carrier import KeptAgent
@@ -69,8 +70,12 @@ async def open_gate(
         notes, addresses = AllocationNotes(database), PodAddresses(dialing.database)
         config = RouterConfig(hold_max_s=hold_max_s)
         secrets = StreamKeys.from_secrets(["a secret"])
-        allocator = Allocator(NoValkey(), RouterKeys("voice"), secrets, config, database, notes)
-        connector = Connector(allocator, addresses, database, SystemClock(), are_agents_elsewhere=elsewhere)
+        keys = RouterKeys("voice")
+        allocator = Allocator(NoValkey(), keys, secrets, config, database, notes)
+        resumer = Resumer(allocator, NoValkey(), keys, database)
+        connector = Connector(
+            allocator, addresses, database, SystemClock(), resumer, are_agents_elsewhere=elsewhere
+        )
         try:
             yield Gate(dialing, connector, allocator, notes, addresses, way)
         finally:

@@ -1,8 +1,12 @@
-"""A call whose stream closed, on real engines: who gets another agent, which one, and who has said goodbye."""
+"""A call whose stream closed, on real engines: who gets another agent, which one, and who has said goodbye.
+
+Each test runs twice: with a Valkey that knows the pods and proposes them, and with one that has lost its memory.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -17,7 +21,10 @@ from trunkline.router.notes import AllocationNotes
 from trunkline.router.resumption import Resumer
 from trunkline.router.streams import StreamKeys
 from trunkline.settings.tiers import parse_tiers
+from trunkline.store.database import Database
 from trunkline.testing.dialing import Dialing, open_dialing
+from trunkline.testing.router_world import RouterWorld
+from trunkline.testing.world import ALL_STANDARD
 
 CALL = "CA1"
 STREAMS = StreamKeys.from_secrets(["a secret"])
@@ -26,27 +33,40 @@ STREAMS = StreamKeys.from_secrets(["a secret"])
 @dataclass
 class Desk:
     dialing: Dialing
+    router: RouterWorld
     allocator: Allocator
     resumer: Resumer
     attempt: UUID
+    is_known_to_valkey: bool
+
+    async def pod(self, name: str) -> int:
+        """A free pod; its incarnation."""
+        slot = await self.dialing.pod(name)
+        if self.is_known_to_valkey:
+            await self.router.beat(name)
+            await self.router.client.hset(self.router.keys.pod(name), "incarnation", slot.incarnation)
+        return slot.incarnation
 
     async def talk(self, pod: str) -> Allocated:
         """The call has this pod, and the pod names it."""
-        slot = await self.dialing.pod(pod)
+        incarnation = await self.pod(pod)
         await self.dialing.run(
-            "INSERT INTO allocations (id, has_attempt, merchant_id, pod, slot, incarnation) VALUES ($1, true, 'm', $2, 1, $3)",
+            "INSERT INTO allocations (id, has_attempt, merchant_id, pod, slot, incarnation)"
+            " VALUES ($1, true, 'm', $2, 1, $3)",
             self.attempt,
             pod,
-            slot.incarnation,
+            incarnation,
         )
         given = await self.allocator.begin(self.attempt, CALL)
         assert given is not None
-        await self.name(pod, CALL)
         await self.allocator.drain()
+        await self.name(pod, CALL)
         return given
 
     async def name(self, pod: str, *calls: str) -> None:
         await self.dialing.run("UPDATE pods SET named = $2 WHERE name = $1", pod, list(calls))
+        if self.is_known_to_valkey:
+            await self.router.beat(pod, calls)
 
     async def resume(self, turn: int = 0) -> object:
         found = await self.resumer.resume(CALL, self.attempt, turn)
@@ -64,6 +84,13 @@ class Desk:
         return why
 
 
+class NoDatabase:
+    """Postgres while it is away."""
+
+    def connection(self) -> None:
+        raise ConnectionRefusedError("away")
+
+
 def turn_of(given: Allocated) -> int:
     """As the pod reads it."""
     proven = token.verify(STREAMS.pod_secrets(given.pod), CALL, given.token)
@@ -72,22 +99,29 @@ def turn_of(given: Allocated) -> int:
     return proven.turn
 
 
-@pytest.fixture
-async def desk(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[Desk]:
+@pytest.fixture(params=["valkey proposes", "valkey has lost its memory"])
+async def desk(
+    request: pytest.FixtureRequest, database_url: str, redis_url: str, key_prefix: str
+) -> AsyncIterator[Desk]:
+    is_known = request.param == "valkey proposes"
     bus, keys = connect(redis_url, Keys(prefix=key_prefix)), RouterKeys(key_prefix)
     config = RouterConfig(tiers=parse_tiers("{}"), hold_max_s=10)
+    router = RouterWorld(bus, keys)
+    if is_known:
+        await router.begin(ALL_STANDARD)
     async with open_dialing(database_url) as dialing:
         notes = AllocationNotes(dialing.database)
         allocator = Allocator(bus, keys, STREAMS, config, dialing.database, notes)
         attempt = await dialing.attempt("+12125550199", state="answered")
-        yield Desk(dialing, allocator, Resumer(allocator, bus, keys, dialing.database), attempt)
+        resumer = Resumer(allocator, bus, keys, dialing.database)
+        yield Desk(dialing, router, allocator, resumer, attempt, is_known)
         await allocator.drain()
     await bus.close()
 
 
 async def test_a_call_that_lost_its_agent_gets_another_pod(desk: Desk) -> None:
     first = await desk.talk("pod-1")
-    await desk.dialing.pod("pod-2")
+    await desk.pod("pod-2")
 
     second = await desk.resumed()
 
@@ -107,14 +141,14 @@ async def test_a_pod_that_lost_only_the_stream_takes_the_call_again(desk: Desk) 
 
 async def test_every_goodbye_ends_the_call(desk: Desk) -> None:
     await desk.talk("pod-1")
-    await desk.dialing.pod("pod-2")
+    await desk.pod("pod-2")
     assert isinstance(await desk.allocator.release(CALL, "pod-1", 0), Released)
     assert isinstance(await desk.resume(), Ended)
 
 
 async def test_the_goodbye_of_the_second_agent_too(desk: Desk) -> None:
     await desk.talk("pod-1")
-    await desk.dialing.pod("pod-2")
+    await desk.pod("pod-2")
     await desk.resumed()
     assert isinstance(await desk.allocator.release(CALL, "pod-2", 1), Released)
     assert isinstance(await desk.resume(1), Ended)
@@ -127,7 +161,7 @@ async def test_a_late_release_of_the_lost_agent_ends_nothing(desk: Desk) -> None
 
     assert isinstance(await desk.allocator.release(CALL, "pod-1", 0), NotAllocated)
 
-    await desk.dialing.pod("pod-2")
+    await desk.pod("pod-2")
     assert (await desk.resumed()).pod == "pod-2"
     assert isinstance(await desk.allocator.release(CALL, "pod-1", 0), NotAllocated)
     assert await desk.why() is None
@@ -136,8 +170,8 @@ async def test_a_late_release_of_the_lost_agent_ends_nothing(desk: Desk) -> None
 
 async def test_two_requests_at_once_get_the_same_pod(desk: Desk) -> None:
     await desk.talk("pod-1")
-    await desk.dialing.pod("pod-2")
-    await desk.dialing.pod("pod-3")
+    await desk.pod("pod-2")
+    await desk.pod("pod-3")
 
     one, other = await asyncio.gather(desk.resumed(), desk.resumed())
 
@@ -148,11 +182,11 @@ async def test_two_requests_at_once_get_the_same_pod(desk: Desk) -> None:
 async def test_a_call_gets_two_further_agents_and_no_more(desk: Desk) -> None:
     await desk.talk("pod-1")
     for turn in (0, 1):
-        await desk.dialing.pod(f"pod-{turn + 2}")
+        await desk.pod(f"pod-{turn + 2}")
         given = await desk.resumed(turn)
         assert (given.pod, turn_of(given)) == (f"pod-{turn + 2}", turn + 1)
         await desk.name(given.pod, CALL)
-    await desk.dialing.pod("pod-4")
+    await desk.pod("pod-4")
 
     assert isinstance(await desk.resume(2), NoneFree)
 
@@ -161,13 +195,39 @@ async def test_a_call_gets_two_further_agents_and_no_more(desk: Desk) -> None:
 
 async def test_a_call_that_ended_meanwhile_gets_nobody(desk: Desk) -> None:
     await desk.talk("pod-1")
-    await desk.dialing.pod("pod-2")
+    await desk.pod("pod-2")
     await desk.dialing.run("UPDATE attempts SET state = 'ended' WHERE id = $1", desk.attempt)
     assert isinstance(await desk.resume(), Ended)
 
 
 async def test_a_call_that_somebody_wants_ended_gets_nobody(desk: Desk) -> None:
     await desk.talk("pod-1")
-    await desk.dialing.pod("pod-2")
+    await desk.pod("pod-2")
     await desk.dialing.run("UPDATE attempts SET hang_up_at = clock_timestamp() WHERE id = $1", desk.attempt)
+    assert isinstance(await desk.resume(), Ended)
+
+
+@pytest.mark.parametrize("desk", ["valkey proposes"], indirect=True)
+async def test_while_postgres_is_away_valkey_alone_finds_another_pod(desk: Desk, monkeypatch: Any) -> None:
+    await desk.talk("pod-1")
+    await desk.pod("pod-2")
+    away = cast(Database, NoDatabase())
+    monkeypatch.setattr(desk.resumer, "_database", away)
+    monkeypatch.setattr(desk.allocator, "_database", away)
+
+    second = await desk.resumed()
+
+    assert (second.pod, turn_of(second)) == ("pod-2", 1)
+    await desk.router.beat("pod-2", [CALL])
+    assert isinstance(await desk.resume(2), NoneFree), "how many agents it had stands in its URL"
+
+
+@pytest.mark.parametrize("desk", ["valkey proposes"], indirect=True)
+async def test_while_postgres_is_away_a_goodbye_still_ends_the_call(desk: Desk, monkeypatch: Any) -> None:
+    await desk.talk("pod-1")
+    await desk.pod("pod-2")
+    away = cast(Database, NoDatabase())
+    monkeypatch.setattr(desk.resumer, "_database", away)
+    monkeypatch.setattr(desk.allocator, "_database", away)
+    assert isinstance(await desk.allocator.release(CALL, "pod-1", 0), Released)
     assert isinstance(await desk.resume(), Ended)
