@@ -168,6 +168,15 @@ async def test_a_late_release_of_the_lost_agent_ends_nothing(desk: Desk) -> None
     assert (await desk.resumed()).pod == "pod-2"
 
 
+async def test_a_pod_that_stops_naming_its_lost_call_ends_nothing(desk: Desk) -> None:
+    await desk.talk("pod-1")
+    assert isinstance(await desk.resume(), Waiting)
+    await desk.router.client.set(desk.router.keys.ended(CALL), "1")
+    await desk.pod("pod-2")
+    second = await desk.resumed()
+    assert (second.pod, turn_of(second)) == ("pod-2", 1)
+
+
 async def test_two_requests_at_once_get_the_same_pod(desk: Desk) -> None:
     await desk.talk("pod-1")
     await desk.pod("pod-2")

@@ -144,8 +144,11 @@ class Allocator:
         allocation_id = attempt_id or new_id()
         proposed = await self._propose(call_sid, merchant_id, allocation_id, may_wait=may_wait)
         if isinstance(proposed, CallOver):
-            metrics.ROUTER_ALLOCATIONS.labels("ended").inc()
-            return Ended()
+            if not turn:
+                metrics.ROUTER_ALLOCATIONS.labels("ended").inc()
+                return Ended()
+            # A pod that lost the call may have made Valkey believe that it is over. Postgres knows better, if it answers.
+            proposed = None
         crash_point("router.after_allocate")
         slot = _slot(proposed)
         try:
