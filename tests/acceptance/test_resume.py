@@ -31,8 +31,7 @@ async def world(
 ) -> AsyncIterator[World]:
     """Without simulated pods: the agents of the test are the only ones. Who waits for one waits by the carrier's clock,
     which runs fast here."""
-    more = {"ROUTER_HOLD_MAX": "1h"}
-    async with open_carrier_world(database_url, redis_url, key_prefix, pods=0, **more) as world:
+    async with open_carrier_world(database_url, redis_url, key_prefix, pods=0, ROUTER_HOLD_MAX="1h") as world:
         await world.client.create_number(FROM, pool="p", carrier=request.param, max_channels=3)
         yield world
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trunkline.router.requests import CALL_SID, CALLS_MAX, PAGE_MAX, POD_NAME, SEQUENCE_MAX, TEXT_MAX
+from trunkline.telephony.callbacks import TURN_MAX
 
 Schema = dict[str, Any]
 
@@ -71,6 +72,12 @@ _RELEASE = _object(
         "type": ["string", "null"],
         "pattern": f"^({POD_NAME})?$",
         "description": "Only of a pod that lets go of the call itself.",
+    },
+    turn={
+        "type": ["integer", "null"],
+        "minimum": 0,
+        "maximum": TURN_MAX,
+        "description": "Which of the call's streams it had. Of a call that has another agent now it ends nothing.",
     },
 )
 _DRAIN = _object("pod_name", pod_name=_POD_NAME)

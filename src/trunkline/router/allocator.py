@@ -147,7 +147,7 @@ class Allocator:
             if not turn:
                 metrics.ROUTER_ALLOCATIONS.labels("ended").inc()
                 return Ended()
-            # A pod that lost the call may have made Valkey believe that it is over. Postgres knows better, if it answers.
+            # A pod that lost the call may have made Valkey believe that it is over. Postgres knows better.
             proposed = None
         crash_point("router.after_allocate")
         slot = _slot(proposed)
