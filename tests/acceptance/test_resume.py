@@ -12,6 +12,8 @@ from uuid import UUID
 import pytest
 
 from trunkline.agent import Agent, AgentSettings, Call
+from trunkline.bus import router as bus_router
+from trunkline.bus.router import Stale
 from trunkline.telemetry import metrics
 from trunkline.testing.agent_process import agent_process, talk
 from trunkline.testing.carriers import FROM, open_carrier_world
@@ -69,6 +71,13 @@ async def until_over(call: Call) -> None:
 
 
 async def lead_of(world: World) -> UUID:
+    """Somebody to call, once Valkey has been compared with Postgres and proposes the agents."""
+
+    async def proposes() -> bool:
+        free = await bus_router.free_slots(world.platform.bus, world.platform.routing.keys)
+        return not isinstance(free, Stale) and any(free.values())
+
+    await eventually(proposes, timeout_s=20, what="there are agents")
     return (await world.client.create_lead(merchant_id="m", phone=TALKS_ON, max_attempts=1)).id
 
 

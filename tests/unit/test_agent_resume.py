@@ -85,7 +85,13 @@ async def test_a_stream_that_breaks_for_good_is_released_in_the_end(
     serve: Serve, router: RouterStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_module, "RESUME_WAIT_S", 0.1)
-    carrier = await serve()
+    turns: asyncio.Queue[int] = asyncio.Queue()
+
+    async def handler(call: Call) -> None:
+        turns.put_nowait(call.turn)
+        await echo(call)
+
+    carrier = await serve(handler)
     router.call_sid = "call-1"
     socket = await carrier.open("call-1", resumable=True)
     await router.heard(lambda body: body["calls"] == ["call-1"])
@@ -94,6 +100,10 @@ async def test_a_stream_that_breaks_for_good_is_released_in_the_end(
 
     assert (await released(router))["turn"] == 0
     await until_idle(carrier)
+
+    again = await carrier.open("call-1", turn=1, resumable=True)
+    assert [await asyncio.wait_for(turns.get(), 10) for _ in range(2)] == [0, 1], "nobody has said goodbye"
+    await again.close()
 
 
 async def test_a_handler_that_fails_leaves_its_call_to_another_agent(

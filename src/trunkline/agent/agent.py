@@ -294,7 +294,8 @@ class Agent:
         try:
             ending = await session.run()
             if ending == "lost" and not await self._has_moved(call):
-                await call.release()
+                # Not a goodbye: should the carrier come back after all, the call is taken.
+                await self._tell_release(call.call_sid, call.turn)
         finally:
             self._let_go(session)
             del self._running[call.call_sid, call.turn]
