@@ -29,9 +29,11 @@ from trunkline.parts.routing import Routing
 from trunkline.parts.steering import Steering
 from trunkline.parts.way_in import WayIn
 from trunkline.settings import Settings
+from trunkline.store import agents
 from trunkline.store import database as store_database
 from trunkline.store.database import Database
 from trunkline.telemetry import get_logger, metrics
+from trunkline.telephony.carriers import STREAMLESS
 
 log = get_logger(__name__)
 
@@ -116,6 +118,7 @@ class Platform:
             platform = cls(settings, database, bus, answers_database)
             await platform.steering.flags.open()
             await platform.way_in.accounts.refresh()
+            await platform.warn_without_agents()
             platform.start()
             try:
                 async with platform.following.running():
@@ -146,6 +149,21 @@ class Platform:
         for loop in self.loops():
             self._tasks.append(asyncio.create_task(loop.run(), name=loop.name))
         log.info("platform.started", roles=",".join(self.settings.roles), url=self.base_url)
+
+    async def warn_without_agents(self) -> None:
+        """An installation that dials, and knows no agent, dials nobody: say so, and what ends it."""
+        needing = {carrier for carrier, _ in self.way_in.carriers.names} - STREAMLESS
+        if "dispatcher" not in self.settings.roles or self.dialing.agents.are_elsewhere or not needing:
+            return
+        async with self.database.connection() as conn:
+            if await agents.are_known(conn):
+                return
+        log.warning(
+            "platform.no_agents_known",
+            carriers=",".join(sorted(needing)),
+            effect="nobody is dialled until an agent is known",
+            action="start an agent (docs/agent.md); where other people's agents answer, set AGENTS=elsewhere",
+        )
 
     async def stop(self) -> None:
         """Begin nothing new, finish what was begun, within the limit."""

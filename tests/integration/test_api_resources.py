@@ -53,6 +53,36 @@ async def test_an_object_lives_from_creation_to_removal(
     assert await audited(world, made["id"]) == expected
 
 
+OF_AGENTS = [("merchants", "a1"), ("pools", "a1-pool")]
+
+
+@pytest.mark.parametrize(("kind", "name"), OF_AGENTS)
+async def test_whose_agents_take_the_calls_is_said_by_those_above_a_merchant(
+    world: ApiWorld, kind: str, name: str
+) -> None:
+    path = f"/api/v1/{kind}/{name}"
+    assert expect(await world.admin.get(path), 200)["agents"] == "ours"
+    assert expect(await world.tenant("a").patch(path, {"agents": "elsewhere"}), 200)["agents"] == "elsewhere"
+    refused = expect(await world.tenant("a1").patch(path, {"agents": "ours"}), 403)
+    assert refused["code"] == "not_owner"
+    assert expect(await world.tenant("a1").get(path), 200)["agents"] == "elsewhere"
+    assert expect(await world.admin.patch(path, {"agents": "ours"}), 200)["agents"] == "ours"
+    expect(await world.tenant("b").patch(path, {"agents": "elsewhere"}), 404)
+
+
+async def test_a_merchant_makes_no_pool_whose_agents_are_elsewhere(world: ApiWorld) -> None:
+    body = {"id": "own", "name": "Own", "agents": "elsewhere"}
+    assert expect(await world.tenant("a1").post("/api/v1/pools", body), 403)["code"] == "not_owner"
+    assert expect(await world.tenant("a").post("/api/v1/pools", body), 201)["agents"] == "elsewhere"
+
+
+@pytest.mark.parametrize(("kind", "name"), OF_AGENTS)
+@pytest.mark.parametrize("value", ["theirs", "", 1, ["ours"]])
+async def test_whose_agents_is_one_of_two_words(world: ApiWorld, kind: str, name: str, value: object) -> None:
+    problem = expect(await world.admin.patch(f"/api/v1/{kind}/{name}", {"agents": value}), 422)
+    assert [each["field"] for each in problem["fields"]] == ["agents"]
+
+
 async def test_what_exists_cannot_be_made_again(world: ApiWorld, subtests: pytest.Subtests) -> None:
     for kind, body, _ in NEW:
         with subtests.test(kind=kind, body=body):

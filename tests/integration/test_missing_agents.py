@@ -418,9 +418,9 @@ async def test_nobody_of_a_stopped_merchant_is_dialled_and_why_says_so(stage: St
 async def test_leads_of_a_stopped_merchant_are_no_halted_dispatch(stage: Stage) -> None:
     await stage.dialing.lead(due_in_s=-60)
     async with stage.database.connection() as conn:
-        assert await overdue(conn) == 1
+        assert (await overdue(conn)).leads == 1
         await conn.execute("INSERT INTO no_agent_brakes (merchant_id, stops_until) VALUES ('m', now())")
-        assert await overdue(conn) == 0
+        assert (await overdue(conn)).leads == 0
 
 
 async def probing(stage: Stage) -> None:

@@ -14,7 +14,7 @@ from trunkline.control.alarms import Measured as MeasuredRule
 from trunkline.control.announcements import announcements
 from trunkline.control.document import rewritten
 from trunkline.control.inputs import ALIVE, Readings, values
-from trunkline.store.alarms import Alarm, Seen
+from trunkline.store.alarms import Alarm, Overdue, Seen
 from trunkline.store.presence import Measured
 
 PAGE = (Path(__file__).parents[2] / "docs" / "alarms.md").read_text(encoding="utf-8")
@@ -33,8 +33,8 @@ def test_a_quiet_platform_is_over_no_threshold() -> None:
 
 
 def test_overdue_leads_are_a_halt_only_while_nothing_is_placed() -> None:
-    assert values(replace(QUIET, overdue=50, was_placed=True), [])["dispatch_halted", ""] == 0
-    assert values(replace(QUIET, overdue=50, was_placed=False), [])["dispatch_halted", ""] == 50
+    assert values(replace(QUIET, overdue=Overdue(50), was_placed=True), [])["dispatch_halted", ""] == 0
+    assert values(replace(QUIET, overdue=Overdue(50), was_placed=False), [])["dispatch_halted", ""] == 50
 
 
 def test_failures_to_schedule_are_a_share_of_the_last_five_minutes() -> None:

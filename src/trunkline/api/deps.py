@@ -15,6 +15,7 @@ from trunkline.api.key_verifier import KeyVerifier
 from trunkline.api.store import Store
 from trunkline.clock import Clock
 from trunkline.dispatch.accounts import AccountDesk
+from trunkline.dispatch.why import ELSEWHERE, AgentCheck
 from trunkline.jobs.face import JobFace
 from trunkline.leads.ingest import PAYLOAD_BYTES_MAX
 from trunkline.mailbox.inbox import Inbox
@@ -91,6 +92,8 @@ class ApiDeps:
     # Frees the channels that Valkey holds for attempts that Postgres does not have; how many. None: cannot.
     free_dead_channels: Callable[[], Awaitable[int]] | None = None
     reminders: ReminderRules = ReminderRules()
+    # Which calls need an agent of ours, for who asks why a lead is not called.
+    agents: AgentCheck = ELSEWHERE
 
 
 @dataclass(frozen=True, slots=True)

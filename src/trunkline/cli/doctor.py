@@ -29,7 +29,7 @@ async def examine(settings: Settings) -> list[Finding]:
     findings = [_settings(settings), _secret_key(settings)]
     findings += await _postgres(database_url) if database_url else [_no_engine("Postgres", "DATABASE_URL")]
     findings += [await _valkey(settings, redis_url) if redis_url else _no_engine("Valkey", "REDIS_URL")]
-    findings += [await examine_router(settings, redis_url)] if redis_url else []
+    findings += [await examine_router(settings, redis_url, database_url)] if redis_url else []
     findings += await examine_packs(settings, database_url) if database_url else []
     findings += await examine_carriers(settings, database_url)
     return findings

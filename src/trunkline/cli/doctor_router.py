@@ -2,19 +2,35 @@
 
 from collections.abc import Mapping, Sequence
 
+import asyncpg
+
 from trunkline.bus import connection as bus_connection
 from trunkline.bus import router_views
 from trunkline.bus.keys import Keys
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.cli.finding import Finding
-from trunkline.errors import BusUnavailable
+from trunkline.errors import BusUnavailable, StoreUnavailable
 from trunkline.settings import Settings
 from trunkline.settings.tiers import COMMON, Tiers, assignment_order
+from trunkline.store import agents, alarms
+from trunkline.store import database as store_database
+from trunkline.telephony.carriers import STREAMLESS
 
+START_OR_SAY = (
+    "start an agent (docs/agent.md), or where other people's agents answer, set AGENTS=elsewhere, or `agents` of a "
+    "merchant or a pool"
+)
 FOR_EVERYBODY = """TIER_CONFIG='{"standard": {"type": "exclusive", "target": 1}}'"""
 
 
-async def examine_router(settings: Settings, redis_url: str) -> Finding:
+async def examine_router(settings: Settings, redis_url: str, database_url: str | None = None) -> Finding:
+    if settings.router.agents == "elsewhere":
+        return Finding("pods", "ok", "AGENTS=elsewhere: calls are dialled without one of ours")
+    if database_url and (waiting := await _waiting_in_vain(database_url)):
+        detail = (
+            f"none is known, and {waiting} leads wait for one: nobody is dialled until you {START_OR_SAY}"
+        )
+        return Finding("pods", "problem", detail)
     bus = bus_connection.connect(redis_url, Keys(settings.domain), cluster=settings.redis.cluster)
     try:
         counts = await router_views.counts(bus, RouterKeys(settings.router_key_prefix))
@@ -25,6 +41,23 @@ async def examine_router(settings: Settings, redis_url: str) -> Finding:
     return judge({pool.tier: pool.assigned for pool in counts.pools}, settings.router.tiers)
 
 
+async def _waiting_in_vain(database_url: str) -> int:
+    """How many overdue leads need an agent, if there is none. What is wrong with Postgres is said elsewhere."""
+    try:
+        database = await store_database.connect(database_url, pool_size=1)
+    except StoreUnavailable:
+        return 0
+    try:
+        async with database.connection() as conn:
+            if await agents.are_known(conn):
+                return 0
+            return int((await alarms.overdue(conn, STREAMLESS)).needing_agents)
+    except (asyncpg.PostgresError, StoreUnavailable):
+        return 0
+    finally:
+        await database.close()
+
+
 def judge(pods: Mapping[str, int], tiers: Tiers) -> Finding:
     """`pods`: how many there are of each tier. Standard, overflow and basic are reached by every merchant's calls."""
     total, common = sum(pods.values()), sum(pods.get(tier, 0) for tier in COMMON)
@@ -32,14 +65,12 @@ def judge(pods: Mapping[str, int], tiers: Tiers) -> Finding:
         return Finding("pods", "ok", f"{total} there, {common} of them for everybody")
     if total:
         where = ", ".join(tier for tier, count in sorted(pods.items()) if count)
-        detail = (
-            f"{_pods(total)} there, in {where}: calls of merchants without that tier hear that all are busy."
-        )
+        detail = f"{_pods(total)} there, in {where}: nobody is dialled for merchants without that tier."
         return Finding("pods", "warning", f"{detail} Start more, or set {FOR_EVERYBODY}")
     first = _first_for_everybody(tiers)
     if first == 1:
-        return Finding("pods", "warning", "none there: start an agent (docs/agent.md)")
-    detail = f"none there. By TIER_CONFIG number {first} is the first for everybody: start so many"
+        return Finding("pods", "warning", f"none there, so nobody is dialled: {START_OR_SAY}")
+    detail = f"none there: nobody is dialled. By TIER_CONFIG number {first} is the first for everybody: start so many"
     return Finding("pods", "warning", f"{detail}, or set {FOR_EVERYBODY}")
 
 

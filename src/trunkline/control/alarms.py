@@ -52,7 +52,7 @@ _ALL = (
         "dispatch_halted",
         Severity.PAGE,
         "Nothing was placed for two minutes and more than ten leads are overdue. Leads that a control stops, whose "
-        "calling window is closed or whose pool has no free channel do not count.",
+        "calling window is closed, whose pool has no free channel or for which no agent is free do not count.",
         "Look at the dialers: do they run, and what do their logs say of matches and intents? Then at the carriers: do "
         "they refuse everything? `trunkline doctor` checks the engines.",
         Measured(
@@ -124,6 +124,36 @@ _ALL = (
         "The carrier's call list is late, incomplete or closed to us: check its status page and our credentials.",
         Measured(above=0.01, for_s=0, clear_at=0.005, clear_for_s=300, unit="of all"),
         subject="carrier",
+    ),
+    AlarmDefinition(
+        "no_agents",
+        Severity.URGENT,
+        "Leads are overdue and nothing was placed for two minutes, because no agent takes calls: none is known, or all "
+        "are silent, draining or not ready. Nobody is dialled without an agent.",
+        "Start agents, or find out why those that run are not heard (`trunkline doctor`, `trunkline router status`). "
+        "Where other people's agents answer, say so: `AGENTS=elsewhere`, or `agents` of a merchant or a pool.",
+        Measured(
+            above=0,
+            for_s=60,
+            clear_at=0,
+            clear_for_s=0,
+            unit="overdue leads while nothing was placed within a minute",
+        ),
+    ),
+    AlarmDefinition(
+        "agents_busy",
+        Severity.WARNING,
+        "Leads are overdue and nothing was placed for two minutes, because every agent is busy, or free ones are left "
+        "to callers.",
+        "More agents would dial sooner. If it stays so while few people talk, look for pods that do not let go of "
+        "their calls (`trunkline router status`).",
+        Measured(
+            above=0,
+            for_s=60,
+            clear_at=0,
+            clear_for_s=0,
+            unit="overdue leads while nothing was placed within a minute",
+        ),
     ),
     AlarmDefinition(
         "answered_without_agent",

@@ -5,10 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trunkline.control.evaluation import lost_share, share
-from trunkline.store import alarms, presence
-from trunkline.store.alarms import Seen
+from trunkline.store import agents, alarms, presence
+from trunkline.store.agents import AgentRoom, SlotRule
+from trunkline.store.alarms import Overdue, Seen
 from trunkline.store.database import Connection
 from trunkline.store.presence import Key, Measured
+from trunkline.telephony.carriers import STREAMLESS
 
 ALIVE_WITHIN_S = 15.0
 MINUTES = 15
@@ -20,7 +22,7 @@ ALIVE = "processes_alive"
 class Readings:
     """Everything that measured alarms are made of, at one moment."""
 
-    overdue: float = 0.0
+    overdue: Overdue = field(default_factory=Overdue)
     was_placed: bool = True
     lateness_p99_s: float = 0.0
     unknown_attempts: Mapping[str, float] = field(default_factory=dict)
@@ -28,13 +30,18 @@ class Readings:
     measured: Sequence[Measured] = ()
     alive: Mapping[str, int] = field(default_factory=dict)
     valkey_answers: bool = True
+    # Looked at only while leads wait that need one. None: none does.
+    agents: AgentRoom | None = None
 
 
-async def read(conn: Connection, *, valkey_answers: bool) -> Readings:
+async def read(conn: Connection, *, valkey_answers: bool, slots: SlotRule | None = None) -> Readings:
+    """`slots`: how agents of ours are counted. None: they are all elsewhere."""
     was_placed = await alarms.was_placed(conn)
+    # It looks at every flow, and matters only while nothing is placed.
+    overdue = Overdue() if was_placed else await alarms.overdue(conn, STREAMLESS)
     return Readings(
-        # It looks at every flow, and matters only while nothing is placed.
-        overdue=0.0 if was_placed else await alarms.overdue(conn),
+        overdue=overdue,
+        agents=await agents.room(conn, slots) if slots is not None and overdue.needing_agents else None,
         was_placed=was_placed,
         lateness_p99_s=await alarms.lateness_p99_s(conn),
         unknown_attempts=await alarms.unknown_attempts(conn),
@@ -47,8 +54,12 @@ async def read(conn: Connection, *, valkey_answers: bool) -> Readings:
 
 def values(now: Readings, before: Iterable[Seen]) -> dict[Key, float]:
     """One value for each alarm and subject that there is something to say of."""
+    agentless = now.overdue.needing_agents if now.agents is not None and not now.agents.is_free else 0.0
+    are_there = now.agents is not None and now.agents.able > 0
     found: dict[Key, float] = {
-        ("dispatch_halted", ""): 0.0 if now.was_placed else now.overdue,
+        ("dispatch_halted", ""): 0.0 if now.was_placed else now.overdue.leads - agentless,
+        ("no_agents", ""): 0.0 if are_there else agentless,
+        ("agents_busy", ""): agentless if are_there else 0.0,
         ("lateness_high", ""): now.lateness_p99_s,
         ("valkey_unreachable", ""): float(not now.valkey_answers),
         ("schedule_failures", ""): share(

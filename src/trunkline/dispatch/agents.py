@@ -19,6 +19,10 @@ class AgentRule(Value, frozen=True):
     are_elsewhere: bool = True
     carriers_without_streams: frozenset[str] = frozenset()
 
+    @property
+    def are_ours(self) -> bool:
+        return not self.are_elsewhere
+
     def needs_agent(self, carrier: str, *, are_elsewhere: bool) -> bool:
         return not (self.are_elsewhere or are_elsewhere or carrier in self.carriers_without_streams)
 

@@ -4,19 +4,22 @@ Nothing is locked and nothing is written: the answer may be out of date when it 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
 from trunkline.control.flags import EVENT_DISPATCH, decide
 from trunkline.dispatch import gates
+from trunkline.dispatch.agents import AGENTS_ELSEWHERE, AgentRule
 from trunkline.dispatch.gates import Case
 from trunkline.dispatch.gates_limits import Tally, more_questions, no_account_pace, questions
 from trunkline.dispatch.policies import Owner, Policies
 from trunkline.dispatch.refusals import Answer
 from trunkline.leads.calling_policy import Effective
 from trunkline.model import Grant
-from trunkline.store import decisions, flags, limits
+from trunkline.settings.tiers import chain
+from trunkline.store import agents, allocations, decisions, flags, limits
+from trunkline.store.agents import AgentRoom, SlotRule
 from trunkline.store.database import Connection
 from trunkline.store.decisions import Decision, Standing, StopOfLead
 from trunkline.store.dispatch import LockedLead
@@ -48,7 +51,20 @@ class Why:
     history: tuple[Decision, ...]
 
 
-async def why(conn: Connection, policies: Policies, tenant: Tenant, lead_id: UUID) -> Why | None:
+@dataclass(frozen=True, slots=True)
+class AgentCheck:
+    """Which calls need an agent of ours, and how those that are free are counted."""
+
+    rule: AgentRule = AGENTS_ELSEWHERE
+    slots: SlotRule = field(default_factory=SlotRule)
+
+
+ELSEWHERE = AgentCheck()
+
+
+async def why(
+    conn: Connection, policies: Policies, tenant: Tenant, lead_id: UUID, agent_check: AgentCheck = ELSEWHERE
+) -> Why | None:
     """None if the tenant has no such lead."""
     standing = await decisions.standing(conn, tenant, lead_id)
     if standing is None:
@@ -61,6 +77,7 @@ async def why(conn: Connection, policies: Policies, tenant: Tenant, lead_id: UUI
     checks = (
         *_first_checks(standing, tenant, await decisions.stops(conn, standing.lead)),
         *_left_out(standing.lead, await flags.list_flags(conn)),
+        await _agents(conn, standing, agent_check),
         *(await _policy_checks(conn, standing, policy)),
         _channel(standing),
     )
@@ -107,7 +124,6 @@ async def _policy_checks(conn: Connection, standing: Standing, policy: Effective
         return [Check("policy", False, "its calling policy cannot be read")]
     lead = standing.lead
     found = [
-        _of("agents", gates.no_agent_brake(lead)),
         Check("destination", policy.permits(lead.phone)),
         _of("window", gates.window(lead.phone, lead.timezone, policy, lead.now)),
         Check("precheck", not policy.prechecks or lead.passed_checks == policy.checks_hash),
@@ -121,6 +137,35 @@ async def _policy_checks(conn: Connection, standing: Standing, policy: Effective
         answers = Tally(counts, no_account_pace).refusals(case)
         found += [_of(answer.reason.value, answer) for answer in answers] or [Check("limits", True)]
     return found
+
+
+async def _agents(conn: Connection, standing: Standing, check: AgentCheck) -> Check:
+    lead = standing.lead
+    if brake := gates.no_agent_brake(lead):
+        return _of("agents", brake)
+    carrier = standing.number.carrier if standing.number else ""
+    if not check.rule.needs_agent(carrier, are_elsewhere=lead.are_agents_elsewhere):
+        return Check("agents", True)
+    config = (await allocations.merchant_tiers(conn, [lead.merchant_id])).get(lead.merchant_id, "")
+    tiers = chain(lead.merchant_id, config)
+    missing = _missing_agent(await agents.room(conn, check.slots, tiers), tiers)
+    return Check("agents", missing is None, missing)
+
+
+def _missing_agent(room: AgentRoom, tiers: Sequence[str]) -> str | None:
+    """Without numbers: agents are shared, and how many are busy would tell what others do."""
+    if room.is_free:
+        return None
+    if not room.known:
+        return (
+            "no agent is known. Start one, or where other people's agents answer, set AGENTS=elsewhere, or `agents` of "
+            "the merchant or the pool to `elsewhere`"
+        )
+    if not room.serving:
+        return f"no agent is in a tier that its calls reach ({', '.join(tiers)}). Start more, or change TIER_CONFIG"
+    if not room.able:
+        return "no agent takes calls: those that serve it are silent, draining or not ready"
+    return "every agent that its calls reach is busy, or left to callers"
 
 
 def _of(gate: str, answer: Answer | None) -> Check:
@@ -168,4 +213,6 @@ def _sentence(closed: Sequence[Check]) -> str:
     words = _SENTENCES.get(first.gate, f"It is held up by {first.gate}")
     if words.endswith("."):
         return words
-    return f"{words}: {first.detail.replace('_', ' ')}." if first.detail else f"{words}."
+    # Subjects are names, such as `calls_per_person`; a detail of several words is a sentence already.
+    detail = first.detail and (first.detail if " " in first.detail else first.detail.replace("_", " "))
+    return f"{words}: {detail}." if detail else f"{words}."

@@ -18,6 +18,7 @@ from trunkline.control.raising import clear_alarm, raise_alarm
 from trunkline.errors import BusUnavailable
 from trunkline.loops.leader import LeaderLoop, Leadership
 from trunkline.store import alarms, presence, schedule
+from trunkline.store.agents import SlotRule
 from trunkline.store.alarms import Alarm, Seen
 from trunkline.store.database import UNAVAILABLE, Connection, Database
 from trunkline.store.presence import Key
@@ -41,13 +42,16 @@ class AlarmLoop(LeaderLoop):
         clock: Clock,
         announce: Announce | None = None,
         interval_s: float = 5.0,
+        slots: SlotRule | None = None,
     ):
-        """`announce` sends the word, in the transaction that marks it as told. None: there is nobody to tell."""
+        """`announce` sends the word, in the transaction that marks it as told. None: there is nobody to tell. `slots`:
+        how agents of ours are counted. None: they are all elsewhere."""
         super().__init__(leadership, interval_s)
         self._database = database
         self._bus = bus
         self._clock = clock
         self._announce = announce
+        self._slots = slots
         self._away_since_s: float | None = None
 
     async def run_once(self) -> int:
@@ -73,7 +77,8 @@ class AlarmLoop(LeaderLoop):
         valkey_answers = await self._valkey_answers()
         async with self._database.connection() as conn:
             before = await alarms.samples(conn, KEEP_S)
-            now = inputs.values(await inputs.read(conn, valkey_answers=valkey_answers), before)
+            readings = await inputs.read(conn, valkey_answers=valkey_answers, slots=self._slots)
+            now = inputs.values(readings, before)
             opened = _known(await alarms.list_open(conn))
             now = _nothing_to_see(opened) | now
             now_s = await schedule.clock_s(conn)

@@ -28,9 +28,7 @@ from trunkline.parts.way_in import WayIn
 from trunkline.settings import Settings
 from trunkline.store import schedule as store_schedule
 from trunkline.telemetry import metrics
-
-# Carriers whose own agents talk.
-WITHOUT_STREAMS = frozenset({"vapi"})
+from trunkline.telephony.carriers import STREAMLESS
 
 
 class Dialing:
@@ -40,14 +38,14 @@ class Dialing:
         self._bus = bus
         policies = Policies(usual_retries=Retries(base_s=settings.reminders.retry_base_s))
         self.settler = Settler(policies, routing.free)
-        agents = AgentRule(settings.router.agents == "elsewhere", WITHOUT_STREAMS)
+        self.agents = AgentRule(settings.router.agents == "elsewhere", STREAMLESS)
         self.to_tenants = Outgoing(allow_insecure=settings.jobs.allow_insecure_webhooks)
         rules = Rules(
             policies=policies,
             stopped=DialStops(steering.controls, steering.rollout),
             mark=lambda: steering.guardian.mark,
             account_pace=way_in.carriers.starts_per_s,
-            agents=agents,
+            agents=self.agents,
         )
         prechecks = Prechecks(database, self.to_tenants, rules)
         self.precheck_walk = PrecheckWalk(database, bus, steering.controls, policies, prechecks)
@@ -71,7 +69,7 @@ class Dialing:
             _dialer_limits(settings),
             prechecks.ask,
             Fallback(steering.rollout.includes, settings.identity),
-            NoAgentsNeeded() if agents.are_elsewhere else routing.slots,
+            NoAgentsNeeded() if self.agents.are_elsewhere else routing.slots,
         )
         self.loops: list[Loop] = [self.dialer]
 

@@ -20,6 +20,7 @@ from trunkline.console.application import Console
 from trunkline.dispatch import late_facts
 from trunkline.dispatch.account_look import AccountLook
 from trunkline.dispatch.inbound import Inbound
+from trunkline.dispatch.why import AgentCheck
 from trunkline.parts.dialing import Dialing
 from trunkline.parts.following import Following
 from trunkline.parts.ground import Ground
@@ -62,6 +63,7 @@ class Face:
                 accounts=way_in.accounts,
                 inbox=way_in.inbox,
                 free_dead_channels=keeping.channels.free_dead,
+                agents=AgentCheck(dialing.agents, routing.slot_rule),
                 reminders=ReminderRules(keeping.reminders.horizon_s, ground.settings.reminders.attempts_max),
             ),
             [*self._hottest, *self._hot_routes(following)],

@@ -73,7 +73,14 @@ class Keeping:
             ReminderFollower(database),
             CampaignKeeper(database),
             CountFolder(database),
-            AlarmLoop(self.leadership, database, bus, clock, announce=following.announce),
+            AlarmLoop(
+                self.leadership,
+                database,
+                bus,
+                clock,
+                announce=following.announce,
+                slots=routing.slot_rule if dialing.agents.are_ours else None,
+            ),
         ]
 
 

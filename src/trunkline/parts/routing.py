@@ -26,6 +26,7 @@ from trunkline.router.pods import Pods
 from trunkline.router.resumption import Resumer
 from trunkline.router.slots import SlotProposer
 from trunkline.router.streams import StreamKeys
+from trunkline.store.agents import SlotRule
 from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
@@ -54,6 +55,7 @@ class Routing:
             Resumer(self.allocator, bus, self.keys, ground.answers_database),
             are_agents_elsewhere=settings.router.agents == "elsewhere",
         )
+        self.slot_rule = SlotRule(config.callers_of, config.wait_rule.silence_ms / 1000)
         self.slots = SlotProposer(bus, self.keys, database, config)
         self.pods = Pods(bus, self.keys, stream_keys, config, self.journal, database)
         self.management = manage(

@@ -29,7 +29,8 @@ class RouterConfig:
 
     def callers_of(self, tier: str) -> int:
         """Slots of a tier that dials leave to those who ring us; -1: a tenth of what it has."""
-        return -1
+        known = self.tiers.get(tier)
+        return -1 if known is None or known.callers is None else known.callers
 
     @property
     def hearing_gap_max_s(self) -> float:

@@ -1,6 +1,6 @@
 """Alarms: raised, cleared, told, and what they are judged by."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -61,6 +61,14 @@ class Seen:
     subject: str
     age_s: float
     value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """Leads that should have been called by now, and how many of them need an agent of ours for it."""
+
+    leads: float = 0.0
+    needing_agents: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +156,11 @@ async def was_placed(conn: Connection) -> bool:
     return bool(await conn.fetchval(_PLACED))
 
 
-async def overdue(conn: Connection) -> float:
-    return float(await conn.fetchval(_OVERDUE))
+async def overdue(conn: Connection, streamless: Collection[str] = ()) -> Overdue:
+    """`streamless`: carriers that run the agent themselves."""
+    row = await conn.fetchrow(_OVERDUE, list(streamless))
+    assert row is not None, "a sum always has a row"
+    return Overdue(row["leads"], row["needing_agents"])
 
 
 async def unknown_attempts(conn: Connection) -> dict[str, float]:

@@ -46,9 +46,9 @@ class WhyOut(Out):
     "/{lead_id}/why", response_model=WhyOut, responses=READ_ERRORS, summary="Say why a lead is not called"
 )
 async def why_lead(lead_id: UUID, who: ReadKey, api: Deps) -> Why:
-    """The present answer: is it due, stopped, inside its window, over a limit, waiting for a channel?
+    """The present answer: is it due, stopped, inside its window, over a limit, waiting for an agent or a channel?
 
     A moment may be rounded where an exact one would tell of another tenant's calls.
     """
     async with api.store.reading() as connection:
-        return found(await why(connection, Policies(), who.tenant, lead_id), "lead")
+        return found(await why(connection, Policies(), who.tenant, lead_id, api.deps.agents), "lead")

@@ -1,6 +1,7 @@
 -- Leads that should have been called: overdue by 10 s, not stopped by anybody, with a free channel in their pool. At most
 -- 100 are counted per flow, and flows are found one by one through the index, so a large pile costs no more than a small
--- one and hides nobody behind it.
+-- one and hides nobody behind it. Beside them, how many of them need an agent of ours.
+-- $1 carriers that run the agent themselves
 WITH RECURSIVE stops AS MATERIALIZED (
     SELECT scope, subject FROM controls WHERE ends_at IS NULL OR ends_at > clock_timestamp()
 ), flows AS (
@@ -17,7 +18,13 @@ WITH RECURSIVE stops AS MATERIALIZED (
         ORDER BY pool_id, merchant_id, coalesce(campaign_id, '00000000-0000-0000-0000-000000000000') LIMIT 1
     ) AS next
 )
-SELECT coalesce(sum(late.leads), 0)::float8
+SELECT coalesce(sum(late.leads), 0)::float8 AS leads,
+       coalesce(sum(late.leads) FILTER (
+           WHERE (SELECT m.agents FROM merchants m WHERE m.id = f.merchant_id) = 'ours'
+             AND (SELECT p.agents FROM pools p WHERE p.id = f.pool_id) = 'ours'
+             AND NOT EXISTS (SELECT FROM numbers n
+                             WHERE n.pool_id = f.pool_id AND n.status = 'active' AND n.carrier = ANY($1::text[]))), 0)::float8
+           AS needing_agents
 FROM flows f CROSS JOIN LATERAL (
     SELECT count(*) AS leads FROM (
         SELECT FROM leads l

@@ -1,0 +1,56 @@
+"""Which agents there are for dials. For people and alarms: nothing is locked, and nothing is decided by it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from trunkline.store import allocations
+from trunkline.store.database import Connection
+from trunkline.store.sql import query
+
+_BY_TIER = query("agents/by_tier")
+_ARE_KNOWN = query("agents/are_known")
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRule:
+    """`callers_of`: how many slots a tier leaves to callers, -1 for a tenth. A caller who has not asked for `silence_s`
+    has hung up, and nobody yields to it any more."""
+
+    callers_of: Callable[[str], int] = lambda tier: -1
+    silence_s: float = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRoom:
+    """`known`: pods of any tier. `serving`: pods of the tiers that were asked about; `able`: those of them that take
+    calls; `is_free`: a dial could be kept on one of them now."""
+
+    known: int
+    serving: int
+    able: int
+    is_free: bool
+
+
+async def room(conn: Connection, rule: SlotRule, tiers: Sequence[str] | None = None) -> AgentRoom:
+    """`tiers`: those that a merchant's calls reach. None: all there are."""
+    found = await by_tier(conn)
+    serving = {tier: found[tier] for tier in (found if tiers is None else tiers) if tier in found}
+    able = {tier: each for tier, (_, each) in serving.items() if each}
+    free = await allocations.free_slots(
+        conn, {tier: rule.callers_of(tier) for tier in able}, 1, rule.silence_s
+    )
+    return AgentRoom(
+        known=sum(pods for pods, _ in found.values()),
+        serving=sum(pods for pods, _ in serving.values()),
+        able=sum(able.values()),
+        is_free=any(free.values()),
+    )
+
+
+async def by_tier(conn: Connection) -> Mapping[str, tuple[int, int]]:
+    """How many pods a tier has, and how many of them take calls."""
+    return {row["tier"]: (row["pods"], row["able"]) for row in await conn.fetch(_BY_TIER)}
+
+
+async def are_known(conn: Connection) -> bool:
+    return bool(await conn.fetchval(_ARE_KNOWN))

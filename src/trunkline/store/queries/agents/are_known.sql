@@ -1,0 +1,2 @@
+-- Has any agent ever been heard, and not been removed since?
+SELECT EXISTS (SELECT FROM pods)
