@@ -18,6 +18,7 @@ from trunkline.bus.router import Allocation, Begun, CallOver, Hold, NoPod, Runne
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.crashpoint import crash_point
 from trunkline.errors import BusUnavailable
+from trunkline.in_time import in_time
 from trunkline.model import Slot, new_id
 from trunkline.router.config import RouterConfig
 from trunkline.router.engine_breaker import EngineBreaker
@@ -374,19 +375,12 @@ class Allocator:
             return await resumptions.is_resumed(conn, call_sid, turn)
 
     async def _ask_postgres(self, question: Coroutine[Any, Any, T], within_s: float) -> T:
-        """In a task of its own: the driver does not let go of a connection to a server that hangs; who asks has to."""
+        """The driver does not let go of a connection to a server that hangs; who asks has to."""
         if self._postgres.is_open:
             question.close()
             raise Silent("Postgres was silent lately")
-        asked = asyncio.create_task(question, name="ask postgres")
-        await asyncio.wait({asked}, timeout=max(within_s, 0.05))
-        if not asked.done():
-            asked.cancel()
-            asked.add_done_callback(_forget)
-            self._postgres.silent()
-            raise Silent(f"Postgres was silent for {within_s:.2f} s")
         try:
-            answer = asked.result()
+            answer = await in_time(max(within_s, 0.05), question)
         except Exception as error:
             if not (isinstance(error, UNAVAILABLE) or is_of_database(error)):
                 raise
@@ -423,12 +417,6 @@ class Allocator:
         if is_misconfigured:
             metrics.ROUTER_UNKNOWN_TIERS.inc()
             log.warning("router.unknown_tier", merchant_id=merchant_id)
-
-
-def _forget(asked: "asyncio.Task[Any]") -> None:
-    """Nobody waits for it any more; what it wrote counts all the same."""
-    if not asked.cancelled():
-        asked.exception()
 
 
 async def _bounded(work: Coroutine[Any, Any, None]) -> None:

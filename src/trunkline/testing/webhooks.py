@@ -133,6 +133,7 @@ async def open_door(
                 fallback=fallback or AnswerFallback(),
                 answer_s=answer_s,
                 hold_max_s=hold_max_s,
+                connect_s=answer_s,
             )
         )
         deps = ApiDeps(database, clock, _nothing, {}, metrics.render)

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from trunkline.api.webhooks.reading import Heard
 from trunkline.dispatch.inbound import Inbound, Taken, Turned
+from trunkline.in_time import in_time
 from trunkline.router.connector import Answered
 from trunkline.store.database import UNAVAILABLE
 from trunkline.telemetry import bind, get_logger
@@ -25,8 +26,8 @@ log = get_logger(__name__)
 HOLD_S = 1
 # Pods are looked for until then, from the moment the carrier asked. The rest of 1.2 s is for the way back.
 CONNECT_S = 0.9
-# Admitting a call that comes in is one short transaction.
-ADMIT_S = 0.5
+# Of that, for admitting a call that comes in: one short transaction.
+ADMIT_SHARE = 0.5
 
 
 class Stream(Value, frozen=True):
@@ -78,6 +79,7 @@ class Answers:
     adopt: Adopt = never_adopt
     fallback: AnswerFallback = AnswerFallback()  # noqa: RUF009  frozen
     hold_max_s: float = 0.0
+    connect_s: float = CONNECT_S
 
     async def to_answered(self, heard: Heard) -> Reply:
         """The answer gate: whether the call is still wanted is decided with its pod, in one step. A call that was
@@ -104,10 +106,10 @@ class Answers:
         answered = Answered(event.call_id, heard.attempt_id, is_dialled=False)
         with bind(attempt_id=str(heard.attempt_id)):
             try:
-                async with asyncio.timeout(ADMIT_S):
-                    admitted = await self.inbound.admit(
-                        carrier.name, heard.tag.account, event.call_id, event.to, event.from_
-                    )
+                admitting = self.inbound.admit(
+                    carrier.name, heard.tag.account, event.call_id, event.to, event.from_
+                )
+                admitted = await in_time(self.connect_s * ADMIT_SHARE, admitting)
             except UNAVAILABLE as error:
                 # Somebody rings. That nobody can write it down is no reason to leave them alone.
                 log.error("inbound.store_unavailable", error=str(error))
@@ -148,23 +150,21 @@ class Answers:
 
     async def _find(self, heard: Heard, answered: Answered) -> Stream | NoStream:
         """Whatever goes wrong is an answer too: somebody is on the line."""
-        left_s = (
-            heard.asked_at_s + CONNECT_S - asyncio.get_running_loop().time()
-            if heard.asked_at_s
-            else CONNECT_S
-        )
+        passed_s = asyncio.get_running_loop().time() - heard.asked_at_s if heard.asked_at_s else 0.0
         try:
-            async with asyncio.timeout(max(left_s, 0.05)):
-                found = await self.find_stream(answered)
-                if found == NoStream("given_up"):
-                    is_ours = await self.adopt(answered.attempt_id, answered.call_id)
-                    found = await self.find_stream(answered) if is_ours else NoStream("ended")
-                return found
+            return await in_time(max(self.connect_s - passed_s, 0.05), self._stream_of(answered))
         except UNAVAILABLE as error:
             log.error("answer.engines_silent", call_id=answered.call_id, error=str(error))
         except Exception as error:
             log.error("answer.failed", call_id=answered.call_id, exc_info=error)
         return NoStream("unknown")
+
+    async def _stream_of(self, answered: Answered) -> Stream | NoStream:
+        found = await self.find_stream(answered)
+        if found == NoStream("given_up"):
+            is_ours = await self.adopt(answered.attempt_id, answered.call_id)
+            found = await self.find_stream(answered) if is_ours else NoStream("ended")
+        return found
 
     def _may_hold(self, heard: Heard) -> bool:
         """How often it has held stands in its URL, signed, so that waiting ends also while no engine counts."""

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from trunkline.api.hot_routes import Endpoint, HotRoute
-from trunkline.api.webhooks.answers import Adopt, Answers, FindStream, never_adopt
+from trunkline.api.webhooks.answers import CONNECT_S, Adopt, Answers, FindStream, never_adopt
 from trunkline.api.webhooks.late_events import LateEvents
 from trunkline.api.webhooks.reading import Heard, Reader
 from trunkline.api.webhooks.seen import PublicView
@@ -59,13 +59,20 @@ class WebhookDeps:
     fallback: AnswerFallback = field(default_factory=AnswerFallback)
     answer_s: float = ANSWER_S
     hold_max_s: float = 0.0
+    connect_s: float = CONNECT_S
 
 
 class Webhooks:
     def __init__(self, deps: WebhookDeps):
         self._reader = Reader(deps.carriers, deps.keys, deps.view, deps.look)
         self._answers = Answers(
-            deps.inbound, deps.find_stream, deps.keys, deps.adopt, deps.fallback, deps.hold_max_s
+            deps.inbound,
+            deps.find_stream,
+            deps.keys,
+            deps.adopt,
+            deps.fallback,
+            deps.hold_max_s,
+            deps.connect_s,
         )
         self._inbox = deps.inbox
         self._late_events = deps.late_events
