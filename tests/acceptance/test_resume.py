@@ -16,7 +16,8 @@ from trunkline.bus import router as bus_router
 from trunkline.bus.router import Stale
 from trunkline.telemetry import metrics
 from trunkline.testing.agent_process import agent_process, talk
-from trunkline.testing.carriers import FROM, open_carrier_world
+from trunkline.testing.asgi import AsgiClient
+from trunkline.testing.carriers import FROM, open_carrier_world, ring_in
 from trunkline.testing.waiting import eventually
 from trunkline.testing.webhooks import count
 from trunkline.testing.world import ADMIN_KEY, World
@@ -34,7 +35,10 @@ async def world(
     """Without simulated pods: the agents of the test are the only ones. Who waits for one waits by the carrier's clock,
     which runs fast here."""
     async with open_carrier_world(database_url, redis_url, key_prefix, pods=0, ROUTER_HOLD_MAX="1h") as world:
-        await world.client.create_number(FROM, pool="p", carrier=request.param, max_channels=3)
+        number = await world.client.create_number(FROM, pool="p", carrier=request.param, max_channels=3)
+        # Who rings it is the merchant's caller.
+        admin, path = AsgiClient(world.platform.face.api, ADMIN_KEY), f"/api/v1/numbers/{number.id}/inbound"
+        assert (await admin.request("PUT", path, json={"merchant_id": "m"})).status == 200
         yield world
 
 
@@ -71,14 +75,18 @@ async def until_over(call: Call) -> None:
 
 
 async def lead_of(world: World) -> UUID:
-    """Somebody to call, once Valkey has been compared with Postgres and proposes the agents."""
+    await until_agents(world)
+    return (await world.client.create_lead(merchant_id="m", phone=TALKS_ON, max_attempts=1)).id
+
+
+async def until_agents(world: World) -> None:
+    """Valkey has been compared with Postgres and proposes the agents."""
 
     async def proposes() -> bool:
         free = await bus_router.free_slots(world.platform.bus, world.platform.routing.keys)
         return not isinstance(free, Stale) and any(free.values())
 
     await eventually(proposes, timeout_s=20, what="there are agents")
-    return (await world.client.create_lead(merchant_id="m", phone=TALKS_ON, max_attempts=1)).id
 
 
 async def hung_up(world: World, lead: UUID, call_sid: str) -> None:
@@ -160,6 +168,30 @@ async def test_an_agent_that_fails_is_followed_by_another(
         assert (first["turn"], second["turn"]) == (0, 1)
         assert second["state"] == {"step": 1, "pod": first["pod"]}
         await hung_up(world, lead, first["call"])
+
+
+async def test_a_caller_keeps_the_line_when_the_agent_fails(
+    world: World, unused_tcp_port_factory: Port, request: pytest.FixtureRequest
+) -> None:
+    told: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+
+    async def handler(call: Call) -> None:
+        told.put_nowait(((await call.context()).direction, call.turn))
+        if not call.resumed:
+            raise RuntimeError("no idea what to say")
+        await until_over(call)
+
+    async with AsyncExitStack() as stack:
+        for name in ("agent-a", "agent-b"):
+            await stack.enter_async_context(agent(world, name, unused_tcp_port_factory(), handler))
+        await until_agents(world)
+        carrier = request.node.callspec.params["world"]
+        call = ring_in(world, carrier, FROM, TALKS_ON)
+        assert await asyncio.wait_for(told.get(), 30) == ("inbound", 0)
+        assert await asyncio.wait_for(told.get(), 30) == ("inbound", 1)
+        assert call.state == "answered"
+        world.carrier.end(call.sid, "completed")
+        await world.carrier.idle()
 
 
 async def test_a_leaving_pod_hands_its_calls_over(world: World, unused_tcp_port_factory: Port) -> None:
