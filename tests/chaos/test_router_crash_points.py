@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from trunkline.bus.router import BeatRule
 from trunkline.crashpoint import EXIT_STATUS
-from trunkline.router.journal import Begun, Over
-from trunkline.router.journal_writer import JournalWriter
 from trunkline.testing.crashpoints import CRASH_POINTS
 from trunkline.testing.fork_server import ForkServer
 from trunkline.testing.router_process import Routers, open_routers
+from trunkline.testing.router_world import RouterWorld
 from trunkline.testing.waiting import eventually
 
 SERVING = {
@@ -20,8 +18,8 @@ SERVING = {
     "router.after_release": 1,
     "router.after_drain": 1,
     "router.after_heartbeat": 3,
-    "router.before_note": 1,
-    "router.after_note": 1,
+    "router.after_register": 2,
+    "router.after_beats": 2,
 }
 MANAGING = {
     "router.after_lead": 1,
@@ -29,12 +27,13 @@ MANAGING = {
     "router.after_merchants": 1,
     "router.after_remove": 1,
     "router.after_balance": 1,
-    "router.after_recover": 2,
+    "router.after_recover": 1,
     "router.after_abandon": 1,
+    "router.after_reset": 1,
 }
-REBUILDING = {"router.after_lead": 1, "router.after_restore": 2, "router.after_tiers": 1}
-# Where pods come from the cluster: in the suite of the pods' sources.
-ELSEWHERE = {"router.after_sync"}
+REBUILDING = {"router.after_lead": 1, "router.after_restore": 1, "router.after_tiers": 1}
+# Where pods come from the cluster: in the suite of the pods' sources. Notes are written after Postgres was silent only.
+ELSEWHERE = {"router.after_sync", "router.before_note", "router.after_note"}
 
 OLD_TIERS = '{"standard": {"target": 9}}'
 NEW_TIERS = '{"gold": {"target": 1}, "standard": {"target": 1}, "basic": {"type": "shared", "target": 1}}'
@@ -129,17 +128,12 @@ async def test_a_manager_that_dies_leaks_nothing_after_one_reconcile_of_its_succ
 async def test_a_manager_that_dies_rebuilding_is_followed_by_one_that_rebuilds_all(
     place: Routers, point: str
 ) -> None:
-    world, journal = place.world, JournalWriter(place.database)
+    world = place.world
     await world.begin(NEW_TIERS)
     truth: dict[str, list[str]] = {pod: [] for pod in await world.pods(6)}
     tiers = {pod: await world.tier_of(pod) or "" for pod in truth}
     for call in ("call-1", "call-2"):
-        pod = await world.allocate(call)
-        truth[pod] = [call]
-        journal.begun(Begun(f"allocation-of-{call}", call, pod, "pool:standard", "", int(time.time())))
-    for pod, tier in tiers.items():
-        journal.tier(pod, tier)
-    await journal.write()
+        truth[await world.allocate(call)] = [call]
     await world.flush()
 
     doomed = place.start("doomed", crash_at=point, nth=REBUILDING[point], TIER_CONFIG=NEW_TIERS)
@@ -152,49 +146,54 @@ async def test_a_manager_that_dies_rebuilding_is_followed_by_one_that_rebuilds_a
         p for p, held in truth.items() if held
     }
     for pod, held in truth.items():
-        await world.beat(pod, held, rule=BeatRule(settle_ms=0))
+        await world.beat(pod, held)
     await place.leaks_nothing(truth)
 
 
 async def prepare(place: Routers) -> dict[str, list[str]]:
     """One of everything that a manager puts right, and what the pods know themselves."""
-    world, journal = place.world, JournalWriter(place.database)
+    world = place.world
     client, keys = world.client, world.keys
     await world.begin(OLD_TIERS)
-    await world.term.rebuilt()
     pods = await world.pods(9)
-    for pod in pods:
-        journal.tier(pod, "standard")
-    calls = ["live", "unnoted", "released", "reset", "never-came", "orphan"]
+    calls = ["live", "released", "reset", "never-came", "orphan"]
     given = {call: await world.allocate(call) for call in calls}
     for call, pod in given.items():
-        if call != "unnoted":
-            journal.begun(Begun(f"allocation-of-{call}", call, pod, "pool:standard", "", int(time.time())))
         if call != "never-came":
             await world.beat(pod, [call])
-    # Ended, and the note of it lost with its process.
-    await world.release("released", by_pod=given["released"])
+    # Its row was in when its process died, before Valkey was told.
+    spare = [pod for pod in pods if pod not in given.values()]
+    untold = await RouterWorld(world.bus, keys).ask("untold")
+    await world.note("untold", untold)
+    await RouterWorld(world.bus, keys).release("untold")
+    await client.delete(keys.ended("untold"))
+    # Ended, and Valkey not told of it.
     await world.beat(given["released"])
+    await world.end("released")
+    await client.zrem(keys.unproven, str(world.allocation_of("released")))
+    # Proposed, and its row lost with its process.
+    await RouterWorld(world.bus, keys).ask("proposed")
+    await client.zincrby(keys.unproven, -9000, str(world.allocation_of("proposed")))
     # Reset by hand, as the operations sheet says.
-    await world.beat(given["reset"], boot="boot-2", sequence=1)
-    reset = await world.allocate("reset")
-    await client.delete(keys.lease(reset), keys.call("reset"))
-    await client.hset(keys.pod(reset), "status", "available")
-    # Given a pod an hour ago, and its pod never names it.
-    await client.hset(keys.call("never-came"), "allocated_at", "1")
-    await client.zadd(keys.unnamed, {"never-came": 1})
-    # A pod that fell out of its pool, and one that a note of long ago still names.
-    idle = next(pod for pod in pods if pod not in given.values())
-    await client.srem(keys.available("standard"), idle)
-    journal.tier("agent-of-old", "standard")
-    journal.over(Over("allocation-of-old", "old", "agent-of-old"))
+    await world.beat(given["reset"])
+    await client.delete(keys.lease(given["reset"]), keys.call("reset"))
+    await client.hset(keys.pod(given["reset"]), "status", "available")
+    # Given a pod minutes ago, and its pod never names it.
+    async with place.database.connection() as conn:
+        await conn.execute(
+            "UPDATE allocations SET begun_at = begun_at - interval '5 minutes' WHERE call = 'never-came'"
+        )
+    await world.beat(given["never-came"])
+    # A pod that fell out of its pool, and one that Valkey has and Postgres has not.
+    await client.srem(keys.available("standard"), spare[-1])
+    async with place.database.connection() as conn:
+        await conn.execute("DELETE FROM pods WHERE name = $1", spare[-2])
     await world.configure("acme", tier="gold")
-    await journal.write()
     # Silent for an hour in which we listened.
-    await client.zadd(keys.heartbeats, {given["orphan"]: 1})
+    await world.fall_silent(given["orphan"])
     await listened(place)
-    truth: dict[str, list[str]] = {pod: [] for pod in pods if pod != given["orphan"]}
-    return truth | {given["live"]: ["live"], given["unnoted"]: ["unnoted"]}
+    truth: dict[str, list[str]] = {pod: [] for pod in pods if pod not in (given["orphan"], spare[-2])}
+    return truth | {given["live"]: ["live"], untold.pod: ["untold"]}
 
 
 async def listened(place: Routers) -> None:

@@ -83,7 +83,7 @@ async def has_settled(place: Routers) -> bool:
 async def picture(place: Routers) -> dict[str, object]:
     world = place.world
     async with place.database.connection() as conn:
-        noted = await conn.fetch("SELECT name, tier FROM router_pods ORDER BY 1")
+        noted = await conn.fetch("SELECT name, tier FROM pods ORDER BY 1")
     return {
         "tiers": await world.client.hgetall(world.keys.tiers),
         "tiers in order": await world.client.hget(world.keys.tiers, "#order"),

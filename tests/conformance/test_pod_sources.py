@@ -13,24 +13,21 @@ from trunkline.clock import SystemClock
 from trunkline.loops.leader import LeaseTimes
 from trunkline.router.allocator import Allocated
 from trunkline.router.config import RouterConfig
-from trunkline.router.journal_writer import JournalWriter
 from trunkline.router.kubernetes.api import ClusterApi, ClusterUnavailable
 from trunkline.router.kubernetes.lease import ClusterLeadership
 from trunkline.router.kubernetes.protection import COST, EVICT, Protection
 from trunkline.router.kubernetes.reflector import Reflector
 from trunkline.router.kubernetes.source import KubernetesSource
 from trunkline.router.manager import PoolManager
-from trunkline.router.memory import Memory
-from trunkline.router.pods import Pods
 from trunkline.router.sources import HeartbeatSource, PodSource
-from trunkline.router.streams import StreamKeys
 from trunkline.settings import load_settings
 from trunkline.settings.tiers import parse_tiers
 from trunkline.store.database import Database
 from trunkline.testing import kube
 from trunkline.testing.kube import Cluster
+from trunkline.testing.managed_router import Told
 from trunkline.testing.proxy import TcpProxy
-from trunkline.testing.router_world import RouterWorld
+from trunkline.testing.router_world import StoredWorld
 from trunkline.testing.waiting import eventually
 from trunkline.testing.world import ADMIN_KEY, ALL_STANDARD, SECRET_KEY
 
@@ -63,7 +60,7 @@ class Land(Protocol):
 
 
 class HeartbeatLand:
-    def __init__(self, world: RouterWorld, source: PodSource):
+    def __init__(self, world: StoredWorld, source: PodSource):
         self.world = world
         self.source = source
         self._boots = 0
@@ -73,10 +70,9 @@ class HeartbeatLand:
 
     async def vanish(self, *pods: str) -> None:
         """As if they had not been heard for an hour in which we listened."""
-        client, keys = self.world.client, self.world.keys
         await self.source.look()
-        await client.hset(keys.hearing, "since", "1")
-        await client.zadd(keys.heartbeats, dict.fromkeys(pods, 1))
+        for pod in pods:
+            await self.world.fall_silent(pod)
 
     async def come_back(self, *pods: str) -> None:
         for pod in pods:
@@ -129,7 +125,7 @@ class Stage:
     """A manager at work on one source, driven step by step."""
 
     def __init__(
-        self, world: RouterWorld, land: Land, manager: PoolManager, leading: Leading, alarms: list[int]
+        self, world: StoredWorld, land: Land, manager: PoolManager, leading: Leading, alarms: list[int]
     ):
         self.world = world
         self.land = land
@@ -143,6 +139,11 @@ class Stage:
             return bool(await condition())
 
         await eventually(step)
+
+    async def handed_out(self) -> set[str]:
+        """Those that are free, and those that have fallen silent, which are tried when nobody else is free."""
+        silent = await self.world.client.smembers(self.world.keys.silent("standard"))
+        return {*await self.world.available("standard"), *silent}
 
     async def until_available(self, *pods: str) -> None:
         async def are() -> bool:
@@ -165,7 +166,7 @@ async def stage(
         tiers=parse_tiers(ALL_STANDARD), settle_s=0, expire_interval_s=0.01, by_heartbeat=not is_cluster
     )
     keys = RouterKeys(key_prefix)
-    world = RouterWorld(bus, keys)
+    world = StoredWorld(bus, keys, database, config)
     heartbeats = HeartbeatSource(bus, keys, RouterConfig())
     source: PodSource = heartbeats
     land: Land = HeartbeatLand(world, heartbeats)
@@ -180,14 +181,13 @@ async def stage(
         source, land = KubernetesSource(reflector, heartbeats), ClusterLand(cluster, reflector)
         opened.append(cluster)
         watching = asyncio.create_task(reflector.run())
-    alarms: list[int] = []
+    told = Told()
     leading = Leading()
     manager = PoolManager(
-        bus, keys, config, source, leading, SystemClock(), JournalWriter(database), Memory(database),
-        is_over=_nobody_knows, alarm=lambda vanished, _: _note(alarms, vanished),
+        bus, keys, config, source, leading, SystemClock(), database, is_over=_nobody_knows, alarms=told,
     )  # fmt: skip
     await manager.run_once()
-    yield Stage(world, land, manager, leading, alarms)
+    yield Stage(world, land, manager, leading, told.vanished_counts)
     if watching is not None and api is not None:
         watching.cancel()
         await asyncio.wait([watching])
@@ -198,10 +198,6 @@ async def stage(
 
 async def _nobody_knows(_call: str) -> bool | None:
     return None
-
-
-async def _note(alarms: list[int], vanished: int) -> None:
-    alarms.append(vanished)
 
 
 async def test_a_pod_that_comes_is_handed_out(stage: Stage) -> None:
@@ -267,7 +263,7 @@ async def test_when_very_many_vanish_at_once_nothing_is_removed_and_somebody_is_
     await stage.until(is_told)
     for _ in range(3):
         await stage.manager.run_once()
-    assert set(await stage.world.available("standard")) == idle
+    assert await stage.handed_out() == idle
     assert await stage.world.allocate("call-1") == busy
     assert await stage.world.allocate("call-2") in idle
 
@@ -454,17 +450,16 @@ async def test_whoever_resigns_is_followed_at_once_and_a_deleted_lease_never_low
 
 @NO_CLUSTER
 async def test_a_pod_with_a_call_is_marked_against_eviction_and_scale_down(
-    cluster: Cluster, bus: Bus, key_prefix: str
+    cluster: Cluster, bus: Bus, database: Database, key_prefix: str
 ) -> None:
-    world = RouterWorld(bus, RouterKeys(key_prefix))
+    world = StoredWorld(bus, RouterKeys(key_prefix), database, RouterConfig())
     await world.begin(ALL_STANDARD)
     await cluster.create("agent-0")
     await world.beat("agent-0")
     await world.allocate("call-1")
     reflector = Reflector(cluster.api, cluster.namespace, "app=voice-agent")
     await reflector.list_all()
-    pods = Pods(bus, world.keys, StreamKeys.from_secrets(["secret"]), RouterConfig())
-    protection = Protection(cluster.api, reflector, pods, Leading(), cluster.namespace)
+    protection = Protection(cluster.api, reflector, world.face, Leading(), cluster.namespace)
 
     assert await protection.run_once() == 1
     assert await cluster.annotations("agent-0") == {COST: "1000", EVICT: "false"}

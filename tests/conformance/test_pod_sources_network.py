@@ -14,21 +14,20 @@ from trunkline.bus.router_keys import RouterKeys
 from trunkline.clock import SystemClock
 from trunkline.crashpoint import EXIT_STATUS
 from trunkline.router.config import RouterConfig
-from trunkline.router.journal_writer import JournalWriter
 from trunkline.router.kubernetes.api import Answer, ClusterApi, ClusterUnavailable
 from trunkline.router.kubernetes.reflector import Reflector
 from trunkline.router.kubernetes.source import KubernetesSource
 from trunkline.router.manager import PoolManager
-from trunkline.router.memory import Memory
 from trunkline.router.sources import HeartbeatSource
 from trunkline.settings.tiers import parse_tiers
 from trunkline.store.database import Database
 from trunkline.testing import kube
 from trunkline.testing.fork_server import ForkServer
 from trunkline.testing.kube import Cluster
+from trunkline.testing.managed_router import Told
 from trunkline.testing.proxy import TcpProxy
 from trunkline.testing.router_process import open_routers
-from trunkline.testing.router_world import RouterWorld
+from trunkline.testing.router_world import StoredWorld
 from trunkline.testing.waiting import eventually
 from trunkline.testing.world import ALL_STANDARD
 
@@ -73,7 +72,7 @@ class Managed:
     proxy: TcpProxy
     api: Observed
     reflector: Reflector
-    world: RouterWorld
+    world: StoredWorld
     alarms: list[int]
 
     async def until_available(self, *pods: str) -> None:
@@ -98,24 +97,23 @@ async def managed(cluster: Cluster, bus: Bus, database: Database, key_prefix: st
         cleanup_interval_s=0.2,
         by_heartbeat=False,
     )
-    keys, alarms = RouterKeys(key_prefix), list[int]()
+    keys, told = RouterKeys(key_prefix), Told()
 
     async def nobody_knows(_call: str) -> bool | None:
         return None
-
-    async def alarm(vanished: int, _total: int) -> None:
-        alarms.append(vanished)
 
     async with TcpProxy("127.0.0.1", cluster.server.port) as proxy:
         api = Observed(cluster, proxy.port)
         reflector = Reflector(api, cluster.namespace, "app=voice-agent", watch_s=1)
         source = KubernetesSource(reflector, HeartbeatSource(bus, keys, config))
         manager = PoolManager(
-            bus, keys, config, source, NeverEnds(), SystemClock(), JournalWriter(database), Memory(database),
-            is_over=nobody_knows, alarm=alarm, interval_s=0.05,
+            bus, keys, config, source, NeverEnds(), SystemClock(), database,
+            is_over=nobody_knows, alarms=told, interval_s=0.05,
         )  # fmt: skip
         loops = [asyncio.create_task(loop.run()) for loop in (reflector, manager)]
-        yield Managed(cluster, proxy, api, reflector, RouterWorld(bus, keys), alarms)
+        yield Managed(
+            cluster, proxy, api, reflector, StoredWorld(bus, keys, database, config), told.vanished_counts
+        )
         for loop in loops:
             loop.cancel()
         await asyncio.wait(loops)

@@ -11,7 +11,7 @@ from trunkline.testing.router_world import RouterWorld
 async def test_an_installation_with_one_agent_is_told_who_hears_busy(redis_url: str, key_prefix: str) -> None:
     bus = connect(redis_url, Keys(prefix=key_prefix))
     world = RouterWorld(bus, RouterKeys(key_prefix))
-    await world.begin("{}")
+    await world.begin()
     settings = load_settings({}, REDIS_URL=redis_url, ROUTER_KEY_PREFIX=key_prefix)
 
     await world.beat("agent-0")

@@ -12,9 +12,11 @@ from trunkline.app import Platform
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.cli.main import app
 from trunkline.router.allocator import Allocated
+from trunkline.router.config import RouterConfig
 from trunkline.settings import load_settings
+from trunkline.settings.tiers import parse_tiers
 from trunkline.store import router as store
-from trunkline.testing.router_world import RouterWorld
+from trunkline.testing.router_world import SAMPLE, StoredWorld
 from trunkline.testing.waiting import eventually
 from trunkline.testing.world import ADMIN_KEY, SECRET_KEY
 
@@ -29,6 +31,7 @@ async def platform(database_url: str, redis_url: str, key_prefix: str) -> AsyncI
         REDIS_URL=redis_url,
         TRUNKLINE_DOMAIN=key_prefix,
         ROUTER_KEY_PREFIX=key_prefix,
+        TIER_CONFIG=SAMPLE,
         TRUNKLINE_ROLES="router",
         TRUNKLINE_SECRET_KEY=SECRET_KEY,
         TRUNKLINE_ADMIN_KEY=ADMIN_KEY,
@@ -60,7 +63,8 @@ async def allocate(platform: Platform, call: str, merchant: str) -> str:
 async def test_a_merchant_is_given_a_tier_and_loses_it_again(
     platform: Platform, run: Run, key_prefix: str
 ) -> None:
-    world = RouterWorld(platform.bus, RouterKeys(key_prefix))
+    config = RouterConfig(tiers=parse_tiers(SAMPLE))
+    world = StoredWorld(platform.bus, RouterKeys(key_prefix), platform.database, config)
     await world.pods(3)
     assert await allocate(platform, "call-1", "acme-corp") == "agent-2"
 
@@ -85,7 +89,8 @@ async def test_a_merchant_is_given_a_tier_and_loses_it_again(
 async def test_pods_and_calls_are_shown_and_a_pod_is_drained(
     platform: Platform, run: Run, key_prefix: str
 ) -> None:
-    world = RouterWorld(platform.bus, RouterKeys(key_prefix))
+    config = RouterConfig(tiers=parse_tiers(SAMPLE))
+    world = StoredWorld(platform.bus, RouterKeys(key_prefix), platform.database, config)
     await world.pods(3)
     await allocate(platform, "call-1", "")
     status = await run("status")
@@ -94,3 +99,5 @@ async def test_pods_and_calls_are_shown_and_a_pod_is_drained(
     assert [call["call_sid"] for call in (await run("calls"))["items"]] == ["call-1"]
     assert (await run("drain", "agent-1"))["is_draining"] is True
     assert (await run("undrain", "agent-1"))["is_draining"] is False
+    freed = await run("reset", "agent-2")
+    assert (freed["ended_calls"], freed["still_named"], freed["status"]) == (["call-1"], [], "available")

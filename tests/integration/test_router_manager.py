@@ -1,27 +1,21 @@
-"""The pool manager: what it brings back, what it puts right, and what it leaves alone."""
+"""The pool manager: what it brings back from Postgres, what it puts right, and what it leaves alone."""
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
 
-from trunkline.bus import router_manager, router_views
-from trunkline.bus.router import BeatRule
-from trunkline.bus.router_manager import TermLost
-from trunkline.router.allocator import Released
-from trunkline.router.config import RouterConfig
-from trunkline.router.journal import Begun, Over
-from trunkline.router.journal_writer import JournalWriter
-from trunkline.router.pods import Heartbeat, Pods
-from trunkline.router.streams import StreamKeys
+from trunkline.bus import router, router_manager, router_views
+from trunkline.bus.router import BeatRule, Stale, WaitRule
+from trunkline.bus.router_manager import TermLost, TruePod
+from trunkline.router import manager as managing
 from trunkline.settings.tiers import parse_tiers
+from trunkline.store import pods as pods_store
 from trunkline.store import router as store
 from trunkline.testing.managed_router import Managed, open_managed
 from trunkline.testing.router_world import RouterWorld
-
-BELIEVED_LATE = BeatRule(settle_ms=3_600_000)
+from trunkline.testing.world import ALL_STANDARD
 
 
 @pytest.fixture
@@ -30,43 +24,240 @@ async def managed(database_url: str, redis_url: str, key_prefix: str) -> AsyncIt
         yield managed
 
 
-async def test_after_a_loss_every_pod_has_its_old_tier_and_busy_pods_are_busy(managed: Managed) -> None:
+@pytest.fixture
+async def plain(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[Managed]:
+    """One tier for everybody."""
+    async with open_managed(database_url, redis_url, key_prefix, ALL_STANDARD) as managed:
+        yield managed
+
+
+async def test_after_a_loss_pools_are_rebuilt_at_once_and_nobody_has_to_speak(managed: Managed) -> None:
     pods = await managed.pods(5)
-    await managed.allocate("call-1")
-    await managed.allocate("call-2")
+    calls = {call: await managed.allocate(call) for call in ("call-1", "call-2")}
     tiers = [await managed.world.tier_of(pod) for pod in pods]
-    calls = {call: await managed.world.allocate(call) for call in ("call-1", "call-2")}
 
     await managed.world.flush()
+    assert await managed.world.ask("call-3", is_alone=False) == Stale()
     await managed.pass_by(1)
 
     assert [await managed.world.tier_of(pod) for pod in pods] == tiers
-    assert {call: await managed.world.allocate(call) for call in calls} == calls
-    # Nobody is handed out before it was heard.
-    assert await managed.world.allocate("call-3") == "none"
-    for pod in pods:
-        named = [call for call, holder in calls.items() if holder == pod]
-        await managed.world.beat(pod, named, rule=BeatRule(settle_ms=0))
-    free = {await managed.world.allocate(f"more-{number}") for number in range(9)}
-    assert free & set(calls.values()) == set()
-    assert free - {"none"} <= set(pods)
+    assert {call: await managed.allocate(call) for call in calls} == calls
+    free = {await managed.allocate(f"more-{number}") for number in range(9)}
+    assert free - {"none"} == set(pods) - {"agent-0", *calls.values()}
 
 
-async def test_after_a_loss_an_idle_pod_is_believed_only_when_it_was_heard_long_enough_after_it(
-    managed: Managed,
+async def test_a_slot_that_is_kept_for_a_dial_comes_back_kept(plain: Managed) -> None:
+    await plain.pods(2)
+    dial = await plain.world.keep("dial", "agent-0")
+
+    await plain.world.flush()
+    await plain.pass_by(1)
+
+    assert await plain.world.status_of("agent-0") == "kept"
+    assert await plain.world.client.hgetall(plain.world.keys.pod_slots("agent-0")) == {"1": str(dial)}
+    assert set(await plain.world.available("standard")) == {"agent-1"}
+
+
+async def test_after_postgres_restarted_too_a_pod_that_looks_free_is_heard_first(
+    database_url: str, redis_url: str, key_prefix: str
 ) -> None:
-    """A call that was given a pod, not noted yet, and not connected yet: neither journal nor heartbeat knows of it."""
+    """What was given in the last moment before a crash may be missing in Postgres."""
+    async with open_managed(database_url, redis_url, key_prefix, ALL_STANDARD) as young:
+        await young.pods(2)
+        busy = await young.allocate("call-1")
+        idle = "agent-1" if busy == "agent-0" else "agent-0"
+        young.manager._pools._young_s = 3600
+
+        await young.world.flush()
+        await young.pass_by(1)
+
+        assert await young.allocate("call-2") == "none"
+        assert await young.allocate("call-1") == busy
+        await young.world.beat(idle)
+        assert await young.allocate("call-2") == idle
+
+
+async def test_a_promoted_replica_that_lacks_the_last_writes_is_put_right_at_once(plain: Managed) -> None:
+    """It shows the first call as live, which has ended, and not the second one."""
+    await plain.pods(3)
+    first = await plain.allocate("call-1")
+    stale = {key: await plain.world.client.dump(key) for key in await _keys(plain)}
+    await plain.world.release("call-1")
+    second = await plain.allocate("call-2")
+    kept = next(pod for pod in ("agent-0", "agent-1", "agent-2") if pod not in (first, second))
+    await plain.world.keep("dial", kept)
+    await plain.world.flush()
+    for key, value in stale.items():
+        await plain.world.client.restore(key, 0, value)
+    await plain.world.client.hset(plain.world.keys.epoch, "run_id", "of the one before")
+    await plain.world.client.delete(plain.world.keys.unproven)
+
+    assert await plain.world.ask("call-3", is_alone=False) == Stale()
+    await plain.pass_by(1)
+
+    assert set(await plain.world.available("standard")) == {first}
+    assert await plain.world.client.exists(plain.world.keys.call("call-1")) == 0
+    assert await plain.allocate("call-2") == second
+
+
+async def test_a_tombstone_survives_a_loss(managed: Managed) -> None:
     await managed.pods(3)
-    await managed.world.allocate("call-1")
+    await managed.allocate("call-1")
+    await managed.world.release("call-1")
+
     await managed.world.flush()
     await managed.pass_by(1)
 
-    heard = [await managed.world.beat(f"agent-{n}", rule=BELIEVED_LATE) for n in range(3)]
+    assert await managed.allocate("call-1") == "ended"
 
-    assert await managed.world.allocate("call-2") == "none"
+
+async def test_without_postgres_memory_is_rebuilt_from_heartbeats_alone(managed: Managed) -> None:
+    await managed.pods(3)
+    await managed.world.flush()
+    await managed.database.close()
+    await managed.manager.run_once()
+    world = RouterWorld(managed.world.bus, managed.world.keys)
+
+    for number in range(3):
+        said = ["call-1"] if number == 2 else []
+        await world.beat(f"agent-{number}", said, rule=BeatRule(settle_ms=0), is_alone=True)
+
+    assert await world.ask("call-1", is_alone=False) == Stale()
+    assert await world.allocate("call-1") == "agent-2"
+    assert await world.allocate("call-2") != "agent-2"
+
+
+async def test_without_postgres_an_idle_pod_is_believed_only_when_it_was_heard_long_enough_after_a_loss(
+    managed: Managed,
+) -> None:
+    """A call that was given a pod, not written yet, and not connected yet."""
+    world = RouterWorld(managed.world.bus, managed.world.keys)
+    await managed.database.close()
+    await world.flush()
+    late = BeatRule(settle_ms=3_600_000, tiers="standard=e|1|1")
+
+    heard = [await world.beat(f"agent-{n}", rule=late, is_alone=True) for n in range(3)]
+
+    assert await world.allocate("call-2") == "none"
     assert all(answer.again_ms > 3_000_000 for answer in heard)
-    await managed.world.beat("agent-2", rule=BeatRule(settle_ms=0))
-    assert await managed.world.allocate("call-2") == "agent-2"
+    await world.beat("agent-2", rule=BeatRule(settle_ms=0), is_alone=True)
+    assert await world.allocate("call-2") == "agent-2"
+
+
+async def test_when_postgres_is_back_a_memory_that_heartbeats_made_is_rebuilt(plain: Managed) -> None:
+    await plain.pods(2)
+    lend = plain.database.checkout
+    await plain.world.flush()
+    plain.database.checkout = _Away()  # type: ignore[assignment]  # stands for a Postgres that is away
+    await plain.pass_by(1)
+    assert await plain.world.ask("call-1", is_alone=False) == Stale()
+    plain.database.checkout = lend
+
+    await plain.pass_by(1)
+
+    assert set(await plain.world.available("standard")) == {"agent-0", "agent-1"}
+
+
+async def test_a_proposal_without_a_row_is_taken_back_and_one_with_a_row_is_not_asked_about_again(
+    plain: Managed,
+) -> None:
+    await plain.pods(2)
+    world = plain.world
+    ids = [str(world.allocation_of(dial)) for dial in ("lost", "dial")]
+    kept = await router.keep(world.bus, world.keys, [(one, "acme") for one in ids])
+    assert isinstance(kept, router.Kept)
+    assert kept.proposals[1] is not None
+    await world.keep("dial", kept.proposals[1].pod)
+
+    await plain.pass_by(1)
+    assert await world.available("standard") == {}, "5 s have not passed"
+    for one in ids:
+        await world.client.zincrby(world.keys.unproven, -6000, one)
+    await plain.pass_by(1)
+
+    assert set(await world.available("standard")) == {"agent-0"}
+    assert await world.client.zcard(world.keys.unproven) == 0
+    assert await world.client.hgetall(world.keys.pod_slots("agent-1")) == {"1": ids[1]}
+
+
+async def test_a_slot_that_postgres_gave_to_another_is_looked_at_again(plain: Managed) -> None:
+    await plain.pods(2)
+    world = plain.world
+    row = await world.keep("dial", "agent-0")
+    ghost = str(world.allocation_of("ghost"))
+    await router.occupy(world.bus, world.keys, "agent-0", 1, str(row))
+    await router.occupy(world.bus, world.keys, "agent-1", 1, ghost)
+    for one in (str(row), ghost):
+        await world.client.zincrby(world.keys.unproven, -2500, one)
+
+    await plain.pass_by(1)
+
+    assert set(await world.available("standard")) == {"agent-1"}
+    assert await world.client.zscore(world.keys.kept, str(row)) is not None, "as a slot that is kept"
+
+
+async def test_what_postgres_has_and_valkey_lacks_is_put_back(plain: Managed) -> None:
+    await plain.pods(2)
+    pod = await plain.allocate("call-1")
+    client, keys = plain.world.client, plain.world.keys
+    await client.delete(keys.call("call-1"), keys.lease(pod))
+
+    await plain.pass_by(31)
+
+    assert await client.hget(keys.call("call-1"), "pod_name") == pod
+    assert await plain.open_calls() == ["call-1"]
+    assert await plain.world.status_of(pod) == "allocated"
+
+
+async def test_what_valkey_has_and_postgres_lacks_is_freed(plain: Managed) -> None:
+    await plain.pods(1)
+    pod = await plain.allocate("call-1")
+    await plain.world.end("call-1")
+    await plain.world.client.delete(plain.world.keys.unproven)
+
+    await plain.pass_by(31)
+
+    assert await plain.world.available("standard") == {pod: 0}
+    assert await plain.world.client.exists(plain.world.keys.call("call-1")) == 0
+
+
+async def test_a_call_that_was_given_a_pod_in_this_moment_is_left_alone(plain: Managed) -> None:
+    """Postgres was read before the row was in."""
+    await plain.pods(1)
+    answer = await RouterWorld(plain.world.bus, plain.world.keys).ask("call-1")
+
+    await plain.pass_by(31)
+
+    assert answer.pod == "agent-0"
+    assert await plain.world.available("standard") == {}
+
+
+async def test_a_pod_that_postgres_does_not_have_is_removed_unless_it_registered_without_it(
+    plain: Managed,
+) -> None:
+    await plain.pods(2)
+    await plain.execute("DELETE FROM pods WHERE name = 'agent-0'")
+    alone = RouterWorld(plain.world.bus, plain.world.keys)
+    await alone.beat("agent-9", is_alone=True)
+
+    await plain.pass_by(31)
+
+    assert await plain.world.tier_of("agent-0") is None
+    assert await plain.world.tier_of("agent-9") == "standard"
+
+
+async def test_a_pod_that_registered_without_postgres_has_its_number_with_its_next_heartbeat(
+    plain: Managed,
+) -> None:
+    alone = RouterWorld(plain.world.bus, plain.world.keys)
+    await alone.beat("agent-9", is_alone=True)
+    assert await plain.world.tiers() == {}
+
+    await plain.world.beat("agent-9", sequence=9)
+
+    assert await plain.world.tiers() == {"agent-9": "standard"}
+    number = await plain.world.client.hget(plain.world.keys.pod("agent-9"), "incarnation")
+    assert int(number) > 0
 
 
 async def test_a_leader_says_once_that_everything_is_in_order(managed: Managed) -> None:
@@ -74,63 +265,9 @@ async def test_a_leader_says_once_that_everything_is_in_order(managed: Managed) 
         for term in (None, 2, 2, None, 3):
             managed.leading.term = term
             await managed.pass_by(1)
-    assert [line["term"] for line in logs if line["event"] == "router.took_over"] == [2, 3]
-
-
-async def test_the_first_heartbeat_of_a_boot_is_believed_at_once(managed: Managed) -> None:
-    await managed.pods(3)
-    await managed.world.flush()
-    await managed.pass_by(1)
-    await managed.world.beat("agent-2", boot="new", sequence=1, rule=BELIEVED_LATE)
-    assert await managed.world.allocate("call-1") == "agent-2"
-
-
-async def test_a_tombstone_survives_a_loss(managed: Managed) -> None:
-    await managed.pods(3)
-    await managed.allocate("call-1")
-    assert isinstance(await managed.allocator.release("call-1"), Released)
-    await managed.journal.write()
-
-    await managed.world.flush()
-    await managed.pass_by(1)
-
-    assert await managed.world.allocate("call-1") == "ended"
-
-
-async def test_without_postgres_memory_is_rebuilt_from_heartbeats_alone(managed: Managed) -> None:
-    await managed.pods(3)
-    await managed.world.flush()
-    await managed.database.close()
-
-    await managed.manager.run_once()
-    for number in range(3):
-        await managed.world.beat(
-            f"agent-{number}", ["call-1"] if number == 2 else [], rule=BeatRule(settle_ms=0)
-        )
-
-    assert await managed.world.allocate("call-1") == "agent-2"
-    assert await managed.world.allocate("call-2") != "agent-2"
-
-
-async def test_a_release_that_is_noted_before_its_allocation_wins(managed: Managed) -> None:
-    managed.journal.over(Over("a-1", "call-1", "agent-0"))
-    await managed.journal.write()
-    managed.journal.begun(Begun("a-1", "call-1", "agent-0", "pool:standard", "", 1_700_000_000))
-    await managed.journal.write()
-    assert await managed.open_calls() == []
-
-
-async def test_notes_wait_while_postgres_is_away_and_are_bounded(managed: Managed) -> None:
-    await managed.pods(3)
-    checkout = managed.database.checkout
-    await managed.world.allocate("warm-up")
-    managed.database.checkout = None  # type: ignore[assignment]  # as good as no Postgres
-    await managed.allocator.allocate("call-1")
-    with pytest.raises(AttributeError):
-        await managed.journal.write()
-    managed.database.checkout = checkout
-    await managed.journal.write()
-    assert "call-1" in await managed.open_calls()
+    told = [line for line in logs if line["event"] == "router.took_over"]
+    assert [line["term"] for line in told] == [2, 3]
+    assert all(line["is_leader"] for line in told)
 
 
 async def test_a_paused_leader_that_goes_on_changes_nothing(managed: Managed) -> None:
@@ -138,17 +275,18 @@ async def test_a_paused_leader_that_goes_on_changes_nothing(managed: Managed) ->
     old = router_manager.Term(managed.world.bus, managed.world.keys, *await _term(managed, 1))
     await managed.world.begin(term=2)
     before = await _dump(managed.world)
+    pod = TruePod("agent-9", "99", "gold", {}, "1", "0", "0", "", 0, 0, 1, [])
 
     for write in (
         old.remove("agent-0"),
-        old.recover("gold", ["agent-0"]),
+        old.put([pod], lease_ttl_s=60),
+        old.unproven(),
+        old.prove([], ["a"], [], lease_ttl_s=60),
         old.publish_tiers(["standard"], {"standard": "e|9|1"}),
-        old.balance(),
         old.merchants({"acme": "{}"}, "0"),
         old.bury({"call-9": 60}),
-        old.settled(),
-        old.restore("agent-9", "gold", [], lease_ttl_s=60, by_heartbeat=True),
-        old.sync(router_manager.ClusterPod("agent-9", "u", True, False), durable_tier="", may_be_idle=True),
+        old.set_version("9"),
+        old.rebuilt(),
     ):
         with pytest.raises(TermLost):
             await write
@@ -162,14 +300,6 @@ async def test_a_leader_that_has_not_noticed_a_loss_is_refused_until_it_rebuilds
         await term.publish_tiers(["standard"], {"standard": "e|9|1"})
     await managed.pass_by(1)
     assert await managed.world.client.hexists(managed.world.keys.tiers, "gold") == 1
-
-
-async def test_another_life_of_the_server_is_a_loss(managed: Managed) -> None:
-    await managed.pods(3)
-    await managed.world.client.hset(managed.world.keys.epoch, "run_id", "another")
-    assert await managed.world.allocate("call-1") == "none"
-    await managed.world.beat("agent-2", rule=BeatRule(settle_ms=0))
-    assert await managed.world.allocate("call-1") == "agent-2"
 
 
 async def test_a_config_changed_by_hand_is_adopted_and_survives_a_loss(managed: Managed) -> None:
@@ -202,19 +332,65 @@ async def test_what_postgres_says_of_a_merchant_becomes_live(managed: Managed) -
 async def test_a_call_that_its_pod_never_names_is_asked_about_and_released(managed: Managed) -> None:
     await managed.pods(3)
     pod = await managed.allocate("call-1")
-    client, keys = managed.world.client, managed.world.keys
-    await client.hset(keys.call("call-1"), "allocated_at", "1")
-    for _ in range(2):
-        await managed.world.beat(pod)
+    await _given_long_ago(managed, pod)
 
     managed.over["call-1"] = False
     await managed.pass_by(31)
-    assert await managed.world.allocate("call-1") == pod
+    assert await managed.allocate("call-1") == pod
 
     managed.over["call-1"] = True
     await managed.pass_by(31)
-    assert await managed.world.allocate("call-1") == "ended"
+    assert await managed.allocate("call-1") == "ended"
     assert await managed.open_calls() == []
+
+
+async def test_a_call_that_never_came_and_that_nobody_can_be_asked_about_may_have_another_pod(
+    plain: Managed,
+) -> None:
+    await plain.pods(1)
+    pod = await plain.allocate("call-1")
+    await _given_long_ago(plain, pod)
+
+    await plain.pass_by(31)
+
+    assert await plain.world.live() == {"call-1": None}
+    assert await plain.world.available("standard") == {pod: 0}
+
+
+async def test_only_the_allocation_that_was_asked_about_is_taken_from_a_call(plain: Managed) -> None:
+    """While the carrier was asked the call lost its pod, and got another one."""
+    await plain.pods(2)
+    first = await plain.allocate("call-1")
+    other = "agent-1" if first == "agent-0" else "agent-0"
+    await _given_long_ago(plain, first)
+
+    async def moved_meanwhile(_call: str) -> bool | None:
+        await plain.execute(
+            "UPDATE allocations AS a SET pod = p.name, incarnation = p.incarnation FROM pods AS p WHERE p.name = $1",
+            other,
+        )
+        return None
+
+    plain.manager._is_over = moved_meanwhile
+    await plain.pass_by(31)
+
+    assert await plain.world.live() == {"call-1": other}
+
+
+async def test_a_call_that_came_while_the_leader_asked_about_it_keeps_its_pod(plain: Managed) -> None:
+    await plain.pods(1)
+    pod = await plain.allocate("call-1")
+    await _given_long_ago(plain, pod)
+
+    async def came_meanwhile(_call: str) -> bool | None:
+        await plain.world.beat(pod, ["call-1"])
+        return True
+
+    plain.manager._is_over = came_meanwhile
+    await plain.pass_by(31)
+
+    assert await plain.world.live() == {"call-1": pod}
+    assert await plain.allocate("call-1") == pod
 
 
 async def test_one_heartbeat_without_a_connecting_call_takes_nothing_away(managed: Managed) -> None:
@@ -222,11 +398,82 @@ async def test_one_heartbeat_without_a_connecting_call_takes_nothing_away(manage
     pod = await managed.allocate("call-1")
     await managed.world.beat(pod)
     await managed.world.beat(pod)
+    managed.over["call-1"] = True
     await managed.pass_by(31)
-    assert await managed.world.allocate("call-1") == pod
+    assert await managed.allocate("call-1") == pod
 
 
-async def test_a_force_reset_by_hand_frees_the_pod_and_closes_its_journal_row(managed: Managed) -> None:
+async def test_a_call_that_its_pod_named_and_names_no_more_is_over(plain: Managed) -> None:
+    """Its release was lost. Of a call with an attempt the carrier says when it is over."""
+    await plain.pods(2)
+    pod = await plain.allocate("call-1")
+    dialled = await plain.allocate("call-2")
+    await plain.execute("UPDATE allocations SET has_attempt = true WHERE call = 'call-2'")
+    await plain.world.beat(pod, ["call-1"])
+    await plain.world.beat(dialled, ["call-2"])
+    await plain.world.beat(pod)
+    await plain.world.beat(dialled)
+
+    assert await plain.open_calls() == ["call-2"]
+    assert set(await plain.world.available("standard")) == {pod}
+
+
+async def test_a_pod_that_names_a_call_which_is_not_its_own_is_found_and_told_of(plain: Managed) -> None:
+    await plain.pods(2)
+    pod = await plain.allocate("call-1")
+    await plain.world.beat(pod, ["call-1"])
+    await plain.world.release("call-1")
+
+    await plain.pass_by(31)
+    assert await plain.world.status_of(pod) == "ending"
+    assert plain.told.hanging == {}
+    await plain.pass_by(managing.ENDING_S + 1)
+
+    assert plain.told.hanging == {pod: ["call-1"]}
+    assert pod not in await plain.world.available("standard")
+
+
+async def test_an_ended_call_is_not_revived_by_a_pod_that_still_names_it(plain: Managed) -> None:
+    await plain.pods(1)
+    pod = await plain.allocate("call-1")
+    await plain.world.beat(pod, ["call-1"])
+    await plain.world.release("call-1")
+    await plain.world.client.delete(plain.world.keys.ended("call-1"))
+
+    await plain.world.beat(pod, ["call-1"])
+    await plain.pass_by(61)
+
+    assert await plain.world.status_of(pod) == "ending"
+    assert await plain.world.client.exists(plain.world.keys.call("call-1")) == 0
+    assert await plain.open_calls() == []
+    await plain.world.beat(pod)
+    assert await plain.world.available("standard") == {pod: 0}
+
+
+async def test_an_operator_frees_a_pod_whose_agent_hangs_and_is_told_that_it_still_names_a_call(
+    plain: Managed,
+) -> None:
+    await plain.pods(1)
+    pod = await plain.allocate("call-1")
+    await plain.world.beat(pod, ["call-1"])
+
+    done = await plain.world.face.reset(pod)
+
+    assert done is not None
+    assert (done.calls, done.still_named, done.status) == (["call-1"], ["call-1"], "available")
+    assert await plain.open_calls() == []
+    # Its agent goes on naming the call: that counts for nothing until it lets go.
+    await plain.world.beat(pod, ["call-1"])
+    await plain.pass_by(31)
+    assert await plain.world.available("standard") == {pod: 0}
+    assert await plain.allocate("call-2") == pod
+    await plain.world.release("call-2")
+    await plain.world.beat(pod)
+    await plain.world.beat(pod, ["call-1"])
+    assert await plain.world.status_of(pod) == "ending", "named anew"
+
+
+async def test_a_force_reset_by_hand_frees_the_pod_and_ends_its_row(managed: Managed) -> None:
     await managed.pods(3)
     pod = await managed.allocate("call-1")
     client, keys = managed.world.client, managed.world.keys
@@ -238,7 +485,26 @@ async def test_a_force_reset_by_hand_frees_the_pod_and_closes_its_journal_row(ma
     await managed.pass_by(31)
 
     assert pod in await managed.world.available("standard")
+    await managed.pass_by(1)
     assert await managed.open_calls() == []
+    async with managed.database.connection() as conn:
+        assert await conn.fetchval("SELECT why FROM allocations") == "reset"
+
+
+async def test_a_force_reset_is_adopted_by_a_heartbeat_too(plain: Managed) -> None:
+    """It would otherwise write its own status over that of the operator."""
+    await plain.pods(1)
+    pod = await plain.allocate("call-1")
+    client, keys = plain.world.client, plain.world.keys
+    await client.delete(keys.lease(pod), keys.call("call-1"))
+    await plain.world.beat(pod)
+    await client.hset(keys.pod(pod), "status", "available")
+    await plain.world.beat(pod)
+
+    assert await plain.world.available("standard") == {pod: 0}
+    await plain.pass_by(31)
+    assert await plain.open_calls() == []
+    assert await plain.world.available("standard") == {pod: 0}
 
 
 async def test_a_force_reset_of_a_shared_pod_leaks_no_place(managed: Managed) -> None:
@@ -256,29 +522,40 @@ async def test_a_force_reset_of_a_shared_pod_leaks_no_place(managed: Managed) ->
 
 
 async def test_a_full_reset_by_hand_is_rebuilt(managed: Managed) -> None:
-    pods = await managed.pods(5)
+    await managed.pods(5)
     await managed.allocate("call-1")
     sizes = await managed.world.sizes()
     await managed.world.flush()
     await managed.pass_by(1)
-    for pod in pods:
-        named = ["call-1"] if await managed.world.allocate("call-1") == pod else []
-        await managed.world.beat(pod, named, rule=BeatRule(settle_ms=0))
     assert await managed.world.sizes() == sizes
     counts = await router_views.counts(managed.world.bus, managed.world.keys)
     assert counts.calls == 1
 
 
-async def test_a_drain_that_ran_out_or_was_deleted_ends(managed: Managed) -> None:
+async def test_a_drain_survives_a_loss_and_ends_when_its_key_is_deleted(managed: Managed) -> None:
     await managed.pods(3)
-    drained = await router_views.drain(managed.world.bus, managed.world.keys, "agent-2", 360)
-    assert drained is not None
+    assert await managed.world.face.drain("agent-2") is not None
+    await managed.world.flush()
+    await managed.pass_by(1)
     assert await managed.world.available("standard") == {}
 
     await managed.world.client.delete(managed.world.keys.draining("agent-2"))
     await managed.pass_by(31)
 
     assert "agent-2" in await managed.world.available("standard")
+    async with managed.database.connection() as conn:
+        assert await conn.fetchval("SELECT draining_until FROM pods WHERE name = 'agent-2'") is None
+
+
+async def test_a_drain_that_an_operator_wrote_by_hand_is_adopted(plain: Managed) -> None:
+    await plain.pods(1)
+    await plain.world.client.set(plain.world.keys.draining("agent-0"), "true", ex=360)
+
+    await plain.pass_by(31)
+
+    assert await plain.world.available("standard") == {}
+    async with plain.database.connection() as conn:
+        assert await conn.fetchval("SELECT draining_until > now() FROM pods")
 
 
 async def test_a_hand_that_takes_a_pod_out_or_puts_one_in_is_put_right(managed: Managed) -> None:
@@ -292,30 +569,319 @@ async def test_a_hand_that_takes_a_pod_out_or_puts_one_in_is_put_right(managed: 
 
     assert "agent-2" in await managed.world.available("standard")
     assert set(await client.zrange(keys.order("standard"), 0, -1)) == {"agent-2", "agent-3"}
-    assert {await managed.world.allocate(f"call-{n}") for n in range(9)} <= {
-        "agent-1",
-        "agent-2",
-        "agent-3",
-        "none",
-    }
+    free = {await managed.allocate(f"call-{n}") for n in range(9)}
+    assert free <= {"agent-1", "agent-2", "agent-3", "none"}
+
+
+async def test_a_memory_that_is_being_deleted_is_not_taken_for_the_end_of_every_call(plain: Managed) -> None:
+    """As the full reset of the operations sheet: key by key, the epoch's own among the last."""
+    await plain.pods(12)
+    calls = {f"call-{number}": await plain.allocate(f"call-{number}") for number in range(12)}
+    client, keys = plain.world.client, plain.world.keys
+    for call, pod in calls.items():
+        await client.delete(
+            keys.call(call), keys.pod_calls(pod), keys.lease(pod), keys.pod(pod), keys.pod_tier(pod)
+        )
+    await client.delete(keys.assigned("standard"), keys.available("standard"), keys.metadata, keys.calls)
+
+    await plain.pass_by(61)
+
+    assert await plain.world.live() == calls
+    assert len(await plain.world.tiers()) == 12
+    assert {call: await plain.allocate(call) for call in calls} == calls
+
+
+async def test_pods_move_when_targets_change_two_seconds_after_they_take_nothing(plain: Managed) -> None:
+    await plain.pods(3)
+    busy = await plain.allocate("call-1")
+    _retarget(plain, '{"gold": {"target": 1}, "standard": {"target": 1}}')
+
+    await plain.pass_by(61)
+    changing = [
+        pod for pod in ("agent-0", "agent-1", "agent-2") if pod not in await plain.world.available("standard")
+    ]
+    moving = next(pod for pod in changing if pod != busy)
+    assert await plain.world.tier_of(moving) == "standard", "a dial in flight may have it"
+    assert await plain.world.status_of(moving) == "unready"
+
+    await plain.take_time()
+    await plain.pass_by(1)
+    assert await plain.world.tier_of(moving) == "gold"
+    assert set(await plain.world.available("gold")) == {moving}
+    assert (await plain.world.tiers())[moving] == "gold"
+
+
+async def test_a_pod_that_got_a_call_after_all_moves_when_that_is_over(plain: Managed) -> None:
+    await plain.pods(1)
+    _retarget(plain, '{"gold": {"target": 1}, "standard": {"target": 0}}')
+    await plain.pass_by(61)
+    await plain.world.keep("dial", "agent-0")
+    await plain.take_time()
+
+    await plain.pass_by(1)
+    assert (await plain.world.tiers())["agent-0"] == "standard"
+
+    await plain.execute("UPDATE allocations SET ended_at = clock_timestamp()")
+    await plain.pass_by(1)
+    assert (await plain.world.tiers())["agent-0"] == "gold"
+
+
+async def test_a_leaving_pod_fills_no_target_and_is_not_moved(plain: Managed) -> None:
+    await plain.pods(2)
+    await plain.world.beat("agent-0", leaving=True)
+    _retarget(plain, '{"merchant:9shines": {"target": 1}, "standard": {"target": 1}}')
+
+    await plain.pass_by(61)
+    await plain.take_time()
+    await plain.pass_by(1)
+    await plain.world.beat("agent-2")
+
+    tiers = await plain.world.tiers()
+    assert tiers["agent-0"] == "standard"
+    assert "merchant:9shines" in (tiers["agent-1"], tiers["agent-2"])
+
+
+async def test_a_pod_that_leaves_makes_room_for_the_next_one_in_its_tier(managed: Managed) -> None:
+    await managed.pods(3)
+    assert await managed.world.tier_of("agent-0") == "gold"
+    await managed.world.beat("agent-0", leaving=True)
+
+    await managed.world.beat("agent-3")
+
+    assert await managed.world.tier_of("agent-3") == "gold"
+
+
+async def test_a_lower_maximum_counts_when_no_call_lies_above_it(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    config = '{"standard": {"type": "shared", "target": 1, "max_concurrent": %d}}'
+    async with open_managed(database_url, redis_url, key_prefix, config % 3) as shared:
+        await shared.pods(1)
+        for call in ("call-1", "call-2"):
+            await shared.allocate(call)
+        _retarget(shared, config % 1)
+
+        await shared.pass_by(61)
+        await shared.take_time()
+        await shared.pass_by(1)
+        assert await _most(shared) == 3
+        await shared.world.release("call-2")
+        await shared.pass_by(1)
+        assert await _most(shared) == 1
+
+        _retarget(shared, config % 5)
+        await shared.pass_by(61)
+        assert await _most(shared) == 5
+
+
+async def test_an_old_pod_that_restarts_does_not_make_its_version_the_newest(plain: Managed) -> None:
+    await plain.world.beat("agent-0", version="1.0")
+    await plain.world.beat("agent-1", version="2.0")
+    await plain.world.beat("agent-0", boot="boot-2", sequence=1, version="1.0")
+    await plain.pass_by(31)
+
+    assert await plain.allocate("call-1") == "agent-1"
+    await plain.world.flush()
+    await plain.pass_by(1)
+    assert await plain.world.client.get(plain.world.keys.version) == "2.0"
+
+
+async def test_a_pod_that_is_silent_too_long_is_removed_and_its_calls_may_have_others(plain: Managed) -> None:
+    await plain.pods(2)
+    pod = await plain.allocate("call-1")
+    await plain.world.fall_silent(pod)
+
+    await plain.pass_by(6)
+
+    assert await plain.world.tier_of(pod) is None
+    assert pod not in await plain.world.tiers()
+    assert await plain.world.live() == {"call-1": None}
+    assert await plain.allocate("call-1") != pod
+
+
+async def test_a_pod_that_spoke_while_it_was_to_be_removed_keeps_its_call(
+    plain: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look that found it silent and the removal: in Postgres, and in Valkey after Postgres."""
+    await plain.pods(1)
+    pod = await plain.allocate("call-1")
+    remove = pods_store.remove
+
+    async def speaks_before(*args: object, **more: object) -> object:
+        await plain.world.beat(pod, ["call-1"])
+        return await remove(*args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pods_store, "remove", speaks_before)
+    await plain.world.fall_silent(pod)
+    await plain.pass_by(6)
+
+    assert await plain.world.live() == {"call-1": pod}
+    assert await plain.allocate("call-1") == pod
+
+
+async def test_a_removed_pod_that_speaks_again_of_its_call_gets_it_back(plain: Managed) -> None:
+    await plain.pods(1)
+    pod = await plain.allocate("call-1")
+    await plain.world.fall_silent(pod)
+    await plain.pass_by(6)
+    assert await plain.world.live() == {"call-1": None}
+
+    await plain.world.beat(pod, ["call-1"])
+    await plain.pass_by(31)
+
+    assert await plain.world.live() == {"call-1": pod}
+    assert await plain.world.client.hget(plain.world.keys.call("call-1"), "pod_name") == pod
+
+
+async def test_silent_pods_are_found_though_the_clock_of_valkey_was_set_back(plain: Managed) -> None:
+    await plain.pods(2)
+    client, keys = plain.world.client, plain.world.keys
+    seconds, _ = await client.time()
+    ahead = (seconds + 3600) * 1000
+    await client.hset(keys.hearing, mapping={"since": ahead, "ran": ahead})
+    await client.zadd(keys.heartbeats, {"agent-0": ahead, "agent-1": ahead})
+
+    await plain.pass_by(6)
+
+    assert int(await client.hget(keys.hearing, "since")) <= (seconds + 60) * 1000
+    assert max(score for _, score in await client.zrange(keys.heartbeats, 0, -1, withscores=True)) < ahead
+
+
+async def test_silent_pods_are_found_though_the_clock_of_postgres_was_set_back(plain: Managed) -> None:
+    await plain.pods(1)
+    await plain.execute("UPDATE pods SET heard_at = heard_at + interval '1 hour'")
+    await plain.execute(
+        "UPDATE pod_hearing SET since = since + interval '1 hour', ran_at = ran_at + interval '1 hour'"
+    )
+
+    await plain.world.written()
+
+    async with plain.database.connection() as conn:
+        assert await conn.fetchval("SELECT heard_at < clock_timestamp() + interval '1 second' FROM pods")
+        assert await conn.fetchval("SELECT since <= clock_timestamp() FROM pod_hearing")
+
+
+async def test_after_a_gap_silence_counts_from_anew(plain: Managed) -> None:
+    await plain.pods(1)
+    await plain.execute("UPDATE pods SET heard_at = heard_at - interval '1 hour'")
+    await plain.execute(
+        "UPDATE pod_hearing SET since = since - interval '1 hour', ran_at = ran_at - interval '6 seconds'"
+    )
+    is_silent = "SELECT pod_is_silent(p) FROM pods AS p"
+    async with plain.database.connection() as conn:
+        assert await conn.fetchval(is_silent)
+        await pods_store.advance_hearing(conn)
+        assert not await conn.fetchval(is_silent)
 
 
 async def test_two_hundred_requests_for_a_hundred_calls_on_fifty_pods_leave_exact_refusals(
     managed: Managed,
 ) -> None:
-    await managed.world.begin('{"standard": {"target": 1}}', term=2)
-    await managed.world.pods(50)
+    world = RouterWorld(managed.world.bus, managed.world.keys)
+    await world.begin('{"standard": {"target": 1}}', term=2)
+    await world.pods(50)
     calls = [f"call-{number % 100}" for number in range(200)]
-    answers = await asyncio.gather(*(managed.world.allocate(call) for call in calls))
+    answers = await asyncio.gather(*(world.allocate(call) for call in calls))
     pods = {call: answer for call, answer in zip(calls, answers, strict=True) if answer != "none"}
     assert answers.count("none") == 100
     assert len(pods) == len(set(pods.values())) == 50
     assert all(answer in (pods.get(call), "none") for call, answer in zip(calls, answers, strict=True))
 
 
+async def test_a_merchant_that_is_edited_while_the_manager_reads_keeps_the_edit(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Postgres was read before the edit, and Valkey would be written after it."""
+    gold, reads = '{"tier": "gold"}', 0
+    read = store.merchants
+
+    async def edited_meanwhile(conn: object) -> dict[str, str]:
+        nonlocal reads
+        reads += 1
+        truth = await read(conn)  # type: ignore[arg-type]
+        if reads == 1:
+            async with managed.database.connection() as other:
+                await store.set_merchant(other, "acme", gold)
+            await router_manager.set_merchant(managed.world.bus, managed.world.keys, "acme", gold)
+        return truth
+
+    monkeypatch.setattr(store, "merchants", edited_meanwhile)
+    await managed.pass_by(61)
+    assert await managed.world.client.hgetall(managed.world.keys.merchant_config) == {"acme": gold}
+    assert reads == 2
+
+
+async def test_who_waited_and_hung_up_is_not_counted_for_ever(managed: Managed) -> None:
+    rule = WaitRule(most_ms=60_000, silence_ms=7000)
+    assert await managed.world.allocate("call-1", wait=rule) == "hold 0"
+    await managed.world.client.zadd(managed.world.keys.waiting, {"call-1": 1})
+    await managed.pass_by(6)
+    keys = managed.world.keys
+    assert await managed.world.client.exists(keys.waiting, keys.waiters, keys.waiting_for("standard")) == 0
+    assert await managed.world.client.exists(keys.waiting_merchants("standard")) == 0
+
+
+async def test_a_change_by_hand_counts_as_written_only_when_postgres_has_it(managed: Managed) -> None:
+    await managed.world.configure("acme", tier="gold")
+    await managed.world.begin(term=2)
+    told = await managed.world.term.merchants({}, "0")
+    again = await managed.world.term.merchants({}, "0")
+    assert told == again == {"acme": '{"tier": "gold"}'}
+    assert await managed.world.term.merchants(told, "0") == {}
+    await managed.world.client.hdel(managed.world.keys.merchant_config, "acme")
+    assert await managed.world.term.merchants(told, "0") == {"acme": ""}
+    assert await managed.world.term.merchants({}, "0") == {}
+
+
+async def test_all_merchants_gone_at_once_is_a_loss_and_no_change_by_hand(managed: Managed) -> None:
+    await managed.world.configure("acme", tier="gold")
+    await managed.world.configure("other", tier="standard")
+    await managed.pass_by(61)
+    await managed.world.client.delete(managed.world.keys.merchant_config)
+    await managed.pass_by(61)
+    assert await managed.world.client.hlen(managed.world.keys.merchant_config) == 2
+
+
+async def test_a_merchants_tier_that_changed_meanwhile_is_not_overwritten_by_a_leader_that_was_paused(
+    managed: Managed,
+) -> None:
+    async with managed.database.connection() as conn:
+        await store.set_merchant(conn, "acme", "new")
+        await store.adopt_merchant(conn, "acme", "by hand", before="old")
+        await store.adopt_merchant(conn, "acme", "", before="old")
+        await store.adopt_merchant(conn, "acme", "by hand", before="")
+        assert await store.merchants(conn) == {"acme": "new"}
+        await store.adopt_merchant(conn, "acme", "by hand", before="new")
+        assert await store.merchants(conn) == {"acme": "by hand"}
+        await store.adopt_merchant(conn, "acme", "", before="by hand")
+        assert await store.merchants(conn) == {}
+
+
+def _retarget(managed: Managed, tier_config: str) -> None:
+    """The manager of a process that was started with another config."""
+    config = parse_tiers(tier_config)
+    object.__setattr__(managed.manager._config, "tiers", config)
+
+
+async def _most(managed: Managed) -> int:
+    async with managed.database.connection() as conn:
+        return int(await conn.fetchval("SELECT calls_max FROM pods"))
+
+
+async def _given_long_ago(managed: Managed, pod: str) -> None:
+    """A minute and more, in which its pod spoke and never named it."""
+    await managed.execute("UPDATE allocations SET begun_at = begun_at - interval '2 minutes'")
+    await managed.world.beat(pod)
+
+
 async def _term(managed: Managed, number: int) -> tuple[str, int]:
     lead = await router_manager.lead(managed.world.bus, managed.world.keys, number)
     return lead.epoch, number
+
+
+async def _keys(managed: Managed) -> list[str]:
+    found = managed.world.client.scan_iter(match=f"{managed.world.keys.prefix}:*", count=1000)
+    return [key async for key in found]
 
 
 async def _dump(world: RouterWorld) -> dict[str, object]:
@@ -337,58 +903,8 @@ async def _value(world: RouterWorld, key: str) -> object:
             return await world.client.get(key)
 
 
-async def test_a_merchant_that_is_edited_while_the_manager_reads_keeps_the_edit(
-    managed: Managed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Postgres was read before the edit, and Valkey would be written after it."""
-    memory, gold, reads = managed.manager._memory, '{"tier": "gold"}', 0
-    read = memory.merchants
-
-    async def edited_meanwhile() -> dict[str, str]:
-        nonlocal reads
-        reads += 1
-        truth = await read()
-        if reads == 1:
-            async with managed.database.connection() as conn:
-                await store.set_merchant(conn, "acme", gold)
-            await router_manager.set_merchant(managed.world.bus, managed.world.keys, "acme", gold)
-        return truth
-
-    monkeypatch.setattr(memory, "merchants", edited_meanwhile)
-    await managed.pass_by(61)
-    assert await managed.world.client.hgetall(managed.world.keys.merchant_config) == {"acme": gold}
-    assert reads == 2
-
-
-async def test_a_process_that_missed_a_move_gives_the_pod_its_tier_of_today_after_a_loss(
-    managed: Managed,
-) -> None:
-    """It heard of the pod before another process moved it; then Valkey forgets all, and the pod speaks to it first."""
-    secrets, config = StreamKeys.from_secrets(["a secret"]), RouterConfig(tiers=parse_tiers("{}"), settle_s=0)
-    journal = JournalWriter(managed.database)
-    pods = Pods(managed.world.bus, managed.world.keys, secrets, config, journal)
-    said = Heartbeat("agent-0", "boot", 1, "10.0.0.1", 8080)
-    first = await pods.heartbeat(said)
-    await journal.write()
-    moved = "basic" if first.tier != "basic" else "standard"
-    async with managed.database.connection() as conn:
-        await store.set_tiers(conn, {"agent-0": moved})
-    await managed.world.flush()
-    again = await pods.heartbeat(replace(said, sequence=2))
-    assert again.tier == moved
-
-
-async def test_without_postgres_a_process_gives_the_tier_that_it_remembers(managed: Managed) -> None:
-    journal = JournalWriter(managed.database)
-    journal.tier("agent-0", "gold")
-    await journal.write()
-    managed.database.checkout = NoConnection()  # type: ignore[assignment]  # stands for a Postgres that is away
-    assert await journal.tier_of("agent-0", afresh=True) == "gold"
-    assert await journal.tier_of("agent-1", afresh=True) == ""
-
-
-class NoConnection:
-    def lend(self) -> "NoConnection":
+class _Away:
+    def lend(self) -> "_Away":
         raise OSError("no route to host")
 
     async def close(self) -> None: ...

@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from trunkline.bus import router_manager, router_views
+from trunkline.bus import router, router_manager, router_views
 from trunkline.bus.connection import connect
 from trunkline.bus.keys import Keys
-from trunkline.bus.router import BeatRule
+from trunkline.bus.router import BeatRule, Begun, Kept
 from trunkline.bus.router_keys import RouterKeys
-from trunkline.bus.router_manager import ClusterPod, OpenCall, Unnamed
+from trunkline.bus.router_manager import LiveRow, TruePod
 from trunkline.testing.router_world import RouterWorld
 
 SHARED = '{"basic": {"type": "shared", "target": 9, "max_concurrent": 3}}'
@@ -26,54 +26,57 @@ async def world(
     await bus.close()
 
 
+def pod_of_postgres(name: str, tier: str, *rows: LiveRow, leaving: bool = False, number: int = 9) -> TruePod:
+    fields = {"boot_id": "boot-9", "sequence": "9", "calls": "", "past_boots": "[]"}
+    return TruePod(name, str(number), tier, fields, "1", str(int(leaving)), "0", "", 0, 0, 1, rows)
+
+
 async def test_every_script_of_the_manager_runs(world: RouterWorld) -> None:
-    await world.begin("{}")
+    await world.begin()
     term = world.term
-    await term.restore(
-        "agent-9", "gold", [OpenCall("call-9", "a-9", "", 1, "pool:gold")], lease_ttl_s=60, by_heartbeat=True
-    )
+    row = LiveRow("a-9", "call-9", "agent-9", "1", "9", "acme", "pool:gold", "0", "1")
+    await term.put([pod_of_postgres("agent-9", "gold", row)], lease_ttl_s=60)
     await term.bury({"call-8": 60})
+    await term.set_version("1.0")
     await term.rebuilt()
     assert await world.allocate("call-8") == "ended"
-    pods = await world.pods(3)
+    assert await world.allocate("call-9") == "agent-9"
+    await world.pods(3)
     assert await term.merchants({"acme": '{"tier": "gold"}'}, "0") == {}
-    assert await term.recover("gold", ["agent-9"]) == (0, [])
-    assert await term.balance() == []
-    assert await term.missing([*pods, "agent-8"]) == ["agent-8"]
-    assert await term.over([("call-9", "agent-9", "a-9"), ("call-7", "agent-9", "a-7")]) == {"a-7": False}
-    assert not await term.abandon(Unnamed("call-9", "agent-9", "a-9"), tombstone_s=0)
+    assert await world.recover() == 0
+    await world.client.zincrby(world.keys.unproven, -9000, "a-9")
+    assert (await term.unproven()).ids == ["a-9"]
+    assert await term.prove([row], ["a-7"], ["a-6"], lease_ttl_s=60) == 0
+    assert await router.hearing(world.bus, world.keys, gap_max_s=15) == 0
+    assert await router.count_superseded(world.bus, world.keys, "agent-9") == 1
     total, silent = await router_manager.silent(world.bus, world.keys, ttl_s=90, gap_max_s=15)
     assert (total, silent) == (4, [])
-    census = await router_manager.census(world.bus, world.keys, unnamed_s=60)
-    assert census.pods["gold"] == ["agent-9"]
-    orphans = await term.remove("agent-9")
-    assert [orphan.call_sid for orphan in orphans or []] == ["call-9"]
+    assert (await router_manager.census(world.bus, world.keys))["gold"] == ["agent-9"]
+    assert await router_views.reset(world.bus, world.keys, "agent-9", 60) == "available"
+    assert await term.remove("agent-9")
     assert await router_views.drain(world.bus, world.keys, "agent-0", 360) is not None
     assert len(await router_views.pods(world.bus, world.keys, 0, 10)) == 3
     assert await router_views.calls(world.bus, world.keys, 0, 10) == []
 
 
-async def test_a_pod_that_the_cluster_is_deleting_takes_no_calls_and_keeps_its_own(
-    world: RouterWorld,
-) -> None:
+async def test_a_leaving_pod_takes_no_new_calls_and_those_that_rang_before(world: RouterWorld) -> None:
     await world.begin('{"standard": {"target": 1}}')
-    pod = ClusterPod("agent-0", "uid-1", is_ready=True, is_deleting=False)
-    await world.term.sync(pod, durable_tier="", may_be_idle=True)
-    assert await world.allocate("call-1") == "agent-0"
+    await world.term.put([pod_of_postgres("agent-0", "standard")], lease_ttl_s=60)
+    kept = await router.keep(world.bus, world.keys, [("a-1", "acme")])
+    assert isinstance(kept, Kept)
+    row = LiveRow("a-1", "", "agent-0", "1", "9", "acme", "pool:standard", "0", "1")
 
-    leaving = ClusterPod("agent-0", "uid-1", is_ready=True, is_deleting=True)
-    assert (await world.term.sync(leaving, durable_tier="", may_be_idle=True)).orphans == []
+    await world.term.put([pod_of_postgres("agent-0", "standard", row, leaving=True)], lease_ttl_s=60)
+    await router.begin(
+        world.bus, world.keys, Begun("a-1", "call-1", "agent-0", 1, 9, "acme", "pool:standard")
+    )
 
     assert await world.allocate("call-1") == "agent-0"
     undrained = await router_views.drain(world.bus, world.keys, "agent-0", 0)
     assert undrained is not None
-    assert undrained.is_draining, "what the cluster deletes is not undrained by hand"
+    assert undrained.is_draining, "what leaves is not undrained by hand"
     await world.release("call-1")
     assert await world.allocate("call-2") == "none"
-    # Another one of its name is another pod.
-    successor = ClusterPod("agent-0", "uid-2", is_ready=True, is_deleting=False)
-    await world.term.sync(successor, durable_tier="", may_be_idle=True)
-    assert await world.allocate("call-2") == "agent-0"
 
 
 async def test_all_calls_of_a_shared_pod_that_died_are_cleaned_and_may_have_another(
@@ -85,9 +88,8 @@ async def test_all_calls_of_a_shared_pod_that_died_are_cleaned_and_may_have_anot
     for call in calls:
         assert await world.allocate(call) == "agent-0"
 
-    orphans = await world.term.remove("agent-0")
+    assert await world.term.remove("agent-0")
 
-    assert sorted(orphan.call_sid for orphan in orphans or []) == calls
     assert await world.client.exists(*[world.keys.call(call) for call in calls[:1]]) == 0
     assert (await router_views.counts(world.bus, world.keys)).calls == 0
     await world.beat("agent-1", rule=BeatRule(settle_ms=0))

@@ -1,7 +1,7 @@
 """The router's scripts against a plain model: whatever happens in whatever order to honest pods, they agree.
 
 Exclusive and shared pools, tiers that change their size and their type, drains, releases that are lost or come twice,
-pods that restart, and a memory that is lost and rebuilt from the journal and the pods.
+pods that restart, and a memory that is lost and rebuilt from what Postgres has, and the pods.
 """
 
 import asyncio
@@ -13,22 +13,24 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from trunkline.bus import router_manager, router_views
+from trunkline.bus import router, router_manager, router_views
 from trunkline.bus.connection import Bus, connect
 from trunkline.bus.keys import Keys
 from trunkline.bus.router import Allocation, BeatRule, CallOver, NoPod
 from trunkline.bus.router_keys import RouterKeys
-from trunkline.bus.router_manager import OpenCall, Term
+from trunkline.bus.router_manager import LiveRow, Term, TruePod
+from trunkline.router.balance import changes
 from trunkline.router.config import RouterConfig
 from trunkline.settings.tiers import assignment_order, parse_tiers
+from trunkline.store.pods import Pod
 from trunkline.testing.router_model import PodModel, RouterModel, is_balanced, places_of
-from trunkline.testing.router_world import ENDED_TTL_S, LEASE_TTL_S, RouterWorld
+from trunkline.testing.router_world import ENDED_TTL_S, LEASE_TTL_S, SAMPLE, RouterWorld
 
 PODS = [f"agent-{number}" for number in range(5)]
 RECENT = 6
 CONFIGS = [
     '{"standard": {"target": 1}}',
-    "{}",
+    SAMPLE,
     '{"gold": {"target": 2}, "standard": {"target": 1}, "overflow": {"target": 1}}',
     '{"basic": {"type": "shared", "target": 3, "max_concurrent": 2}, "standard": {"target": 1}}',
     '{"basic": {"type": "exclusive", "target": 2}, "gold": {"type": "shared", "target": 1, "max_concurrent": 3}}',
@@ -49,7 +51,7 @@ class Routing(RuleBasedStateMachine):
         self.model = RouterModel()
         self.config = CONFIGS[0]
         self.calls = 0
-        # The journal's word on tiers.
+        # What Postgres has of tiers.
         self.noted: dict[str, str] = {}
 
     def do(self, work: Any) -> Any:
@@ -134,14 +136,9 @@ class Routing(RuleBasedStateMachine):
     @rule(pod=pods)
     def restart(self, pod: str) -> None:
         model = self.model.pods[pod]
-        was_known = model.is_heard
         model.boot, model.sequence = model.boot + 1, 0
-        if was_known:
-            self.model.lose(pod)
-            model.named = set()
-        else:
-            # Memory knows no boot before this one: what it was given may still come to it.
-            model.calls.clear()
+        self.model.lose(pod)
+        model.named = set()
         self.beat(pod)
 
     @rule(pod=pods)
@@ -159,7 +156,7 @@ class Routing(RuleBasedStateMachine):
         before = {pod: (tier, self.model.load(pod)) for pod, tier in self.model.tiers.items()}
         self.config = config
         self.do(self.world.publish(config))
-        self.do(self.world.term.balance())
+        self.balance()
         self.look()
         for pod, (tier, load) in before.items():
             assert not load or self.model.tiers[pod] == tier, "a pod with calls was moved"
@@ -198,22 +195,36 @@ class Routing(RuleBasedStateMachine):
     def beat(self, pod: str) -> None:
         model = self.model.pods[pod]
         model.sequence += 1
-        rule = BeatRule(
-            durable_tier=self.noted.get(pod, ""),
-            settle_ms=0,
-            tiers=RouterConfig(tiers=parse_tiers(self.config)).tiers_text,
-        )
+        rule = BeatRule(settle_ms=0, tiers=RouterConfig(tiers=parse_tiers(self.config)).tiers_text)
+        dropped = [call for call in model.named - model.calls if self.model.held.get(call) == pod]
         # 2 and more: the first heartbeat of a boot is another rule's.
         self.do(
             self.world.beat(
-                pod, sorted(model.calls), boot=f"boot-{model.boot}", sequence=model.sequence + 1, rule=rule
+                pod,
+                sorted(model.calls),
+                boot=f"boot-{model.boot}",
+                sequence=model.sequence + 1,
+                rule=rule,
+                tier=self.noted.get(pod, ""),
             )
         )
+        # As the registry does when the heartbeat is in Postgres.
+        ids = [str(self.world.allocation_of(call)) for call in dropped]
+        self.do(router.free(self.bus, self.world.keys, ids, tombstone_s=ENDED_TTL_S))
         self.look()
         self.model.heard(pod)
 
+    def balance(self) -> None:
+        """Idle pods that have to move do so, as when Postgres has them in another tier."""
+        known = [_pod(pod, tier) for pod, tier in sorted(self.model.tiers.items())]
+        busy = frozenset(pod for pod in self.model.pods if self.model.load(pod))
+        tiers = parse_tiers(self.config)
+        for pod, target in changes(known, busy, tiers).changing.items():
+            if pod not in busy and target.tier != self.model.tiers[pod]:
+                self.do(self.world.move(pod, target.tier))
+
     def rebuild(self, open_calls: dict[str, str], tiers: dict[str, str]) -> None:
-        """As the manager does it, from what the journal knows."""
+        """As the manager does it, from what Postgres has."""
         world, number = self.world, self.world.term.number + 1
         lead = self.do(router_manager.lead(self.bus, world.keys, number))
         assert lead.must_rebuild
@@ -223,15 +234,29 @@ class Routing(RuleBasedStateMachine):
         self.do(world.term.bury(dict.fromkeys(sorted(buried), ENDED_TTL_S)))
         self.model.tombstones |= buried
         for pod in PODS:
-            its = [
-                OpenCall(call, f"allocation-of-{call}", "", 1, "pool:standard")
-                for call, holder in sorted(open_calls.items())
-                if holder == pod
+            incarnation = str(world._numbers.of(pod, f"boot-{self.model.pods[pod].boot}").incarnation)
+            its = [call for call, holder in sorted(open_calls.items()) if holder == pod]
+            rows = [
+                LiveRow(
+                    str(world.allocation_of(call)),
+                    call,
+                    pod,
+                    str(slot),
+                    incarnation,
+                    "",
+                    "pool:standard",
+                    "0",
+                    "1",
+                )
+                for slot, call in enumerate(its, 1)
             ]
-            self.do(world.term.restore(pod, tiers[pod], its, lease_ttl_s=LEASE_TTL_S, by_heartbeat=True))
-        for call, pod in open_calls.items():
-            if call not in self.model.tombstones:
-                self.model.held.setdefault(call, pod)
+            model = self.model.pods[pod]
+            said = {"boot_id": f"boot-{model.boot}", "sequence": str(model.sequence + 1), "calls": ""}
+            true = TruePod(pod, incarnation, tiers[pod], said, "1", "0", "0", "", 0, 0, 1, rows)
+            self.do(world.term.put([true], lease_ttl_s=LEASE_TTL_S))
+            self.model.pods[pod].is_heard = True
+        self.model.held = {c: pod for c, pod in open_calls.items() if c not in self.model.tombstones}
+        self.model.is_rebuilt = True
         self.do(world.term.rebuilt())
         self.do(world.term.merchants({"acme": '{"tier": "gold"}'}, "0"))
 
@@ -276,13 +301,19 @@ class Routing(RuleBasedStateMachine):
             self.beat(pod)
             self.do(router_views.drain(self.bus, self.world.keys, pod, 0))
         self.do(self.world.publish(self.config))
-        self.do(self.world.term.balance())
+        self.look()
+        self.balance()
         counts = self.do(router_views.counts(self.bus, self.world.keys))
         assert counts.calls == 0
         assert sum(pool.available for pool in counts.pools) == len(PODS)
         tiers = parse_tiers(self.config)
         sizes = {pool.tier: pool.assigned for pool in counts.pools}
         assert is_balanced(tiers, sizes, assignment_order(tiers))
+
+
+def _pod(name: str, tier: str) -> Pod:
+    most = 1000
+    return Pod(name, 1, tier, most, "", "", 0, "", "b", (), "", 1, (), (), 5.0, True, False, False, 0.0, 0.0)
 
 
 @pytest.mark.timeout(300)

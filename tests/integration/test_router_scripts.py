@@ -11,16 +11,27 @@ import pytest
 from trunkline.bus import router, router_manager, router_views
 from trunkline.bus.connection import Bus, connect
 from trunkline.bus.keys import Keys
-from trunkline.bus.router import Allocation, Beat, BeatRule, CallOver, NoPod, Registration, Release
+from trunkline.bus.router import (
+    Allocation,
+    Beat,
+    BeatRule,
+    CallOver,
+    KnownPod,
+    NoPod,
+    PodSuperseded,
+    Release,
+    Unregistered,
+)
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.bus.router_manager import Term
 from trunkline.bus.router_views import PodView
 from trunkline.settings.tiers import assignment_order, parse_tiers
+from trunkline.testing.router_world import Numbers
 from trunkline.testing.world import ALL_STANDARD
 
 LEASE_TTL_S = 86_400
 ENDED_TTL_S = 600
-RULE = BeatRule(lease_ttl_s=LEASE_TTL_S, ended_ttl_s=ENDED_TTL_S)
+RULE = BeatRule(lease_ttl_s=LEASE_TTL_S)
 
 
 class Router:
@@ -31,13 +42,13 @@ class Router:
         self.keys = keys
         self.client: Any = bus.client
         self._sequence = 0
+        self._numbers = Numbers()
         self.term = Term(bus, keys, "", 1)
 
     async def begin(self, tier_config: str = ALL_STANDARD) -> None:
         """A new installation, managed under the first term."""
         lead = await router_manager.lead(self.bus, self.keys, 1)
         self.term = Term(self.bus, self.keys, lead.epoch, 1)
-        await self.term.settled()
         await self.term.rebuilt()
         tiers = parse_tiers(tier_config)
         await self.term.publish_tiers(
@@ -52,7 +63,7 @@ class Router:
         boot_id: str = "boot-1",
         sequence: int | None = None,
         leaving: bool = False,
-    ) -> Registration:
+    ) -> Any:
         self._sequence += 1
         sequence = self._sequence if sequence is None else sequence
         beat = Beat(
@@ -61,10 +72,13 @@ class Router:
             sequence,
             calls,
             leaving,
-            {"ip": "10.0.0.1", "base_url": f"ws://{pod}", "incarnation": 7},
+            {"ip": "10.0.0.1", "base_url": f"ws://{pod}"},
         )
         known = await router.heartbeat(self.bus, self.keys, beat, RULE)
-        assert isinstance(known, Registration)
+        if isinstance(known, Unregistered):
+            told = self._numbers.of(pod, boot_id)
+            known = await router.heartbeat(self.bus, self.keys, beat, RULE, told)
+        assert not isinstance(known, Unregistered)
         return known
 
     async def allocate(self, call: str, allocation_id: str = "") -> Allocation | str:
@@ -93,7 +107,7 @@ class Router:
     async def expire(self, ttl_s: float = 90) -> list[str]:
         """As the manager does it, with no freeze."""
         _, silent = await router_manager.silent(self.bus, self.keys, ttl_s=ttl_s, gap_max_s=15)
-        return [s.pod for s in silent if await self.term.remove(s.pod, heard_ms=s.heard_ms) is not None]
+        return [s.pod for s in silent if await self.term.remove(s.pod, heard_ms=s.heard_ms)]
 
     async def count(self) -> tuple[int, list[tuple[str, int, int]]]:
         counts = await router_views.counts(self.bus, self.keys)
@@ -154,7 +168,7 @@ async def test_an_allocation_leaves_the_documented_keys(routing: Router) -> None
     client, keys, at = routing.client, routing.keys, str(allocation.allocated_at_s)
     assert allocation == Allocation(
         "agent-0", "pool:standard", int(at), "allocation-of-call-1", "ws://agent-0", was_existing=False,
-        slot=1, incarnation=7,
+        slot=1, incarnation=1,
     )  # fmt: skip
     assert await client.hgetall(keys.call("call-1")) == {
         "pod_name": "agent-0",
@@ -163,7 +177,7 @@ async def test_an_allocation_leaves_the_documented_keys(routing: Router) -> None
         "allocated_at": at,
         "allocation_id": "allocation-of-call-1",
         "slot": "1",
-        "incarnation": "7",
+        "incarnation": "1",
     }
     pod = await client.hgetall(keys.pod("agent-0"))
     assert pod["status"] == "allocated"
@@ -377,14 +391,89 @@ async def test_a_pod_cannot_release_a_call_that_has_moved_to_another_pod(routing
     assert await routing.pod_of("call-1") == "agent-1"
 
 
-async def test_a_heartbeat_without_a_call_that_it_named_before_ends_the_call(routing: Router) -> None:
+async def test_a_heartbeat_without_a_call_that_it_named_before_frees_nothing_by_itself(
+    routing: Router,
+) -> None:
+    """Postgres decides whether that is the call's end: its agent may only have lost the stream."""
     await routing.beat("agent-0")
     await routing.allocate("call-1")
     await routing.beat("agent-0", ["call-1"])
 
     await routing.beat("agent-0")
 
-    assert await routing.allocate("call-1") == "ended"
+    assert await routing.pod_of("call-1") == "agent-0"
+    assert await routing.available() == set()
+
+
+async def test_a_late_heartbeat_of_a_dead_process_changes_nothing(routing: Router) -> None:
+    await routing.beat("agent-0", boot_id="boot-1", sequence=5)
+    await routing.beat("agent-0", boot_id="boot-2", sequence=1)
+    await routing.allocate("call-2")
+    await routing.beat("agent-0", ["call-2"], boot_id="boot-2", sequence=2)
+    before = await routing.client.hgetall(routing.keys.pod("agent-0"))
+
+    for times in (1, 2, 3):
+        assert await routing.beat("agent-0", boot_id="boot-1", sequence=6) == PodSuperseded(times)
+
+    assert await routing.client.hgetall(routing.keys.pod("agent-0")) == before
+    assert await routing.pod_of("call-2") == "agent-0"
+    assert await routing.available() == set()
+
+
+async def test_without_postgres_a_process_that_was_replaced_is_known_too(routing: Router) -> None:
+    async def beat(boot: str, sequence: int, *calls: str) -> object:
+        said = Beat("agent-0", boot, sequence, calls, False, {})
+        return await router.heartbeat(routing.bus, routing.keys, said, RULE, KnownPod())
+
+    await beat("boot-1", 5)
+    await beat("boot-2", 1)
+    await routing.allocate("call-2")
+    await beat("boot-2", 2, "call-2")
+
+    assert await beat("boot-1", 6) == PodSuperseded(1)
+    assert await routing.pod_of("call-2") == "agent-0"
+
+
+async def test_a_new_process_keeps_the_calls_that_it_names(routing: Router) -> None:
+    await routing.beat("agent-0")
+    await routing.allocate("call-1")
+
+    await routing.beat("agent-0", ["call-1"], boot_id="boot-2", sequence=1)
+
+    assert await routing.pod_of("call-1") == "agent-0"
+    assert await routing.client.hget(routing.keys.call("call-1"), "incarnation") == "2"
+
+
+async def test_a_number_that_is_older_than_the_known_one_changes_nothing(routing: Router) -> None:
+    """Two registrations of a pod reach Valkey in the wrong order."""
+    await routing.beat("agent-0", boot_id="boot-1")
+    await routing.beat("agent-0", boot_id="boot-2", sequence=1)
+    await routing.client.hdel(routing.keys.pod("agent-0"), "past_boots")
+    late = Beat("agent-0", "boot-1", 99, (), False, {})
+
+    answer = await router.heartbeat(routing.bus, routing.keys, late, RULE, KnownPod(1, "standard"))
+
+    assert answer == PodSuperseded(1)
+    assert await routing.client.hget(routing.keys.pod("agent-0"), "boot_id") == "boot-2"
+
+
+async def test_a_pod_that_spoke_after_it_was_found_silent_is_not_removed(routing: Router) -> None:
+    await routing.beat("agent-0")
+    await routing.allocate("call-1")
+    await routing.fall_silent("agent-0")
+    _, silent = await router_manager.silent(routing.bus, routing.keys, ttl_s=90, gap_max_s=15)
+    await routing.beat("agent-0", ["call-1"])
+
+    assert [s.pod for s in silent] == ["agent-0"]
+    assert not await routing.term.remove("agent-0", heard_ms=silent[0].heard_ms)
+    assert await routing.pod_of("call-1") == "agent-0"
+
+
+async def test_a_later_process_is_not_removed_for_the_one_before_it(routing: Router) -> None:
+    await routing.beat("agent-0")
+    await routing.beat("agent-0", boot_id="boot-2", sequence=1)
+
+    assert not await routing.term.remove("agent-0", newest=1)
     assert await routing.available() == {"agent-0"}
 
 

@@ -4,10 +4,11 @@ from trunkline.bus.connection import connect
 from trunkline.bus.keys import Keys
 from trunkline.bus.router import WaitRule
 from trunkline.bus.router_keys import RouterKeys
-from trunkline.control.pods import raise_mass_unready
+from trunkline.control.pods import PodAlarms
 from trunkline.loops.pods import PodGauges
 from trunkline.router.config import RouterConfig
 from trunkline.router.pods import Pods
+from trunkline.router.registry import Registry
 from trunkline.router.streams import StreamKeys
 from trunkline.store import alarms
 from trunkline.store.database import connect as connect_database
@@ -18,7 +19,7 @@ from trunkline.testing.router_world import RouterWorld
 async def test_pods_that_vanish_in_masses_raise_their_alarm_once(database_url: str) -> None:
     database = await connect_database(database_url, pool_size=1)
     for vanished in (4, 5):
-        await raise_mass_unready(database, vanished, 6)
+        await PodAlarms(database).vanished(vanished, 6)
     async with database.connection() as conn:
         found = [alarm for alarm in await alarms.list_open(conn) if alarm.name == "pods_vanished"]
     assert len(found) == 1
@@ -28,10 +29,13 @@ async def test_pods_that_vanish_in_masses_raise_their_alarm_once(database_url: s
 async def test_without_postgres_the_freeze_goes_on(database_url: str) -> None:
     database = await connect_database(database_url, pool_size=1)
     await database.close()
-    await raise_mass_unready(database, 4, 6)
+    await PodAlarms(database).vanished(4, 6)
 
 
-async def test_free_capacity_and_the_queue_are_gauges(redis_url: str, key_prefix: str) -> None:
+async def test_free_capacity_and_the_queue_are_gauges(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    database = await connect_database(database_url, pool_size=1)
     bus, keys = connect(redis_url, Keys(prefix=key_prefix)), RouterKeys(key_prefix)
     world = RouterWorld(bus, keys)
     await world.begin(
@@ -40,7 +44,9 @@ async def test_free_capacity_and_the_queue_are_gauges(redis_url: str, key_prefix
     await world.pods(2)
     await world.allocate("call-1")
     await world.allocate("call-2")
-    gauges = PodGauges(Pods(bus, keys, StreamKeys.from_secrets(["secret"]), RouterConfig()))
+    config = RouterConfig()
+    registry = Registry(database, bus, keys, config)
+    gauges = PodGauges(Pods(bus, keys, StreamKeys.from_secrets(["secret"]), config, database, registry))
 
     await gauges.run_once()
     text = metrics.render()[0].decode()
@@ -55,3 +61,4 @@ async def test_free_capacity_and_the_queue_are_gauges(redis_url: str, key_prefix
     assert 'trunkline_router_waiting{tier="standard"} 2.0' in text
     assert "trunkline_router_calls 4.0" in text
     await bus.close()
+    await database.close()

@@ -29,8 +29,9 @@ class Slots(RouterWorld):
         return kept
 
     async def begin_call(
-        self, allocation: str, call: str, pod: str, slot: int = 1, incarnation: int = 1
+        self, allocation: str, call: str, pod: str, slot: int = 1, incarnation: int = 0
     ) -> None:
+        incarnation = incarnation or int(await self.client.hget(self.keys.pod(pod), "incarnation"))
         begun = Begun(allocation, call, pod, slot, incarnation, "acme", "pool:standard")
         await router.begin(self.bus, self.keys, begun)
 
@@ -75,7 +76,7 @@ async def test_each_dial_gets_a_slot_of_its_own_and_is_told_what_is_left(world: 
 
     assert kept.proposals == (
         Proposal("agent-0", 1, 1, "pool:standard", ""),
-        Proposal("agent-1", 1, 1, "pool:standard", ""),
+        Proposal("agent-1", 1, 2, "pool:standard", ""),
     )
     assert kept.free == {"standard": 1}
     assert await world.free_slots() == {"standard": 1}

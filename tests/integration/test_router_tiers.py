@@ -35,7 +35,7 @@ async def world(
 
 
 async def test_new_pods_fill_the_tiers_in_the_documented_order(world: RouterWorld) -> None:
-    await world.begin("{}")
+    await world.begin()
     pods = await world.pods(5)
 
     assert [await world.tier_of(pod) for pod in pods] == ["gold", "basic", "standard", "standard", "standard"]
@@ -289,32 +289,14 @@ async def test_while_a_key_has_the_old_type_nothing_breaks(world: RouterWorld) -
     assert await world.available("basic") == {"agent-0": 0}
 
 
-async def test_a_raised_target_moves_idle_pods_at_once_and_busy_ones_when_they_are_free(
-    world: RouterWorld,
-) -> None:
-    await world.begin('{"standard": {"target": 1}}')
-    pods = await world.pods(3)
-    for number in range(2):
-        await world.allocate(f"call-{number}")
-
-    await world.publish('{"gold": {"target": 2}, "standard": {"target": 1}}')
-    moved = await world.term.balance()
-
-    assert [tier for _, tier in moved] == ["gold", "gold"]
-    assert await world.sizes() == {"gold": 1, "standard": 2}
-    for number in range(2):
-        await world.release(f"call-{number}")
-    assert await world.sizes() == {"gold": 2, "standard": 1}
-    assert {await world.tier_of(pod) for pod in pods} == {"gold", "standard"}
-
-
-async def test_pods_of_a_tier_that_is_named_no_more_move_and_the_tier_goes(world: RouterWorld) -> None:
-    await world.begin("{}")
+async def test_a_pod_that_moves_leaves_its_tier_and_is_free_in_the_other(world: RouterWorld) -> None:
+    await world.begin()
     await world.pods(3)
-
     await world.publish('{"standard": {"target": 1}}')
-    assert await world.client.hget(world.keys.tiers, "gold") == "e|0|1"
-    await world.term.balance()
+    assert await world.client.hget(world.keys.tiers, "gold") == "e|0|1", "until its pods have moved"
+
+    for pod in ("agent-0", "agent-1"):
+        await world.move(pod, "standard")
     await world.publish('{"standard": {"target": 1}}')
 
     assert await world.sizes() == {"standard": 3}
@@ -333,11 +315,9 @@ async def test_of_two_processes_with_other_tiers_the_leaders_count(world: Router
 
 
 async def test_a_durable_tier_is_given_back_whatever_the_targets_say(world: RouterWorld) -> None:
-    await world.begin("{}")
-
-    from trunkline.bus.router import BeatRule
+    await world.begin()
 
     for pod in ("agent-0", "agent-1"):
-        await world.beat(pod, rule=BeatRule(durable_tier="gold"))
+        await world.beat(pod, tier="gold")
 
     assert [await world.tier_of(pod) for pod in ("agent-0", "agent-1")] == ["gold", "gold"]

@@ -5,12 +5,19 @@ import json
 import pytest
 
 from trunkline.cli.doctor_router import FOR_EVERYBODY, judge
-from trunkline.settings.tiers import SAMPLE, assignment_order, parse_tiers
+from trunkline.settings.tiers import DEFAULT, assignment_order, parse_tiers
+from trunkline.testing.router_world import SAMPLE as SAMPLE_TEXT
+
+SAMPLE = parse_tiers(SAMPLE_TEXT)
 
 
 def test_the_documented_order_gives_the_first_pod_to_gold_and_it_is_kept() -> None:
-    assert parse_tiers("{}") == SAMPLE
     assert assignment_order(SAMPLE) == ("gold", "basic", "standard")
+
+
+def test_without_a_config_the_first_agent_serves_everybody() -> None:
+    assert assignment_order(parse_tiers("{}")) == ("standard",)
+    assert judge({"standard": 1}, DEFAULT).state == "ok"
 
 
 def test_one_agent_in_gold_is_a_warning_that_says_what_to_set() -> None:
@@ -28,7 +35,8 @@ def test_a_pod_that_everybody_reaches_is_enough(pods: dict[str, int]) -> None:
 @pytest.mark.parametrize(
     ("config", "number"),
     [
-        ("{}", 2),
+        ("{}", 1),
+        (SAMPLE_TEXT, 2),
         ('{"gold": {"target": 3}, "merchant:acme": {"target": 2}}', 6),
         ('{"silver": {"target": 2}, "basic": {"type": "shared", "target": 1}}', 1),
     ],

@@ -3,20 +3,17 @@
 import pytest
 
 from trunkline.settings import SettingsError, load_settings
-from trunkline.settings.tiers import MAX_CONCURRENT_DEFAULT, SAMPLE, Tier, assignment_order, parse_tiers
+from trunkline.settings.tiers import DEFAULT, MAX_CONCURRENT_DEFAULT, Tier, assignment_order, parse_tiers
 
 
 @pytest.mark.parametrize("text", ["", "{}", " {} "])
-def test_an_empty_config_is_the_documented_sample(text: str) -> None:
-    assert (
-        parse_tiers(text)
-        == SAMPLE
-        == {
-            "gold": Tier(False, 1),
-            "standard": Tier(False, 1),
-            "basic": Tier(True, 1, 3),
-        }
-    )
+def test_an_empty_config_is_one_tier_for_everybody(text: str) -> None:
+    assert parse_tiers(text) == DEFAULT == {"standard": Tier(False, 1)}
+
+
+def test_a_tier_may_say_how_many_slots_are_for_callers() -> None:
+    tiers = parse_tiers('{"standard": {"target": 9, "callers": 2}, "gold": {"target": 1}}')
+    assert (tiers["standard"].text, tiers["gold"].text) == ("e|9|1|2", "e|1|1")
 
 
 def test_what_is_left_out_has_its_documented_value_and_standard_is_always_there() -> None:

@@ -3,7 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trunkline.router.requests import CALL_SID, CALLS_MAX, PAGE_MAX, POD_NAME, SEQUENCE_MAX, TEXT_MAX
+from trunkline.router.requests import (
+    CALL_SID,
+    CALLS_MAX,
+    INTERVAL_MAX_S,
+    PAGE_MAX,
+    POD_NAME,
+    SEQUENCE_MAX,
+    TEXT_MAX,
+)
 from trunkline.telephony.callbacks import TURN_MAX
 
 Schema = dict[str, Any]
@@ -97,6 +105,10 @@ _HEARTBEAT = _object(
     sequence=_whole("Grows with each heartbeat of a boot, from 1. One that was overtaken changes nothing.", 0)
     | {"exclusiveMaximum": SEQUENCE_MAX},
     draining=_flag("The pod is leaving: it takes no new calls until it is gone."),
+    interval_s=_number(
+        "How often it speaks: after three of these, and never before 15 s, no dial counts on it."
+    )
+    | {"exclusiveMinimum": 0, "maximum": INTERVAL_MAX_S, "default": 30},
 )
 
 _ALLOCATION = _object(
@@ -137,6 +149,15 @@ _HEARD = _object(
     call_time_limit_s=_number("The longest call of the platform: a pod that leaves waits that long."),
     stream_secrets=_list(_text("In hex."), "What the tokens of this pod's streams are made with."),
 )
+_RESET = _object(
+    "*",
+    success=_SUCCESS,
+    pod_name=_SOME_POD,
+    ended_calls=_list(_SOME_CALL, "Calls whose allocation was ended."),
+    still_named=_list(_SOME_CALL, "Calls that the pod's last heartbeat named: somebody may be talking."),
+    status=_text("As it is now.", "available"),
+    message=_text("What was done, and what to look at."),
+)
 _NUMBERS: Schema = {"type": "object", "additionalProperties": {"type": "integer"}}
 _STATUS = _object(
     "pools active_calls is_leader status",
@@ -146,6 +167,8 @@ _STATUS = _object(
     status=_text("`up`.", "up"),
     waiting=_whole("Calls that wait for a pod."),
     free=_NUMBERS | {"description": "How many calls each tier could take now."},
+    kept=_whole("Slots that are kept for dials which are not answered yet."),
+    kept_by_tier=_NUMBERS | {"description": "The same by tier."},
 )
 _POD = _object(
     "*",
@@ -154,7 +177,9 @@ _POD = _object(
     is_draining=_flag("New calls are kept away from it."),
     has_active_lease=_flag("A call has it."),
     lease_call_sid=_text("Which; empty for none."),
-    status=_text("`available`, `allocated`, `ending`, `draining`, `unready` or `unknown`.", "available"),
+    status=_text(
+        "`available`, `kept`, `allocated`, `ending`, `draining`, `unready` or `unknown`.", "available"
+    ),
     calls=_list(_SOME_CALL),
     ip=_text("Where a proxy reaches it."),
     port=_whole("And its port."),
@@ -277,6 +302,12 @@ OPERATIONS: Mapping[str, Schema] = {
         {"200": _said("As it is now.", _DRAINED), **_BAD, **_NO_POD},
         parameters=[_NAME],
     ),
+    "POST /api/v1/pods/{name}/reset": _operation(
+        "Free a pod whose agent hangs",
+        "Its allocations end, and the calls that it names count for nothing until it lets go of them.",
+        {"200": _said("Freed.", _RESET), **_BAD, **_NO_POD},
+        parameters=[_NAME],
+    ),
     "GET /api/v1/status": _operation(
         "Pools and calls in numbers", "Of the whole router.", {"200": _said("The numbers.", _STATUS)}
     ),
@@ -312,7 +343,11 @@ OPERATIONS: Mapping[str, Schema] = {
     "POST /api/v1/pods/{name}/heartbeat": _operation(
         "A pod says that it is there, and which calls it holds",
         "Registers a pod that nobody knew. Every field may be left out; docs/api.md says what each is for.",
-        {"200": _said("What the router knows of it.", _HEARD), **_BAD},
+        {
+            "200": _said("What the router knows of it.", _HEARD),
+            **_BAD,
+            "409": _said("`pod_superseded`: a later process has registered under this pod's name."),
+        },
         body=_HEARTBEAT,
         parameters=[_NAME],
     ),

@@ -1,5 +1,6 @@
 """Calls and their pods: the hot scripts of the router."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,10 +19,12 @@ _FREE = script("router_free")
 _OCCUPY = script("router_occupy")
 _RELEASE = script("router_release")
 _HEARTBEAT = script("router_heartbeat")
+_HEARING = script("router_hearing")
+_SUPERSEDED = script("router_superseded")
 LEASE_TTL_S = 24 * 3600
 # Allocations that one script ends: about 15 µs each.
 FREE_MAX = 100
-# In the place of a tier: it has to be asked for. No tier has such a name.
+# In the place of an incarnation: nobody has asked Postgres for it.
 _ASK = "?"
 
 
@@ -133,35 +136,54 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class BeatRule:
-    """`durable_tier`: what Postgres knows of this pod, '' if nothing, None if nobody has asked it yet. `may_register`:
-    heartbeats make pods known. `settle_ms`: how long after a loss of memory an idle pod is not believed. `tiers`:
-    should none be published."""
+    """`may_register`: heartbeats make pods known. `settle_ms`: how long after a loss of memory an idle pod is not
+    believed where Postgres has not been read. `tiers`: should none be published."""
 
-    durable_tier: str | None = ""
     may_register: bool = True
-    lease_ttl_s: int = 24 * 3600
-    ended_ttl_s: int = 600
+    lease_ttl_s: int = LEASE_TTL_S
     settle_ms: int = 15_000
     tiers: str = ""
 
 
 @dataclass(frozen=True, slots=True)
+class KnownPod:
+    """What Postgres knows of a pod. An incarnation of 0: it is silent. `is_new`: it never knew it before."""
+
+    incarnation: int = 0
+    tier: str = ""
+    is_new: bool = False
+    past_boots: Sequence[str] = ()
+    newest_version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Registration:
     """`is_news` is False for a heartbeat that was overtaken by a later one. `calls` have the pod. `again_ms`: when it
-    should be heard again, 0 for as usual. A tier of '' is that of a pod that may not register itself."""
+    should be heard again, 0 for as usual. A tier of '' is that of a pod that may not register itself, an
+    incarnation of 0 that of one that Postgres does not know yet."""
 
     is_news: bool
     tier: str
     draining: bool
     calls: tuple[str, ...]
-    epoch: str
     again_ms: int
     max_concurrent: int
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
-class TierWanted:
-    """Valkey does not know the pod: ask Postgres for its tier, and tell. Nothing of the pod was written."""
+class Unregistered:
+    """Valkey cannot place this process of the pod: ask Postgres, and tell. Nothing was written. `tiers` are those that
+    were published, as texts."""
+
+    tiers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PodSuperseded:
+    """A later process has this name. `times`: how often this was said within two minutes."""
+
+    times: int = 1
 
 
 async def run(bus: Runner, keys: RouterKeys, lua: Script, *args: Word) -> Any:
@@ -280,9 +302,14 @@ async def release(
     return Release(pod, source_pool, bool(draining), status, allocation_id)
 
 
-async def heartbeat(bus: Runner, keys: RouterKeys, beat: Beat, rule: BeatRule) -> Registration | TierWanted:
-    """Register the pod or refresh it, and make it free if nothing speaks against it."""
-    reply = await run(
+async def heartbeat(
+    bus: Runner, keys: RouterKeys, beat: Beat, rule: BeatRule, known: KnownPod | None = None
+) -> Registration | Unregistered | PodSuperseded:
+    """Register the pod or refresh it, and make it free if nothing speaks against it. `known` is what Postgres says of
+    it, None if it has not been asked."""
+    incarnation = _ASK if known is None else str(known.incarnation)
+    told = known or KnownPod()
+    how, *reply = await run(
         bus,
         keys,
         _HEARTBEAT,
@@ -291,17 +318,36 @@ async def heartbeat(bus: Runner, keys: RouterKeys, beat: Beat, rule: BeatRule) -
         beat.sequence,
         int(beat.leaving),
         " ".join(beat.calls),
-        _ASK if rule.durable_tier is None else rule.durable_tier,
+        incarnation,
+        told.tier,
+        int(told.is_new),
+        json.dumps([*told.past_boots]) if told.incarnation else "",
+        told.newest_version,
         int(rule.may_register),
         rule.lease_ttl_s,
-        rule.ended_ttl_s,
         rule.settle_ms,
         rule.tiers,
         *(part for field in beat.fields.items() for part in field),
     )
-    news, tier, draining, calls, epoch, again_ms, most = reply
-    if tier == _ASK:
-        return TierWanted()
+    match how:
+        case "register":
+            return Unregistered({reply[i]: reply[i + 1] for i in range(0, len(reply), 2)})
+        case "superseded":
+            return PodSuperseded(int(reply[0]))
+    news, tier, draining, calls, again_ms, most, number, wakes = reply
+    _wake(bus, wakes)
     return Registration(
-        bool(news), tier, bool(draining), tuple(calls.split()), epoch, int(again_ms), int(most)
+        bool(news), tier, bool(draining), tuple(calls.split()), int(again_ms), int(most), int(number)
     )
+
+
+async def hearing(bus: Runner, keys: RouterKeys, *, gap_max_s: float) -> float:
+    """Say that this process hears heartbeats. Returns for how long they could be heard, in s."""
+    (heard_ms,) = await run(bus, keys, _HEARING, round(gap_max_s * 1000))
+    return int(heard_ms) / 1000
+
+
+async def count_superseded(bus: Runner, keys: RouterKeys, pod: str) -> int:
+    """How often a replaced process of this pod has spoken within two minutes, this time included."""
+    (times,) = await run(bus, keys, _SUPERSEDED, pod)
+    return int(times)

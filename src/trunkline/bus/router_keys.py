@@ -147,10 +147,9 @@ class RouterKeys:
         """ZSET call -> ms of its allocation, for those that have a pod."""
         return self._key("calls")
 
-    @property
-    def unnamed(self) -> str:
-        """ZSET call -> ms since when the pod that was given it does not name it."""
-        return self._key("unnamed")
+    def superseded(self, name: str) -> str:
+        """STRING with a TTL of 2 min: how often replaced processes of this pod have spoken."""
+        return self._key("superseded", name)
 
     @property
     def merchant_config(self) -> str:
@@ -164,7 +163,7 @@ class RouterKeys:
 
     @property
     def version(self) -> str:
-        """STRING, the version of the pod that began last: new calls prefer its peers."""
+        """STRING, the version of the agents that appeared last: new calls prefer it."""
         return self._key("version")
 
     @property

@@ -4,32 +4,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from trunkline.bus.pipe import Word
 from trunkline.bus.router import Runner, run
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.bus.scripts import Script, script
+from trunkline.value import Value
 
 _LEAD = script("router_lead")
-_SETTLED = script("router_settled")
 _REBUILT = script("router_rebuilt")
 _TIERS = script("router_tiers")
 _SILENT = script("router_silent")
 _REMOVE = script("router_remove")
-_RECOVER = script("router_recover")
-_SYNC = script("router_sync")
-_RESTORE = script("router_restore")
+_PODS = script("router_pods")
+_UNPROVEN = script("router_unproven")
+_PROVE = script("router_prove")
 _ENDED = script("router_ended")
-_BALANCE = script("router_balance")
 _MERCHANTS = script("router_merchants")
 _MERCHANT = script("router_merchant")
 _CENSUS = script("router_census")
-_LEDGER = script("router_ledger")
-_ABANDON = script("router_abandon")
+_VERSION = script("router_version")
 
-# Pods that one run of a script looks at: about 20 µs each, so a few ms at most.
-PAGE = 200
-# Pods that one run of the balance looks at.
-BALANCE_LOOKS = 1000
+# Pods that one run of a script looks at: about 30 µs each, so a few ms at most.
+PAGE = 100
+# A proposal has to have its row by then.
+PROOF_S = 5.0
+PROOFS_MAX = 500
+# As large as a script can compare.
+MAX_INCARNATION = 2**53 - 1
 
 
 class TermLost(Exception):
@@ -37,31 +40,10 @@ class TermLost(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Orphan:
-    """A call that lost its pod. It may live on at its carrier."""
-
-    call_sid: str
-    allocation_id: str
-
-
-@dataclass(frozen=True, slots=True)
 class Silent:
     pod: str
     heard_ms: str
     was_leaving: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Unnamed:
-    call_sid: str
-    pod: str
-    allocation_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Census:
-    pods: Mapping[str, Sequence[str]]
-    unnamed: Sequence[Unnamed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,28 +59,57 @@ class ClusterPod:
     version: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Synced:
+class LiveRow(Value, frozen=True):
+    """A live allocation on a slot, as Postgres has it. A call of '': its dial is not answered yet."""
+
+    id: str
+    sid: str
+    pod: str
+    slot: str
+    incarnation: str
+    merchant: str
+    source: str
+    turn: str
+    at_s: str
+
+
+class TruePod(Value, frozen=True):
+    """A pod as Postgres has it, with its live rows. `unheard_ms` -1: it never spoke. `believed`: where it looks free,
+    it is."""
+
+    name: str
+    incarnation: str
     tier: str
-    status: str
-    orphans: Sequence[Orphan]
+    fields: Mapping[str, str]
+    ready: str
+    leaving: str
+    changing: str
+    reset_calls: str
+    drain_s: int
+    unheard_ms: int
+    believed: int
+    rows: Sequence[LiveRow]
 
 
 @dataclass(frozen=True, slots=True)
-class OpenCall:
-    """A call that the journal knows to have a pod."""
+class Put:
+    """`fixed` pods were somewhere else before. `drains`: pod -> s that its drain lasts, where Postgres differs."""
 
-    call_sid: str
-    allocation_id: str
-    merchant_id: str
-    allocated_at_s: int
-    source_pool: str
+    fixed: int
+    drains: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Unproven:
+    """Allocations to ask Postgres about; `reset`: allocation -> call and pod, that an operator reset by hand."""
+
+    ids: Sequence[str]
+    reset: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """`is_taken` False: somebody newer leads. `must_rebuild`: this memory is new, and nobody has rebuilt it yet.
-    `age_s`: since when it is; for ever, if nothing was allocated before it."""
+    """`is_taken` False: somebody newer leads. `must_rebuild`: this memory is new, and nobody has rebuilt it yet."""
 
     is_taken: bool
     epoch: str
@@ -121,10 +132,9 @@ async def silent(
     return total, [Silent(pod, heard, bool(leaving)) for pod, heard, leaving in rows]
 
 
-async def census(bus: Runner, keys: RouterKeys, *, unnamed_s: float) -> Census:
-    *tiers, (_, *flat) = await bus.run(_CENSUS, [keys.epoch], [keys.base, round(unnamed_s * 1000)])
-    unnamed = [Unnamed(*flat[i : i + 3]) for i in range(0, len(flat), 3)]
-    return Census({tier: sorted(pods) for tier, *pods in tiers}, unnamed)
+async def census(bus: Runner, keys: RouterKeys) -> dict[str, list[str]]:
+    """Tier -> its pods."""
+    return {tier: sorted(pods) for tier, *pods in await bus.run(_CENSUS, [keys.epoch], [keys.base])}
 
 
 async def set_merchant(bus: Runner, keys: RouterKeys, merchant_id: str, config: str) -> None:
@@ -141,10 +151,6 @@ class Term:
         self.epoch = epoch
         self.number = number
 
-    async def settled(self) -> None:
-        """Nothing was allocated before this epoch: idle pods are believed at once."""
-        await self._write(_SETTLED)
-
     async def rebuilt(self) -> None:
         """What was known is back: whoever leads next need not do it again."""
         await self._write(_REBUILT)
@@ -154,70 +160,44 @@ class Term:
         flat = [part for tier in tiers.items() for part in tier]
         return bool((await self._write(_TIERS, " ".join(order), *flat))[0] == 1)
 
-    async def remove(self, pod: str, *, uid: str = "", heard_ms: str = "") -> list[Orphan] | None:
-        """None: it is another pod by now, or it spoke."""
-        done, *orphans = await self._write(_REMOVE, pod, uid, heard_ms)
-        return _orphans(orphans) if done == 1 else None
-
-    async def recover(self, tier: str, pods: Sequence[str]) -> tuple[int, list[tuple[str, str]]]:
-        """How many were put right, and the calls that had been reset by hand with their pods."""
-        fixed, *flat = await self._write(_RECOVER, tier, *pods)
-        return fixed, [(flat[i], flat[i + 1]) for i in range(0, len(flat), 2)]
-
-    async def sync(self, pod: ClusterPod, *, durable_tier: str, may_be_idle: bool) -> Synced:
-        fields = ["ip", pod.ip, "version", pod.version, *(("port", pod.port) if pod.port else ())]
-        _, tier, status, *orphans = await self._write(
-            _SYNC,
-            pod.name,
-            pod.uid,
-            int(pod.is_ready),
-            int(pod.is_deleting),
-            durable_tier,
-            int(may_be_idle),
-            *fields,
-        )
-        return Synced(tier, status, _orphans(orphans))
-
-    async def restore(
-        self, pod: str, tier: str, calls: Sequence[OpenCall], *, lease_ttl_s: int, by_heartbeat: bool
-    ) -> None:
-        flat = [
-            part
-            for call in calls
-            for part in (
-                call.call_sid,
-                call.allocation_id,
-                call.merchant_id,
-                call.allocated_at_s,
-                call.source_pool,
-            )
-        ]
-        await self._write(_RESTORE, pod, tier, lease_ttl_s, int(by_heartbeat), *flat)
-
-    async def missing(self, pods: Sequence[str]) -> list[str]:
-        """Those of these pods that are not there."""
-        return [str(pod) for pod in (await self._write(_LEDGER, "pods", *pods))[1:]]
-
-    async def over(self, allocations: Sequence[tuple[str, str, str]]) -> dict[str, bool]:
-        """Those of these allocations (call, pod, id) that are over, by id, and whether the call itself has ended."""
-        flat = [part for allocation in allocations for part in allocation]
-        _, *found = await self._write(_LEDGER, "calls", *flat)
-        return {found[i]: bool(found[i + 1]) for i in range(0, len(found), 2)}
-
-    async def abandon(self, unnamed: Unnamed, *, tombstone_s: int) -> bool:
-        """End the allocation of a call that never came. False: it came, or has another one by now."""
-        done, *_ = await self._write(_ABANDON, unnamed.call_sid, unnamed.allocation_id, tombstone_s)
+    async def remove(
+        self, pod: str, *, heard_ms: str = "", oldest: int = 0, newest: int = MAX_INCARNATION
+    ) -> bool:
+        """False: it is another process by now, or it spoke. 0 is the incarnation of one that Postgres never knew."""
+        done, *_ = await self._write(_REMOVE, pod, heard_ms, oldest, newest)
         return bool(done == 1)
+
+    async def put(self, pods: Sequence[TruePod], *, lease_ttl_s: int) -> Put:
+        """Pods where Postgres says that they belong. At most `PAGE` at once."""
+        _, fixed, wakes, *drains = await self._write(
+            _PODS, lease_ttl_s, *(msgspec.json.encode(pod).decode() for pod in pods)
+        )
+        if wakes:
+            self._bus.ring()
+        return Put(fixed, {drains[i]: int(drains[i + 1]) for i in range(0, len(drains), 2)})
+
+    async def unproven(self) -> Unproven:
+        _, ids, reset = await self._write(_UNPROVEN, round(PROOF_S * 1000), PROOFS_MAX)
+        return Unproven(ids, {reset[i]: reset[i + 1] for i in range(0, len(reset), 2)})
+
+    async def prove(
+        self, live: Sequence[LiveRow], others: Sequence[str], reset: Sequence[str], *, lease_ttl_s: int
+    ) -> int:
+        """How many proposals were taken back."""
+        words = (msgspec.json.encode(part).decode() for part in (live, others, reset))
+        _, wakes, given_back = await self._write(_PROVE, lease_ttl_s, *words)
+        if wakes:
+            self._bus.ring()
+        return int(given_back)
+
+    async def set_version(self, version: str) -> None:
+        """The newest of the agents' versions: new calls prefer it."""
+        await self._write(_VERSION, version)
 
     async def bury(self, ended: Mapping[str, int]) -> None:
         """Tombstones: call -> s that are left of it."""
         if ended:
             await self._write(_ENDED, *(part for call in ended.items() for part in call))
-
-    async def balance(self) -> list[tuple[str, str]]:
-        """Pods that moved, or will when their calls are over, with their new tiers."""
-        _, *flat = await self._write(_BALANCE, BALANCE_LOOKS)
-        return [(flat[i], flat[i + 1]) for i in range(0, len(flat), 2)]
 
     async def merchant_edits(self) -> str:
         """How many edits by the API there were. To be asked before Postgres is."""
@@ -235,10 +215,6 @@ class Term:
     async def _write(self, lua: Script, *args: Word) -> list[Any]:
         reply = await run(self._bus, self._keys, lua, self.epoch, self.number, *args)
         values = reply if isinstance(reply, list) else [reply]
-        if values[0] in (0, -1) and not (lua is _RECOVER and values[0] == 0):
+        if values[0] == 0:
             raise TermLost(f"term {self.number} of {self.epoch} does not count any more")
         return values
-
-
-def _orphans(flat: Sequence[str]) -> list[Orphan]:
-    return [Orphan(flat[i], flat[i + 1]) for i in range(0, len(flat), 2)]

@@ -8,6 +8,7 @@ from trunkline.bus.router_keys import RouterKeys
 from trunkline.bus.scripts import script
 
 _DRAIN = script("router_drain")
+_RESET = script("router_reset")
 _STATUS = script("router_status")
 _POD = script("router_pod")
 _LIST = script("router_list")
@@ -75,6 +76,16 @@ async def drain(bus: Runner, keys: RouterKeys, pod: str, ttl_s: int) -> Drained 
     if wakes:
         bus.ring()
     return Drained(tier, bool(has_call), bool(draining), status)
+
+
+async def reset(bus: Runner, keys: RouterKeys, pod: str, tombstone_s: int) -> str | None:
+    """Free a pod by hand; its status afterwards. None: it is not known here."""
+    reply = await run(bus, keys, _RESET, pod, tombstone_s)
+    if not reply:
+        return None
+    if reply[0]:
+        bus.ring()
+    return str(reply[1])
 
 
 async def counts(bus: Runner, keys: RouterKeys) -> Counts:

@@ -65,6 +65,14 @@ def undrain(ctx: Context, pod: Pod) -> None:
 
 
 @app.command()
+def reset(ctx: Context, pod: Pod) -> None:
+    """Free a pod whose agent hangs: its calls' allocations end. Says whether it still names a call."""
+    remote: Remote = ctx.obj
+    path = f"{ROOT}/pods/{quote(pod, safe='')}/reset"
+    remote.show(remote.ask(lambda api: api.post(path, {})), _RESET)
+
+
+@app.command()
 def tiers(ctx: Context) -> None:
     """Merchants that have a tier of their own."""
     remote: Remote = ctx.obj
@@ -105,6 +113,7 @@ def urls(
     remote.show(answer if remote.as_json else {"items": rows}, ("carrier", "url"))
 
 
+_RESET = ("pod_name", "status", "ended_calls", "still_named", "message")
 _DRAINED = ("pod_name", "is_draining", "has_active_call", "message")
 
 
@@ -117,6 +126,7 @@ def _pools(answer: dict[str, Any]) -> list[dict[str, Any]]:
             "available": pools[f"{name}:available"],
             "assigned": pools[f"{name}:assigned"],
             "free": answer["free"].get(name, 0),
+            "kept": answer["kept_by_tier"].get(name, 0),
         }
         for name in names
     ]

@@ -215,6 +215,24 @@ _ALL = (
         Reported(quiet_s=60),
     ),
     AlarmDefinition(
+        "pod_hangs",
+        Severity.WARNING,
+        "A pod has named a call for more than a minute that is over, or that is not its own. It gets no other call.",
+        "Look whether somebody still talks there. If its agent hangs, free the pod with `trunkline router reset POD`, "
+        "or restart it.",
+        Reported(quiet_s=120),
+        subject="pod",
+    ),
+    AlarmDefinition(
+        "pod_name_twice",
+        Severity.URGENT,
+        "Two processes send heartbeats under one pod's name in turns: two clusters share a router, or a key prefix. "
+        "Only the later one gets calls, the other one is refused.",
+        "Give the second cluster a router and a ROUTER_KEY_PREFIX of its own, or its pods other names.",
+        Reported(quiet_s=300),
+        subject="pod",
+    ),
+    AlarmDefinition(
         "dead_mailbox",
         Severity.URGENT,
         "Events were appended to a dead mailbox. Nobody processes them until it is replayed.",

@@ -19,5 +19,6 @@ class PodGauges(Loop):
         metrics.ROUTER_CALLS.set(counts.calls)
         metrics.set_exactly(metrics.ROUTER_PODS, {pool.tier: pool.assigned for pool in counts.pools})
         metrics.set_exactly(metrics.ROUTER_FREE, {pool.tier: pool.room for pool in counts.pools})
+        metrics.set_exactly(metrics.ROUTER_KEPT, {pool.tier: pool.kept for pool in counts.pools})
         metrics.set_exactly(metrics.ROUTER_WAITING, {pool.tier: pool.waiting for pool in counts.pools})
         return len(counts.pools)

@@ -8,6 +8,7 @@ from trunkline.api.hot_routes import HotRoute
 from trunkline.api.webhooks import NoStream, Stream
 from trunkline.bus import router as bus_router
 from trunkline.bus.router_keys import RouterKeys
+from trunkline.control.pods import PodAlarms
 from trunkline.dispatch.call_tokens import CallKeys
 from trunkline.errors import BusUnavailable
 from trunkline.loops.base import Loop
@@ -19,10 +20,10 @@ from trunkline.router.allocator import Allocated, Allocator, Ended, GivenUp, Non
 from trunkline.router.assembly import router_config
 from trunkline.router.carriers import CarrierWord
 from trunkline.router.connector import Answered, Connector, Elsewhere
-from trunkline.router.journal_writer import JournalWriter
 from trunkline.router.management import manage
 from trunkline.router.notes import AllocationNotes
 from trunkline.router.pods import Pods
+from trunkline.router.registry import Registry
 from trunkline.router.resumption import Resumer
 from trunkline.router.slots import SlotProposer
 from trunkline.router.streams import StreamKeys
@@ -43,7 +44,6 @@ class Routing:
         self._call_time_limit_s = settings.carrier.time_limit_s
         self.keys = RouterKeys(settings.router_key_prefix)
         self.call_keys = CallKeys.from_secrets(ground.secrets)
-        self.journal = JournalWriter(database)
         self.notes = AllocationNotes(database)
         self.addresses = PodAddresses(database)
         self.allocator = Allocator(bus, self.keys, stream_keys, config, ground.answers_database, self.notes)
@@ -57,7 +57,16 @@ class Routing:
         )
         self.slot_rule = SlotRule(config.callers_of, config.wait_rule.silence_ms / 1000)
         self.slots = SlotProposer(bus, self.keys, database, config)
-        self.pods = Pods(bus, self.keys, stream_keys, config, self.journal, database)
+        self.registry = Registry(database, bus, self.keys, config)
+        self.pods = Pods(
+            bus,
+            self.keys,
+            stream_keys,
+            config,
+            database,
+            self.registry,
+            two_clusters=PodAlarms(database).two_clusters,
+        )
         self.management = manage(
             settings,
             config,
@@ -66,10 +75,9 @@ class Routing:
             database,
             ground.clock,
             self.pods,
-            self.journal,
             CarrierWord(database, way_in.carriers).is_over,
         )
-        self.loops: list[Loop] = [*self.management.loops, self.journal, PodGauges(self.pods)]
+        self.loops: list[Loop] = [*self.management.loops, self.registry, PodGauges(self.pods)]
         # Whoever answers carriers or other users of the router, whatever its roles.
         self.answer_loops: list[Loop] = [self.notes, self.addresses]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from trunkline.bus.router_views import CallView, Counts, Drained, PodView
 from trunkline.router.allocator import Allocated, Released
-from trunkline.router.pods import Heard, Heartbeat
+from trunkline.router.pods import Heard, Heartbeat, Reset
 from trunkline.router.requests import Page
 
 
@@ -52,6 +52,23 @@ def heard(beat: Heartbeat, heard: Heard, call_time_limit_s: float) -> dict[str, 
         # So that a pod that leaves waits for the longest call there may be.
         "call_time_limit_s": call_time_limit_s,
         "stream_secrets": [secret.hex() for secret in heard.secrets],
+    }
+
+
+def reset(pod: str, done: Reset) -> dict[str, Any]:
+    message = "Pod is free"
+    if done.still_named:
+        message = (
+            "Pod is free here, but it still names a call: somebody may be talking, or its agent hangs. "
+            "Its agent may refuse calls until it lets go; if it does not, restart it."
+        )
+    return {
+        "success": True,
+        "pod_name": pod,
+        "ended_calls": done.calls,
+        "still_named": done.still_named,
+        "status": done.status,
+        "message": message,
     }
 
 

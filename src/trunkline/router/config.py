@@ -3,14 +3,14 @@
 from dataclasses import dataclass, field
 
 from trunkline.bus.router import WaitRule
-from trunkline.settings.tiers import SAMPLE, Tiers, assignment_order
+from trunkline.settings.tiers import DEFAULT, Tiers, assignment_order
 
 
 @dataclass(frozen=True, slots=True)
 class RouterConfig:
     # Where streams go if a pod does not say it for itself: `{base}/ws/pod/{pod}/{call_sid}`.
     voice_agent_base_url: str = "wss://localhost:8081"
-    tiers: Tiers = field(default_factory=lambda: SAMPLE)
+    tiers: Tiers = field(default_factory=lambda: DEFAULT)
     lease_ttl_s: int = 24 * 3600
     draining_ttl_s: int = 360
     # How long a duplicate answer webhook may lag behind the end of its call.
@@ -20,7 +20,11 @@ class RouterConfig:
     cleanup_interval_s: float = 30
     reconcile_interval_s: float = 60
     # After a loss of memory an idle pod is not believed before a heartbeat begun 10 s later; a request may take 5 s.
+    # Only where Postgres cannot be read.
     settle_s: float = 15
+    # A Postgres that runs for less may have lost the allocations of its last moment: then a pod that looks free is
+    # heard first.
+    postgres_young_s: float = 60
     # A call may wait so long for a pod, asking again every `hold_poll_s`; 0: it hears at once that all are busy.
     hold_max_s: float = 10
     hold_poll_s: int = 1

@@ -1,24 +1,21 @@
 """The manager with its source of pods and its election: on the cluster, or with Postgres alone."""
 
 from dataclasses import dataclass
-from functools import partial
 
 from trunkline.bus.router import Runner
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.clock import Clock
-from trunkline.control.pods import raise_mass_unready
+from trunkline.control.pods import PodAlarms
 from trunkline.loops.base import Loop
 from trunkline.loops.leader import Leadership, LeaseTimes
 from trunkline.router.assembly import cluster_address
 from trunkline.router.config import RouterConfig
-from trunkline.router.journal import Journal
 from trunkline.router.kubernetes.api import ClusterApi
 from trunkline.router.kubernetes.lease import ClusterLeadership
 from trunkline.router.kubernetes.protection import Protection
 from trunkline.router.kubernetes.reflector import Reflector
 from trunkline.router.kubernetes.source import KubernetesSource
 from trunkline.router.manager import IsOver, PoolManager
-from trunkline.router.memory import Memory
 from trunkline.router.pods import Pods
 from trunkline.router.sources import HeartbeatSource, PodSource
 from trunkline.settings import Settings
@@ -59,7 +56,6 @@ def manage(
     database: Database,
     clock: Clock,
     pods: Pods,
-    journal: Journal,
     is_over: IsOver,
 ) -> Management:
     leader, router = settings.leader, settings.router
@@ -91,10 +87,9 @@ def manage(
         source,
         leadership,
         clock,
-        journal,
-        Memory(database),
+        database,
         is_over=is_over,
-        alarm=partial(raise_mass_unready, database),
+        alarms=PodAlarms(database),
     )
     if api is not None and reflector is not None:
         loops.append(Protection(api, reflector, pods, leadership, router.namespace))

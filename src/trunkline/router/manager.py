@@ -1,41 +1,54 @@
-"""The pool manager: keeps Valkey's pools equal to the pods there are. Only the leader runs it.
+"""The pool manager: keeps Valkey's pools equal to the pods and allocations that Postgres has. Only the leader runs it.
 
-Everything it writes carries its term, so a manager that was paused while another took over changes nothing. When memory
-is lost it brings back tiers and busy pods from the journal; who is free the pods say themselves. Without a manager
-calls still get pods: new ones come by heartbeat, and nobody is removed.
+Everything that it writes into Valkey carries its term, so a manager that was paused while another took over changes
+nothing. When memory is lost it is rebuilt from Postgres at once. Without a manager calls still get pods: new ones come
+by heartbeat, and nobody is removed. Without Postgres nobody leads, or nothing is managed until it is back.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from typing import Protocol
 
+from trunkline.bus import router as bus_router
 from trunkline.bus import router_manager
 from trunkline.bus.router import Runner
 from trunkline.bus.router_keys import RouterKeys
-from trunkline.bus.router_manager import PAGE, ClusterPod, Orphan, Term, TermLost, Unnamed
+from trunkline.bus.router_manager import PAGE, ClusterPod, Term, TermLost
 from trunkline.clock import Clock
 from trunkline.crashpoint import crash_point
 from trunkline.loops.base import Loop
+from trunkline.router.balance import Changes, changes
 from trunkline.router.config import RouterConfig
 from trunkline.router.freeze import Freeze
-from trunkline.router.journal import Journal, Over
-from trunkline.router.ledger import Differences
-from trunkline.router.memory import Memory, Notes
+from trunkline.router.pools import Pools
 from trunkline.router.sources import GonePod, PodSource, Sighting
 from trunkline.settings.tiers import assignment_order
-from trunkline.store.database import UNAVAILABLE
+from trunkline.store import pods as store
+from trunkline.store import router as merchants_store
+from trunkline.store.database import UNAVAILABLE, Database
+from trunkline.store.pods import Lost, Sighted, TierTarget, UnnamedCall
 from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
 # An allocation that its pod does not name for this long is asked about.
 UNNAMED_S = 60.0
+# A pod that names a call which is not its own for this long is told of.
+ENDING_S = 60.0
 # So often merchants are read before they are left to the next reconcile.
 READS_MAX = 5
+# After Postgres was away its notes come in: what has no row yet is not taken back before.
+NOTES_S = 5.0
 
 # Says whether a call is over, as far as its carrier knows; None if it cannot be asked.
 IsOver = Callable[[str], Awaitable[bool | None]]
-Alarm = Callable[[int, int], Awaitable[None]]
+
+
+class Alarms(Protocol):
+    """What the manager tells people of."""
+
+    async def vanished(self, vanished: int, total: int) -> None: ...
+
+    async def hangs(self, pod: str, calls: Sequence[str]) -> None: ...
 
 
 class Leads(Protocol):
@@ -56,11 +69,10 @@ class PoolManager(Loop):
         source: PodSource,
         leadership: Leads,
         clock: Clock,
-        journal: Journal,
-        memory: Memory,
+        database: Database,
         *,
         is_over: IsOver,
-        alarm: Alarm,
+        alarms: Alarms,
         interval_s: float = 1.0,
     ):
         super().__init__(interval_s)
@@ -70,22 +82,21 @@ class PoolManager(Loop):
         self._source = source
         self._leadership = leadership
         self._clock = clock
-        self._journal = journal
-        self._memory = memory
-        self._ledger = memory.ledger(bus, keys)
+        self._database = database
+        self._pools = Pools(database, bus, keys, config)
         self._is_over = is_over
-        self._alarm = alarm
+        self._alarms = alarms
         self._freeze = Freeze()
         self._held_back: dict[str, GonePod | ClusterPod] = {}
-        self._silent: set[str] = set()
-        # After a loss, from when on a pod that never speaks is believed idle; and whether one was not believed yet.
-        self._believe_at_s = float("inf")
-        self._is_doubtful = False
+        # Pods that name calls which are not theirs, and since when.
+        self._ending: dict[tuple[str, str], float] = {}
+        self._changes = Changes()
         self._term: Term | None = None
         # The term in which it has been through everything once, and has said so.
         self._told: Term | None = None
         # What the log last said of it; operators look for `is_leader` there.
         self._said_leader: bool | None = None
+        self._away_at_s = float("-inf")
         self._reconcile_at_s = 0.0
         self._recover_at_s = 0.0
         self._look_at_s = 0.0
@@ -109,12 +120,17 @@ class PoolManager(Loop):
         if self._term is None or (self._term.epoch, self._term.number) != (lead.epoch, number):
             self._term = Term(self._bus, self._keys, lead.epoch, number)
             self._reconcile_at_s = self._recover_at_s = self._look_at_s = 0.0
-            self._believe_at_s = self._clock.monotonic_s() + max(0.0, self._config.settle_s - lead.age_s)
         try:
-            done = await self._manage(self._term, must_rebuild=lead.must_rebuild)
+            done = await self._manage(self._term, lost_for_s=lead.age_s if lead.must_rebuild else None)
         except TermLost as lost:
             log.warning("router.term_lost", reason=str(lost))
             return self._follow(str(lost))
+        except UNAVAILABLE as error:
+            # What was seen meanwhile is looked at again: everything, when Postgres is back.
+            log.error("router.unmanaged", error=str(error))
+            self._away_at_s = self._clock.monotonic_s()
+            self._reconcile_at_s = self._recover_at_s = 0.0
+            return 0
         if self._told is not self._term:
             log.info("router.took_over", is_leader=True, term=number, epoch=lead.epoch)
             self._told, self._said_leader = self._term, True
@@ -127,14 +143,15 @@ class PoolManager(Loop):
             self._said_leader = False
         return 0
 
-    async def _manage(self, term: Term, *, must_rebuild: bool) -> int:
+    async def _manage(self, term: Term, *, lost_for_s: float | None) -> int:
         now_s = self._clock.monotonic_s()
         done = 0
         crash_point("router.after_lead")
-        if must_rebuild:
-            await self.rebuild(term)
-        if now_s >= min(self._reconcile_at_s, self._believe_at_s if self._is_doubtful else now_s + 1):
-            self._is_doubtful = now_s < self._believe_at_s
+        if lost_for_s is not None:
+            await self.rebuild(term, lost_for_s)
+        if now_s - self._away_at_s >= NOTES_S:
+            done += await self._pools.prove(term)
+        if now_s >= self._reconcile_at_s:
             done += await self.reconcile(term)
             self._reconcile_at_s = now_s + self._config.reconcile_interval_s
             # Every minute: who looks into the last hundred lines of each router finds the leader.
@@ -143,82 +160,49 @@ class PoolManager(Loop):
             done += await self._act(term, await self._source.look())
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + (self._config.expire_interval_s if self._config.by_heartbeat else 0)
+        done += await self._change(term)
         if now_s >= self._recover_at_s:
             done += await self.recover(term)
             self._recover_at_s = now_s + self._config.cleanup_interval_s
         return done
 
-    async def rebuild(self, term: Term) -> None:
-        """After a loss: tiers first, so that every pod finds its own; then pods, busy ones busy, and tombstones."""
+    async def rebuild(self, term: Term, lost_for_s: float) -> None:
+        """After a loss. Without Postgres pods' heartbeats tell who is busy, and their tiers they get anew."""
         await self._publish_tiers(term)
-        try:
-            kept = await self._memory.read(self._config.lease_ttl_s, self._config.ended_ttl_s)
-        except UNAVAILABLE as error:
-            # Pods' heartbeats tell who is busy; their tiers they get anew. When Postgres is back it is done.
-            log.error("router.rebuild_without_journal", error=str(error))
-            self._believe_at_s = float("inf")
-            return
-        now_s = self._clock.monotonic_s()
-        self._believe_at_s = min(self._believe_at_s, now_s if kept.is_new else now_s + self._config.settle_s)
-        if kept.is_new:
-            await term.settled()
-        await term.bury(kept.ended)
-        for pod, tier in kept.tiers.items():
-            await term.restore(
-                pod,
-                tier,
-                kept.calls.get(pod, ()),
-                lease_ttl_s=self._config.lease_ttl_s,
-                by_heartbeat=self._config.by_heartbeat,
-            )
-            crash_point("router.after_restore")
-        await term.rebuilt()
-        log.info("router.rebuilt", epoch=term.epoch, pods=len(kept.tiers), calls=kept.calls_count)
+        pods, calls = await self._pools.rebuild(term, lost_for_s)
+        log.info("router.rebuilt", epoch=term.epoch, pods=pods, calls=calls)
 
     async def reconcile(self, term: Term) -> int:
-        """Everything compared with its truth: tiers, merchants, pods, and the journal with all of it."""
+        """Tiers, merchants and the pods of the source, compared with their truth."""
         await self._publish_tiers(term)
         await self._adopt_merchants(term)
-        census = await router_manager.census(self._bus, self._keys, unnamed_s=UNNAMED_S)
-        known = [pod for pods in census.pods.values() for pod in pods]
+        census = await router_manager.census(self._bus, self._keys)
+        known = [pod for pods in census.values() for pod in pods]
         done = await self._act(term, await self._source.look_at_all(known))
-        await self._mend_journal(term)
-        if self._ledger.is_doubtful:
-            log.warning("router.memory_in_doubt")
-            return done
-        moved = await term.balance()
-        crash_point("router.after_balance")
-        for pod, tier in moved:
-            log.info("router.pod_moved", pod=pod, tier=tier)
-        await self._note(term, Notes(tiers=dict(moved)))
-        return done + len(moved)
+        await self._balance(term)
+        return done
 
     async def recover(self, term: Term) -> int:
-        """Pods that are not where they belong are put there, and calls that nobody names are asked about."""
-        census = await router_manager.census(self._bus, self._keys, unnamed_s=UNNAMED_S)
-        fixed, notes = 0, Notes()
-        for tier, pods in census.pods.items():
-            for page in (pods[i : i + PAGE] for i in range(0, len(pods), PAGE)):
-                count, reset = await term.recover(tier, page)
-                crash_point("router.after_recover")
-                fixed += count
-                for call_sid, pod in reset:
-                    log.warning("router.call_reset", call_id=call_sid, pod=pod)
-                notes.reset += reset
-        await self._note(term, notes)
+        """Pods and slots that are not where Postgres has them are put there; calls that nobody names are asked about,
+        and pods that do not let go are told of."""
+        fixed = await self._pools.put_all(term)
         if fixed:
             metrics.ROUTER_RECOVERED.inc(fixed)
             log.info("router.recovered", pods=fixed)
-        for unnamed in census.unnamed:
-            await self._ask_about(term, unnamed)
+        async with self._database.connection() as conn:
+            unnamed = await store.unnamed(conn, UNNAMED_S)
+            ending = await store.ending(conn)
+            await store.forget_versions(conn)
+        for call in unnamed:
+            await self._ask_about(term, call)
+        await self._tell_of(ending)
         return fixed
 
     async def _act(self, term: Term, seen: Sighting) -> int:
         """Those that are there first. Those that vanish or turn unready wait while very many of them do so at once."""
-        notes = Notes()
         for pod in seen.present:
             self._held_back.pop(pod.name, None)
-            await self._sync(term, pod, notes)
+        await self._see(term, seen.present)
         lost: dict[str, GonePod | ClusterPod] = {**self._held_back}
         lost |= {gone.name: gone for gone in seen.gone} | {pod.name: pod for pod in seen.unready}
         unexpected = [pod.name for pod in lost.values() if not _was_expected(pod)]
@@ -229,93 +213,119 @@ class PoolManager(Loop):
         self._held_back = held if verdict.is_frozen else {}
         if verdict.is_frozen:
             log.error("router.removals_frozen", vanished=verdict.vanished, pods=seen.total)
-            await self._alarm(verdict.vanished, seen.total)
+            await self._alarms.vanished(verdict.vanished, seen.total)
         done = len(seen.present)
         for name, either in lost.items():
             if name not in unexpected or not verdict.is_frozen:
-                done += await self._lose(term, either, notes)
-        await self._note(term, notes)
+                done += await self._lose(term, either)
         return done
 
-    async def _sync(self, term: Term, pod: ClusterPod, notes: Notes) -> None:
-        durable = await self._journal.tier_of(pod.name)
-        may_be_idle = self._clock.monotonic_s() >= self._believe_at_s and pod.name not in self._silent
-        synced = await term.sync(pod, durable_tier=durable, may_be_idle=may_be_idle)
-        crash_point("router.after_sync")
-        if synced.tier and synced.tier != durable:
-            notes.tiers[pod.name] = synced.tier
-        self._orphaned(pod.name, synced.orphans)
+    async def _see(self, term: Term, pods: Sequence[ClusterPod]) -> None:
+        """What the cluster says of pods, into Postgres and from there into the pools; only what is new."""
+        tiers = self._config.tiers
+        targets = [
+            TierTarget(name, tiers[name].target, tiers[name].max_concurrent)
+            for name in assignment_order(tiers)
+        ]
+        for page in (pods[i : i + PAGE] for i in range(0, len(pods), PAGE)):
+            seen = [Sighted(p.name, p.uid, p.is_ready, p.is_deleting, p.ip, p.port, p.version) for p in page]
+            self._insist(term)
+            async with self._database.transaction() as tx:
+                changed, lost = await store.see(tx, seen, targets)
+            crash_point("router.after_sync")
+            self._orphaned("", lost)
+            await self._pools.put(term, changed)
 
-    async def _lose(self, term: Term, pod: GonePod | ClusterPod, notes: Notes) -> int:
+    async def _lose(self, term: Term, pod: GonePod | ClusterPod) -> int:
         if isinstance(pod, ClusterPod):
-            await self._sync(term, pod, notes)
+            await self._see(term, [pod])
             return 1
-        orphans = await term.remove(pod.name, uid=pod.uid, heard_ms=pod.heard_ms)
+        self._insist(term)
+        is_silent = pod.heard_ms != ""
+        async with self._database.transaction() as tx:
+            if is_silent and not self._config.by_heartbeat:
+                # The cluster still has it: it loses its calls, and is there again when it speaks.
+                lost = await store.silence(tx, pod.name, self._config.heartbeat_ttl_s)
+            else:
+                silent_s = self._config.heartbeat_ttl_s if is_silent else 0.0
+                lost = await store.remove(tx, pod.name, uid=pod.uid, silent_s=silent_s)
         crash_point("router.after_remove")
-        if orphans is None:
-            return 0
-        log.warning("router.pod_gone", pod=pod.name, calls=len(orphans))
-        self._orphaned(pod.name, orphans)
-        notes.gone.append(pod.name)
-        # Where the cluster says which pods there are: one that spoke before is not believed idle without speaking.
-        (self._silent.add if pod.heard_ms else self._silent.discard)(pod.name)
+        if lost is None:
+            # Postgres never knew it, or it spoke.
+            return int(await term.remove(pod.name, heard_ms=pod.heard_ms, newest=0))
+        self._orphaned(pod.name, lost)
+        if is_silent and not self._config.by_heartbeat:
+            await bus_router.free(self._bus, self._keys, [str(one.id) for one in lost], tombstone_s=0)
+            return len(lost)
+        await term.remove(pod.name, heard_ms=pod.heard_ms)
+        log.warning("router.pod_gone", pod=pod.name, calls=len(lost))
         return 1
 
-    def _orphaned(self, pod: str, orphans: Sequence[Orphan]) -> None:
-        """Orphaning ends the allocation, never the attempt: the carrier says when a call is over."""
-        for orphan in orphans:
+    def _orphaned(self, pod: str, lost: Sequence[Lost]) -> None:
+        """An orphaned call loses its pod and keeps its row: the carrier says when a call is over, and asked again it
+        gets another pod."""
+        for one in lost:
             metrics.ROUTER_ORPHANS.inc()
-            log.warning("router.call_orphaned", call_id=orphan.call_sid, pod=pod)
-            self._journal.over(Over(orphan.allocation_id, orphan.call_sid, pod, is_orphaned=True))
+            log.warning("router.call_orphaned", call_id=one.call or "", allocation_id=str(one.id), pod=pod)
 
-    async def _ask_about(self, term: Term, unnamed: Unnamed) -> None:
+    async def _balance(self, term: Term) -> None:
+        """Which pods change their tier or maximum. They take nothing until then: an intent in flight is not seen."""
+        self._insist(term)
+        async with self._database.connection() as conn:
+            pods = await store.pods(conn)
+            busy = frozenset(row.pod for row in await store.live_rows(conn))
+            self._changes = changes(pods, busy, self._config.tiers)
+            if self._changes.raised:
+                await store.raise_maxima(conn, self._changes.raised)
+            marked = await store.mark_changing(conn, [*self._changes.changing])
+        crash_point("router.after_balance")
+        await self._pools.put(term, marked)
+
+    async def _change(self, term: Term) -> int:
+        wanted = self._changes.changing
+        if not wanted:
+            return 0
+        self._insist(term)
+        async with self._database.connection() as conn:
+            changed = await store.change(conn, [*wanted.values()], [*wanted])
+        for pod, tier in changed.items():
+            log.info("router.pod_moved", pod=pod, tier=tier)
+        await self._pools.put(term, [*changed])
+        left = {pod: target for pod, target in wanted.items() if pod not in changed}
+        self._changes = Changes(left)
+        return len(changed)
+
+    async def _ask_about(self, term: Term, call: UnnamedCall) -> None:
         """A call that was given a pod and never came there. While its carrier says that it lives, it may still come."""
-        over = await self._is_over(unnamed.call_sid)
+        over = await self._is_over(call.call)
         if over is False:
             return
+        self._insist(term)
+        async with self._database.connection() as conn:
+            if not await store.end_unnamed(conn, call, is_over=bool(over)):
+                return
+        crash_point("router.after_abandon")
+        log.warning("router.call_never_came", call_id=call.call, pod=call.pod)
         tombstone_s = self._config.ended_ttl_s if over else 0
-        if await term.abandon(unnamed, tombstone_s=tombstone_s):
-            crash_point("router.after_abandon")
-            log.warning("router.call_never_came", call_id=unnamed.call_sid, pod=unnamed.pod)
-            self._journal.over(
-                Over(unnamed.allocation_id, unnamed.call_sid, unnamed.pod, is_orphaned=not over)
-            )
+        await bus_router.free(self._bus, self._keys, [str(call.id)], tombstone_s=tombstone_s)
 
-    async def _note(self, term: Term, notes: Notes) -> None:
-        """At once, and only while it leads: a manager that was paused since it acted would undo what its successor
-        wrote down. What is not written now is mended by the next reconcile."""
-        if not notes:
-            return
-        if not self._still_leads(term):
+    async def _tell_of(self, ending: Sequence[tuple[str, str]]) -> None:
+        """Pods that name calls which are not theirs: for a moment after each call, for ever where an agent hangs."""
+        now_s = self._clock.monotonic_s()
+        self._ending = {pair: self._ending.get(pair, now_s) for pair in ending}
+        metrics.ROUTER_ENDING.set(len({pod for pod, _ in ending}))
+        hanging: dict[str, list[str]] = {}
+        for (pod, call), since_s in self._ending.items():
+            if now_s - since_s >= ENDING_S:
+                hanging.setdefault(pod, []).append(call)
+        for pod, calls in hanging.items():
+            log.error("router.pod_hangs", pod=pod, calls=calls)
+            await self._alarms.hangs(pod, calls)
+
+    def _insist(self, term: Term) -> None:
+        """Before each write into Postgres: a manager that was paused would undo what its successor wrote."""
+        if self._leadership.term != term.number:
             raise TermLost(f"term {term.number} ran out")
-        try:
-            await self._memory.note(notes)
-        except UNAVAILABLE as error:
-            log.warning("router.note_lost", error=str(error))
-        for pod, tier in notes.tiers.items():
-            self._journal.learn(pod, tier)
-        if await self._is_back(term, notes.gone):
-            await self._mend_journal(term)
-
-    async def _is_back(self, term: Term, gone: Sequence[str]) -> bool:
-        """Whether one of them came while its row was removed, and what was noted of it with it. Whoever comes after
-        this look is noted after the removal."""
-        for pod in gone:
-            self._journal.learn(pod, "")
-        return bool(gone) and len(await term.missing(gone)) < len(gone)
-
-    def _still_leads(self, term: Term) -> bool:
-        return self._leadership.term == term.number
-
-    async def _mend_journal(self, term: Term) -> None:
-        mend = partial(self._ledger.mend, term, self._config.lease_ttl_s, partial(self._still_leads, term))
-        try:
-            _tell_of(found := await mend())
-            while await self._is_back(term, found.gone):
-                _tell_of(found := await mend())
-            await self._memory.tidy()
-        except UNAVAILABLE as error:
-            log.warning("router.journal_unmended", error=str(error))
 
     async def _publish_tiers(self, term: Term) -> None:
         tiers = self._config.tiers
@@ -325,15 +335,12 @@ class PoolManager(Loop):
             log.info("router.tiers_published", tiers=",".join(tiers))
 
     async def _adopt_merchants(self, term: Term) -> None:
-        try:
-            truth, changed = await self._make_live(term)
-        except UNAVAILABLE as error:
-            log.warning("router.merchants_unread", error=str(error))
-            return
+        truth, changed = await self._make_live(term)
         crash_point("router.after_merchants")
         for merchant, config in changed.items():
             log.info("router.merchant_adopted", merchant_id=merchant, removed=not config)
-            await self._memory.adopt_merchant(merchant, config, before=truth.get(merchant, ""))
+            async with self._database.connection() as conn:
+                await merchants_store.adopt_merchant(conn, merchant, config, truth.get(merchant, ""))
         if changed:
             await self._make_live(term)
 
@@ -342,17 +349,12 @@ class PoolManager(Loop):
         reconcile goes on where somebody edits all the time."""
         for _ in range(READS_MAX):
             edits = await term.merchant_edits()
-            truth = await self._memory.merchants()
+            async with self._database.connection() as conn:
+                truth = await merchants_store.merchants(conn)
             changed = await term.merchants(truth, edits)
             if changed is not None:
                 return truth, changed
         return {}, {}
-
-
-def _tell_of(found: Differences) -> None:
-    if len(found):
-        over, gone = len(found.over) + len(found.orphaned), len(found.gone)
-        log.info("router.journal_mended", over=over, unnoted=len(found.unnoted), gone=gone, tiers=found.tiers)
 
 
 def _was_expected(pod: GonePod | ClusterPod) -> bool:

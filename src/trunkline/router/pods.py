@@ -1,23 +1,31 @@
 """Pods: what they say of themselves, and what is known of them."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 
 from trunkline.bus import router as bus_router
 from trunkline.bus import router_views
-from trunkline.bus.router import Beat, BeatRule, Registration, Runner, TierWanted
+from trunkline.bus.router import Beat, BeatRule, KnownPod, PodSuperseded, Registration, Runner, Unregistered
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.bus.router_views import CallView, Counts, Drained, PodView
 from trunkline.crashpoint import crash_point
+from trunkline.errors import BusUnavailable
 from trunkline.router.config import RouterConfig
-from trunkline.router.journal import Journal, NoJournal
+from trunkline.router.registry import REGISTER_S, Registry
 from trunkline.router.streams import StreamKeys
-from trunkline.store import allocations
+from trunkline.store import pods as store
 from trunkline.store.database import UNAVAILABLE, Database
+from trunkline.store.pods import PodBeat, Registered, Superseded
+from trunkline.telemetry import get_logger
 
-# A heartbeat does not wait longer than this to be written.
-WRITE_S = 0.5
+log = get_logger(__name__)
+
+# So many heartbeats of replaced processes within two minutes are no stragglers: two clusters use the same names.
+SUPERSEDED_ALARM = 3
+
+# Raises the alarm that two clusters use one pod's name.
+TwoClusters = Callable[[str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +41,7 @@ class Heartbeat:
     base_url: str = ""
     calls: Sequence[str] = ()
     draining: bool = False
+    interval_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,18 @@ class Heard:
     secrets: Sequence[bytes] = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """A pod that was freed by hand: the calls whose allocations ended, and those that it still names."""
+
+    calls: Sequence[str]
+    still_named: Sequence[str]
+    status: str
+
+
+async def _no_alarm(_pod: str) -> None: ...
+
+
 class Pods:
     def __init__(
         self,
@@ -54,100 +75,137 @@ class Pods:
         keys: RouterKeys,
         stream_keys: StreamKeys,
         config: RouterConfig,
-        journal: Journal | None = None,
-        database: Database | None = None,
+        database: Database,
+        registry: Registry | None = None,
+        *,
+        two_clusters: TwoClusters = _no_alarm,
     ):
         self._bus = bus
         self._keys = keys
         self._stream_keys = stream_keys
         self._config = config
-        self._journal = journal or NoJournal()
         self._database = database
+        self._registry = registry or Registry(database, bus, keys, config)
+        self._two_clusters = two_clusters
 
-    async def heartbeat(self, beat: Heartbeat) -> Heard:
-        known_as = await self._write(beat)
-        fields: dict[str, str | int] = {
-            "ip": beat.ip,
-            "port": beat.port,
-            "version": beat.version,
-            "base_url": beat.base_url,
-        }
-        said = Beat(
-            pod=beat.pod,
-            boot_id=beat.boot_id,
-            sequence=beat.sequence,
-            calls=beat.calls,
-            leaving=beat.draining,
-            fields={**fields, "incarnation": known_as[0]} if known_as else fields,
+    async def heartbeat(self, beat: Heartbeat) -> Heard | PodSuperseded:
+        """Into Valkey at once, into Postgres within a second; where one of them is away, into the other."""
+        said = PodBeat(
+            beat.pod,
+            beat.boot_id,
+            beat.sequence,
+            beat.draining,
+            tuple(beat.calls),
+            beat.ip,
+            beat.port,
+            beat.version,
+            beat.base_url,
+            beat.interval_s,
         )
-        rule = BeatRule(
-            durable_tier=None,
-            may_register=self._config.by_heartbeat,
-            lease_ttl_s=self._config.lease_ttl_s,
-            ended_ttl_s=self._config.ended_ttl_s,
-            settle_ms=round(self._config.settle_s * 1000),
-            tiers=self._config.tiers_text,
-        )
-        known, is_new = await self._register(said, rule)
+        await self._registry.heard_first(said)
+        try:
+            known = await self._to_valkey(said)
+        except BusUnavailable:
+            known = await self._to_postgres(said)
         crash_point("router.after_heartbeat")
-        if known_as and known.tier and known_as[1:] != (known.tier, known.max_concurrent):
-            await self._write_tier(beat.pod, known.tier, known.max_concurrent)
-        if known.tier:
-            self._journal.tier(beat.pod, known.tier, is_new=is_new)
+        if isinstance(known, PodSuperseded):
+            await self._report(said, known)
+            return known
+        if known.is_news and known.incarnation:
+            self._registry.heard(said, known.incarnation)
         secrets = self._stream_keys.pod_secrets(beat.pod)
         return Heard(
             known.tier, known.draining, known.calls, known.max_concurrent, known.again_ms / 1000, secrets
         )
 
-    async def _write(self, beat: Heartbeat) -> tuple[int, str, int] | None:
-        """None: Postgres is away, and the pod is known to Valkey alone until it is back."""
-        if self._database is None:
-            return None
-        try:
-            async with asyncio.timeout(WRITE_S), self._database.transaction() as tx:
-                return await allocations.heard(
-                    tx,
-                    beat.pod,
-                    beat.boot_id,
-                    beat.sequence,
-                    base_url=beat.base_url,
-                    ip=beat.ip,
-                    port=beat.port,
-                    version=beat.version,
-                    calls=beat.calls,
-                    is_leaving=beat.draining,
-                )
-        except UNAVAILABLE:
-            return None
+    async def _to_valkey(self, said: PodBeat) -> Registration | PodSuperseded:
+        beat, rule = self._beat(said), self._rule()
+        answer = await bus_router.heartbeat(self._bus, self._keys, beat, rule)
+        if isinstance(answer, Unregistered):
+            try:
+                row = await self._registry.register(said, answer.tiers)
+            except UNAVAILABLE as error:
+                log.warning("router.pod_unregistered", pod=said.pod, reason=str(error))
+                known = KnownPod()
+            else:
+                if isinstance(row, Superseded):
+                    # Valkey may not know the earlier processes.
+                    return await self._superseded(said)
+                known = _known(row)
+            answer = await bus_router.heartbeat(self._bus, self._keys, beat, rule, known)
+        assert not isinstance(answer, Unregistered), "it was told"
+        return answer
 
-    async def _write_tier(self, pod: str, tier: str, calls_max: int) -> None:
-        if self._database is None:
-            return
-        try:
-            async with asyncio.timeout(WRITE_S), self._database.connection() as conn:
-                await allocations.set_pod_tier(conn, pod, tier, calls_max)
-        except UNAVAILABLE:
-            return
+    async def _superseded(self, said: PodBeat) -> PodSuperseded:
+        return PodSuperseded(await bus_router.count_superseded(self._bus, self._keys, said.pod))
 
-    async def _register(self, said: Beat, rule: BeatRule) -> tuple[Registration, bool]:
-        """What is known of the pod, and whether it was unknown before."""
-        known = await bus_router.heartbeat(self._bus, self._keys, said, rule)
-        is_new = False
-        while isinstance(known, TierWanted):
-            is_new = True
-            # Afresh: another process may have moved the pod since this one last heard of it.
-            rule = replace(rule, durable_tier=await self._journal.tier_of(said.pod, afresh=True))
-            known = await bus_router.heartbeat(self._bus, self._keys, said, rule)
-        return known, is_new
+    async def _to_postgres(self, said: PodBeat) -> Registration | PodSuperseded:
+        """Valkey is away: the pod stays known, so that calls go on getting it."""
+        try:
+            row = await self._registry.register(said, {})
+            if isinstance(row, Superseded):
+                return PodSuperseded()
+            async with self._database.connection() as conn:
+                calls = await store.calls_of(conn, said.pod)
+        except UNAVAILABLE as error:
+            raise BusUnavailable(f"neither Valkey nor Postgres answers: {error}") from error
+        if row is None:
+            return Registration(False, "", False, (), 2000, 1, 0)
+        return Registration(True, row.tier, said.leaving, tuple(calls), 0, row.calls_max, row.incarnation)
+
+    async def _report(self, said: PodBeat, superseded: PodSuperseded) -> None:
+        log.warning("router.pod_superseded", pod=said.pod, boot_id=said.boot_id, times=superseded.times)
+        if superseded.times >= SUPERSEDED_ALARM:
+            await self._two_clusters(said.pod)
+
+    def _beat(self, said: PodBeat) -> Beat:
+        fields: dict[str, str | int] = {
+            "ip": said.ip,
+            "port": said.port,
+            "version": said.version,
+            "base_url": said.base_url,
+            "interval_s": f"{said.interval_s:g}",
+        }
+        return Beat(said.pod, said.boot_id, said.sequence, said.calls, said.leaving, fields)
+
+    def _rule(self) -> BeatRule:
+        return BeatRule(
+            may_register=self._config.by_heartbeat,
+            lease_ttl_s=self._config.lease_ttl_s,
+            settle_ms=round(self._config.settle_s * 1000),
+            tiers=self._config.tiers_text,
+        )
 
     async def drain(self, pod: str) -> Drained | None:
         """No new calls for `DRAINING_TTL`; the live ones go on."""
         drained = await router_views.drain(self._bus, self._keys, pod, self._config.draining_ttl_s)
         crash_point("router.after_drain")
+        await self._note_drain(pod, self._config.draining_ttl_s)
         return drained
 
     async def undrain(self, pod: str) -> Drained | None:
-        return await router_views.drain(self._bus, self._keys, pod, 0)
+        drained = await router_views.drain(self._bus, self._keys, pod, 0)
+        await self._note_drain(pod, 0)
+        return drained
+
+    async def reset(self, pod: str) -> Reset | None:
+        """Free a pod whose agent hangs: its allocations end, and the calls that it names count for nothing until it
+        lets go of them. None: there is no such pod."""
+        async with self._database.transaction() as tx:
+            done = await store.reset(tx, pod)
+        if done is None:
+            return None
+        rows, named = done
+        status = await router_views.reset(self._bus, self._keys, pod, self._config.ended_ttl_s)
+        return Reset([row.call for row in rows if row.call], named, status or "unknown")
+
+    async def _note_drain(self, pod: str, ttl_s: float) -> None:
+        """Where Postgres is away the key in Valkey says it alone; the leader adopts it."""
+        try:
+            async with asyncio.timeout(REGISTER_S), self._database.connection() as conn:
+                await store.drain(conn, pod, ttl_s)
+        except UNAVAILABLE as error:
+            log.warning("router.drain_unwritten", pod=pod, reason=str(error))
 
     async def counts(self) -> Counts:
         return await router_views.counts(self._bus, self._keys)
@@ -160,3 +218,10 @@ class Pods:
 
     async def calls(self, first: int, count: int) -> list[CallView]:
         return await router_views.calls(self._bus, self._keys, first, count)
+
+
+def _known(row: Registered | None) -> KnownPod:
+    """None: nobody knows the pod, and heartbeats make none here."""
+    if row is None:
+        return KnownPod()
+    return KnownPod(row.incarnation, row.tier, row.is_new, row.past_boots, row.newest_version)

@@ -22,6 +22,7 @@ _CALL_SID = re.compile(CALL_SID)
 TEXT_MAX = 256
 CALLS_MAX = 1000
 SEQUENCE_MAX = 2**53
+INTERVAL_MAX_S = 3600
 # Postgres keeps no NUL, and none of these belongs in a name or an address.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -71,6 +72,8 @@ class HeartbeatBody(msgspec.Struct):
     sequence: int | UnsetType = UNSET
     draining: bool = False
     base_url: str = ""
+    # How often it speaks. One that does not say so speaks every 30 s, as the agents of the router's guide do.
+    interval_s: float = 30.0
 
 
 def decode(body: bytes, shape: type[Body]) -> Body:
@@ -123,6 +126,8 @@ def heartbeat(pod: str, body: HeartbeatBody) -> Heartbeat:
         raise BadRequest("base_url must begin with ws:// or wss://", "base_url")
     if not 0 <= body.port <= 65535:
         raise BadRequest("port must be 0 to 65535", "port")
+    if not 0 < body.interval_s <= INTERVAL_MAX_S:
+        raise BadRequest(f"interval_s must be more than 0 and at most {INTERVAL_MAX_S}", "interval_s")
     # A pod that counts nothing is taken in the order in which it is heard.
     sequence = time.time_ns() // 1_000_000 if body.sequence is UNSET else body.sequence
     if not 0 <= sequence < SEQUENCE_MAX:
@@ -137,6 +142,7 @@ def heartbeat(pod: str, body: HeartbeatBody) -> Heartbeat:
         base_url=_short(body.base_url, "base_url"),
         calls=tuple(call_sid(call) for call in body.calls),
         draining=body.draining,
+        interval_s=body.interval_s,
     )
 
 

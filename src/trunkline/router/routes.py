@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from trunkline.bus.router import PodSuperseded
 from trunkline.errors import BusUnavailable
 from trunkline.http_body import bounded_body
 from trunkline.in_time import in_time
@@ -65,6 +66,7 @@ def routes(deps: RouterDeps) -> list[Route]:
         route("POST", "/release", face.release),
         route("POST", "/drain", face.drain),
         route("DELETE", "/drain/{name}", face.undrain),
+        route("POST", "/pods/{name}/reset", face.reset),
         route("GET", "/status", face.status),
         route("GET", "/pod/{name}", face.pod),
         route("GET", "/pod/{name}/address", face.address),
@@ -153,7 +155,18 @@ class _Face:
         body = requests.decode(await _body(request), HeartbeatBody)
         beat = requests.heartbeat(request.path_params["name"], body)
         heard = await self._deps.pods.heartbeat(beat)
+        if isinstance(heard, PodSuperseded):
+            said = "a later process has registered under this pod's name"
+            return _error(request, 409, "pod_superseded", said)
         return _json(200, bodies.heard(beat, heard, self._deps.call_time_limit_s))
+
+    async def reset(self, request: Request) -> Response:
+        name = requests.pod_name(request.path_params["name"])
+        done = await self._deps.pods.reset(name)
+        if done is None:
+            return _no_pod(request)
+        log.warning("router.pod_reset", pod=name, calls=done.calls, still_named=done.still_named)
+        return _json(200, bodies.reset(name, done))
 
     async def status(self, request: Request) -> Response:
         return _json(200, bodies.status(await self._deps.pods.counts(), self._deps.is_leader()))

@@ -38,8 +38,8 @@ class Tier:
 
 Tiers = Mapping[str, Tier]
 
-# What an empty `TIER_CONFIG` means.
-SAMPLE: Tiers = {"gold": Tier(False, 1), STANDARD: Tier(False, 1), "basic": Tier(True, 1, 3)}
+# What an empty `TIER_CONFIG` means: every agent, from the first one on, is for everybody.
+DEFAULT: Tiers = {STANDARD: Tier(False, 1)}
 
 
 def parse_tiers(text: str) -> Tiers:
@@ -51,7 +51,7 @@ def parse_tiers(text: str) -> Tiers:
     if not isinstance(config, dict):
         raise ValueError("not a JSON object")
     if not config:
-        return SAMPLE
+        return DEFAULT
     tiers = {name: _tier(name, fields) for name, fields in config.items()}
     # Every pod has to be somewhere, and every call falls back to it.
     return {STANDARD: Tier(False, 0), **tiers}

@@ -18,6 +18,7 @@ from trunkline.value import Value
 _BEGIN = query("allocations/begin")
 _ALLOCATE = query("allocations/allocate")
 _RELEASE = query("allocations/release")
+_LET_GO = query("allocations/let_go")
 _FREE_SLOTS = query("allocations/free_slots")
 _DROP = query("allocations/drop")
 _NOTE = query("allocations/note")
@@ -26,10 +27,6 @@ _LIVE = query("allocations/live")
 _ADDRESSES = query("allocations/addresses")
 _END_DOUBTS = query("allocations/end_doubts")
 _OWNERS = query("allocations/owners")
-_HEARD = query("allocations/heard")
-_LOSE_OLDER = query("allocations/lose_older")
-_SET_POD_TIER = query("allocations/set_pod_tier")
-_JOINED = query("allocations/joined")
 _END_STRAYS = query("allocations/end_strays")
 _FORGET = query("allocations/forget")
 
@@ -127,6 +124,9 @@ async def release(
     conn: Connection, call: str, *, tombstone_id: UUID, why: str, by_pod: str = "", turn: int | None = None
 ) -> Released | None:
     """End a call's allocation. None: it has no live one, or not with the pod and the turn that lets go."""
+    if by_pod:
+        # Apart from the release: pods are locked before allocations elsewhere.
+        await conn.execute(_LET_GO, by_pod, call)
     row = await conn.fetchrow(_RELEASE, call, by_pod, turn, why, tombstone_id)
     return Released(row["id"], row["pod"], row["source_pool"]) if row else None
 
@@ -166,34 +166,6 @@ async def note(
             return False  # the call has a row under another id
         return False
     return True
-
-
-async def heard(
-    tx: Connection,
-    name: str,
-    boot_id: str,
-    sequence: int,
-    *,
-    base_url: str,
-    ip: str,
-    port: int,
-    version: str,
-    calls: Sequence[str],
-    is_leaving: bool,
-) -> tuple[int, str, int]:
-    """What a pod says of itself; its number, its tier and its maximum."""
-    row = await tx.fetchrow(
-        _HEARD, name, boot_id, sequence, base_url, ip, port, version, list(calls), is_leaving
-    )
-    assert row is not None, "it is written or changed"
-    await tx.execute(_LOSE_OLDER, name, row["incarnation"], list(calls))
-    if calls:
-        await tx.execute(_JOINED, name, list(calls))
-    return row["incarnation"], row["tier"], row["calls_max"]
-
-
-async def set_pod_tier(conn: Connection, name: str, tier: str, calls_max: int) -> None:
-    await conn.execute(_SET_POD_TIER, name, tier, calls_max)
 
 
 async def merchant_tiers(conn: Connection, merchant_ids: Sequence[str]) -> dict[str, str]:

@@ -143,7 +143,7 @@ class Router:
         notes = AllocationNotes(self.database)
         return hot_routes(
             Allocator(self.bus, keys, streams, config, self.database, notes),
-            Pods(self.bus, keys, streams, config, database=self.database),
+            Pods(self.bus, keys, streams, config, self.database),
         )
 
 

@@ -153,7 +153,8 @@ class Dialing:
     async def pod(self, name: str, *, tier: str = "standard", calls_max: int = 1, **more: object) -> Slot:
         """A pod that was just heard; its first slot."""
         incarnation = await self.value(
-            "INSERT INTO pods (name, tier, calls_max, base_url) VALUES ($1, $2, $3, $4) RETURNING incarnation",
+            "INSERT INTO pods (name, tier, calls_max, base_url, sequence, interval_s) VALUES ($1, $2, $3, $4, 1, 5)"
+            " RETURNING incarnation",
             name,
             tier,
             calls_max,

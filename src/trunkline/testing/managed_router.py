@@ -1,26 +1,20 @@
 """A pool manager at work on the keys and the database of one test, its clock turned by hand."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trunkline.bus.connection import connect
 from trunkline.bus.keys import Keys
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.clock import ManualClock
-from trunkline.router.allocator import Allocated, Allocator
 from trunkline.router.config import RouterConfig
-from trunkline.router.journal_writer import JournalWriter
 from trunkline.router.manager import PoolManager
-from trunkline.router.memory import Memory
-from trunkline.router.notes import AllocationNotes
 from trunkline.router.sources import HeartbeatSource
-from trunkline.router.streams import StreamKeys
 from trunkline.settings.tiers import parse_tiers
-from trunkline.store import router as store
 from trunkline.store.database import Database
 from trunkline.store.database import connect as connect_database
-from trunkline.testing.router_world import RouterWorld
+from trunkline.testing.router_world import SAMPLE, StoredWorld
 
 
 class Leading:
@@ -29,59 +23,74 @@ class Leading:
 
 
 @dataclass
+class Told:
+    """The alarms that the manager raised."""
+
+    vanished_counts: list[int] = field(default_factory=list)
+    hanging: dict[str, list[str]] = field(default_factory=dict)
+
+    async def vanished(self, vanished: int, _total: int) -> None:
+        self.vanished_counts.append(vanished)
+
+    async def hangs(self, pod: str, calls: Sequence[str]) -> None:
+        self.hanging[pod] = list(calls)
+
+
+@dataclass
 class Managed:
-    world: RouterWorld
+    world: StoredWorld
     manager: PoolManager
     leading: Leading
     clock: ManualClock
-    journal: JournalWriter
-    allocator: Allocator
     database: Database
+    config: RouterConfig
+    # What carriers say: whether a call is over.
     over: dict[str, bool]
+    told: Told
 
     async def allocate(self, call: str, merchant: str = "") -> str:
-        """By the allocator, so that the journal hears of it."""
-        answer = await self.allocator.allocate(call, merchant)
-        await self.journal.write()
-        return answer.pod if isinstance(answer, Allocated) else "none"
+        return await self.world.allocate(call, merchant)
 
     async def pods(self, count: int) -> list[str]:
-        names = await self.world.pods(count)
-        for name in names:
-            self.journal.tier(name, await self.world.tier_of(name) or "")
-        await self.journal.write()
-        return names
+        return await self.world.pods(count)
 
     async def pass_by(self, seconds: float) -> None:
         self.clock.advance(seconds)
         await self.manager.run_once()
-        await self.journal.write()
 
     async def open_calls(self) -> list[str]:
+        return sorted(await self.world.live())
+
+    async def execute(self, sql: str, *args: object) -> None:
         async with self.database.connection() as conn:
-            return sorted(row.call_sid for row in await store.open_allocations(conn, 86_400))
+            await conn.execute(sql, *args)
+
+    async def take_time(self) -> None:
+        """Pods that are about to change have been so for 2 s."""
+        await self.execute("UPDATE pods SET changing_since = changing_since - interval '3 seconds'")
 
 
 @asynccontextmanager
-async def open_managed(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[Managed]:
+async def open_managed(
+    database_url: str, redis_url: str, key_prefix: str, tier_config: str = SAMPLE
+) -> AsyncIterator[Managed]:
     bus = connect(redis_url, Keys(prefix=key_prefix))
     database = await connect_database(database_url, pool_size=4)
-    keys, config = RouterKeys(key_prefix), RouterConfig(tiers=parse_tiers("{}"))
-    clock, leading, journal = ManualClock(), Leading(), JournalWriter(database)
+    keys = RouterKeys(key_prefix)
+    # The engine of a test session is young.
+    config = RouterConfig(tiers=parse_tiers(tier_config), postgres_young_s=0)
+    clock, leading, told = ManualClock(), Leading(), Told()
     over: dict[str, bool] = {}
 
     async def is_over(call: str) -> bool | None:
         return over.get(call)
 
-    async def alarm(_vanished: int, _total: int) -> None: ...
-
     manager = PoolManager(
-        bus, keys, config, HeartbeatSource(bus, keys, config), leading, clock, journal, Memory(database),
-        is_over=is_over, alarm=alarm,
+        bus, keys, config, HeartbeatSource(bus, keys, config), leading, clock, database,
+        is_over=is_over, alarms=told,
     )  # fmt: skip
-    secrets = StreamKeys.from_secrets(["a secret"])
-    allocator = Allocator(bus, keys, secrets, config, database, AllocationNotes(database))
     await manager.run_once()
-    yield Managed(RouterWorld(bus, keys), manager, leading, clock, journal, allocator, database, over)
+    world = StoredWorld(bus, keys, database, config)
+    yield Managed(world, manager, leading, clock, database, config, over, told)
     await bus.close()
     await database.close()

@@ -11,7 +11,7 @@ from trunkline.bus import connection
 from trunkline.control import refresh
 from trunkline.dispatch import intent, intent_batch
 from trunkline.jobs import poker
-from trunkline.router import journal_writer
+from trunkline.router import registry
 from trunkline.store import mailboxes
 
 RAISED = (
@@ -19,7 +19,7 @@ RAISED = (
     (refresh, "POLL_TIMEOUT_S", 30.0),
     (intent, "LOCK_TIMEOUT_MS", 30_000),
     (intent_batch, "TRANSACTION_TIMEOUT_MS", 60_000),
-    (journal_writer, "LOOK_UP_S", 30.0),
+    (registry, "REGISTER_S", 30.0),
     (mailboxes, "LOCK_TIMEOUT_MS", 60_000),
     (mailboxes, "COMMIT_TIMEOUT_MS", 60_000),
     (poker, "TIMEOUT_S", 30.0),

@@ -38,7 +38,8 @@ class RouterModel:
     held: dict[str, str] = field(default_factory=dict)
     connecting: dict[str, str] = field(default_factory=dict)
     tombstones: set[str] = field(default_factory=set)
-    # The journal: calls that have a pod, those whose allocation ended, and the tier of each pod.
+    is_rebuilt: bool = True
+    # Postgres: calls whose allocation ended, and the tier of each pod.
     ended: set[str] = field(default_factory=set)
     tiers: dict[str, str] = field(default_factory=dict)
     places: dict[str, Place] = field(default_factory=dict)
@@ -79,7 +80,8 @@ class RouterModel:
         self.pods[pod].calls.clear()
 
     def heard(self, pod: str) -> None:
-        """A heartbeat: what it named and names no more has ended, what it names and nobody knows of is its own."""
+        """A heartbeat: what it named and names no more has ended. While memory is lost and Postgres has not been read,
+        what it names and nobody knows of is its own."""
         model = self.pods[pod]
         for call in model.named - model.calls:
             if self.held.get(call) == pod:
@@ -87,14 +89,17 @@ class RouterModel:
                 self.tombstones.add(call)
         model.named = set(model.calls)
         model.is_heard = True
+        if self.is_rebuilt:
+            return
         for call in sorted(model.calls - self.held.keys() - self.tombstones):
             if sum(holder == pod for holder in self.held.values()) < self.places[self.tiers[pod]].most:
                 self.held[call] = pod
 
     def forget(self) -> None:
-        """Memory is lost. The pods and the journal know what they knew."""
+        """Memory is lost. The pods and Postgres know what they knew."""
         self.held.clear()
         self.tombstones.clear()
+        self.is_rebuilt = False
         for model in self.pods.values():
             model.named, model.is_draining, model.is_heard = set(), False, False
 

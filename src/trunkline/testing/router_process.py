@@ -23,12 +23,15 @@ from trunkline.bus.keys import Keys
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.crashpoint import STOP_AT, TESTING
 from trunkline.embedded.ports import free_port
+from trunkline.router.config import RouterConfig
+from trunkline.settings.tiers import parse_tiers
+from trunkline.store import pods as pods_store
 from trunkline.store import router as store
 from trunkline.store.database import Database
 from trunkline.store.database import connect as connect_database
 from trunkline.testing.crashpoints import CRASH_POINTS, crash_environment
 from trunkline.testing.fork_server import ForkServer, RoleProcess
-from trunkline.testing.router_world import RouterWorld
+from trunkline.testing.router_world import RouterWorld, StoredWorld
 from trunkline.testing.waiting import eventually
 from trunkline.testing.world import ADMIN_KEY, ALL_STANDARD, SECRET_KEY
 
@@ -37,7 +40,7 @@ Truth = Mapping[str, Collection[str]]
 
 @dataclass
 class Routers:
-    world: RouterWorld
+    world: StoredWorld
     database: Database
     url: str
     folder: Path
@@ -99,7 +102,7 @@ class Routers:
 
 
 async def leaks(world: RouterWorld, database: Database, truth: Truth) -> list[str]:
-    """Every contradiction between the pods, the router's memory and the journal, as a line."""
+    """Every contradiction between the pods, Valkey and Postgres, as a line."""
     client, keys = world.client, world.keys
     found: list[str] = []
     pods = {view.name: view for view in await router_views.pods(world.bus, keys, 0, 1000)}
@@ -120,12 +123,13 @@ async def leaks(world: RouterWorld, database: Database, truth: Truth) -> list[st
             found.append(f"the lease of {name} is wrong")
     found += await _strays(world, set(truth), set(held))
     async with database.connection() as conn:
-        opened = {a.call_sid: a.pod for a in await store.open_allocations(conn, 86_400)}
-        tiers, merchants = await store.tiers(conn), await store.merchants(conn)
+        opened = {row.call: row.pod for row in await pods_store.live_rows(conn) if row.call}
+        tiers = {pod.name: pod.tier for pod in await pods_store.pods(conn)}
+        merchants = await store.merchants(conn)
     if opened != held:
-        found.append(f"the journal says {opened}, not {held}")
+        found.append(f"Postgres says {opened}, not {held}")
     if tiers != {name: view.tier for name, view in pods.items()}:
-        found.append(f"the journal's pods are {tiers}, not { {n: v.tier for n, v in pods.items()} }")
+        found.append(f"the pods of Postgres are {tiers}, not { {n: v.tier for n, v in pods.items()} }")
     for key in (keys.merchant_config, keys.merchant_written):
         if await client.hgetall(key) != merchants:
             found.append(f"{key} is not {merchants}")
@@ -139,7 +143,7 @@ async def _strays(world: RouterWorld, pods: set[str], calls: set[str]) -> list[s
     wanted |= {keys.pod_calls(pod) for pod in pods}
     shapes = (keys.call("*"), keys.lease("*"), keys.pod_calls("*"))
     found = [key for shape in shapes async for key in client.scan_iter(match=shape) if key not in wanted]
-    members = {*await client.zrange(keys.calls, 0, -1), *await client.zrange(keys.unnamed, 0, -1)}
+    members = {*await client.zrange(keys.calls, 0, -1)}
     waiting = await client.zcard(keys.waiting)
     return [*found, *sorted(members - calls), *([f"{waiting} wait"] if waiting else [])]
 
@@ -156,7 +160,8 @@ async def open_routers(
     timeout = aiohttp.ClientTimeout(total=5)
     async with aiohttp.ClientSession(timeout=timeout) as session:
         url = f"http://127.0.0.1:{port}"
-        world = RouterWorld(bus, RouterKeys(key_prefix))
+        config = RouterConfig(tiers=parse_tiers(ALL_STANDARD))
+        world = StoredWorld(bus, RouterKeys(key_prefix), database, config)
         place = Routers(world, database, url, folder, server, environment, session)
         try:
             yield place

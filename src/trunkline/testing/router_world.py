@@ -2,17 +2,61 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+import msgspec
 
 from trunkline.bus import router, router_manager, router_views
 from trunkline.bus.connection import Bus
-from trunkline.bus.router import Allocation, Beat, BeatRule, CallOver, Hold, Registration, Release, WaitRule
+from trunkline.bus.router import (
+    Allocation,
+    Beat,
+    BeatRule,
+    CallOver,
+    Hold,
+    KnownPod,
+    PodSuperseded,
+    Registration,
+    Release,
+    Unregistered,
+    WaitRule,
+)
 from trunkline.bus.router_keys import RouterKeys
-from trunkline.bus.router_manager import Term
+from trunkline.bus.router_manager import LiveRow, Term, TruePod
+from trunkline.router.config import RouterConfig
+from trunkline.router.pods import Heard, Heartbeat, Pods
+from trunkline.router.registry import Registry
+from trunkline.router.streams import StreamKeys
 from trunkline.settings.tiers import assignment_order, parse_tiers
+from trunkline.store.database import Database
 
 LEASE_TTL_S = 86_400
 ENDED_TTL_S = 600
+# As the router's guide prints it.
+SAMPLE = (
+    '{"gold": {"type": "exclusive", "target": 1}, "standard": {"type": "exclusive", "target": 1},'
+    ' "basic": {"type": "shared", "target": 1, "max_concurrent": 3}}'
+)
+
+
+class Numbers:
+    """Stands for Postgres: gives each process of a pod its number."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._known: dict[str, list[tuple[str, int]]] = {}
+
+    def of(self, pod: str, boot: str) -> KnownPod:
+        boots = self._known.setdefault(pod, [])
+        is_new = not boots
+        if not any(known == boot for known, _ in boots):
+            self._last += 1
+            boots.append((boot, self._last))
+        number = next(number for known, number in boots if known == boot)
+        past = [known for known, before in boots if before < number]
+        return KnownPod(number, is_new=is_new, past_boots=past)
 
 
 class RouterWorld:
@@ -24,13 +68,13 @@ class RouterWorld:
         self.client: Any = bus.client
         self.term = Term(bus, keys, "", 1)
         self._sequences: dict[str, int] = {}
+        self._numbers = Numbers()
 
-    async def begin(self, tier_config: str = "{}", *, term: int = 1, is_settled: bool = True) -> None:
+    async def begin(self, tier_config: str = SAMPLE, *, term: int = 1, is_rebuilt: bool = True) -> None:
         """Take the term, as the manager of a new installation does."""
         lead = await router_manager.lead(self.bus, self.keys, term)
         self.term = Term(self.bus, self.keys, lead.epoch, term)
-        if is_settled:
-            await self.term.settled()
+        if is_rebuilt:
             await self.term.rebuilt()
         await self.publish(tier_config)
 
@@ -49,14 +93,26 @@ class RouterWorld:
         leaving: bool = False,
         version: str = "",
         rule: BeatRule = BeatRule(),  # noqa: B008  frozen
-    ) -> Registration:
+        is_alone: bool = False,
+        tier: str = "",
+    ) -> Any:
+        """`is_alone`: Postgres is silent. `tier`: what it knows of the pod's, '' for a new one."""
+        said = self._beat(pod, calls, boot, sequence, leaving, version)
+        known = await router.heartbeat(self.bus, self.keys, said, rule)
+        if isinstance(known, Unregistered):
+            known_pod = replace(self._numbers.of(pod, boot), tier=tier, newest_version=version)
+            told = KnownPod() if is_alone else known_pod
+            known = await router.heartbeat(self.bus, self.keys, said, rule, told)
+        assert isinstance(known, Registration | PodSuperseded)
+        return known
+
+    def _beat(
+        self, pod: str, calls: Sequence[str], boot: str, sequence: int | None, leaving: bool, version: str
+    ) -> Beat:
         counted = self._sequences.get(pod, 1) + 1
         self._sequences[pod] = counted
-        fields: dict[str, str | int] = {"ip": "10.0.0.1", "port": 8080, "version": version, "incarnation": 1}
-        said = Beat(pod, boot, counted if sequence is None else sequence, calls, leaving, fields)
-        known = await router.heartbeat(self.bus, self.keys, said, rule)
-        assert isinstance(known, Registration), "the rule says which tier it has"
-        return known
+        fields: dict[str, str | int] = {"ip": "10.0.0.1", "port": 8080, "version": version, "interval_s": 5}
+        return Beat(pod, boot, counted if sequence is None else sequence, calls, leaving, fields)
 
     async def pods(self, count: int, prefix: str = "agent") -> list[str]:
         names = [f"{prefix}-{number}" for number in range(count)]
@@ -88,11 +144,15 @@ class RouterWorld:
             self.keys,
             call,
             merchant_id=merchant,
-            allocation_id=f"allocation-of-{call}",
+            allocation_id=str(self.allocation_of(call)),
             lease_ttl_s=LEASE_TTL_S,
             wait=wait,
             is_alone=is_alone,
         )
+
+    @staticmethod
+    def allocation_of(call: str) -> UUID:
+        return uuid5(NAMESPACE_OID, call)
 
     async def release(self, call: str, by_pod: str = "") -> Release | None:
         return await router.release(self.bus, self.keys, call, by_pod=by_pod, ended_ttl_s=ENDED_TTL_S)
@@ -117,8 +177,33 @@ class RouterWorld:
         return view.status if view else None
 
     async def recover(self) -> int:
-        census = await router_manager.census(self.bus, self.keys, unnamed_s=60)
-        return sum([(await self.term.recover(tier, pods))[0] for tier, pods in census.pods.items() if pods])
+        """Pods are put where they belong, as if Postgres had the slots that Valkey has. How many were elsewhere."""
+        census = await router_manager.census(self.bus, self.keys)
+        pods = [await self._true(pod, tier) for tier, pods in census.items() for pod in pods]
+        return (await self.term.put(pods, lease_ttl_s=LEASE_TTL_S)).fixed
+
+    async def move(self, pod: str, tier: str) -> None:
+        """As when Postgres has it in another tier."""
+        true = await self._true(pod, tier)
+        await self.term.put([msgspec.structs.replace(true, tier=tier)], lease_ttl_s=LEASE_TTL_S)
+
+    async def _true(self, pod: str, tier: str) -> TruePod:
+        hash_of, keys = self.client.hgetall, self.keys
+        known = await hash_of(keys.pod(pod))
+        rows: list[LiveRow] = []
+        for slot, one in (await hash_of(keys.pod_slots(pod))).items():
+            sid = await self.client.get(keys.begun(one)) or ""
+            record = await hash_of(keys.call(sid) if sid else keys.kept_for(one))
+            source = record.get("source_pool", f"pool:{tier}")
+            number = record.get("incarnation", known.get("incarnation", "1"))
+            at_s = record.get("allocated_at", "1")
+            rows.append(
+                LiveRow(one, sid, pod, slot, number, record.get("merchant_id", ""), source, "0", at_s)
+            )
+        return TruePod(
+            pod, known.get("incarnation", "1"), await self.tier_of(pod) or tier, {}, known.get("ready", "1"),
+            known.get("leaving", "0"), "0", "", max(0, await self.client.ttl(keys.draining(pod))), 0, 0, rows,
+        )  # fmt: skip
 
     async def fall_silent(self, pod: str) -> None:
         """As if it had not been heard for an hour in which we listened."""
@@ -134,3 +219,101 @@ class RouterWorld:
     async def sizes(self) -> dict[str, int]:
         counts = await router_views.counts(self.bus, self.keys)
         return {pool.tier: pool.assigned for pool in counts.pools}
+
+
+class StoredWorld(RouterWorld):
+    """With Postgres: pods register by the router's own face, and calls have rows."""
+
+    def __init__(self, bus: Bus, keys: RouterKeys, database: Database, config: RouterConfig):
+        super().__init__(bus, keys)
+        self.database = database
+        self.registry = Registry(database, bus, keys, config)
+        self.face = Pods(bus, keys, StreamKeys.from_secrets(["a secret"]), config, database, self.registry)
+
+    async def beat(
+        self,
+        pod: str,
+        calls: Sequence[str] = (),
+        *,
+        boot: str = "boot-1",
+        sequence: int | None = None,
+        leaving: bool = False,
+        version: str = "",
+        rule: BeatRule = BeatRule(),  # noqa: B008  frozen
+        is_alone: bool = False,
+        tier: str = "",
+    ) -> Heard | PodSuperseded:
+        said = self._beat(pod, calls, boot, sequence, leaving, version)
+        heard = await self.face.heartbeat(
+            Heartbeat(
+                pod, boot, said.sequence, "10.0.0.1", 8080, version, "", tuple(calls), leaving, interval_s=5
+            )
+        )
+        await self.written()
+        return heard
+
+    async def written(self) -> None:
+        """Postgres knows what was heard, as it does after a second."""
+        self.registry.refresh_s = 0.0
+        await self.registry.write()
+
+    async def ask(
+        self,
+        call: str,
+        merchant: str = "",
+        wait: WaitRule = WaitRule(),  # noqa: B008  frozen
+        *,
+        is_alone: bool = True,
+    ) -> Any:
+        answer = await super().ask(call, merchant, wait, is_alone=is_alone)
+        if isinstance(answer, Allocation) and not answer.was_existing:
+            await self.note(call, answer, merchant)
+        return answer
+
+    async def note(self, call: str, given: Allocation, merchant: str = "") -> None:
+        """The row that Postgres has of a call with a pod."""
+        async with self.database.connection() as conn:
+            await conn.execute(
+                "INSERT INTO allocations AS a (id, has_attempt, call, merchant_id, pod, slot, incarnation, source_pool,"
+                " begun_at) VALUES ($1, false, $2, $3, $4, $5, $6, $7, clock_timestamp()) ON CONFLICT (id) DO UPDATE"
+                " SET pod = excluded.pod, slot = excluded.slot, incarnation = excluded.incarnation",
+                self.allocation_of(call), call, merchant, given.pod, given.slot, given.incarnation, given.source_pool,
+            )  # fmt: skip
+
+    async def keep(self, dial: str, pod: str, slot: int = 1) -> UUID:
+        """The row of a dial that keeps a slot."""
+        async with self.database.connection() as conn:
+            await conn.execute(
+                "INSERT INTO allocations (id, has_attempt, pod, slot, incarnation, source_pool)"
+                " SELECT $1, true, p.name, $3, p.incarnation, 'pool:' || p.tier FROM pods AS p WHERE p.name = $2",
+                self.allocation_of(dial), pod, slot,
+            )  # fmt: skip
+        return self.allocation_of(dial)
+
+    async def release(self, call: str, by_pod: str = "") -> Release | None:
+        await self.end(call)
+        return await super().release(call, by_pod)
+
+    async def end(self, call: str) -> None:
+        async with self.database.connection() as conn:
+            await conn.execute(
+                "UPDATE allocations SET ended_at = clock_timestamp(), why = 'released' WHERE call = $1", call
+            )
+
+    async def live(self) -> dict[str, str | None]:
+        """Calls with live rows and their pods."""
+        async with self.database.connection() as conn:
+            rows = await conn.fetch(
+                "SELECT call, pod FROM allocations WHERE ended_at IS NULL AND call IS NOT NULL"
+            )
+        return {row["call"]: row["pod"] for row in rows}
+
+    async def tiers(self) -> dict[str, str]:
+        async with self.database.connection() as conn:
+            return {row["name"]: row["tier"] for row in await conn.fetch("SELECT name, tier FROM pods")}
+
+    async def fall_silent(self, pod: str) -> None:
+        await super().fall_silent(pod)
+        async with self.database.connection() as conn:
+            await conn.execute("UPDATE pods SET heard_at = heard_at - interval '1 hour' WHERE name = $1", pod)
+            await conn.execute("UPDATE pod_hearing SET since = since - interval '1 hour'")

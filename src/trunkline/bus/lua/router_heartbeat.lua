@@ -1,56 +1,66 @@
 #!lua
--- A pod says that it lives, which calls it holds, and whether it is leaving. A new pod gets its tier; a pod that has
--- nothing to do is free. So every heartbeat also heals: a pod that fell out of the pool comes back with its next one,
--- and a busy pod comes back busy after this server lost its memory.
--- Within one boot of the pod an older sequence number is ignored. Another boot id means that the process before it
--- died with its calls: the allocations end without a tombstone, since the carrier's calls may still want a pod.
--- After a loss of memory an idle pod is believed only once its heartbeat began long enough after the loss: before that
--- it may have been given a call that has not connected yet. The first heartbeat of a boot is believed at once.
+-- A pod says that it lives, which calls it holds, and whether it is leaving. A pod that has nothing to do is free. So every
+-- heartbeat also heals: a pod that fell out of the pool comes back with its next one.
+-- Which process of a pod speaks is known by its boot id; which of two is the newer one only Postgres can say, by the number
+-- that it gave (the incarnation). So a boot id that is not known here is registered there first. While Postgres is silent a
+-- boot id that was not heard before counts as the newer one. Within one boot an older sequence number is ignored.
+-- After a loss of memory an idle pod is believed once the leader has rebuilt it from Postgres. Until then, and without
+-- Postgres, only if its heartbeat began long enough after the loss: before that it may have been given a call that has not
+-- connected yet. The first heartbeat of a boot is believed at once, and so is a pod that Postgres never knew.
 --
 -- KEYS[1] epoch
 -- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] pod  ARGV[4] boot id  ARGV[5] sequence
--- ARGV[6] 1 if the pod is leaving  ARGV[7] the calls it holds, separated by spaces  ARGV[8] its durable tier, '' for
--- none, '?' if the caller has not asked for it: then nothing of the pod is written and '?' is the answer, if needed
--- ARGV[9] 1 if an unknown pod may register itself  ARGV[10] lease in s  ARGV[11] tombstone in s
--- ARGV[12] ms after a loss before an idle pod is believed  ARGV[13] tiers, should none be published: name=text …
--- ARGV[14..] further fields of the pod: name, value, …
--- -> {1 if it was news, tier, 1 if draining, the calls that have the pod …, as one text, epoch id,
---     ms until it should be heard again, 0: as usual; the most calls it may have}
+-- ARGV[6] 1 if the pod is leaving  ARGV[7] the calls it holds, separated by spaces
+-- ARGV[8] its incarnation; '?' if Postgres has not been asked; 0 if it is silent  ARGV[9] its tier in Postgres, '' for none
+-- ARGV[10] 1 if Postgres never knew the pod  ARGV[11] boot ids before this one, as JSON  ARGV[12] the newest version of all
+-- ARGV[13] 1 if an unknown pod may register itself  ARGV[14] lease in s
+-- ARGV[15] ms after a loss before an idle pod is believed  ARGV[16] tiers, should none be published: name=text …
+-- ARGV[17..] further fields of the pod: name, value, …
+-- -> {'heard', 1 if it was news, tier, 1 if draining, the calls that have the pod …, as one text,
+--     ms until it should be heard again, 0: as usual; the most calls it may have, its incarnation,
+--     1 if a slot came free while dials wait for agents}
+--    {'register', tier, text, …}  Postgres has to be asked: the published tiers, '#order' among them
+--    {'superseded', how often within two minutes}  a later process has this name
 -- @include router
 local name, boot, sequence, leaving, named = ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
-local lease_s, tombstone_s, settle_ms = ARGV[10], ARGV[11], tonumber(ARGV[12])
+local number, lease_s, settle_ms = ARGV[8], ARGV[14], tonumber(ARGV[15])
 local pod = pod_key(name)
 
 local function publish_missing_tiers()
   if redis.call('EXISTS', base .. 'tiers') == 1 then return end
-  for tier, text in string.gmatch(ARGV[13], '(%S+)=(%S+)') do
+  for tier, text in string.gmatch(ARGV[16], '(%S+)=(%S+)') do
     redis.call('HSET', base .. 'tiers', tier, (string.gsub(text, ',', ' ')))
   end
 end
 
 local function names(sid) return string.find(' ' .. named .. ' ', ' ' .. sid .. ' ', 1, true) ~= nil end
 
-local function answer(news, tier, again_ms)
+local function superseded()
+  local times = redis.call('INCR', base .. 'superseded:' .. name)
+  redis.call('EXPIRE', base .. 'superseded:' .. name, 120)
+  return {'superseded', times}
+end
+
+local function answer(news, tier, again_ms, wakes)
   local config = tier_config(tier) or {max = 1}
-  return {news, tier, is_draining(name) and 1 or 0, table.concat(held_calls(name), ' '), epoch(), again_ms, config.max}
+  return {'heard', news, tier, is_draining(name) and 1 or 0, table.concat(held_calls(name), ' '), again_ms, config.max,
+    redis.call('HGET', pod, 'incarnation') or '0', wakes}
 end
 
--- What the pod named before and does not name now has ended there, even if its release was lost on the way.
-local function end_dropped(before)
-  for sid in string.gmatch(before, '%S+') do
-    if not names(sid) and holder_of(sid) == name then
-      redis.call('SET', base .. 'ended:' .. sid, '1', 'EX', tombstone_s)
-      end_allocation(name, sid, name)
-    end
-  end
-end
-
--- A call that the pod names and that is its own has come.
-local function join()
-  for sid in string.gmatch(named, '%S+') do
-    if holder_of(sid) == name then
-      redis.call('HDEL', call_key(sid), 'unnamed')
-      redis.call('ZREM', base .. 'unnamed', sid)
+-- What processes before this one had. A call that the new one names is its own.
+local function lose_slots()
+  local slots = redis.call('HGETALL', slots_key(name))
+  for i = 1, #slots, 2 do
+    local id = slots[i + 1]
+    local sid = redis.call('GET', begun_key(id))
+    if sid and names(sid) then
+      redis.call('HSET', call_key(sid), 'incarnation', number)
+    else
+      local theirs = sid and redis.call('HGET', call_key(sid), 'incarnation') or redis.call('HGET', kept_key(id), 'incarnation')
+      if tonumber(theirs or '0') < tonumber(number) or number == '0' then
+        end_by_id(id, 0)
+        redis.call('HDEL', slots_key(name), slots[i])
+      end
     end
   end
 end
@@ -73,56 +83,72 @@ local function restore(source, max)
   end
 end
 
--- Two heartbeats begun 30 s after the allocation that do not name the call: the leader shall ask where it is.
-local function suspect_unnamed()
-  for _, sid in ipairs(held_calls(name)) do
-    local allocated_at = tonumber(redis.call('HGET', call_key(sid), 'allocated_at') or now_s)
-    if not names(sid) and now_s - allocated_at > 30 and redis.call('HINCRBY', call_key(sid), 'unnamed', 1) >= 2 then
-      redis.call('ZADD', base .. 'unnamed', 'NX', whole(now_ms), sid)
-    end
-  end
-end
-
-local function remember(tier, is_new)
-  redis.call('ZADD', base .. 'heartbeats', whole(now_ms), name)
-  redis.call('HSET', pod, 'boot_id', boot, 'sequence', ARGV[5], 'leaving', leaving, 'calls', named, unpack(ARGV, 14))
-  local version = redis.call('HGET', pod, 'version')
-  if is_new and version and version ~= '' then redis.call('SET', base .. 'version', version) end
-end
-
 local id, began_ms = epoch()
 publish_missing_tiers()
-local known_boot, known_sequence, before, known_epoch =
-  unpack(redis.call('HMGET', pod, 'boot_id', 'sequence', 'calls', 'epoch'))
+local known_boot, known_sequence, known_epoch, known_number, past, reset =
+  unpack(redis.call('HMGET', pod, 'boot_id', 'sequence', 'epoch', 'incarnation', 'past_boots', 'reset_calls'))
 local tier = redis.call('GET', base .. 'pod:tier:' .. name)
-if not tier and ARGV[9] ~= '1' then return {0, '', 0, '', id, 2000, 1} end
-if not tier and ARGV[8] == '?' then return {0, '?', 0, '', id, 0, 1} end
-if known_boot == boot and sequence <= tonumber(known_sequence) then return answer(0, tier or 'standard', 0) end
-
-if known_boot == boot then
-  end_dropped(before or '')
-elseif known_boot then
-  for _, orphan in ipairs(held_calls(name)) do
-    if not names(orphan) then end_allocation(name, orphan, name) end
+known_number = tonumber(known_number or '0')
+if known_boot and known_boot ~= boot and past then
+  for _, before in ipairs(cjson.decode(past)) do
+    if before == boot then return superseded() end
   end
 end
-if not tier then
-  tier = assign_tier(ARGV[8])
+if number == '?' then
+  if not tier or known_boot ~= boot or known_number == 0 then
+    local flat = redis.call('HGETALL', base .. 'tiers')
+    table.insert(flat, 1, 'register')
+    return flat
+  end
+  number = tostring(known_number)
+end
+if not tier and ARGV[9] == '' and ARGV[13] ~= '1' then return {'heard', 0, '', 0, '', 2000, 1, '0', 0} end
+if tonumber(number) > 0 and known_number > tonumber(number) then return superseded() end
+if known_boot == boot and sequence <= tonumber(known_sequence) and known_number == tonumber(number) then
+  return answer(0, tier or 'standard', 0, 0)
+end
+
+-- Calls that an operator took away from it, while it goes on naming them.
+if reset and reset ~= '' then
+  local own, theirs = {}, {}
+  for sid in string.gmatch(named, '%S+') do
+    local list = string.find(' ' .. reset .. ' ', ' ' .. sid .. ' ', 1, true) and theirs or own
+    list[#list + 1] = sid
+  end
+  named = table.concat(own, ' ')
+  redis.call('HSET', pod, 'reset_calls', table.concat(theirs, ' '))
+end
+if known_boot and known_boot ~= boot then
+  lose_slots()
+  redis.call('HDEL', pod, 'reset_calls')
+  if number == '0' then
+    local before = past and cjson.decode(past) or {}
+    before[#before + 1] = known_boot
+    while #before > 8 do table.remove(before, 1) end
+    redis.call('HSET', pod, 'past_boots', cjson.encode(before))
+  end
+end
+local given = ARGV[9] ~= '' and redis.call('HEXISTS', base .. 'tiers', ARGV[9]) == 1 and ARGV[9] or nil
+if not tier or (given and given ~= tier) then
+  if tier then leave_tier(name, tier) end
+  tier = given or assign_tier(ARGV[9])
   write_tier(name, tier)
 end
 redis.call('SADD', pool_of(tier).assigned, name)
-remember(tier, known_boot ~= boot)
+redis.call('ZADD', base .. 'heartbeats', whole(now_ms), name)
+redis.call('HSET', pod, 'boot_id', boot, 'sequence', ARGV[5], 'leaving', leaving, 'calls', named, 'incarnation', number,
+  unpack(ARGV, 17))
+if ARGV[11] ~= '' then redis.call('HSET', pod, 'past_boots', ARGV[11]) end
+if ARGV[12] ~= '' then redis.call('SET', base .. 'version', ARGV[12]) end
 
 local again_ms = 0
 if known_epoch ~= id then
-  if sequence == 1 or now_ms - began_ms >= settle_ms then
+  if (is_rebuilt and number ~= '0') or ARGV[10] == '1' or sequence == 1 or now_ms - began_ms >= settle_ms then
     redis.call('HSET', pod, 'epoch', id)
   else
     again_ms = settle_ms - (now_ms - began_ms)
   end
 end
-join()
 restore(pool_of(tier).source, (tier_config(tier) or {max = 1}).max)
-suspect_unnamed()
-local _, settled_tier = settle(name, tier)
-return answer(1, settled_tier, again_ms)
+local _, settled_tier, _, wakes = settle(name, tier)
+return answer(1, settled_tier, again_ms, wakes)

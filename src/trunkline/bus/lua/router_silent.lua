@@ -7,29 +7,33 @@
 -- ARGV[4] the longest gap between runs in ms  ARGV[5] the most pods  ARGV[6] a waiter that is silent for so many ms has left
 -- -> {pods that send heartbeats, silent pod, its last heartbeat, 1 if it was leaving, …}
 -- @include router
+-- @include router_choose
+-- @include router_hearing
 local ttl_ms, gap_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
-local hearing = base .. 'hearing'
-
-local function hearing_for_ms()
-  local since, ran = unpack(redis.call('HMGET', hearing, 'since', 'ran'))
-  if not since or now_ms - tonumber(ran) > gap_ms then since = now_ms end
-  redis.call('HSET', hearing, 'since', whole(since), 'ran', whole(now_ms))
-  return now_ms - tonumber(since)
-end
-
 -- Records run out after their lease, or are deleted by hand; the oldest of the list are looked at.
 for _, sid in ipairs(redis.call('ZRANGE', base .. 'calls', 0, 99)) do
   if redis.call('EXISTS', call_key(sid)) == 0 then redis.call('ZREM', base .. 'calls', sid) end
-end
-for _, sid in ipairs(redis.call('ZRANGE', base .. 'unnamed', 0, 99)) do
-  if redis.call('EXISTS', call_key(sid)) == 0 then redis.call('ZREM', base .. 'unnamed', sid) end
 end
 -- Those who hung up while nobody else asked for a pod: an autoscaler would go on making pods for them.
 for _, sid in ipairs(redis.call('ZRANGE', base .. 'waiting', '-inf', whole(now_ms - ARGV[6]), 'BYSCORE', 'LIMIT', 0, 100)) do
   stop_waiting(sid)
 end
 local found = {redis.call('ZCARD', base .. 'heartbeats')}
-if hearing_for_ms() < ttl_ms then return found end
+local heard_for_ms = advance_hearing(gap_ms)
+-- Silent for dials long before they are given up: set aside, so that they do not count as free.
+if heard_for_ms >= SILENT_MIN_MS then
+  local quiet = redis.call('ZRANGE', base .. 'heartbeats', '-inf', '(' .. whole(now_ms - SILENT_MIN_MS), 'BYSCORE', 'LIMIT', 0, ARGV[5])
+  for _, name in ipairs(quiet) do
+    local tier = redis.call('GET', base .. 'pod:tier:' .. name)
+    local pool = tier and pool_of(tier)
+    if pool and is_silent(name, redis.call('HGET', pod_key(name), 'interval_s')) then
+      local kind = redis.call('TYPE', pool.available).ok
+      if (kind == 'set' and redis.call('SISMEMBER', pool.available, name) == 1)
+        or (kind == 'zset' and redis.call('ZSCORE', pool.available, name)) then set_aside(pool, name) end
+    end
+  end
+end
+if heard_for_ms < ttl_ms then return found end
 local silent = redis.call('ZRANGE', base .. 'heartbeats', '-inf', '(' .. whole(now_ms - ttl_ms), 'BYSCORE', 'LIMIT', 0, ARGV[5],
   'WITHSCORES')
 for i = 1, #silent, 2 do

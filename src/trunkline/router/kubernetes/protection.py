@@ -60,7 +60,9 @@ class Protection(Loop):
         found: dict[str, bool] = {}
         while True:
             page = await self._pods.pods(len(found), PAGE)
-            found |= {view.name: bool(view.calls) or view.status in ("allocated", "ending") for view in page}
+            found |= {
+                view.name: bool(view.calls) or view.status in ("kept", "allocated", "ending") for view in page
+            }
             if len(page) < PAGE:
                 return found
 

@@ -132,7 +132,6 @@ local function end_allocation(name, sid, holder)
     redis.call('ZREM', base .. 'calls', sid)
   end
   redis.call('SREM', held_key(name), sid)
-  redis.call('ZREM', base .. 'unnamed', sid)
   if redis.call('GET', lease_key(name)) == sid then
     local other = redis.call('SRANDMEMBER', held_key(name))
     if other then
@@ -240,8 +239,8 @@ end
 -- to have a free slot while dials wait for agents.
 local function settle(name, tier)
   local pod = pod_key(name)
-  local named, known_epoch, ready, version, leaving, changing, status_before, move =
-    unpack(redis.call('HMGET', pod, 'calls', 'epoch', 'ready', 'version', 'leaving', 'changing', 'status', 'move_to'))
+  local named, known_epoch, ready, version, leaving, changing, status_before =
+    unpack(redis.call('HMGET', pod, 'calls', 'epoch', 'ready', 'version', 'leaving', 'changing', 'status'))
   -- Nearly always there is neither: one question for both.
   local is_marked = redis.call('EXISTS', lease_key(name), draining_key(name)) > 0
   local leased = is_marked and redis.call('EXISTS', lease_key(name)) == 1
@@ -255,12 +254,6 @@ local function settle(name, tier)
   for _, sid in ipairs(held) do is_held[sid] = true end
   for sid in string.gmatch(named or '', '%S+') do
     if not is_held[sid] then load = load + 1 end
-  end
-  if move and load == 0 and not leased then
-    leave_tier(name, tier)
-    tier = redis.call('HEXISTS', base .. 'tiers', move) == 1 and move or 'standard'
-    redis.call('HDEL', pod, 'move_to')
-    write_tier(name, tier)
   end
   local config, pool = tier_config(tier) or {shared = false, max = 1}, pool_of(tier)
   local status = 'available'

@@ -1,0 +1,32 @@
+#!lua
+-- What Postgres said of allocations: those that have a live row are put as it says, the others are given back.
+--
+-- KEYS[1] epoch
+-- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] epoch id  ARGV[4] term  ARGV[5] lease in s
+-- ARGV[6] live rows as JSON: id, sid, pod, slot, incarnation, merchant, source, turn, at_s  ARGV[7] ids without one, as JSON
+-- ARGV[8] ids of resets that Postgres has, as JSON
+-- -> {1 done, 0 refused; 1 if a slot came free while dials wait for agents; how many were given back}
+-- @include router
+-- @include router_term
+-- @include router_rows
+if not has_term(ARGV[3], ARGV[4]) then return {0} end
+local given_back = 0
+for _, row in ipairs(cjson.decode(ARGV[6])) do
+  local is_over, has_record = false, (redis.call('HGET', kept_key(row.id), 'source_pool') or '') ~= ''
+  if row.sid ~= '' then
+    is_over, has_record = redis.call('EXISTS', base .. 'ended:' .. row.sid) == 1, holder_of(row.sid) == row.pod
+  end
+  local is_here = has_record and redis.call('HGET', slots_key(row.pod), row.slot) == row.id
+  if not is_over and not is_here then put_row(row, ARGV[5]) end
+  redis.call('ZREM', base .. 'unproven', row.id)
+end
+for _, id in ipairs(cjson.decode(ARGV[7])) do
+  local pod = end_by_id(id, 0)
+  if pod then
+    touched[pod] = true
+    given_back = given_back + 1
+  end
+  redis.call('ZREM', base .. 'unproven', id)
+end
+for _, id in ipairs(cjson.decode(ARGV[8])) do redis.call('HDEL', base .. 'resets', id) end
+return {1, settle_touched(), given_back}

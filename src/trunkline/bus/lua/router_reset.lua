@@ -1,0 +1,22 @@
+#!lua
+-- An operator frees a pod whose agent hangs: its allocations end, and the calls that it names count for nothing until it
+-- lets go of them.
+--
+-- KEYS[1] epoch
+-- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] pod  ARGV[4] tombstone in s
+-- -> {1 if a slot came free while dials wait for agents, status}, or {} for a pod that is not known
+-- @include router
+local name = ARGV[3]
+local tier = redis.call('GET', base .. 'pod:tier:' .. name)
+if not tier then return {} end
+for _, sid in ipairs(held_calls(name)) do
+  redis.call('SET', base .. 'ended:' .. sid, '1', 'EX', ARGV[4])
+  end_allocation(name, sid, name)
+end
+local slots = redis.call('HGETALL', slots_key(name))
+for i = 1, #slots, 2 do end_by_id(slots[i + 1], 0) end
+redis.call('DEL', slots_key(name), lease_key(name))
+local named, before = unpack(redis.call('HMGET', pod_key(name), 'calls', 'reset_calls'))
+redis.call('HSET', pod_key(name), 'calls', '', 'reset_calls', (before or '') .. ' ' .. (named or ''))
+local status, _, _, wakes = settle(name, tier)
+return {wakes, status}

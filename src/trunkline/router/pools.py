@@ -1,0 +1,208 @@
+"""Valkey's pools, made and kept equal to what Postgres says of pods and allocations. Only the leader does it.
+
+Valkey proposes and Postgres decides, so a difference costs a conflict and no call. Each run ends with what it read put
+there; what came in between carries a newer incarnation, or is not proven yet, and stays.
+"""
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+from trunkline.bus import router_manager
+from trunkline.bus.router import Runner
+from trunkline.bus.router_keys import RouterKeys
+from trunkline.bus.router_manager import PAGE, LiveRow, Term, TruePod
+from trunkline.crashpoint import crash_point
+from trunkline.router.config import RouterConfig
+from trunkline.store import pods as store
+from trunkline.store.database import Database
+from trunkline.store.pods import Pod, Row
+from trunkline.telemetry import get_logger, metrics
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+
+# What was read of Postgres is put into Valkey within this time, or read anew: a proposal is proven after 5 s.
+FRESH_S = 3.0
+
+
+class Pools:
+    def __init__(self, database: Database, bus: Runner, keys: RouterKeys, config: RouterConfig):
+        self._database = database
+        self._bus = bus
+        self._keys = keys
+        self._lease_ttl_s = config.lease_ttl_s
+        self._ended_ttl_s = config.ended_ttl_s
+        self._young_s = config.postgres_young_s
+        self._fixed = 0
+
+    async def rebuild(self, term: Term, lost_for_s: float) -> tuple[int, int]:
+        """Everything, after a loss: idle pods are free at once, busy and kept ones are not. If Postgres began after the
+        loss, or lately, a pod that looks free is heard first. Returns how many pods and allocations there are."""
+        async with self._database.connection() as conn:
+            age_s = await store.postgres_age_s(conn)
+            ended = await store.ended_lately(conn, self._ended_ttl_s)
+            version = await store.newest_version(conn)
+        await term.set_version(version)
+        await term.bury(ended)
+        is_certain = age_s > max(self._young_s, lost_for_s)
+        names = await self._names()
+        rows = 0
+        for page in _pages(names):
+            rows += await self._put(term, page, is_certain=is_certain)
+            crash_point("router.after_restore")
+        await self._remove_others(term, {*names})
+        await term.rebuilt()
+        return len(names), rows
+
+    async def put_all(self, term: Term) -> int:
+        """Everything, by difference. Returns how many pods were somewhere else."""
+        self._fixed = 0
+        names = await self._names()
+        for page in _pages(names):
+            await self._put(term, page)
+            crash_point("router.after_recover")
+        await self._remove_others(term, {*names})
+        # What an operator reset by hand was seen on the way.
+        await self.prove(term)
+        async with self._database.connection() as conn:
+            version = await store.newest_version(conn)
+        await term.set_version(version)
+        return self._fixed
+
+    async def put(self, term: Term, names: Sequence[str]) -> None:
+        for page in _pages(sorted(names)):
+            await self._put(term, page, is_certain=True)
+
+    async def prove(self, term: Term) -> int:
+        """Proposals without a row are taken back, those with one are put as it says, and what an operator reset by hand
+        ends. Returns how many were taken back or reset."""
+        found = await term.unproven()
+        if not found.ids and not found.reset:
+            return 0
+        reset = {one: told for one, told in found.reset.items() if _uuid(one)}
+        async with self._database.connection() as conn:
+            rows = await store.rows_by_id(conn, [known for one in found.ids if (known := _uuid(one))])
+            await store.end_rows(conn, [UUID(one) for one in reset], "reset")
+        crash_point("router.after_reset")
+        for told in found.reset.values():
+            call_sid, _, pod = told.partition(" ")
+            log.warning("router.call_reset", call_id=call_sid, pod=pod)
+        live = {str(row.id) for row in rows}
+        others = [one for one in found.ids if one not in live and one.replace("-", "") not in live]
+        back = await term.prove(
+            [_live(row) for row in rows], others, [*found.reset], lease_ttl_s=self._lease_ttl_s
+        )
+        return back + len(found.reset)
+
+    async def _names(self) -> list[str]:
+        async with self._database.connection() as conn:
+            return [pod.name for pod in await store.pods(conn)]
+
+    async def _put(self, term: Term, names: Sequence[str], *, is_certain: bool | None = None) -> int:
+        """`is_certain`: those that look free are; None: as Valkey has it."""
+        while True:
+            read_s = time.monotonic()
+            async with self._database.connection() as conn:
+                pods = await store.pods(conn, names)
+                rows = await store.live_rows(conn, names)
+            if time.monotonic() - read_s < FRESH_S:
+                break
+        by_pod: dict[str, list[Row]] = defaultdict(list)
+        for row in rows:
+            by_pod[row.pod].append(row)
+        put = await term.put(
+            [_true(pod, by_pod[pod.name], is_certain) for pod in pods], lease_ttl_s=self._lease_ttl_s
+        )
+        self._fixed += put.fixed
+        if put.drains:
+            async with self._database.connection() as conn:
+                for pod_name, ttl_s in put.drains.items():
+                    await store.drain(conn, pod_name, ttl_s)
+        return len(rows)
+
+    async def _remove_others(self, term: Term, names: set[str]) -> None:
+        """Pods that Valkey has and Postgres has not. Those that registered while Postgres was silent have no number
+        yet, and are registered by their next heartbeat."""
+        census = await router_manager.census(self._bus, self._keys)
+        others = [pod for pods in census.values() for pod in pods if pod not in names]
+        if not others:
+            return
+        async with self._database.connection() as conn:
+            there = await store.existing(conn, others)
+        for pod in others:
+            if pod not in there and await term.remove(pod, oldest=1):
+                log.warning("router.pod_unknown", pod=pod)
+                metrics.ROUTER_RECOVERED.inc()
+
+
+def _true(pod: Pod, rows: Sequence[Row], is_certain: bool | None) -> TruePod:
+    fields = {
+        "boot_id": pod.boot_id,
+        "sequence": str(pod.sequence),
+        "calls": " ".join(pod.named),
+        "past_boots": _json(pod.past_boots),
+        "base_url": pod.base_url,
+        "ip": pod.ip,
+        "port": str(pod.port or ""),
+        "version": pod.version,
+        "interval_s": f"{pod.interval_s:g}",
+        "uid": pod.uid,
+    }
+    if pod.sequence == 0:
+        # It never spoke: the cluster alone knows it.
+        del fields["boot_id"], fields["sequence"]
+    return TruePod(
+        name=pod.name,
+        incarnation=str(pod.incarnation),
+        tier=pod.tier,
+        fields=fields,
+        ready=str(int(pod.is_ready)),
+        leaving=str(int(pod.is_leaving)),
+        changing=str(int(pod.is_changing)),
+        reset_calls=" ".join(pod.reset_calls),
+        drain_s=round(pod.drain_left_s),
+        unheard_ms=-1 if pod.sequence == 0 else max(0, round(pod.unheard_s * 1000)),
+        believed=int(_is_believed(pod, rows, is_certain)),
+        rows=[_live(row) for row in rows],
+    )
+
+
+def _is_believed(pod: Pod, rows: Sequence[Row], is_certain: bool | None) -> bool:
+    if is_certain is None:
+        # Whoever speaks is believed by its heartbeat.
+        return pod.sequence == 0
+    return is_certain or bool(rows)
+
+
+def _live(row: Row) -> LiveRow:
+    return LiveRow(
+        id=str(row.id),
+        sid=row.call or "",
+        pod=row.pod,
+        slot=str(row.slot),
+        incarnation=str(row.incarnation),
+        merchant=row.merchant_id,
+        source=row.source_pool,
+        turn=str(row.turn),
+        at_s=str(row.at_s),
+    )
+
+
+def _json(boots: Sequence[str]) -> str:
+    return json.dumps([*boots])
+
+
+def _uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
+def _pages(names: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (names[i : i + PAGE] for i in range(0, len(names), PAGE))

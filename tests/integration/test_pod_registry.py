@@ -1,0 +1,348 @@
+"""Pods in Postgres: which process of a name is the newest, what becomes of calls of the one before, who is heard."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from trunkline.bus.router import PodSuperseded
+from trunkline.bus.router_manager import ClusterPod
+from trunkline.clock import ManualClock
+from trunkline.router.config import RouterConfig
+from trunkline.router.manager import PoolManager
+from trunkline.router.pods import Heard, Heartbeat, Pods
+from trunkline.router.sources import Sighting
+from trunkline.router.streams import StreamKeys
+from trunkline.settings.tiers import parse_tiers
+from trunkline.store import pods as store
+from trunkline.store.database import Database
+from trunkline.store.pods import PodBeat, Registered, Sighted, Superseded, TierTarget
+from trunkline.testing.managed_router import Leading, Managed, Told, open_managed
+from trunkline.testing.proxy import TcpProxy
+from trunkline.testing.router_world import StoredWorld
+from trunkline.testing.waiting import eventually
+from trunkline.testing.world import ALL_STANDARD
+
+STANDARD = [TierTarget("standard", 9, 1)]
+
+
+@pytest.fixture
+async def managed(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[Managed]:
+    async with open_managed(database_url, redis_url, key_prefix, ALL_STANDARD) as managed:
+        yield managed
+
+
+def beat(boot: str, sequence: int = 1, calls: Sequence[str] = (), version: str = "") -> PodBeat:
+    return PodBeat("agent-0", boot, sequence, False, tuple(calls), "10.0.0.1", 8080, version, "", 5.0)
+
+
+async def register(database: Database, said: PodBeat) -> Registered | Superseded:
+    async with database.transaction() as tx:
+        answer = await store.register(tx, said, STANDARD, may_insert=True)
+    assert answer is not None
+    return answer
+
+
+async def number_of(database: Database, said: PodBeat) -> int:
+    answer = await register(database, said)
+    assert isinstance(answer, Registered)
+    return answer.incarnation
+
+
+async def see(database: Database, uid: str, *, is_deleting: bool = False) -> list[store.Lost]:
+    pod = Sighted("agent-0", uid, True, is_deleting, "10.0.0.1", 8080, "")
+    async with database.transaction() as tx:
+        _, lost = await store.see(tx, [pod], STANDARD)
+    return lost
+
+
+async def incarnation(database: Database) -> int:
+    async with database.connection() as conn:
+        (pod,) = await store.pods(conn)
+    return pod.incarnation
+
+
+async def test_each_new_boot_is_a_new_number_and_an_old_one_is_late(managed: Managed) -> None:
+    first = await number_of(managed.database, beat("boot-1"))
+    assert await number_of(managed.database, beat("boot-1", 2)) == first
+    second = await number_of(managed.database, beat("boot-2"))
+
+    assert second > first
+    assert await register(managed.database, beat("boot-1", 99)) == Superseded()
+    assert await incarnation(managed.database) == second
+
+
+async def test_the_last_eight_boots_are_remembered(managed: Managed) -> None:
+    for number in range(9):
+        await register(managed.database, beat(f"boot-{number}"))
+    last = await register(managed.database, beat("boot-9"))
+    assert isinstance(last, Registered)
+    assert last.past_boots == [f"boot-{number}" for number in range(1, 9)]
+
+
+async def test_pods_that_register_at_the_same_time_get_one_tier_each(managed: Managed) -> None:
+    tiers = [TierTarget("gold", 2, 1), TierTarget("standard", 1, 1)]
+
+    async def one(name: str) -> str:
+        said = PodBeat(name, "b", 1, False, (), "", 0, "", "", 5.0)
+        async with managed.database.transaction() as tx:
+            answer = await store.register(tx, said, tiers, may_insert=True)
+        assert isinstance(answer, Registered)
+        return answer.tier
+
+    found = await asyncio.gather(*(one(f"agent-{number}") for number in range(8)))
+
+    assert (found.count("gold"), found.count("standard")) == (2, 6)
+
+
+async def test_a_new_process_loses_the_calls_of_the_one_before_and_keeps_those_that_it_names(
+    managed: Managed,
+) -> None:
+    world = managed.world
+    await world.beat("agent-0")
+    assert await managed.allocate("call-1") == "agent-0"
+    await world.beat("agent-0", boot="boot-2", sequence=1)
+    assert await world.live() == {"call-1": None}, "the row stays: the call may have another"
+    await managed.execute("DELETE FROM allocations")
+
+    await managed.allocate("call-2")
+    await world.beat("agent-0", ["call-2"], boot="boot-3", sequence=1)
+
+    assert await world.live() == {"call-2": "agent-0"}
+    async with managed.database.connection() as conn:
+        (row,) = await store.live_rows(conn)
+    assert row.incarnation == await incarnation(managed.database)
+
+
+async def test_what_an_older_process_says_is_not_written(managed: Managed) -> None:
+    first = await number_of(managed.database, beat("boot-1"))
+    await number_of(managed.database, beat("boot-2"))
+    async with managed.database.transaction() as tx:
+        await store.write_beats(tx, [(beat("boot-1", 99, ["call-9"]), first)])
+    async with managed.database.connection() as conn:
+        (pod,) = await store.pods(conn)
+    assert (pod.boot_id, pod.sequence, pod.named) == ("boot-2", 1, [])
+
+
+async def test_the_first_heartbeat_of_a_pod_that_the_cluster_told_of_adopts_its_number(
+    managed: Managed,
+) -> None:
+    await see(managed.database, "uid-1")
+    made = await incarnation(managed.database)
+
+    assert await number_of(managed.database, beat("boot-1")) == made
+    await see(managed.database, "uid-1")
+    assert await incarnation(managed.database) == made
+
+
+async def test_another_uid_is_another_pod_and_its_first_heartbeat_adopts_it(managed: Managed) -> None:
+    await see(managed.database, "uid-1")
+    first = await number_of(managed.database, beat("boot-1"))
+    await managed.world.keep("dial", "agent-0")
+
+    lost = await see(managed.database, "uid-2")
+
+    second = await incarnation(managed.database)
+    assert second > first
+    assert len(lost) == 1
+    assert await register(managed.database, beat("boot-1", 99)) == Superseded()
+    assert await number_of(managed.database, beat("boot-2")) == second
+
+
+async def test_a_successor_that_spoke_before_the_cluster_showed_it_keeps_its_number(managed: Managed) -> None:
+    await see(managed.database, "uid-1")
+    await number_of(managed.database, beat("boot-1"))
+    second = await number_of(managed.database, beat("boot-2"))
+    await managed.world.keep("dial", "agent-0")
+
+    # What the leader saw last of the one before, then its successor.
+    assert await see(managed.database, "uid-1") == []
+    assert await see(managed.database, "uid-2") == []
+
+    assert await incarnation(managed.database) == second
+    assert len(await see(managed.database, "uid-3")) == 1
+
+
+async def test_a_heartbeat_makes_no_pod_where_the_cluster_says_which_there_are(managed: Managed) -> None:
+    async with managed.database.transaction() as tx:
+        assert await store.register(tx, beat("boot-1"), STANDARD, may_insert=False) is None
+    assert await managed.world.tiers() == {}
+
+
+class Seen:
+    """A cluster that shows what it is told to."""
+
+    def __init__(self) -> None:
+        self.pods: list[ClusterPod] = []
+
+    async def look(self) -> Sighting:
+        return Sighting()
+
+    async def look_at_all(self, known: Sequence[str]) -> Sighting:
+        return Sighting(self.pods, total=len(self.pods))
+
+
+async def test_a_new_leader_orphans_no_call_of_a_successor_that_it_sees_late(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    """Router and agents are rolled together: while nobody leads a pod is replaced, and its successor gets a call."""
+    async with open_managed(database_url, redis_url, key_prefix, ALL_STANDARD) as managed:
+        config = RouterConfig(tiers=parse_tiers(ALL_STANDARD), by_heartbeat=False, postgres_young_s=0)
+        bus, keys, cluster, leading = managed.world.bus, managed.world.keys, Seen(), Leading()
+
+        async def is_over(_call: str) -> bool | None:
+            return None
+
+        manager = PoolManager(
+            bus,
+            keys,
+            config,
+            cluster,
+            leading,
+            ManualClock(),
+            managed.database,
+            is_over=is_over,
+            alarms=Told(),
+        )
+        world = StoredWorld(bus, keys, managed.database, config)
+        cluster.pods = [ClusterPod("va-0", "uid-1", True, False)]
+        leading.term = 2
+        await manager.run_once()
+        await world.beat("va-0", boot="boot-1", sequence=1)
+
+        leading.term = None
+        await manager.run_once()
+        await world.beat("va-0", boot="boot-2", sequence=1)
+        assert await world.allocate("call-2") == "va-0"
+        await world.beat("va-0", ["call-2"], boot="boot-2", sequence=2)
+        cluster.pods = [ClusterPod("va-0", "uid-2", True, False)]
+        leading.term = 3
+        await manager.run_once()
+
+        assert await world.live() == {"call-2": "va-0"}
+        assert await world.allocate("call-3") == "none"
+        assert await world.status_of("va-0") == "allocated"
+
+
+async def test_a_pod_that_the_cluster_knows_and_that_fell_silent_loses_its_calls_and_stays(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    async with open_managed(database_url, redis_url, key_prefix, ALL_STANDARD) as managed:
+        await see(managed.database, "uid-1")
+        await managed.world.beat("agent-0")
+        assert await managed.allocate("call-1") == "agent-0"
+        await managed.world.fall_silent("agent-0")
+        async with managed.database.transaction() as tx:
+            lost = await store.silence(tx, "agent-0", 90)
+        assert [one.call for one in lost or []] == ["call-1"]
+        assert await managed.world.tiers() == {"agent-0": "standard"}
+
+
+def face_of(managed: Managed, database: Database | None = None, alarms: list[str] | None = None) -> Pods:
+    async def two_clusters(pod: str) -> None:
+        if alarms is not None:
+            alarms.append(pod)
+
+    return Pods(
+        managed.world.bus,
+        managed.world.keys,
+        StreamKeys.from_secrets(["a secret"]),
+        managed.config,
+        database or managed.database,
+        managed.world.registry,
+        two_clusters=two_clusters,
+    )
+
+
+async def test_two_clusters_under_one_name_are_refused_loudly(managed: Managed) -> None:
+    alarms: list[str] = []
+    face = face_of(managed, alarms=alarms)
+    refused = 0
+    for sequence in range(1, 5):
+        for cluster in ("east", "west"):
+            said = Heartbeat("agent-0", f"boot-{cluster}", sequence, "10.0.0.1", 8080)
+            refused += isinstance(await face.heartbeat(said), PodSuperseded)
+            assert await managed.world.status_of("agent-0") in ("available", None)
+    assert refused == 3, "the first of the earlier one was before the other came"
+    assert set(alarms) == {"agent-0"}
+
+
+async def test_a_heartbeat_as_it_is_printed_makes_a_pod_that_takes_calls_at_once(managed: Managed) -> None:
+    """No boot id, and the router's clock in the place of a sequence number; the store is as new as the pod."""
+    heard = await face_of(managed).heartbeat(
+        Heartbeat("agent-0", "", 1_900_000_000_000, "10.0.0.7", 8081, "1.4.0")
+    )
+    assert isinstance(heard, Heard)
+    assert (heard.tier, heard.again_in_s) == ("standard", 0.0)
+    assert await managed.world.ask("call-1", is_alone=False) != "stale"
+    assert await managed.allocate("call-1") == "agent-0"
+
+
+async def test_a_pod_that_nobody_knew_is_believed_in_a_memory_that_is_not_rebuilt_yet(
+    managed: Managed,
+) -> None:
+    managed.leading.term = None
+    await managed.world.flush()
+    await face_of(managed).heartbeat(Heartbeat("agent-0", "", 1_900_000_000_000, "10.0.0.7", 8081))
+    assert await managed.world.status_of("agent-0") == "available"
+
+
+async def test_without_valkey_a_pod_stays_known_in_postgres(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    async with (
+        TcpProxy.before(redis_url) as way,
+        open_managed(database_url, way.url, key_prefix, ALL_STANDARD) as managed,
+    ):
+        await managed.world.beat("agent-0", sequence=1)
+        way.refuse()
+        way.cut()
+        said = Heartbeat("agent-0", "boot-1", 2, "10.0.0.1", 8080, calls=("call-1",))
+        heard = await face_of(managed).heartbeat(said)
+        new = await face_of(managed).heartbeat(Heartbeat("agent-1", "boot-1", 1, "10.0.0.1", 8080))
+
+        assert isinstance(heard, Heard)
+        assert isinstance(new, Heard)
+        async with managed.database.connection() as conn:
+            pods = {pod.name: (pod.sequence, list(pod.named)) for pod in await store.pods(conn)}
+        assert pods == {"agent-0": (2, ["call-1"]), "agent-1": (1, [])}
+        await way.heal()
+
+
+async def test_heartbeats_are_in_postgres_within_a_second_and_calls_that_are_named_have_joined(
+    managed: Managed,
+) -> None:
+    await managed.world.beat("agent-0")
+    await managed.allocate("call-1")
+    running = asyncio.create_task(managed.world.registry.run())
+    await face_of(managed).heartbeat(
+        Heartbeat("agent-0", "boot-1", 1_000, "10.0.0.1", 8080, calls=("call-1",), interval_s=7)
+    )
+
+    async def is_written() -> bool:
+        async with managed.database.connection() as conn:
+            joined = await conn.fetchval("SELECT joined_at IS NOT NULL FROM allocations")
+            (pod,) = await store.pods(conn)
+        return bool(joined) and (pod.sequence, list(pod.named), pod.interval_s) == (1_000, ["call-1"], 7)
+
+    await eventually(is_written)
+    managed.world.registry.stop()
+    await running
+
+
+async def test_a_pod_that_leaves_takes_no_dial_from_its_heartbeat_on(managed: Managed) -> None:
+    await managed.world.beat("agent-0")
+    await face_of(managed).heartbeat(Heartbeat("agent-0", "boot-1", 1_000, "10.0.0.1", 8080, draining=True))
+    async with managed.database.connection() as conn:
+        assert not await conn.fetchval("SELECT pod_takes(p, true) FROM pods AS p")
+
+
+async def test_a_silent_pod_is_for_those_who_answered_only(managed: Managed) -> None:
+    await managed.world.beat("agent-0")
+    await managed.world.fall_silent("agent-0")
+    async with managed.database.connection() as conn:
+        takes = await conn.fetchrow(
+            "SELECT pod_takes(p, true) AS dial, pod_takes(p, false) AS call FROM pods AS p"
+        )
+    assert takes is not None
+    assert (takes["dial"], takes["call"]) == (False, True)

@@ -1,0 +1,61 @@
+"""Which pods change their tier or maximum when the config says otherwise."""
+
+from trunkline.router.balance import changes
+from trunkline.settings.tiers import parse_tiers
+from trunkline.store.pods import Pod
+
+GOLD = '{"gold": {"target": 2}, "standard": {"target": 1}}'
+
+
+def pod(name: str, tier: str = "standard", **more: object) -> Pod:
+    known: dict[str, object] = {
+        "name": name, "incarnation": 1, "tier": tier, "calls_max": 1, "base_url": "", "ip": "", "port": 0,
+        "version": "", "boot_id": "b", "past_boots": (), "uid": "", "sequence": 1, "named": (), "reset_calls": (),
+        "interval_s": 5.0, "is_ready": True, "is_leaving": False, "is_changing": False, "unheard_s": 0.0,
+        "drain_left_s": 0.0,
+    }  # fmt: skip
+    return Pod(**(known | more))  # type: ignore[arg-type]
+
+
+def moves(pods: list[Pod], config: str, busy: frozenset[str] = frozenset()) -> dict[str, str]:
+    found = changes(pods, busy, parse_tiers(config))
+    return {name: target.tier for name, target in found.changing.items()}
+
+
+def test_idle_pods_that_are_too_many_move_first() -> None:
+    pods = [pod("a"), pod("b"), pod("c")]
+    assert moves(pods, GOLD, frozenset({"a"})) == {"b": "gold", "c": "gold"}
+
+
+def test_busy_pods_move_if_the_idle_ones_are_not_enough() -> None:
+    assert moves([pod("a"), pod("b"), pod("c")], GOLD, frozenset({"a", "b"})) == {"c": "gold", "a": "gold"}
+
+
+def test_a_pod_of_a_tier_that_is_named_no_more_goes_to_standard() -> None:
+    assert moves([pod("a", "silver")], '{"standard": {"target": 9}}') == {"a": "standard"}
+
+
+def test_what_is_too_much_in_standard_stays_there() -> None:
+    assert moves([pod("a"), pod("b")], '{"standard": {"target": 1}}') == {}
+
+
+def test_a_leaving_pod_fills_no_target_and_is_not_moved() -> None:
+    pods = [pod("a", "gold", is_leaving=True), pod("b", is_leaving=True), pod("c"), pod("d")]
+    assert moves(pods, '{"gold": {"target": 1}, "standard": {"target": 1}}') == {"c": "gold"}
+
+
+def test_a_pod_of_no_use_now_moves_last() -> None:
+    pods = [pod("a", is_ready=False), pod("b", drain_left_s=60.0), pod("c")]
+    assert moves(pods, '{"gold": {"target": 1}, "standard": {"target": 1}}') == {"c": "gold"}
+
+
+def test_whoever_is_about_to_change_goes_on_doing_so() -> None:
+    pods = [pod("a"), pod("b"), pod("c", is_changing=True)]
+    assert moves(pods, '{"gold": {"target": 1}, "standard": {"target": 1}}') == {"c": "gold"}
+
+
+def test_a_higher_maximum_counts_at_once_and_a_lower_one_when_nothing_is_in_flight() -> None:
+    config = parse_tiers('{"basic": {"type": "shared", "target": 9, "max_concurrent": 3}}')
+    found = changes([pod("a", "basic", calls_max=2), pod("b", "basic", calls_max=5)], frozenset(), config)
+    assert found.raised == {"a": 3}
+    assert {name: target.calls_max for name, target in found.changing.items()} == {"b": 3}
