@@ -34,7 +34,7 @@ from trunkline.dispatch.intent_batch import Rules
 from trunkline.dispatch.offset import ClockOffset
 from trunkline.dispatch.sender import Sender
 from trunkline.errors import BusUnavailable, MemoryLost
-from trunkline.loops.base import Loop
+from trunkline.loops.base import PROMPT_BACKOFF_MAX_S, Loop
 from trunkline.model import Entry, Grant, new_text_id
 from trunkline.store.database import Database
 from trunkline.store.early_transaction import EarlyTransaction
@@ -71,6 +71,7 @@ class DialerLimits:
 
 class Dialer(Loop):
     name = "dialer"
+    backoff_max_s = PROMPT_BACKOFF_MAX_S
 
     def __init__(
         self,

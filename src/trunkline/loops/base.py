@@ -16,12 +16,15 @@ log = get_logger(__name__)
 
 # After failures in a row the wait grows to this, so that a broken engine is not hammered.
 BACKOFF_MAX_S = 5.0
+# For loops that people wait for: dials go on within seconds of an engine's return.
+PROMPT_BACKOFF_MAX_S = 0.5
 
 
 class Loop(ABC):
     """Subclasses say what one run does; how often and what happens on failure is decided here."""
 
     name: ClassVar[str]
+    backoff_max_s: ClassVar[float] = BACKOFF_MAX_S
     interval_s: float
 
     def __init__(self, interval_s: float):
@@ -44,7 +47,7 @@ class Loop(ABC):
             if await self._attempt():
                 await self._wait()
             else:
-                await self.pause(min(BACKOFF_MAX_S, 0.1 * 2**self._failures))
+                await self.pause(min(self.backoff_max_s, 0.1 * 2**self._failures))
 
     def stop(self) -> None:
         """Ask the loop to end: at once if it waits, else after its current run."""

@@ -9,7 +9,7 @@ from trunkline.bus.connection import Bus
 from trunkline.control.controls import Controls
 from trunkline.dispatch import configuration
 from trunkline.dispatch.rollout import Rollout
-from trunkline.loops.base import Loop
+from trunkline.loops.base import PROMPT_BACKOFF_MAX_S, Loop
 from trunkline.loops.loader import load
 from trunkline.store import schedule as store_schedule
 from trunkline.store.database import Connection, Database
@@ -24,6 +24,7 @@ FLOWS_PER_PAGE = 20
 
 class Rebuilder(Loop):
     name = "rebuilder"
+    backoff_max_s = PROMPT_BACKOFF_MAX_S
 
     def __init__(
         self,

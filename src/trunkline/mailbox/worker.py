@@ -15,7 +15,7 @@ from trunkline.bus.connection import Bus
 from trunkline.bus.nudges import Nudges
 from trunkline.crashpoint import crash_point
 from trunkline.errors import BusUnavailable
-from trunkline.loops.base import Loop
+from trunkline.loops.base import PROMPT_BACKOFF_MAX_S, Loop
 from trunkline.mailbox import measures
 from trunkline.mailbox.handler import AfterCommit, Batch, Done, Handler, Write
 from trunkline.mailbox.leases import Leases
@@ -55,6 +55,7 @@ class MailboxWorker(Loop):
     """Serves the mailboxes of one kind."""
 
     name = "mailbox"
+    backoff_max_s = PROMPT_BACKOFF_MAX_S
 
     def __init__(self, database: Database, bus: Bus, handler: Handler, worker: str, limits: WorkerLimits):
         super().__init__(limits.sweep_s)

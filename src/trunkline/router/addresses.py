@@ -4,7 +4,7 @@ Answer URLs name the kept agent by its incarnation's number, proxies ask by the 
 as long as a process lives, so only those that registered since the last look are read.
 """
 
-from trunkline.loops.base import Loop
+from trunkline.loops.base import PROMPT_BACKOFF_MAX_S, Loop
 from trunkline.store import allocations
 from trunkline.store.allocations import Address
 from trunkline.store.database import Database
@@ -16,6 +16,7 @@ KEPT_MAX = 50_000
 
 class PodAddresses(Loop):
     name = "pod_addresses"
+    backoff_max_s = PROMPT_BACKOFF_MAX_S
 
     def __init__(self, database: Database, interval_s: float = INTERVAL_S):
         super().__init__(interval_s)

@@ -15,7 +15,7 @@ from trunkline.bus.router_keys import RouterKeys
 from trunkline.bus.router_manager import PAGE, ClusterPod, Term, TermLost
 from trunkline.clock import Clock
 from trunkline.crashpoint import crash_point
-from trunkline.loops.base import Loop
+from trunkline.loops.base import PROMPT_BACKOFF_MAX_S, Loop
 from trunkline.router.balance import Changes, changes
 from trunkline.router.config import RouterConfig
 from trunkline.router.freeze import Freeze
@@ -60,6 +60,7 @@ class Leads(Protocol):
 
 class PoolManager(Loop):
     name = "pool_manager"
+    backoff_max_s = PROMPT_BACKOFF_MAX_S
 
     def __init__(
         self,

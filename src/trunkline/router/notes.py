@@ -9,7 +9,7 @@ from collections import deque
 from uuid import UUID
 
 from trunkline.crashpoint import crash_point
-from trunkline.loops.base import Loop
+from trunkline.loops.base import PROMPT_BACKOFF_MAX_S, Loop
 from trunkline.model import Slot, new_id
 from trunkline.store import allocations
 from trunkline.store.database import Database
@@ -41,6 +41,7 @@ class _Over(Value, frozen=True):
 
 class AllocationNotes(Loop):
     name = "allocation_notes"
+    backoff_max_s = PROMPT_BACKOFF_MAX_S
 
     def __init__(self, database: Database):
         super().__init__(LINGER_S)

@@ -13,7 +13,7 @@ from trunkline.bus.router import Runner
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.crashpoint import crash_point
 from trunkline.errors import BusUnavailable
-from trunkline.loops.base import Loop
+from trunkline.loops.base import PROMPT_BACKOFF_MAX_S, Loop
 from trunkline.router.config import RouterConfig
 from trunkline.settings.tiers import assignment_order
 from trunkline.store import pods as store
@@ -45,6 +45,7 @@ class Registry(Loop):
     """Every router process has one. What it could not write stays until it can."""
 
     name = "pod_registry"
+    backoff_max_s = PROMPT_BACKOFF_MAX_S
 
     def __init__(self, database: Database, bus: Runner, keys: RouterKeys, config: RouterConfig):
         super().__init__(INTERVAL_S)
