@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from trunkline.agent.simulated import SimulatedPods
+from trunkline.client.models import Attempt
 from trunkline.testing.carriers import FROM, open_carrier_world
 from trunkline.testing.waiting import eventually
 from trunkline.testing.world import ADMIN_KEY, CARRIER, TIME_SCALE, World
@@ -61,6 +62,14 @@ async def call_id_of(world: World, lead_id: UUID) -> str:
     return await eventually(found, timeout_s=20, what="the carrier has the call")
 
 
+async def ended_attempt(world: World, lead_id: UUID) -> Attempt:
+    async def found() -> Attempt | None:
+        attempts = (await world.client.get_lead(lead_id)).attempts
+        return next((each for each in attempts if each.state == "ended"), None)
+
+    return await eventually(found, timeout_s=20, what="its call has ended")
+
+
 @pytest.mark.parametrize("carrier", WITH_PODS)
 async def test_the_carriers_status_callback_frees_the_pod(
     database_url: str, redis_url: str, key_prefix: str, carrier: str
@@ -69,9 +78,15 @@ async def test_the_carriers_status_callback_frees_the_pod(
     async with one_deaf_pod(database_url, redis_url, key_prefix, carrier) as world:
         for number in range(2):
             made = await world.client.create_lead(merchant_id="m", phone=f"+150055516{number:02}")
-            lead = await world.finished(made.id)
-            assert lead.outcome == "ANSWERED"
+            attempt = await ended_attempt(world, made.id)
+            assert attempt.answered_at is not None
             await pods_are(world, FREE)
+            # A heartbeat that left late in the call shows that the pod did not have it; else nobody can say.
+            lead = await world.client.get_lead(made.id)
+            if attempt.agent == "none":
+                assert (lead.status, lead.no_agent_count) == ("BACKLOG", 1), "it is called again"
+            else:
+                assert (attempt.agent, lead.status, lead.outcome) == ("unknown", "FINISHED", "ANSWERED")
 
         async def noted() -> bool:
             rows = await world.platform.database.pool.fetch("SELECT pod FROM allocations")
