@@ -32,8 +32,8 @@ LIMITS = CheckLimits(request_timeout_s=5.0, ring_timeout_s=30.0, time_limit_s=36
         (AttemptState.IN_DOUBT, 9000.0, 9, AskList(final=True)),
         (AttemptState.ACCEPTED, 20.0, 0, Wait(40.0)),
         (AttemptState.RINGING, 61.0, 0, AskCall()),
-        (AttemptState.ANSWERED, 100.0, 0, Wait(200.0)),
-        (AttemptState.ANSWERED, 301.0, 0, AskCall()),
+        (AttemptState.ANSWERED, 20.0, 0, Wait(40.0)),
+        (AttemptState.ANSWERED, 61.0, 0, AskCall()),
         (AttemptState.UNKNOWN, 5000.0, 0, FreeChannel()),
     ],
 )

@@ -13,7 +13,7 @@ from trunkline.states import AttemptState
 # deadline, the ring time and the list's own lag together.
 DOUBT_STEPS_S = (5.0, 30.0, 120.0, 600.0)
 # A call of which nothing was heard since it was answered is asked after this often.
-ANSWERED_EVERY_S = 300.0
+ANSWERED_EVERY_S = 60.0
 # Room for the carrier's own delays beyond the ring time-out.
 RING_GRACE_S = 30.0
 RETRY_S = 30.0
