@@ -23,6 +23,7 @@ from trunkline.settings import Settings
 from trunkline.store import overview
 from trunkline.telemetry import configure_logging
 from trunkline.telephony.simulator import Simulator, SimulatorConfig
+from trunkline.telephony.simulator.answered_calls import without_agent
 
 # Simulated calls of 20 to 80 s last about one second.
 TIME_SCALE = 0.02
@@ -165,6 +166,7 @@ class Demo:
             double_dials=len(ledger.double_dials()),
             numbers_over=len(ledger.over_capacity(demo_world.NUMBERS)),
             pods_shared=len(self.pods.records().overlaps),
+            without_agent=len(without_agent(ledger.answered)),
             lateness=snapshot.lateness,
             took_s=time.monotonic() - self._started_s,
         )

@@ -74,13 +74,14 @@ class Verdict:
     double_dials: int
     numbers_over: int
     pods_shared: int
+    without_agent: int
     lateness: Lateness | None
     took_s: float
 
     @property
     def kept(self) -> bool:
         return self.finished == self.leads and not (
-            self.double_dials or self.numbers_over or self.pods_shared
+            self.double_dials or self.numbers_over or self.pods_shared or self.without_agent
         )
 
 
@@ -93,6 +94,7 @@ def summary(verdict: Verdict) -> RenderableType:
     table.add_row("double dials", _must_be_zero(verdict.double_dials))
     table.add_row("numbers over their channels", _must_be_zero(verdict.numbers_over))
     table.add_row("pods with two calls", _must_be_zero(verdict.pods_shared))
+    table.add_row("answered without an agent", _must_be_zero(verdict.without_agent))
     if verdict.lateness:
         table.add_row(
             "lateness p50 / p99", f"{verdict.lateness.p50_ms:.0f} / {verdict.lateness.p99_ms:.0f} ms"
