@@ -134,9 +134,22 @@ async def test_a_pod_that_lost_only_the_stream_takes_the_call_again(desk: Desk) 
     assert isinstance(await desk.resume(), Waiting), "the pod still names the call: it may be dead"
 
     await desk.name("pod-1")
+    assert isinstance(await desk.resume(), Waiting), "it has not been heard since"
+    await desk.dialing.run("UPDATE pods SET heard_at = clock_timestamp() + interval '3 seconds'")
 
     again = await desk.resumed()
     assert (again.pod, turn_of(again)) == ("pod-1", 1)
+
+
+async def test_a_pod_that_died_before_it_named_the_call_does_not_get_it_again(desk: Desk) -> None:
+    await desk.talk("pod-1")
+    await desk.name("pod-1")
+    await desk.pod("pod-2")
+    await desk.pod("pod-3")
+    for turn in (0, 1):
+        given = await desk.resumed(turn)
+        assert given.pod != "pod-1"
+        await desk.dialing.run("UPDATE pods SET is_ready = false WHERE name = $1", given.pod)
 
 
 async def test_every_goodbye_ends_the_call(desk: Desk) -> None:

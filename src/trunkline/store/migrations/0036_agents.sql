@@ -62,6 +62,9 @@ CREATE TABLE allocations (
     source_pool  text NOT NULL DEFAULT '',
     -- How often the call was given another pod: tokens, releases and reports of an earlier turn end nothing.
     turn         smallint NOT NULL DEFAULT 0,
+    -- Where its agents were lost, and when the last one was. Those pods get the call again only once they were heard since.
+    lost_pods    text[] NOT NULL DEFAULT '{}',
+    lost_at      timestamptz,
     asked_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- When it last asked. Who waits for a pod asks again every second or so, and has hung up when it does not.
     polled_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -226,13 +229,16 @@ BEGIN
     FOR place IN
         (SELECT p.name, in_slot AS slot, p.incarnation, p.tier, p.base_url
          FROM pods AS p
-         WHERE p.name = in_pod AND p.incarnation = in_incarnation AND in_slot <= p.calls_max AND pod_takes(p, false))
+         WHERE p.name = in_pod AND p.incarnation = in_incarnation AND in_slot <= p.calls_max AND pod_takes(p, false)
+           -- Heartbeats are written within a second: one of before the loss may still be on its way.
+           AND (p.name = ANY(mine.lost_pods) AND p.heard_at < mine.lost_at + interval '2 seconds') IS NOT TRUE)
         UNION ALL
         (SELECT f.name, f.slot, f.incarnation, f.tier, f.base_url
          FROM (SELECT p.name, s.slot, p.incarnation, p.tier, p.base_url,
                       array_position(in_tiers, p.tier) AS rank, pod_is_silent(p) AS is_silent
                FROM pods AS p CROSS JOIN LATERAL generate_series(1, p.calls_max) AS s (slot)
                WHERE p.tier = ANY(in_tiers) AND pod_takes(p, false)
+                 AND (p.name = ANY(mine.lost_pods) AND p.heard_at < mine.lost_at + interval '2 seconds') IS NOT TRUE
                  AND NOT EXISTS (SELECT FROM allocations AS l
                                  WHERE l.pod = p.name AND l.slot = s.slot AND l.ended_at IS NULL)) AS f
          ORDER BY f.is_silent, f.rank, f.slot, random()
