@@ -4,8 +4,8 @@ released row ─► the agent said goodbye, or the call is over: hang up
 live row     ─► the agent was lost: the call goes into its next turn, and gets a pod as any other call does
 
 The pod that lost the call is not tried again until it was heard since: nobody knows whether it is alive, and a person
-waits. While it still names the call it is free for nobody. Afterwards it is a pod like every other, and may get the same
-call again.
+waits. While it still names the call it is free for nobody. Afterwards it is a pod like every other, and may get the
+same call again.
 """
 
 import asyncio
