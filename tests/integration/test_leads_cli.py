@@ -135,6 +135,16 @@ async def test_numbers_live_from_creation_to_removal(run: Run) -> None:
     assert (await run("numbers", "show", number["id"])).exit_code == 1
 
 
+@pytest.mark.parametrize("group", ["pools", "merchants"])
+async def test_whose_agents_take_the_calls_is_shown_and_changed(run: Run, group: str) -> None:
+    made = answer(await run(group, "create", "c9", "--reseller", "a"))
+    assert made["agents"] == "ours"
+    assert answer(await run(group, "change", "c9", "--agents", "elsewhere"))["agents"] == "elsewhere"
+    assert answer(await run(group, "show", "c9"))["agents"] == "elsewhere"
+    refused = await run(group, "change", "c9", "--agents", "theirs")
+    assert (refused.exit_code, "; agents: " in str(refused.exception)) == (1, True)
+
+
 async def test_pools_and_merchants_live_from_creation_to_removal(run: Run) -> None:
     pool = answer(
         await run("pools", "create", "own", "--reseller", "a", "--overflow", "shared", "--after", "2")
