@@ -69,6 +69,8 @@ class Grant(Value, frozen=True):
     granted_ms: int | None = None
     # Whose lead it is: that decides which agents may take its call.
     merchant_id: str = ""
+    # None: without one, or nobody said.
+    campaign_id: UUID | None = None
 
 
 class Slot(Value, frozen=True):
@@ -136,6 +138,8 @@ class Intent(Value, frozen=True):
     payload: Private[str | None] = None
     # The agent that is kept for it; None where it needs none, or may do without.
     slot: Slot | None = None
+    # A rule pack lets nobody's phone ring for less.
+    ring_min_s: int = 0
 
 
 class PersonQuestion(Value, frozen=True):

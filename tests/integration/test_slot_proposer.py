@@ -14,7 +14,8 @@ from trunkline.bus.scripts import Script
 from trunkline.errors import BusUnavailable
 from trunkline.model import AgentRoom, Grant, Slot, new_id
 from trunkline.router.config import RouterConfig
-from trunkline.router.slots import SlotProposer, assign
+from trunkline.router.slots import SlotProposer
+from trunkline.store.allocations import assign
 from trunkline.testing.dialing import Dialing, open_dialing
 
 

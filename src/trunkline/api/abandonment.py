@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from trunkline.api.models import Out
+from trunkline.dispatch.overdialling import is_over
 from trunkline.leads import abandonment
 from trunkline.leads.calling_policy import Effective
 from trunkline.model import Counted
@@ -62,14 +63,9 @@ def _overdialling(
 ) -> Literal["off", "on", "ended_by_campaign", "ended_by_merchant"]:
     if policy.abandon_max == 0:
         return "off"
-    if _has_ended(policy, campaign):
+    if is_over(policy, campaign, policy.abandon_max):
         return "ended_by_campaign"
-    return "ended_by_merchant" if _has_ended(policy, merchant) else "on"
-
-
-def _has_ended(policy: Effective, measured: Measured) -> bool:
-    spans = [measured.last_30d, *([measured.window] if policy.abandon_window_h else [])]
-    return any(abandonment.is_braked(span, policy.abandon_max) for span in spans)
+    return "ended_by_merchant" if is_over(policy, merchant, policy.abandon_max) else "on"
 
 
 def _share(counted: Counted) -> ShareOut:

@@ -31,6 +31,8 @@ class Configuration(Value, frozen=True):
     tiers: Mapping[str, str] = msgspec.field(default_factory=dict)
     # Whose calls the match does not hold back for want of an agent: `m/…`, `p/<pool>`, `c/…`.
     ungated: frozenset[str] = frozenset()
+    # Those that are dialled without keeping one, a few at a time: how many may ring so is decided by the intent.
+    overdialled: frozenset[str] = frozenset()
 
 
 async def configure(bus: Bus, wanted: Configuration) -> int:
@@ -44,7 +46,7 @@ async def configure(bus: Bus, wanted: Configuration) -> int:
         "caps": {subject: str(cap) for subject, cap in wanted.caps.items()},
         "stops": dict(wanted.stops),
         "tiers": dict(wanted.tiers),
-        "ungated": dict.fromkeys(wanted.ungated, "1"),
+        "ungated": dict.fromkeys(wanted.overdialled, "few") | dict.fromkeys(wanted.ungated, "all"),
     }
     args: list[Word] = [bus.memory, bus.known, msgspec.json.encode(body)]
     return int(await bus.run(_CONFIGURE, [bus.keys.epoch, bus.keys.bell], args))

@@ -115,16 +115,24 @@ async def match(
     args += map(str, attempt_ids)
     next_ms, grants, closed = await bus.run(_MATCH, [bus.keys.epoch], args)
     return Match(
-        tuple(_grant(grants[i : i + 8]) for i in range(0, len(grants), 8)),
+        tuple(_grant(grants[i : i + 9]) for i in range(0, len(grants), 9)),
         tuple((UUID(closed[i]), int(closed[i + 1])) for i in range(0, len(closed), 2)),
         None if float(next_ms) < 0 else float(next_ms) / 1000,
     )
 
 
 def _grant(fields: Sequence[str]) -> Grant:
-    attempt, lead, version, number, channel, due, granted, merchant = fields
+    attempt, lead, version, number, channel, due, granted, merchant, campaign = fields
     return Grant(
-        UUID(attempt), UUID(lead), int(version), UUID(number), int(channel), int(due), int(granted), merchant
+        UUID(attempt),
+        UUID(lead),
+        int(version),
+        UUID(number),
+        int(channel),
+        int(due),
+        int(granted),
+        merchant,
+        UUID(campaign) if campaign else None,
     )
 
 

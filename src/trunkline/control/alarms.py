@@ -168,6 +168,16 @@ _ALL = (
         subject="merchant",
     ),
     AlarmDefinition(
+        "overdialling_ended",
+        Severity.WARNING,
+        "So many of a campaign's calls, or of its merchant's, were abandoned that the share has reached four fifths of "
+        "`abandon_max`. An agent is kept for each of its calls again, and fewer are made.",
+        "`GET /api/v1/campaigns/{id}/progress` shows the shares. It goes on by itself once the share has fallen. Look "
+        "whether agents were lost or calls last longer than they did; otherwise the policy asks for too much.",
+        Reported(quiet_s=600),
+        subject="merchant/campaign",
+    ),
+    AlarmDefinition(
         "lead_ended_no_agent",
         Severity.URGENT,
         "A lead was answered three times without an agent, or its rules allow no further call: it ended as NO_AGENT.",

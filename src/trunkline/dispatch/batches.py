@@ -15,6 +15,7 @@ from trunkline.bus import channels, schedule
 from trunkline.bus.connection import Bus
 from trunkline.bus.schedule import GiveBack, Return
 from trunkline.clock import Clock
+from trunkline.control.raising import raise_alarm
 from trunkline.crashpoint import crash_point
 from trunkline.dispatch import returns
 from trunkline.dispatch.agents import SlotSource
@@ -116,7 +117,8 @@ class Batches:
         await self._tell(due_again, [attempt.grant.attempt_id for attempt in lost])
 
     async def _intend(self, grants: Sequence[Grant], begun: EarlyTransaction | None = None) -> Intents:
-        slots = await self._slots.propose(grants)
+        overdialling = self._rules.overdialling
+        slots = await self._slots.propose([each for each in grants if not overdialling.is_unkept(each)])
         asked = Asked.now(self._clock)
         with span("dispatch.intent") as step:
             try:
@@ -134,6 +136,7 @@ class Batches:
             self._sender.send_soon(intent, asked, turn_s)
         self._lost += intents.lost
         await self._return_slots(slots, intents)
+        await self._tell_ended()
         await self.disown_lost()
         return intents
 
@@ -145,6 +148,15 @@ class Batches:
             await self._slots.give_back(unused)
         if intents.lost_slots:
             await self._slots.conflicted(intents.lost_slots)
+
+    async def _tell_ended(self) -> None:
+        """Campaigns for which agents are kept again, because too many people were abandoned."""
+        for merchant_id, campaign_id in self._rules.overdialling.ended():
+            subject = f"{merchant_id}/{campaign_id}" if campaign_id else merchant_id
+            try:
+                await raise_alarm(self._database, "overdialling_ended", subject)
+            except UNAVAILABLE as error:
+                log.warning("dialer.alarm_not_raised", error=str(error))
 
     def _is_to_be_asked(self, refusal: Refusal) -> bool:
         return self._ask is not None and refusal.reason is RefusalReason.PRECHECK

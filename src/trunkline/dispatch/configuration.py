@@ -28,6 +28,7 @@ async def read(conn: Connection, controls: Controls, rollout: Rollout | None = N
         stops={f"m/{merchant}": LEFT_OUT for merchant in left_out} | stops(controls),
         tiers=_own_tiers(await schedule.merchant_tiers(conn)),
         ungated=frozenset(await schedule.ungated(conn)),
+        overdialled=frozenset(await schedule.overdialled(conn)),
     )
 
 

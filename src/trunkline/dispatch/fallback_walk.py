@@ -176,6 +176,7 @@ class _Ask:
             lead.due_ms,
             lead.read_ms,
             merchant_id=flow.merchant_id,
+            campaign_id=flow.campaign_id,
         )
         self.found.append((grant, flow))
         self._channels.add(channel)

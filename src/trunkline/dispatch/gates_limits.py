@@ -12,10 +12,11 @@ from uuid import UUID
 
 from trunkline.dispatch.agents import AgentRule
 from trunkline.dispatch.gates import AGAIN, Case, never_opens
+from trunkline.dispatch.overdialling import Overdialled
 from trunkline.dispatch.refusals import Answer, Blocks, RefusalReason
 from trunkline.leads.limits import Day, Pace, day_of, person_free_at, start_together
 from trunkline.model import Finish, Outcome, PersonCalls, PersonQuestion, Slot
-from trunkline.store.dispatch import LockedNumber, NewAttempt, NextStart
+from trunkline.store.dispatch import LockedNumber, NewAttempt, NextStart, Overdial
 from trunkline.store.limits import Counts, DayQuestion, Doubts, Questions, TalkQuestion, Used
 from trunkline.value import Value
 
@@ -74,7 +75,8 @@ def more_questions(cases: Iterable[Case]) -> Questions:
 
 
 class Tally:
-    """`slots`: the agents that were proposed for the calls of this batch, by attempt."""
+    """`slots`: the agents that were proposed for the calls of this batch, by attempt. `overdialled`: which of these may
+    do without, and what others have to leave free for them."""
 
     def __init__(
         self,
@@ -82,10 +84,12 @@ class Tally:
         account_pace: AccountPace,
         agents: AgentRule = AgentRule(),  # noqa: B008  frozen
         slots: Mapping[UUID, Slot] = NO_SLOTS,
+        overdialled: Overdialled | None = None,
     ):
         self._counts = counts
         self._agents = agents
         self._slots = slots
+        self._overdialled = overdialled or Overdialled()
         self._account_pace = account_pace
         # Calls of this batch to a person: of all merchants (None), and of each.
         self._persons: Counter[tuple[str, str | None]] = Counter()
@@ -114,8 +118,11 @@ class Tally:
         start_at = start_together(paces, self.earliest_at(case), START_WITHIN_S)
         if isinstance(start_at, Pace):
             return _too_fast(start_at)
+        agent = self._agent(case)
+        assert not isinstance(agent, Answer), "it was asked before"
         self._count(case)
-        return self._new(case, start_at, paces)
+        self._overdialled.count(agent)
+        return self._new(case, start_at, paces, agent)
 
     def refusals(self, case: Case) -> list[Answer]:
         """Everything that speaks against it, for somebody who asks why."""
@@ -200,9 +207,23 @@ class Tally:
         return Answer(RefusalReason.CHANNEL, Blocks.NUMBER, self.now + AGAIN, "number_full")
 
     def _agent_missing(self, case: Case) -> Answer | None:
-        if not self._needs_agent(case) or case.grant.attempt_id in self._slots:
+        agent = self._agent(case)
+        return agent if isinstance(agent, Answer) else None
+
+    def _agent(self, case: Case) -> Slot | Overdial | Answer | None:
+        """The agent that is kept for the call, or the terms on which it goes without. None: it needs none of ours."""
+        if not self._needs_agent(case):
             return None
-        return Answer(RefusalReason.AGENTS, Blocks.FLOW, self.now + AGAIN, "no_agent_free")
+        attempt_id, overdialled = case.grant.attempt_id, self._overdialled
+        if not overdialled.is_kept(attempt_id):
+            return overdialled.dial(attempt_id) or self._without_agent("abandon_max")
+        slot = self._slots.get(attempt_id)
+        if slot is None:
+            return self._without_agent("no_agent_free")
+        return slot if overdialled.may_keep(slot) else self._without_agent("agents_for_ringing_calls")
+
+    def _without_agent(self, subject: str) -> Answer:
+        return Answer(RefusalReason.AGENTS, Blocks.FLOW, self.now + AGAIN, subject)
 
     def _needs_agent(self, case: Case) -> bool:
         return self._agents.needs_agent(_number(case).carrier, are_elsewhere=case.lead.are_agents_elsewhere)
@@ -238,7 +259,9 @@ class Tally:
         used = self._days.get(key, Used())
         self._days[key] = Used(used.attempts + 1, used.micros + case.policy.price.reserved_micros)
 
-    def _new(self, case: Case, start_at: datetime, paces: list[Pace]) -> Admitted:
+    def _new(
+        self, case: Case, start_at: datetime, paces: list[Pace], agent: Slot | Overdial | None
+    ) -> Admitted:
         assert case.policy is not None
         attempt = NewAttempt(
             case.grant,
@@ -248,7 +271,9 @@ class Tally:
             send_at=start_at,
             reserved_micros=case.policy.price.reserved_micros,
             day=_day_of(case).name,
-            slot=self._slots.get(case.grant.attempt_id) if self._needs_agent(case) else None,
+            slot=agent if isinstance(agent, Slot) else None,
+            overdial=agent if isinstance(agent, Overdial) else None,
+            ring_min_s=case.policy.ring_min_s(case.lead.phone),
         )
         return Admitted(
             attempt,

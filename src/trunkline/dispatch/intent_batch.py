@@ -3,7 +3,8 @@ Limits that few merchants have are counted in a fourth, refusals are written in 
 
 The gates judge in between, on what was read under the locks. Counting is a statement of its own, later than the locks,
 because a statement's snapshot is older than what it waits for; a function of Postgres runs one after the other. Lock
-order, here and everywhere: leads, limits (persons, merchants, accounts, then numbers), new allocations, attempts,
+order, here and everywhere: leads, limits (persons, merchants, overdialled groups of agents, accounts, then numbers),
+new allocations, attempts,
 allocations that exist, mailboxes, jobs; each sorted.
 """
 
@@ -25,6 +26,7 @@ from trunkline.dispatch.gates_limits import (
     no_account_pace,
     questions,
 )
+from trunkline.dispatch.overdialling import Overdialled, Overdialling, Terms
 from trunkline.dispatch.policies import Owner, Policies
 from trunkline.dispatch.refusals import Answer, Blocks, Refusal, RefusalReason
 from trunkline.model import Entry, Finish, Grant, Intent, Slot
@@ -46,7 +48,7 @@ CHANGE_TIME = timedelta(milliseconds=150)
 # Whose slot was another's gets a new one as soon as somebody has looked.
 SLOT_AGAIN = timedelta(milliseconds=20)
 # Names are locked in this order: what most intents want comes last, and is held for the shortest time.
-_RANKS = {"person": 0, "merchant": 1, "account": 2}
+_RANKS = {"person": 0, "merchant": 1, "overdial": 2, "account": 3}
 
 # Told, in the transaction, of the leads that end without a call.
 OnFinished = Callable[[Connection, dict[UUID, Finish]], Awaitable[None]]
@@ -70,6 +72,7 @@ class Rules:
     mark: Callable[[], Mark | None] = no_mark
     account_pace: AccountPace = no_account_pace
     agents: AgentRule = AGENTS_ELSEWHERE
+    overdialling: Overdialling = field(default_factory=Overdialling)
     on_finished: OnFinished = nobody_told
 
 
@@ -86,6 +89,8 @@ class IntentBatch:
         # Proposed slots that somebody else has, or whose pod is gone.
         self.lost_slots: list[Slot] = []
         self._cases: list[Case] = []
+        # By attempt: the calls that may go without an agent.
+        self._terms: dict[UUID, Terms] = {}
         self._admitted: list[Admitted] = []
         # By attempt id, like everything that is said of a grant.
         self._answers: dict[UUID, Answer] = {}
@@ -131,6 +136,7 @@ class IntentBatch:
             Case(grant, leads[grant.lead_id], None, policies[_owner(leads[grant.lead_id])])
             for grant in grants
         ]
+        self._terms = await self._rules.overdialling.terms(tx, filter(self._needs_agent, cases))
         keys = _lock_keys(name for case in cases for name in self._names(case))
         numbers, counts = await limits.lock_and_count(tx, keys, self._questions(cases))
         self._cases = [
@@ -145,7 +151,14 @@ class IntentBatch:
         yield "person", lead.phone
         if lead.merchant_max_concurrent is not None or (policy and policy.counts_by_merchant):
             yield "merchant", lead.merchant_id
+        if terms := self._terms.get(case.grant.attempt_id):
+            for group in terms.groups:
+                yield "overdial", group
         yield "account", f"{lead.carrier}/{lead.account}"
+
+    def _needs_agent(self, case: Case) -> bool:
+        lead = case.lead
+        return self._rules.agents.needs_agent(lead.carrier or "", are_elsewhere=lead.are_agents_elsewhere)
 
     def _questions(self, cases: Sequence[Case]) -> Questions:
         """One that cannot even be asked about is refused, and holds nobody up."""
@@ -179,13 +192,27 @@ class IntentBatch:
         if not cases:
             return
         await limits.count_more(tx, more_questions(cases), counts)
-        tally = Tally(counts, self._rules.account_pace, self._rules.agents, self._slots)
+        overdialled = await self._count_overdialled(tx, cases)
+        tally = Tally(counts, self._rules.account_pace, self._rules.agents, self._slots, overdialled)
         for case in sorted(cases, key=tally.earliest_at):
             match tally.admit(case):
                 case Admitted() as admitted:
                     self._admitted.append(admitted)
                 case Answer() as answer:
                     self._answers[case.grant.attempt_id] = answer
+        self._rules.overdialling.note(overdialled)
+
+    async def _count_overdialled(self, tx: Connection, cases: Sequence[Case]) -> Overdialled:
+        """In a later statement than the locks. For those of overdialled campaigns who must have an agent, one is picked
+        here: nobody else knows before that they must."""
+        ids = {case.grant.attempt_id for case in cases}
+        terms = {attempt_id: each for attempt_id, each in self._terms.items() if attempt_id in ids}
+        slots = [slot for attempt_id, slot in self._slots.items() if attempt_id in ids]
+        overdialling = self._rules.overdialling
+        found = await overdialling.count(tx, terms, cases, slots)
+        without = [each for each in terms if found.is_kept(each) and each not in self._slots]
+        self._slots = {**self._slots, **await overdialling.pick(tx, found, without)}
+        return found
 
     async def _write(self, tx: Connection) -> None:
         writing = self._writing()
@@ -318,4 +345,5 @@ def _intent(attempt: NewAttempt) -> Intent:
         closes_at=attempt.lead.closes_at,
         payload=attempt.lead.payload,
         slot=attempt.slot,
+        ring_min_s=attempt.ring_min_s,
     )

@@ -190,7 +190,7 @@ class Sender:
             answer_url=answer_url,
             fallback_url=fallback_of(answer_url, callbacks.fallback_base_url or callbacks.base_url),
             status_url=self._callback(intent, "status"),
-            ring_timeout_s=self._limits.ring_timeout_s,
+            ring_timeout_s=self._rings_s(intent),
             time_limit_s=self._limits.time_limit_s,
             send_by_boottime_s=asked.boottime_s + intent.send_in_s + self._limits.late_max_s,
             not_after=intent.closes_at,
@@ -200,11 +200,14 @@ class Sender:
             agent=agent,
         )
 
+    def _rings_s(self, intent: Intent) -> int:
+        return max(self._limits.ring_timeout_s, intent.ring_min_s)
+
     def _agent(self, intent: Intent) -> KeptAgent | None:
         """Without Postgres it counts for as long as the call can ring: later the slot may be somebody else's."""
         if intent.slot is None:
             return None
-        rings_until_s = self._clock.now().timestamp() + self._limits.ring_timeout_s + ANSWER_SLACK_S
+        rings_until_s = self._clock.now().timestamp() + self._rings_s(intent) + ANSWER_SLACK_S
         return KeptAgent(intent.slot.incarnation, int(rings_until_s))
 
     def _callback(self, intent: Intent, kind: CallbackKind, agent: KeptAgent | None = None) -> str:

@@ -12,6 +12,7 @@ from trunkline.dispatch.fallback import Fallback
 from trunkline.dispatch.gates_windows import reopen
 from trunkline.dispatch.intent import is_cancelled
 from trunkline.dispatch.intent_batch import Rules
+from trunkline.dispatch.overdialling import Overdialling
 from trunkline.dispatch.policies import Policies
 from trunkline.dispatch.prechecks import Prechecks
 from trunkline.dispatch.results import ResultWriter
@@ -46,6 +47,7 @@ class Dialing:
             mark=lambda: steering.guardian.mark,
             account_pace=way_in.carriers.starts_per_s,
             agents=self.agents,
+            overdialling=Overdialling(routing.slot_rule),
         )
         prechecks = Prechecks(database, self.to_tenants, rules)
         self.precheck_walk = PrecheckWalk(database, bus, steering.controls, policies, prechecks)

@@ -10,7 +10,9 @@ from trunkline.bus import router as bus_router
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.control.pods import PodAlarms
 from trunkline.dispatch.call_tokens import CallKeys
+from trunkline.dispatch.policies import Owner, Policies
 from trunkline.errors import BusUnavailable
+from trunkline.leads.calling_policy import EMPTY, resolve
 from trunkline.loops.base import Loop
 from trunkline.loops.pods import PodGauges
 from trunkline.parts.ground import Ground
@@ -19,7 +21,7 @@ from trunkline.router.addresses import PodAddresses
 from trunkline.router.allocator import Allocated, Allocator, Ended, GivenUp, NoneFree, Waiting
 from trunkline.router.assembly import router_config
 from trunkline.router.carriers import CarrierWord
-from trunkline.router.connector import Answered, Connector, Elsewhere
+from trunkline.router.connector import Answered, Connector, Elsewhere, Overdialled
 from trunkline.router.management import manage
 from trunkline.router.notes import AllocationNotes
 from trunkline.router.pods import Pods
@@ -28,6 +30,7 @@ from trunkline.router.resumption import Resumer
 from trunkline.router.slots import SlotProposer
 from trunkline.router.streams import StreamKeys
 from trunkline.store.agents import SlotRule
+from trunkline.store.attempts import CallOwner
 from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
@@ -39,6 +42,8 @@ class Routing:
         config = router_config(settings)
         stream_keys = StreamKeys.from_secrets(ground.secrets)
         self._bus = bus
+        self._answers_database = ground.answers_database
+        self._policies = Policies()
         self.ended_ttl_s = config.ended_ttl_s
         self.is_open = settings.router.is_open
         self._call_time_limit_s = settings.carrier.time_limit_s
@@ -104,12 +109,24 @@ class Routing:
                 return NoStream("busy" if is_known else "unknown")
             case Waiting():
                 return NoStream("hold")
+            case Overdialled(owner=owner, may_wait=may_wait):
+                return await self._abandoned(owner, may_wait=may_wait)
             case Elsewhere():
                 return NoStream("elsewhere")
             case GivenUp():
                 return NoStream("given_up")
             case Ended():
                 return NoStream("ended")
+
+    async def _abandoned(self, owner: CallOwner, *, may_wait: bool) -> NoStream:
+        """Somebody who was dialled without an agent: for how long they may wait, and what they hear then."""
+        whose = Owner(owner.reseller_id, owner.merchant_id, owner.campaign_id)
+        async with self._answers_database.connection() as conn:
+            policy = (await self._policies.of(conn, [whose]))[whose] or resolve(EMPTY)
+        message = policy.message_on_abandonment(
+            owner.to_phone, caller=owner.merchant_name, number=owner.from_phone
+        )
+        return NoStream("hold" if may_wait else "busy", message, policy.abandon_threshold_s)
 
     async def free(self, attempt_ids: Sequence[UUID]) -> None:
         """These attempts are over, and their rows with them: Valkey learns that their slots are free."""

@@ -42,7 +42,14 @@ class Elsewhere(Value, frozen=True):
     """Its agents are not ours, and none of ours is free for it either."""
 
 
-Connection = Allocated | NoneFree | Waiting | Ended | GivenUp | Elsewhere
+class Overdialled(Value, frozen=True):
+    """No agent was kept for it, by choice, and none is free now. `may_wait`: one may be within its threshold."""
+
+    owner: CallOwner
+    may_wait: bool
+
+
+Connection = Allocated | NoneFree | Waiting | Ended | GivenUp | Elsewhere | Overdialled
 
 
 class Connector:
@@ -67,6 +74,7 @@ class Connector:
         if call.over_turn is not None:
             return await self._resumer.resume(call.call_id, call.attempt_id, call.over_turn)
         merchant_id, is_elsewhere = call.merchant_id, self._are_agents_elsewhere
+        owner: CallOwner | None = None
         if call.is_dialled:
             try:
                 if kept := await self._allocator.begin(call.attempt_id, call.call_id):
@@ -80,7 +88,12 @@ class Connector:
         found = await self._allocator.allocate(
             call.call_id, merchant_id, attempt_id=call.attempt_id, may_wait=not is_elsewhere
         )
-        return Elsewhere() if is_elsewhere and isinstance(found, NoneFree | Waiting) else found
+        if not isinstance(found, NoneFree | Waiting):
+            return found
+        if is_elsewhere:
+            return Elsewhere()
+        is_by_choice = owner is not None and owner.is_overdialled
+        return Overdialled(owner, isinstance(found, Waiting)) if owner and is_by_choice else found
 
     async def _owner(self, attempt_id: UUID) -> CallOwner | None:
         async with self._database.connection() as conn:

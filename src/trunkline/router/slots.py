@@ -109,7 +109,7 @@ class SlotProposer:
             free = await allocations.free_slots(
                 conn, callers, len(grants), self._config.wait_rule.silence_ms / 1000
             )
-        return assign([(grant.attempt_id, chains[grant.merchant_id]) for grant in grants], free)
+        return allocations.assign([(grant.attempt_id, chains[grant.merchant_id]) for grant in grants], free)
 
     def _remember(self, free: Mapping[str, int] | None) -> None:
         if free is None:
@@ -120,16 +120,3 @@ class SlotProposer:
         self._room = AgentRoom(common, {tier: n for tier, n in free.items() if tier not in COMMON})
         fresh_s = NO_ROOM_FRESH_S if self._room.is_none else ROOM_FRESH_S
         self._room_until_s = time.monotonic() + fresh_s
-
-
-def assign(
-    wants: Sequence[tuple[UUID, Sequence[str]]], free: Mapping[str, Sequence[Slot]]
-) -> dict[UUID, Slot]:
-    """Give each a slot of the first of its tiers that has one left. Those with a tier of their own first take theirs,
-    so nobody takes a common slot that he does not need. Pure."""
-    left = {tier: list(reversed(slots)) for tier, slots in free.items()}
-    found: dict[UUID, Slot] = {}
-    for attempt_id, tiers in wants:
-        if slot := next((left[tier].pop() for tier in tiers if left.get(tier)), None):
-            found[attempt_id] = slot
-    return found

@@ -142,6 +142,19 @@ async def free_slots(
     return found
 
 
+def assign(
+    wants: Sequence[tuple[UUID, Sequence[str]]], free: Mapping[str, Sequence[Slot]]
+) -> dict[UUID, Slot]:
+    """Give each a slot of the first of its tiers that has one left. Those with a tier of their own first take theirs,
+    so nobody takes a common slot that he does not need. Pure."""
+    left = {tier: list(reversed(slots)) for tier, slots in free.items()}
+    found: dict[UUID, Slot] = {}
+    for attempt_id, tiers in wants:
+        if slot := next((left[tier].pop() for tier in tiers if left.get(tier)), None):
+            found[attempt_id] = slot
+    return found
+
+
 def source_of(tier: str) -> str:
     """The pool that a tier's pods are taken from, as the router's answers name it."""
     return tier if tier.startswith("merchant:") else f"pool:{tier}"

@@ -134,8 +134,16 @@ class Check(Value, frozen=True):
 
 
 class CallOwner(Value, frozen=True):
+    """`is_overdialled`: no agent was kept for the call, by choice."""
+
     merchant_id: str
     are_agents_elsewhere: bool
+    is_overdialled: bool
+    reseller_id: str
+    campaign_id: UUID | None
+    merchant_name: str
+    to_phone: Private[str]
+    from_phone: Private[str]
 
 
 async def lock(tx: Connection, attempt_ids: Sequence[UUID]) -> dict[UUID, Attempt]:

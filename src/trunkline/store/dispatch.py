@@ -93,6 +93,15 @@ class LockedNumber(Value, frozen=True):
     may_count: bool
 
 
+class Overdial(Value, frozen=True):
+    """A call without an agent kept for it, by choice: whose agents it counts on, how probably it is answered, and the
+    share of abandoned calls that it was admitted under."""
+
+    group: str
+    answer_rate: float
+    abandon_max: float
+
+
 class NewAttempt(Value, frozen=True):
     grant: Grant
     lead: LockedLead
@@ -101,8 +110,10 @@ class NewAttempt(Value, frozen=True):
     send_at: datetime
     reserved_micros: int
     day: date
-    # The agent that is kept for the call; None where it needs none.
+    # The agent that is kept for the call; None where it needs none, or is overdialled.
     slot: Slot | None = None
+    overdial: Overdial | None = None
+    ring_min_s: int = 0
 
 
 class NextStart(Value, frozen=True):
@@ -215,6 +226,7 @@ async def _write_attempts(
 ) -> tuple[frozenset[UUID], frozenset[UUID]]:
     starts = writing.next_starts
     slots = [a.slot for a in writing.attempts]
+    overdials = [a.overdial for a in writing.attempts]
     rows = await tx.fetch(
         _WRITE_INTENTS,
         *_columns(writing.attempts),
@@ -229,6 +241,9 @@ async def _write_attempts(
         [s.no if s else None for s in slots],
         [s.incarnation if s else None for s in slots],
         [s.source_pool if s else None for s in slots],
+        [o.group if o else None for o in overdials],
+        [o.answer_rate if o else None for o in overdials],
+        [o.abandon_max if o else None for o in overdials],
     )
     inserted = frozenset(row["id"] for row in rows if row["is_attempt"])
     return inserted, frozenset(row["id"] for row in rows if not row["is_attempt"])

@@ -15,6 +15,7 @@ _NUMBERS = query("schedule/numbers")
 _WEIGHTS = query("schedule/weights")
 _CAPS = query("schedule/caps")
 _UNGATED = query("schedule/ungated")
+_OVERDIALLED = query("schedule/overdialled")
 _MERCHANT_TIERS = query("router/merchants")
 _WAITING_MERCHANTS = query("schedule/waiting_merchants")
 _HOLDERS = query("schedule/holders")
@@ -97,8 +98,13 @@ async def weights(conn: Connection) -> dict[str, int]:
 
 
 async def ungated(conn: Connection) -> list[str]:
-    """Whose calls may be dialled without an agent of ours, as the scripts name them."""
+    """Whose calls need no agent of ours, as the scripts name them."""
     return [row["subject"] for row in await conn.fetch(_UNGATED)]
+
+
+async def overdialled(conn: Connection) -> list[str]:
+    """Whose calls may be dialled without keeping an agent for them, as the scripts name them."""
+    return [row["subject"] for row in await conn.fetch(_OVERDIALLED)]
 
 
 async def merchant_tiers(conn: Connection) -> dict[str, str]:

@@ -16,6 +16,7 @@ from uuid import UUID
 from trunkline.dispatch.agents import AgentRule
 from trunkline.dispatch.intent import Intents, intend
 from trunkline.dispatch.intent_batch import IntentBatch, Rules
+from trunkline.dispatch.overdialling import Overdialling
 from trunkline.dispatch.policies import Policies
 from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.model import Grant, Slot, new_id
@@ -174,7 +175,8 @@ class Dialing:
 
     def rules(self, **given: Any) -> Rules:
         """Policies are read anew every time, so that a test sees what it wrote."""
-        return Rules(**{"policies": Policies(fresh_s=0)} | given)
+        fresh: dict[str, Any] = {"policies": Policies(fresh_s=0), "overdialling": Overdialling(fresh_s=0)}
+        return Rules(**fresh | given)
 
     async def open_transaction(self) -> Connection:
         """A connection of its own with a transaction that the test ends: see `commit`."""

@@ -62,7 +62,7 @@ async def test_leads_whose_agents_are_elsewhere_are_not_held_back(bus: Bus, subj
 
 async def test_a_campaign_that_may_overdial_is_not_held_back(bus: Bus) -> None:
     campaign = uuid4()
-    await configured(bus, ungated=frozenset({f"c/m/{campaign}"}))
+    await configured(bus, overdialled=frozenset({f"c/m/{campaign}"}))
     lead = entry()
     flow = Flow("p", "r", "m", campaign)
     await schedule.add(bus, [type(lead)(lead.lead_id, 1, flow, lead.due_at), entry()])

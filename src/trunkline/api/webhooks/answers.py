@@ -5,6 +5,7 @@ where its carrier can hold, for as long as `ROUTER_HOLD_MAX` says, and then gets
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from trunkline.store.database import UNAVAILABLE
 from trunkline.telemetry import bind, get_logger
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
 from trunkline.telephony.carrier import AnswerFallback, Document
-from trunkline.value import Value
+from trunkline.value import Value, replace
 
 log = get_logger(__name__)
 
@@ -41,9 +42,12 @@ class Stream(Value, frozen=True):
 
 class NoStream(Value, frozen=True):
     """Why a call gets no agent now. `hold`: it may wait for one. `unknown`: nobody could say. `busy`: none is free.
-    `elsewhere`: its agents are not ours. `ended`: hang up. `given_up`: it has to be adopted first."""
+    `elsewhere`: its agents are not ours. `ended`: hang up. `given_up`: it has to be adopted first. Of a call for which
+    none was kept by choice: what is said instead of the fallback's message, and how long it may wait at most."""
 
     why: str
+    message: str = ""
+    wait_max_s: float = math.inf
 
 
 class Reply(Value, frozen=True):
@@ -139,13 +143,14 @@ class Answers:
                 return Reply(carrier.hang_up_document())
             case NoStream(why="elsewhere"):
                 return Reply(carrier.fallback_document(self.fallback), is_external=True)
-            case NoStream(why="hold" | "unknown") if self._may_hold(heard):
+            case NoStream(why="hold" | "unknown", wait_max_s=wait_max_s) if self._may_hold(heard, wait_max_s):
                 return Reply(carrier.hold_document(HOLD_S, self._again_url(heard)))
-            case NoStream(why=why):
+            case NoStream(why=why, message=message):
                 log.warning("answer.no_pod", call_id=answered.call_id, reason=why)
                 # The operator's own URL is somebody else's agent; an apology is none.
                 is_external = bool(self.fallback.url)
-                document = carrier.fallback_document(self.fallback)
+                fallback = replace(self.fallback, message=message) if message else self.fallback
+                document = carrier.fallback_document(fallback)
                 return Reply(document, no_agent=not is_external, is_external=is_external)
 
     async def _find(self, heard: Heard, answered: Answered) -> Stream | NoStream:
@@ -166,9 +171,11 @@ class Answers:
             found = await self.find_stream(answered) if is_ours else NoStream("ended")
         return found
 
-    def _may_hold(self, heard: Heard) -> bool:
-        """How often it has held stands in its URL, signed, so that waiting ends also while no engine counts."""
-        return heard.carrier.can_hold and (heard.tag.held + 1) * HOLD_S <= self.hold_max_s
+    def _may_hold(self, heard: Heard, wait_max_s: float) -> bool:
+        """How often it has held stands in its URL, signed, so that waiting ends also while no engine counts. Who may
+        wait for 2 s has to be told before that."""
+        held_s = (heard.tag.held + 1) * HOLD_S
+        return heard.carrier.can_hold and held_s <= self.hold_max_s and held_s < wait_max_s
 
     def _again_url(self, heard: Heard) -> str:
         held = heard.tag.held + 1

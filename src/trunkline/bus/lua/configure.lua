@@ -6,7 +6,7 @@
 -- ARGV[1] key prefix  ARGV[2] epoch (number@run id)
 -- ARGV[3] JSON: {"numbers": {id: "pool|max|region|account"}, "weights": {merchant: "n"}, "caps": {"m/…" or "c/…/…": "n"},
 --               "stops": {"all", "r/…", "m/…", "c/…": "reason"}, "tiers": {merchant: tier of its own},
---               "ungated": {"m/…", "p/…", "c/…": "1"}}
+--               "ungated": {"m/…", "p/…", "c/…": "all" or "few" at a time}}
 -- -> the number of values that changed
 local base = ARGV[1]
 -- @include epoch

@@ -11,7 +11,7 @@
 -- ARGV[8] carriers whose calls need no agent of ours, separated by spaces
 -- ARGV[9..] attempt ids; their count is the most that is granted
 -- -> {ms until something happens by itself (-1: nothing will; 0: ask again at once),
---     grants: attempt, lead, version, number, channel, due, granted at, merchant, …; leads whose window closed: lead, version, …}
+--     grants: attempt, lead, version, number, channel, due, granted at, merchant, campaign, …; leads whose window closed: lead, version, …}
 local base = ARGV[1]
 -- @include epoch
 -- @include clock
@@ -75,16 +75,23 @@ local function reached(parts)
 end
 
 -- Agents are a hint like channels: the intent keeps them. What is known to be missing is not granted, or every round would
--- grant the same leads in vain. Flows that may do without (`ungated`: agents elsewhere, or overdialled) are not held back.
-local rooms, is_short = {}, false
+-- grant the same leads in vain. Flows that may do without (`ungated`) are not held back: `all` of them, where their agents
+-- are elsewhere; where they are overdialled, a `few` in each run. How many more may ring is known to the intent alone, which
+-- sets the flow aside when it refuses one: so few are granted in vain.
+local OVERDIALLED_MAX = 4
+local rooms, is_short, overdialled, has_more = {}, false, 0, false
 for tier, free in string.gmatch(ARGV[7], '([^=,]+)=(%d+)') do rooms[tier] = tonumber(free) end
 
-local function needs_agent(parts, account)
-  if ARGV[7] == '' then return false end
+-- Without an agent: 'all', 'few' or, with one, 'none'.
+local function ungated(parts, account)
+  if ARGV[7] == '' then return 'all' end
   local carrier = string.match(account, '^[^/]*')
-  if string.find(' ' .. ARGV[8] .. ' ', ' ' .. carrier .. ' ', 1, true) then return false end
-  local free = redis.call('HMGET', base .. 'ungated', 'm/' .. parts.merchant, 'p/' .. parts.pool, campaign_of(parts))
-  return not (free[1] or free[2] or free[3])
+  if string.find(' ' .. ARGV[8] .. ' ', ' ' .. carrier .. ' ', 1, true) then return 'all' end
+  local found = redis.call('HMGET', base .. 'ungated', 'm/' .. parts.merchant, 'p/' .. parts.pool, campaign_of(parts))
+  for i = 1, 3 do
+    if found[i] and found[i] ~= 'few' then return 'all' end
+  end
+  return (found[1] or found[2] or found[3]) and 'few' or 'none'
 end
 
 local function take_agent(parts)
@@ -116,7 +123,7 @@ local function grant(flow, start, lead, number, channel)
     redis.call('ZADD', base .. 'finish:' .. parts.pool, finish, flow)
   end
   redis.call('ZREMRANGEBYSCORE', base .. 'finish:' .. parts.pool, '-inf', start)
-  for _, value in ipairs({attempt, lead.id, lead.version, number, channel, string.format('%.0f', lead.due), text_now, parts.merchant}) do
+  for _, value in ipairs({attempt, lead.id, lead.version, number, channel, string.format('%.0f', lead.due), text_now, parts.merchant, parts.campaign}) do
     grants[#grants + 1] = tostring(value)
   end
   next_id = next_id + 1
@@ -156,7 +163,14 @@ local function serve(pool)
     note_free(number)
     return true
   end
-  if needs_agent(parts, account) and not take_agent(parts) then
+  local without = ungated(parts, account)
+  if without == 'few' then
+    if overdialled == OVERDIALLED_MAX then
+      has_more = true
+      return false
+    end
+    overdialled = overdialled + 1
+  elseif without == 'none' and not take_agent(parts) then
     park(flow, now + 1000, 'any')
     return true
   end
@@ -223,4 +237,6 @@ local full = serve_all()
 local moved = move_on()
 -- While agents are missing nothing is gained by asking again at once: there may be thousands of flows to set aside.
 local pause = (is_short and #grants == 0) and 50 or 0
+-- After some that were overdialled it is asked again when their batch is done.
+if has_more and not full and not moved then return {1, grants, closed} end
 return {(full or moved) and pause or next_moment(), grants, closed}

@@ -8,15 +8,17 @@
 -- order: whoever waits for a channel holds neither.
 --
 -- $1-$17 attempts, $18 the dialer   $19-$22 paces: of which attempt, kind, subject, next start
--- $23-$26 slots of the attempts: pod, slot, incarnation, source pool; all NULL where no agent is needed
+-- $23-$26 slots of the attempts: pod, slot, incarnation, source pool; all NULL where no agent is needed, or none is kept by
+-- choice: $27-$29 then say for which agents the call rings, how probably it is answered, and under which share it goes
 WITH wanted AS MATERIALIZED (
     SELECT *
     FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::text[], $5::text[], $6::uuid[], $7::uuid[], $8::int[],
                 $9::text[], $10::text[], $11::text[], $12::text[], $13::timestamptz[], $14::timestamptz[],
-                $15::timestamptz[], $16::bigint[], $17::date[], $23::text[], $24::int[], $25::bigint[], $26::text[])
+                $15::timestamptz[], $16::bigint[], $17::date[], $23::text[], $24::int[], $25::bigint[], $26::text[],
+                $27::text[], $28::real[], $29::real[])
          AS w (id, lead_id, attempt_no, reseller_id, merchant_id, campaign_id, number_id, channel_no,
                carrier, account, to_phone, from_phone, lead_due_at, intent_at, send_at, reserved_micros, day,
-               pod, slot, incarnation, source_pool)
+               pod, slot, incarnation, source_pool, overdial_group, answer_rate, abandon_max)
 ), kept AS (
     INSERT INTO allocations (id, has_attempt, merchant_id, pod, slot, incarnation, source_pool)
     SELECT w.id, true, w.merchant_id, w.pod, w.slot, w.incarnation, w.source_pool
@@ -27,9 +29,11 @@ WITH wanted AS MATERIALIZED (
     RETURNING id
 ), inserted AS (
     INSERT INTO attempts (id, lead_id, attempt_no, reseller_id, merchant_id, campaign_id, number_id, channel_no,
-                          carrier, account, to_phone, from_phone, lead_due_at, intent_at, send_at, reserved_micros, dialer)
+                          carrier, account, to_phone, from_phone, lead_due_at, intent_at, send_at, reserved_micros, dialer,
+                          overdial_group, answer_rate, abandon_max)
     SELECT id, lead_id, attempt_no, reseller_id, merchant_id, campaign_id, number_id, channel_no,
-           carrier, account, to_phone, from_phone, lead_due_at, intent_at, send_at, reserved_micros, $18
+           carrier, account, to_phone, from_phone, lead_due_at, intent_at, send_at, reserved_micros, $18,
+           overdial_group, answer_rate, abandon_max
     FROM wanted
     WHERE pod IS NULL OR id IN (SELECT k.id FROM kept AS k)
     ORDER BY number_id, channel_no
