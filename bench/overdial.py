@@ -131,10 +131,12 @@ async def allow(running: BenchPlatform, abandon_max: float) -> None:
 
 
 async def waiting(running: BenchPlatform) -> int:
-    """Leads that were never dialled. One that was abandoned comes again later, which is as it should be."""
+    """Leads that were never dialled. One that was abandoned comes again later, which is as it should be: its attempt
+    does not count, and is there."""
     return int(
         await running.database.fetchval(
-            "SELECT count(*) FROM leads WHERE status = 'BACKLOG' AND attempt_count = 0"
+            "SELECT count(*) FROM leads AS l WHERE l.status = 'BACKLOG'"
+            " AND NOT EXISTS (SELECT FROM attempts AS a WHERE a.lead_id = l.id)"
         )
     )
 

@@ -13,12 +13,14 @@ from trunkline.bus.pipe import Word
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.bus.scripts import Script
 from trunkline.clock import SystemClock
-from trunkline.dispatch import late_facts
+from trunkline.dispatch import abandoned, late_facts
+from trunkline.dispatch.policies import Policies
 from trunkline.errors import BusUnavailable
+from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.router.addresses import PodAddresses
 from trunkline.router.allocator import Allocated, Allocator, Ended, GivenUp, NoneFree, Waiting
 from trunkline.router.config import RouterConfig
-from trunkline.router.connector import Answered, Connector, Elsewhere
+from trunkline.router.connector import Answered, Connector, Elsewhere, Overdialled
 from trunkline.router.notes import AllocationNotes
 from trunkline.router.resumption import Resumer
 from trunkline.router.streams import StreamKeys
@@ -119,6 +121,26 @@ async def test_a_call_that_was_dialled_without_an_agent_gets_one_that_is_free(ga
     assert await gate.ask(attempt) == NoneFree()
     await gate.dialing.pod("va-0")
     assert await gate.pod_for(attempt) == "va-0"
+
+
+@pytest.mark.parametrize("hold_max_s", [0, 10])
+async def test_whoever_was_dialled_without_an_agent_by_choice_is_known(
+    database_url: str, hold_max_s: float
+) -> None:
+    async with open_gate(database_url, hold_max_s=hold_max_s) as gate:
+        attempt = await gate.dialing.attempt("+12125550001", state="ringing", from_phone="+14155550000")
+        await gate.dialing.run("UPDATE attempts SET overdial_group = 'common'")
+        await gate.dialing.policy(
+            CallingPolicy(abandon_message="{caller}: call {number}.", abandon_threshold_s=3)
+        )
+        found = await gate.ask(attempt)
+        assert isinstance(found, Overdialled)
+        assert found.may_wait == (hold_max_s > 0)
+        async with gate.dialing.database.connection() as conn:
+            told = await abandoned.told(conn, Policies(), found.owner)
+        assert told == abandoned.Told("m: call 1 4 1 5 5 5 5 0 0 0 0.", 3)
+        await gate.dialing.pod("va-0")
+        assert await gate.pod_for(attempt) == "va-0"
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,24 @@ async def test_a_call_that_was_sent_to_the_operators_own_url_has_an_agent_elsewh
             assert await conn.fetchval("SELECT payload -> 'agent_joined' FROM mailbox_events") is True
 
 
+async def test_whoever_was_dialled_without_an_agent_is_told_who_called_within_two_seconds(door: Door) -> None:
+    """It holds once, for a second; then it hears the policy's message in place of the fallback's."""
+    attempt = uuid4()
+    door.stream = NoStream("hold", "Acme called.", 2.0)
+    _, held = await post(door, door.callback("twilio", "answer", attempt), ANSWERED)
+    assert b"<Redirect" in held
+    again = callback_url(door.public_url, "twilio", "answer", attempt, KEYS, "default", held=1)
+    _, told = await post(door, again, ANSWERED)
+    assert b"Acme called." in told
+    assert b"busy" not in told
+    await door.events()
+    async with door.database.connection() as conn:
+        joined = await conn.fetch(
+            "SELECT payload -> 'agent_joined' AS joined FROM mailbox_events ORDER BY seq"
+        )
+    assert [row["joined"] for row in joined] == [None, False]
+
+
 # --- accounts that this process does not know yet
 
 

@@ -19,6 +19,7 @@ from trunkline.model import Grant, Slot, new_id
 from trunkline.store import allocations, schedule
 from trunkline.store.allocations import Allocation, Asked
 from trunkline.testing.dialing import AGENTS_OURS, Dialing, open_dialing
+from trunkline.testing.stage import open_stage
 from trunkline.testing.waiting import eventually
 
 ABANDON_MAX = 0.03
@@ -412,3 +413,23 @@ def share(calls: int, rate: float, free: int) -> float:
         for many in range(free + 1, calls + 1)
     )
     return missed / (calls * rate)
+
+
+async def test_whoever_runs_it_is_told_when_overdialling_ends(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    async with open_stage(database_url, redis_url, key_prefix) as stage:
+        dialing = stage.dialing
+        await dialing.policy(CallingPolicy(abandon_max=ABANDON_MAX))
+        await pods(dialing, 1)
+        stage.dialer._batches._rules = dialing.rules(agents=AGENTS_OURS)
+        await dialing.lead()
+        assert await stage.dial() == 1
+        assert await dialing.value("SELECT count(*) FROM alarms") == 0
+        (order,) = stage.carrier.orders
+        assert order.agent is None, "and none is named in its URL"
+        await history(dialing, ended=400, answered=100, by_person=100, abandoned=3)
+        await dialing.lead()
+        await stage.dial()
+        alarm = await dialing.row("SELECT name, subject FROM alarms")
+        assert alarm == {"name": "overdialling_ended", "subject": "m"}

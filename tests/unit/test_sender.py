@@ -14,6 +14,7 @@ from trunkline.model import Intent, new_id
 from trunkline.telephony.callbacks import CallbackKeys
 from trunkline.telephony.carrier import Rejected
 from trunkline.telephony.directory import CarrierDirectory
+from trunkline.value import replace
 
 
 class Results:
@@ -87,6 +88,13 @@ async def test_of_a_call_that_waits_for_its_turn_it_is_asked_once_more_whether_i
     assert isinstance(answer.place, Rejected)
     assert (questions == [intent.lead_id]) is asked
     assert (answer.place.code == "unwanted") is asked, "and an unwanted one does not leave"
+
+
+@pytest.mark.parametrize(("ring_min_s", "rings_s"), [(0, 30), (15, 30), (45, 45)])
+def test_a_phone_rings_as_long_as_a_rule_asks(ring_min_s: int, rings_s: int) -> None:
+    sender = _sender(SystemClock(), Results())
+    order = sender._order(replace(_intent(0.0), ring_min_s=ring_min_s), Asked(0.0, 0.0))
+    assert order.ring_timeout_s == rings_s
 
 
 async def _wanted(lead_id: UUID) -> bool:

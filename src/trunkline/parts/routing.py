@@ -9,10 +9,10 @@ from trunkline.api.webhooks import NoStream, Stream
 from trunkline.bus import router as bus_router
 from trunkline.bus.router_keys import RouterKeys
 from trunkline.control.pods import PodAlarms
+from trunkline.dispatch import abandoned
 from trunkline.dispatch.call_tokens import CallKeys
-from trunkline.dispatch.policies import Owner, Policies
+from trunkline.dispatch.policies import Policies
 from trunkline.errors import BusUnavailable
-from trunkline.leads.calling_policy import EMPTY, resolve
 from trunkline.loops.base import Loop
 from trunkline.loops.pods import PodGauges
 from trunkline.parts.ground import Ground
@@ -119,14 +119,9 @@ class Routing:
                 return NoStream("ended")
 
     async def _abandoned(self, owner: CallOwner, *, may_wait: bool) -> NoStream:
-        """Somebody who was dialled without an agent: for how long they may wait, and what they hear then."""
-        whose = Owner(owner.reseller_id, owner.merchant_id, owner.campaign_id)
         async with self._answers_database.connection() as conn:
-            policy = (await self._policies.of(conn, [whose]))[whose] or resolve(EMPTY)
-        message = policy.message_on_abandonment(
-            owner.to_phone, caller=owner.merchant_name, number=owner.from_phone
-        )
-        return NoStream("hold" if may_wait else "busy", message, policy.abandon_threshold_s)
+            told = await abandoned.told(conn, self._policies, owner)
+        return NoStream("hold" if may_wait else "busy", told.message, told.wait_max_s)
 
     async def free(self, attempt_ids: Sequence[UUID]) -> None:
         """These attempts are over, and their rows with them: Valkey learns that their slots are free."""

@@ -101,3 +101,22 @@ async def test_many_flows_without_an_agent_are_set_aside_in_bounded_steps_withou
     assert found.grants == ()
     assert found.next_in_s is not None
     assert found.next_in_s > 0, "there are more to set aside, and nothing is gained by asking at once"
+
+
+async def test_overdialled_leads_are_granted_a_few_at_a_time_and_asked_for_again(bus: Bus) -> None:
+    """How many more may ring is known to Postgres alone: the rest would be granted in vain."""
+    await configured(bus, overdialled=frozenset({"m/m"}))
+    await schedule.add(bus, [entry() for _ in range(6)])
+    first = await match(bus, {"*": 0})
+    assert (len(first.grants), first.next_in_s) == (4, 0.001)
+    assert len((await match(bus, {"*": 0})).grants) == 2
+
+
+async def test_a_grant_names_its_campaign(bus: Bus) -> None:
+    campaign = uuid4()
+    await configured(bus)
+    lead = entry()
+    await schedule.add(bus, [type(lead)(lead.lead_id, 1, Flow("p", "r", "m", campaign), lead.due_at)])
+    assert [grant.campaign_id for grant in (await match(bus, None)).grants] == [campaign]
+    await schedule.add(bus, [entry()])
+    assert [grant.campaign_id for grant in (await match(bus, None)).grants] == [None]
