@@ -441,6 +441,8 @@ async def test_an_ended_call_is_not_revived_by_a_pod_that_still_names_it(plain: 
     await plain.world.client.delete(plain.world.keys.ended("call-1"))
 
     await plain.world.beat(pod, ["call-1"])
+    assert await plain.world.status_of(pod) == "ending"
+    assert await plain.world.client.exists(plain.world.keys.call("call-1")) == 0
     await plain.pass_by(61)
 
     assert await plain.world.status_of(pod) == "ending"
