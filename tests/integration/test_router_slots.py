@@ -288,6 +288,8 @@ async def test_a_silent_pod_is_kept_for_no_dial_and_tried_for_those_who_answered
 
     assert await world.keep("a", "b") == ["agent-1", "-"]
     assert await world.free_slots() == {"standard": 0}
+    assert await world.recover() == 0
+    assert await world.free_slots() == {"standard": 0}, "a round of the leader does not bring it back"
     assert await world.allocate("answered") == "agent-0"
     await world.release("answered")
     await world.beat("agent-0")
@@ -300,6 +302,7 @@ async def test_a_pod_that_beats_slowly_is_silent_after_three_of_its_intervals(wo
     await world.client.hset(world.keys.pod("agent-0"), "interval_s", 30)
     now_s, _ = await world.client.time()
     await world.client.hset(world.keys.hearing, mapping={"since": 1, "ran": now_s * 1000})
+    await world.client.hset(world.keys.pod("agent-0"), "heard_ms", (now_s - 60) * 1000)
     await world.client.zadd(world.keys.heartbeats, {"agent-0": (now_s - 60) * 1000})
 
     assert await world.keep("a") == ["agent-0"]

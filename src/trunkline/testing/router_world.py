@@ -208,6 +208,7 @@ class RouterWorld:
     async def fall_silent(self, pod: str) -> None:
         """As if it had not been heard for an hour in which we listened."""
         await self.client.zadd(self.keys.heartbeats, {pod: 1})
+        await self.client.hset(self.keys.pod(pod), "heard_ms", 1)
         seconds, _ = await self.client.time()
         await self.client.hset(self.keys.hearing, mapping={"since": 1, "ran": seconds * 1000})
 

@@ -135,9 +135,10 @@ if not tier or (given and given ~= tier) then
   write_tier(name, tier)
 end
 redis.call('SADD', pool_of(tier).assigned, name)
+note_presence(pool_of(tier), name, leaving)
 redis.call('ZADD', base .. 'heartbeats', whole(now_ms), name)
 redis.call('HSET', pod, 'boot_id', boot, 'sequence', ARGV[5], 'leaving', leaving, 'calls', named, 'incarnation', number,
-  unpack(ARGV, 17))
+  'heard_ms', whole(now_ms), unpack(ARGV, 17))
 if ARGV[11] ~= '' then redis.call('HSET', pod, 'past_boots', ARGV[11]) end
 if ARGV[12] ~= '' then redis.call('SET', base .. 'version', ARGV[12]) end
 

@@ -96,7 +96,15 @@ local function put(p)
   -- One that was deleted by hand is believed as before.
   if p.believed == 1 or (is_rebuilt and not known_number) then redis.call('HSET', pod, 'epoch', (epoch())) end
   touched[name] = nil
+  local leaving = redis.call('HGET', pod, 'leaving')
+  redis.call(leaving == '1' and 'SADD' or 'SREM', pool_of(tier).leaving, name)
+  local is_silent = redis.call('SISMEMBER', pool_of(tier).silent, name) == 1
   local _, _, _, wakes = settle(name, tier)
+  if is_silent then
+    -- It was set aside, and is so until it speaks.
+    take_out(pool_of(tier), name)
+    redis.call('SADD', pool_of(tier).silent, name)
+  end
   found[3] = math.max(found[3], wakes)
   if place(pool_of(tier), name) ~= before then found[2] = found[2] + 1 end
   -- The order says since when a pod is free, and that older versions come last.

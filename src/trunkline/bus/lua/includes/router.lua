@@ -200,6 +200,12 @@ local function leave_tier(name, tier)
   redis.call('SREM', pool.leaving, name)
 end
 
+-- It is heard, and says whether it stays: who leaves fills no target.
+local function note_presence(pool, name, leaving)
+  redis.call(leaving == '1' and 'SADD' or 'SREM', pool.leaving, name)
+  redis.call('SREM', pool.silent, name)
+end
+
 -- The documented order: merchants' pools, gold, shared pools, further ones, standard, overflow; then standard.
 local function assign_tier(durable)
   if durable ~= '' and redis.call('HEXISTS', base .. 'tiers', durable) == 1 then return durable end
@@ -270,7 +276,6 @@ local function settle(name, tier)
     end
   end
   redis.call('HSET', pod, 'status', status)
-  redis.call(leaving == '1' and 'SADD' or 'SREM', pool.leaving, name)
   if not fits(pool, config.shared) then return status, tier, drains, 0 end
   local is_free = false
   if config.shared then
@@ -287,7 +292,6 @@ local function settle(name, tier)
     redis.call('SREM', pool.available, name)
     redis.call('ZREM', pool.order, name)
   end
-  redis.call('SREM', pool.silent, name)
   local wakes = is_free and redis.call('EXISTS', base .. 'dials:waiting') == 1
   return status, tier, drains, wakes and 1 or 0
 end

@@ -27,15 +27,18 @@ end
 -- and comes back with its next heartbeat, or it has a lease and does not belong among the free.
 local base_url, incarnation = '', '0'
 local function look_at(pod, shared, for_dial, may_be_silent)
-  local known_epoch, leaving, ready, url, number, interval_s, changing =
-    unpack(redis.call('HMGET', pod_key(pod), 'epoch', 'leaving', 'ready', 'base_url', 'incarnation', 'interval_s', 'changing'))
+  local known_epoch, leaving, ready, url, number, interval_s, changing, heard_ms = unpack(redis.call('HMGET', pod_key(pod),
+    'epoch', 'leaving', 'ready', 'base_url', 'incarnation', 'interval_s', 'changing', 'heard_ms'))
   base_url, incarnation = url or '', number or '0'
   if known_epoch ~= epoch() or leaving == '1' or ready == '0' or changing == '1' then return 'never' end
-  if redis.call('EXISTS', lease_key(pod), draining_key(pod)) > 0 then
+  -- Nearly always there is none of these: one question for all.
+  if redis.call('EXISTS', draining_key(pod), shared and draining_key(pod) or lease_key(pod),
+    shared and draining_key(pod) or slots_key(pod)) > 0 then
     if redis.call('EXISTS', draining_key(pod)) == 1 then return 'later' end
-    if not shared then return 'never' end
+    return 'never'
   end
-  if not may_be_silent and is_silent(pod, interval_s) then return 'silent' end
+  local is_heard = heard_ms and math.abs(now_ms - tonumber(heard_ms)) < SILENT_MIN_MS
+  if not may_be_silent and not is_heard and is_silent(pod, interval_s) then return 'silent' end
   if for_dial and incarnation == '0' then return 'later' end
   return 'usable'
 end
@@ -50,7 +53,6 @@ local function taken(pool, pod, for_dial)
   local found = look_at(pod, false, for_dial)
   if found == 'later' then redis.call('SADD', pool.available, pod) end
   if found == 'silent' then set_aside(pool, pod) end
-  if found == 'usable' and redis.call('EXISTS', slots_key(pod)) == 1 then return 'never' end
   return found
 end
 
@@ -110,7 +112,7 @@ local function choose(tier, for_dial)
   local pod
   if tier.shared then pod = least_loaded(tier.pool, tier.max, for_dial) else pod = longest_free(tier.pool, for_dial) end
   if not pod then return nil end
-  local slot = free_slot(pod, tier.max)
+  local slot = not tier.shared and 1 or free_slot(pod, tier.max)
   if slot and tier.shared then redis.call('ZINCRBY', tier.pool.available, 1, pod) end
   return slot and pod, slot
 end
