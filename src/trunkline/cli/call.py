@@ -14,6 +14,9 @@ from trunkline.cli.leads import Payload
 from trunkline.client.transport import Transport
 
 POLL_S = 0.5
+# What is dialled at once needs no explanation. A lead that is held back before any gate was asked, because no agent is
+# free, has no refusal that could be shown.
+EXPLAIN_EVERY = 4
 
 
 def call(
@@ -67,14 +70,24 @@ def _read(payload: str) -> Any:
 async def _place(api: Transport, body: dict[str, Any], *, wait: bool, quiet: bool) -> dict[str, Any]:
     lead: dict[str, Any] = await api.post(f"{ROOT}/leads", body)
     told: set[tuple[str, str, str]] = set()
+    looks = 0
     while wait:
         lead = await api.get(f"{ROOT}/leads/{lead['id']}")
+        looks += 1
         if not quiet:
             _tell(lead, told)
+            if lead["status"] == "BACKLOG" and looks % EXPLAIN_EVERY == 0:
+                _explain((await api.get(f"{ROOT}/leads/{lead['id']}/why"))["answer"], told)
         if lead["status"] == "FINISHED":
             break
         await asyncio.sleep(POLL_S)
     return lead
+
+
+def _explain(answer: str, told: set[tuple[str, str, str]]) -> None:
+    if ("", "why", answer) not in told:
+        told.add(("", "why", answer))
+        out.print(answer)
 
 
 # Carriers tell whole seconds, and we tell fractions: within a second the order is that of a call's life.
