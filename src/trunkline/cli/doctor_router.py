@@ -27,7 +27,7 @@ async def examine_router(settings: Settings, redis_url: str, database_url: str |
     if settings.router.agents == "elsewhere":
         return Finding("pods", "ok", "AGENTS=elsewhere: calls are dialled without one of ours")
     if database_url and (waiting := await _waiting_in_vain(database_url)):
-        detail = f"none is known, and overdue leads wait for one ({waiting}): nobody is dialled until you {START_OR_SAY}"
+        detail = f"none is known, overdue leads wait for one ({waiting}): nobody is called until you {START_OR_SAY}"
         return Finding("pods", "problem", detail)
     bus = bus_connection.connect(redis_url, Keys(settings.domain), cluster=settings.redis.cluster)
     try:
