@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from trunkline.model import Slot, new_id
-from trunkline.store import allocations
+from trunkline.store import allocations, resumptions
 from trunkline.store.allocations import Allocation, Asked, Unallocated
 from trunkline.testing.dialing import AGENTS_OURS, Dialing, open_dialing
 
@@ -343,3 +343,38 @@ async def test_intents_folds_answers_and_releases_beside_each_other_never_deadlo
     deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
     assert await dialing.value(deadlocks) == 0
     assert await dialing.value("SELECT count(*) FROM allocations WHERE ended_at IS NULL") == 0
+
+
+# --- a pod that sends heartbeats and takes no stream
+
+
+async def test_a_pod_that_missed_two_calls_is_the_last_that_is_asked_and_gets_one_at_a_time(
+    dialing: Dialing,
+) -> None:
+    await dialing.pod("broken-0", calls_max=3)
+    await dialing.run("UPDATE pods SET missed = 2, missed_at = clock_timestamp()")
+    await dialing.pod("va-0")
+    assert [await pod_of(dialing, f"CA{n}") for n in range(2)] == ["va-0", "broken-0"]
+    assert await allocate(dialing, "CA9") == Unallocated("none")
+
+
+async def test_dials_are_kept_on_such_a_pod_only_now_and_then(dialing: Dialing) -> None:
+    slot = await dialing.pod("broken-0")
+    await dialing.run("UPDATE pods SET missed = 2, missed_at = clock_timestamp()")
+    grant = dialing.grant(await dialing.lead())
+    intents = await dialing.intend(grant, slots={grant.attempt_id: slot}, agents=AGENTS_OURS)
+    assert intents.lost_slots == (slot,)
+    await dialing.run("UPDATE pods SET missed_at = missed_at - interval '31 seconds'")
+    await dialing.kept("+12125550001", slot)
+
+
+async def test_only_calls_that_no_agent_of_the_pod_ever_took_count_as_missed(dialing: Dialing) -> None:
+    for name, call, joined in (("va-0", "CA1", True), ("va-1", "CA2", False)):
+        attempt = await dialing.kept(f"+1212555000{call[-1]}", await dialing.pod(name))
+        assert await begin(dialing, attempt, call)
+        if joined:
+            await dialing.run("UPDATE allocations SET joined_at = clock_timestamp() WHERE id = $1", attempt)
+        async with dialing.database.connection() as conn:
+            assert isinstance(await resumptions.resume(conn, attempt, call, 0, turn_max=2), resumptions.Lost)
+    rows = await dialing.database.pool.fetch("SELECT name, missed FROM pods ORDER BY name")
+    assert [tuple(row) for row in rows] == [("va-0", 0), ("va-1", 1)]

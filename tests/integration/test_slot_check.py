@@ -61,3 +61,12 @@ async def test_addresses_of_pods_are_learnt_by_difference(dialing: Dialing) -> N
     assert (old.base_url, new.base_url) == ("ws://va-0.example.com", "ws://elsewhere")
     assert addresses.find(newest + 1) is None
     assert (addresses.of_pod("va-0"), addresses.of_pod("va-9")) == (new, None)
+
+
+async def test_a_pod_that_takes_no_stream_alarms_by_its_name(dialing: Dialing) -> None:
+    await dialing.pod("broken-0")
+    await dialing.run("UPDATE pods SET missed = 2, missed_at = clock_timestamp()")
+    await dialing.pod("va-0")
+    await SlotCheck(dialing.database, Freed().free, doubt_s=60, tombstone_s=600).run_once()
+    rows = await dialing.database.pool.fetch("SELECT name, subject FROM alarms WHERE cleared_at IS NULL")
+    assert [tuple(row) for row in rows] == [("pod_takes_no_stream", "broken-0")]

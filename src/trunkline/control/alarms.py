@@ -251,6 +251,15 @@ _ALL = (
         subject="kind",
     ),
     AlarmDefinition(
+        "pod_takes_no_stream",
+        Severity.URGENT,
+        "A pod sends heartbeats, and two calls in a row or more did not reach its agent. It gets one call at a time, "
+        "and is kept for a dial every 30 s at most, until one reaches its agent.",
+        "Look at the pod's log and at the way to it: its address, its port, the proxy before it. Then restart it.",
+        Reported(quiet_s=60),
+        subject="pod",
+    ),
+    AlarmDefinition(
         "stray_slots",
         Severity.WARNING,
         "Agents were kept for calls that are over or never were. Their slots have been freed.",

@@ -44,10 +44,13 @@ class SlotCheck(Loop):
             doubts = await allocations.end_doubts(conn, self._doubt_s)
             strays = await allocations.end_strays(conn)
             await allocations.forget(conn, self._tombstone_s)
+            broken = await allocations.pods_without_streams(conn)
         if strays:
             log.error("agents.stray_slots", slots=len(strays))
             pods = sorted({ended.pod for ended in strays if ended.pod})
             await raise_alarm(self._database, "stray_slots", "", {"slots": len(strays), "pods": pods[:20]})
+        for pod in broken:
+            await raise_alarm(self._database, "pod_takes_no_stream", pod)
         if ended := [each.id for each in (*doubts, *strays)]:
             await self._free(ended)
         return len(doubts) + len(strays)

@@ -27,6 +27,7 @@ _LIVE = query("allocations/live")
 _ADDRESSES = query("allocations/addresses")
 _END_DOUBTS = query("allocations/end_doubts")
 _OWNERS = query("allocations/owners")
+_MISSING = query("pods/missing")
 _END_STRAYS = query("allocations/end_strays")
 _FORGET = query("allocations/forget")
 
@@ -200,6 +201,11 @@ async def owners(conn: Connection, slots: Sequence[Slot]) -> dict[tuple[str, int
     """Which allocations have these slots, by pod and number."""
     rows = await conn.fetch(_OWNERS, [slot.pod for slot in slots], [slot.no for slot in slots])
     return {(row["pod"], row["slot"]): row["id"] for row in rows}
+
+
+async def pods_without_streams(conn: Connection) -> list[str]:
+    """Pods that send heartbeats and whose last calls did not reach their agents."""
+    return [row["name"] for row in await conn.fetch(_MISSING)]
 
 
 async def end_doubts(conn: Connection, after_s: float) -> list[Ended]:

@@ -11,6 +11,7 @@ _RESUME = query("allocations/resume")
 _RESUME_MISSING = query("allocations/resume_missing")
 _EXHAUST = query("allocations/exhaust")
 _TURN = query("allocations/turn")
+_MISS = query("pods/miss")
 _IS_RESUMED = query("allocations/is_resumed")
 
 
@@ -30,8 +31,12 @@ async def resume(conn: Connection, attempt_id: UUID, call: str, turn: int, *, tu
     """Once per stream, however often and from wherever it is asked."""
     is_last = turn >= turn_max
     row = await conn.fetchrow(_EXHAUST if is_last else _RESUME, attempt_id, call, turn)
+    if row is not None and is_last:
+        return "exhausted"
     if row is not None:
-        return "exhausted" if is_last else Lost(row["lost_pod"], row["merchant_id"])
+        if row["lost_pod"] is not None and row["never_joined"]:
+            await conn.execute(_MISS, row["lost_pod"])
+        return Lost(row["lost_pod"], row["merchant_id"])
     known = await conn.fetchrow(_TURN, attempt_id)
     if known is None:
         row = None if is_last else await conn.fetchrow(_RESUME_MISSING, attempt_id, call, turn)

@@ -27,6 +27,9 @@ CREATE TABLE pods (
     is_ready        boolean NOT NULL DEFAULT true,
     draining_until  timestamptz,
     leaving_since   timestamptz,
+    -- Calls in a row that did not reach its agent. A heartbeat that names a call ends the row.
+    missed          smallint NOT NULL DEFAULT 0,
+    missed_at       timestamptz,
     -- It is about to change its tier or its maximum: an intent in flight cannot be seen, so it takes nothing for 2 s before.
     changing_since  timestamptz,
     registered_at   timestamptz NOT NULL DEFAULT clock_timestamp()
@@ -125,11 +128,16 @@ $$;
 -- that has not been heard for three of its own intervals (never less than 15 s, and only time in which we could hear) is not.
 -- A pod that names a call which no live row gives it is busy with it; one with a call above its maximum takes none, or
 -- an exclusive pod would get a second one on slot 1.
+-- A pod at which two calls in a row did not reach the agent gets one at a time until one does, and is kept for a dial every
+-- 30 s at most: it would otherwise be the least loaded one, and whoever answers would first wait for a stream that fails.
 CREATE FUNCTION pod_takes(p pods, for_dials boolean) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT p.is_ready AND p.changing_since IS NULL
        AND (p.leaving_since IS NULL)
        AND (p.draining_until IS NULL OR p.draining_until <= clock_timestamp())
        AND (NOT for_dials OR NOT pod_is_silent(p))
+       AND (p.missed < 2
+            OR ((NOT for_dials OR p.missed_at <= clock_timestamp() - interval '30 seconds')
+                AND NOT EXISTS (SELECT FROM allocations AS a WHERE a.pod = p.name AND a.ended_at IS NULL)))
        AND NOT EXISTS (SELECT FROM unnest(p.named) AS said (call)
                        WHERE NOT EXISTS (SELECT FROM allocations AS a
                                          WHERE a.call = said.call AND a.pod = p.name AND a.ended_at IS NULL))
@@ -235,13 +243,13 @@ BEGIN
         UNION ALL
         (SELECT f.name, f.slot, f.incarnation, f.tier, f.base_url
          FROM (SELECT p.name, s.slot, p.incarnation, p.tier, p.base_url,
-                      array_position(in_tiers, p.tier) AS rank, pod_is_silent(p) AS is_silent
+                      array_position(in_tiers, p.tier) AS rank, pod_is_silent(p) OR p.missed >= 2 AS is_last_resort
                FROM pods AS p CROSS JOIN LATERAL generate_series(1, p.calls_max) AS s (slot)
                WHERE p.tier = ANY(in_tiers) AND pod_takes(p, false)
                  AND (p.name = ANY(mine.lost_pods) AND p.heard_at < mine.lost_at + interval '2 seconds') IS NOT TRUE
                  AND NOT EXISTS (SELECT FROM allocations AS l
                                  WHERE l.pod = p.name AND l.slot = s.slot AND l.ended_at IS NULL)) AS f
-         ORDER BY f.is_silent, f.rank, f.slot, random()
+         ORDER BY f.is_last_resort, f.rank, f.slot, random()
          OFFSET before_me LIMIT 8)
     LOOP
         BEGIN

@@ -5,7 +5,7 @@
 -- $1 tiers  $2 slots that each leaves to callers, -1: a tenth  $3 at most so many of each tier
 -- $4 a caller who has not asked for so many seconds has hung up
 WITH able AS MATERIALIZED (
-    SELECT p.name, p.tier, p.incarnation, p.calls_max
+    SELECT p.name, p.tier, p.incarnation, p.calls_max, p.missed
     FROM pods AS p WHERE p.tier = ANY($1::text[]) AND pod_takes(p, true)
 ), reserved AS (
     SELECT t.tier, CASE WHEN t.callers >= 0 THEN t.callers
@@ -13,7 +13,7 @@ WITH able AS MATERIALIZED (
     FROM unnest($1::text[], $2::int[]) AS t (tier, callers)
 ), free AS (
     SELECT a.tier, a.name, s.slot, a.incarnation,
-           row_number() OVER (PARTITION BY a.tier ORDER BY s.slot, random()) AS place,
+           row_number() OVER (PARTITION BY a.tier ORDER BY a.missed >= 2, s.slot, random()) AS place,
            count(*) OVER (PARTITION BY a.tier) AS slots
     FROM able AS a CROSS JOIN LATERAL generate_series(1, a.calls_max) AS s (slot)
     WHERE NOT EXISTS (SELECT FROM allocations AS l WHERE l.pod = a.name AND l.slot = s.slot AND l.ended_at IS NULL)

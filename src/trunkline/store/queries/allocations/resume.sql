@@ -5,7 +5,7 @@
 -- against it as a whole. A row that is behind the stream was not written while Postgres was away.
 -- $1 attempt  $2 the carrier's call id  $3 the turn of the stream that is over
 WITH mine AS (
-    SELECT a.id, a.pod
+    SELECT a.id, a.pod, a.joined_at IS NULL AS never_joined
     FROM allocations AS a
     WHERE a.id = $1 AND a.call = $2 AND a.turn <= $3 AND a.ended_at IS NULL
     FOR NO KEY UPDATE
@@ -15,4 +15,4 @@ SET turn = $3::smallint + 1, pod = NULL, slot = NULL, incarnation = NULL, asked_
     lost_pods = array_remove(a.lost_pods || mine.pod, NULL), lost_at = clock_timestamp()
 FROM mine
 WHERE a.id = mine.id
-RETURNING mine.pod AS lost_pod, a.merchant_id
+RETURNING mine.pod AS lost_pod, a.merchant_id, mine.never_joined

@@ -12,6 +12,8 @@ WITH beats AS (
 UPDATE pods AS p
 SET sequence = b.sequence, heard_at = clock_timestamp(), ip = b.ip, port = b.port, version = b.version, base_url = b.base_url,
     interval_s = b.interval_s,
+    -- It names a call, so it takes streams.
+    missed = CASE WHEN b.named <> '' THEN 0 ELSE p.missed END,
     leaving_since = CASE WHEN b.leaving THEN coalesce(p.leaving_since, clock_timestamp()) END,
     named = ARRAY(SELECT said FROM unnest(string_to_array(b.named, ' ')) AS said WHERE said <> ALL(p.reset_calls)),
     -- What it does not name any more it has let go of, and may have again.
