@@ -2,12 +2,13 @@
 -- From a random place: dialers that picked in one order would win a quarter of their picks, at random they win three
 -- quarters (measured). No row that heartbeats write is locked. Each tier leaves some slots to callers, and keeps nothing
 -- for dials while one of them waits.
+-- `reserved` is materialized: else the slots of a tier would be added up once for every free one (260 ms at 5,000 pods).
 -- $1 tiers  $2 slots that each leaves to callers, -1: a tenth  $3 at most so many of each tier
 -- $4 a caller who has not asked for so many seconds has hung up
 WITH able AS MATERIALIZED (
     SELECT p.name, p.tier, p.incarnation, p.calls_max, p.missed
     FROM pods AS p WHERE p.tier = ANY($1::text[]) AND pod_takes(p, true)
-), reserved AS (
+), reserved AS MATERIALIZED (
     SELECT t.tier, CASE WHEN t.callers >= 0 THEN t.callers
                         ELSE (SELECT coalesce(sum(a.calls_max), 0) FROM able AS a WHERE a.tier = t.tier)::int / 10 END AS callers
     FROM unnest($1::text[], $2::int[]) AS t (tier, callers)
