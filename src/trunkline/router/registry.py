@@ -31,11 +31,9 @@ REGISTER_S = 0.5
 # After a failure Postgres is not asked for so long: heartbeats must not queue up behind it.
 REST_S = 2.0
 INTERVAL_S = 1.0
-# What pods say within this time is written together.
-LINGER_S = 0.01
+# What pods say within this time is written together. What changes whether they take calls does not wait for it.
+LINGER_S = 0.1
 BATCH_MAX = 500
-# A heartbeat that says nothing new is written if the last one is so old: pods are silent after 15 s at the earliest.
-REFRESH_S = 2.0
 KNOWN_MAX = 10_000
 FORGET_S = 3600.0
 _TEXT = re.compile(r"[es]\|(\d+)\|(\d+)(?:\|\d+)?")
@@ -53,8 +51,8 @@ class Registry(Loop):
         self._bus = bus
         self._keys = keys
         self._config = config
-        self.refresh_s = REFRESH_S
         self._rests_until_s = 0.0
+        self._heard_at_s = float("-inf")
         # What pods said since the last write, and what was written of each: said, incarnation, when.
         self._news: dict[str, tuple[PodBeat, int]] = {}
         self._written: dict[str, tuple[PodBeat, int, float]] = {}
@@ -99,14 +97,16 @@ class Registry(Loop):
             self._rests_until_s = time.monotonic() + REST_S
 
     def heard(self, beat: PodBeat, incarnation: int) -> None:
-        """To be written within a second, and soon where its calls changed."""
+        """To be written soon, and never later than a second after it."""
         for known in (self._news.get(beat.pod), self._written.get(beat.pod)):
             if known is not None and known[1] == incarnation and known[0].sequence >= beat.sequence:
                 return
         self._news[beat.pod] = (beat, incarnation)
-        written = self._written.get(beat.pod)
-        if written is None or written[0].calls != beat.calls:
-            self._wanted.set()
+        self._wanted.set()
+
+    def heard_again(self) -> None:
+        """Say with the next write that heartbeats can be heard."""
+        self._heard_at_s = float("-inf")
 
     @property
     def is_resting(self) -> bool:
@@ -133,19 +133,19 @@ class Registry(Loop):
 
     async def write(self) -> int:
         """What could not be written is tried again; a later heartbeat of the same pod takes its place."""
-        async with self._database.transaction() as tx:
-            await store.advance_hearing(tx)
+        if time.monotonic() - self._heard_at_s >= INTERVAL_S / 2:
+            async with self._database.transaction() as tx:
+                await store.advance_hearing(tx)
+            self._heard_at_s = time.monotonic()
         async with self._turn:
             return await self._write()
 
     async def _write(self) -> int:
         now_s = time.monotonic()
-        due = {pod: news for pod, news in self._news.items() if self._is_due(pod, news, now_s)}
-        page = dict(sorted(due.items())[:BATCH_MAX])
-        joined, dropped = self._changed(page)
+        page = dict(sorted(self._news.items())[:BATCH_MAX])
         if not page:
-            self._news = {pod: news for pod, news in self._news.items() if news is not due.get(pod)}
             return 0
+        joined, dropped = self._changed(page)
         async with self._database.transaction() as tx:
             await store.write_beats(tx, list(page.values()))
         crash_point("router.after_beats")
@@ -158,7 +158,7 @@ class Registry(Loop):
             self._written[pod] = (beat, incarnation, now_s)
             if self._news.get(pod) == (beat, incarnation):
                 del self._news[pod]
-        if len(due) > len(page):
+        if self._news:
             self._wanted.set()
         self._forget(now_s)
         return len(page)
@@ -179,12 +179,6 @@ class Registry(Loop):
         async with self._turn:
             if pod in self._news:
                 await self._write()
-
-    def _is_due(self, pod: str, news: tuple[PodBeat, int], now_s: float) -> bool:
-        written = self._written.get(pod)
-        if written is None or written[1] != news[1] or now_s - written[2] >= self.refresh_s:
-            return True
-        return _differs(news[0], written[0])
 
     def _changed(
         self, page: Mapping[str, tuple[PodBeat, int]]

@@ -255,7 +255,7 @@ class StoredWorld(RouterWorld):
 
     async def written(self) -> None:
         """Postgres knows what was heard, as it does after a second."""
-        self.registry.refresh_s = 0.0
+        self.registry.heard_again()
         await self.registry.write()
 
     async def ask(
