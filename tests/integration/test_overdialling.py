@@ -202,10 +202,10 @@ async def test_nobody_keeps_a_slot_that_the_ringing_calls_count_on(dialing: Dial
     assert subjects(refused) == {"agents_for_ringing_calls"}
     assert subjects(await intend(dialing, own)) == {"agents_for_ringing_calls"}
     await end(dialing, ringing.attempt_id)
-    unkept = await dialing.lead()
-    assert not (await intend(dialing, unkept, overdialling=overdialling)).committed, (
-        "somebody waits to keep it"
-    )
+    until_s = dict(overdialling._wanted)
+    unkept = await intend(dialing, await dialing.lead(), overdialling=overdialling)
+    assert subjects(unkept) == {"abandon_max"}, "somebody waits to keep it"
+    assert overdialling._wanted == until_s, "not for longer than that is believed"
     kept = await intend(dialing, other, slots=[slot], overdialling=overdialling)
     assert [intent.slot for intent in kept.committed] == [slot]
 

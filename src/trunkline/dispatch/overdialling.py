@@ -65,8 +65,10 @@ class Room:
     free: int
     ringing: Ringing = NOTHING_RINGS
     abandon_max: float = 1.0
-    # Somebody waits to keep a slot here.
+    # Somebody waits to keep a slot here, as was known before; and what came of it in this batch.
     is_wanted: bool = False
+    was_kept: bool = False
+    was_refused: bool = False
 
     def may_ring(self, answer_rate: float, abandon_max: float) -> bool:
         free = self.free - 1 if self.is_wanted else self.free
@@ -81,6 +83,10 @@ class Room:
 
     def keep(self) -> None:
         self.free -= 1
+        self.was_kept, self.is_wanted = True, False
+
+    def refuse(self) -> None:
+        self.was_refused = self.is_wanted = True
 
 
 @dataclass(slots=True)
@@ -110,7 +116,7 @@ class Overdialled:
         room = self.rooms.get(group)
         if room is None or room.may_keep():
             return True
-        room.is_wanted = True
+        room.refuse()
         return False
 
     def count(self, agent: Slot | Overdial | None) -> None:
@@ -119,7 +125,6 @@ class Overdialled:
                 self.rooms[group].ring(rate, most)
             case Slot() if room := self.rooms.get(group_of_slot(agent)):
                 room.keep()
-                room.is_wanted = False
 
 
 class _Known(Value, frozen=True):
@@ -212,9 +217,9 @@ class Overdialling:
         """Remember who waits to keep a slot: else calls that ring unkept would always be there first."""
         until_s = time.monotonic() + WANTED_S
         for group, room in overdialled.rooms.items():
-            if room.is_wanted:
+            if room.was_refused:
                 self._wanted[group] = until_s
-            else:
+            elif room.was_kept:
                 self._wanted.pop(group, None)
 
     def ended(self) -> list[Campaign]:
