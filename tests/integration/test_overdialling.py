@@ -251,6 +251,12 @@ async def test_an_agent_that_is_not_there_is_not_counted_on(dialing: Dialing, ch
     assert len((await intend(dialing, *await dialing.leads(3))).committed) == 1
 
 
+async def test_a_pod_that_calls_did_not_reach_is_counted_on_for_one(dialing: Dialing) -> None:
+    await dialing.pod("va-0", tier="basic", calls_max=5)
+    await dialing.run("UPDATE pods SET missed = 2, missed_at = now() - interval '1 minute'")
+    assert len((await intend(dialing, *await dialing.leads(3))).committed) == 1
+
+
 async def test_a_policy_without_a_share_and_agents_elsewhere_are_not_overdialled(dialing: Dialing) -> None:
     await pods(dialing, 2)
     assert subjects(await intend(dialing, await dialing.lead(merchant="n"))) == {"no_agent_free"}

@@ -8,8 +8,10 @@ WITH asked AS MATERIALIZED (
     SELECT t.name, t.tier, t.callers FROM unnest($1::text[], $2::text[], $3::int[]) AS t (name, tier, callers)
 ), pod AS MATERIALIZED (
     SELECT t.name, t.tier, p.calls_max,
-           p.calls_max - (SELECT count(*) FROM allocations AS l
-                          WHERE l.pod = p.name AND l.slot <= p.calls_max AND l.ended_at IS NULL) AS free
+           -- One that its last calls did not reach is given one at a time.
+           least(p.calls_max - (SELECT count(*) FROM allocations AS l
+                                WHERE l.pod = p.name AND l.slot <= p.calls_max AND l.ended_at IS NULL),
+                 CASE WHEN p.missed >= 2 THEN 1 END) AS free
     FROM asked AS t JOIN pods AS p ON p.tier = t.tier
     WHERE pod_takes(p, true)
 ), tier AS (
