@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from trunkline.model import Slot, new_id
-from trunkline.store import allocations, resumptions
+from trunkline.store import allocations, attempts, resumptions
 from trunkline.store.allocations import Allocation, Asked, Unallocated
 from trunkline.testing.dialing import AGENTS_OURS, Dialing, open_dialing
 
@@ -378,3 +378,18 @@ async def test_only_calls_that_no_agent_of_the_pod_ever_took_count_as_missed(dia
             assert isinstance(await resumptions.resume(conn, attempt, call, 0, turn_max=2), resumptions.Lost)
     rows = await dialing.database.pool.fetch("SELECT name, missed FROM pods ORDER BY name")
     assert [tuple(row) for row in rows] == [("va-0", 0), ("va-1", 1)]
+
+
+async def test_a_call_that_lost_its_pod_and_finds_no_other_keeps_its_row(dialing: Dialing) -> None:
+    """It says that no agent took the call."""
+    attempt = await dialing.kept("+12125550001", await dialing.pod("va-0"))
+    assert await begin(dialing, attempt, "CA1")
+    async with dialing.database.connection() as conn:
+        await resumptions.resume(conn, attempt, "CA1", 0, turn_max=2)
+    await dialing.run("DELETE FROM pods")
+    assert await allocate(dialing, "CA1", attempt) == Unallocated("none")
+    async with dialing.database.transaction() as tx:
+        found = (await attempts.lock(tx, [attempt]))[attempt]
+    assert found.allocation is not None
+    assert (found.allocation.was_refused, found.allocation.has_joined) == (True, False)
+    assert await dialing.value("SELECT why FROM allocations") == "no_agent"

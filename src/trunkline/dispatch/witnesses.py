@@ -22,7 +22,7 @@ from trunkline.leads.outcomes import (
 from trunkline.leads.retries import Retries
 from trunkline.model import Agent, CallFacts, Decision, Finish
 from trunkline.states import AttemptState, LeadStatus
-from trunkline.store.attempts import Attempt
+from trunkline.store.attempts import Attempt, CallAllocation
 from trunkline.telephony.carriers import STREAMLESS
 from trunkline.value import replace
 
@@ -111,10 +111,17 @@ def _agent(attempt: Attempt, facts: CallFacts) -> Agent:
             is_external=attempt.carrier in STREAMLESS or facts.agent_joined is True,
             has_joined=attempt.report is not None or (given is not None and given.has_joined),
             given=facts.agent_joined,
-            stream_began=facts.stream_began,
+            stream_began=_stream_began(given, facts),
             is_unnamed=_is_unnamed(attempt, facts),
         )
     )
+
+
+def _stream_began(given: CallAllocation | None, facts: CallFacts) -> bool | None:
+    """What the carrier says of the stream; that it asked what follows one which no agent had taken says it too."""
+    if facts.stream_began is None and given is not None and given.was_refused:
+        return False
+    return facts.stream_began
 
 
 def _is_unnamed(attempt: Attempt, facts: CallFacts) -> bool:

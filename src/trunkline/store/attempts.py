@@ -90,6 +90,8 @@ class CallAllocation(Value, frozen=True):
     has_joined: bool
     # The last heartbeat of the very process that has it, if that did not name the call.
     unnamed_at: datetime | None
+    # Its stream was over before any agent had taken it.
+    was_refused: bool = False
 
 
 class DueAgain(Value, frozen=True):
@@ -200,7 +202,7 @@ def _attempt(row: Any) -> Attempt:
 
 
 def _allocation(row: Any) -> CallAllocation:
-    return CallAllocation(row["begun_at"], row["has_joined"], row["unnamed_at"])
+    return CallAllocation(row["begun_at"], row["has_joined"], row["unnamed_at"], row["was_refused"])
 
 
 def _reported(row: Any) -> Reported:

@@ -265,8 +265,13 @@ BEGIN
         END;
     END LOOP;
     IF mine.asked_at + make_interval(secs => in_wait_max_s) <= clock_timestamp() THEN
-        -- Who does not wait, or has waited long enough, leaves no live row. Asked again, it may have more luck.
-        DELETE FROM allocations AS a WHERE a.id = mine.id;
+        -- Who does not wait, or has waited long enough, leaves no live row. Asked again, it may have more luck; not one that
+        -- had a pod and lost it: what became of that call is known by its row.
+        IF mine.begun_at IS NULL THEN
+            DELETE FROM allocations AS a WHERE a.id = mine.id;
+        ELSE
+            UPDATE allocations AS a SET ended_at = clock_timestamp(), why = 'no_agent' WHERE a.id = mine.id;
+        END IF;
         before_me := -1;
     END IF;
     RETURN QUERY SELECT CASE WHEN before_me >= 0 THEN 'waits' ELSE 'none' END, mine.id, NULL::text, NULL::int, NULL::bigint, '', '',

@@ -17,6 +17,8 @@ SELECT a.id, a.lead_id, a.attempt_no, a.carrier, a.account, a.holds_channel, a.s
        -- nothing of it.
        s.id IS NOT NULL AS is_allocated, s.begun_at, s.joined_at IS NOT NULL OR coalesce(s.call = ANY(p.named), false) AS has_joined,
        CASE WHEN s.joined_at IS NULL AND s.call <> ALL(p.named) THEN p.heard_at END AS unnamed_at,
+       -- The carrier asked what follows the stream, and no agent had taken it.
+       coalesce(s.joined_at IS NULL AND cardinality(s.lost_pods) > 0, false) AS was_refused,
        coalesce(a.lead_id IS NOT NULL AND a.intent_at > b.stops_until, false) AS is_probe
 FROM attempts AS a
 LEFT JOIN leads AS l ON l.id = a.lead_id
