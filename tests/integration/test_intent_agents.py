@@ -99,6 +99,7 @@ async def test_a_pod_that_takes_no_dial_any_more_is_kept_for_none(dialing: Diali
 
 
 async def test_a_silent_pod_is_believed_while_nobody_could_hear(dialing: Dialing) -> None:
+    await dialing.run("UPDATE pod_hearing SET since = clock_timestamp()")
     slot = await dialing.pod("va-0")
     await dialing.run("UPDATE pods SET heard_at = clock_timestamp() - interval '1 hour'")
     await dialing.kept("+12125550001", slot)
