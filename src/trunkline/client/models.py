@@ -229,8 +229,9 @@ class Merchant:
     default_pool: str | None
     weight: int
     max_concurrent: int | None
-    agents: str
     created_at: datetime
+    # An older platform does not say it, and knows no others.
+    agents: str = "ours"
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +243,8 @@ class Pool:
     overflow_pool: str | None
     overflow_after_s: float | None
     region_affinity: bool
-    agents: str
     created_at: datetime
+    agents: str = "ours"
 
 
 @dataclass(frozen=True, slots=True)
