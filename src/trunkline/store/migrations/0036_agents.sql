@@ -167,7 +167,7 @@ DECLARE
     attempt record;
     place record;
     before_me int := 0;
-    tries int := 0;
+    is_pick boolean;
 BEGIN
     -- For this transaction: a setting of the function would end before the commit.
     PERFORM set_config('synchronous_commit', 'off', true);
@@ -234,35 +234,38 @@ BEGIN
       AND (w.asked_at, w.id) < (mine.asked_at, mine.id)
       AND w.asked_at > clock_timestamp() - interval '1 hour'
       AND w.polled_at > clock_timestamp() - make_interval(secs => in_silence_s);
-    FOR place IN
-        (SELECT p.name, in_slot AS slot, p.incarnation, p.tier, p.base_url
-         FROM pods AS p
-         WHERE p.name = in_pod AND p.incarnation = in_incarnation AND in_slot <= p.calls_max AND pod_takes(p, false)
-           -- Heartbeats are written within a second: one of before the loss may still be on its way.
-           AND (p.name = ANY(mine.lost_pods) AND p.heard_at < mine.lost_at + interval '2 seconds') IS NOT TRUE)
-        UNION ALL
-        (SELECT f.name, f.slot, f.incarnation, f.tier, f.base_url
-         FROM (SELECT p.name, s.slot, p.incarnation, p.tier, p.base_url,
-                      array_position(in_tiers, p.tier) AS rank, pod_is_silent(p) OR p.missed >= 2 AS is_last_resort
-               FROM pods AS p CROSS JOIN LATERAL generate_series(1, p.calls_max) AS s (slot)
-               WHERE p.tier = ANY(in_tiers) AND pod_takes(p, false)
-                 AND (p.name = ANY(mine.lost_pods) AND p.heard_at < mine.lost_at + interval '2 seconds') IS NOT TRUE
-                 AND NOT EXISTS (SELECT FROM allocations AS l
-                                 WHERE l.pod = p.name AND l.slot = s.slot AND l.ended_at IS NULL)) AS f
-         ORDER BY f.is_last_resort, f.rank, f.slot, random()
-         OFFSET before_me LIMIT 8)
-    LOOP
-        BEGIN
-            UPDATE allocations AS a
-            SET pod = place.name, slot = place.slot, incarnation = place.incarnation, begun_at = coalesce(a.begun_at, clock_timestamp()),
-                source_pool = CASE WHEN place.tier LIKE 'merchant:%' THEN place.tier ELSE 'pool:' || place.tier END
-            WHERE a.id = mine.id RETURNING a.* INTO mine;
-            RETURN QUERY SELECT 'pod', mine.id, mine.pod, mine.slot, mine.incarnation, mine.source_pool, place.base_url,
-                                mine.turn, false, 0;
-            RETURN;
-        EXCEPTION WHEN unique_violation THEN
-            NULL;  -- somebody was faster: the next one
-        END;
+    -- What was proposed first. Only if that is another's by now are all pods looked at.
+    FOREACH is_pick IN ARRAY ARRAY[false, true] LOOP
+        FOR place IN
+            (SELECT p.name, in_slot AS slot, p.incarnation, p.tier, p.base_url
+             FROM pods AS p
+             WHERE NOT is_pick AND p.name = in_pod AND p.incarnation = in_incarnation AND in_slot <= p.calls_max AND pod_takes(p, false)
+               -- Heartbeats are written within a second: one of before the loss may still be on its way.
+               AND (p.name = ANY(mine.lost_pods) AND p.heard_at < mine.lost_at + interval '2 seconds') IS NOT TRUE)
+            UNION ALL
+            (SELECT f.name, f.slot, f.incarnation, f.tier, f.base_url
+             FROM (SELECT p.name, s.slot, p.incarnation, p.tier, p.base_url,
+                          array_position(in_tiers, p.tier) AS rank, pod_is_silent(p) OR p.missed >= 2 AS is_last_resort
+                   FROM pods AS p CROSS JOIN LATERAL generate_series(1, p.calls_max) AS s (slot)
+                   WHERE is_pick AND p.tier = ANY(in_tiers) AND pod_takes(p, false)
+                     AND (p.name = ANY(mine.lost_pods) AND p.heard_at < mine.lost_at + interval '2 seconds') IS NOT TRUE
+                     AND NOT EXISTS (SELECT FROM allocations AS l
+                                     WHERE l.pod = p.name AND l.slot = s.slot AND l.ended_at IS NULL)) AS f
+             ORDER BY f.is_last_resort, f.rank, f.slot, random()
+             OFFSET before_me LIMIT 8)
+        LOOP
+            BEGIN
+                UPDATE allocations AS a
+                SET pod = place.name, slot = place.slot, incarnation = place.incarnation, begun_at = coalesce(a.begun_at, clock_timestamp()),
+                    source_pool = CASE WHEN place.tier LIKE 'merchant:%' THEN place.tier ELSE 'pool:' || place.tier END
+                WHERE a.id = mine.id RETURNING a.* INTO mine;
+                RETURN QUERY SELECT 'pod', mine.id, mine.pod, mine.slot, mine.incarnation, mine.source_pool, place.base_url,
+                                    mine.turn, false, 0;
+                RETURN;
+            EXCEPTION WHEN unique_violation THEN
+                NULL;  -- somebody was faster: the next one
+            END;
+        END LOOP;
     END LOOP;
     IF mine.asked_at + make_interval(secs => in_wait_max_s) <= clock_timestamp() THEN
         -- Who does not wait, or has waited long enough, leaves no live row. Asked again, it may have more luck; not one that
