@@ -143,13 +143,14 @@ class Allocator:
         lost, also where no row could be told so."""
         began_s = time.monotonic()
         allocation_id = attempt_id or new_id()
-        proposed = await self._propose(call_sid, merchant_id, allocation_id, may_wait=may_wait)
+        proposed = None
+        # A call that lost its agent is given by Postgres to the pod that was heard last: of those that died together
+        # Valkey would propose one after the other, and a pod that lost the call may have told it that the call is over.
+        if not turn:
+            proposed = await self._propose(call_sid, merchant_id, allocation_id, may_wait=may_wait)
         if isinstance(proposed, CallOver):
-            if not turn:
-                metrics.ROUTER_ALLOCATIONS.labels("ended").inc()
-                return Ended()
-            # A pod that lost the call may have made Valkey believe that it is over. Postgres knows better.
-            proposed = None
+            metrics.ROUTER_ALLOCATIONS.labels("ended").inc()
+            return Ended()
         crash_point("router.after_allocate")
         slot = _slot(proposed)
         try:

@@ -245,13 +245,14 @@ BEGIN
             UNION ALL
             (SELECT f.name, f.slot, f.incarnation, f.tier, f.base_url
              FROM (SELECT p.name, s.slot, p.incarnation, p.tier, p.base_url,
-                          array_position(in_tiers, p.tier) AS rank, pod_is_silent(p) OR p.missed >= 2 AS is_last_resort
+                          array_position(in_tiers, p.tier) AS rank, pod_is_silent(p) OR p.missed >= 2 AS is_last_resort, p.heard_at
                    FROM pods AS p CROSS JOIN LATERAL generate_series(1, p.calls_max) AS s (slot)
                    WHERE is_pick AND p.tier = ANY(in_tiers) AND pod_takes(p, false)
                      AND (p.name = ANY(mine.lost_pods) AND p.heard_at < mine.lost_at + interval '2 seconds') IS NOT TRUE
                      AND NOT EXISTS (SELECT FROM allocations AS l
                                      WHERE l.pod = p.name AND l.slot = s.slot AND l.ended_at IS NULL)) AS f
-             ORDER BY f.is_last_resort, f.rank, f.slot, random()
+             -- A call that lost its agent goes where somebody was heard last: pods often die together.
+             ORDER BY f.is_last_resort, f.rank, CASE WHEN mine.turn > 0 THEN f.heard_at END DESC, f.slot, random()
              OFFSET before_me LIMIT 8)
         LOOP
             BEGIN
