@@ -395,14 +395,17 @@ async def test_a_call_that_lost_its_pod_and_finds_no_other_keeps_its_row(dialing
     assert await dialing.value("SELECT why FROM allocations") == "no_agent"
 
 
-async def test_a_call_that_lost_its_agent_goes_to_the_pod_that_was_heard_last(dialing: Dialing) -> None:
+async def test_a_call_that_lost_its_agent_goes_to_a_pod_that_was_heard_since(dialing: Dialing) -> None:
     """Pods that died together were all heard before, and not since."""
     attempt = await dialing.kept("+12125550001", await dialing.pod("va-0"))
     assert await begin(dialing, attempt, "CA1")
     for n in range(1, 8):
         await dialing.pod(f"va-{n}")
-    await dialing.run("UPDATE pods SET heard_at = clock_timestamp() - interval '3 seconds'")
-    await dialing.run("UPDATE pods SET heard_at = clock_timestamp() WHERE name = 'va-5'")
     async with dialing.database.connection() as conn:
         await resumptions.resume(conn, attempt, "CA1", 0, turn_max=2)
+        await dialing.run("UPDATE pods SET heard_at = clock_timestamp() - interval '1 second'")
+        assert isinstance(await allocate(dialing, "CA1", attempt), Allocation), "nobody was heard since: any"
+        await dialing.run("UPDATE pods SET heard_at = clock_timestamp() WHERE name = 'va-5'")
+        await dialing.run("UPDATE allocations SET pod = NULL, slot = NULL, incarnation = NULL")
+        await resumptions.resume(conn, attempt, "CA1", 1, turn_max=2)
     assert await pod_of(dialing, "CA1", attempt) == "va-5"

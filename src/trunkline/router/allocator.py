@@ -144,7 +144,7 @@ class Allocator:
         began_s = time.monotonic()
         allocation_id = attempt_id or new_id()
         proposed = None
-        # A call that lost its agent is given by Postgres to the pod that was heard last: of those that died together
+        # A call that lost its agent is given by Postgres to a pod that was heard since: of those that died together
         # Valkey would propose one after the other, and a pod that lost the call may have told it that the call is over.
         if not turn:
             proposed = await self._propose(call_sid, merchant_id, allocation_id, may_wait=may_wait)

@@ -251,8 +251,8 @@ BEGIN
                      AND (p.name = ANY(mine.lost_pods) AND p.heard_at < mine.lost_at + interval '2 seconds') IS NOT TRUE
                      AND NOT EXISTS (SELECT FROM allocations AS l
                                      WHERE l.pod = p.name AND l.slot = s.slot AND l.ended_at IS NULL)) AS f
-             -- A call that lost its agent goes where somebody was heard last: pods often die together.
-             ORDER BY f.is_last_resort, f.rank, CASE WHEN mine.turn > 0 THEN f.heard_at END DESC, f.slot, random()
+             -- A call that lost its agent goes where somebody was heard since: pods often die together.
+             ORDER BY f.is_last_resort, f.rank, coalesce(mine.turn > 0 AND f.heard_at > mine.lost_at, false) DESC, f.slot, random()
              OFFSET before_me LIMIT 8)
         LOOP
             BEGIN

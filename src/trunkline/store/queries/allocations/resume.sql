@@ -12,7 +12,9 @@ WITH mine AS (
 )
 UPDATE allocations AS a
 SET turn = $3::smallint + 1, pod = NULL, slot = NULL, incarnation = NULL, asked_at = clock_timestamp(),
-    lost_pods = array_remove(a.lost_pods || mine.pod, NULL), lost_at = clock_timestamp()
+    lost_pods = array_remove(a.lost_pods || mine.pod, NULL),
+    -- Of losses that follow each other the first: who was heard since is not among those that died together.
+    lost_at = CASE WHEN a.lost_at > clock_timestamp() - interval '10 seconds' THEN a.lost_at ELSE clock_timestamp() END
 FROM mine
 WHERE a.id = mine.id
 RETURNING mine.pod AS lost_pod, a.merchant_id, mine.never_joined
