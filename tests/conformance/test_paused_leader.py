@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not kube.is_there(), reason="no kube-apiserver h
 
 OF_THE_OLD = '{"gold": {"target": 1}, "standard": {"target": 1}}'
 OF_THE_NEW = '{"standard": {"target": 1}}'
-# The first writes under its term, and those after it: tiers, pods that it restores, moves, the journal.
+# The first writes under its term, and those after it: tiers, pods that it restores, moves, allocations.
 STOPS = ["router.after_lead", "router.after_tiers", "router.after_sync", "router.after_balance"]
 
 

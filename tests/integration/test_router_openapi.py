@@ -198,7 +198,7 @@ def test_what_the_document_does_not_allow_is_refused(url: str) -> None:
     for query in ("limit=0", "limit=1001", "cursor=x", "cursor=-1"):
         refused = session.get(f"{url}/api/v1/pods?{query}", timeout=30)
         assert (refused.status_code, refused.json()["fields"][0]["field"]) == (400, query.partition("=")[0])
-    # Postgres keeps no NUL: it must not come as far as the journal.
+    # Postgres keeps no NUL: it must not come as far as a row.
     body = {"call_sid": "CA1", "merchant_id": "a\x00b"}
     refused = session.post(f"{url}/api/v1/allocate", json=body, timeout=30)
     assert (refused.status_code, refused.json()["fields"][0]["field"]) == (400, "merchant_id")

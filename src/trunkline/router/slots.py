@@ -30,7 +30,7 @@ DOUBT_S = 2.0
 # What was free a moment ago is believed for so long, and none for less: somebody may be waiting for it.
 ROOM_FRESH_S = 0.5
 NO_ROOM_FRESH_S = 0.1
-# A memory that was lost is rebuilt within a second or two. So long the match is not held back: the intent decides.
+# Valkey cannot be asked now. Then the match is not held back for want of agents: the intent decides.
 _SILENT: tuple[type[BaseException], ...] = (BusUnavailable, TimeoutError)
 
 

@@ -170,7 +170,7 @@ CHANNELS_MAX = _gauge("channels_max", "Channels that may be held, by the number'
 # The router
 ROUTER_ALLOCATIONS = _counter(
     "router_allocations_total",
-    "Requests for a pod by result: allocated, existing, none, hold, ended.",
+    "Requests for a pod by result: kept, allocated, existing, url, noted, none, hold, ended.",
     "result",
 )
 ROUTER_RESUMPTIONS = _counter(
