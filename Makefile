@@ -2,12 +2,17 @@
 # make demo       the whole platform on this machine, with a simulated carrier; ARGS="--leads 200 --exit"
 # make test       the whole test suite; ARGS="-k name" passes arguments on to pytest
 # make stutter    the same, while its processes stand still by chance: finds tests that depend on speed; STUTTER_SEED=2
-# make check      formatting, lint, types, direction of imports
+# make check      formatting, lint, types, direction of imports, names that nothing uses
 # make bench      every benchmark as a table; ONLY=name runs one
-# make beside     what a dial costs beside another commit, in turns: REV=4d99879 TURNS=10
+# make beside     what a dial costs beside another commit, in turns: REV=4d99879 TURNS=10; BENCH=jobs or mailboxes: what gets done
 # make proof-agents runs the faults of bench/agents in full and writes docs/proof/agents.md; takes over an hour
+# make proof-neighbours runs every bad neighbour of jobs and mailboxes at once for two minutes and writes docs/proof/neighbours.md
+# make alarm-drill rings the alarms that must ring, and looks that everyday work rings none; a quarter of an hour, ARGS=--quick for less
+# make proof-refusals runs the faults of bench/refusals in full and writes docs/proof/refusals.md; takes half an hour
+# make proof-overdial runs bench/overdial in full and writes docs/proof/overdial.md; takes three quarters of an hour
 # make kube       a kube-apiserver and etcd for the tests of the cluster, built once into ~/.cache/trunkline/kube
 # make screenshots takes the images of the README from the console; needs Chromium
+# make release    wheel and sdist into dist/, and the demo run from the wheel in an environment of its own
 # make fmt        formats the code
 # make lock       pins dependencies anew (needs the network)
 # make clean      removes the environment, never a data folder
@@ -24,13 +29,14 @@ ARGS ?=
 ONLY ?=
 REV ?= 4d99879
 TURNS ?= 10
+BENCH ?= dispatch
 UV_COMPILE := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 UV_SYNC := $(BIN)/uv pip install -q --python $(BIN)/python --require-hashes
 # The project itself is linked, not copied; its build tools are pinned too, so nothing is fetched unhashed.
 LINK := $(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test stutter check bench beside proof-agents kube screenshots fmt lock clean
+.PHONY: help demo test stutter check bench beside proof-agents proof-refusals proof-overdial proof-neighbours alarm-drill kube screenshots release fmt lock clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -56,22 +62,35 @@ test: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 stutter: $(VENV)/.dev
-	@$(BIN)/python -m trunkline.testing.stutter $(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+	@$(BIN)/python -m tests.support.faults.stutter $(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff format --check src tests bench examples
 	@$(BIN)/ruff check src tests bench examples
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python tools/dead-code
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m bench $(ONLY)
 
 beside: $(VENV)/.dev
-	@$(BIN)/python -m bench.beside $(REV) $(TURNS)
+	@$(BIN)/python -m bench.beside $(REV) $(TURNS) $(BENCH)
 
 proof-agents: $(VENV)/.dev
-	@$(BIN)/python -m bench.agents --keep
+	@BENCH_AGENTS_AT_ONCE=3 $(BIN)/python -m bench.agents --keep
+
+proof-neighbours: $(VENV)/.dev
+	@$(BIN)/python -m bench.neighbours --keep
+
+alarm-drill: $(VENV)/.dev
+	@$(BIN)/python -m bench.alarm_drill $(ARGS)
+
+proof-overdial: $(VENV)/.dev
+	@$(BIN)/python -m bench.overdial --keep
+
+proof-refusals: $(VENV)/.dev
+	@$(BIN)/python -m bench.refusals --keep
 
 kube:
 	@tools/build-kube
@@ -79,12 +98,15 @@ kube:
 screenshots: $(VENV)/.dev
 	@$(BIN)/python tests/browser/screenshots.py
 
+release: $(VENV)/.dev
+	@tools/release
+
 fmt: $(VENV)/.dev
 	@$(BIN)/ruff format src tests bench examples
 	@$(BIN)/ruff check --fix-only src tests bench examples
 
 lock: $(BIN)/uv
-	@$(UV_COMPILE) --extra embedded --group build pyproject.toml -o requirements/runtime.txt
+	@$(UV_COMPILE) --extra demo --group build pyproject.toml -o requirements/runtime.txt
 	@$(UV_COMPILE) --all-extras --group build --group dev pyproject.toml -o requirements/dev.txt
 
 clean:

@@ -1,8 +1,10 @@
-"""Runs benchmarks one after the other, each in a process of its own, and prints their results as a table."""
+"""Runs benchmarks one after the other, each in a process of its own. The figures of each are a table, all goals are one
+at the end, and the lines of JSON are last."""
 
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 HERE = Path(__file__).parent
-HELPERS = {"__init__", "__main__", "report", "peers", "platform", "beside"}
+HELPERS = {"__init__", "__main__", "report", "peers", "platform", "beside", "neighbours"}
 
 
 def main() -> int:
@@ -20,7 +22,10 @@ def main() -> int:
         print(f"no such benchmark: {', '.join(unknown)}. There are: {', '.join(names())}", file=sys.stderr)
         return 2
     results = {name: run(name) for name in wanted}
-    Console().print(table(results))
+    Console().print(summary(results))
+    for result in results.values():
+        if result is not None:
+            print(json.dumps(result))
     return 1 if None in results.values() else 0
 
 
@@ -30,7 +35,7 @@ def names() -> list[str]:
 
 
 def run(name: str) -> dict[str, Any] | None:
-    """The benchmark's last line, or None if it broke. Everything it prints is shown as it comes."""
+    """What the benchmark says in its last line, or None if it broke. All but that line is shown as it comes."""
     print(f"── {name}", flush=True)
     last = ""
     with subprocess.Popen(
@@ -38,33 +43,25 @@ def run(name: str) -> dict[str, Any] | None:
     ) as process:
         assert process.stdout is not None, "piped"
         for line in process.stdout:
-            print(line, end="", flush=True)
-            last = line.strip() or last
+            if last:
+                print(last, flush=True)
+            last = line.rstrip()
     if process.returncode != 0:
+        print(last, flush=True)
         return None
     result: dict[str, Any] = json.loads(last)
     return result
 
 
-def table(results: dict[str, dict[str, Any] | None]) -> Table:
-    shown = Table("bench", "ours", "peers", "ratio", "goal", "met")
+def summary(results: Mapping[str, Mapping[str, Any] | None]) -> Table:
+    """A line or two for each: their figures were shown as they came."""
+    shown = Table("bench", "ratio", "met", "goal")
     for name, result in results.items():
         if result is None:
-            shown.add_row(name, "broke", "", "", "", "no")
-            continue
-        shown.add_row(
-            name,
-            figures(result["ours"]),
-            "\n".join(f"{peer}: {figures(values)}" for peer, values in result["peers"].items()),
-            f"{result['ratio']:.2f}",
-            result["goal"],
-            "yes" if result["met"] else "no",
-        )
+            shown.add_row(name, "", "broke", "")
+        else:
+            shown.add_row(name, f"{result['ratio']:.2f}", "yes" if result["met"] else "no", result["goal"])
     return shown
-
-
-def figures(values: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:g}" for name, value in values.items())
 
 
 if __name__ == "__main__":

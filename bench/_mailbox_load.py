@@ -16,7 +16,7 @@ from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
 from trunkline.dispatch import calls
 from trunkline.dispatch.calls import CallFold
-from trunkline.dispatch.policies import Policies
+from trunkline.dispatch.policy_cache import Policies
 from trunkline.dispatch.settlement import Settler
 from trunkline.embedded import Engines
 from trunkline.mailbox import Batch, Handler, MailboxWorker, NewEvent, WorkerLimits

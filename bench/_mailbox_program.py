@@ -10,9 +10,9 @@ import structlog
 import uvloop
 
 from bench.jobs_peers.ours import Plan
+from tests.support.waiting import eventually
 from trunkline.mailbox import Mailbox, Mailboxes, mailbox
 from trunkline.store.migrate import migrate
-from trunkline.testing.waiting import eventually
 
 KIND = "bench"
 
@@ -21,7 +21,7 @@ async def send(plan: Plan) -> None:
     """One event every `gap_s`, each to a mailbox of its own, as jobs have nothing in common either."""
     async with Mailboxes.open(plan.database_url, plan.redis_url) as mailboxes:
         for n in range(plan.count):
-            await mailboxes.append(KIND, f"{time.time_ns()}-{n}", "sent", {"sent": time.time()})
+            await mailboxes.submit(KIND, f"{time.time_ns()}-{n}", "sent", {"sent": time.time()})
             await asyncio.sleep(plan.gap_s)
 
 
@@ -37,7 +37,7 @@ async def listen(plan: Plan) -> dict[str, object]:
             done.set()
 
     async with Mailboxes.open(plan.database_url, plan.redis_url, [note]) as mailboxes:
-        stream = mailboxes.bus.keys.nudges(KIND)
+        stream = mailboxes.bus.keys.mailbox_wakeups(KIND)
         await eventually(lambda: mailboxes.bus.client.exists(stream))
         print("ready", flush=True)
         async with asyncio.timeout(plan.give_up_s - time.time()):

@@ -31,14 +31,14 @@ from bench._calls import percentile
 from bench.platform import Connection, scaled
 from bench.report import Report, finish
 from bench.startup import free_port
+from tests.support.dispatch.stage import open_stage
 from trunkline.bus.connection import connect as connect_bus
-from trunkline.dispatch.fallback_walk import EACH_MIN, POOLS_MAX, Skips, Walk
+from trunkline.dispatch.fallback_walk import EACH_MIN, POOLS_MAX, PoolWalk, Skips
 from trunkline.embedded import Engines
 from trunkline.store.database import Database
 from trunkline.store.database import connect as connect_database
 from trunkline.store.migrate import migrate
 from trunkline.store.sql import query
-from trunkline.testing.stage import open_stage
 
 FLOWS = scaled(10_000)
 LEADS = scaled(200_000)
@@ -163,7 +163,7 @@ async def measure(url: str) -> dict[str, Asks]:
 
 async def ask(url: str) -> Asks:
     opened = await connect_database(url, pool_size=2)
-    walk, took_ms, grants = Walk(), list[float](), 0
+    walk, took_ms, grants = PoolWalk(), list[float](), 0
     for _ in range(ASKS + 1):
         began = time.perf_counter()
         grants += await _ask(opened, walk)
@@ -177,7 +177,7 @@ async def ask(url: str) -> Asks:
     )
 
 
-async def _ask(opened: Database, walk: Walk) -> int:
+async def _ask(opened: Database, walk: PoolWalk) -> int:
     async with opened.transaction() as tx:
         return len(await walk.grants(tx, WANTED, Skips()))
 

@@ -28,15 +28,15 @@ import uvloop
 from bench.platform import scaled
 from bench.report import Report, finish
 from trunkline.embedded import Engines
+from trunkline.jobs.notifier import JobNotifier
 from trunkline.jobs.outbox import Outbox
 from trunkline.jobs.outcomes import Policy
-from trunkline.jobs.poker import Poker
 from trunkline.jobs.registry import JobType, Registry
 from trunkline.jobs.run import Run
 from trunkline.jobs.service import JobConfig, JobService
 from trunkline.store import database as store
 from trunkline.store import jobs as claims
-from trunkline.store.jobs import Look
+from trunkline.store.jobs import ClaimResult
 from trunkline.store.migrate import migrate
 
 ALONE_S, BESIDE_S, AFTER_S = scaled(120, least=6), scaled(300, least=15), scaled(180, least=9)
@@ -172,9 +172,9 @@ async def process(role: str, url: str) -> AsyncIterator[asyncio.subprocess.Proce
 
 async def enqueue(url: str) -> None:
     """At the given pace; a commit that is slow does not slow the next."""
-    database, poker = await store.connect(url), Poker(url)
-    outbox = Outbox(Registry([JOB]), poker)
-    await poker.warm()
+    database, notifier = await store.connect(url), JobNotifier(url)
+    outbox = Outbox(Registry([JOB]), notifier)
+    await notifier.warm()
     print("ready", flush=True)
     loop, number = asyncio.get_running_loop(), 0
     started_s, tasks = loop.time(), set[asyncio.Task[None]]()
@@ -203,7 +203,7 @@ class Watch:
         self._count = 0
         self._claim = claims.claim
 
-    async def claim(self, *args: Any, **options: Any) -> Look:
+    async def claim(self, *args: Any, **options: Any) -> ClaimResult:
         started_s = time.perf_counter()
         look = await self._claim(*args, **options)
         self.claims.append((time.time(), (time.perf_counter() - started_s) * 1000))

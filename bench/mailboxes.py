@@ -25,11 +25,11 @@ from bench._mailbox_load import CALL_EVENTS, Nothing, Stage
 from bench.jobs import Queue, percentile
 from bench.platform import scaled
 from bench.report import Report, finish
-from trunkline.cli.running import keep_what_stays
+from tests.support.waiting import eventually
+from trunkline.cli.running import freeze_gc_after_startup
 from trunkline.dispatch import calls
 from trunkline.embedded import Engines
 from trunkline.mailbox import Batch, Inbox, InboxLimits, NewEvent, Receipt, WorkerLimits
-from trunkline.testing.waiting import eventually
 
 ROUNDS = 3
 EVENTS, SLICES = scaled(50_000, least=5_000), 5
@@ -94,7 +94,7 @@ async def appends(stage: Stage, figures: Figures) -> None:
     same size. They take turns in slices, so that a noisy moment falls on both."""
     new = load.events(EVENTS, EVENTS // EVENTS_PER_MAILBOX)
     inbox = Inbox(stage.database, stage.bus, InboxLimits(batch_max=500))
-    keep_what_stays()  # as every process of the platform does once it is up: the events were made beforehand
+    freeze_gc_after_startup()  # as every process of the platform does once it is up: the events were made beforehand
 
     async def call(some: Sequence[NewEvent]) -> None:
         for event in some:

@@ -1,4 +1,3 @@
-# ruff: noqa: A005 (nobody here needs the standard library's module of that name)
 """The platform as production runs it, on this machine: roles as processes, the engines, carrier and pods as processes.
 
 Every benchmark of calls stands on it. What happened is read from the carrier's ledger and the pods' records, and what
@@ -11,7 +10,6 @@ it cost from the processes' own CPU time: ours, Postgres, Valkey, the pods and t
 
 import dataclasses
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -169,7 +167,7 @@ async def _make_database(engines: Engines) -> str:
 def _migrate(url: str) -> None:
     """By the platform that is measured: its tables are its own."""
     environ = {**os.environ, "PYTHONPATH": str(SOURCE), "DATABASE_URL": url}
-    subprocess.run([_trunkline(), "migrate"], env=environ, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(_trunkline("migrate"), env=environ, check=True, stdout=subprocess.DEVNULL)
 
 
 def _environ(database_url: str, redis_url: str, carrier_url: str, public_url: str) -> dict[str, str]:
@@ -195,7 +193,7 @@ def _environ(database_url: str, redis_url: str, carrier_url: str, public_url: st
 @contextmanager
 def _serve(roles: str, port: int, environ: Mapping[str, str], folder: Path) -> Iterator[psutil.Popen]:
     place = {"HTTP_PORT": str(port), "METRICS_PORT": str(free_port())}
-    command = [_trunkline(), "serve", "--roles", roles]
+    command = _trunkline("serve", "--roles", roles)
     with (folder / f"{roles}.log").open("wb") as log, _child(command, {**environ, **place}, log) as process:
         wait_ready(f"http://127.0.0.1:{port}/ready", process)
         yield process
@@ -234,8 +232,9 @@ def _wait_for(log: Path, word: str, process: psutil.Popen) -> None:
     raise RuntimeError(f"it ended before it was ready: {log.read_text(errors='replace')[-2000:]}")
 
 
-def _trunkline() -> str:
-    return shutil.which("trunkline", path=str(Path(sys.executable).parent)) or "trunkline"
+def _trunkline(*words: str) -> list[str]:
+    """The command of the checkout that is measured, which an older one has under the same name."""
+    return [sys.executable, "-c", "from trunkline.cli.main import main; main()", *words]
 
 
 @contextmanager

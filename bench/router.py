@@ -37,12 +37,11 @@ from bench.startup import free_port
 from bench.webhooks import _child
 from trunkline.bus import router
 from trunkline.bus.connection import Bus, connect
-from trunkline.bus.keys import Keys
-from trunkline.bus.router import Beat, BeatRule
-from trunkline.bus.router_keys import RouterKeys
+from trunkline.bus.keys import Keys, RouterKeys
+from trunkline.bus.router import Beat, BeatRule, KnownPod
 from trunkline.embedded import Engines
 from trunkline.store.migrate import migrate
-from trunkline.telephony.exchange import Reply
+from trunkline.telephony.http_exchange import HttpReply
 from trunkline.telephony.simulator.post import Outgoing, Poster, Timeouts
 
 SCALE = float(os.environ.get("BENCH_SCALE", "1"))
@@ -138,8 +137,12 @@ async def _register(redis_url: str, keys: RouterKeys, count: int) -> None:
     bus = connect(redis_url, Keys())
     rule = BeatRule(tiers=TIERS)
     for first in range(0, count, 500):
-        beats = [Beat(f"pod-{n}", "boot", 1, (), False, {}) for n in range(first, min(first + 500, count))]
-        await asyncio.gather(*(router.heartbeat(bus, keys, beat, rule) for beat in beats))
+        numbers = range(first, min(first + 500, count))
+        # As a pod that Postgres has just registered.
+        beats = [
+            (Beat(f"pod-{n}", "boot", 1, (), False, {}), KnownPod(n + 1, "standard", True)) for n in numbers
+        ]
+        await asyncio.gather(*(router.heartbeat(bus, keys, beat, rule, known) for beat, known in beats))
     await bus.close()
 
 
@@ -164,12 +167,16 @@ async def _script_us(bus: Bus, keys: RouterKeys, in_turn: Run) -> float:
     calls = [f"call-{n}" for n in range(TOGETHER)]
     before = await _evalsha_us(bus)
     for _ in range(BLOCK):
-        await in_turn(
-            router.allocate(bus, keys, call, merchant_id="acme", allocation_id=call, lease_ttl_s=60)
-            for call in calls
-        )
+        await in_turn(_allocated(bus, keys, call) for call in calls)
         await in_turn(router.release(bus, keys, call, by_pod="", ended_ttl_s=0) for call in calls)
     return (await _evalsha_us(bus) - before) / (2 * TOGETHER * BLOCK)
+
+
+async def _allocated(bus: Bus, keys: RouterKeys, call: str) -> None:
+    found = await router.allocate(
+        bus, keys, call, merchant_id="acme", allocation_id=call, lease_ttl_s=60, is_alone=True
+    )
+    assert isinstance(found, router.Allocation), found
 
 
 async def _together(scripts: Iterable[Awaitable[object]]) -> None:
@@ -225,7 +232,7 @@ async def _sent(poster: Poster, url: str, call: str) -> None:
 async def _post(poster: Poster, url: str, body: Mapping[str, object]) -> None:
     headers = (("Content-Type", "application/json"), ("Authorization", f"Bearer {KEY}"))
     answer = await poster.send(Outgoing("POST", url, headers, json.dumps(body).encode()), TIMEOUTS)
-    assert isinstance(answer, Reply), answer
+    assert isinstance(answer, HttpReply), answer
     assert answer.status == 200, answer
 
 

@@ -5,6 +5,7 @@ Beside it, in the same run: the engines alone, started by the same module. What 
 
 import asyncio
 import os
+import random
 import shutil
 import signal
 import socket
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -108,9 +110,20 @@ async def start_engines(folder: Path) -> float:
         return time.monotonic() - began
 
 
+# Below those that the kernel gives to outgoing connections, which would take one before its server does.
+_PORTS = range(20_000, 32_000)
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    """One that nobody listens on, and that this process has not chosen before."""
+    while True:
+        port = random.choice(_PORTS)
+        if port in _given:
+            continue
+        _given.add(port)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 if __name__ == "__main__":

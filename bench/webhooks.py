@@ -33,8 +33,8 @@ from trunkline.embedded import Engines
 from trunkline.model import new_id
 from trunkline.store.migrate import migrate
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
-from trunkline.telephony.exchange import Reply
 from trunkline.telephony.forms import FORM
+from trunkline.telephony.http_exchange import HttpReply
 from trunkline.telephony.simulator.post import Outgoing, Poster, Timeouts
 from trunkline.telephony.twilio_signature import signature
 
@@ -134,7 +134,7 @@ async def _under_load(poster: Poster, requests: Sequence[Outgoing]) -> Load:
 
 async def _sent(poster: Poster, request: Outgoing) -> None:
     answer = await poster.send(request, TIMEOUTS)
-    assert isinstance(answer, Reply), answer
+    assert isinstance(answer, HttpReply), answer
     assert answer.status == 204, answer
 
 

@@ -13,6 +13,7 @@ of JSON for each fault and number of pods, and one in total.
     BENCH_AGENTS_PODS         `40,20` unless told otherwise
     BENCH_AGENTS_ANSWERS      300, and 40 with --quick
     BENCH_AGENTS_AWAY         60, and 8 with --quick
+    BENCH_AGENTS_AT_ONCE      1; so many faults at a time, each on an installation of its own
     BENCH_AGENTS_KEEP         a folder that keeps the logs of every run
 """
 
@@ -53,25 +54,32 @@ GOAL = (
 
 async def main() -> None:
     extent = Extent.chosen(is_quick="--quick" in sys.argv)
-    verdicts = []
-    for pods, fault in plan():
-        verdict = await attempted(fault, pods, extent)
-        verdicts.append(verdict)
-        print(json.dumps(verdict.line()), flush=True)
-        if "--keep" in sys.argv:
-            proof.keep(verdicts, total(verdicts))
+    wanted = plan()
+    waiting = iter(wanted)
+    verdicts: list[Verdict] = []
+
+    async def run_those_that_wait() -> None:
+        for pods, fault in waiting:
+            verdict = await attempted(fault, pods, extent)
+            verdicts.append(verdict)
+            verdicts.sort(key=lambda one: wanted.index((one.pods, one.fault)))
+            print(json.dumps(verdict.line()), flush=True)
+            if "--keep" in sys.argv:
+                proof.keep([verdict])
+
+    at_once = int(os.environ.get("BENCH_AGENTS_AT_ONCE", "1"))
+    await asyncio.gather(*(run_those_that_wait() for _ in range(at_once)))
     finish(total(verdicts))
 
 
-def plan() -> Iterator[tuple[int, str]]:
+def plan() -> list[tuple[int, str]]:
     wanted = os.environ.get("BENCH_AGENTS_FAULT", "")
     chosen = [name for name in wanted.split(",") if name] or list(FAULTS)
     unknown = sorted(set(chosen) - FAULTS.keys())
     if unknown:
         sys.exit(f"no such fault: {', '.join(unknown)}. There are: {', '.join(FAULTS)}")
-    for pods in map(int, os.environ.get("BENCH_AGENTS_PODS", ",".join(map(str, PODS))).split(",")):
-        for fault in chosen:
-            yield pods, fault
+    numbers = map(int, os.environ.get("BENCH_AGENTS_PODS", ",".join(map(str, PODS))).split(","))
+    return [(pods, fault) for pods in numbers for fault in chosen]
 
 
 async def attempted(fault: str, pods: int, extent: Extent) -> Verdict:

@@ -12,11 +12,11 @@ from typing import Any
 import asyncpg
 import psutil
 
+from tests.support.waiting import eventually
 from trunkline.embedded import Engines
 from trunkline.embedded.binaries import find_binaries
 from trunkline.embedded.mirror import reachable_binaries
 from trunkline.embedded.valkey import Valkey
-from trunkline.testing.waiting import eventually
 
 # Twelve processes with their default pools, and who looks on.
 CONNECTIONS_MAX = 400

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from bench.agents.fleet import PodGroup
 from bench.agents.installation import Installation
 from bench.agents.records import Span
-from trunkline.testing.waiting import eventually
+from tests.support.waiting import eventually
 
 AWAY_S = 8.0
 STOPPED_S = 10.0

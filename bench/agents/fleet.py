@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.agents.processes import Process
 from bench.agents.records import PodLife
-from trunkline.testing.waiting import eventually
+from tests.support.waiting import eventually
 
 TOGETHER, ALONE = 10, 10
 BACK_AFTER_S = 5.0

@@ -137,8 +137,16 @@ class Seen:
                 return True
         if call.streams:
             return any(not self._takes_streams(_pod_of(one.url), one.asked_at) for one in call.streams)
+        if call.direction == "inbound" and self._is_any_down(answered_s):
+            # No pod is kept for who rings us, and those that are left were taken or kept.
+            return True
         lost = Span(requested_s - LOST_WITHIN_S, answered_s + CROSSING_S)
         return any(lost.has(moment_s) for pod in self.evidence.pods for moment_s in _losses(pod))
+
+    def _is_any_down(self, moment_s: float) -> bool:
+        """Whether a pod had died by then, and was not back under its name."""
+        up = {pod.name for pod in self.evidence.pods if pod.alive.began_s <= moment_s < pod.alive.ended_s}
+        return any(pod.alive.ended_s <= moment_s and pod.name not in up for pod in self.evidence.pods)
 
     def _takes_streams(self, pod: str, moment_s: float) -> bool:
         """Whether it lived and took streams then, and for as long as opening one may take."""

@@ -5,13 +5,12 @@ make proof-agents
 
 import json
 import subprocess
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bench.agents.faults import FAULTS
 from bench.agents.judge import Verdict
-from bench.report import Report
 
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "docs" / "proof"
@@ -36,7 +35,7 @@ COLUMNS = {
 }
 PAGE = """# An agent for everybody who answers: what a run showed
 
-`make proof-agents` wrote this page on {date}, at commit {commit}. {verdict}
+`make proof-agents` writes this page. {verdict}
 
 Two processes of each role behind nginx, pods of the agent library with their default heartbeat, a simulated
 carrier with accounts at Twilio, Plivo and Exotel. 30 channels, leads of a gold and a standard merchant offered
@@ -51,31 +50,34 @@ although no engine was away and no pod was lost when the person answered.
 """
 
 
-def keep(verdicts: Sequence[Verdict], total: Report) -> None:
+def keep(verdicts: Sequence[Verdict]) -> None:
+    """What was run now takes the place of what was known of it; the other runs stay, with their commit."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    date, commit = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), _commit()
-    content = {
-        "commit": commit,
-        "date": date,
-        "total": asdict(total),
-        "runs": [verdict.line() for verdict in verdicts],
-    }
-    (FOLDER / "agents.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    told = "Every goal was met." if total.met else "Not every goal was met."
-    page = PAGE.format(date=date, commit=commit, verdict=told, table=_table(verdicts))
-    (FOLDER / "agents.md").write_text(page, encoding="utf-8")
+    path = FOLDER / "agents.json"
+    told = {"date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), "commit": commit_name()}
+    known = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
+    runs = {(run["pods"], run["fault"]): run for run in known}
+    runs |= {(one.pods, one.fault): one.line() | told for one in verdicts}
+    ordered = [runs[at] for at in sorted(runs, key=lambda at: (-at[0], [*FAULTS].index(at[1])))]
+    path.write_text(json.dumps({"runs": ordered}, indent=1) + "\n", encoding="utf-8")
+    missed = [run for run in ordered if not run["met"]]
+    verdict = f"Of {len(ordered)} runs {len(ordered) - len(missed)} met every goal."
+    (FOLDER / "agents.md").write_text(PAGE.format(verdict=verdict, table=_table(ordered)), encoding="utf-8")
 
 
-def _table(verdicts: Sequence[Verdict]) -> str:
-    head = ["fault", "pods", *COLUMNS.values()]
+def _table(runs: Sequence[Mapping[str, object]]) -> str:
+    head = ["fault", "pods", *COLUMNS.values(), "commit", "date"]
     rows = [
-        [one.fault.replace("_", " "), str(one.pods), *(_shown(getattr(one, name)) for name in COLUMNS)]
-        for one in verdicts
+        [
+            str(run["fault"]).replace("_", " "),
+            *(shown(run[name]) for name in ("pods", *COLUMNS, "commit", "date")),
+        ]
+        for run in runs
     ]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *rows])
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     match value:
         case None:
             return ""
@@ -87,7 +89,7 @@ def _shown(value: object) -> str:
             return str(value)
 
 
-def _commit() -> str:
+def commit_name() -> str:
     """With a mark where files differ from it."""
     named = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],

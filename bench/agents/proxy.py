@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from bench.platform import ADMIN_KEY
-from trunkline.testing import nginx
+from tests.support.api import nginx
 
 TEMPLATE = Path(__file__).parent.parent.parent / "deploy" / "nginx" / "self-registered.conf.template"
 # Locations of carriers and of everybody else but the pods.

@@ -10,9 +10,9 @@ import msgspec
 import structlog
 import uvloop
 
+from trunkline.jobs.notifier import JobNotifier
 from trunkline.jobs.outbox import Outbox
 from trunkline.jobs.outcomes import Policy
-from trunkline.jobs.poker import Poker
 from trunkline.jobs.registry import JobType, Registry
 from trunkline.jobs.run import Run
 from trunkline.jobs.service import JobConfig, JobService
@@ -55,9 +55,9 @@ class Runner:
 
 async def enqueue(plan: Plan, do: str) -> dict[str, float]:
     database = await store.connect(plan.database_url)
-    poker = Poker(plan.database_url)
-    outbox = Outbox(Registry([JOB]), poker)
-    await poker.warm()
+    notifier = JobNotifier(plan.database_url)
+    outbox = Outbox(Registry([JOB]), notifier)
+    await notifier.warm()
     started = time.perf_counter()
     match do:
         case "bulk":
@@ -74,7 +74,7 @@ async def enqueue(plan: Plan, do: str) -> dict[str, float]:
         case _:
             await one_by_one(plan, database, outbox, paced=do == "send")
     seconds = time.perf_counter() - started
-    await poker.close()
+    await notifier.close()
     await database.close()
     return {"seconds": seconds}
 

@@ -41,7 +41,7 @@ async def _append(
     """As it came: what it means is decided when it is looked at, together with everything else that happened."""
     what = f"{event}.{payload.get('action')}"[:200]
     try:
-        receipt = await mailboxes.append(
+        receipt = await mailboxes.submit(
             ISSUE, key, what, {"event": event, "payload": payload}, dedupe_key=delivery
         )
     except StoreUnavailable:

@@ -6,7 +6,7 @@ Postgres decides what is due; none of these does.
 """
 
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Protocol
 
 
@@ -35,33 +35,28 @@ class SystemClock:
         return time.clock_gettime(self._BOOTTIME)
 
 
-class ManualClock:
-    """A clock that moves only when told to."""
+class ClockJumps:
+    """Notices that the server's clock was set. A step of it is compared with a step of ours, which never goes back."""
 
-    def __init__(self, now: datetime = datetime(2025, 1, 1, tzinfo=UTC)):
-        self._now = now
-        self._monotonic_s = 0.0
-        self._suspended_s = 0.0
+    # Clocks that are corrected a little at a time stay within this between two looks.
+    TOLERANCE_S = 1.0
 
-    def now(self) -> datetime:
-        return self._now
+    def __init__(self) -> None:
+        # How far the server was ahead of us at most and at least.
+        self._ahead_s: tuple[float, float] | None = None
+        # How far the clock can have been set forward at most, when it was last.
+        self.forward_most_s = 0.0
 
-    def monotonic_s(self) -> float:
-        return self._monotonic_s
-
-    def boottime_s(self) -> float:
-        return self._monotonic_s + self._suspended_s
-
-    def advance(self, seconds: float) -> None:
-        """Let time pass on all three clocks."""
-        self._now += timedelta(seconds=seconds)
-        self._monotonic_s += seconds
-
-    def suspend(self, seconds: float) -> None:
-        """Let the machine sleep: the monotonic clock does not notice."""
-        self._now += timedelta(seconds=seconds)
-        self._suspended_s += seconds
-
-    def set_wall(self, now: datetime) -> None:
-        """Let the wall clock jump, forward or back, while the other two do not move."""
-        self._now = now
+    def note(self, seen_at: datetime, asked_s: float, came_s: float) -> float:
+        """The server said `seen_at` between these two moments of ours. By how much it was set since the last time: 0
+        if nothing but the time of an answer can explain the difference."""
+        least_s, most_s = seen_at.timestamp() - came_s, seen_at.timestamp() - asked_s
+        before, self._ahead_s = self._ahead_s, (least_s, most_s)
+        if before is None:
+            return 0.0
+        if least_s > before[1] + self.TOLERANCE_S:
+            self.forward_most_s = most_s - before[0]
+            return least_s - before[1]
+        if most_s < before[0] - self.TOLERANCE_S:
+            return most_s - before[0]
+        return 0.0

@@ -3,7 +3,7 @@
 `crash_point("dialer.after_intent")` does nothing, at the price of one comparison, unless the process was
 started with both `TRUNKLINE_TESTING=1` and `TRUNKLINE_CRASH_AT=dialer.after_intent:3`: then the third passing
 of that line ends it at once, without cleaning up. `TRUNKLINE_STOP_AT` stops it there instead, as a machine that is
-paused, until somebody continues it with SIGCONT. Names are declared in `trunkline.testing.crashpoints`.
+paused, until somebody continues it with SIGCONT. The tests hold a list of all names.
 
 The variables are read here and not by the settings: they are no setting, and must work in any process.
 """

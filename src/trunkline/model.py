@@ -1,5 +1,6 @@
 """The values that travel between the parts. No behaviour beyond reading them, no I/O."""
 
+import math
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
@@ -71,6 +72,8 @@ class Grant(Value, frozen=True):
     merchant_id: str = ""
     # None: without one, or nobody said.
     campaign_id: UUID | None = None
+    # When everything that the lead needs was there: its lateness counts from then. None: from its due time.
+    ready_ms: int | None = None
 
 
 class Slot(Value, frozen=True):
@@ -136,10 +139,34 @@ class Intent(Value, frozen=True):
     closes_at: datetime | None = None
     # JSON: what the assistant is told who talks, where it is the carrier's own.
     payload: Private[str | None] = None
+    # Which attempt of its lead it is; one that is not counted is numbered like the next.
+    attempt_no: int = 1
     # The agent that is kept for it; None where it needs none, or may do without.
     slot: Slot | None = None
     # A rule pack lets nobody's phone ring for less.
     ring_min_s: int = 0
+    # When everything that the call needs was there; None: when it was due.
+    ready_at: datetime | None = None
+    # The number that it leaves from, and whether it is sent to see if a cooldown is over.
+    number_id: UUID | None = None
+    is_probe: bool = False
+
+    @property
+    def late_from(self) -> datetime:
+        return self.ready_at or self.due_at
+
+    @property
+    def closes_in_s(self) -> float:
+        """Until the end of its window, counted from its intent: both are moments of Postgres' clock."""
+        if self.closes_at is None:
+            return math.inf
+        return self.send_in_s + (self.closes_at - self.send_at).total_seconds()
+
+
+def idempotency_key(occurrence_id: str, attempt_no: int, attempt_id: UUID) -> str:
+    """Of one attempt of an occurrence of a reminder: `{id}-{attempt}-{8 hex}`. The eight are the attempt's own, so the
+    key leads back to it. The carrier is told the same."""
+    return f"{occurrence_id}-{attempt_no}-{attempt_id.hex[-8:]}"
 
 
 class PersonQuestion(Value, frozen=True):
@@ -178,6 +205,9 @@ class CallFacts(Value, frozen=True):
     stream_began: bool | None = None
     # Who took the call, concluded when it ends. None: nobody answered, or it goes on.
     agent: "Agent | None" = None
+    # What the carrier charges, by its own figure.
+    carrier_cost_micros: int | None = None
+    carrier_cost_currency: str | None = None
 
 
 class Agent(StrEnum):
@@ -229,6 +259,7 @@ class Outcome(StrEnum):
     NO_CONFIG = "NO_CONFIG"
     CALL_LIMIT_REACHED = "CALL_LIMIT_REACHED"
     ABORTED = "ABORTED"
+    EXPIRED = "EXPIRED"
     NO_ANSWER = "NO_ANSWER"
     BUSY = "BUSY"
     CARRIER_ERROR = "CARRIER_ERROR"
@@ -268,4 +299,4 @@ class Retry(Value, frozen=True):
     no_agent: bool = False
 
 
-Decision = Finish | Retry
+LeadDecision = Finish | Retry

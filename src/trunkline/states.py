@@ -50,21 +50,27 @@ ATTEMPT_MOVES: Mapping[AttemptState, frozenset[AttemptState]] = {
     A.ACCEPTED: frozenset({A.RINGING, A.ANSWERED, A.ENDED}),
     A.RINGING: frozenset({A.ANSWERED, A.ENDED}),
     A.ANSWERED: frozenset({A.ENDED}),
-    A.ABSENT: frozenset({A.RINGING, A.ANSWERED, A.ENDED}),
-    A.UNKNOWN: frozenset({A.RINGING, A.ANSWERED, A.ENDED}),
+    A.ABSENT: frozenset({A.ACCEPTED, A.RINGING, A.ANSWERED, A.ENDED}),
+    # `absent`: its carrier was asked again, and has no such call.
+    A.UNKNOWN: frozenset({A.ABSENT, A.ACCEPTED, A.RINGING, A.ANSWERED, A.ENDED}),
     A.ENDED: frozenset(),
     A.REJECTED: frozenset(),
 }
 
+# No call was found. Only the fold moves on from here: the carrier's own reply to our request comes too late for that.
+GIVEN_UP: frozenset[AttemptState] = frozenset({A.ABSENT, A.UNKNOWN})
+
 # The partial unique indexes of `attempts` name the same states; a test compares the two.
 LIVE: frozenset[AttemptState] = frozenset({A.DIALING, A.IN_DOUBT, A.ACCEPTED, A.RINGING, A.ANSWERED})
 
-# A lead returns to BACKLOG only by its retry transaction: its rank is (attempt number, status). From its end it returns
-# only when the agent's report on its last call came after the carrier's: a callback is wanted, a machine had answered.
+# A lead returns to BACKLOG only by its retry transaction or by a person's order to call it again, which is numbered:
+# its rank is (order, attempt number, status). From its end it returns by such an order, when the agent's report on its
+# last call came after the carrier's (a callback is wanted, a machine had answered), or when it ended as UNKNOWN and the
+# call of its last attempt is found to have been made: it is being called then.
 LEAD_MOVES: Mapping[LeadStatus, frozenset[LeadStatus]] = {
     LeadStatus.BACKLOG: frozenset({LeadStatus.PROCESSING, LeadStatus.FINISHED}),
     LeadStatus.PROCESSING: frozenset({LeadStatus.BACKLOG, LeadStatus.FINISHED}),
-    LeadStatus.FINISHED: frozenset({LeadStatus.BACKLOG}),
+    LeadStatus.FINISHED: frozenset({LeadStatus.BACKLOG, LeadStatus.PROCESSING}),
 }
 
 

@@ -2,8 +2,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from trunkline.testing.patience import impatient, patience
-from trunkline.testing.world import World, open_world
+from tests.support.patience import impatient, patience
+from tests.support.world import World, open_world
 
 __all__ = ["impatient", "patience", "world"]
 

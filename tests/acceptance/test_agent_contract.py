@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.support.waiting import eventually
+from tests.support.world import ADMIN_KEY, World, open_world
 from trunkline.agent import Agent, AgentSettings, Call, Context, Outcome
 from trunkline.client import LeadWithAttempts
-from trunkline.testing.waiting import eventually
-from trunkline.testing.world import ADMIN_KEY, World, open_world
 
 ANSWERS = "+15005551000"
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from trunkline.testing.asgi import AsgiClient
-from trunkline.testing.world import ADMIN_KEY, World
+from tests.support.api.asgi import AsgiClient
+from tests.support.world import ADMIN_KEY, World
 
 DOCS = Path(__file__).parents[2] / "docs" / "api.md"
 HEADING = re.compile(r"^### `([A-Z]+) (/\S*)`$", re.MULTILINE)
@@ -16,12 +16,12 @@ SIGNED = {f"/api/v1/{carrier}/allocate" for carrier in ("twilio", "plivo", "exot
 
 
 def operations(world: World) -> set[tuple[str, str]]:
-    paths = world.platform.face.api.openapi()["paths"]
+    paths = world.platform.http.api.openapi()["paths"]
     return {(method.upper(), path) for path, methods in paths.items() for method in methods}
 
 
 def client(world: World, key: str | None) -> AsgiClient:
-    return AsgiClient(world.platform.face.api, key)
+    return AsgiClient(world.platform.http.api, key)
 
 
 async def test_the_page_documents_every_route_of_the_platform_and_no_other(world: World) -> None:
@@ -49,7 +49,7 @@ async def test_the_router_is_the_platforms_and_no_tenants(world: World, subtests
     tenant = (await client(world, ADMIN_KEY).post("/api/v1/keys", body)).json()["key"]
     body = {"name": "k", "scopes": ["read"]}
     reader = (await client(world, ADMIN_KEY).post("/api/v1/keys", body)).json()["key"]
-    document = world.platform.face.api.openapi()["paths"]
+    document = world.platform.http.api.openapi()["paths"]
     of_router = [(m.upper(), p) for p, ms in document.items() for m, o in ms.items() if "router" in o["tags"]]
     assert len(of_router) >= 5
     for method, path in of_router:

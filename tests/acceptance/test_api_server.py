@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
+from tests.support.api.http_server import serve
+from tests.support.api.world import ADMIN_KEY, open_api
+from tests.support.faults.proxy import TcpProxy
+from tests.support.waiting import eventually
 from trunkline.api.body_guard import BodyRule
 from trunkline.api.deps import ApiLimits
-from trunkline.testing.api_world import ADMIN_KEY, open_api
-from trunkline.testing.http_server import serve
-from trunkline.testing.proxy import TcpProxy
-from trunkline.testing.waiting import eventually
 
 LEADS = "/api/v1/leads"
 LEAD = {"request_id": "r1", "merchant_id": "a1", "phone": "+14155550123"}

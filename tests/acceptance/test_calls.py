@@ -4,9 +4,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.support.waiting import eventually
+from tests.support.world import World
 from trunkline.client import LeadWithAttempts
-from trunkline.testing.waiting import eventually
-from trunkline.testing.world import World
+from trunkline.dispatch.carrier_costs import CarrierCosts
+from trunkline.telephony.simulator.faults import Faults
 
 ANSWERS, BUSY, NO_ANSWER, FAILS, REFUSED = (
     "+15005551000",
@@ -110,3 +112,53 @@ async def test_losing_valkeys_memory_costs_time_and_nothing_else(world: World) -
     assert len(ledger.dials) == 10
     assert ledger.double_dials() == []
     assert ledger.over_capacity({"+14155550100": 3}) == []
+
+
+async def test_calls_whose_webhooks_are_all_lost_end_when_the_carriers_list_is_read(world: World) -> None:
+    """More of them than are asked about one by one."""
+    await world.client.create_number("+14155550101", pool="p", carrier="twilio", max_channels=10)
+    world.carrier.faults = Faults(webhook_lost=1.0)
+    leads = [
+        await world.client.create_lead(merchant_id="m", phone=f"+150055511{n:02d}", max_attempts=1)
+        for n in range(6)
+    ]
+
+    async def all_are_over() -> bool:
+        # As if half a minute had passed at every look.
+        async with world.platform.database.connection() as conn:
+            await conn.execute("UPDATE attempts SET send_at = send_at - interval '5 s' WHERE holds_channel")
+            await conn.execute(
+                "UPDATE account_looks SET next_at = clock_timestamp(), looked_at = NULL, leased_until = NULL"
+            )
+        found = [await world.client.get_lead(lead.id) for lead in leads]
+        return all(lead.status == "FINISHED" for lead in found)
+
+    await eventually(all_are_over, timeout_s=60, what="every lead ended")
+    found = [await world.client.get_lead(lead.id) for lead in leads]
+    assert {lead.outcome for lead in found} == {"BUSY"}
+    await world.channels_are_free()
+
+
+async def test_what_a_call_cost_by_the_carriers_own_figure_is_shown_with_it(world: World) -> None:
+    lead = await call(world, ANSWERS)
+    async with world.platform.database.connection() as conn:
+        await conn.execute("INSERT INTO account_looks VALUES ('twilio', 'default') ON CONFLICT DO NOTHING")
+        await conn.execute(
+            "INSERT INTO cost_readings VALUES ('twilio', 'default', 0, now() - interval '5 minutes')"
+        )
+    costs = CarrierCosts(world.platform.database, world.platform.ingress.carriers)
+
+    async def is_known() -> bool:
+        # Read up to now: it has only just ended.
+        async with world.platform.database.connection() as conn:
+            await conn.execute(
+                "UPDATE cost_readings SET read_to = now() - interval '5 minutes', leased_until = NULL"
+            )
+        await costs.run_once()
+        found = await world.client.get_lead(lead.id)
+        return found.attempts[0].carrier_cost_micros is not None
+
+    await eventually(is_known, what="the carrier's price")
+    attempt = (await world.client.get_lead(lead.id)).attempts[0]
+    assert (attempt.carrier_cost_micros, attempt.carrier_cost_currency) == (14_000, "USD")
+    assert attempt.cost_micros is None, "no price is set"

@@ -7,12 +7,12 @@ from uuid import uuid4
 
 import pytest
 
+from tests.support.api.asgi import AsgiClient
+from tests.support.telephony.carriers import FROM, TRAITS, open_carrier_world, open_line
+from tests.support.waiting import eventually
+from tests.support.world import ADMIN_KEY, CARRIER, World
 from trunkline.telephony.simulator import Behaviour, Faults, SimulatorConfig
 from trunkline.telephony.simulator.config import CarrierName
-from trunkline.testing.asgi import AsgiClient
-from trunkline.testing.carriers import FROM, TRAITS, open_carrier_world, open_line
-from trunkline.testing.waiting import eventually
-from trunkline.testing.world import ADMIN_KEY, CARRIER, World
 
 NAMES = sorted(TRAITS)
 BUSY = Behaviour(answer=0.0, busy=1.0, no_answer=0.0, failed=0.0)
@@ -63,7 +63,8 @@ async def test_doubled_ends_make_one_end(
 async def test_a_lost_reply_is_not_dialled_again(world: World, carrier: str) -> None:
     await number_at(world, carrier)
     lead = await world.client.create_lead(merchant_id="m", phone="+15005552200")
-    assert (await world.finished(lead.id)).outcome == "ANSWERED"
+    # Vapi's report says that its assistant was there for the one second that the call lasted.
+    assert (await world.finished(lead.id)).outcome == ("EARLY_HANGUP" if carrier == "vapi" else "ANSWERED")
     assert len(world.carrier.ledger.dials) == 1
 
 
@@ -84,7 +85,7 @@ async def test_the_second_of_two_calls_at_once_is_connected_too(world: World, ca
 async def test_a_token_that_is_replaced_during_a_call_does_not_lose_its_end(world: World) -> None:
     """The carrier signs with the token it had when the call began, or with the new one: both are heard."""
     account = world.carrier.config.account("plivo")
-    admin = AsgiClient(world.platform.face.api, ADMIN_KEY)
+    admin = AsgiClient(world.platform.http.api, ADMIN_KEY)
     body = {
         "carrier": "plivo",
         "name": "drifting",

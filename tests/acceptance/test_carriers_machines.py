@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from trunkline.testing.carriers import FROM, open_carrier_world
-from trunkline.testing.world import World
+from tests.support.telephony.carriers import FROM, open_carrier_world
+from tests.support.world import World
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from uuid import uuid4
 
 import pytest
 
+from tests.support.api.world import ADMIN_KEY, open_api
 from trunkline import __version__
 from trunkline.api.server import HttpServer, bind
 from trunkline.client import ApiError, Health, TrunklineClient
-from trunkline.testing.api_world import ADMIN_KEY, open_api
 
 PHONE = "+14155550123"
 

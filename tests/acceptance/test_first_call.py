@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trunkline.testing.waiting import eventually
+from tests.support.waiting import eventually
 
 PAGE = Path(__file__).parents[2] / "docs" / "first-call.md"
 BLOCK = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)

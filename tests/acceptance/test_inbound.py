@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.support.api.asgi import AsgiClient
+from tests.support.telephony.carriers import FROM, TRAITS, open_carrier_world, ring_in
+from tests.support.waiting import eventually
+from tests.support.world import ADMIN_KEY, World
 from trunkline.telephony.simulator.config import CarrierName
-from trunkline.testing.asgi import AsgiClient
-from trunkline.testing.carriers import FROM, TRAITS, open_carrier_world, ring_in
-from trunkline.testing.waiting import eventually
-from trunkline.testing.world import ADMIN_KEY, World
 
 CALLER = "+15005551600"  # talks until somebody hangs up
 BRIEF = "+15005551500"
@@ -28,7 +28,7 @@ async def number_at(world: World, carrier: str, max_channels: int = 2) -> str:
 
 
 async def decide(world: World, number_id: str, **policy: object) -> None:
-    admin = AsgiClient(world.platform.face.api, ADMIN_KEY)
+    admin = AsgiClient(world.platform.http.api, ADMIN_KEY)
     answer = await admin.request("PUT", f"/api/v1/numbers/{number_id}/inbound", json=policy)
     assert answer.status == 200, answer.body
 

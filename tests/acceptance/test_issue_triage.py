@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession, web
+
 from examples.issue_triage import github, samples
 from examples.issue_triage.__main__ import running, send
 from examples.issue_triage.issues import Issue, fold
 from examples.issue_triage.responder import KeywordResponder
 from examples.issue_triage.tracker import GitHub
-
+from tests.support.waiting import eventually
 from trunkline.embedded import Engines
 from trunkline.mailbox import Event
 from trunkline.store.database import Database
-from trunkline.testing.waiting import eventually
 
 SECRET = "It's a Secret to Everybody"
 soon = partial(eventually, timeout_s=40)
@@ -86,7 +86,9 @@ class Triage:
 
     async def rest(self) -> None:
         async def is_idle() -> bool:
-            return not await self.value("SELECT count(*) FROM mailboxes WHERE processing_status <> 'idle'")
+            return not await self.value(
+                "SELECT count(*) FROM trunkline.mailboxes WHERE processing_status <> 'idle'"
+            )
 
         await soon(is_idle)
 

@@ -11,9 +11,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from tests.support.waiting import eventually
+from tests.support.world import ADMIN_KEY, World, open_world
 from trunkline.telephony.simulator.recordings import WAV
-from trunkline.testing.waiting import eventually
-from trunkline.testing.world import ADMIN_KEY, World, open_world
 
 
 @dataclass
@@ -112,7 +112,7 @@ async def test_the_recording_that_the_carrier_tells_of_is_fetched_and_served(wor
 
 async def report(world: World, attempt_id: str, call_sid: str, transcript_ref: str) -> None:
     """As the call's agent would."""
-    token = f"{attempt_id}.{world.platform.routing.call_keys.sign(UUID(attempt_id), call_sid)}"
+    token = f"{attempt_id}.{world.platform.router.call_keys.sign(UUID(attempt_id), call_sid)}"
     async with aiohttp.ClientSession() as session:
         answer = await session.post(
             f"{world.platform.base_url}/api/v1/calls/{call_sid}/outcome",

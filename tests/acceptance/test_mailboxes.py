@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
+from tests.support.api.asgi import AsgiClient
+from tests.support.waiting import eventually
+from tests.support.world import ADMIN_KEY, World, open_world
 from trunkline.app import Platform
 from trunkline.errors import StoreUnavailable
 from trunkline.mailbox import Mailbox, Mailboxes, NewEvent, mailbox
 from trunkline.store.database import connect
-from trunkline.testing.asgi import AsgiClient
-from trunkline.testing.waiting import eventually
-from trunkline.testing.world import ADMIN_KEY, World, open_world
 
 
 async def test_what_is_appended_over_http_is_handled_by_an_application(
     world: World, database_url: str, redis_url: str, key_prefix: str
 ) -> None:
-    api = AsgiClient(world.platform.face.api, ADMIN_KEY)
+    api = AsgiClient(world.platform.http.api, ADMIN_KEY)
     assert (await api.post("/api/v1/mailbox-kinds", {"kind": "issue", "merchant_id": "m"})).status == 201
     handled: asyncio.Queue[tuple[str, list[str]]] = asyncio.Queue()
 
@@ -54,7 +54,7 @@ async def test_the_role_control_counts_mailboxes_and_removes_what_is_old(
         assert {"mailbox", "mailbox_gauges", "mailbox_retention"} <= running
         [retention] = [loop for loop in world.platform.loops() if loop.name == "mailbox_retention"]
         # No attempt has this key, so the fold sets it aside at once.
-        await world.platform.way_in.inbox.append(NewEvent("call", "nobody", "1", "ended", {}))
+        await world.platform.ingress.inbox.append(NewEvent("call", "nobody", "1", "ended", {}))
 
         async def is_gone() -> bool:
             await retention.run_once()
@@ -69,11 +69,13 @@ async def test_a_stopping_platform_writes_what_was_taken_and_takes_no_more(
 ) -> None:
     settings = world.platform.settings
     async with Platform.open(settings) as platform:
-        taken = asyncio.ensure_future(platform.way_in.inbox.append(NewEvent("issue", "1", "1", "opened", {})))
+        taken = asyncio.ensure_future(
+            platform.ingress.inbox.append(NewEvent("issue", "1", "1", "opened", {}))
+        )
         await asyncio.sleep(0)
     assert (await taken).created
     with pytest.raises(StoreUnavailable):
-        await platform.way_in.inbox.append(NewEvent("issue", "1", "2", "opened", {}))
+        await platform.ingress.inbox.append(NewEvent("issue", "1", "2", "opened", {}))
 
 
 async def test_the_example_of_the_page_runs(database_url: str, redis_url: str) -> None:
@@ -87,7 +89,10 @@ async def test_the_example_of_the_page_runs(database_url: str, redis_url: str) -
         async with database.connection() as conn:
             await conn.execute("CREATE TABLE replies (issue text, reply text)")
             await example["run"](database_url, redis_url)
-            assert await conn.fetchval("SELECT appended FROM mailboxes WHERE key = 'acme/site#12'") == 1
+            assert (
+                await conn.fetchval("SELECT appended FROM trunkline.mailboxes WHERE key = 'acme/site#12'")
+                == 1
+            )
         async with Mailboxes.open(database_url, redis_url, [example["triage"]]):
 
             async def has_reply() -> bool:

@@ -5,15 +5,14 @@ from functools import partial
 
 import pytest
 
-from trunkline.app import Platform
-from trunkline.dispatch.accounts import AccountsRefresh
-from trunkline.parts import way_in
+from tests.support.api.asgi import AsgiClient
+from tests.support.telephony.carriers import FROM, open_carrier_world
+from tests.support.waiting import eventually
+from tests.support.world import ADMIN_KEY, CARRIER, world_settings
+from trunkline.app import Platform, components
+from trunkline.telephony.accounts import AccountsRefresh
 from trunkline.telephony.simulator import SimulatedAccount, Simulator
 from trunkline.telephony.simulator.answered_calls import bad_answers, without_agent
-from trunkline.testing.asgi import AsgiClient
-from trunkline.testing.carriers import FROM, open_carrier_world
-from trunkline.testing.waiting import eventually
-from trunkline.testing.world import ADMIN_KEY, CARRIER, world_settings
 
 SECOND = SimulatedAccount(sid="AC" + "0" * 31 + "2", auth_token="another-token")
 
@@ -22,7 +21,7 @@ async def test_the_first_call_of_a_new_account_reaches_its_agent_though_another_
     database_url: str, redis_url: str, key_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two of its readings of the accounts, the other process does not know whose webhooks these are."""
-    monkeypatch.setattr(way_in, "AccountsRefresh", partial(AccountsRefresh, interval_s=3600.0))
+    monkeypatch.setattr(components, "AccountsRefresh", partial(AccountsRefresh, interval_s=3600.0))
     async with Simulator(CARRIER) as unused:
         settings = world_settings(
             database_url, redis_url, key_prefix, unused, TRUNKLINE_ROLES="api", POD_NAME="other"
@@ -32,7 +31,7 @@ async def test_the_first_call_of_a_new_account_reaches_its_agent_though_another_
             async with open_carrier_world(
                 database_url, redis_url, key_prefix, config=config, PUBLIC_BASE_URL=other.base_url
             ) as world:
-                api = AsgiClient(world.platform.face.api, ADMIN_KEY)
+                api = AsgiClient(world.platform.http.api, ADMIN_KEY)
                 body = {
                     "carrier": "twilio",
                     "name": "second",

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trunkline.testing.pooler import PGBOUNCER, transaction_pooler
-from trunkline.testing.world import open_world
+from tests.support.store.pooler import PGBOUNCER, transaction_pooler
+from tests.support.world import open_world
 
 pytestmark = pytest.mark.skipif(PGBOUNCER is None, reason="pgbouncer is not installed")
 

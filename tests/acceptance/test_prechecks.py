@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from trunkline.testing.world import ADMIN_KEY, World, open_world
+from tests.support.world import ADMIN_KEY, World, open_world
 
 WELCOME, UNWELCOME = "+15005551000", "+15005551001"
 

@@ -6,21 +6,22 @@ The carriers are simulated, the agents are real, and one of them is a process th
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
+from socket import SHUT_RDWR
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from tests.support.agent.process import agent_process, talk
+from tests.support.api.asgi import AsgiClient
+from tests.support.api.webhooks import count
+from tests.support.telephony.carriers import FROM, open_carrier_world, ring_in
+from tests.support.waiting import eventually
+from tests.support.world import ADMIN_KEY, World
 from trunkline.agent import Agent, AgentSettings, Call
 from trunkline.bus import router as bus_router
 from trunkline.bus.router import Stale
 from trunkline.telemetry import metrics
-from trunkline.testing.agent_process import agent_process, talk
-from trunkline.testing.asgi import AsgiClient
-from trunkline.testing.carriers import FROM, open_carrier_world, ring_in
-from trunkline.testing.waiting import eventually
-from trunkline.testing.webhooks import count
-from trunkline.testing.world import ADMIN_KEY, World
 
 # Talks until somebody hangs up.
 TALKS_ON = "+15005551601"
@@ -37,7 +38,7 @@ async def world(
     async with open_carrier_world(database_url, redis_url, key_prefix, pods=0, ROUTER_HOLD_MAX="1h") as world:
         number = await world.client.create_number(FROM, pool="p", carrier=request.param, max_channels=3)
         # Who rings it is the merchant's caller.
-        admin, path = AsgiClient(world.platform.face.api, ADMIN_KEY), f"/api/v1/numbers/{number.id}/inbound"
+        admin, path = AsgiClient(world.platform.http.api, ADMIN_KEY), f"/api/v1/numbers/{number.id}/inbound"
         assert (await admin.request("PUT", path, json={"merchant_id": "m"})).status == 200
         yield world
 
@@ -83,7 +84,7 @@ async def until_agents(world: World) -> None:
     """Valkey has been compared with Postgres and proposes the agents."""
 
     async def proposes() -> bool:
-        free = await bus_router.free_slots(world.platform.bus, world.platform.routing.keys)
+        free = await bus_router.free_slots(world.platform.bus, world.platform.router.keys)
         return not isinstance(free, Stale) and any(free.values())
 
     await eventually(proposes, timeout_s=20, what="there are agents")
@@ -247,9 +248,7 @@ async def test_one_pod_alone_takes_its_call_again(world: World, unused_tcp_port_
     async with agent(world, "agent-a", unused_tcp_port_factory(), handler) as only:
         lead = await lead_of(world)
         first = await asyncio.wait_for(told.get(), 30)
-        transport = first._socket._req.transport  # type: ignore[union-attr]
-        assert transport is not None
-        transport.abort()
+        first._socket.get_extra_info("socket").shutdown(SHUT_RDWR)
 
         second = await asyncio.wait_for(told.get(), 60)
 

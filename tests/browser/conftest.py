@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
-from trunkline.testing.api_world import ADMIN_KEY
-from trunkline.testing.console_world import Site, served
+from tests.support.api.world import ADMIN_KEY
+from tests.support.console.world import Site, served
 
 if TYPE_CHECKING:
     from trunkline.embedded import Engines

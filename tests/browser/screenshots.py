@@ -18,9 +18,9 @@ from typing import Any
 
 from playwright.async_api import Page, async_playwright, expect
 
+from tests.support.waiting import eventually
 from trunkline.client.transport import Transport
 from trunkline.embedded.ports import free_port
-from trunkline.testing.waiting import eventually
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

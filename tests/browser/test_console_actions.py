@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.support.console.world import Site, park
 from trunkline.console.sitemap import ACTIONS
-from trunkline.testing.console_world import Site, park
 
 LATER = "2031-01-01T00:00:00Z"
 _DEAD = """
@@ -76,6 +76,45 @@ def abort_lead(page: Page, site: Site) -> None:
     said(page)
     assert lead_status(site, lead["id"]) == "FINISHEDABORTED"
     expect(page.locator(".timeline")).to_contain_text("sold out")
+
+
+def finish(site: Site, lead_id: str, outcome: str) -> None:
+    site.ask(
+        "UPDATE leads SET status = 'FINISHED', outcome = $2, finished_at = now() WHERE id = $1::uuid RETURNING 1",
+        lead_id,
+        outcome,
+    )
+
+
+@tries("/leads/{lead_id}/reopen")
+def reopen_a_lead(page: Page, site: Site) -> None:
+    lead = site.make_lead("a1", "again", phone="+14155550178")
+    finish(site, lead["id"], "NO_AGENT")
+    page.goto(f"{site.url}/console/leads/{lead['id']}")
+    page.get_by_label("Call again, because").fill("agents were away")
+    page.get_by_role("button", name="Call again").click()
+    said(page)
+    assert lead_status(site, lead["id"]) == "BACKLOG"
+    expect(page.locator(".timeline")).to_contain_text("agents were away")
+
+
+@tries("/leads/reopen")
+def reopen_all_that_found_no_agent(page: Page, site: Site) -> None:
+    """Counted first; what was typed stays for the order."""
+    leads = [site.make_lead("a2", f"again-{n}", phone=f"+1415555018{n}") for n in range(3)]
+    for lead in leads:
+        finish(site, lead["id"], "NO_AGENT")
+    page.goto(f"{site.url}/console/leads?merchant_id=a2")
+    page.get_by_text("Call finished leads again").click()
+    page.get_by_label("Since (UTC)").fill("2020-01-01T09:00")
+    page.get_by_label("Call again, because").fill("agents were away")
+    page.get_by_role("button", name="How many?").click()
+    expect(page.locator(".said.done")).to_contain_text("3 leads fit")
+    assert {lead_status(site, lead["id"]) for lead in leads} == {"FINISHEDNO_AGENT"}
+    expect(page.get_by_label("Call again, because")).to_have_value("agents were away")
+    page.get_by_role("button", name="Call them again").click()
+    expect(page.locator(".said.done")).to_contain_text("3 leads will be called again")
+    assert {lead_status(site, lead["id"]) for lead in leads} == {"BACKLOG"}
 
 
 @tries("/leads/{lead_id}/never-call")
@@ -206,6 +245,8 @@ def unset_a_flag(page: Page, site: Site) -> None:
     page.goto(f"{site.url}/console/control")
     page.get_by_text("Change event_dispatch").click()
     form = page.locator("#flag-event_dispatch")
+    # The last form of the two: unset, the flag is on for everybody.
+    form.get_by_label("Leads that were due before were called by another system").last.check()
     form.get_by_label("Back to the default, because").fill("everybody is on it")
     form.get_by_role("button", name="Unset").click()
     said(page)

@@ -6,7 +6,7 @@ Nobody here types an address. Whoever has to know one has not found the answer i
 import pytest
 from playwright.sync_api import Page, expect
 
-from trunkline.testing.console_world import Site, park, put_on_the_line
+from tests.support.console.world import Site, park, put_on_the_line
 
 _YESTERDAY = """
 INSERT INTO audit_log (at, actor, action, subject, reason)

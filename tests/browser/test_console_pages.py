@@ -6,8 +6,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Browser, Page, expect
 
+from tests.support.console.world import Site, addresses, park, put_on_the_line
 from trunkline.console.sitemap import PAGES
-from trunkline.testing.console_world import Site, addresses, park, put_on_the_line
 
 _PAUSE = "INSERT INTO job_pauses (job_type, reason, paused_by) VALUES ('export', 'to be seen', 'test')"
 

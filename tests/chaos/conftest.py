@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from trunkline.testing.fork_server import ForkServer
+from tests.support.fork_server import ForkServer
 
 
 @pytest.fixture(scope="session")

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.fork_server import ForkServer
+from tests.support.installation import Installation, open_installation
+from tests.support.waiting import eventually
 from trunkline.embedded import Engines
 from trunkline.store.migrate import migrate
 from trunkline.telephony.simulator.behaviour import Behaviour
 from trunkline.telephony.simulator.ledger import Dial
-from trunkline.testing.fork_server import ForkServer
-from trunkline.testing.installation import Installation, open_installation
-from trunkline.testing.waiting import eventually
 
 # Calls of 2 to 5 s on 12 channels: two or three people answer every second.
 TIME_SCALE = 0.1

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.faults.nemesis import FAULTS, MISBEHAVING, Scene, heal, some_calls, torment
+from tests.support.fork_server import ForkServer
+from tests.support.hurry import hurrying
+from tests.support.installation import Installation, open_installation
+from tests.support.promises import keeps_its_promises
 from trunkline.embedded import Engines
 from trunkline.store.migrate import migrate
-from trunkline.testing.fork_server import ForkServer
-from trunkline.testing.hurry import hurrying
-from trunkline.testing.installation import Installation, open_installation
-from trunkline.testing.nemesis import FAULTS, MISBEHAVING, Scene, heal, some_calls, torment
-from trunkline.testing.promises import keeps_its_promises
 
 SEEDS = [int(seed) for seed in os.environ.get("TRUNKLINE_CHAOS_SEEDS", "1,2").split(",")]
 TORMENT_S = float(os.environ.get("TRUNKLINE_CHAOS_S", "10"))

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.crashpoints import CRASH_POINTS
+from tests.support.fork_server import ForkServer
+from tests.support.hurry import hurrying
+from tests.support.installation import open_installation
+from tests.support.promises import keeps_its_promises
 from trunkline.crashpoint import EXIT_STATUS
-from trunkline.testing.crashpoints import CRASH_POINTS
-from trunkline.testing.fork_server import ForkServer
-from trunkline.testing.hurry import hurrying
-from trunkline.testing.installation import open_installation
-from trunkline.testing.promises import keeps_its_promises
 
 # Which process passes a point, by the first part of its name. Those elsewhere are crashed in tests of their own.
 PROCESS = {"dialer": "dialer-1", "results": "dialer-1", "inbox": "face", "mailbox": "folder"}

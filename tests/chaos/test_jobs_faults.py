@@ -10,12 +10,12 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from tests.support.crashpoints import run_until_crash
+from tests.support.jobs.process import KEYED, LEDGER, WORK, command, job_process, job_processes
+from tests.support.jobs.world import JobWorld, Work, job_world
+from tests.support.waiting import eventually
 from trunkline.embedded import Engines
 from trunkline.store.migrate import migrate
-from trunkline.testing.crashpoints import run_until_crash
-from trunkline.testing.job_process import KEYED, LEDGER, WORK, command, job_process, job_processes
-from trunkline.testing.job_world import JobWorld, Work, job_world
-from trunkline.testing.waiting import eventually
 
 # Of a worker that nobody stops: however busy the machine is, its leases do not end by themselves.
 STEADY_S = 15.0

@@ -11,15 +11,22 @@ from functools import partial
 
 import pytest
 
+from tests.support.crashpoints import run_until_crash
+from tests.support.mailbox.process import (
+    HELD_AT_WRITE,
+    KINDS,
+    LEDGER,
+    command,
+    mailbox_process,
+    some_events,
+)
+from tests.support.mailbox.world import MailboxWorld, mailbox_world
+from tests.support.waiting import eventually
 from trunkline.embedded import Engines
 from trunkline.embedded.server import Server
 from trunkline.errors import StoreUnavailable
 from trunkline.store.mailboxes import NewEvent
 from trunkline.store.migrate import migrate
-from trunkline.testing.crashpoints import run_until_crash
-from trunkline.testing.mailbox_process import HELD, KINDS, LEDGER, command, mailbox_process, some_events
-from trunkline.testing.mailbox_world import MailboxWorld, mailbox_world
-from trunkline.testing.waiting import eventually
 
 # Processes are started and engines come back: on a busy machine that takes its time.
 soon = partial(eventually, timeout_s=40)
@@ -99,23 +106,27 @@ async def test_a_sender_that_dies_after_the_commit_sends_again_without_harm(scen
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_worker_stopped_past_its_lease_and_continued_writes_nothing(scene: Scene, kind: str) -> None:
-    held = NewEvent(kind, HELD, "1", "happened", {"name": "1"})
+    """It comes back while its successor has the mailbox in hand, and commits what it had begun to write: the mailbox is
+    being processed, and nothing but the fence says that it is not by this one."""
+    held = NewEvent(kind, HELD_AT_WRITE, "1", "happened", {"name": "1"})
     await scene.world.append(held)
     async with mailbox_process(scene.place, lease_s=4.0) as stopped:
         await soon(lambda: scene.world.value("SELECT count(*) = 1 FROM begun"))
         stopped.send_signal(signal.SIGSTOP)
-        async with mailbox_process(scene.place) as successor:
+        async with mailbox_process(scene.place, lease_s=60.0) as successor:
             await soon(lambda: scene.world.value("SELECT count(*) = 2 FROM begun"))
-            await scene.world.value("INSERT INTO gates VALUES ($1)", HELD)
-            await soon(lambda: scene.world.value("SELECT count(*) FROM effects"))
+            successor.send_signal(signal.SIGSTOP)
+            await scene.world.value("INSERT INTO gates VALUES ($1)", HELD_AT_WRITE)
             stopped.send_signal(signal.SIGCONT)
             # What it does next shows that it came past the mailbox that it had lost.
-            successor.send_signal(signal.SIGTERM)
-            await successor.wait()
             await scene.world.append(NewEvent(kind, "next", "2", "happened", {"name": "2"}))
             await soon(lambda: scene.world.value("SELECT count(*) FROM effects WHERE name = '2'"))
             stopped.send_signal(signal.SIGTERM)
             await stopped.wait()
+            assert await scene.world.status(HELD_AT_WRITE, kind) == "processing"
+            assert await scene.world.value("SELECT count(*) FROM effects WHERE name = '1'") == 0
+            successor.send_signal(signal.SIGCONT)
+            await soon(lambda: scene.world.value("SELECT count(*) FROM effects WHERE name = '1'"))
     rows = await scene.world.rows("SELECT name, pid FROM effects ORDER BY name")
     assert [tuple(row) for row in rows] == [("1", successor.pid), ("2", stopped.pid)]
 

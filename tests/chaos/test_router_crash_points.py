@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.crashpoints import CRASH_POINTS
+from tests.support.fork_server import ForkServer
+from tests.support.router.process import Routers, open_routers
+from tests.support.router.world import RouterWorld
+from tests.support.waiting import eventually
 from trunkline.crashpoint import EXIT_STATUS
-from trunkline.testing.crashpoints import CRASH_POINTS
-from trunkline.testing.fork_server import ForkServer
-from trunkline.testing.router_process import Routers, open_routers
-from trunkline.testing.router_world import RouterWorld
-from trunkline.testing.waiting import eventually
 
 SERVING = {
     "router.after_allocate": 2,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from trunkline.testing.fork_server import ForkServer
-from trunkline.testing.router_process import Routers, open_routers
-from trunkline.testing.waiting import eventually
+from tests.support.fork_server import ForkServer
+from tests.support.router.process import Routers, open_routers
+from tests.support.waiting import eventually
 
 # Where it stops, and what it would write next: all the kinds of a manager's writes.
 STOPS = [

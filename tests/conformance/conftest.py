@@ -2,14 +2,14 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from tests.support.fork_server import ForkServer
+from tests.support.router.kube import Cluster, KubeServer
+from tests.support.telephony.carriers import TRAITS, Line, open_line
 from trunkline.bus.connection import Bus, connect
 from trunkline.bus.keys import Keys
 from trunkline.store.database import Database
 from trunkline.store.database import connect as connect_database
-from trunkline.telephony.carriers import CARRIERS
-from trunkline.testing.carriers import TRAITS, Line, open_line
-from trunkline.testing.fork_server import ForkServer
-from trunkline.testing.kube import Cluster, KubeServer
+from trunkline.telephony.carrier_registry import CARRIERS
 from trunkline.testing.servers import Background
 
 assert set(TRAITS) == set(CARRIERS), "a carrier that is not in the suite"

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.telephony.carriers import Line, open_line
 from trunkline.telephony.callbacks import is_fallback
 from trunkline.telephony.carrier import Accepted, AnswerFallback, Document, WebhookRequest
 from trunkline.telephony.simulator import Behaviour, SimulatorConfig
 from trunkline.telephony.simulator.answered_calls import AnsweredCall, bad_answers, without_agent
 from trunkline.telephony.simulator.config import CarrierName
-from trunkline.testing.carriers import Line, open_line
 
 STREAMING: tuple[CarrierName, ...] = ("twilio", "plivo", "exotel")
 # Those that ask again, and elsewhere.

@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.support.telephony.carriers import FROM, Line
 from trunkline import value
 from trunkline.clock import SystemClock
 from trunkline.telephony.carrier import (
@@ -23,8 +24,9 @@ from trunkline.telephony.carrier import (
     Rejected,
     Throttled,
 )
+from trunkline.telephony.carrier_registry import PRICES_LATER
+from trunkline.telephony.listing import whole_list
 from trunkline.telephony.simulator import Faults
-from trunkline.testing.carriers import FROM, Line
 
 # --- a call from beginning to end
 
@@ -121,6 +123,56 @@ async def test_the_list_shows_calls_in_every_state(line: Line) -> None:
     assert await line.listed("+15005551602") == []
 
 
+async def test_the_list_of_the_account_shows_every_call_in_every_state_and_direction(line: Line) -> None:
+    over = await line.accepted("+15005551001")
+    await line.simulator.idle()
+    live = await line.accepted("+15005551601")
+    line.ring(from_="+15005551602")
+    await line.until("answered")
+    listed = await whole_list(line.carrier.account_calls(datetime.now(UTC) - timedelta(seconds=60)))
+    assert isinstance(listed, list)
+    dialled = {call.call_id: call for call in listed if call.direction == "outbound"}
+    assert dialled.keys() == {over, live}
+    assert (dialled[over].to, dialled[over].from_, dialled[over].state) == ("+15005551001", FROM, "ended")
+    assert dialled[live].state != "ended"
+    assert len([call for call in listed if call.direction == "inbound"]) == 1
+
+
+async def test_the_list_of_live_calls_shows_those_that_are_not_over(line: Line) -> None:
+    """And others only where the carrier cannot tell them apart."""
+    over = await line.accepted("+15005551001")
+    await line.simulator.idle()
+    live = await line.accepted("+15005551601")
+    await line.until("answered")
+    listed = await whole_list(line.carrier.live_calls(datetime.now(UTC) - timedelta(seconds=60)))
+    assert isinstance(listed, list)
+    states = {call.call_id: call.state for call in listed}
+    assert states[live] != "ended"
+    assert states.get(over, "ended") == "ended"
+    assert (over in states) is (line.carrier.limits.lists != "live")
+
+
+async def test_what_a_call_cost_is_told_at_its_end_or_in_the_list_of_ended_calls(line: Line) -> None:
+    """Exotel tells no currency, so it tells no cost."""
+    call_id = await line.accepted("+15005551001")
+    await line.simulator.idle()
+    told = [event.cost for event in line.events() if event.cost]
+    now = datetime.now(UTC)
+    pages = line.carrier.ended_calls(now - timedelta(seconds=60), now + timedelta(seconds=60))
+    listed = await whole_list(pages)
+    assert isinstance(listed, list)
+    told += [call.cost for call in listed if call.call_id == call_id and call.cost]
+    assert bool(told) is (line.carrier.name != "exotel")
+    assert all(cost.micros > 0 and cost.currency == "USD" for cost in told)
+    assert line.carrier.limits.prices_later is (line.carrier.name in PRICES_LATER)
+
+
+async def test_a_list_of_the_account_that_cannot_be_read_is_none(line: Line) -> None:
+    line.simulator.faults = Faults(list_down=True)
+    pages = [page async for page in line.carrier.account_calls(datetime.now(UTC))]
+    assert isinstance(pages[-1], ListUnavailable)
+
+
 async def test_the_list_leaves_out_what_began_before(line: Line) -> None:
     await line.accepted("+15005551001")
     later = datetime.now(UTC) + timedelta(seconds=60)
@@ -170,10 +222,11 @@ async def test_only_what_is_certain_is_called_certain(
 
 
 @pytest.mark.parametrize("last", ["1", "2", "3", "4"])
-async def test_a_refused_destination_is_rejected_for_good(line: Line, last: str) -> None:
+async def test_a_refused_destination_costs_neither_account_nor_number(line: Line, last: str) -> None:
     answer = await line.carrier.place(line.order(f"+1500555000{last}"))
     assert isinstance(answer, Rejected)
-    assert (answer.reason, answer.retryable) == ("refused", False)
+    assert answer.reason == "refused"
+    assert answer.blames in ("destination", "country", "unknown")
     assert not line.simulator.ledger.dials
 
 
@@ -181,14 +234,14 @@ async def test_wrong_credentials_are_rejected_for_now(line: Line) -> None:
     stranger = line.another(account=replace(line.account, auth_token="wrong"))
     answer = await stranger.place(line.order("+15005551001"))
     assert isinstance(answer, Rejected)
-    assert answer.retryable
+    assert (answer.retryable, answer.blames) == (True, "account")
     assert not line.simulator.ledger.dials
 
 
 async def test_a_carrier_that_cannot_be_reached_is_rejected_for_now(line: Line) -> None:
     answer = await line.another(base_url="http://127.0.0.1:9").place(line.order("+15005551001"))
     assert isinstance(answer, Rejected)
-    assert (answer.reason, answer.retryable) == ("not_connected", True)
+    assert (answer.reason, answer.blames) == ("not_connected", "network")
 
 
 async def test_an_order_past_its_deadline_is_not_sent(line: Line) -> None:

@@ -6,12 +6,12 @@ from datetime import timedelta
 
 import pytest
 
+from tests.support.telephony.carriers import Line, open_line
 from trunkline import value
 from trunkline.clock import SystemClock
 from trunkline.telephony.carrier import Accepted, Throttled
 from trunkline.telephony.queueing import PATIENCE, cancel_if_queued, place, rings_too_late
 from trunkline.telephony.simulator import SimulatorConfig
-from trunkline.testing.carriers import Line, open_line
 
 CLOCK = SystemClock()
 TO = "+15005551701"

@@ -6,10 +6,10 @@ from uuid import uuid4
 
 import pytest
 
-from trunkline.clock import ManualClock
+from tests.support.telephony.carriers import FROM, Line
 from trunkline.telephony.carrier import CallEvent, Document, Forged, WebhookRequest
 from trunkline.telephony.simulator import SimulatedAccount
-from trunkline.testing.carriers import FROM, Line
+from trunkline.testing.clock import ManualClock
 from trunkline.value import replace
 
 # --- webhooks that are not what they seem

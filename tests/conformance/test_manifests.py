@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from tests.support.router import kube
+from tests.support.router.kube import KubeServer
 from trunkline.agent.agent import CONNECT_TIMEOUT_S, SHUTDOWN_MARGIN_S
 from trunkline.router.kubernetes.api import ClusterApi
 from trunkline.settings import load_settings
-from trunkline.testing import kube
-from trunkline.testing.kube import KubeServer
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml"))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from trunkline.testing import kube
-from trunkline.testing.fork_server import ForkServer
-from trunkline.testing.kube import Cluster
-from trunkline.testing.router_process import Routers, open_routers
-from trunkline.testing.waiting import eventually
+from tests.support.fork_server import ForkServer
+from tests.support.router import kube
+from tests.support.router.kube import Cluster
+from tests.support.router.process import Routers, open_routers
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(not kube.is_there(), reason="no kube-apiserver here: `make kube` builds one")
 

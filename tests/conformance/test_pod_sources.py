@@ -6,9 +6,16 @@ from typing import Protocol
 
 import pytest
 
+from tests.support.faults.proxy import TcpProxy
+from tests.support.router import kube
+from tests.support.router.kube import Cluster
+from tests.support.router.managed import Told
+from tests.support.router.world import StoredWorld
+from tests.support.waiting import eventually
+from tests.support.world import ADMIN_KEY, ALL_STANDARD, SECRET_KEY
 from trunkline.app import Platform
 from trunkline.bus.connection import Bus
-from trunkline.bus.router_keys import RouterKeys
+from trunkline.bus.keys import RouterKeys
 from trunkline.clock import SystemClock
 from trunkline.loops.leader import LeaseTimes
 from trunkline.router.allocator import Allocated
@@ -18,18 +25,11 @@ from trunkline.router.kubernetes.lease import ClusterLeadership
 from trunkline.router.kubernetes.protection import COST, EVICT, Protection
 from trunkline.router.kubernetes.reflector import Reflector
 from trunkline.router.kubernetes.source import KubernetesSource
-from trunkline.router.manager import PoolManager
+from trunkline.router.pool_manager import PoolManager
 from trunkline.router.sources import HeartbeatSource, PodSource
 from trunkline.settings import load_settings
 from trunkline.settings.tiers import parse_tiers
 from trunkline.store.database import Database
-from trunkline.testing import kube
-from trunkline.testing.kube import Cluster
-from trunkline.testing.managed_router import Told
-from trunkline.testing.proxy import TcpProxy
-from trunkline.testing.router_world import StoredWorld
-from trunkline.testing.waiting import eventually
-from trunkline.testing.world import ADMIN_KEY, ALL_STANDARD, SECRET_KEY
 
 NO_CLUSTER = pytest.mark.skipif(not kube.is_there(), reason="no kube-apiserver here: `make kube` builds one")
 
@@ -492,12 +492,12 @@ async def test_the_platform_takes_its_pods_from_the_cluster_and_leads_on_its_lea
     async with Platform.open(settings) as platform:
 
         async def has_pod() -> bool:
-            counts = await platform.routing.pods.counts()
+            counts = await platform.router.pods.counts()
             return [(pool.tier, pool.room) for pool in counts.pools] == [("standard", 1)]
 
         await eventually(has_pod, timeout_s=30)
-        assert platform.routing.management.manager.is_leader
-        answer = await platform.routing.allocator.allocate("call-1")
+        assert platform.router.manager.is_leader
+        answer = await platform.router.allocator.allocate("call-1")
         assert isinstance(answer, Allocated)
         assert answer.pod == "agent-0"
 

@@ -9,27 +9,27 @@ from typing import Any
 
 import pytest
 
+from tests.support.faults.proxy import TcpProxy
+from tests.support.fork_server import ForkServer
+from tests.support.router import kube
+from tests.support.router.kube import Cluster
+from tests.support.router.managed import Told
+from tests.support.router.process import open_routers
+from tests.support.router.world import StoredWorld
+from tests.support.waiting import eventually
+from tests.support.world import ALL_STANDARD
 from trunkline.bus.connection import Bus
-from trunkline.bus.router_keys import RouterKeys
+from trunkline.bus.keys import RouterKeys
 from trunkline.clock import SystemClock
 from trunkline.crashpoint import EXIT_STATUS
 from trunkline.router.config import RouterConfig
-from trunkline.router.kubernetes.api import Answer, ClusterApi, ClusterUnavailable
+from trunkline.router.kubernetes.api import ApiResponse, ClusterApi, ClusterUnavailable
 from trunkline.router.kubernetes.reflector import Reflector
 from trunkline.router.kubernetes.source import KubernetesSource
-from trunkline.router.manager import PoolManager
+from trunkline.router.pool_manager import PoolManager
 from trunkline.router.sources import HeartbeatSource
 from trunkline.settings.tiers import parse_tiers
 from trunkline.store.database import Database
-from trunkline.testing import kube
-from trunkline.testing.fork_server import ForkServer
-from trunkline.testing.kube import Cluster
-from trunkline.testing.managed_router import Told
-from trunkline.testing.proxy import TcpProxy
-from trunkline.testing.router_process import open_routers
-from trunkline.testing.router_world import StoredWorld
-from trunkline.testing.waiting import eventually
-from trunkline.testing.world import ALL_STANDARD
 
 pytestmark = pytest.mark.skipif(not kube.is_there(), reason="no kube-apiserver here: `make kube` builds one")
 
@@ -43,7 +43,7 @@ class Observed(ClusterApi):
         self.bookmarks: list[str] = []
         self.failures = 0
 
-    async def request(self, *args: Any, **more: Any) -> Answer:
+    async def request(self, *args: Any, **more: Any) -> ApiResponse:
         try:
             return await super().request(*args, **more)
         except ClusterUnavailable:

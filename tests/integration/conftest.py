@@ -1,3 +1,3 @@
-from trunkline.testing.patience import impatient, patience
+from tests.support.patience import impatient, patience
 
 __all__ = ["impatient", "patience"]

@@ -6,15 +6,15 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from tests.support.dispatch.stage import Stage, open_stage
 from trunkline.campaigns.counting import CountFolder
-from trunkline.dispatch import reports
+from trunkline.dispatch import agent_reports
 from trunkline.leads import abandonment as rules
 from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.model import Counted
 from trunkline.store import abandonment
 from trunkline.store.call_reports import CallReport
 from trunkline.store.tenants import PLATFORM, Tenant
-from trunkline.testing.stage import Stage, open_stage
 
 NO_AGENT: dict[str, Any] = {"agent_joined": False}
 
@@ -34,12 +34,12 @@ async def called(stage: Stage, *kinds: str, campaign_id: UUID | None = None, **m
     return attempt
 
 
-async def measured(stage: Stage, campaign_id: UUID | None = None) -> abandonment.Measured:
+async def measured(stage: Stage, campaign_id: UUID | None = None) -> abandonment.AbandonmentCounts:
     async with stage.database.connection() as conn:
         return await abandonment.measured(conn, "m", campaign_id)
 
 
-async def measured_for(stage: Stage, tenant: Tenant) -> abandonment.Measured:
+async def measured_for(stage: Stage, tenant: Tenant) -> abandonment.AbandonmentCounts:
     async with stage.database.connection() as conn:
         return await abandonment.measured_by_tenant(conn, tenant)
 
@@ -70,7 +70,7 @@ async def test_a_call_that_turns_out_to_have_had_no_agent_is_counted_once(stage:
     await stage.told(attempt, "answered", dedupe_key="again", **NO_AGENT)
     assert (await measured(stage)).last_30d == counted
     async with stage.database.transaction() as tx:
-        await reports.take(tx, attempt, CallReport("sold"))
+        await agent_reports.take(tx, attempt, CallReport("sold"))
     await stage.folder.drain()
     assert (await measured(stage)).last_30d == Counted(ended=1, answered=1, by_person=1), (
         "there was one after all"
@@ -91,7 +91,7 @@ async def test_a_call_is_counted_once_however_often_its_end_is_told(stage: Stage
 async def report(stage: Stage, attempt: UUID, disposition: str) -> None:
     """The agent's word, after the carrier's; its event is folded twice."""
     async with stage.database.transaction() as tx:
-        await reports.take(tx, attempt, CallReport(disposition))
+        await agent_reports.take(tx, attempt, CallReport(disposition))
     await stage.told(attempt, "recording")
     await stage.told(attempt, "recording", dedupe_key="again")
 

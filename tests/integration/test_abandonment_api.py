@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from trunkline.leads.packs import PACKS
-from trunkline.testing.api_world import ADMIN_KEY, ApiWorld, expect, open_api
-from trunkline.testing.console_world import ConsoleWorld, open_console
+from tests.support.api.world import ADMIN_KEY, ApiWorld, expect, open_api
+from tests.support.console.world import ConsoleWorld, open_console
+from trunkline.leads.rule_packs import PACKS
 
 ROOT = "/api/v1/campaigns"
 NOBODY = {"answered_by_person": 0, "abandoned": 0, "share": None}

@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 
-from trunkline.dispatch.accounts import AccountDesk, AccountsRefresh
+from tests.support.api.world import ApiWorld, expect, open_api
+from trunkline.control.raising import raise_alarm
+from trunkline.store import cooldowns
+from trunkline.store.cooldowns import CarrierRefused, Subject
+from trunkline.telephony.accounts import KNOWN_IN_S, AccountService, AccountsRefresh
 from trunkline.telephony.callbacks import CallbackKeys, verify_callback
 from trunkline.telephony.carrier import CallbackTag
-from trunkline.telephony.carriers import CarrierConfigError
+from trunkline.telephony.carrier_registry import CarrierConfigError
+from trunkline.telephony.credentials import Vault
 from trunkline.telephony.directory import CarrierDirectory
-from trunkline.telephony.vault import Vault
-from trunkline.testing.api_world import ApiWorld, expect, open_api
 
 TWILIO = {"account_sid": "AC1", "auth_token": "the-first-token"}
 EXAMPLES: dict[str, dict[str, str]] = {
@@ -29,13 +32,13 @@ async def world(database_url: str) -> AsyncIterator[ApiWorld]:
         yield world
 
 
-def desk_of(world: ApiWorld) -> AccountDesk:
+def desk_of(world: ApiWorld) -> AccountService:
     desk = world.app.state.api.deps.accounts
-    assert isinstance(desk, AccountDesk)
+    assert isinstance(desk, AccountService)
     return desk
 
 
-def another_process(world: ApiWorld, *secrets: str) -> AccountDesk:
+def another_process(world: ApiWorld, *secrets: str) -> AccountService:
     """The same database with a directory of its own, and perhaps other keys."""
     desk = replace(desk_of(world), directory=CarrierDirectory({}))
     return replace(desk, vault=Vault.from_secrets(secrets)) if secrets else desk
@@ -211,3 +214,28 @@ async def test_the_urls_to_enter_prove_themselves_for_this_account_alone(
     assert ("@" in urls["inbound"]) == (carrier == "exotel")
     other = urls["inbound"].replace("account=acme", "account=other")
     assert not isinstance(verify_callback(other, keys), CallbackTag)
+
+
+async def test_new_credentials_end_a_cooldown_and_begin_with_a_probe(world: ApiWorld) -> None:
+    """Not before every process has read them: a probe with the old ones would be refused again."""
+    made = await add(world)
+    account = ("twilio", "acme")
+    subject = Subject("account", "twilio/acme")
+    async with world.database.connection() as conn:
+        await cooldowns.note_taken(conn, [account], [])
+        await cooldowns.begin(conn, [CarrierRefused(subject, account, "20003")], first_wait_s=300)
+        await raise_alarm(conn, "carrier_refuses", "twilio/acme")
+        assert len(await cooldowns.holding(conn, account)) == 1
+    path = f"/api/v1/accounts/{made['id']}"
+    expect(await world.admin.patch(path, {"starts_per_s": 2}), 200)
+    async with world.database.connection() as conn:
+        assert len(await cooldowns.holding(conn, account)) == 1, "a pace is no remedy"
+    expect(await world.admin.patch(path, {"credentials": {"auth_token": "other"}}), 200)
+    async with world.database.connection() as conn:
+        assert await cooldowns.holding(conn, account) == []
+        assert await cooldowns.taken_at(conn, [account]) == {}
+        opens_in_s = await conn.fetchval(
+            "SELECT extract(epoch FROM opens_at - clock_timestamp()) FROM cooldowns WHERE code = 'unproven'"
+        )
+        assert 0 < opens_in_s <= KNOWN_IN_S
+        assert await conn.fetchval("SELECT cleared_at FROM alarms WHERE name = 'carrier_refuses'") is not None

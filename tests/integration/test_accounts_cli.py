@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from tests.support.world import ADMIN_KEY, World, open_world
 from trunkline.cli.main import app
-from trunkline.testing.world import ADMIN_KEY, World, open_world
 
 
 @pytest.fixture

@@ -6,17 +6,19 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
+from tests.support.dispatch.dialing import AGENTS_OURS, Dialing, open_dialing
+from tests.support.world import world_settings
 from trunkline.app import Platform
 from trunkline.cli.doctor_router import examine_router
 from trunkline.control import inputs
-from trunkline.dispatch.policies import Policies
-from trunkline.dispatch.why import AgentCheck, Check, why
+from trunkline.control.inputs import Readings
+from trunkline.dispatch.policy_cache import Policies
+from trunkline.dispatch.why import DispatchView, why
+from trunkline.dispatch.why_words import GateCheck
 from trunkline.settings import load_settings
 from trunkline.store.agents import SlotRule
 from trunkline.store.tenants import Tenant
 from trunkline.telephony.simulator import Simulator
-from trunkline.testing.dialing import AGENTS_OURS, Dialing, open_dialing
-from trunkline.testing.world import world_settings
 
 SLOTS = SlotRule(callers_of=lambda tier: 0)
 
@@ -27,10 +29,10 @@ async def dialing(database_url: str) -> AsyncIterator[Dialing]:
         yield dialing
 
 
-async def agents_of(dialing: Dialing, lead: UUID, slots: SlotRule = SLOTS) -> Check:
+async def agents_of(dialing: Dialing, lead: UUID, slots: SlotRule = SLOTS) -> GateCheck:
     """As the merchant itself is told."""
     async with dialing.database.connection() as conn:
-        check = AgentCheck(AGENTS_OURS, slots)
+        check = DispatchView(agents=AGENTS_OURS, slots=slots)
         found = await why(conn, Policies(fresh_s=0), Tenant("r", "m"), lead, check)
     assert found is not None
     (agents,) = [each for each in found.checks if each.gate == "agents"]
@@ -51,14 +53,14 @@ async def test_why_says_that_no_agent_is_known_and_what_ends_it(dialing: Dialing
 async def test_why_is_content_with_a_free_agent(dialing: Dialing) -> None:
     lead = await dialing.lead()
     await dialing.pod("agent-0")
-    assert await agents_of(dialing, lead) == Check("agents", True)
+    assert await agents_of(dialing, lead) == GateCheck("agents", True)
 
 
 async def test_why_says_that_all_are_busy_and_not_with_whom(dialing: Dialing) -> None:
     slot = await dialing.pod("agent-0")
     await dialing.kept("+12125550199", slot)
     found = await agents_of(dialing, await dialing.lead())
-    assert found == Check("agents", False, "every agent that its calls reach is busy, or left to callers")
+    assert found == GateCheck("agents", False, "every agent that its calls reach is busy, or left to callers")
 
 
 async def test_why_counts_an_agent_that_is_left_to_callers_as_busy(dialing: Dialing) -> None:
@@ -76,7 +78,7 @@ async def test_why_names_the_tiers_in_which_no_agent_is(dialing: Dialing) -> Non
     await dialing.run(
         "INSERT INTO router_merchants (merchant_id, config) VALUES ('m', '{\"tier\": \"gold\"}')"
     )
-    assert await agents_of(dialing, lead) == Check("agents", True)
+    assert await agents_of(dialing, lead) == GateCheck("agents", True)
 
 
 async def test_why_says_that_those_there_are_take_no_calls(dialing: Dialing) -> None:
@@ -93,12 +95,13 @@ async def test_why_says_that_those_there_are_take_no_calls(dialing: Dialing) -> 
 async def test_why_asks_for_no_agent_where_they_are_elsewhere(dialing: Dialing, change: str) -> None:
     lead = await dialing.lead()
     await dialing.run(change)
-    assert await agents_of(dialing, lead) == Check("agents", True)
+    assert await agents_of(dialing, lead) == GateCheck("agents", True)
 
 
 async def measured(dialing: Dialing, slots: SlotRule | None = SLOTS) -> dict[str, float]:
     async with dialing.database.connection() as conn:
-        found = inputs.values(await inputs.read(conn, valkey_answers=True, slots=slots), [])
+        waits = await inputs.waits(conn, slots)
+        found = inputs.values(await inputs.read(conn, waits, valkey_answers=True))
     return {name: found[name, ""] for name in ("dispatch_halted", "no_agents", "agents_busy")}
 
 
@@ -108,6 +111,21 @@ async def test_overdue_leads_without_any_agent_are_an_alarm_of_their_own(dialing
     await dialing.pod("agent-0")
     await dialing.run("UPDATE pods SET is_ready = false")
     assert (await measured(dialing))["no_agents"] == 1, "one that takes no calls is none"
+
+
+async def test_a_merchant_without_an_agent_in_its_own_tiers_is_an_alarm_though_others_have_some(
+    dialing: Dialing,
+) -> None:
+    await dialing.lead(due_in_s=-60)
+    await dialing.pod("agent-0", tier="gold")
+    async with dialing.database.connection() as conn:
+        waits = await inputs.waits(conn, SLOTS)
+        found = inputs.values(await inputs.read(conn, waits, valkey_answers=True))
+        assert found["merchant_without_agents", "m"] == 1
+        assert (found["no_agents", ""], found["dispatch_halted", ""]) == (0, 0)
+        await conn.execute("UPDATE pods SET tier = 'standard'")
+        waits = await inputs.waits(conn, SLOTS)
+    assert ("merchant_without_agents", "m") not in inputs.values(Readings(waits=waits))
 
 
 async def test_overdue_leads_that_wait_for_busy_agents_are_no_halted_dispatch(dialing: Dialing) -> None:

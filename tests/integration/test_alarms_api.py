@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.api.world import ApiWorld, expect, open_api
 from trunkline.control.raising import clear_alarm, raise_alarm
 from trunkline.store.tenants import Tenant
-from trunkline.testing.api_world import ApiWorld, expect, open_api
 
 PATH = "/api/v1/alarms"
 

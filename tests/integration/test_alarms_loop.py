@@ -1,7 +1,9 @@
 """Alarms judged from a real database: what raises them, what clears them, who hears of it."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from uuid import UUID, uuid4
 
 import pytest
@@ -9,21 +11,24 @@ import pytest
 from trunkline.bus import connection as bus_connection
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
-from trunkline.clock import ManualClock
+from trunkline.control.alarm_loop import AlarmLoop
 from trunkline.control.alarms import DEFINITIONS
 from trunkline.control.announcements import Announcement
-from trunkline.control.presence import LEADERLESS_AFTER_S, Presence, counted
+from trunkline.control.notifier import AlarmNotifier, NotifierTimes
+from trunkline.control.presence import Presence, counted
 from trunkline.control.raising import clear_alarm, raise_alarm
-from trunkline.loops.alarms import AlarmLoop
+from trunkline.control.webhook import AlarmWebhook
 from trunkline.loops.leader import Leadership, LeaseTimes
 from trunkline.model import new_id
-from trunkline.store import alarms, controls
+from trunkline.store import alarms, controls, mailboxes
 from trunkline.store import database as store_database
 from trunkline.store.controls import Level, NewStop, Scope
-from trunkline.store.database import Connection, Database
+from trunkline.store.database import Database
+from trunkline.store.mailboxes import NewEvent, Parked
 from trunkline.store.presence import Key
 from trunkline.store.tenants import PLATFORM
 from trunkline.telemetry import metrics
+from trunkline.testing.clock import ManualClock
 
 RESELLER, MERCHANT, POOL = "acme", "shop", "pool"
 
@@ -34,11 +39,18 @@ class Watch:
 
     database: Database
     loop: AlarmLoop
+    notifier: AlarmNotifier
     clock: ManualClock
     told: list[Announcement] = field(default_factory=list)
 
+    # When the last look was, by Postgres' clock: how long this machine takes for one must not count.
+    looked_at: datetime | None = None
+
     async def look(self) -> set[tuple[str, str]]:
         await self.loop.run_once()
+        await self.notifier.run_once()
+        async with self.database.connection() as conn:
+            self.looked_at = await conn.fetchval("SELECT clock_timestamp()")
         async with self.database.connection() as conn:
             return {(alarm.name, alarm.subject) for alarm in await alarms.list_open(conn)}
 
@@ -46,7 +58,12 @@ class Watch:
         """Look again and again while so much time goes by."""
         opened: set[tuple[str, str]] = set()
         for _ in range(round(seconds / every_s)):
-            await self.execute("UPDATE alarm_samples SET at = at - make_interval(secs => $1)", every_s)
+            await self.execute(
+                "UPDATE alarm_samples SET at = at - make_interval(secs => $1)"
+                " + (clock_timestamp() - coalesce($2, clock_timestamp()))",
+                every_s,
+                self.looked_at,
+            )
             await self.execute("UPDATE alarms SET seen_at = seen_at - make_interval(secs => $1)", every_s)
             opened = await self.look()
         return opened
@@ -75,11 +92,22 @@ async def watch_on(database: Database, bus: Bus, clock: ManualClock | None = Non
     leadership = Leadership(database, clock, "control", "judge", LeaseTimes())
     await leadership.run_once()
     told: list[Announcement] = []
+    notifier = AlarmNotifier(database, bus, clock, "judge", "control", Recorder(told))
+    return Watch(database, AlarmLoop(leadership, database, bus, walk_share=1e9), notifier, clock, told)
 
-    async def announce(_tx: Connection, announcement: Announcement) -> None:
-        told.append(announcement)
 
-    return Watch(database, AlarmLoop(leadership, database, bus, clock, announce), clock, told)
+class Recorder(AlarmWebhook):
+    """A receiver that takes everything, unless it is told to refuse."""
+
+    def __init__(self, told: list[Announcement]):
+        super().__init__("http://unused.test")
+        self.told = told
+        self.refuses = False
+
+    async def send(self, announcement: Announcement) -> bool:
+        if not self.refuses:
+            self.told.append(announcement)
+        return not self.refuses
 
 
 @pytest.fixture
@@ -285,13 +313,11 @@ async def test_a_valkey_that_is_away_is_an_alarm_after_ten_seconds(database: Dat
     await away.close()
 
 
-def presence(database: Database, clock: ManualClock, counts: dict[Key, float], **gauges: float) -> Presence:
+def presence(database: Database, counts: dict[Key, float], **gauges: float) -> Presence:
     return Presence(
         database,
-        clock,
         "p",
         ["dispatcher"],
-        "control",
         counted=lambda: dict(counts),
         gauged=lambda: {(name, ""): value for name, value in gauges.items()},
     )
@@ -304,7 +330,7 @@ def presence(database: Database, clock: ManualClock, counts: dict[Key, float], *
         ({("schedule_tried", ""): 200, ("schedule_failed", ""): 3}, ("schedule_failures", "")),
         ({("reconciler_fixes", "channels"): 5}, None),
         ({("reconciler_fixes", "channels"): 6}, ("reconciler_fixes", "channels")),
-        ({("dead_appends", "call"): 1}, ("dead_mailbox", "call")),
+        ({("set_aside", "call"): 1}, ("events_set_aside", "call")),
         ({("placed", "twilio"): 150, ("unknown", "twilio"): 4}, ("unknown_rate", "twilio")),
     ],
 )
@@ -313,7 +339,7 @@ async def test_what_two_processes_count_is_added_up(
 ) -> None:
     """Neither of them is over the threshold alone: 5 fixes a minute are few, twice 6 are more than ten."""
     totals: list[dict[Key, float]] = [{}, {}]
-    both = [presence(watch.database, watch.clock, total) for total in totals]
+    both = [presence(watch.database, total) for total in totals]
     for total in totals:
         total.update(counts)
     for each in both:
@@ -324,13 +350,13 @@ async def test_what_two_processes_count_is_added_up(
 
 async def test_what_was_counted_before_a_process_looked_is_not_counted_again(watch: Watch) -> None:
     counts: dict[Key, float] = {("reconciler_fixes", "channels"): 1000}
-    await presence(watch.database, watch.clock, counts).run_once()
+    await presence(watch.database, counts).run_once()
     assert await watch.look() == set()
 
 
 async def test_the_greatest_drift_that_anybody_saw_counts(watch: Watch) -> None:
     for drift in (6, 2):
-        await presence(watch.database, watch.clock, {}, channel_drift=drift).run_once()
+        await presence(watch.database, {}, channel_drift=drift).run_once()
     assert await watch.look() == {("channel_drift", "")}
 
 
@@ -348,40 +374,182 @@ def test_the_counters_that_alarms_need_are_found() -> None:
     assert more == {"tried": 2, "failed": 1}
 
 
-async def test_half_of_the_workers_gone_is_a_warning(watch: Watch) -> None:
-    running = [presence(watch.database, watch.clock, {}) for _ in range(4)]
+async def processes(watch: Watch, count: int) -> list[Presence]:
+    running = [presence(watch.database, {}) for _ in range(count)]
     for each in running:
         await each.run_once()
-    await watch.look()
-    await running[0].leave()
+    return running
+
+
+async def test_half_of_the_workers_dead_is_a_warning_until_others_take_their_places(watch: Watch) -> None:
+    await processes(watch, 4)
+    dies = "UPDATE processes SET seen_at = seen_at - interval '1 minute', started_at = started_at - interval '1 minute'"
+    await watch.execute(f"{dies} WHERE id = (SELECT min(id) FROM processes)")
     assert await watch.pass_time(30) == set(), "a quarter is not half"
-    await watch.execute(
-        "UPDATE processes SET seen_at = seen_at - interval '1 minute' WHERE id = (SELECT min(id) FROM processes)"
-    )
+    await watch.execute(f"{dies} WHERE id IN (SELECT id FROM processes ORDER BY id LIMIT 2)")
+    await watch.execute("UPDATE processes SET started_at = started_at - interval '1 hour'")
     assert await watch.pass_time(30) == {("workers_down", "dispatcher")}
-    await watch.execute("UPDATE processes SET seen_at = clock_timestamp()")
-    await running[0].run_once()
+    await processes(watch, 2)
     assert await watch.pass_time(30) == set()
 
 
-async def test_no_leader_is_raised_by_whoever_notices_and_cleared_by_the_next_leader(
+async def test_a_planned_stop_of_every_process_but_one_is_no_alarm(watch: Watch) -> None:
+    running = await processes(watch, 4)
+    await watch.look()
+    for each in running[1:]:
+        await each.leave()
+        await each.run_once()
+    # Nobody has said anything for a minute but the one that stays.
+    await watch.execute("UPDATE processes SET seen_at = seen_at - interval '1 minute'")
+    await running[0].run_once()
+    assert await watch.pass_time(30) == set()
+    await running[0].leave()
+    await watch.execute("UPDATE processes SET seen_at = seen_at - interval '1 minute'")
+    assert await watch.pass_time(30) == set(), "scaled to nothing"
+
+
+async def test_leads_that_no_number_may_dial_are_an_alarm_of_their_own(watch: Watch, tenants: None) -> None:
+    await add_leads(watch.database, 3)
+    await watch.look()
+    assert await watch.pass_time(60) == {("leads_without_number", POOL)}
+    await add_number(watch.database)
+    assert await watch.look() == set()
+    await watch.execute("UPDATE numbers SET status = 'draining'")
+    await watch.look()
+    assert await watch.pass_time(60) == {("leads_without_number", POOL)}
+
+
+async def test_a_refusal_by_an_intent_is_no_halt_and_our_own_failures_are(
+    watch: Watch, tenants: None
+) -> None:
+    await add_number(watch.database)
+    await add_leads(watch.database, 50)
+    refuse = (
+        "INSERT INTO decisions (lead_id, reason, merchant_id)"
+        " SELECT id, $1, merchant_id FROM leads ORDER BY priority, due_at LIMIT 1"
+    )
+    await watch.execute(refuse, "limit")
+    await watch.look()
+    assert await watch.pass_time(70) == set()
+    await watch.execute("UPDATE decisions SET reason = 'error'")
+    assert await watch.pass_time(70) == {("dispatch_halted", "")}
+
+
+async def test_leads_of_an_account_that_cools_down_are_no_halt(watch: Watch, tenants: None) -> None:
+    """Its own alarm tells of it."""
+    await add_number(watch.database)
+    await add_leads(watch.database, 50)
+    await watch.execute(
+        "INSERT INTO cooldowns (scope, subject, carrier, account, code, refused_at, opens_at)"
+        " SELECT 'account', carrier || '/' || account, carrier, account, '20003', now(), now() FROM numbers"
+    )
+    await watch.look()
+    assert await watch.pass_time(70) == set()
+    await watch.execute("DELETE FROM cooldowns")
+    assert await watch.pass_time(70) == {("dispatch_halted", "")}
+
+
+async def test_leads_that_the_rollout_leaves_out_are_no_halt(
+    database: Database, bus: Bus, tenants: None
+) -> None:
+    watch = await watch_on(database, bus)
+    on: set[str] = set()
+    watch.loop._includes = lambda reseller, merchant: merchant in on
+    await add_number(database)
+    await add_leads(database, 50)
+    await watch.look()
+    assert await watch.pass_time(70) == set()
+    on.add(MERCHANT)
+    assert await watch.pass_time(70) == {("dispatch_halted", "")}
+
+
+async def test_events_that_an_application_sets_aside_are_an_alarm(watch: Watch) -> None:
+    """Its worker is no process of the platform's: nothing is known of what it counts."""
+    async with watch.database.transaction() as tx:
+        await mailboxes.append(tx, [NewEvent("ticket", "1", "d", "opened", {})])
+        await mailboxes.park(tx, "ticket", [Parked("1", 1, "no such field")])
+    assert await watch.look() == {("events_set_aside", "ticket")}
+
+
+async def test_a_kind_that_nobody_handles_is_an_alarm_after_a_minute(watch: Watch) -> None:
+    await watch.execute(
+        "INSERT INTO mailboxes (kind, key, processing_status, claimable_at) VALUES ('ticket', 'x', 'queued', now())"
+    )
+    assert await watch.look() == set()
+    await watch.execute("UPDATE mailboxes SET claimable_at = claimable_at - interval '61 s'")
+    assert await watch.look() == {("mailboxes_waiting", "ticket")}
+    await watch.execute(
+        "UPDATE mailboxes SET claimable_at = now() + interval '15 s', processing_status = 'processing'"
+    )
+    assert await watch.look() == set()
+
+
+async def test_a_dead_mailbox_is_an_alarm_when_it_dies_and_until_it_is_replayed(watch: Watch) -> None:
+    await watch.execute(
+        "INSERT INTO mailboxes (kind, key, processing_status) VALUES ('call', 'x', 'dead'), ('call', 'y', 'idle')"
+    )
+    assert await watch.look() == {("dead_mailbox", "call")}
+    await watch.execute("UPDATE mailboxes SET processing_status = 'idle'")
+    assert await watch.look() == set()
+
+
+async def test_a_stop_that_lasts_is_a_warning_that_names_who_set_it_and_a_draft_is_none(watch: Watch) -> None:
+    async with watch.database.transaction() as tx:
+        for scope, subject in ((Scope.KILL_SWITCH, ""), (Scope.CAMPAIGN, f"{MERCHANT}/{CAMPAIGN}")):
+            stop = NewStop(scope, subject, Level.PLATFORM, "the fire drill", "ada", PLATFORM, ramp_s=0)
+            await controls.stop(tx, stop)
+    await watch.execute("UPDATE controls SET stopped_at = now() - interval '11 hours'")
+    assert await watch.look() == set()
+    await watch.execute("UPDATE controls SET stopped_at = now() - interval '13 hours'")
+    assert await watch.look() == {("stop_lasting", "kill_switch")}
+    detail = watch.told[-1].body["data"]["detail"]
+    assert (detail["reason"], detail["changed_by"]) == ("the fire drill", "ada")
+    async with watch.database.transaction() as tx:
+        await controls.resume(tx, Scope.KILL_SWITCH, "", Level.PLATFORM, reason="r", by="k", ramp_s=0)
+    assert await watch.look() == set()
+
+
+@pytest.mark.parametrize("has_resigned", [True, False])
+async def test_any_process_notifies_that_nobody_leads_while_it_lasts_and_when_it_is_over(
+    database: Database, bus: Bus, *, has_resigned: bool
+) -> None:
+    """A planned stop has more time to come back than a leader whose lease ran out."""
+    clock, told, times = ManualClock(), list[Announcement](), NotifierTimes()
+    first = await watch_on(database, bus)
+    if has_resigned:
+        await first.loop.leadership.resign()
+    else:
+        await first.execute("UPDATE leaders SET expires_at = clock_timestamp()")
+    other = AlarmNotifier(database, bus, clock, "an api process", "control", Recorder(told))
+    patience_s = times.resigned_after_s if has_resigned else times.lapsed_after_s
+    await other.run_once()
+    clock.advance(patience_s - 1)
+    await other.run_once()
+    assert told == []
+    clock.advance(1)
+    await other.run_once()
+    assert [(each.type, each.body["data"]["name"]) for each in told] == [("alarm.raised", "no_leader")]
+    watch = await watch_on(database, bus)
+    assert await watch.look() == {("no_leader", "")}, "it was said a moment ago"
+    await other.run_once()
+    assert await watch.pass_time(20) == set()
+    assert [each.type for each in [*told, *watch.told]] == ["alarm.raised", "alarm.cleared"]
+
+
+async def test_a_time_in_which_postgres_was_away_is_no_time_without_a_leader(
     database: Database, bus: Bus
 ) -> None:
     clock = ManualClock()
-    one = presence(database, clock, {})
-    await one.run_once()
-    clock.advance(LEADERLESS_AFTER_S - 1)
-    await one.run_once()
+    notifier = AlarmNotifier(database, bus, clock, "p", "control")
+    await notifier.run_once()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "connection", _away)
+        with pytest.raises(ConnectionRefusedError):
+            await notifier.run_once()
+    clock.advance(60)
+    await notifier.run_once()
     async with database.connection() as conn:
-        assert await alarms.list_open(conn) == []
-    clock.advance(1)
-    await one.run_once()
-    async with database.connection() as conn:
-        assert [alarm.name for alarm in await alarms.list_open(conn)] == ["no_leader"]
-    watch = await watch_on(database, bus)
-    assert await watch.look() == {("no_leader", "")}, "it was said a moment ago"
-    await one.run_once()
-    assert await watch.pass_time(20) == set()
+        assert "no_leader" not in {alarm.name for alarm in await alarms.list_open(conn)}
 
 
 async def test_only_the_leader_judges_and_everybody_shows(database: Database, bus: Bus) -> None:
@@ -434,21 +602,50 @@ async def test_what_was_reported_is_cleared_by_silence_or_by_its_reporter(watch:
     assert await watch.pass_time(100, every_s=50) == {("store_restored", "")}, "that one is for a person"
 
 
-async def test_the_word_and_the_mark_that_it_was_given_are_one_transaction(
+async def test_what_a_receiver_refused_is_sent_again_by_any_process_and_later_each_time(
     database: Database, bus: Bus
 ) -> None:
-    watch = await watch_on(database, bus)
-
-    async def fail(_tx: Connection, _announcement: Announcement) -> None:
-        raise RuntimeError("the outbox refused")
-
-    clock = ManualClock()
-    failing = AlarmLoop(watch.loop.leadership, database, bus, clock, fail)
+    one, other = await watch_on(database, bus), await watch_on(database, bus)
+    assert isinstance(one.notifier._webhook, Recorder)
+    one.notifier._webhook.refuses = True
     await raise_alarm(database, "late_fact", "adopted")
-    with pytest.raises(RuntimeError, match="refused"):
-        await failing.run_once()
+    await one.look()
+    assert await other.look() == {("late_fact", "adopted")}
+    assert other.told == [], "5 s have not passed"
+    await one.execute("UPDATE alarms SET notify_after = now()")
+    await one.look()
+    async with database.connection() as conn:
+        wait = await conn.fetchval("SELECT notify_after > now() + interval '9 seconds' FROM alarms")
+    assert wait, "twice as long"
+    await one.execute("UPDATE alarms SET notify_after = now()")
+    await other.look()
+    assert [each.type for each in other.told] == ["alarm.raised"]
+
+
+async def test_of_two_processes_one_notifies(database: Database, bus: Bus) -> None:
+    watches = [await watch_on(database, bus), await watch_on(database, bus)]
+    await raise_alarm(database, "late_fact", "adopted")
+    await asyncio.gather(*(watch.notifier.run_once() for watch in watches))
+    assert [each.type for watch in watches for each in watch.told] == ["alarm.raised"]
+
+
+async def test_an_alarm_that_lasts_is_sent_again_under_another_id(watch: Watch) -> None:
+    await raise_alarm(watch.database, "store_restored")
     await watch.look()
-    assert [each.type for each in watch.told] == ["alarm.raised"]
+    for _ in range(2):
+        await watch.look()
+        await watch.execute("UPDATE alarms SET notified_at = notified_at - interval '1 hour'")
+        await watch.look()
+    assert [each.type for each in watch.told] == ["alarm.raised", "alarm.ongoing", "alarm.ongoing"]
+    assert len({each.id for each in watch.told}) == 3
+
+
+async def test_alarms_that_ended_hours_ago_are_not_sent_to_a_webhook_that_is_new(watch: Watch) -> None:
+    await raise_alarm(watch.database, "late_fact", "adopted")
+    await clear_alarm(watch.database, "late_fact", "adopted")
+    await watch.execute("UPDATE alarms SET cleared_at = cleared_at - interval '4 hours'")
+    await watch.look()
+    assert watch.told == []
 
 
 async def test_an_alarm_that_came_and_went_is_told_as_both(watch: Watch) -> None:
@@ -469,27 +666,69 @@ async def test_a_hundred_with_the_same_complaint_do_not_queue_up(watch: Watch) -
             assert await raise_alarm(second, "late_fact", "adopted") is False
 
 
-async def test_an_outage_of_postgres_is_written_down_afterwards(database_url: str, bus: Bus) -> None:
+async def test_an_outage_of_postgres_is_told_past_it_once_and_when_it_ends(
+    database_url: str, bus: Bus
+) -> None:
     database = await store_database.connect(database_url, pool_size=3)
-    watch = await watch_on(database, bus)
-    await watch.look()
+    watches = [await watch_on(database, bus) for _ in range(2)]
+    for watch in watches:
+        await watch.look()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(database, "connection", _away)
         patch.setattr(database, "transaction", _away)
+        for _ in range(3):
+            for watch in watches:
+                with pytest.raises(ConnectionRefusedError):
+                    await watch.notifier.run_once()
+                watch.clock.advance(4)
+        told = [each for watch in watches for each in watch.told]
+        assert [(each.type, each.body["data"]["name"]) for each in told] == [
+            ("alarm.raised", "postgres_unreachable")
+        ], "while it lasts"
+    for watch in watches:
+        await watch.notifier.run_once()
+        await watch.notifier.run_once()
+    async with database.connection() as conn:
+        [past] = await conn.fetch("SELECT id, name, cleared_at > raised_at AS is_over FROM alarms")
+    await database.close()
+    assert (past["name"], past["is_over"]) == ("postgres_unreachable", True)
+    told = [each for watch in watches for each in watch.told]
+    assert [each.type for each in told] == ["alarm.raised", "alarm.cleared"]
+    assert {each.alarm_id for each in told} == {past["id"]}
+
+
+async def test_a_process_that_stood_still_itself_tells_of_no_outage(database_url: str, bus: Bus) -> None:
+    database = await store_database.connect(database_url, pool_size=3)
+    watch = await watch_on(database, bus)
+
+    def late() -> None:
+        watch.clock.advance(30)
+        raise TimeoutError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "connection", late)
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await watch.notifier.run_once()
+    await watch.notifier.run_once()
+    await database.close()
+    assert watch.told == []
+
+
+async def test_without_valkey_every_process_tells_of_the_outage(database_url: str) -> None:
+    database = await store_database.connect(database_url, pool_size=3)
+    away = bus_connection.connect("redis://127.0.0.1:1", Keys())
+    watch = await watch_on(database, away)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "connection", _away)
         for _ in range(2):
             with pytest.raises(ConnectionRefusedError):
-                await watch.loop.run_once()
-            watch.clock.advance(8)
-    await watch.loop.leadership.run_once()
-    await watch.look()
-    async with database.connection() as conn:
-        [past] = await conn.fetch("SELECT name, detail, cleared_at > raised_at AS is_over FROM alarms")
+                await watch.notifier.run_once()
+            watch.clock.advance(6)
+    await watch.notifier.run_once()
+    await watch.notifier.run_once()
     await database.close()
-    assert (past["name"], past["detail"], past["is_over"]) == (
-        "postgres_unreachable",
-        {"lasted_s": 16.0},
-        True,
-    )
+    await away.close()
     assert [each.type for each in watch.told] == ["alarm.raised", "alarm.cleared"]
 
 

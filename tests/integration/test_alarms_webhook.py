@@ -1,4 +1,4 @@
-"""An alarm, from its cause to the operator's webhook."""
+"""An alarm, from its cause to the operator's webhook, by whole processes."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,23 +10,26 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tests.support.api.http_server import serve
+from tests.support.faults.proxy import TcpProxy
 from trunkline.bus import connection as bus_connection
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
-from trunkline.clock import ManualClock
+from trunkline.clock import SystemClock
+from trunkline.control.notifier import AlarmNotifier, NotifierTimes
 from trunkline.control.raising import clear_alarm, raise_alarm
-from trunkline.control.webhook import ANNOUNCE_ALARM, AlarmAnnouncer, AlarmDelivery
-from trunkline.jobs.outbox import Outbox
-from trunkline.jobs.platform.outgoing import Outgoing
-from trunkline.jobs.poker import Poker
-from trunkline.jobs.registry import Registry
-from trunkline.jobs.service import JobConfig, JobService
-from trunkline.loops.alarms import AlarmLoop
-from trunkline.loops.leader import Leadership, LeaseTimes
+from trunkline.control.webhook import AlarmWebhook
 from trunkline.store import database as store_database
 from trunkline.store.database import Database
-from trunkline.testing.http_server import serve
-from trunkline.testing.waiting import eventually
+
+# As in production, but shorter: of an outage after 0.2 s, of a missing leader after 0.2 s.
+TIMES = NotifierTimes(
+    interval_s=0.05,
+    look_timeout_s=0.3,
+    unreachable_after_s=0.2,
+    lapsed_after_s=0.2,
+    resigned_after_s=0.2,
+)
 
 
 class Receiver:
@@ -48,6 +51,19 @@ class Receiver:
         async with asyncio.timeout(20):
             return await self.heard.get()
 
+    async def next_of(self, name: str) -> dict[str, Any]:
+        while True:
+            _, body = await self.next()
+            if body["data"]["name"] == name:
+                return body
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[tuple[Receiver, str]]:
+    receiver = Receiver()
+    async with serve(receiver.app) as url:
+        yield receiver, f"{url}/hook"
+
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
@@ -64,86 +80,98 @@ async def bus(redis_url: str, key_prefix: str) -> AsyncIterator[Bus]:
 
 
 @pytest.fixture
-async def loop(database: Database, bus: Bus) -> AlarmLoop:
-    clock = ManualClock()
-    leadership = Leadership(database, clock, "control", "judge", LeaseTimes())
-    await leadership.run_once()
-    outbox = Outbox(Registry([ANNOUNCE_ALARM]), Poker(None))
-    return AlarmLoop(leadership, database, bus, clock, AlarmAnnouncer(outbox).announce)
+async def notifier(
+    database: Database, bus: Bus, receiver: tuple[Receiver, str]
+) -> AsyncIterator[AlarmNotifier]:
+    """Of any process: nobody leads, and no job runs."""
+    notifier = AlarmNotifier(
+        database, bus, SystemClock(), "an api process", "control", AlarmWebhook(receiver[1])
+    )
+    yield notifier
+    await notifier.close()
 
 
 async def test_the_operator_hears_that_it_began_and_that_it_is_over(
-    database_url: str, database: Database, loop: AlarmLoop
+    database: Database, notifier: AlarmNotifier, receiver: tuple[Receiver, str]
 ) -> None:
-    receiver = Receiver()
-    outgoing = Outgoing(allow_insecure=True)
-    async with serve(receiver.app) as url:
-        registry = Registry()
-        registry.add(ANNOUNCE_ALARM, AlarmDelivery(f"{url}/hook", outgoing).run)
-        async with JobService.open(JobConfig(), registry, database_url):
-            await raise_alarm(database, "mass_free_breaker", "channels", {"would_free": 80})
-            await loop.run_once()
-            message_id, raised = await receiver.next()
-            await clear_alarm(database, "mass_free_breaker", "channels")
-            await loop.run_once()
-            other_id, cleared = await receiver.next()
-        await outgoing.close()
+    ears, _ = receiver
+    await raise_alarm(database, "mass_free_breaker", "channels", {"would_free": 80})
+    await notifier.run_once()
+    message_id, raised = await ears.next()
+    await clear_alarm(database, "mass_free_breaker", "channels")
+    await notifier.run_once()
+    other_id, cleared = await ears.next()
+    await notifier.run_once()
     assert (raised["type"], cleared["type"]) == ("alarm.raised", "alarm.cleared")
     assert raised["data"]["detail"] == {"would_free": 80}
     assert raised["data"]["action"].startswith("Find out why")
     assert raised["data"]["id"] == cleared["data"]["id"]
     assert message_id != other_id
-    assert receiver.heard.empty()
+    assert ears.heard.empty()
 
 
 async def test_a_receiver_that_refuses_is_asked_again(
-    database_url: str, database: Database, loop: AlarmLoop
+    database: Database, notifier: AlarmNotifier, receiver: tuple[Receiver, str]
 ) -> None:
-    receiver = Receiver()
-    receiver.refusals = 1
-    outgoing = Outgoing(allow_insecure=True)
-    async with serve(receiver.app) as url:
-        registry = Registry()
-        registry.add(ANNOUNCE_ALARM, AlarmDelivery(f"{url}/hook", outgoing).run)
-        async with JobService.open(JobConfig(), registry, database_url):
-            await raise_alarm(database, "late_fact", "adopted")
-            await loop.run_once()
-
-            async def is_put_back() -> bool:
-                async with database.connection() as conn:
-                    return bool(
-                        await conn.fetchval(
-                            "UPDATE job_outbox SET run_at = now() WHERE last_error_code = 'http_503' RETURNING true"
-                        )
-                    )
-
-            await eventually(is_put_back)
-            _, raised = await receiver.next()
-        await outgoing.close()
-    assert raised["data"]["name"] == "late_fact"
-
-
-async def test_without_a_url_nothing_is_sent_and_nothing_fails(
-    database_url: str, database: Database, loop: AlarmLoop
-) -> None:
-    outgoing = Outgoing()
-    registry = Registry()
-    registry.add(ANNOUNCE_ALARM, AlarmDelivery(None, outgoing).run)
-    async with JobService.open(JobConfig(), registry, database_url):
-        await raise_alarm(database, "late_fact", "adopted")
-        await loop.run_once()
-
-        async def outcome() -> str | None:
-            async with database.connection() as conn:
-                found: str | None = await conn.fetchval("SELECT outcome FROM job_history")
-                return found
-
-        assert await eventually(outcome) == "cancelled"
-
-
-async def test_the_url_is_nowhere_in_the_database(database: Database, loop: AlarmLoop) -> None:
+    ears, _ = receiver
+    ears.refusals = 1
     await raise_alarm(database, "late_fact", "adopted")
-    await loop.run_once()
+    assert await notifier.run_once() == 0
     async with database.connection() as conn:
-        payload = await conn.fetchval("SELECT payload FROM job_outbox")
-    assert "http" not in payload
+        await conn.execute("UPDATE alarms SET notify_after = now()")
+    assert await notifier.run_once() == 1
+    assert (await ears.next())[1]["data"]["name"] == "late_fact"
+
+
+async def test_without_a_url_nothing_is_sent_and_nothing_fails(database: Database, bus: Bus) -> None:
+    await raise_alarm(database, "late_fact", "adopted")
+    assert await AlarmNotifier(database, bus, SystemClock(), "p", "control").run_once() == 0
+
+
+async def test_the_url_is_nowhere_in_the_database(
+    database: Database, notifier: AlarmNotifier, receiver: tuple[Receiver, str]
+) -> None:
+    await raise_alarm(database, "late_fact", "adopted")
+    await notifier.run_once()
+    async with database.connection() as conn:
+        row = await conn.fetchval("SELECT to_jsonb(a)::text FROM alarms AS a")
+    assert "http" not in row
+
+
+async def test_the_webhook_hears_of_a_postgres_that_hangs_or_refuses_while_it_does(
+    database_url: str, bus: Bus, receiver: tuple[Receiver, str]
+) -> None:
+    """From the first look on, the loop runs by itself."""
+    ears, url = receiver
+    async with TcpProxy.before(database_url) as proxy:
+        database = await store_database.connect(proxy.url, pool_size=3, connect_timeout_s=0.3)
+        loop = AlarmNotifier(database, bus, SystemClock(), "p", "control", AlarmWebhook(url), TIMES)
+        running = asyncio.create_task(loop.run())
+        for how in ("hangs", "refuses"):
+            if how == "hangs":
+                proxy.black_hole()
+            else:
+                proxy.refuse()
+                proxy.cut()
+            raised = await ears.next_of("postgres_unreachable")
+            assert raised["type"] == "alarm.raised"
+            await proxy.heal()
+            cleared = await ears.next_of("postgres_unreachable")
+            assert (cleared["type"], cleared["data"]["id"]) == ("alarm.cleared", raised["data"]["id"])
+        loop.stop()
+        await running
+        await loop.close()
+        await database.close()
+
+
+async def test_the_webhook_hears_that_nobody_leads_from_a_process_that_never_leads(
+    database: Database, bus: Bus, receiver: tuple[Receiver, str]
+) -> None:
+    ears, url = receiver
+    loop = AlarmNotifier(database, bus, SystemClock(), "p", "control", AlarmWebhook(url), TIMES)
+    running = asyncio.create_task(loop.run())
+    raised = await ears.next_of("no_leader")
+    loop.stop()
+    await running
+    await loop.close()
+    assert raised["type"] == "alarm.raised"

@@ -4,12 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from uuid import UUID
 
+import asyncpg
 import pytest
 
+from tests.support.dispatch.dialing import AGENTS_OURS, Dialing, open_dialing
 from trunkline.model import Slot, new_id
 from trunkline.store import allocations, attempts, resumptions
-from trunkline.store.allocations import Allocation, Asked, Unallocated
-from trunkline.testing.dialing import AGENTS_OURS, Dialing, open_dialing
+from trunkline.store.allocations import Allocation, AllocationRequest, Release, Unallocated
+from trunkline.store.group_commit import GroupCommit
+from trunkline.value import replace
 
 TIERS = ("gold", "standard", "overflow", "basic")
 
@@ -27,9 +30,9 @@ async def allocate(
     proposal: Slot | None = None,
     wait_max_s: float = 0,
 ) -> Allocation | Unallocated:
-    asked = Asked(new_id(), call, attempt, "m", TIERS, proposal, wait_max_s)
+    asked = AllocationRequest(new_id(), call, attempt, "m", proposal, wait_max_s)
     async with dialing.database.connection() as conn:
-        return await allocations.allocate(conn, asked)
+        return await allocations.allocate(conn, asked, TIERS)
 
 
 async def pod_of(dialing: Dialing, call: str, attempt: UUID | None = None, **more: Slot | None) -> str:
@@ -45,9 +48,7 @@ async def begin(dialing: Dialing, attempt: UUID, call: str) -> Allocation | None
 
 async def release(dialing: Dialing, call: str, by_pod: str = "", turn: int | None = None) -> bool:
     async with dialing.database.connection() as conn:
-        found = await allocations.release(
-            conn, call, tombstone_id=new_id(), why="released", by_pod=by_pod, turn=turn
-        )
+        (found,) = await allocations.release(conn, [Release(call, new_id(), by_pod, turn)])
     return found is not None
 
 
@@ -215,8 +216,8 @@ async def test_race_of_two_requests_for_one_call_the_loser_reads_what_the_winner
     await dialing.pod("va-0")
     await dialing.pod("va-1")
     first = await dialing.open_transaction()
-    asked = Asked(new_id(), "CA1", None, "m", TIERS)
-    won = await allocations.allocate(first, asked)
+    asked = AllocationRequest(new_id(), "CA1", None, "m")
+    won = await allocations.allocate(first, asked, TIERS)
     second = await dialing.blocked(allocate(dialing, "CA1"))
     await dialing.commit(first)
     lost = await second
@@ -375,7 +376,9 @@ async def test_only_calls_that_no_agent_of_the_pod_ever_took_count_as_missed(dia
         if joined:
             await dialing.run("UPDATE allocations SET joined_at = clock_timestamp() WHERE id = $1", attempt)
         async with dialing.database.connection() as conn:
-            assert isinstance(await resumptions.resume(conn, attempt, call, 0, turn_max=2), resumptions.Lost)
+            assert isinstance(
+                await resumptions.resume(conn, attempt, call, 0, turn_max=2), resumptions.LostAgent
+            )
     rows = await dialing.database.pool.fetch("SELECT name, missed FROM pods ORDER BY name")
     assert [tuple(row) for row in rows] == [("va-0", 0), ("va-1", 1)]
 
@@ -409,3 +412,136 @@ async def test_a_call_that_lost_its_agent_goes_to_a_pod_that_was_heard_since(dia
         await dialing.run("UPDATE allocations SET pod = NULL, slot = NULL, incarnation = NULL")
         await resumptions.resume(conn, attempt, "CA1", 1, turn_max=2)
     assert await pod_of(dialing, "CA1", attempt) == "va-5"
+
+
+async def lose_two_agents(dialing: Dialing) -> UUID:
+    attempt = await dialing.kept("+12125550001", await dialing.pod("va-0"))
+    assert await begin(dialing, attempt, "CA1")
+    async with dialing.database.connection() as conn:
+        for turn in range(2):
+            await resumptions.resume(conn, attempt, "CA1", turn, turn_max=2)
+    return attempt
+
+
+async def test_a_call_that_lost_two_agents_waits_a_moment_for_a_pod_that_is_heard(dialing: Dialing) -> None:
+    """Of ten pods that died together a caller would else meet one after the other."""
+    await dialing.pod("dead")
+    await dialing.pod("alive")
+    attempt = await lose_two_agents(dialing)
+    assert await allocate(dialing, "CA1", attempt, wait_max_s=10) == Unallocated("waits")
+    await dialing.run("UPDATE pods SET heard_at = clock_timestamp() WHERE name = 'alive'")
+    found = await allocate(dialing, "CA1", attempt, wait_max_s=10)
+    assert isinstance(found, Allocation)
+    assert found.slot.pod == "alive"
+
+
+async def test_a_call_that_lost_two_agents_does_not_wait_for_pods_that_speak_rarely(dialing: Dialing) -> None:
+    await dialing.pod("va-1")
+    await dialing.run("UPDATE pods SET interval_s = 30")
+    attempt = await lose_two_agents(dialing)
+    assert await allocate(dialing, "CA1", attempt, wait_max_s=10) == Unallocated("waits")
+    await dialing.run("UPDATE allocations SET asked_at = asked_at - interval '3 seconds'")
+    found = await allocate(dialing, "CA1", attempt, wait_max_s=10)
+    assert isinstance(found, Allocation)
+    assert found.slot.pod == "va-1"
+
+
+async def give_new(dialing: Dialing, *wanted: tuple[str, Slot]) -> list[str | None]:
+    asked = [AllocationRequest(new_id(), call, None, "m", slot) for call, slot in wanted]
+    async with dialing.database.connection() as conn:
+        given = await allocations.allocate_new(conn, asked)
+    return [one.slot.pod if one else None for one in given]
+
+
+async def test_a_group_gives_each_its_proposal_and_leaves_out_who_cannot_have_it(dialing: Dialing) -> None:
+    free, taken, leaving = [await dialing.pod(f"va-{n}") for n in range(3)]
+    await dialing.run("UPDATE pods SET leaving_since = now() WHERE name = 'va-2'")
+    assert await pod_of(dialing, "CA0", proposal=taken) == "va-1"
+    found = await give_new(dialing, ("CA1", free), ("CA2", taken), ("CA3", leaving), ("CA0", free))
+    assert found == ["va-0", None, None, None]
+    assert await dialing.value("SELECT count(*) FROM allocations WHERE ended_at IS NULL") == 2
+
+
+async def test_an_ended_call_is_not_given_a_pod_by_a_group(dialing: Dialing) -> None:
+    slot = await dialing.pod("va-0")
+    assert await give_new(dialing, ("CA1", slot)) == ["va-0"]
+    assert await release(dialing, "CA1")
+    assert await give_new(dialing, ("CA1", slot)) == [None]
+
+
+async def test_a_slot_of_an_earlier_process_of_the_pod_is_not_given(dialing: Dialing) -> None:
+    slot = await dialing.pod("va-0")
+    await dialing.run("UPDATE pods SET incarnation = nextval('pod_incarnations')")
+    assert await give_new(dialing, ("CA1", slot)) == [None]
+
+
+async def test_a_group_of_releases_ends_each_call_once_and_says_which(dialing: Dialing) -> None:
+    for n in range(2):
+        slot = await dialing.pod(f"va-{n}")
+        assert await pod_of(dialing, f"CA{n}", proposal=slot) == f"va-{n}"
+    wanted = [
+        Release("CA0", new_id(), "va-0", 0),
+        Release("CA1", new_id(), "va-0", 0),  # another pod's call
+        Release("CA0", new_id(), "va-0", 0),  # again
+        Release("CA9", new_id()),  # never seen: its answer may come late
+    ]
+    async with dialing.database.connection() as conn:
+        found = await allocations.release(conn, wanted)
+    assert [one.pod if one else None for one in found] == ["va-0", None, None, None]
+    assert await allocate(dialing, "CA9") == Unallocated("ended")
+    assert await dialing.value("SELECT pod FROM allocations WHERE ended_at IS NULL") == "va-1"
+
+
+async def test_a_pod_that_lets_go_had_the_call_and_names_it_no_more(dialing: Dialing) -> None:
+    slot = await dialing.pod("va-0")
+    await pod_of(dialing, "CA1", proposal=slot)
+    await dialing.run("UPDATE pods SET named = '{CA1,CA2}'")
+    assert await release(dialing, "CA1", "va-0", 0)
+    assert await dialing.value("SELECT named FROM pods") == ["CA2"]
+    assert await dialing.value("SELECT joined_at IS NOT NULL FROM allocations WHERE call = 'CA1'")
+
+
+async def test_a_release_does_not_wait_for_a_stranger_who_holds_another_call(dialing: Dialing) -> None:
+    for n in range(2):
+        await pod_of(dialing, f"CA{n}", proposal=await dialing.pod(f"va-{n}"))
+    group = GroupCommit(dialing.database, allocations.release, 5.0)
+    async with dialing.database.transaction() as stranger:
+        await stranger.execute("SELECT FROM allocations WHERE call = 'CA0' FOR UPDATE")
+        found = await asyncio.gather(
+            *(group.ask(Release(f"CA{n}", new_id())) for n in range(2)), return_exceptions=True
+        )
+    assert isinstance(found[0], asyncpg.LockNotAvailableError)
+    assert isinstance(found[1], allocations.ReleasedAllocation)
+    assert found[1].pod == "va-1"
+
+
+async def test_what_postgres_picks_from_is_what_it_says_of_each_pod(dialing: Dialing) -> None:
+    """The view and the function are two ways to ask one thing."""
+    odd = {
+        "ready": "is_ready = false",
+        "changing": "changing_since = now()",
+        "leaving": "leaving_since = now()",
+        "draining": "draining_until = now() + interval '1 hour'",
+        "drained": "draining_until = now() - interval '1 hour'",
+        "names": "named = '{CA-foreign}'",
+        "missed": "missed = 2, missed_at = now()",
+        "silent": "sequence = 1, heard_at = now() - interval '1 hour'",
+        "spoke": "sequence = 1",
+        "shrunk": "calls_max = 1",
+    }
+    for name, change in odd.items():
+        slot = await dialing.pod(name, calls_max=2)
+        await pod_of(dialing, f"CA-{name}", proposal=replace(slot, no=2))
+        await dialing.run(f"UPDATE pods SET {change} WHERE name = '{name}'")
+    await dialing.run("UPDATE pod_hearing SET since = now() - interval '2 hours'")
+    await dialing.run("UPDATE pods SET named = '{CA-spoke}' WHERE name = 'spoke'")
+    said = await dialing.database.pool.fetch(
+        "SELECT name, pod_takes(p, false) AS call, pod_takes(p, true) AS dial FROM pods AS p"
+    )
+    for for_dials in (False, True):
+        where = (
+            "NOT is_silent AND (missed < 2 OR missed_at <= now() - interval '30 s')" if for_dials else "true"
+        )
+        rows = await dialing.database.pool.fetch(f"SELECT DISTINCT name FROM free_pod_slots WHERE {where}")
+        found = {row["name"] for row in rows}
+        assert found == {row["name"] for row in said if row["dial" if for_dials else "call"]}

@@ -9,26 +9,26 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.dispatch.dialing import Dialing, open_dialing
+from tests.support.faults.proxy import TcpProxy
+from tests.support.waiting import eventually
+from trunkline.bus.keys import RouterKeys
 from trunkline.bus.pipe import Word
-from trunkline.bus.router_keys import RouterKeys
 from trunkline.bus.scripts import Script
 from trunkline.clock import SystemClock
-from trunkline.dispatch import abandoned, late_facts
-from trunkline.dispatch.policies import Policies
+from trunkline.dispatch import late_facts
+from trunkline.dispatch.policy_cache import Abandonment, Policies
 from trunkline.errors import BusUnavailable
 from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.router.addresses import PodAddresses
-from trunkline.router.allocator import Allocated, Allocator, Ended, GivenUp, NoneFree, Waiting
+from trunkline.router.allocation_log import AllocationNotes
+from trunkline.router.allocator import Allocated, Allocator, GivenUp, MustHangUp, NoneFree, PodWait
 from trunkline.router.config import RouterConfig
-from trunkline.router.connector import Answered, Connector, Elsewhere, Overdialled
-from trunkline.router.notes import AllocationNotes
+from trunkline.router.connector import CallToConnect, Connector, Elsewhere, OverdialledCall
 from trunkline.router.resumption import Resumer
 from trunkline.router.streams import StreamKeys
 from trunkline.store import database as store_database
 from trunkline.telephony.carrier import KeptAgent
-from trunkline.testing.dialing import Dialing, open_dialing
-from trunkline.testing.proxy import TcpProxy
-from trunkline.testing.waiting import eventually
 
 LATER_S = 2**40
 
@@ -39,7 +39,7 @@ class NoValkey:
     async def run(self, lua: Script, keys: Sequence[str], args: Sequence[Word] = ()) -> Any:
         raise BusUnavailable("away")
 
-    def ring(self) -> None: ...
+    def wake_dialers(self) -> None: ...
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Gate:
     way: TcpProxy
 
     async def ask(self, attempt: UUID, call: str = "CA1", agent: KeptAgent | None = None) -> object:
-        return await self.connector.connect(Answered(call, attempt, is_dialled=True, agent=agent))
+        return await self.connector.connect(CallToConnect(call, attempt, is_dialled=True, agent=agent))
 
     async def pod_for(self, attempt: UUID, call: str = "CA1", agent: KeptAgent | None = None) -> str:
         found = await self.ask(attempt, call, agent)
@@ -106,7 +106,7 @@ async def test_another_call_under_the_attempt_is_hung_up(gate: Gate) -> None:
     attempt = await gate.dialing.kept("+12125550001", await gate.dialing.pod("va-0"))
     await gate.dialing.pod("va-1")
     await gate.pod_for(attempt, "CA1")
-    assert await gate.ask(attempt, "CA2") == Ended("taken")
+    assert await gate.ask(attempt, "CA2") == MustHangUp("taken")
 
 
 async def test_a_call_whose_pod_was_lost_while_it_rang_gets_another(gate: Gate) -> None:
@@ -134,11 +134,11 @@ async def test_whoever_was_dialled_without_an_agent_by_choice_is_known(
             CallingPolicy(abandon_message="{caller}: call {number}.", abandon_threshold_s=3)
         )
         found = await gate.ask(attempt)
-        assert isinstance(found, Overdialled)
+        assert isinstance(found, OverdialledCall)
         assert found.may_wait == (hold_max_s > 0)
         async with gate.dialing.database.connection() as conn:
-            told = await abandoned.told(conn, Policies(), found.owner)
-        assert told == abandoned.Told("m: call 1 4 1 5 5 5 5 0 0 0 0.", 3)
+            told = await Policies().on_abandonment(conn, found.owner)
+        assert told == Abandonment("m: call 1 4 1 5 5 5 5 0 0 0 0.", 3)
         await gate.dialing.pod("va-0")
         assert await gate.pod_for(attempt) == "va-0"
 
@@ -161,13 +161,13 @@ async def test_race_1_25_a_call_that_somebody_wants_ended_is_hung_up(
     else:
         attempt = await gate.dialing.attempt("+12125550001", state="ringing")
     await gate.dialing.run(change)
-    assert await gate.ask(attempt) == Ended(reason)
+    assert await gate.ask(attempt) == MustHangUp(reason)
 
 
 async def test_a_call_waits_for_an_agent_where_it_may(database_url: str) -> None:
     async with open_gate(database_url, hold_max_s=30) as gate:
         attempt = await gate.dialing.attempt("+12125550001", state="ringing")
-        assert await gate.ask(attempt) == Waiting(0, 1)
+        assert await gate.ask(attempt) == PodWait(0, 1)
         await gate.dialing.pod("va-0")
         assert await gate.pod_for(attempt) == "va-0"
 
@@ -219,7 +219,7 @@ async def test_race_a_newer_attempt_that_begins_meanwhile_wins(gate: Gate) -> No
     adopting = await dialing.blocked(late_facts.adopt(dialing.database, attempt, "CA1"))
     await dialing.commit(newer)
     assert await adopting is False
-    assert await gate.ask(attempt) == Ended("superseded")
+    assert await gate.ask(attempt) == MustHangUp("superseded")
 
 
 # --- without Postgres

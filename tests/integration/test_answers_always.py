@@ -8,22 +8,22 @@ from urllib.parse import urlencode
 from uuid import uuid4
 
 import pytest
-from tests.integration.test_webhooks import ENDED, post, stream_url
 
-from trunkline.api.webhooks import NoStream
-from trunkline.dispatch.account_look import AccountLook
-from trunkline.dispatch.accounts import AccountDesk
+from tests.integration.test_webhooks import ENDED, post, stream_url
+from tests.support.api.webhooks import KEYS, SECRET, Door, count, open_door
+from tests.support.faults.proxy import TcpProxy
 from trunkline.errors import StoreUnavailable
+from trunkline.router.stream_finder import NoStream
 from trunkline.store import accounts as store_accounts
 from trunkline.store.accounts import NewAccount
 from trunkline.telemetry import metrics
+from trunkline.telephony.account_check import AccountLook
+from trunkline.telephony.accounts import AccountService
 from trunkline.telephony.callbacks import basic_password, callback_url, fallback_of, signed_attempt
 from trunkline.telephony.carrier import AnswerFallback
-from trunkline.telephony.carriers import CarrierAccount
+from trunkline.telephony.carrier_registry import CarrierAccount
+from trunkline.telephony.credentials import Vault
 from trunkline.telephony.session import basic
-from trunkline.telephony.vault import Vault
-from trunkline.testing.proxy import TcpProxy
-from trunkline.testing.webhooks import KEYS, SECRET, Door, count, open_door
 
 ANSWERED = {"CallSid": "CA1", "CallStatus": "in-progress", "To": "+14155550123", "From": "+14155550100"}
 RINGING = {**ANSWERED, "CallStatus": "ringing", "Direction": "inbound"}
@@ -191,12 +191,12 @@ async def test_whoever_was_dialled_without_an_agent_is_told_who_called_within_tw
 async def test_a_webhook_of_an_account_that_was_just_added_makes_the_process_look_again(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
-    desks: list[AccountDesk] = []
+    desks: list[AccountService] = []
     look = AccountLook(lambda: desks[0].refresh(), wait_max_s=60.0)
     async with open_door(database_url, redis_url, key_prefix, look=look) as door:
         assert door.directory is not None
         vault = Vault.from_secrets([SECRET])
-        desks.append(AccountDesk(door.database, door.directory, vault, KEYS, door.url))
+        desks.append(AccountService(door.database, door.directory, vault, KEYS, door.url))
         attempt = uuid4()
         answer = door.callback("twilio", "answer", attempt, "second")
         status = door.callback("twilio", "status", attempt, "second")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trunkline.testing.api_world import ApiWorld, expect, open_api
+from tests.support.api.world import ApiWorld, expect, open_api
 
 LEADS = "/api/v1/leads"
 BULK = f"{LEADS}/bulk"

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.api.world import ApiWorld, expect, open_api
 from trunkline.model import new_id
-from trunkline.testing.api_world import ApiWorld, expect, open_api
 
 NUMBERS, POOLS, MERCHANTS = "/api/v1/numbers", "/api/v1/pools", "/api/v1/merchants"
 CALL = """

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trunkline.testing.api_world import ApiWorld, open_api
+from tests.support.api.world import ApiWorld, open_api
 
 DOCS = Path(__file__).parents[2] / "docs" / "api.md"
 HEADING = re.compile(r"^### `(?P<method>[A-Z]+) (?P<path>/\S*)`$", re.MULTILINE)

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from trunkline.testing.api_world import ApiWorld, expect, open_api
+from tests.support.api.world import ApiWorld, expect, open_api
 
 
 @pytest.fixture

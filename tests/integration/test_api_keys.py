@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
+from tests.support.api.world import ApiWorld, expect, open_api
 from trunkline.api import key_format, key_verifier
 from trunkline.api.admin_key import AdminKeyError, AdminKeyState, ensure_admin_key
-from trunkline.testing.api_world import ApiWorld, expect, open_api
 
 KEYS = "/api/v1/keys"
 

@@ -8,11 +8,11 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.api.world import ApiWorld, expect, open_api
 from trunkline.api.routes import leads_abort
 from trunkline.model import new_id
 from trunkline.store import mailboxes
 from trunkline.store.mailboxes import NewEvent
-from trunkline.testing.api_world import ApiWorld, expect, open_api
 
 LEADS = "/api/v1/leads"
 ABORT = f"{LEADS}/abort"
@@ -233,6 +233,8 @@ async def test_leads_are_aborted_by_their_ids_with_a_result_each(world: ApiWorld
     }
     assert (answer["aborted"], answer["cancel_requested"], answer["complete"]) == (1, 1, True)
     assert expect(await world.admin.get(f"{LEADS}/{theirs['id']}"), 200)["status"] == "BACKLOG"
+    [line] = expect(await world.admin.get("/api/v1/audit", {"action": "leads.aborted"}), 200)["items"]
+    assert (line["subject"], line["reason"], line["details"]["leads"]) == ("a1", "sold out", 2)
 
 
 async def test_leads_are_aborted_by_a_filter_over_many_pages(
@@ -311,18 +313,57 @@ async def test_the_story_of_a_lead_is_told_in_order(world: ApiWorld) -> None:
         ("audit", "lead.changed"),
         ("attempt", "intended"),
         ("carrier", "ringing"),
+        ("decision", "window"),
         ("audit", "lead.cancel_requested"),
-        ("lead", "cancel_requested"),
     ]
     assert "Ada" not in str(story["timeline"])
-    changed, _, ringing, cancelled, _ = story["timeline"][1:]
+    changed, _, ringing, _, cancelled = story["timeline"][1:]
     assert changed["details"] == {"fields": ["payload", "priority"], "priority": 7}
     assert changed["actor"].startswith("key:")
     assert ringing["attempt_id"] == str(attempt_id)
-    assert ringing["details"] == {"call_id": "CA1", "at": "2030-01-01T00:00:00Z"}
-    assert cancelled["details"] == {"reason": "sold out", "hang_up": True}
+    assert ringing["details"] == {"call_id": "CA1"}
+    assert (ringing["clock"], ringing["carrier_at"]) == ("ours", "2030-01-01T00:00:00Z")
+    assert (cancelled["reason"], cancelled["details"]) == ("sold out", {"hang_up": True})
     assert [each["reason"] for each in story["decisions"]] == ["window"]
     assert [each["id"] for each in story["attempts"]] == [str(attempt_id)]
+
+
+async def test_nothing_is_told_twice_of_a_call_and_each_clock_is_named(world: ApiWorld) -> None:
+    """The answer and the status tell of one answered call, and the attempt's own times are the carrier's."""
+    lead = await world.make_lead("a1")
+    attempt_id = await call(world, lead["id"])
+    at = "2030-01-01T00:00:00+00:00"
+    events = [
+        NewEvent("call", str(attempt_id), "e", "ended", {"kind": "ended", "at": at, "reason": "completed"}),
+        NewEvent(
+            "call", str(attempt_id), "1", "answered", {"kind": "answered", "at": at, "is_our_clock": True}
+        ),
+        NewEvent("call", str(attempt_id), "2", "answered", {"kind": "answered", "at": at}),
+        NewEvent("call", str(attempt_id), "r", "ringing", {"kind": "ringing", "at": at}),
+    ]
+    async with world.database.connection() as connection:
+        for event in events:
+            await mailboxes.append(connection, [event])
+    await execute(
+        world,
+        "UPDATE attempts SET state = 'ended', ringing_at = $2, answered_at = $2, ended_at = $2, accepted_at = now(),"
+        " holds_channel = false WHERE id = $1",
+        attempt_id,
+        datetime.fromisoformat(at),
+    )
+    path = f"{LEADS}/{lead['id']}"
+    story = expect(await world.admin.get(path), 200)["timeline"]
+    life = ["intended", "accepted", "ringing", "answered", "ended"]
+    assert [each["what"] for each in story] == ["created", *life]
+    assert {each["clock"] for each in story} == {"ours"}
+    assert [each["carrier_at"] for each in story] == [None, None, None, at, at, at]
+    assert story[4]["details"] == {"times": 2}
+    # Long after, when its events are forgotten, the carrier's clock is all there is.
+    await execute(world, "DELETE FROM mailbox_events")
+    later = expect(await world.admin.get(path), 200)["timeline"]
+    assert [(each["what"], each["clock"]) for each in later[3:]] == [
+        (what, "carrier") for what in ("ringing", "answered", "ended")
+    ]
 
 
 async def test_a_lead_is_found_by_its_request_id(world: ApiWorld) -> None:

@@ -6,9 +6,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from tests.support.api.world import ApiWorld, expect, open_api
 from trunkline.api.deps import ApiDeps, ApiLimits
 from trunkline.model import new_id
-from trunkline.testing.api_world import ApiWorld, expect, open_api
 
 LEADS = "/api/v1/leads"
 LEAD = {"request_id": "r1", "merchant_id": "a1", "phone": "+14155550123", "payload": {"name": "Ada"}}

@@ -10,12 +10,12 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.api.asgi import Answer, AsgiClient
+from tests.support.api.world import ApiWorld, expect, open_api
 from trunkline.api.body_guard import BodyRule
 from trunkline.api.deps import ApiLimits
 from trunkline.leads import bulk
 from trunkline.store import lead_uploads
-from trunkline.testing.api_world import ApiWorld, expect, open_api
-from trunkline.testing.asgi import Answer, AsgiClient
 
 LEADS = "/api/v1/leads"
 BULK = f"{LEADS}/bulk"

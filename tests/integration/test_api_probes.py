@@ -3,11 +3,11 @@ import asyncio
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from trunkline.api.deps import ApiLimits, Probe
-from trunkline.api.hot_routes import HotRoute
+from tests.support.api.world import expect, open_api
+from trunkline.api.deps import ApiLimits, HealthProbe
+from trunkline.api.raw_routes import RawRoute
 from trunkline.store.database import connect
 from trunkline.telemetry import metrics
-from trunkline.testing.api_world import expect, open_api
 
 
 async def well() -> None:
@@ -23,13 +23,15 @@ async def hanging() -> None:
 
 
 async def test_health_asks_nobody(database_url: str) -> None:
-    async with open_api(database_url, populate=False, probes={"postgres": Probe(broken, True)}) as world:
+    async with open_api(
+        database_url, populate=False, probes={"postgres": HealthProbe(broken, True)}
+    ) as world:
         await world.database.close()
         assert expect(await world.anybody.get("/health"), 200)["status"] == "ok"
 
 
 async def test_a_process_is_ready_when_all_it_depends_on_is_well(database_url: str) -> None:
-    probes = {"postgres": Probe(well, required=True), "valkey": Probe(well, required=False)}
+    probes = {"postgres": HealthProbe(well, required=True), "valkey": HealthProbe(well, required=False)}
     async with open_api(database_url, populate=False, probes=probes) as world:
         ready = expect(await world.anybody.get("/ready"), 200)
     assert ready["status"] == "ready"
@@ -37,7 +39,7 @@ async def test_a_process_is_ready_when_all_it_depends_on_is_well(database_url: s
 
 
 async def test_without_what_it_does_not_need_a_process_is_degraded_but_ready(database_url: str) -> None:
-    probes = {"postgres": Probe(well, required=True), "valkey": Probe(broken, required=False)}
+    probes = {"postgres": HealthProbe(well, required=True), "valkey": HealthProbe(broken, required=False)}
     async with open_api(database_url, populate=False, probes=probes) as world:
         answer = await world.anybody.get("/ready")
     ready = expect(answer, 200)
@@ -47,7 +49,7 @@ async def test_without_what_it_does_not_need_a_process_is_degraded_but_ready(dat
 
 
 async def test_without_what_it_needs_a_process_is_not_ready(database_url: str) -> None:
-    probes = {"postgres": Probe(hanging, required=True), "valkey": Probe(well, required=False)}
+    probes = {"postgres": HealthProbe(hanging, required=True), "valkey": HealthProbe(well, required=False)}
     limits = ApiLimits(probe_timeout_s=0.01)
     async with open_api(database_url, populate=False, probes=probes, limits=limits) as world:
         answer = await world.anybody.get("/ready")
@@ -102,10 +104,10 @@ def counted(route: str) -> float:
 async def test_a_hot_route_is_guarded_documented_and_measured_like_any_other(database_url: str) -> None:
     operation = {"summary": "Allocate", "tags": ["router"], "responses": {"200": {"description": "A pod."}}}
     hot = (
-        HotRoute("POST", "/api/v1/allocate", allocate, ("router",), operation),
-        HotRoute("POST", "/api/v1/calls/{call_sid}/outcome", allocate, None, operation),
+        RawRoute("POST", "/api/v1/allocate", allocate, ("router",), operation),
+        RawRoute("POST", "/api/v1/calls/{call_sid}/outcome", allocate, None, operation),
     )
-    async with open_api(database_url, hot_routes=hot) as world:
+    async with open_api(database_url, raw_routes=hot) as world:
         before = counted("/api/v1/allocate")
         assert (await world.tenant("a1", "router").post("/api/v1/allocate", {})).body == b"test"
         assert counted("/api/v1/allocate") == before + 1

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.api.world import ApiWorld, expect, open_api
 from trunkline.model import new_id
-from trunkline.testing.api_world import ApiWorld, expect, open_api
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from trunkline.testing.api_world import ADMIN_KEY, open_api
-from trunkline.testing.http_server import serve
+from tests.support.api.http_server import serve
+from tests.support.api.world import ADMIN_KEY, open_api
 
 if TYPE_CHECKING:
     from trunkline.testing.servers import Background

@@ -8,10 +8,11 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from trunkline.dispatch import late_facts, reports
+from tests.support.dispatch.stage import Stage, event, open_stage
+from trunkline.dispatch import agent_reports, late_facts
 from trunkline.store import leads
 from trunkline.store.call_reports import CallReport
-from trunkline.testing.stage import Stage, event, open_stage
+from trunkline.store.mailboxes import NewEvent
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ async def answered(stage: Stage, **lead: Any) -> tuple[UUID, UUID]:
 
 async def report(stage: Stage, attempt: UUID, report: CallReport) -> str:
     async with stage.database.transaction() as tx:
-        taken = await reports.take(tx, attempt, report)
+        taken = await agent_reports.take(tx, attempt, report)
     await stage.folder.drain()
     return taken
 
@@ -284,3 +285,58 @@ async def test_a_recording_whose_fold_is_undone_is_not_fetched(
             assert await conn.fetchval("SELECT count(*) FROM job_outbox WHERE job_type = 'enrich_call'") == 0
             assert await conn.fetchval("SELECT count(*) FROM call_enrichments") == 0
             assert await conn.fetchval("SELECT count(*) FROM call_recordings") == 0
+
+
+def carried(attempt: UUID, **report: Any) -> NewEvent:
+    """The end of a call with the report of the carrier's own agent in it."""
+    end = event(attempt, "ended", f"CA-{attempt}", duration_s=5)
+    end.payload["report"] = {"disposition": "sold", "data": {}, **report}
+    return end
+
+
+@pytest.mark.parametrize(
+    "callback_at",
+    [
+        "9999-12-31T23:59:59-05:00",
+        "0001-01-01T00:00:00+05:30",
+        "0001-01-01T00:00:00Z",
+        "2500-01-01T00:00:00Z",
+    ],
+)
+async def test_a_report_with_a_date_that_no_call_can_have_ends_its_call(
+    stage: Stage, callback_at: str
+) -> None:
+    lead_id, attempt = await answered(stage)
+    await stage.inbox.append(carried(attempt, callback_at=callback_at))
+    await stage.folder.drain()
+    assert not (await stage.attempt(lead_id))["holds_channel"]
+    assert (await stage.lead(lead_id))["outcome"] == "SOLD"
+    assert await stage.dialing.value("SELECT callback_at FROM call_reports") is None
+
+
+async def test_a_report_that_cannot_be_kept_is_set_aside_alone(stage: Stage) -> None:
+    """Its call ends, its neighbours end, and who wants no more calls is listed all the same."""
+    await stage.dialing.run("ALTER TABLE call_reports ADD CHECK (disposition <> 'unacceptable')")
+    lead_id, attempt = await answered(stage)
+    other_lead, other = await answered(stage)
+    await stage.inbox.append(carried(attempt, disposition="unacceptable", opt_out=True))
+    await stage.inbox.append(carried(other))
+    await stage.folder.drain()
+    assert await stage.truly_held() == set()
+    assert (await stage.lead(lead_id))["outcome"] == "ANSWERED"
+    assert (await stage.lead(other_lead))["outcome"] == "SOLD"
+    phone = (await stage.lead(lead_id))["phone"]
+    assert await stage.dialing.value("SELECT count(*) FROM do_not_call WHERE phone = $1", phone) == 1
+    error = await stage.dialing.value("SELECT error FROM mailbox_events WHERE error IS NOT NULL")
+    assert error.startswith("its report cannot be kept")
+
+
+async def test_recordings_that_cannot_be_kept_hold_up_no_call(stage: Stage) -> None:
+    await stage.dialing.run("ALTER TABLE call_recordings ADD CHECK (ref NOT LIKE '%unacceptable%')")
+    lead_id, attempt = await answered(stage)
+    end = event(attempt, "ended", f"CA-{attempt}")
+    end.payload["raw"] = {"RecordingUrl": "https://carrier.example/unacceptable"}
+    await stage.inbox.append(end)
+    await stage.folder.drain()
+    assert not (await stage.attempt(lead_id))["holds_channel"]
+    assert (await stage.lead(lead_id))["status"] == "FINISHED"

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.api.world import ApiWorld, expect, open_api
 from trunkline.campaigns.counting import CountFolder
-from trunkline.testing.api_world import ApiWorld, expect, open_api
 
 ROOT = "/api/v1/campaigns"
 _COUNTED = """

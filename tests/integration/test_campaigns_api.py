@@ -10,11 +10,11 @@ from uuid import UUID
 
 import pytest
 
-from trunkline.campaigns.keeper import CampaignKeeper
+from tests.support.api.asgi import Answer
+from tests.support.api.world import ApiWorld, expect, open_api
+from trunkline.campaigns.maintenance import CampaignKeeper
 from trunkline.store import controls
 from trunkline.store.controls import Scope
-from trunkline.testing.api_world import ApiWorld, expect, open_api
-from trunkline.testing.asgi import Answer
 
 ROOT = "/api/v1/campaigns"
 CSV = {"content-type": "text/csv"}
@@ -207,6 +207,133 @@ async def test_an_edit_cannot_make_it_end_before_it_starts(world: ApiWorld) -> N
     assert (await patch(world, campaign, 422, ends_at=moment(60)))["fields"][0]["field"] == "ends_at"
 
 
+FINISH = """
+UPDATE leads SET status = 'FINISHED', outcome = 'ANSWERED', finished_at = clock_timestamp(), version = version + 1,
+       attempt_count = 1
+WHERE campaign_id = $1 AND status = 'BACKLOG'
+"""
+
+
+async def finish(world: ApiWorld, campaign: dict[str, Any]) -> None:
+    """Everybody who waits has been called."""
+    async with world.database.connection() as connection:
+        await connection.execute(FINISH, UUID(campaign["id"]))
+
+
+async def status(world: ApiWorld, campaign: dict[str, Any]) -> str:
+    return str(expect(await world.admin.get(f"{ROOT}/{campaign['id']}"), 200)["status"])
+
+
+async def test_a_campaign_with_nobody_left_is_completed_and_runs_again_with_its_next_lead(
+    world: ApiWorld,
+) -> None:
+    campaign = await make(world)
+    await act(world, campaign, "start")
+    await keep(world)
+    assert await status(world, campaign) == "RUNNING", "it had no leads yet"
+    await upload(world, campaign, people(2))
+    await keep(world)
+    assert await status(world, campaign) == "RUNNING"
+    await finish(world, campaign)
+    await keep(world)
+    done = expect(await world.admin.get(f"{ROOT}/{campaign['id']}"), 200)
+    assert (done["status"], done["completed_at"] is None) == ("COMPLETED", False)
+    progress = expect(await world.admin.get(f"{ROOT}/{campaign['id']}/progress"), 200)
+    assert (progress["status"], progress["estimated_end_at"]) == ("COMPLETED", None)
+    listed = expect(await world.admin.get(ROOT, {"status": "COMPLETED"}), 200)["items"]
+    assert [each["id"] for each in listed] == [campaign["id"]]
+    await upload(world, campaign, people(1, first=7))
+    assert await status(world, campaign) == "RUNNING", "at once, without anybody's help"
+    assert not await held(world, campaign)
+
+
+async def test_a_campaign_runs_again_when_one_of_its_leads_is_called_again(world: ApiWorld) -> None:
+    campaign = await make(world)
+    await act(world, campaign, "start")
+    await upload(world, campaign, people(1))
+    await finish(world, campaign)
+    await keep(world)
+    assert await status(world, campaign) == "COMPLETED"
+    [lead] = await leads(world, campaign)
+    order = {"reason": "once more", "request_id": "o1"}
+    expect(await world.admin.post(f"/api/v1/leads/{lead['id']}/reopen", order), 200)
+    assert await status(world, campaign) == "RUNNING"
+
+
+async def test_a_lead_that_came_while_its_campaign_was_being_completed_is_noticed(world: ApiWorld) -> None:
+    """Its transaction began before, and was committed after."""
+    campaign = await make(world)
+    await act(world, campaign, "start")
+    await upload(world, campaign, people(2))
+    await finish(world, campaign)
+    again = "UPDATE leads SET status = 'BACKLOG', outcome = NULL, finished_at = NULL WHERE id = $1"
+    [lead, _] = await leads(world, campaign)
+    async with world.database.transaction() as tx:
+        await tx.execute(again, UUID(lead["id"]))
+        await keep(world)
+        assert await status(world, campaign) == "COMPLETED"
+    await keep(world)
+    assert await status(world, campaign) == "RUNNING"
+
+
+async def test_a_completed_campaign_can_be_paused_and_stopped_and_starting_it_changes_nothing(
+    world: ApiWorld,
+) -> None:
+    campaign = await make(world)
+    await act(world, campaign, "start")
+    await upload(world, campaign, people(1))
+    await finish(world, campaign)
+    await keep(world)
+    assert (await act(world, campaign, "start"))["status"] == "COMPLETED"
+    assert (await act(world, campaign, "pause"))["status"] == "PAUSED"
+    assert (await act(world, campaign, "resume"))["status"] == "RUNNING"
+    await keep(world)
+    assert await status(world, campaign) == "COMPLETED"
+    assert (await act(world, campaign, "stop", 202))["status"] == "STOPPING"
+
+
+async def test_an_estimate_uses_the_time_that_has_passed(world: ApiWorld) -> None:
+    """Two seconds after its start, ten of thirty are done: the rest takes seconds, not half an hour."""
+    campaign = await make(world)
+    await upload(world, campaign, people(30))
+    await act(world, campaign, "start")
+    campaign_id = UUID(campaign["id"])
+    async with world.database.connection() as connection:
+        await connection.execute(
+            "UPDATE campaigns SET running_since = clock_timestamp() - interval '2 seconds' WHERE id = $1",
+            campaign_id,
+        )
+        await connection.execute(
+            FINISH + " AND id IN (SELECT id FROM leads WHERE campaign_id = $1 LIMIT 10)", campaign_id
+        )
+    progress = expect(await world.admin.get(f"{ROOT}/{campaign['id']}/progress"), 200)
+    ends_in = datetime.fromisoformat(progress["estimated_end_at"]) - datetime.fromisoformat(progress["as_of"])
+    async with world.database.connection() as connection:
+        since = await connection.fetchval("SELECT running_since FROM campaigns WHERE id = $1", campaign_id)
+    passed_s = (datetime.fromisoformat(progress["as_of"]) - since).total_seconds()
+    assert progress["finished_per_minute"] == pytest.approx(60 * 10 / passed_s, rel=0.01)
+    assert ends_in.total_seconds() == pytest.approx(20 * passed_s / 10, rel=0.01), "20 are left"
+
+
+async def test_a_row_without_a_phone_is_named_by_its_place_in_the_file(world: ApiWorld) -> None:
+    campaign = await make(world)
+    report = await upload(world, campaign, "Mobile,name\n+14155550101,a\n+14155550102,b\n")
+    named = [row["request_id"] for row in report["results"]]
+    assert named == [f"campaign/{campaign['id']}/row-{no}" for no in (1, 2)]
+
+
+async def test_people_whose_phone_is_in_the_payload_are_two(world: ApiWorld) -> None:
+    """They shared one id, and the second was taken for the first."""
+    campaign = await make(world)
+    rows = [{"payload": {"customer_mobile_number": f"+1415555010{n}"}} for n in (1, 2)]
+    body = "\n".join(json.dumps(row) for row in rows).encode()
+    report = expect(await send(world, campaign, body, "application/x-ndjson"), 200)
+    assert (report["created"], report["existing"]) == (2, 0)
+    assert {lead["request_id"] for lead in await leads(world, campaign)} == {
+        f"campaign/{campaign['id']}/+1415555010{n}" for n in (1, 2)
+    }
+
+
 async def test_a_request_id_makes_it_safe_to_repeat(world: ApiWorld) -> None:
     first = await make(world, request_id="r")
     assert (await make(world, 200, request_id="r"))["id"] == first["id"]
@@ -343,6 +470,7 @@ async def test_progress_counts_and_estimates(world: ApiWorld) -> None:
     await upload(world, campaign, people(10))
     await act(world, campaign, "start")
     async with world.database.connection() as conn:
+        await conn.execute("UPDATE campaigns SET running_since = now() - interval '100 s'")
         await conn.execute(
             "UPDATE leads SET status = 'FINISHED', attempt_count = 2, finished_at = now() - interval '100 s',"
             " outcome = CASE WHEN right(phone, 1) < '3' THEN 'ANSWERED' ELSE 'NO_ANSWER' END"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from tests.support.api.http_server import serve
+from tests.support.api.world import ADMIN_KEY, open_api
 from trunkline.cli.main import app
-from trunkline.testing.api_world import ADMIN_KEY, open_api
-from trunkline.testing.http_server import serve
 
 Run = Callable[..., Awaitable[Result]]
 
@@ -58,7 +58,8 @@ async def test_a_campaign_from_its_draft_to_its_results(run: Run, tmp_path: Path
     assert answer(await run("pause", id_, "--reason", "lunch"))["status"] == "PAUSED"
     assert answer(await run("resume", id_))["status"] == "RUNNING"
     assert answer(await run("progress", id_))["waiting"] == 1
-    assert [each["id"] for each in answer(await run("list", "--status", "RUNNING"))["items"]] == [id_]
+    [listed] = answer(await run("list", "--status", "RUNNING"))["items"]
+    assert (listed["id"], listed["finished"], listed["leads"]) == (id_, 0, 1)
     results = await run("results", id_)
     assert results.exit_code == 0
     assert "+14155550101" in results.stdout.splitlines()[1]

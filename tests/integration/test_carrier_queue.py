@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.dispatch.stage import LIMITS, Stage, open_stage
 from trunkline.telephony.carrier import (
     Accepted,
     CallOrder,
@@ -16,7 +17,6 @@ from trunkline.telephony.carrier import (
     LookUpResult,
     PlaceResult,
 )
-from trunkline.testing.stage import LIMITS, Stage, open_stage
 
 HOUR_MS = 3_600_000
 

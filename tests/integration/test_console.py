@@ -1,5 +1,7 @@
 """The console without a browser: who gets in, what they see, and what happens while engines are away."""
 
+import html
+import re
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any
@@ -8,13 +10,9 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from trunkline.console.desk import COOKIE
-from trunkline.console.sitemap import ACTIONS, PAGES
-from trunkline.store import call_reports
-from trunkline.store.call_reports import CallReport
-from trunkline.testing.api_world import ADMIN_KEY, expect
-from trunkline.testing.asgi import Answer
-from trunkline.testing.console_world import (
+from tests.support.api.asgi import Answer
+from tests.support.api.world import ADMIN_KEY, expect
+from tests.support.console.world import (
     ConsoleWorld,
     Router,
     Visitor,
@@ -23,6 +21,11 @@ from trunkline.testing.console_world import (
     open_router,
     park,
 )
+from trunkline.console.refill import Typed, refilled
+from trunkline.console.session_auth import COOKIE
+from trunkline.console.sitemap import ACTIONS, PAGES
+from trunkline.store import call_reports
+from trunkline.store.call_reports import CallReport
 
 
 @pytest.fixture
@@ -232,10 +235,17 @@ async def test_the_page_of_a_lead_shows_what_its_calls_left_behind(world: Consol
         await call_reports.keep_recordings(
             tx, [(UUID(ids["attempt_id"]), "https://carrier.example/<i>1.wav")]
         )
+        await tx.execute(
+            "UPDATE attempts SET cost_micros = 12000, carrier_cost_micros = 14000, carrier_cost_currency = 'USD'"
+            " WHERE id = $1",
+            UUID(ids["attempt_id"]),
+        )
     visitor = await world.visitor(world.api.keys["a1", "read"])
     page = text(await visitor.open(f"/console/leads/{ids['lead_id']}"))
     assert "What call 1 left behind" in page
     assert "Hello. Goodbye." in page
+    assert '<td data-label="Cost">0.012</td>' in page
+    assert "0.014 USD" in page
     assert f"/enrichments/{ids['item_id']}/recording" in page
     assert "&lt;b&gt;sold&lt;/b&gt;" in page
     assert said not in page
@@ -288,7 +298,7 @@ UPDATE campaigns SET status = 'RUNNING', started_at = now();
 Statement = tuple[str, tuple[Any, ...]]
 
 
-# Finished jobs of one type are the exception: see `jobs/list_all_of_type.sql`.
+# Finished jobs of one type are the exception: see `jobs/list_of_type`.
 LARGE = ("leads", "attempts", "mailboxes", "audit_log", "job_outbox")
 
 
@@ -308,15 +318,16 @@ def read_in_full(plan: dict[str, Any]) -> set[str]:
     return own.union(*(read_in_full(child) for child in plan.get("Plans", [])))
 
 
-def recording(seen: dict[str, Statement]) -> Callable[..., Any]:
-    """Every statement that is run from now on, with its values."""
-    run = asyncpg.Connection._execute  # type: ignore[attr-defined]
+def recording(seen: dict[str, Statement], method: str) -> Callable[..., Any]:
+    """Every statement that this method of a connection runs from now on, with its values."""
+    run = getattr(asyncpg.Connection, method)
 
-    async def execute(self: Any, statement: str, args: tuple[Any, ...], *more: Any, **named: Any) -> Any:
-        seen[f"{statement} {args}"] = (statement, tuple(args))
-        return await run(self, statement, args, *more, **named)
+    async def recorded(self: Any, statement: str, *args: Any, **named: Any) -> Any:
+        if args or method != "execute":  # that is how asyncpg itself begins and ends transactions
+            seen[f"{statement} {args}"] = (statement, args)
+        return await run(self, statement, *args, **named)
 
-    return execute
+    return recorded
 
 
 async def test_no_page_reads_more_when_there_are_more_leads(
@@ -342,7 +353,8 @@ async def test_no_page_reads_more_when_there_are_more_leads(
         *("/audit?actor=nobody", "/audit?action=flag", "/audit?subject=nothing", "/audit?day=2026-01-01"),
     ]
     with monkeypatch.context() as patched:
-        patched.setattr(asyncpg.Connection, "_execute", recording(seen))
+        for method in ("fetch", "fetchrow", "fetchval", "execute"):
+            patched.setattr(asyncpg.Connection, method, recording(seen, method))
         for address in [*addresses(PAGES, ids), *(f"/console{each}" for each in searches)]:
             assert (await visitor.open(address)).status == 200, address
     assert len(seen) > len(PAGES)
@@ -351,3 +363,86 @@ async def test_no_page_reads_more_when_there_are_more_leads(
             [plan] = await conn.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", *args)
             assert read_in_full(plan["Plan"]) == set(), statement
             assert rows_read(plan["Plan"]) <= READ_MAX, statement
+
+
+async def test_turning_event_dispatch_on_says_how_many_leads_were_due_before(world: ConsoleWorld) -> None:
+    visitor, action = await world.visitor(ADMIN_KEY), "/console/control/flags/event_dispatch"
+    page = await visitor.open("/console/control")
+    off = {"enabled": "1", "percentage": "0", "reason": "dual write", "do": "set", "version": "0"}
+    await visitor.send(page, action, **off)
+    page = await visitor.open("/console/control")
+    version = re.search(r'name="version" value="(\d+)"', text(page))
+    assert version is not None
+    for n in range(2):
+        await world.api.make_lead("a1", f"due-{n}", phone=f"+1415555200{n}")
+    on = off | {"resellers_on": "a", "version": version[1]}
+    for more, says in (
+        ({"do": "preview"}, "2 leads were due before."),
+        ({}, "Say that another system has called them, or how many to call."),
+        ({"take_overdue": "1"}, "By now 2 leads were due before, not 1."),
+        ({"leave_overdue": "1", "version": "0"}, "The flag is at version"),
+        ({"leave_overdue": "1"}, "The flag event_dispatch is set."),
+    ):
+        await visitor.send(page, action, **(on | more))
+        assert says in html.unescape(text(await visitor.open("/console/control"))), more
+
+
+async def test_the_host_alone_leads_to_the_console(world: ConsoleWorld) -> None:
+    answer = await world.stranger().open("/")
+    assert (answer.status, answer.headers["location"]) == (307, "/console")
+
+
+_FORM = re.compile(r'<form[^>]*action="(?P<action>[^"]+)"[^>]*>(?P<body>.*?)</form>', re.DOTALL)
+_FIELD = re.compile(r"<input(?P<attributes>[^>]*)>")
+
+
+async def test_every_form_of_every_page_can_be_shown_again_as_it_was_sent(world: ConsoleWorld) -> None:
+    """Whatever a template does: what was typed is in its field, and nothing else of the page is changed."""
+    visitor = await world.visitor(ADMIN_KEY)
+    seen = 0
+    for address in await pages_with_ids(world):
+        page = text(await visitor.open(address))
+        for form in _FORM.finditer(page):
+            names = [
+                re.search(r'name="([^"]+)"', field["attributes"])
+                for field in _FIELD.finditer(form["body"])
+                if not re.search(r'type="(hidden|checkbox|radio|file|submit)"', field["attributes"])
+            ]
+            typed = {found[1]: f'"{found[1]}" <typed> & kept' for found in names if found}
+            again = refilled(page, Typed(form["action"], typed))
+            for value in typed.values():
+                assert f'value="{html.escape(value)}"' in again, (address, form["action"])
+            assert len(again.split("<form")) == len(page.split("<form"))
+            seen += len(typed)
+    assert seen > 20
+
+
+async def test_a_refused_form_keeps_what_was_typed_once(world: ConsoleWorld) -> None:
+    visitor = await world.visitor(ADMIN_KEY)
+    page = await visitor.open("/console/campaigns")
+    fields = {"name": 'Renewals "May"', "merchant_id": "Demo Shop", "back": "/console/campaigns"}
+    assert (await visitor.send(page, "/console/campaigns/make", **fields)).status == 303
+    again = text(await visitor.open("/console/campaigns"))
+    assert "small letters" in again
+    assert "pattern" not in again
+    assert 'value="Renewals &quot;May&quot;"' in again
+    assert 'value="Demo Shop"' in again
+    assert "Demo Shop" not in text(await visitor.open("/console/campaigns")), "the next visit begins anew"
+
+
+async def test_a_stop_of_nobody_says_who_is_missing_and_keeps_the_reason(world: ConsoleWorld) -> None:
+    visitor = await world.visitor(ADMIN_KEY)
+    page = await visitor.open("/console/control")
+    fields = {"scope": "merchant", "subject": "nobody", "reason": "wrong prompt", "back": "/console/control"}
+    await visitor.send(page, "/console/control/stop", **fields)
+    again = text(await visitor.open("/console/control"))
+    assert "There is no such merchant." in again
+    assert 'value="wrong prompt"' in again
+
+
+async def test_a_form_that_was_carried_out_is_empty(world: ConsoleWorld) -> None:
+    visitor = await world.visitor(ADMIN_KEY)
+    page = await visitor.open("/console/control")
+    fields = {"scope": "merchant", "subject": "a1", "reason": "wrong prompt", "back": "/console/control"}
+    await visitor.send(page, "/console/control/stop", **fields)
+    assert 'value="wrong prompt"' not in text(await visitor.open("/console/control"))

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from tests.support.api.http_server import serve
+from tests.support.api.world import ADMIN_KEY
+from tests.support.console.world import ConsoleWorld, open_console, open_router, park, put_on_the_line
 from trunkline.cli.main import app
 from trunkline.errors import TrunklineError
-from trunkline.testing.api_world import ADMIN_KEY
-from trunkline.testing.console_world import ConsoleWorld, open_console, open_router, park, put_on_the_line
-from trunkline.testing.http_server import serve
 
 Run = Callable[..., Awaitable[Result]]
 

@@ -6,13 +6,9 @@ from contextlib import asynccontextmanager
 import asyncpg
 import pytest
 
-from trunkline.api.deps import Probe
-from trunkline.bus.probe import server_time_s
-from trunkline.console import health
-from trunkline.console.sitemap import PAGES
-from trunkline.testing.api_world import ADMIN_KEY
-from trunkline.testing.asgi import Answer
-from trunkline.testing.console_world import (
+from tests.support.api.asgi import Answer
+from tests.support.api.world import ADMIN_KEY
+from tests.support.console.world import (
     ConsoleWorld,
     Router,
     Visitor,
@@ -21,7 +17,11 @@ from trunkline.testing.console_world import (
     open_router,
     park,
 )
-from trunkline.testing.proxy import TcpProxy
+from tests.support.faults.proxy import TcpProxy
+from trunkline.api.deps import HealthProbe
+from trunkline.bus.server_time import server_time_s
+from trunkline.console import health
+from trunkline.console.sitemap import PAGES
 
 NOBODY = {
     **dict.fromkeys(
@@ -53,8 +53,8 @@ async def opened(database_url: str, router: Router) -> AsyncIterator[ConsoleWorl
         await connection.close()
 
     probes = {
-        "postgres": Probe(ask_postgres, required=True),
-        "valkey": Probe(lambda: server_time_s(router.bus), required=False),
+        "postgres": HealthProbe(ask_postgres, required=True),
+        "valkey": HealthProbe(lambda: server_time_s(router.bus), required=False),
     }
     async with open_console(database_url, router=router, probes=probes) as world:
         yield world
@@ -66,7 +66,10 @@ async def seen(world: ConsoleWorld, visitor: Visitor, pages: list[str]) -> dict[
 
 
 def is_readable(answer: Answer) -> bool:
+    """And does not say beside a banner that nothing is wrong."""
     page = text(answer)
+    if 'class="banner' in page and "nothing is wrong" in page.lower():
+        return False
     return "<h1>" in page and 'aria-label="Console"' in page and "Traceback" not in page
 
 
@@ -122,6 +125,33 @@ async def test_every_page_while_an_engine_is_cut_off_and_after(
 
         for page, answer in (await seen(world, visitor, pages)).items():
             assert (answer.status, "is away" in text(answer)) == (200, False), page
+
+
+async def test_nothing_is_wrong_is_said_of_a_healthy_platform_and_under_no_banner(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    async with (
+        open_router(redis_url, key_prefix, database_url) as router,
+        opened(database_url, router) as world,
+    ):
+        async with world.api.database.connection() as conn:
+            await conn.execute("DELETE FROM alarms")
+            await conn.execute(
+                "INSERT INTO processes (id, roles) VALUES ('host/1/abcdefgh', '{control}');"
+                "INSERT INTO leaders (name, holder, term, expires_at)"
+                " VALUES ('control', 'host/1/hgfedcba', 1, now() + interval '1 hour')"
+            )
+        visitor = await world.visitor(ADMIN_KEY)
+        both = ["/console", "/console/control"]
+        for page, answer in (await seen(world, visitor, both)).items():
+            assert "nothing is wrong" in text(answer).lower(), page
+        stopped = await world.api.admin.request(
+            "PUT", "/api/v1/controls/kill-switch", json={"reason": "a drill"}
+        )
+        assert stopped.status < 300
+        for page, answer in (await seen(world, visitor, both)).items():
+            assert "The kill switch is on" in text(answer), page
+            assert is_readable(answer), page
 
 
 async def test_every_page_says_that_nobody_leads(database_url: str, redis_url: str, key_prefix: str) -> None:

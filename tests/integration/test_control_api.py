@@ -6,9 +6,9 @@ from uuid import uuid4
 
 import pytest
 
+from tests.support.api.asgi import AsgiClient
+from tests.support.api.world import ApiWorld, expect, open_api
 from trunkline.control.raising import raise_alarm
-from trunkline.testing.api_world import ApiWorld, expect, open_api
-from trunkline.testing.asgi import AsgiClient
 
 ROOT = "/api/v1/controls"
 WHY = {"reason": "complaints"}

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from tests.support.api.http_server import serve
+from tests.support.api.world import ADMIN_KEY, ApiWorld, open_api
 from trunkline.cli.control import ControlCommandError, app
-from trunkline.testing.api_world import ADMIN_KEY, ApiWorld, open_api
-from trunkline.testing.http_server import serve
 
 Run = Callable[..., Awaitable[Result]]
 

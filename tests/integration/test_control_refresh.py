@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.support.waiting import eventually
 from trunkline.bus import connection as bus_connection
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
-from trunkline.clock import ManualClock
 from trunkline.control.controls import Controls
 from trunkline.control.flags import EVENT_DISPATCH, FlagBoard
 from trunkline.control.guardian import Guardian
@@ -21,7 +21,7 @@ from trunkline.store.controls import Level, NewStop, Scope
 from trunkline.store.database import Database
 from trunkline.store.tenants import PLATFORM
 from trunkline.telemetry import metrics
-from trunkline.testing.waiting import eventually
+from trunkline.testing.clock import ManualClock
 
 
 @dataclass
@@ -223,6 +223,7 @@ async def test_a_flag_is_in_force_after_the_next_look(database: Database, bus: B
     try:
         assert asked.is_on(EVENT_DISPATCH, reseller_id="acme") is True, "its default"
         async with database.transaction() as tx:
+            await flags.lock(tx, EVENT_DISPATCH.name)
             await flags.set_flag(
                 tx, EVENT_DISPATCH.name, enabled=True, percentage=100, resellers={"acme": False},
                 merchants={"shop": True}, reason="r", by="key:1",
@@ -232,6 +233,7 @@ async def test_a_flag_is_in_force_after_the_next_look(database: Database, bus: B
         assert asked.is_on(EVENT_DISPATCH, reseller_id="acme", merchant_id="shop") is True
         assert asked.is_on(EVENT_DISPATCH, reseller_id="another") is True
         async with database.transaction() as tx:
+            await flags.lock(tx, EVENT_DISPATCH.name)
             await flags.delete_flag(tx, EVENT_DISPATCH.name)
         await one.refresh.run_once()
         assert asked.is_on(EVENT_DISPATCH, reseller_id="acme") is True

@@ -3,27 +3,28 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 
+from tests.support.store.restoring import Server, open_server
+from tests.support.waiting import eventually
 from trunkline.bus import connection as bus_connection
-from trunkline.bus import witness
+from trunkline.bus import continuity_record
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
-from trunkline.clock import ManualClock
-from trunkline.control.continuity import UNWITNESSED_AFTER_S, WITNESS_WAIT_S, Guard, Mark
+from trunkline.control.continuity import UNWITNESSED_AFTER_S, WITNESS_WAIT_S, ContinuityMark, Guard
 from trunkline.control.controls import Controls
 from trunkline.control.flags import FlagBoard
 from trunkline.control.guardian import Guardian, Heartbeat
 from trunkline.control.refresh import ControlRefresh
 from trunkline.loops.leader import Leadership, LeaseTimes
+from trunkline.settings import load_settings
 from trunkline.store import controls
 from trunkline.store import database as store_database
 from trunkline.store.controls import Level, Scope
 from trunkline.store.database import Database
-from trunkline.testing.waiting import eventually
+from trunkline.testing.clock import ManualClock
 
 # What a process sees while its database is being replaced.
 PASSING: tuple[type[BaseException], ...] = (*store_database.UNAVAILABLE, asyncpg.InvalidCatalogNameError)
@@ -75,39 +76,10 @@ async def process(url: str, bus: Bus, guard: Guard = "strict") -> AsyncIterator[
         await database.close()
 
 
-class Server:
-    """Copies and swaps databases, as a restore does. Nobody may be connected to one that is copied."""
-
-    def __init__(self, admin: "asyncpg.Connection[asyncpg.Record]", url: str):
-        self._admin = admin
-        self._name = urlsplit(url).path.removeprefix("/")
-
-    @property
-    def copy(self) -> str:
-        return f"{self._name}_earlier"
-
-    async def back_up(self) -> None:
-        await self._admin.execute(f"CREATE DATABASE {self.copy} TEMPLATE {self._name} STRATEGY file_copy")
-
-    async def restore(self) -> None:
-        """Put the copy in the place of the database, under the feet of whoever is connected."""
-        await self._admin.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", self._name
-        )
-        await self._admin.execute(f"DROP DATABASE {self._name} WITH (FORCE)")
-        await self._admin.execute(f"ALTER DATABASE {self.copy} RENAME TO {self._name}")
-
-    async def close(self) -> None:
-        await self._admin.execute(f"DROP DATABASE IF EXISTS {self.copy} WITH (FORCE)")
-        await self._admin.close()
-
-
 @pytest.fixture
 async def server(database_url: str) -> AsyncIterator[Server]:
-    admin = await asyncpg.connect(urlsplit(database_url)._replace(path="/postgres").geturl())
-    server = Server(admin, database_url)
-    yield server
-    await server.close()
+    async with open_server(database_url) as server:
+        yield server
 
 
 @pytest.fixture
@@ -128,13 +100,28 @@ async def make_old(database: Database, seconds: float) -> None:
         await conn.execute("UPDATE continuity SET beat_at = beat_at - make_interval(secs => $1)", seconds)
 
 
-async def refuses_to_start(one: Process, mark: Mark) -> bool:
+async def refuses_to_start(one: Process, mark: ContinuityMark) -> bool:
     """What the transaction of an intent asks. False also while connections are still being replaced."""
     try:
         async with one.database.transaction() as tx:
             return not await controls.may_start(tx, mark.installation, mark.beat)
     except PASSING:
         return False
+
+
+async def add_a_lead(url: str) -> None:
+    conn = await asyncpg.connect(url)
+    try:
+        await conn.execute(
+            "INSERT INTO resellers (id, name) VALUES ('r', 'R');"
+            "INSERT INTO pools (id, reseller_id, name) VALUES ('p', 'r', 'P');"
+            "INSERT INTO merchants (id, reseller_id, name) VALUES ('m', 'r', 'M');"
+            "INSERT INTO leads (id, reseller_id, merchant_id, request_id, request_hash, phone, pool_id,"
+            " scheduled_at, due_at) VALUES (gen_random_uuid(), 'r', 'm', '1', sha256('1'), '+12025550100', 'p',"
+            " now(), now())"
+        )
+    finally:
+        await conn.close()
 
 
 async def forget(bus: Bus) -> None:
@@ -202,7 +189,7 @@ async def test_a_running_process_notices_that_the_database_went_back_under_it(
         mark = one.guardian.mark
         assert mark is not None
         assert await eventually(lambda: refuses_to_start(one, mark)), "before it has even looked"
-        assert await one.heartbeat.lead_once() == 0, "counting on from there would hide the loss"
+        assert await one.heartbeat.run_as_leader(1) == 0, "counting on from there would hide the loss"
         await one.look(2)
         assert one.is_killed, "it remembers by itself, Valkey or not"
 
@@ -213,12 +200,12 @@ async def test_the_leader_does_not_count_on_from_an_earlier_place(
     await live_on(database_url, bus)
     await server.back_up()
     await live_on(database_url, bus)
-    remembered = await witness.recall(bus)
+    remembered = await continuity_record.recall(bus)
     await server.restore()
     async with process(database_url, bus) as one:
         await one.leadership.run_once()
         assert await one.heartbeat.run_once() == 0, "it has not been admitted"
-    assert await witness.recall(bus) == remembered
+    assert await continuity_record.recall(bus) == remembered
 
 
 async def test_once_lifted_the_switch_stays_off(database_url: str, server: Server, bus: Bus) -> None:
@@ -256,8 +243,24 @@ async def test_of_many_processes_one_turns_the_switch(database_url: str, server:
             assert await conn.fetchval("SELECT count(*) FROM audit_log") == 1
 
 
+async def test_strict_is_the_default() -> None:
+    assert load_settings().control.restore_guard == "strict"
+
+
+async def test_an_old_database_without_leads_and_without_a_witness_just_starts(
+    database_url: str, bus: Bus
+) -> None:
+    await live_on(database_url, bus)
+    await forget(bus)
+    async with process(database_url, bus) as one:
+        await make_old(one.database, 1e6)
+        await one.look(3)
+        assert not one.is_killed
+
+
 async def test_a_copy_without_a_witness_stays_silent_if_it_is_old(database_url: str, bus: Bus) -> None:
     await live_on(database_url, bus)
+    await add_a_lead(database_url)
     await forget(bus)
     async with process(database_url, bus) as fresh:
         await fresh.look()
@@ -321,4 +324,6 @@ async def test_a_beat_while_the_leader_looks_is_no_loss(database_url: str, bus: 
         assert not one.is_killed
         mark = one.guardian.mark
         assert mark is not None
-        assert (await witness.recall(bus)) == (mark.installation, mark.beat), "what it knows did not go back"
+        assert (await continuity_record.recall(bus)) == (mark.installation, mark.beat), (
+            "what it knows did not go back"
+        )

@@ -8,19 +8,20 @@ from uuid import uuid4
 
 import pytest
 
-from trunkline.clock import ManualClock, SystemClock
+from tests.support.dispatch.dialing import Dialing, open_dialing
+from tests.support.dispatch.stage import Stage, open_stage
+from trunkline.clock import SystemClock
 from trunkline.dispatch.gates import Case, judge, never_stopped
 from trunkline.dispatch.offset import ClockOffset
 from trunkline.dispatch.refusals import RefusalReason
 from trunkline.leads.calling_policy import CallingPolicy, resolve
 from trunkline.leads.limits import CallsPerPerson
-from trunkline.leads.windows import Span, Window
+from trunkline.leads.windows import TimeSpan, Window
 from trunkline.model import Grant, Intent, new_id
 from trunkline.store import attempts
 from trunkline.store.dispatch import LockedLead, LockedNumber
 from trunkline.telephony.carrier import CallOrder, PlaceResult
-from trunkline.testing.dialing import Dialing, open_dialing
-from trunkline.testing.stage import Stage, open_stage
+from trunkline.testing.clock import ManualClock
 from trunkline.value import replace
 
 ADA = "+12125550001"
@@ -202,5 +203,5 @@ def _case(lead: LockedLead) -> Case:
     number = LockedNumber(
         uuid4(), "+14155550100", "twilio", "default", 10, None, "active", "p", may_count=True
     )
-    policy = resolve(CallingPolicy(windows=(Window(spans=(Span(start="09:00", end="18:00"),)),)))
+    policy = resolve(CallingPolicy(windows=(Window(spans=(TimeSpan(start="09:00", end="18:00"),)),)))
     return Case(Grant(new_id(), lead.id, 1, number.id, 1, 0), lead, number, policy)

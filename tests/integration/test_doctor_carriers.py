@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.api.webhooks import SECRET, open_door, reverse_proxy
 from trunkline.cli.doctor_carriers import examine_carriers
-from trunkline.cli.finding import Finding
+from trunkline.cli.doctor_finding import Finding
 from trunkline.model import new_id
 from trunkline.settings import Settings, load_settings
 from trunkline.store.accounts import NewAccount, insert
 from trunkline.store.database import connect
+from trunkline.telephony.credentials import Vault
 from trunkline.telephony.simulator import Simulator, SimulatorConfig
-from trunkline.telephony.vault import Vault
-from trunkline.testing.webhooks import SECRET, open_door, reverse_proxy
 
 
 @pytest.fixture

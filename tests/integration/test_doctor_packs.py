@@ -3,11 +3,11 @@
 from datetime import timedelta
 from pathlib import Path
 
+from tests.support.dispatch.dialing import open_dialing
 from trunkline.cli.doctor_packs import examine_packs, judge
 from trunkline.leads.calling_policy import CallingPolicy
-from trunkline.leads.packs import PACKS, Pack
+from trunkline.leads.rule_packs import PACKS, Pack
 from trunkline.settings import load_settings
-from trunkline.testing.dialing import open_dialing
 
 US = PACKS["us-tcpa"]
 

@@ -1,11 +1,10 @@
 """The doctor looks at the pods that there really are."""
 
+from tests.support.router.world import RouterWorld
 from trunkline.bus.connection import connect
-from trunkline.bus.keys import Keys
-from trunkline.bus.router_keys import RouterKeys
+from trunkline.bus.keys import Keys, RouterKeys
 from trunkline.cli.doctor_router import examine_router
 from trunkline.settings import load_settings
-from trunkline.testing.router_world import RouterWorld
 
 
 async def test_an_installation_with_one_agent_is_told_who_hears_busy(redis_url: str, key_prefix: str) -> None:

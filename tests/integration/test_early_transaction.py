@@ -6,14 +6,14 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.dispatch.stage import Stage, open_stage
+from tests.support.faults.proxy import TcpProxy
 from trunkline.bus.connection import connect as connect_bus
 from trunkline.dispatch import batches as batches_module
 from trunkline.dispatch import dialer as dialer_module
 from trunkline.model import Entry
 from trunkline.store.database import UNAVAILABLE, Database, connect
 from trunkline.store.early_transaction import EarlyTransaction
-from trunkline.testing.proxy import TcpProxy
-from trunkline.testing.stage import Stage, open_stage
 
 
 @pytest.fixture

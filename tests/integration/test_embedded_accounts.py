@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 
 import trunkline
 from trunkline.embedded import EmbeddedError, Engines, engines
-from trunkline.embedded.account import Account, choose_account
+from trunkline.embedded.account import SystemUser, choose_account
 from trunkline.embedded.binaries import Binaries, find_binaries
 from trunkline.embedded.mirror import reachable_binaries
 
@@ -149,7 +149,7 @@ async def test_a_copy_that_somebody_else_could_have_written_is_not_used(
 
 async def test_wheels_that_can_be_reached_are_not_copied(tmp_path: Path) -> None:
     wheels = find_binaries()
-    own = Account(os.geteuid(), os.getegid())
+    own = SystemUser(os.geteuid(), os.getegid())
     assert await reachable_binaries(wheels, own, [tmp_path]) is wheels
     assert os.listdir(tmp_path) == []
 

@@ -15,10 +15,10 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import AuthenticationError
 
+from tests.support.waiting import eventually
 from trunkline.embedded import EmbeddedError, Engines, server
 from trunkline.embedded.leftovers import processes_in
 from trunkline.embedded.ports import free_port
-from trunkline.testing.waiting import eventually
 
 
 async def remember(engines: Engines, word: str) -> None:

@@ -12,12 +12,12 @@ import asyncpg
 import pytest
 from redis.asyncio import Redis
 
+from tests.support.waiting import eventually
 from trunkline.embedded import Engines
 from trunkline.embedded.account import choose_account
 from trunkline.embedded.leftovers import processes_in
 from trunkline.embedded.postgres import Postgres
 from trunkline.embedded.valkey import Valkey
-from trunkline.testing.waiting import eventually
 
 
 def both(engines: Engines) -> tuple[Postgres, Valkey]:

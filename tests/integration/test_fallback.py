@@ -7,14 +7,14 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.dispatch.dialing import Dialing, open_dialing
+from tests.support.dispatch.stage import Stage, open_stage
+from tests.support.faults.proxy import TcpProxy
 from trunkline.bus.connection import connect as connect_bus
-from trunkline.dispatch.fallback import Fallback
+from trunkline.dispatch.fallback import PostgresFallback
 from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
 from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.model import Grant, new_id
-from trunkline.testing.dialing import Dialing, open_dialing
-from trunkline.testing.proxy import TcpProxy
-from trunkline.testing.stage import Stage, open_stage
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ async def stage(database_url: str, redis_url: str, key_prefix: str) -> AsyncIter
         yield stage
 
 
-async def picked(dialing: Dialing, fallback: Fallback, most: int = 5) -> list[Grant]:
+async def picked(dialing: Dialing, fallback: PostgresFallback, most: int = 5) -> list[Grant]:
     grants = await fallback.grants(dialing.database, most)
     assert grants is not None, "another one has the lease"
     return grants
@@ -68,7 +68,7 @@ async def test_what_is_stopped_is_not_picked_and_what_is_not_stopped_is(
     await dialing.lead(campaign_id=campaign)
     other = await dialing.lead(merchant="n")
     await stop(dialing, scope, subject.format(campaign=campaign, number=dialing.number))
-    fallback = Fallback()
+    fallback = PostgresFallback()
     assert [grant.lead_id for grant in await picked(dialing, fallback)] == ([other] if others else [])
     await dialing.run("UPDATE controls SET ends_at = clock_timestamp()")
     assert len(await picked(dialing, fallback)) == 2, "and when the stop is over, it is"
@@ -80,12 +80,12 @@ async def test_merchants_that_another_system_calls_are_not_picked(dialing: Diali
 
     await dialing.lead()
     other = await dialing.lead(merchant="n")
-    assert [grant.lead_id for grant in await picked(dialing, Fallback(includes))] == [other]
+    assert [grant.lead_id for grant in await picked(dialing, PostgresFallback(includes))] == [other]
 
 
 async def test_a_lead_that_is_put_off_is_not_picked_before_its_time(dialing: Dialing) -> None:
     await dialing.lead(due_in_s=600)
-    assert await picked(dialing, Fallback()) == []
+    assert await picked(dialing, PostgresFallback()) == []
 
 
 async def test_what_is_refused_lets_those_behind_it_pass(stage: Stage, redis_url: str) -> None:
@@ -116,7 +116,7 @@ async def test_a_refused_lead_and_its_flow_wait_longer_each_time(
     now_s = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     await dialing.leads(2)
-    fallback, waits = Fallback(), []
+    fallback, waits = PostgresFallback(), []
     for _ in range(8):
         grants = await picked(dialing, fallback, most=1)
         fallback.set_aside([refusal(grant, blocks) for grant in grants])
@@ -137,7 +137,7 @@ async def test_leads_that_are_refused_together_make_their_flow_wait_once(
     now_s = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     await dialing.leads(5)
-    fallback = Fallback()
+    fallback = PostgresFallback()
     fallback.set_aside([refusal(grant, Blocks.FLOW) for grant in await picked(dialing, fallback)])
     now_s += 1
     assert len(await picked(dialing, fallback)) == 5
@@ -153,7 +153,7 @@ async def test_a_pace_and_busy_agents_are_waited_for_no_longer_each_time(
     now_s = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     await dialing.leads(2)
-    fallback = Fallback()
+    fallback = PostgresFallback()
     for _ in range(5):
         fallback.set_aside([refusal(grant, blocks, reason) for grant in await picked(dialing, fallback)])
         now_s += 0.9
@@ -175,7 +175,7 @@ async def test_a_number_or_account_that_rests_is_not_picked(
         dialing.number: "refused",
     }
     lead = await dialing.lead()
-    fallback = Fallback()
+    fallback = PostgresFallback()
     fallback.set_aside([refusal(Grant(new_id(), lead, 1, dialing.number, 1, 0), blocks)])
     await dialing.leads(3)
     assert {numbers[grant.number_id] for grant in await picked(dialing, fallback)} == left
@@ -185,7 +185,7 @@ async def test_until_is_counted_by_postgres_clock(dialing: Dialing, monkeypatch:
     now_s = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     await dialing.lead()
-    fallback = Fallback()
+    fallback = PostgresFallback()
     (grant,) = await picked(dialing, fallback)
     assert grant.granted_ms is not None
     until = await dialing.now() + timedelta(seconds=20)

@@ -5,17 +5,17 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.dispatch.dialing import Dialing, open_dialing
+from tests.support.dispatch.stage import Stage, open_stage
+from tests.support.store.reading import rows_read
 from trunkline.bus import schedule as bus_schedule
 from trunkline.dispatch import dialer, fallback, fallback_walk
-from trunkline.dispatch.fallback import Fallback
-from trunkline.dispatch.fallback_walk import Skips, Walk
+from trunkline.dispatch.fallback import PostgresFallback
+from trunkline.dispatch.fallback_walk import PoolWalk, Skips
 from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
 from trunkline.errors import BusUnavailable
 from trunkline.model import Flow, Grant, new_id
 from trunkline.store.database import Connection
-from trunkline.testing.dialing import Dialing, open_dialing
-from trunkline.testing.reading import rows_read
-from trunkline.testing.stage import Stage, open_stage
 
 EVERYBODY = Skips()
 # Postgres plans a statement anew five times, then it keeps a plan.
@@ -37,12 +37,12 @@ async def stage(database_url: str, redis_url: str, key_prefix: str) -> AsyncIter
         yield stage
 
 
-async def ask(dialing: Dialing, walk: Walk, limit: int) -> list[tuple[Grant, Flow]]:
+async def ask(dialing: Dialing, walk: PoolWalk, limit: int) -> list[tuple[Grant, Flow]]:
     async with dialing.database.transaction() as tx:
         return await walk.grants(tx, limit, EVERYBODY)
 
 
-async def called(dialing: Dialing, walk: Walk, limit: int) -> list[Flow]:
+async def called(dialing: Dialing, walk: PoolWalk, limit: int) -> list[Flow]:
     """The flows of those who were picked; they are called, and their calls are over at once."""
     found = await ask(dialing, walk, limit)
     await dialing.run(
@@ -79,7 +79,7 @@ async def test_each_flow_has_one_call_before_any_has_its_second(dialing: Dialing
     await add_pool(dialing, "q")
     await add_flows(dialing, 3, leads=3)
     await add_flows(dialing, 1, leads=3, pool="q")
-    walk, flows = Walk(), list[Flow]()
+    walk, flows = PoolWalk(), list[Flow]()
     while picked := await called(dialing, walk, limit):
         assert len(picked) == min(limit, 12 - len(flows)), "and an ask takes all that it may"
         flows += picked
@@ -91,13 +91,13 @@ async def test_each_flow_has_one_call_before_any_has_its_second(dialing: Dialing
 async def test_of_a_flow_the_oldest_is_first_and_a_grant_names_its_merchant(dialing: Dialing) -> None:
     await dialing.lead(due_in_s=-10)
     oldest = await dialing.lead(due_in_s=-20)
-    ((grant, flow),) = await ask(dialing, Walk(), 1)
+    ((grant, flow),) = await ask(dialing, PoolWalk(), 1)
     assert (grant.lead_id, grant.merchant_id, flow) == (oldest, "m", Flow("p", "r", "m"))
 
 
 async def test_no_lead_and_no_channel_is_picked_twice_in_one_ask(dialing: Dialing) -> None:
     await dialing.leads(60)
-    found = [grant for grant, _ in await ask(dialing, Walk(), 60)]
+    found = [grant for grant, _ in await ask(dialing, PoolWalk(), 60)]
     assert len({grant.lead_id for grant in found}) == 50, "the number has fifty channels"
     assert {grant.channel_no for grant in found} == set(range(1, 51))
 
@@ -110,7 +110,7 @@ async def test_a_pool_that_was_left_for_want_of_a_channel_goes_on_with_its_next_
     await add_pool(dialing, "q")
     await add_flows(dialing, 3, leads=2)
     await add_flows(dialing, 1, leads=50, pool="q")
-    walk, flows = Walk(), list[Flow]()
+    walk, flows = PoolWalk(), list[Flow]()
     for _ in range(6):
         picked = await called(dialing, walk, 3)
         flows += [flow for flow in picked if flow.pool_id == "p"]
@@ -128,7 +128,7 @@ async def test_the_next_ask_goes_on_where_the_last_one_stopped(
     await add_flows(dialing, 9, due_in_s=600)
     await add_pool(dialing, "q")
     await add_flows(dialing, 1, pool="q")
-    walk, asks = Walk(), 1
+    walk, asks = PoolWalk(), 1
     while not await called(dialing, walk, 5):
         asks += 1
         assert asks < 20
@@ -145,7 +145,7 @@ async def test_numbers_that_are_not_looked_at_now_are_looked_at_next(
         await dialing.attempt(f"+1202555{full.index(number):04d}", state="answered", number=number, channel=1)
     free = await dialing.add_number(max_channels=1)
     await dialing.lead()
-    walk, asks = Walk(), 1
+    walk, asks = PoolWalk(), 1
     while not (found := await ask(dialing, walk, 5)):
         asks += 1
         assert asks < 20
@@ -156,7 +156,7 @@ async def test_numbers_that_are_not_looked_at_now_are_looked_at_next(
 async def test_calls_are_spread_over_the_numbers_of_a_pool(dialing: Dialing) -> None:
     numbers = {dialing.number, await dialing.add_number(), await dialing.add_number()}
     await dialing.leads(9)
-    walk = Walk()
+    walk = PoolWalk()
     found = [grant for _ in range(3) for grant, _ in await ask(dialing, walk, 2)]
     assert {grant.number_id for grant in found[:3]} == {grant.number_id for grant in found[3:]} == numbers
     assert {grant.channel_no for grant, _ in await ask(dialing, walk, 3)} == {1}, (
@@ -168,7 +168,7 @@ async def test_the_one_free_channel_of_many_is_found(dialing: Dialing) -> None:
     await dialing.run("UPDATE numbers SET max_channels = 200")
     await hold(dialing, range(1, 201), but=150)
     await dialing.lead()
-    walk, found = Walk(), list[tuple[Grant, Flow]]()
+    walk, found = PoolWalk(), list[tuple[Grant, Flow]]()
     for _ in range(200):
         found += await ask(dialing, walk, 1)
     assert found
@@ -194,7 +194,7 @@ async def test_whoever_is_behind_a_refused_lead_of_the_same_flow_has_a_turn(
     monkeypatch.setattr("time.monotonic", lambda: now_s)
     refused = await dialing.lead(due_in_s=-60)
     behind = await dialing.lead()
-    asking, picked = Fallback(), list[UUID]()
+    asking, picked = PostgresFallback(), list[UUID]()
     for _ in range(200):
         grants = await asking.grants(dialing.database, 1) or []
         now_s += 0.5
@@ -219,11 +219,11 @@ async def test_a_plan_of_the_first_day_reads_a_few_rows_of_many(
         skips = Skips(leads=[new_id()], numbers=[new_id()], accounts_of=[new_id()])
         for _ in range(TIMES):
             async with connection.transaction():
-                assert await Walk().grants(connection, 5, skips)
+                assert await PoolWalk().grants(connection, 5, skips)
         await fill(connection)
         async with connection.transaction():
             before = await rows_read(connection, table)
-            assert len(await Walk().grants(connection, 5, skips)) == 5
+            assert len(await PoolWalk().grants(connection, 5, skips)) == 5
             assert await rows_read(connection, table) - before < FEW
 
 
@@ -240,7 +240,7 @@ async def test_a_flow_of_many_leads_costs_no_more_than_one_of_few(dialing: Diali
         skips = Skips(leads=[lead]) if how == "set aside" else EVERYBODY
         async with connection.transaction():
             before = await rows_read(connection, "leads")
-            found = await Walk().grants(connection, 1, skips)
+            found = await PoolWalk().grants(connection, 1, skips)
             assert await rows_read(connection, "leads") - before < 40
     assert bool(found) == (how in ("due", "set aside"))
     assert lead not in [grant.lead_id for grant, _ in found if how == "set aside"]
@@ -260,7 +260,7 @@ async def test_an_ask_that_finds_nothing_reads_no_more_than_its_bound(
             await dialing.attempt("+12025550100", state="answered", channel=1)
         async with connection.transaction():
             before = [await rows_read(connection, table) for table in ("leads", "numbers", "attempts")]
-            assert await Walk().grants(connection, 5, EVERYBODY) == []
+            assert await PoolWalk().grants(connection, 5, EVERYBODY) == []
             after = [await rows_read(connection, table) for table in ("leads", "numbers", "attempts")]
     assert sum(after) - sum(before) < 10 * fallback_walk.LOOKED_MAX < 5 * MANY
 
@@ -306,7 +306,7 @@ async def test_one_of_all_asks_and_another_takes_over_when_it_is_gone(
 ) -> None:
     monkeypatch.setattr(fallback, "LEASE_S", 3600.0)
     await dialing.leads(3)
-    first, second = Fallback(identity="a"), Fallback(identity="b")
+    first, second = PostgresFallback(identity="a"), PostgresFallback(identity="b")
     assert await first.grants(dialing.database, 1)
     assert await second.grants(dialing.database, 1) is None
     assert await first.grants(dialing.database, 1), "it has renewed its lease"

@@ -1,4 +1,4 @@
-"""Faults 10 to 17 of the design that this one replaces: how lines were lost, doubled and left idle."""
+"""Faults 10 to 17 of the design that this one replaces: how channels were lost, doubled and left idle."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -7,11 +7,11 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.dispatch.stage import Stage, open_stage
 from trunkline.bus import schedule
+from trunkline.dispatch.channel_reconciler import ChannelReconciler
 from trunkline.leads.calling_policy import CallingPolicy
-from trunkline.loops.channels import ChannelReconciler
 from trunkline.model import Grant, new_id
-from trunkline.testing.stage import Stage, open_stage
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ async def stage(database_url: str, redis_url: str, key_prefix: str) -> AsyncIter
         yield stage
 
 
-async def lines(stage: Stage, many: int) -> None:
+async def set_channels(stage: Stage, many: int) -> None:
     await stage.dialing.run("UPDATE numbers SET max_channels = $1", many)
     await stage.reconciler.run_once()
 
@@ -29,8 +29,8 @@ async def match(stage: Stage, most: int = 16) -> tuple[Grant, ...]:
     return (await schedule.match(stage.bus, [new_id() for _ in range(most)], clock_offset_ms=0)).grants
 
 
-async def test_fault_10_a_start_does_not_give_away_the_lines_of_live_calls(stage: Stage) -> None:
-    await lines(stage, 2)
+async def test_fault_10_a_start_does_not_give_away_the_channels_of_live_calls(stage: Stage) -> None:
+    await set_channels(stage, 2)
     await stage.dialing.leads(2)
     assert await stage.dial() == 2
     await stage.dialing.leads(3)
@@ -42,7 +42,7 @@ async def test_fault_10_a_start_does_not_give_away_the_lines_of_live_calls(stage
     assert await stage.held() == await stage.truly_held()
 
 
-async def test_a_full_pool_overflows_and_one_with_a_line_does_not(stage: Stage) -> None:
+async def test_a_full_pool_overflows_and_one_with_a_channel_does_not(stage: Stage) -> None:
     await stage.dialing.run("INSERT INTO pools (id, name) VALUES ('shared', 'Shared')")
     shared = await stage.dialing.add_number()
     await stage.dialing.run("UPDATE numbers SET pool_id = 'shared' WHERE id = $1", shared)
@@ -58,19 +58,19 @@ async def test_a_full_pool_overflows_and_one_with_a_line_does_not(stage: Stage) 
     assert dialled_over == [False, False, True]
 
 
-async def test_fault_11_a_number_without_a_free_line_is_full_and_not_new(stage: Stage) -> None:
-    await lines(stage, 2)
+async def test_fault_11_a_number_without_a_free_channel_is_full_and_not_new(stage: Stage) -> None:
+    await set_channels(stage, 2)
     await stage.dialing.leads(5)
     await stage.loader.run_once()
     assert len(await match(stage)) == 2
-    # Whoever sets numbers up finds nothing left of this one's free lines, and must not take it for a new one.
+    # Whoever sets numbers up finds nothing left of this one's free channels, and must not take it for a new one.
     await stage.reconciler.run_once()
     await ChannelReconciler(stage.database, stage.bus.at_epoch(stage.bus.epoch), stage.controls).run_once()
     assert await match(stage) == ()
 
 
-async def test_fault_12_a_line_is_held_while_the_dial_is_in_flight(stage: Stage) -> None:
-    await lines(stage, 2)
+async def test_fault_12_a_channel_is_held_while_the_dial_is_in_flight(stage: Stage) -> None:
+    await set_channels(stage, 2)
     granted, dialing = await stage.dialing.leads(2)
     await stage.loader.run_once()
     first, second = await match(stage)
@@ -86,8 +86,8 @@ async def test_fault_12_a_line_is_held_while_the_dial_is_in_flight(stage: Stage)
     assert granted != dialing
 
 
-async def test_fault_13_the_same_end_told_twice_adds_no_line(stage: Stage) -> None:
-    await lines(stage, 2)
+async def test_fault_13_the_same_end_told_twice_adds_no_channel(stage: Stage) -> None:
+    await set_channels(stage, 2)
     await stage.dialing.leads(2)
     await stage.dial()
     ended = stage.carrier.orders[0].attempt_id
@@ -95,11 +95,11 @@ async def test_fault_13_the_same_end_told_twice_adds_no_line(stage: Stage) -> No
     await stage.told(ended, "ended", dedupe_key="told-again")
     await stage.reconciler.run_once()
     await stage.dialing.leads(5)
-    assert await stage.dial() == 1, "one call has ended, so one line is free"
+    assert await stage.dial() == 1, "one call has ended, so one channel is free"
 
 
 async def test_fault_14_a_full_number_holds_nobody_up(stage: Stage) -> None:
-    await lines(stage, 1)
+    await set_channels(stage, 1)
     await stage.dialing.lead()
     await stage.dial()
     await stage.dialing.leads(20)
@@ -119,8 +119,8 @@ async def another_pool(stage: Stage) -> UUID:
     return lead
 
 
-async def test_fault_15_nothing_happens_to_a_lead_until_a_line_is_free_for_it(stage: Stage) -> None:
-    await lines(stage, 1)
+async def test_fault_15_nothing_happens_to_a_lead_until_a_channel_is_free_for_it(stage: Stage) -> None:
+    await set_channels(stage, 1)
     await stage.dialing.lead()
     await stage.dial()
     await stage.dialing.leads(50)
@@ -139,7 +139,7 @@ async def test_fault_15_nothing_happens_to_a_lead_until_a_line_is_free_for_it(st
     assert await stage.known_leads() == known
 
 
-async def test_fault_16_a_lead_over_its_limit_keeps_no_line_and_does_not_refill_its_limit(
+async def test_fault_16_a_lead_over_its_limit_keeps_no_channel_and_does_not_refill_its_limit(
     stage: Stage,
 ) -> None:
     phone = "+12125550199"
@@ -157,9 +157,9 @@ async def test_fault_16_a_lead_over_its_limit_keeps_no_line_and_does_not_refill_
     assert abs((await stage.lead(lead))["due_at"] - free_at) < timedelta(seconds=1)
 
 
-async def test_fault_17_lines_are_no_pace(stage: Stage) -> None:
-    """Ten lines and two starts a second: a batch starts what fits into a second, half a second apart, and leaves lines
-    free meanwhile; once these calls are running, more start beside them."""
+async def test_fault_17_channels_are_no_pace(stage: Stage) -> None:
+    """Ten channels and two starts a second: a batch starts what fits into a second, half a second apart, and leaves
+    channels free meanwhile; once these calls are running, more start beside them."""
     await stage.dialing.run("UPDATE numbers SET starts_per_s = 2")
     await stage.dialing.policy(CallingPolicy(), scope="platform", subject="")
     await stage.dialing.leads(10)
@@ -170,10 +170,10 @@ async def test_fault_17_lines_are_no_pace(stage: Stage) -> None:
         ]
     gaps = [later - earlier for earlier, later in pairwise(moments)]
     assert all(gap >= timedelta(seconds=0.499) for gap in gaps)
-    assert len(await stage.held()) == len(moments), "what could not start gave its line back"
+    assert len(await stage.held()) == len(moments), "what could not start gave its channel back"
     # Time passes for the pace alone: the calls go on.
     await stage.dialing.run("UPDATE paces SET next_start_at = next_start_at - interval '5 seconds'")
-    await stage.bus.client.delete(f"{stage.bus.memory}resting")
+    await stage.bus.client.delete(f"{stage.bus.projection}resting")
     await stage.reconciler.run_once()
     await stage.dialing.run("UPDATE numbers SET max_channels = 9")
     await stage.reconciler.run_once()

@@ -12,15 +12,19 @@ from uuid import UUID
 import pytest
 from asyncpg import LockNotAvailableError
 
+from tests.support.dispatch.stage import Stage, open_stage
+from tests.support.faults.proxy import TcpProxy
+from tests.support.metric_values import value
+from tests.support.waiting import eventually
 from trunkline.bus import channels, schedule
 from trunkline.bus.connection import connect as connect_bus
 from trunkline.clock import SystemClock
 from trunkline.dispatch import batches as batches_module
 from trunkline.dispatch import intent as intent_module
+from trunkline.dispatch.channel_reconciler import ChannelReconciler
 from trunkline.dispatch.dialer import Dialer
 from trunkline.dispatch.intent import Intents, intend
 from trunkline.errors import BusUnavailable
-from trunkline.loops.channels import ChannelReconciler
 from trunkline.model import Entry, Grant
 from trunkline.states import AttemptState
 from trunkline.store import attempts
@@ -29,9 +33,6 @@ from trunkline.store.database import UNAVAILABLE
 from trunkline.store.database import connect as connect_database
 from trunkline.telemetry import metrics
 from trunkline.telephony.carrier import Accepted, CallOrder, InDoubt, PlaceResult, Rejected, Throttled
-from trunkline.testing.proxy import TcpProxy
-from trunkline.testing.stage import Stage, open_stage
-from trunkline.testing.waiting import eventually
 from trunkline.value import replace
 
 
@@ -130,7 +131,7 @@ async def test_a_grant_says_when_it_was_granted_by_postgres_clock(stage: Stage) 
 async def test_a_dialer_that_is_only_slow_keeps_what_it_committed(
     stage: Stage, between: Callable[..., None]
 ) -> None:
-    """The reconciler took it for dead and freed its line; then it commits after all."""
+    """The reconciler took it for dead and freed its channel; then it commits after all."""
     await stage.dialing.lead()
     between(before=reconciler_in_a_hurry(stage).run_once)
     assert await stage.dial() == 1
@@ -291,7 +292,7 @@ async def test_answers_whose_commit_was_not_answered_are_written_once(stage: Sta
 
         async def refused(_: CallOrder) -> PlaceResult:
             proxy.swallow_reply(after=b"COMMIT;")
-            return Rejected("refused", "13224", retryable=True)
+            return Rejected("refused", "21214", retryable=True, blames="destination")
 
         stage.carrier.answer = refused
         await stage.dial(dialer)
@@ -369,7 +370,7 @@ async def test_race_2_09_an_intact_valkey_that_slept_through_calls_is_put_right(
         assert await cut_off.run_once() == 3
         await cut_off.drain()
         await bus.close()
-    # Those who can reach Valkey see leads and lines that are none any more.
+    # Those who can reach Valkey see leads and channels that are none any more.
     assert await stage.dial() == 0
     await reconciler_in_a_hurry(stage).run_once()
     assert await stage.held() == await stage.truly_held()
@@ -385,7 +386,7 @@ async def test_of_the_grants_without_valkey_only_what_was_dialled_is_counted(
 ) -> None:
     await stage.dialing.lead("+12125550199")
     await stage.dialing.lead("+12125550199", "n")
-    before = metrics.FALLBACK_DIALS._value.get()
+    before = value(metrics.FALLBACK_DIALS)
     async with TcpProxy.before(redis_url) as proxy:
         bus = connect_bus(proxy.url, stage.bus.keys)
         cut_off = stage.another_dialer(bus=bus)
@@ -393,10 +394,10 @@ async def test_of_the_grants_without_valkey_only_what_was_dialled_is_counted(
         assert await cut_off.run_once() == 1, "one person is called once at a time"
         await cut_off.drain()
         await bus.close()
-    assert metrics.FALLBACK_DIALS._value.get() == before + 1
+    assert value(metrics.FALLBACK_DIALS) == before + 1
 
 
-async def test_race_2_15_a_line_is_free_in_valkey_only_after_it_is_free_in_postgres(
+async def test_race_2_15_a_channel_is_free_in_valkey_only_after_it_is_free_in_postgres(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await stage.dialing.lead()
@@ -455,7 +456,7 @@ async def test_a_dial_in_flight_is_not_cancelled_by_a_stop(stage: Stage) -> None
     assert (await stage.attempt(lead))["state"] == "accepted"
 
 
-async def test_an_in_doubt_answer_keeps_its_line_through_every_reconciliation(stage: Stage) -> None:
+async def test_an_in_doubt_answer_keeps_its_channel_through_every_reconciliation(stage: Stage) -> None:
     await stage.dialing.lead()
     stage.carrier.says(InDoubt("status 500"))
     await stage.dial()

@@ -10,12 +10,12 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.dispatch.stage import Stage, event, open_stage
+from tests.support.waiting import eventually
 from trunkline.model import new_id
 from trunkline.store import attempts
 from trunkline.store.database import Connection
 from trunkline.telephony.carrier import CallOrder, CallView, InDoubt, ListResult, ListUnavailable
-from trunkline.testing.stage import Stage, event, open_stage
-from trunkline.testing.waiting import eventually
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ async def test_race_1_10_a_call_that_surfaces_is_adopted_if_no_newer_attempt_was
     assert len(stage.carrier.orders) == 1
 
 
-async def test_race_1_10_a_call_that_surfaces_has_a_line_however_often_others_take_it(
+async def test_race_1_10_a_call_that_surfaces_has_a_channel_however_often_others_take_it(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lead = await stage.dialing.lead()
@@ -72,10 +72,10 @@ async def test_race_1_10_a_call_that_surfaces_has_a_line_however_often_others_ta
     await asked(stage, order.attempt_id, until_final=True)
     hold = attempts.hold_again
 
-    async def somebody_is_quicker(tx: Connection, attempt_id: UUID, line: int | None = None) -> None:
-        if line is None:
+    async def somebody_is_quicker(tx: Connection, attempt_id: UUID, channel: int | None = None) -> None:
+        if channel is None:
             raise attempts.TAKEN[0]("taken")
-        await hold(tx, attempt_id, line)
+        await hold(tx, attempt_id, channel)
 
     monkeypatch.setattr(attempts, "hold_again", somebody_is_quicker)
     await stage.told(order.attempt_id, "answered")
@@ -164,7 +164,7 @@ async def test_race_1_10_a_call_that_surfaces_beside_another_leads_call_to_the_p
     assert (await stage.attempt(lead))["state"] == "ended"
 
 
-async def test_race_1_10_an_unknown_call_is_not_repeated_and_keeps_its_line_while_it_could_last(
+async def test_race_1_10_an_unknown_call_is_not_repeated_and_keeps_its_channel_while_it_could_last(
     stage: Stage,
 ) -> None:
     lead = await stage.dialing.lead(max_attempts=3)
@@ -259,7 +259,7 @@ async def test_an_account_that_hangs_holds_up_no_other_account(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its questions go on beside those of the others, and nobody asks them twice."""
-    monkeypatch.setattr("trunkline.loops.checker.PATIENCE_S", 0.01)
+    monkeypatch.setattr("trunkline.dispatch.checker.PATIENCE_S", 0.01)
     slow, quick = await two_in_doubt(stage)
     await stage.dialing.run("UPDATE attempts SET account = 'slow' WHERE lead_id = $1", slow)
     slow_to = (await stage.attempt(slow))["to_phone"]
@@ -324,14 +324,23 @@ async def test_race_1_11_a_call_that_bears_anothers_tag_is_not_ours(stage: Stage
     assert (await stage.attempt(lead))["state"] == "absent"
 
 
-async def test_race_1_22_an_event_that_nobody_can_read_keeps_no_line(stage: Stage) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [{"kind": "exploded"}, {"kind": None}, {"kind": ["ringing"]}, {"at": "yesterday", "kind": "ringing"}],
+    ids=str,
+)
+async def test_race_1_22_an_event_that_nobody_can_read_keeps_no_channel(
+    stage: Stage, damage: dict[str, object]
+) -> None:
+    """It is set aside alone, and the events around it count; a time that cannot be read is no reason for that."""
     await stage.dialing.lead()
     await stage.dial()
     (order,) = stage.carrier.orders
-    call_id = f"CA-{order.attempt_id}"
-    unreadable = event(order.attempt_id, "ringing", call_id)
-    unreadable.payload["at"] = "yesterday"
+    unreadable = event(order.attempt_id, "ringing", f"CA-{order.attempt_id}")
+    unreadable.payload.update(damage)
     await stage.inbox.append(unreadable)
     await stage.told(order.attempt_id, "ended")
     assert await stage.held() == set()
     assert await stage.dialing.value("SELECT count(*) FROM mailboxes WHERE processing_status <> 'idle'") == 0
+    set_aside = await stage.dialing.value("SELECT count(*) FROM mailbox_events WHERE error IS NOT NULL")
+    assert set_aside == (damage["kind"] != "ringing")

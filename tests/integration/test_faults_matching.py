@@ -12,22 +12,23 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.dispatch.stage import Stage, open_stage
+from tests.support.metric_values import value
 from trunkline.bus import channels, epoch, schedule
 from trunkline.bus.channels import Configuration
-from trunkline.bus.doorbell import Bell
-from trunkline.bus.probe import server_time_s
-from trunkline.dispatch import gates_limits, returns
+from trunkline.bus.dialer_wakeups import DialerWakeups
+from trunkline.bus.server_time import server_time_s
+from trunkline.dispatch import gates_limits, grant_returns
+from trunkline.dispatch import rebuilder as rebuilder_module
 from trunkline.dispatch.gates_windows import reopen
 from trunkline.dispatch.intent_batch import Rules
-from trunkline.dispatch.policies import Policies
+from trunkline.dispatch.loader import load
+from trunkline.dispatch.policy_cache import Policies
+from trunkline.dispatch.rebuilder import Rebuilder
 from trunkline.leads.calling_policy import CallingPolicy
-from trunkline.loops import rebuilder as rebuilder_module
-from trunkline.loops.loader import load
-from trunkline.loops.rebuilder import Rebuilder
 from trunkline.model import NumberLimit, new_id
 from trunkline.store import schedule as store_schedule
 from trunkline.telemetry import metrics
-from trunkline.testing.stage import Stage, open_stage
 
 
 @pytest.fixture
@@ -42,13 +43,13 @@ async def refusals(stage: Stage) -> int:
     return found
 
 
-async def test_race_1_06_a_line_that_is_taken_gets_its_true_owner_and_nothing_loops(stage: Stage) -> None:
+async def test_race_1_06_a_channel_that_is_taken_gets_its_true_owner_and_nothing_loops(stage: Stage) -> None:
     await stage.dialing.run("UPDATE numbers SET max_channels = 1")
     await stage.reconciler.run_once()
     await stage.dialing.lead()
     await stage.dial()
     (live,) = stage.carrier.orders
-    # Valkey believes that the line is free.
+    # Valkey believes that the channel is free.
     await channels.release(stage.bus, [live.attempt_id])
     await stage.dialing.lead()
     for _ in range(5):
@@ -94,7 +95,7 @@ async def test_race_2_08_a_refusal_blocks_what_it_refused(
     stage: Stage, refusing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As long as it takes to dial six times, on whatever machine.
-    monkeypatch.setattr(returns, "PAUSE_MS", 60_000)
+    monkeypatch.setattr(grant_returns, "PAUSE_MS", 60_000)
     monkeypatch.setattr(gates_limits, "AGAIN", timedelta(minutes=1))
     await stage.dialing.policy(CallingPolicy(), scope="platform", subject="")
     await refusing(stage)
@@ -121,13 +122,11 @@ async def test_race_1_14_a_memory_of_another_life_is_refused_by_every_script(sta
     await stage.dialing.leads(2)
     await stage.loader.run_once()
     await stage.bus.client.hset(stage.bus.keys.epoch, "run_id", "0" * 40)
-    with pytest.raises(Exception, match="lost its memory"):
+    with pytest.raises(Exception, match="lost its projection"):
         await schedule.match(stage.bus, [new_id()], clock_offset_ms=0)
-    before = metrics.FALLBACK_DIALS._value.get()
+    before = value(metrics.FALLBACK_DIALS)
     sent = await stage.dialer.run_once()
-    assert metrics.FALLBACK_DIALS._value.get() - before == sent, (
-        "what is dialled meanwhile comes from Postgres"
-    )
+    assert value(metrics.FALLBACK_DIALS) - before == sent, "what is dialled meanwhile comes from Postgres"
     assert await stage.rebuilder.run_once() == 1
     assert sent + await stage.dial() == 2
     assert len({order.to for order in stage.carrier.orders}) == len(stage.carrier.orders) == 2
@@ -183,7 +182,7 @@ async def test_an_older_rebuild_that_comes_late_writes_nothing(stage: Stage) -> 
     assert late is not None
     await stage.bus.client.hset(stage.bus.keys.epoch, "seen_at", 0)
     assert await epoch.begin(stage.bus, newer) is not None
-    with pytest.raises(Exception, match="lost its memory"):
+    with pytest.raises(Exception, match="lost its projection"):
         await channels.configure(late, Configuration(numbers=(NumberLimit(new_id(), "p", 1),)))
     assert not await epoch.publish(stage.bus, older)
     assert await epoch.publish(stage.bus, newer)
@@ -215,7 +214,7 @@ async def test_race_2_14_a_bell_that_somebody_took_and_died_with_costs_a_wait_an
 ) -> None:
     await stage.dialing.lead()
     await stage.loader.run_once()
-    dead = Bell(stage.bus)
+    dead = DialerWakeups(stage.bus)
     assert await dead.wait(30.0), "whoever took it is dead"
     while await dead.wait(0.01):
         pass
@@ -230,11 +229,11 @@ async def test_race_2_14_a_dialer_waits_for_what_comes_next_and_never_longer_tha
 ) -> None:
     waited: list[float] = []
 
-    async def wait(_: Bell, timeout_s: float) -> bool:
+    async def wait(_: DialerWakeups, timeout_s: float) -> bool:
         waited.append(timeout_s)
         return False
 
-    monkeypatch.setattr(Bell, "wait", wait)
+    monkeypatch.setattr(DialerWakeups, "wait", wait)
     with monkeypatch.context() as stopped:
         stopped.setattr(asyncio.get_running_loop(), "time", lambda: 100.0)
         stage.dialer._ask_again_in(next_in_s)
@@ -262,10 +261,10 @@ async def test_race_2_14_a_flow_that_waits_for_a_release_wakes_without_it(stage:
     before_s = await server_time_s(stage.bus)
     (first,) = (await schedule.match(stage.bus, [new_id(), new_id()], clock_offset_ms=0)).grants
     after_s = await server_time_s(stage.bus)
-    parked: Any = await stage.bus.client.zrange(f"{stage.bus.memory}parked", 0, -1, withscores=True)
+    parked: Any = await stage.bus.client.zrange(f"{stage.bus.projection}parked", 0, -1, withscores=True)
     assert [before_s - 0.001 <= wakes_ms / 1000 - 1 <= after_s for _, wakes_ms in parked] == [True]
     # Nobody remembers who waits for the merchant's next free place.
-    await stage.bus.client.delete(f"{stage.bus.memory}blocked:m/m")
+    await stage.bus.client.delete(f"{stage.bus.projection}blocked:m/m")
     await channels.release(stage.bus, [first.attempt_id])
     # By a clock that is behind: the machine's own may be past that second by now. Due they are on either.
     assert (await schedule.match(stage.bus, [new_id()], clock_offset_ms=-60_000)).grants == ()

@@ -11,11 +11,11 @@ from openfeature.exception import ErrorCode
 from openfeature.flag_evaluation import Reason
 from openfeature.provider.in_memory_provider import InMemoryFlag, InMemoryProvider
 
+from tests.support.api.asgi import AsgiClient
+from tests.support.api.world import ApiWorld, expect, open_api
 from trunkline.control.flags import EVENT_DISPATCH, FlagBoard
 from trunkline.control.provider import FlagProviderError, Flags, StoreProvider, load_provider
 from trunkline.store.flags import Flag
-from trunkline.testing.api_world import ApiWorld, expect, open_api
-from trunkline.testing.asgi import AsgiClient
 
 
 def flag(**more: Any) -> Flag:
@@ -144,7 +144,12 @@ async def test_a_flag_is_set_and_unset_with_who_when_and_why(world: ApiWorld) ->
         {},
     )
     assert (await listed(world))["event_dispatch"] == stored
-    unset = expect(await world.admin.delete("/api/v1/flags/event_dispatch", query={"reason": "done"}), 200)
+    unset = expect(
+        await world.admin.delete(
+            "/api/v1/flags/event_dispatch", query={"reason": "done", "version": stored["version"]}
+        ),
+        200,
+    )
     assert (unset["is_set"], unset["enabled"]) == (False, True)
     lines = expect(await world.admin.get("/api/v1/audit", {"action": "flag"}), 200)["items"]
     assert [(line["action"], line["subject"], line["reason"]) for line in lines] == [
@@ -156,8 +161,69 @@ async def test_a_flag_is_set_and_unset_with_who_when_and_why(world: ApiWorld) ->
 
 
 async def test_setting_a_flag_sets_all_of_it(world: ApiWorld) -> None:
-    await put(world.admin, "trial", enabled=True, percentage=0, merchants={"a1": True})
-    assert (await put(world.admin, "trial", enabled=True))["merchants"] == {}
+    first = await put(world.admin, "trial", enabled=True, percentage=0, merchants={"a1": True})
+    assert (await put(world.admin, "trial", enabled=True, version=first["version"]))["merchants"] == {}
+
+
+async def test_of_two_who_change_what_both_have_read_the_second_is_refused(world: ApiWorld) -> None:
+    read = await put(world.admin, "trial", enabled=True)
+    first = await put(world.admin, "trial", enabled=True, percentage=10, version=read["version"])
+    refused = await put(world.admin, "trial", 409, enabled=True, percentage=20, version=read["version"])
+    assert refused["code"] == "version_changed"
+    assert (await put(world.admin, "trial", 409, enabled=False))["code"] == "version_changed", (
+        "nor without one"
+    )
+    for stale in ({"version": read["version"]}, {}):
+        query = {"reason": "r", **stale}
+        expect(await world.admin.delete("/api/v1/flags/trial", query=query), 409)
+    assert (await listed(world))["trial"] == first
+
+
+async def test_a_version_is_not_used_again_after_a_flag_was_unset(world: ApiWorld) -> None:
+    read = await put(world.admin, "trial", enabled=True)
+    query = {"reason": "r", "version": read["version"]}
+    expect(await world.admin.delete("/api/v1/flags/trial", query=query), 200)
+    await put(world.admin, "trial", enabled=True)
+    assert (await put(world.admin, "trial", 409, enabled=False, version=read["version"]))["code"] == (
+        "version_changed"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("bb_dispatch_enabled", "set event_dispatch"),
+        ("bb_dispatch_use_event_path_for_reseller_acme-2", 'event_dispatch with resellers {"acme-2"'),
+    ],
+)
+async def test_an_old_name_is_refused_by_the_name_to_use(world: ApiWorld, name: str, says: str) -> None:
+    refused = await put(world.admin, name, 422, enabled=False)
+    assert refused["fields"][0]["field"] == "flag"
+    assert says in refused["fields"][0]["error"]
+    expect(await world.admin.post(f"/api/v1/flags/{name}/preview", {"enabled": False}), 422)
+
+
+async def test_the_other_system_asks_by_the_names_it_knows(world: ApiWorld) -> None:
+    async def is_on(name: str, **query: str) -> bool:
+        answer = expect(await world.admin.get(f"/api/v1/flags/{name}/evaluation", query), 200)
+        assert answer["flag"] == "event_dispatch"
+        return bool(answer["is_on"])
+
+    assert await is_on("bb_dispatch_enabled") is True, "nobody has set it"
+    await put(
+        world.admin,
+        "event_dispatch",
+        enabled=True,
+        percentage=0,
+        resellers={"a": True},
+        merchants={"a2": False},
+    )
+    assert await is_on("bb_dispatch_use_event_path_for_reseller_a") is True
+    assert await is_on("bb_dispatch_use_event_path_for_reseller_b") is False
+    assert await is_on("event_dispatch", reseller_id="a", merchant_id="a1") is True
+    assert await is_on("event_dispatch", reseller_id="a", merchant_id="a2") is False
+    expect(await world.admin.get("/api/v1/flags/unheard_of/evaluation"), 404)
+    expect(await world.tenant("a").get("/api/v1/flags/event_dispatch/evaluation"), 404)
 
 
 @pytest.mark.parametrize(
@@ -186,6 +252,7 @@ async def test_flags_are_the_platforms_alone(world: ApiWorld) -> None:
         assert expect(await world.tenant(tenant).get("/api/v1/flags"), 200)["items"] == []
         await put(world.tenant(tenant), "trial", 404, enabled=False)
         expect(await world.tenant(tenant).delete("/api/v1/flags/trial", query={"reason": "r"}), 404)
+        expect(await world.tenant(tenant).post("/api/v1/flags/trial/preview", {"enabled": True}), 404)
     assert (await listed(world))["trial"]["enabled"] is True
 
 

@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.support.dispatch.dialing import Dialing, open_dialing
 from trunkline.dispatch.intent import Intents
 from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
 from trunkline.leads.calling_policy import (
@@ -14,15 +15,14 @@ from trunkline.leads.calling_policy import (
     Price,
     RecentContact,
 )
-from trunkline.leads.conditions import HttpCheck
 from trunkline.leads.limits import ROUND_S, CallsPerPerson, PersonLimit
-from trunkline.leads.windows import Span, Window
-from trunkline.testing.dialing import Dialing, open_dialing
+from trunkline.leads.precheck_conditions import HttpCheck
+from trunkline.leads.windows import TimeSpan, Window
 
 R = RefusalReason
 ADA = "+12125550001"
 # It is always 09:30 there, so to speak: two zones in which it is never the same half of the day.
-BY_DAY = Window(spans=(Span(start="06:00", end="18:00"),))
+BY_DAY = Window(spans=(TimeSpan(start="06:00", end="18:00"),))
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ async def test_a_leads_own_time_zone_counts_before_the_merchants(dialing: Dialin
 
 async def test_a_window_that_never_opens_ends_the_lead(dialing: Dialing) -> None:
     await dialing.policy(CallingPolicy(windows=(BY_DAY,)), "platform", "")
-    await dialing.policy(CallingPolicy(windows=(Window(spans=(Span(start="19:00", end="20:00"),)),)))
+    await dialing.policy(CallingPolicy(windows=(Window(spans=(TimeSpan(start="19:00", end="20:00"),)),)))
     lead = await dialing.lead()
     refusal = refused(await dialing.intend(dialing.grant(lead)))
     assert (refusal.reason, refusal.subject, refusal.is_gone) == (R.WINDOW, "never_opens", True)
@@ -341,6 +341,22 @@ async def test_race_4_starts_are_spaced_and_what_cannot_start_within_a_second_is
     assert (refusal.reason, refusal.blocks) == (R.PACE, Blocks.ACCOUNT)
     assert refusal.until == await dialing.value("SELECT next_start_at FROM paces")
     assert refusal.until == intents.committed[-1].send_at + timedelta(seconds=0.25)
+
+
+async def test_a_pace_carries_no_call_over_the_end_of_its_window(dialing: Dialing) -> None:
+    """And one that is refused for that takes nobody's turn."""
+    in_time, too_late, open_all_day = await dialing.leads(3)
+    await dialing.run(
+        "UPDATE leads SET closes_at = clock_timestamp() + interval '300 ms' WHERE id = ANY($1)",
+        [in_time, too_late],
+    )
+    grants = [dialing.grant(lead) for lead in (in_time, too_late, open_all_day)]
+    intents = await dialing.intend(*grants, account_pace=lambda carrier, account: 2.0)
+    assert [intent.lead_id for intent in intents.committed] == [in_time, open_all_day]
+    assert all(intent.closes_at is None or intent.send_at < intent.closes_at for intent in intents.committed)
+    assert [round(intent.send_in_s, 1) for intent in intents.committed] == [0.0, 0.5]
+    (refusal,) = intents.refused
+    assert (refusal.reason, refusal.moved is not None) == (R.WINDOW, True)
 
 
 async def test_race_4_the_next_intent_goes_on_where_the_last_one_ended(dialing: Dialing) -> None:

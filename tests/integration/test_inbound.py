@@ -7,13 +7,13 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.api.world import ApiWorld, expect, open_api
 from trunkline.bus import channels, epoch
 from trunkline.bus import connection as bus_connection
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
 from trunkline.dispatch.inbound import Inbound, Taken, Turned, inbound_attempt_id
 from trunkline.store.database import Database
-from trunkline.testing.api_world import ApiWorld, expect, open_api
 
 CALLER = "+14155550123"
 _TAKE_CHANNEL = """

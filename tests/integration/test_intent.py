@@ -6,7 +6,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from trunkline.control.continuity import Mark
+from tests.support.dispatch.dialing import ME, Dialing, open_dialing
+from tests.support.store.reading import rows_read
+from trunkline.control.continuity import ContinuityMark
 from trunkline.dispatch import gates_limits
 from trunkline.dispatch.gates import Case
 from trunkline.dispatch.gates_limits import questions
@@ -17,8 +19,6 @@ from trunkline.model import Finish, Grant, Outcome
 from trunkline.store import dispatch, limits
 from trunkline.store.database import Connection
 from trunkline.store.sql import query
-from trunkline.testing.dialing import ME, Dialing, open_dialing
-from trunkline.testing.reading import rows_read
 
 R = RefusalReason
 
@@ -219,10 +219,10 @@ async def test_a_database_that_was_restored_to_an_earlier_moment_starts_nothing(
     installation = uuid4()
     await dialing.run("UPDATE continuity SET installation = $1, beat = 7", installation)
     lead = await dialing.lead()
-    for mark in (Mark(installation, 8), Mark(uuid4(), 7)):
+    for mark in (ContinuityMark(installation, 8), ContinuityMark(uuid4(), 7)):
         refusal = refused(await dialing.intend(dialing.grant(lead), mark=lambda mark=mark: mark))
         assert (refusal.reason, refusal.subject) == (R.PAUSED, "database_went_back")
-    intents = await dialing.intend(dialing.grant(lead), mark=lambda: Mark(installation, 7))
+    intents = await dialing.intend(dialing.grant(lead), mark=lambda: ContinuityMark(installation, 7))
     assert len(intents.committed) == 1
 
 

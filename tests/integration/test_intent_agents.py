@@ -5,12 +5,12 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.dispatch.dialing import AGENTS_OURS, Dialing, open_dialing
 from trunkline.dispatch.intent import disown
 from trunkline.dispatch.refusals import Blocks, RefusalReason
 from trunkline.model import Slot, new_id
 from trunkline.states import AttemptState
 from trunkline.store import allocations, attempts
-from trunkline.testing.dialing import AGENTS_OURS, Dialing, open_dialing
 
 R = RefusalReason
 
@@ -231,12 +231,39 @@ async def test_postgres_picks_by_tier_and_leaves_a_tenth_to_callers(dialing: Dia
 async def test_no_dial_is_kept_while_a_caller_waits(dialing: Dialing) -> None:
     await dialing.pod("va-0")
     await dialing.run(
-        "INSERT INTO allocations (id, has_attempt, call) VALUES ($1, false, 'CA-of-a-caller')", new_id()
+        "INSERT INTO allocations (id, has_attempt, call, waits_in) VALUES ($1, false, 'CA-of-a-caller', '{standard}')",
+        new_id(),
     )
     async with dialing.database.connection() as conn:
         assert await allocations.free_slots(conn, {"standard": 0}, 5, 7) == {"standard": []}
         await dialing.run("UPDATE allocations SET polled_at = polled_at - interval '8 seconds'")
         assert len((await allocations.free_slots(conn, {"standard": 0}, 5, 7))["standard"]) == 1
+
+
+async def test_a_caller_who_waits_stops_dials_of_his_tiers_alone(dialing: Dialing) -> None:
+    await dialing.pod("va-0")
+    await dialing.run(
+        "INSERT INTO allocations (id, has_attempt, call, waits_in) VALUES ($1, false, 'CA1', '{merchant:x}')",
+        new_id(),
+    )
+    async with dialing.database.connection() as conn:
+        assert len((await allocations.free_slots(conn, {"standard": 0}, 5, 7))["standard"]) == 1
+
+
+async def test_no_proposal_is_kept_for_a_dial_while_somebody_on_the_line_waits(dialing: Dialing) -> None:
+    """Valkey does not know of a call that lost its agent and waits."""
+    slot = await dialing.pod("va-0")
+    await dialing.run(
+        "INSERT INTO allocations (id, has_attempt, call, waits_in) VALUES ($1, false, 'CA1', '{standard}')",
+        new_id(),
+    )
+    grant = dialing.grant(await dialing.lead())
+    intents = await dialing.intend(grant, slots={grant.attempt_id: slot}, agents=AGENTS_OURS)
+    assert not intents.committed
+    await dialing.run("UPDATE allocations SET ended_at = now()")
+    grant = dialing.grant(await dialing.lead("+12125550002"))
+    intents = await dialing.intend(grant, slots={grant.attempt_id: slot}, agents=AGENTS_OURS)
+    assert len(intents.committed) == 1
 
 
 async def test_a_slot_is_ended_by_the_result_of_its_dial(dialing: Dialing) -> None:

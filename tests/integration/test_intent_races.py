@@ -10,6 +10,9 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from tests.support.dispatch.dialing import ME, Dialing, open_dialing
+from tests.support.faults.proxy import TcpProxy
+from tests.support.waiting import eventually
 from trunkline.dispatch import intent_batch
 from trunkline.dispatch.intent import disown, slow_account
 from trunkline.dispatch.intent_batch import IntentBatch
@@ -20,9 +23,6 @@ from trunkline.states import AttemptState
 from trunkline.store import attempts, numbers, prechecks
 from trunkline.store.attempts import Result
 from trunkline.store.database import Connection, connect
-from trunkline.testing.dialing import ME, Dialing, open_dialing
-from trunkline.testing.proxy import TcpProxy
-from trunkline.testing.waiting import eventually
 
 R = RefusalReason
 ADA, BOB = "+12125550001", "+12125550002"
@@ -563,3 +563,24 @@ async def test_a_server_that_goes_away_before_the_commit_raises_and_leaves_nothi
 
     await eventually(is_rolled_back)
     assert await dialing.value("SELECT count(*) FROM attempts") == 0
+
+
+async def test_a_commit_that_did_not_go_through_lifts_no_limit(dialing: Dialing) -> None:
+    """It is written down as not sent, and was never counted: there is nothing to give back."""
+    await dialing.policy(CallingPolicy(attempts_per_day=2))
+    for _ in range(2):
+        connection, batch = await dialing.half_an_intent(dialing.grant(await dialing.lead()))
+        await connection.execute("ROLLBACK")
+        await disown(dialing.database, batch.attempts, "another dialer")
+    assert await dialing.value("SELECT count(*) FROM attempts WHERE state = 'rejected'") == 2
+    placed = [len((await dialing.intend(dialing.grant(lead))).committed) for lead in await dialing.leads(4)]
+    assert placed == [1, 1, 0, 0]
+
+
+async def test_a_commit_that_went_through_and_was_not_sent_is_given_back(dialing: Dialing) -> None:
+    await dialing.policy(CallingPolicy(attempts_per_day=2))
+    connection, batch = await dialing.half_an_intent(dialing.grant(await dialing.lead()))
+    await dialing.commit(connection)
+    await disown(dialing.database, batch.attempts, "another dialer")
+    placed = [len((await dialing.intend(dialing.grant(lead))).committed) for lead in await dialing.leads(3)]
+    assert placed == [1, 1, 0]

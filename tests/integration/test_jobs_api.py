@@ -6,19 +6,20 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from aiohttp import ClientSession
 from standardwebhooks.webhooks import Webhook as Judge
 from typer.testing import CliRunner
 
+from tests.support.api.http_server import serve
+from tests.support.api.world import ADMIN_KEY, ApiWorld, expect, open_api
 from trunkline.cli.jobs import app as jobs_app
 from trunkline.jobs import JobType, Policy
 from trunkline.jobs.platform import signing
 from trunkline.store import jobs
-from trunkline.store.jobs import BEGINNING, Claimant, Claimed, Death, End, Lane, Place
+from trunkline.store.jobs import BEGINNING, Claimant, Death, End, JobClaim, Lane, LanePosition
 from trunkline.store.tenants import PLATFORM, Tenant
-from trunkline.testing.api_world import ADMIN_KEY, ApiWorld, expect, open_api
-from trunkline.testing.http_server import serve
 
 A1 = Tenant("a", "a1")
 THING: JobType[dict[str, Any]] = JobType("deliver_webhook", dict, Policy())
@@ -36,9 +37,11 @@ async def enqueue(world: ApiWorld, tenant: Tenant = A1, **options: Any) -> str:
     return str(job.id)
 
 
-async def claim(world: ApiWorld) -> list[Claimed]:
+async def claim(world: ApiWorld) -> list[JobClaim]:
     async with world.database.connection() as conn:
-        look = await jobs.claim(conn, {Lane("deliver_webhook", 50): Place(BEGINNING)}, 10, Claimant("w1"))
+        look = await jobs.claim(
+            conn, {Lane("deliver_webhook", 50): LanePosition(BEGINNING)}, 10, Claimant("w1")
+        )
     return look.claimed
 
 
@@ -65,6 +68,82 @@ async def test_jobs_are_listed_wherever_they_are(world: ApiWorld) -> None:
     assert expect(await client.get(f"/api/v1/jobs/{waiting}"), 200)["payload"] == {"n": 1}
     [letter] = expect(await client.get("/api/v1/jobs/dead"), 200)["items"]
     assert letter["id"] == dead
+
+
+class Report(msgspec.Struct):
+    merchant: str
+    day: str = "yesterday"
+
+
+REPORT = JobType("send_report", Report, Policy(priority=30), over_http=True)
+
+
+async def test_a_key_enqueues_jobs_of_a_type_that_allows_it(world: ApiWorld) -> None:
+    world.jobs.registry.add(REPORT)
+    client = world.tenant("a1", "jobs")
+    body = {"job_type": "send_report", "payload": {"merchant": "acme"}, "unique_key": "acme"}
+    made = expect(await client.post("/api/v1/jobs", body), 201)
+    assert (made["status"], made["priority"], made["reseller_id"], made["merchant_id"]) == (
+        "PENDING",
+        30,
+        "a",
+        "a1",
+    )
+    again = expect(await client.post("/api/v1/jobs", body), 200)
+    assert again["id"] == made["id"]
+    shown = expect(await world.admin.get(f"/api/v1/jobs/{made['id']}"), 200)
+    assert shown["payload"] == {"merchant": "acme"}
+    [entry] = expect(await world.admin.get("/api/v1/audit", {"action": "job.enqueued"}), 200)["items"]
+    assert entry["subject"] == made["id"]
+
+
+async def test_a_key_enqueues_for_its_tenant_alone(world: ApiWorld) -> None:
+    world.jobs.registry.add(REPORT)
+    body = {"job_type": "send_report", "payload": {"merchant": "acme"}}
+    reseller = world.tenant("a", "jobs")
+    assert (
+        expect(await reseller.post("/api/v1/jobs", body | {"merchant_id": "a1"}), 201)["merchant_id"] == "a1"
+    )
+    assert (
+        expect(await reseller.post("/api/v1/jobs", body | {"merchant_id": "b1"}), 404)["code"]
+        == "unknown_merchant"
+    )
+
+
+async def test_types_that_are_not_open_and_keys_without_the_scope_enqueue_nothing(world: ApiWorld) -> None:
+    world.jobs.registry.add(REPORT)
+    world.jobs.registry.add(JobType("secret_report", Report, Policy()))
+    fine = {"job_type": "send_report", "payload": {"merchant": "acme"}}
+    client = world.tenant("a1", "jobs")
+    for job_type in ("secret_report", "deliver_webhook", "export", "nobody_knows_it"):
+        answer = await client.post("/api/v1/jobs", fine | {"job_type": job_type})
+        assert expect(answer, 404)["code"] == "not_found"
+    for scope in ("leads", "read", "router"):
+        answer = await world.tenant("a1", scope).post("/api/v1/jobs", fine)
+        assert expect(answer, 403)["code"] == "scope_missing"
+    assert expect(await client.post("/api/v1/leads", {}), 403)["code"] == "scope_missing"
+    refused = expect(await client.post("/api/v1/jobs", fine | {"payload": {"merchant": 7}}), 422)
+    assert refused["fields"][0]["field"] == "payload"
+    assert expect(await world.admin.get("/api/v1/jobs"), 200)["items"] == []
+
+
+async def test_the_command_line_enqueues(world: ApiWorld) -> None:
+    world.jobs.registry.add(REPORT)
+    async with serve(world.app) as url:
+        words = (
+            "enqueue",
+            "send_report",
+            "--payload",
+            '{"merchant": "acme"}',
+            "--run-at",
+            "2030-05-01T09:30:00Z",
+        )
+        assert '"PENDING"' in await run(
+            url, *words, "--merchant", "a1", "--unique-key", "acme", "--priority", "3"
+        )
+    [job] = expect(await world.admin.get("/api/v1/jobs"), 200)["items"]
+    assert (job["unique_key"], job["priority"], job["merchant_id"]) == ("acme", 3, "a1")
+    assert job["run_at"].startswith("2030-05-01T09:30:00")
 
 
 async def test_a_list_can_be_walked_by_its_cursor(world: ApiWorld) -> None:

@@ -7,12 +7,12 @@ from uuid import uuid4
 
 import pytest
 
+from tests.support.jobs.world import JobWorld, Work, job_world
 from trunkline.store import database as store
 from trunkline.store import job_admin, jobs
-from trunkline.store.jobs import PLANNER, Claimant, Claimed, Death, End, Lane, Place, Return
+from trunkline.store.jobs import PLANNER, Claimant, Death, End, JobClaim, Lane, LanePosition, ReturnedClaim
 from trunkline.store.sql import query
 from trunkline.store.tenants import PLATFORM
-from trunkline.testing.job_world import JobWorld, Work, job_world
 
 WORK = Lane("work", 50)
 
@@ -30,7 +30,7 @@ async def expire(world: JobWorld, *ids: object) -> None:
     )
 
 
-async def finish(world: JobWorld, job: Claimed, worker: str) -> bool:
+async def finish(world: JobWorld, job: JobClaim, worker: str) -> bool:
     async with world.database.connection() as conn:
         return bool(await jobs.finish(conn, [End(job.id, job.fence)], worker))
 
@@ -40,7 +40,7 @@ async def test_claims_take_urgent_jobs_first_and_equals_by_age(world: JobWorld) 
     for name, priority, delay_s in (("old", 50, 0), ("new", 50, 0.01), ("urgent", 10, 0.02)):
         await world.enqueue(name, priority=priority, run_at=now + timedelta(seconds=delay_s))
     await world.sql("UPDATE job_outbox SET run_at = run_at - interval '1 h'")
-    lanes = {Lane("work", 10): Place(), WORK: Place()}
+    lanes = {Lane("work", 10): LanePosition(), WORK: LanePosition()}
     order = []
     for _ in range(3):
         async with world.database.connection() as conn:
@@ -84,7 +84,7 @@ async def test_what_became_due_between_the_claim_and_the_question_is_not_missed(
     """The claim was too early for it. Asked only for what is still to come, it would wait for a survey."""
     await world.enqueue(run_at=datetime.now(UTC) + timedelta(hours=1))
     async with world.database.connection() as conn:
-        look = await jobs.claim(conn, {WORK: Place()}, 10, Claimant("w"))
+        look = await jobs.claim(conn, {WORK: LanePosition()}, 10, Claimant("w"))
         assert look.claimed == []
         await world.sql("UPDATE job_outbox SET run_at = $1::timestamptz + interval '1 us'", look.at)
         [coming] = await jobs.next_due(conn, [WORK], look.at)
@@ -96,7 +96,7 @@ async def test_a_claim_may_look_ahead_and_then_nothing_is_missed_either(world: J
     soon = await world.enqueue("soon", run_at=datetime.now(UTC) + timedelta(seconds=2000))
     later = await world.enqueue("later", run_at=datetime.now(UTC) + timedelta(seconds=4000))
     async with world.database.connection() as conn:
-        look = await jobs.claim(conn, {WORK: Place()}, 10, Claimant("w"), ahead_s=3000)
+        look = await jobs.claim(conn, {WORK: LanePosition()}, 10, Claimant("w"), ahead_s=3000)
         [coming] = await jobs.next_due(conn, [WORK], look.at)
     assert [job.id for job in look.claimed] == [soon.id]
     assert (await world.job(soon.id)).started_at == soon.run_at
@@ -107,13 +107,13 @@ async def test_a_claim_may_look_ahead_and_then_nothing_is_missed_either(world: J
 
 async def test_a_claim_looks_from_its_floor_and_a_survey_from_the_beginning(world: JobWorld) -> None:
     enqueued = await world.enqueue()
-    above = Place(enqueued.run_at + timedelta(microseconds=1))
+    above = LanePosition(enqueued.run_at + timedelta(microseconds=1))
     async with world.database.connection() as conn:
         assert (await jobs.claim(conn, {WORK: above}, 10, Claimant("w"))).claimed == []
         assert [found.first for found in await jobs.survey(conn, ["work"])] == [
-            Place(enqueued.run_at, enqueued.id)
+            LanePosition(enqueued.run_at, enqueued.id)
         ]
-        at_it = Place(enqueued.run_at, enqueued.id)
+        at_it = LanePosition(enqueued.run_at, enqueued.id)
         assert len((await jobs.claim(conn, {WORK: at_it}, 10, Claimant("w"))).claimed) == 1
 
 
@@ -171,7 +171,7 @@ async def test_who_lost_the_lease_changes_nothing(world: JobWorld, how: str) -> 
             case "finish":
                 assert not await jobs.finish(tx, [End(stale.id, stale.fence)], "w1")
             case "put_back":
-                assert not await jobs.put_back(tx, [Return(stale.id, stale.fence)], "w1")
+                assert not await jobs.put_back(tx, [ReturnedClaim(stale.id, stale.fence)], "w1")
             case "bury":
                 assert not await jobs.bury(tx, [Death(stale.id, stale.fence, "x", "y")], "w1")
             case "renew":
@@ -185,7 +185,7 @@ async def put_back_expired(world: JobWorld, job_id: object) -> None:
     await expire(world, job_id)
     async with world.database.transaction() as tx:
         [expired] = await jobs.lock_expired(tx, jobs.BEGINNING, 10)
-        await jobs.put_back(tx, [Return(expired.id, expired.fence, 0.0)], None)
+        await jobs.put_back(tx, [ReturnedClaim(expired.id, expired.fence, 0.0)], None)
 
 
 async def test_who_claimed_from_a_server_that_crashed_finishes_nothing(world: JobWorld) -> None:
@@ -194,7 +194,7 @@ async def test_who_claimed_from_a_server_that_crashed_finishes_nothing(world: Jo
     async with world.database.pool.acquire() as conn:
         transaction = conn.transaction()
         await transaction.start()
-        [forgotten] = (await jobs.claim(conn, {WORK: Place()}, 1, Claimant("w1"))).claimed
+        [forgotten] = (await jobs.claim(conn, {WORK: LanePosition()}, 1, Claimant("w1"))).claimed
         assert await conn.fetchval("SHOW synchronous_commit") == "off"
         await transaction.rollback()
         assert await conn.fetchval("SHOW synchronous_commit") == "on"
@@ -210,7 +210,9 @@ async def test_a_claim_under_a_key_is_on_disk_before_it_begins(world: JobWorld) 
     """Or a crash of the server could let two run at once."""
     await world.enqueue(kind=world.keyed, concurrency_key="k")
     async with world.database.connection() as conn:
-        _, candidates = await jobs.keyed_candidates(conn, {Lane("keyed_work", 50, keyed=True): Place()}, 1)
+        _, candidates = await jobs.keyed_candidates(
+            conn, {Lane("keyed_work", 50, keyed=True): LanePosition()}, 1
+        )
     async with world.database.transaction() as tx:
         claimed, _ = await jobs.claim_keyed(tx, candidates, Claimant("w1"), {"keyed_work": 1})
         assert len(claimed) == 1
@@ -231,14 +233,15 @@ async def test_another_worker_with_the_same_fence_changes_nothing(world: JobWorl
 
 
 async def test_a_completion_beside_a_renewal_of_its_own_is_not_lost(world: JobWorld) -> None:
-    """The completion waits for the renewal's lock and must then see the renewed row."""
+    """The completion passes over what the renewal has locked, and is told that the job is still its own."""
     await world.enqueue()
     [claimed] = await world.claim("w1")
     async with world.database.transaction() as tx:
         assert await jobs.renew(tx, {claimed.id: claimed.fence}, Claimant("w1"))
-        completion = asyncio.create_task(finish(world, claimed, "w1"))
-        await world.blocked()
-    assert await completion
+        assert not await finish(world, claimed, "w1")
+        async with world.database.connection() as conn:
+            assert await jobs.held(conn, {claimed.id: claimed.fence}, "w1") == {claimed.id}
+    assert await finish(world, claimed, "w1")
 
 
 async def test_what_is_put_back_waits_at_its_time_and_keeps_its_error(world: JobWorld) -> None:
@@ -246,7 +249,9 @@ async def test_what_is_put_back_waits_at_its_time_and_keeps_its_error(world: Job
     [claimed] = await world.claim("w1")
     before = datetime.now(UTC)
     async with world.database.transaction() as tx:
-        [back] = await jobs.put_back(tx, [Return(claimed.id, claimed.fence, 3600.0, True, "E", "m")], "w1")
+        [back] = await jobs.put_back(
+            tx, [ReturnedClaim(claimed.id, claimed.fence, 3600.0, True, "E", "m")], "w1"
+        )
     job = await world.job(enqueued.id)
     assert (job.status, job.attempt_count, job.last_error_code, job.last_error_message) == (
         "PENDING",
@@ -291,10 +296,12 @@ HOT = {
                    "job_outbox_runnable"),
     "jobs/finish": ("ARRAY[gen_random_uuid()], ARRAY[1], 'w', ARRAY['succeeded'], ARRAY[''], ARRAY[''], ARRAY[''], "
                     "ARRAY[0::real], ARRAY['']", "job_outbox_pkey"),
+    "jobs/finish_at_once": ("ARRAY[gen_random_uuid()], ARRAY[1], 'w', ARRAY['succeeded'], ARRAY[''], ARRAY[''], "
+                            "ARRAY[''], ARRAY[0::real], ARRAY['']", "job_outbox_pkey"),
     "jobs/put_back": ("ARRAY[gen_random_uuid()], ARRAY[1], 'w', ARRAY[0::float8], ARRAY[true], ARRAY[''], ARRAY['']",
                       "job_outbox_pkey"),
     "jobs/renew": ("ARRAY[gen_random_uuid()], ARRAY[1], 'w', 15", "job_outbox_pkey"),
-    "jobs/expired": ("now(), 100", "job_outbox_expired_lease"),
+    "jobs/expired": ("now(), 100, NULL, 0", "job_outbox_expired_lease"),
     "jobs/next_due": ("ARRAY['work'], ARRAY[50::int2], ARRAY[false], now()", "job_outbox_runnable"),
     "jobs/survey": ("ARRAY['work']", "job_outbox_runnable"),
 }  # fmt: skip

@@ -1,12 +1,14 @@
 """The end of a lead is told to whoever wants to hear of it: by any way of ending, exactly if it is committed, once."""
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 import msgspec
 import pytest
 
+from tests.support.jobs.world import JobWorld, job_world
 from trunkline.jobs.platform import signing
 from trunkline.jobs.platform.catalogue import known_types
 from trunkline.jobs.platform.lead_reports import REPORT_LEAD, LeadReport
@@ -14,10 +16,10 @@ from trunkline.jobs.platform.sealing import Sealer
 from trunkline.jobs.platform.webhooks import Webhook
 from trunkline.jobs.registry import Registry
 from trunkline.model import new_id
-from trunkline.store import lead_timeline, tenants, webhook_endpoints
+from trunkline.store import lead_reopenings, lead_timeline, tenants, webhook_endpoints
+from trunkline.store.lead_reopenings import Reopened, ReopenOrder
 from trunkline.store.sql import query
 from trunkline.store.tenants import Tenant
-from trunkline.testing.job_world import JobWorld, job_world
 
 SHOP, OTHER = Tenant("acme", "shop"), Tenant("acme", "other")
 SEALER = Sealer.from_secrets(["s" * 32])
@@ -156,6 +158,36 @@ async def test_the_story_of_a_lead_tells_of_the_jobs_that_followed_it(world: Job
     assert await jobs() == [("job", "report_lead", "waits")]
     await told(world)
     assert await jobs() == [("job", "report_lead", "succeeded"), ("webhook", "deliver_webhook", "waits")]
+
+
+async def reopen(world: JobWorld, lead_id: UUID, request_id: str = "order-1") -> None:
+    order = ReopenOrder(request_id, "agents were away", "somebody")
+    async with world.database.transaction() as tx:
+        await lead_reopenings.reopen(tx, [Reopened(lead_id, datetime.now(UTC), None, None, 3)], order)
+
+
+async def test_an_order_and_the_end_after_it_are_told_as_messages_of_their_own(world: JobWorld) -> None:
+    await subscribe(world, SHOP, "lead.finished", "lead.reopened")
+    lead_id = await add_lead(world)
+    await end(world, lead_id, "NO_AGENT", None)
+    await reopen(world, lead_id)
+    await world.sql("UPDATE leads SET status = 'PROCESSING' WHERE id = $1", lead_id)
+    await end(world, lead_id)
+    by_order = {(each.type, each.data["reopen_count"]): each for each in await told(world)}
+    assert set(by_order) == {("lead.finished", 0), ("lead.reopened", 1), ("lead.finished", 1)}
+    assert len({each.message_id for each in by_order.values()}) == 3, "a receiver takes none for a repeat"
+    assert by_order["lead.finished", 0].data["outcome"] == "NO_AGENT", "told late, and as it was"
+    assert by_order["lead.finished", 1].data["outcome"] == "ANSWERED"
+    said = by_order["lead.reopened", 1].data
+    assert (said["reason"], said["previous_outcome"]) == ("agents were away", "NO_AGENT")
+
+
+async def test_an_order_is_told_to_those_alone_who_want_to_hear_of_orders(world: JobWorld) -> None:
+    await subscribe(world, SHOP, "lead.finished")
+    lead_id = await add_lead(world, status="PROCESSING")
+    await end(world, lead_id)
+    await reopen(world, lead_id)
+    assert [each.type for each in await told(world)] == ["lead.finished"]
 
 
 async def test_where_nobody_listens_nothing_is_enqueued(world: JobWorld) -> None:

@@ -5,10 +5,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from trunkline.jobs import PayloadRefused, UnknownJobType
+from tests.support.jobs.world import JobWorld, Work, job_world
+from trunkline.jobs import PayloadRefused, UnknownJobType, finisher
+from trunkline.jobs.errors import NotInTransaction
 from trunkline.jobs.outbox import CHUNK, COPY_MIN
-from trunkline.store.tenants import Tenant
-from trunkline.testing.job_world import JobWorld, Work, job_world
+from trunkline.store.jobs import End
+from trunkline.store.tenants import PLATFORM, Tenant
 
 
 @pytest.fixture
@@ -109,3 +111,55 @@ async def test_a_key_is_unique_within_its_type(world: JobWorld) -> None:
     first = await world.enqueue("a", unique_key="u")
     second = await world.enqueue("a", unique_key="u", kind=world.keyed)
     assert first.id != second.id
+
+
+async def test_a_key_is_the_tenants_own(world: JobWorld) -> None:
+    tenants = [PLATFORM, Tenant("a"), Tenant("b"), Tenant("b", "shop")]
+    jobs = [await world.enqueue(str(n), unique_key="daily", tenant=t) for n, t in enumerate(tenants)]
+    again = [await world.enqueue("again", unique_key="daily", tenant=tenant) for tenant in tenants]
+    assert [job.is_new for job in (*jobs, *again)] == [True] * 4 + [False] * 4
+    assert [job.id for job in again] == [job.id for job in jobs]
+    async with world.service():
+        await world.ended(*(job.id for job in jobs))
+    assert sorted(world.workshop.names) == ["0", "1", "2", "3"]
+
+
+async def test_a_concurrency_key_is_the_tenants_own(world: JobWorld) -> None:
+    tenants = [PLATFORM, Tenant("a"), Tenant("b")]
+    for tenant in tenants:
+        for name in ("first", "second"):
+            await world.enqueue(
+                f"{tenant.reseller_id} {name}", kind=world.keyed, concurrency_key="k", tenant=tenant
+            )
+    claimed = await world.claim_keyed()
+    assert [job.reseller_id for job in claimed] == [tenant.reseller_id for tenant in tenants]
+    # The last one first: by their age the jobs of others would be let in before its own.
+    for job in reversed(claimed):
+        async with world.database.transaction() as tx:
+            await finisher.write(tx, [End(job.id, job.fence)], "w1", {"keyed_work": 1})
+        assert await running(world) == {
+            tenant.reseller_id or "": int(tenant.reseller_id != job.reseller_id) for tenant in tenants
+        }
+        [following] = await world.claim_keyed()
+        assert following.reseller_id == job.reseller_id
+
+
+async def running(world: JobWorld) -> dict[str, int]:
+    """How many run under the key, by tenant."""
+    async with world.database.connection() as conn:
+        rows = await conn.fetch("SELECT reseller_id, running FROM job_keys")
+    return {row["reseller_id"]: row["running"] for row in rows}
+
+
+@pytest.mark.parametrize("how", ["enqueue", "enqueue_many"])
+async def test_a_connection_in_no_transaction_is_refused(world: JobWorld, how: str) -> None:
+    """Else the job runs although the session that enqueued it was rolled back."""
+    async with world.database.pool.acquire() as connection:
+        enqueueing = (
+            world.outbox.enqueue(connection, world.work, Work("a"))
+            if how == "enqueue"
+            else world.outbox.enqueue_many(connection, [world.work.new(Work("a"))])
+        )
+        with pytest.raises(NotInTransaction, match="Begin"):
+            await enqueueing
+    assert await world.sql("SELECT count(*) FROM job_outbox") == 0

@@ -18,14 +18,16 @@ from aiohttp import web
 from aiohttp.abc import AbstractResolver, ResolveResult
 from standardwebhooks.webhooks import Webhook as Judge
 
+from tests.support.jobs.world import JobWorld, job_world
+from tests.support.waiting import eventually
 from trunkline.clock import SystemClock
+from trunkline.http.addresses import PublicResolver
+from trunkline.http.outgoing import Outgoing
 from trunkline.jobs import Failed, Outbox
 from trunkline.jobs.platform import signing, webhooks
-from trunkline.jobs.platform.addresses import PublicResolver
 from trunkline.jobs.platform.catalogue import PlatformParts, job_files, known_types, platform_registry
 from trunkline.jobs.platform.enrichment import Authorize, CallSource, Enricher, Wanted, request_enrichment
 from trunkline.jobs.platform.exports import EXPORT, Export
-from trunkline.jobs.platform.outgoing import Outgoing
 from trunkline.jobs.platform.retention import FileRetention
 from trunkline.jobs.platform.sealing import Sealer
 from trunkline.model import new_id
@@ -36,8 +38,6 @@ from trunkline.store.job_admin import Job
 from trunkline.store.jobs import Inserted
 from trunkline.store.tenants import Tenant
 from trunkline.store.webhook_endpoints import Endpoint
-from trunkline.testing.job_world import JobWorld, job_world
-from trunkline.testing.waiting import eventually
 
 SHOP = Tenant("acme", "shop")
 AT = datetime(2025, 1, 1, 12, tzinfo=UTC)
@@ -111,7 +111,7 @@ async def working(
 
 
 def outbox(world: JobWorld) -> Outbox:
-    return Outbox(known_types(), world.poker)
+    return Outbox(known_types(), world.notifier)
 
 
 async def make_endpoint(

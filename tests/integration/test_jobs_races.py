@@ -1,20 +1,33 @@
 """Each race is forced. Take away the sentence that closes it, and the test of its name fails."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
+from tests.support.jobs.world import JobWorld, Work, job_world
 from trunkline.jobs import finisher
 from trunkline.jobs.reaper import Reaper
-from trunkline.jobs.record import Written
+from trunkline.jobs.record import WrittenVerdicts
 from trunkline.store import job_admin, job_upkeep, jobs
-from trunkline.store.jobs import BEGINNING, Claimant, Claimed, Death, End, Lane, Place, Return
+from trunkline.store.database import Connection
+from trunkline.store.jobs import (
+    BEGINNING,
+    FIRST_KEY,
+    Claimant,
+    Death,
+    End,
+    Inserted,
+    JobClaim,
+    Lane,
+    LanePosition,
+    ReturnedClaim,
+)
 from trunkline.store.tenants import PLATFORM
-from trunkline.testing.job_world import JobWorld, Work, job_world
 
-KEYED = {Lane("keyed_work", 50, keyed=True): Place(BEGINNING)}
+KEYED = {Lane("keyed_work", 50, keyed=True): LanePosition(BEGINNING)}
 
 
 @pytest.fixture
@@ -27,16 +40,16 @@ async def enqueue_keyed(world: JobWorld, *names: str, key: str = "k") -> list[ob
     return [(await world.enqueue(name, kind=world.keyed, concurrency_key=key)).id for name in names]
 
 
-async def end(world: JobWorld, *claims: Claimed, worker: str = "w1") -> Written:
+async def end(world: JobWorld, *claims: JobClaim, worker: str = "w1") -> WrittenVerdicts:
     async with world.database.transaction() as tx:
         verdicts = [End(claim.id, claim.fence) for claim in claims]
         return await finisher.write(tx, verdicts, worker, world.registry.running_max)
 
 
-async def give_up(world: JobWorld, *claims: Claimed, worker: str = "w1") -> Written:
+async def give_up(world: JobWorld, *claims: JobClaim, worker: str = "w1") -> WrittenVerdicts:
     """Their runs failed."""
     async with world.database.transaction() as tx:
-        verdicts = [Return(claim.id, claim.fence, 0.0, True, "E", "m") for claim in claims]
+        verdicts = [ReturnedClaim(claim.id, claim.fence, 0.0, True, "E", "m") for claim in claims]
         return await finisher.write(tx, verdicts, worker, world.registry.running_max)
 
 
@@ -69,13 +82,12 @@ async def test_a_twin_that_was_found_is_not_claimed_before_the_finder_commits(wo
 async def test_a_twin_that_is_just_being_claimed_is_no_twin(world: JobWorld) -> None:
     first = await world.enqueue(unique_key="u")
     async with world.database.transaction() as tx:
-        await jobs.claim(tx, {Lane("work", 50): Place(BEGINNING)}, 1, Claimant("w1"))
-        enqueueing = asyncio.create_task(world.enqueue(unique_key="u"))
-        await world.blocked()
-    assert (await enqueueing).id != first.id
+        await jobs.claim(tx, {Lane("work", 50): LanePosition(BEGINNING)}, 1, Claimant("w1"))
+        second = await world.enqueue(unique_key="u")
+    assert second.id != first.id
 
 
-async def beside_a_newer_one(world: JobWorld) -> tuple[Claimed, Claimed]:
+async def beside_a_newer_one(world: JobWorld) -> tuple[JobClaim, JobClaim]:
     """A running job whose key a newer one has by now, and a bystander of the same batch."""
     await world.enqueue("old", unique_key="u")
     await world.enqueue("bystander")
@@ -96,7 +108,7 @@ async def test_a_lost_lease_beside_a_newer_job_does_not_stop_the_reaper(world: J
     await world.sql(
         "UPDATE job_outbox SET lease_expires_at = now() - interval '1 s' WHERE status = 'IN_PROGRESS'"
     )
-    assert await Reaper(world.database, world.registry, world.poker).run_once() == 2
+    assert await Reaper(world.database, world.registry, world.notifier).run_once() == 2
     assert (await world.job(old.id)).outcome == "superseded"
     assert (await world.job(bystander.id)).last_error_code == "lease_lost"
 
@@ -104,7 +116,7 @@ async def test_a_lost_lease_beside_a_newer_job_does_not_stop_the_reaper(world: J
 async def test_a_snoozed_or_given_back_job_beside_a_newer_one_is_superseded(world: JobWorld) -> None:
     old, _ = await beside_a_newer_one(world)
     async with world.database.transaction() as tx:
-        await jobs.put_back(tx, [Return(old.id, old.fence, 60.0, counted=False)], "w1")
+        await jobs.put_back(tx, [ReturnedClaim(old.id, old.fence, 60.0, counted=False)], "w1")
     assert (await world.job(old.id)).outcome == "superseded"
 
 
@@ -134,24 +146,33 @@ async def test_a_failed_job_waits_for_a_newer_one_that_is_not_yet_committed(
     assert (await world.job(old.id)).status == status
 
 
-@pytest.mark.parametrize("chunk", [1, 5000])
-async def test_unique_keys_are_locked_in_one_order(
-    world: JobWorld, chunk: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Somebody holds the first key and then wants the second. Who waits for the first must not hold the second."""
-    monkeypatch.setattr("trunkline.jobs.outbox.CHUNK", chunk)
+@pytest.mark.parametrize("together", [True, False])
+async def test_unique_keys_in_opposite_order_do_not_deadlock(world: JobWorld, together: bool) -> None:
+    """Each has a key that the other one wants next. Nobody waits for the other's end."""
 
-    async def enqueue_both() -> None:
-        async with world.outbox.transaction(world.database) as work:
-            await work.enqueue_many(world.work.new(Work(key), unique_key=key) for key in ("b", "a"))
+    async def enqueue(tx: Connection, *keys: str) -> list[Inserted]:
+        if together:
+            return await world.outbox.enqueue_many(tx, [world.work.new(Work(k), unique_key=k) for k in keys])
+        return [await world.outbox.enqueue(tx, world.work, Work(key), unique_key=key) for key in keys]
 
+    async with world.database.transaction() as one, world.database.transaction() as other:
+        await enqueue(one, "a")
+        await enqueue(other, "b")
+        beside = [*await enqueue(one, "b", "c"), *await enqueue(other, "a", "d")]
+    assert all(job.is_new for job in beside)
+    async with world.service():
+        await world.ended(*(job.id for job in beside))
+    assert sorted(world.workshop.names) == ["a", "a", "b", "b", "c", "d"]
+
+
+async def test_a_job_that_was_enqueued_beside_another_goes_back_as_one_of_its_key(world: JobWorld) -> None:
     async with world.database.transaction() as tx:
-        await world.outbox.enqueue(tx, world.work, Work("a"), unique_key="a")
-        other = asyncio.create_task(enqueue_both())
-        await world.blocked()
-        await world.outbox.enqueue(tx, world.work, Work("b"), unique_key="b")
-    await other
-    assert await world.sql("SELECT count(*) FROM job_outbox") == 2
+        await world.outbox.enqueue(tx, world.work, Work("first"), unique_key="u")
+        beside = await world.enqueue("beside", unique_key="u")
+    claims = {job.id: job for job in await world.claim("w1")}
+    await give_up(world, claims[beside.id])
+    found = await world.enqueue("again", unique_key="u")
+    assert (found.id, found.is_new) == (beside.id, False)
 
 
 # Concurrency keys
@@ -204,9 +225,8 @@ async def test_a_job_parked_while_its_key_is_freed_is_let_in(world: JobWorld) ->
     ids += await enqueue_keyed(world, "b")
     async with world.claiming_keyed("w2") as second:
         assert second == []
-        ending = asyncio.create_task(end(world, first))
-        await world.blocked()
-    assert len((await ending).places) == 1
+        assert (await end(world, first)).postponed == {first.id}
+    assert len((await end(world, first)).places) == 1
     assert [job.id for job in await world.claim_keyed("w2")] == ids[1:]
 
 
@@ -220,7 +240,7 @@ async def test_every_end_of_a_run_frees_its_key(world: JobWorld, how: str) -> No
         await world.sql(
             "UPDATE job_outbox SET lease_expires_at = now() - interval '1 s' WHERE id = $1", ids[0]
         )
-        await Reaper(world.database, world.registry, world.poker).run_once()
+        await Reaper(world.database, world.registry, world.notifier).run_once()
     else:
         async with world.database.transaction() as tx:
             await finisher.write(
@@ -234,7 +254,7 @@ async def test_a_stale_owner_does_not_free_a_key_twice(world: JobWorld) -> None:
     [job_id] = await enqueue_keyed(world, "a")
     [stale] = await world.claim_keyed("w1")
     await world.sql("UPDATE job_outbox SET lease_expires_at = now() - interval '1 s' WHERE id = $1", job_id)
-    await Reaper(world.database, world.registry, world.poker).run_once()
+    await Reaper(world.database, world.registry, world.notifier).run_once()
     [current] = await world.claim_keyed("w2")
     await end(world, stale, worker="w1")
     assert await running(world) == 1
@@ -242,21 +262,27 @@ async def test_a_stale_owner_does_not_free_a_key_twice(world: JobWorld) -> None:
     assert await running(world) == 0
 
 
-async def test_concurrency_keys_are_locked_in_one_order(world: JobWorld) -> None:
-    """Two batches end jobs of the same two keys, in opposite order."""
+async def test_a_key_that_somebody_holds_delays_only_its_own_jobs(world: JobWorld) -> None:
     for key in ("k", "l"):
-        await enqueue_keyed(world, "a", "b", key=key)
-    async with world.claiming_keyed("w1", per_key=2) as claims:
-        pass
-    k1, k2 = (job for job in claims if job.concurrency_key == "k")
-    l1, l2 = (job for job in claims if job.concurrency_key == "l")
+        await enqueue_keyed(world, "a", key=key)
+    by_key = {job.concurrency_key: job for job in await world.claim_keyed("w1")}
     async with world.database.transaction() as tx:
         await tx.execute("SELECT FROM job_keys WHERE key = 'k' FOR UPDATE")
-        ending = asyncio.create_task(end(world, l1, k1))
-        await world.blocked()
-        await finisher.write(tx, [End(l2.id, l2.fence), End(k2.id, k2.fence)], "w1", {"keyed_work": 2})
-    await ending
+        written = await end(world, by_key["k"], by_key["l"])
+        assert ([e.id for e in written.ended], written.postponed) == ([by_key["l"].id], {by_key["k"].id})
+    assert [e.id for e in (await end(world, by_key["k"])).ended] == [by_key["k"].id]
     assert [await running(world, key) for key in ("k", "l")] == [0, 0]
+
+
+async def test_jobs_under_a_key_that_is_held_do_not_hide_another(world: JobWorld) -> None:
+    await enqueue_keyed(world, *(str(n) for n in range(30)), key="held")
+    [other] = await enqueue_keyed(world, "other", key="free")
+    await world.sql("INSERT INTO job_keys (job_type, key) VALUES ('keyed_work', 'held')")
+    async with world.database.transaction() as tx:
+        await tx.execute("SELECT FROM job_keys WHERE key = 'held' FOR UPDATE")
+        async with world.service(running_max=5):
+            [job] = await world.ended(other)  # type: ignore[arg-type]
+    assert job.outcome == "succeeded"
 
 
 async def test_a_count_that_drifted_is_corrected(world: JobWorld) -> None:
@@ -265,7 +291,7 @@ async def test_a_count_that_drifted_is_corrected(world: JobWorld) -> None:
     await world.sql("DELETE FROM job_outbox WHERE id = $1", ids[0])
     assert await world.claim_keyed() == []
     async with world.database.transaction() as tx:
-        keys = await job_upkeep.lock_keys(tx, ("", ""), 100)
+        keys = await job_upkeep.lock_keys(tx, FIRST_KEY, 100)
         wrong, let_in = await job_upkeep.recount_keys(tx, keys, world.registry.running_max)
     assert (wrong, [lane for lane, _ in let_in]) == (1, [Lane("keyed_work", 50, keyed=True)])
     assert [job.id for job in await world.claim_keyed()] == ids[1:]
@@ -277,7 +303,7 @@ async def test_a_key_that_nobody_uses_is_forgotten_and_one_in_use_is_not(world: 
     by_key = {job.concurrency_key: job for job in await world.claim_keyed()}
     await end(world, by_key["idle"])
     async with world.database.transaction() as tx:
-        keys = await job_upkeep.lock_keys(tx, ("", ""), 100)
+        keys = await job_upkeep.lock_keys(tx, FIRST_KEY, 100)
         assert await job_upkeep.recount_keys(tx, keys, world.registry.running_max) == (0, [])
     assert await world.sql("SELECT array_agg(key) FROM job_keys") == ["busy"]
 
@@ -290,11 +316,27 @@ async def test_an_owner_that_comes_back_beside_the_reaper_finds_nothing(world: J
     [claim] = await world.claim("w1", lease_s=-1)
     async with world.database.transaction() as tx:
         [expired] = await jobs.lock_expired(tx, BEGINNING, 10)
-        ending = asyncio.create_task(end(world, claim))
-        await world.blocked()
-        await jobs.put_back(tx, [Return(expired.id, expired.fence, 0.0)], None)
-    assert (await ending).ended == []
+        assert (await end(world, claim)).postponed == {claim.id}
+        await jobs.put_back(tx, [ReturnedClaim(expired.id, expired.fence, 0.0)], None)
+    written = await end(world, claim)
+    assert (written.ended, written.postponed) == ([], set())
     assert (await world.job(enqueued.id)).status == "PENDING"
+
+
+@pytest.mark.parametrize("finish", [jobs.finish, jobs.finish_at_once])
+async def test_fences_are_compared_with_their_own_ids(world: JobWorld, finish: Callable[..., Any]) -> None:
+    """A stale end of one job, in a batch with the fence of another, ends nothing of a newer claim."""
+    first = await world.enqueue("a")
+    [stale] = await world.claim("w1", lease_s=-1)
+    await Reaper(world.database, world.registry, world.notifier).run_once()
+    await world.enqueue("b")
+    claims = {job.id: job for job in await world.claim("w1")}
+    other = next(job for job in claims.values() if job.id != first.id)
+    await world.sql("UPDATE job_outbox SET fence = $1", other.fence)
+    stale_end, other_end = End(stale.id, stale.fence), End(other.id, other.fence)
+    async with world.database.transaction() as tx:
+        assert [e.id for e in await finish(tx, [stale_end, other_end], "w1")] == [other.id]
+    assert (await world.job(first.id)).status == "IN_PROGRESS"
 
 
 async def test_the_reaper_passes_over_a_job_that_is_just_being_finished(world: JobWorld) -> None:
@@ -302,7 +344,7 @@ async def test_the_reaper_passes_over_a_job_that_is_just_being_finished(world: J
     [claim] = await world.claim("w1", lease_s=-1)
     async with world.database.transaction() as tx:
         await jobs.finish(tx, [End(claim.id, claim.fence)], "w1")
-        assert await Reaper(world.database, world.registry, world.poker).run_once() == 0
+        assert await Reaper(world.database, world.registry, world.notifier).run_once() == 0
     assert (await world.job(enqueued.id)).status == "DONE"
 
 
@@ -312,7 +354,9 @@ async def test_the_reaper_passes_over_a_job_that_is_just_being_finished(world: J
 async def test_a_job_claimed_while_it_is_cancelled_is_asked_to_stop(world: JobWorld) -> None:
     enqueued = await world.enqueue()
     async with world.database.transaction() as tx:
-        [claim] = (await jobs.claim(tx, {Lane("work", 50): Place(BEGINNING)}, 1, Claimant("w1"))).claimed
+        [claim] = (
+            await jobs.claim(tx, {Lane("work", 50): LanePosition(BEGINNING)}, 1, Claimant("w1"))
+        ).claimed
         cancelling = asyncio.create_task(cancel(world, enqueued.id))
         await world.blocked()
     assert await cancelling == "asked"

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.support.jobs.world import JobWorld, Work, job_world
 from trunkline.jobs import InvalidJob
 from trunkline.jobs.recurring import Recurring, Scheduler
 from trunkline.store import job_schedules
-from trunkline.testing.job_world import JobWorld, Work, job_world
 
 
 @pytest.fixture

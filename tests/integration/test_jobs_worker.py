@@ -1,23 +1,26 @@
 """A worker hears of jobs, runs them, writes down how they ended, and gives back what it cannot run."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, MutableMapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from trunkline.clock import ManualClock
+from tests.support.faults.proxy import TcpProxy
+from tests.support.jobs.world import NEVER_S, JobWorld, Work, job_world
+from tests.support.metric_values import value
+from tests.support.waiting import eventually
 from trunkline.jobs import Done, JobType, LeaseLost, Policy, Registry, Run
-from trunkline.jobs.pokes import CANCELLED, CHANNEL
+from trunkline.jobs.maintenance import JobMaintenance
 from trunkline.jobs.service import JobService
-from trunkline.jobs.upkeep import Upkeep
+from trunkline.jobs.wakeups import CANCELLED, CHANNEL
 from trunkline.store import job_admin
 from trunkline.store.tenants import PLATFORM
 from trunkline.telemetry import metrics
-from trunkline.testing.job_world import NEVER_S, JobWorld, Work, job_world
-from trunkline.testing.proxy import TcpProxy
-from trunkline.testing.waiting import eventually
+from trunkline.testing.clock import ManualClock
 
 
 @pytest.fixture
@@ -29,8 +32,8 @@ async def world(database_url: str) -> AsyncIterator[JobWorld]:
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a worker has claimed it keeps, however long the test is held up."""
-    monkeypatch.setattr("trunkline.jobs.crew.QUEUE_AGE_MAX_S", NEVER_S)
-    monkeypatch.setattr("trunkline.jobs.keeper.GIVE_BACK_AGE_S", NEVER_S)
+    monkeypatch.setattr("trunkline.jobs.executor.QUEUE_AGE_MAX_S", NEVER_S)
+    monkeypatch.setattr("trunkline.jobs.lease_renewer.GIVE_BACK_AGE_S", NEVER_S)
 
 
 # Hearing of work
@@ -40,19 +43,19 @@ async def test_happy_path_enqueue_notify_drain_completed(world: JobWorld) -> Non
     async with world.service(probe_s=NEVER_S) as service:
         assert service.listener is not None
         await service.listener.listening.wait()
-        enqueued = await world.enqueue("a", "result", poke=True)
+        enqueued = await world.enqueue("a", "result", wake=True)
         [job] = await world.ended(enqueued.id)
     assert (job.status, job.outcome, job.result) == ("DONE", "succeeded", '{"name":"a"}')
     assert world.workshop.ran == [("a", 1)]
 
 
 async def test_missed_notify_is_found_by_the_probe(world: JobWorld) -> None:
-    before = metrics.JOBS_FOUND_BY_POLL._value.get()
+    before = value(metrics.JOBS_FOUND_BY_POLL)
     async with world.service() as service:
         assert service.listener is not None
         await service.listener.listening.wait()
         await world.ended((await world.enqueue()).id)
-    assert metrics.JOBS_FOUND_BY_POLL._value.get() == before + 1
+    assert value(metrics.JOBS_FOUND_BY_POLL) == before + 1
 
 
 async def test_what_waits_already_is_found_at_the_start(world: JobWorld) -> None:
@@ -64,14 +67,14 @@ async def test_what_waits_already_is_found_at_the_start(world: JobWorld) -> None
 async def test_polling_alone_is_enough(world: JobWorld) -> None:
     async with world.service(notify=False) as service:
         assert service.listener is None
-        await world.ended((await world.enqueue(poke=True)).id)
+        await world.ended((await world.enqueue(wake=True)).id)
 
 
 async def test_an_enqueue_in_the_workers_own_process_needs_no_notification(world: JobWorld) -> None:
     first = await world.enqueue("first")
-    async with world.service(probe_s=NEVER_S, notify=False, poker=world.poker):
+    async with world.service(probe_s=NEVER_S, notify=False, notifier=world.notifier):
         await world.ended(first.id)  # found by the survey at the start, which is over now
-        await world.ended((await world.enqueue("second", poke=True)).id)
+        await world.ended((await world.enqueue("second", wake=True)).id)
 
 
 async def test_a_delayed_job_runs_by_its_timer(world: JobWorld) -> None:
@@ -79,13 +82,13 @@ async def test_a_delayed_job_runs_by_its_timer(world: JobWorld) -> None:
         assert service.listener is not None
         await service.listener.listening.wait()
         run_at = datetime.now(UTC) + timedelta(seconds=0.3)
-        enqueued = await world.enqueue(run_at=run_at, poke=True)
+        enqueued = await world.enqueue(run_at=run_at, wake=True)
         [job] = await world.ended(enqueued.id)
     assert job.started_at is not None
     assert job.started_at >= run_at
 
 
-async def test_a_poke_of_another_version_costs_a_look_and_no_more(world: JobWorld) -> None:
+async def test_a_wakeup_of_another_version_costs_one_poll(world: JobWorld) -> None:
     async with world.service(probe_s=NEVER_S) as service:
         assert service.listener is not None
         await service.listener.listening.wait()
@@ -106,19 +109,19 @@ async def test_the_listener_is_killed_and_comes_back(world: JobWorld) -> None:
             "WHERE application_name = 'trunkline listener' AND datname = current_database()"
         )
         await listener.listening.wait()
-        heard = await world.enqueue("said afterwards", poke=True)
+        heard = await world.enqueue("said afterwards", wake=True)
         await world.ended(missed.id, heard.id)
 
 
 async def test_notifications_are_counted(world: JobWorld) -> None:
-    counter = metrics.JOB_NOTIFICATIONS_RECEIVED.labels(CHANNEL)._value
-    before = counter.get()
+    counter = metrics.JOB_NOTIFICATIONS_RECEIVED.labels(CHANNEL)
+    before = value(counter)
     async with world.service(probe_s=NEVER_S) as service:
         assert service.listener is not None
         await service.listener.listening.wait()
-        await world.ended((await world.enqueue(poke=True)).id)
-        await eventually(lambda: counter.get() > before)
-    assert counter.get() == before + 1
+        await world.ended((await world.enqueue(wake=True)).id)
+        await eventually(lambda: value(counter) > before)
+    assert value(counter) == before + 1
 
 
 # Running it
@@ -164,21 +167,21 @@ async def test_freeing_a_key_wakes_the_next_job_without_a_probe(world: JobWorld)
     assert world.workshop.most_running == 1
 
 
-async def forgets_none(_: Upkeep) -> int:
+async def forgets_none(_: JobMaintenance) -> int:
     return 0
 
 
 async def test_a_job_whose_key_was_just_being_changed_is_looked_for_again_without_a_probe(
     world: JobWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Upkeep, "recount_keys", forgets_none)  # it removes keys that nobody uses
+    monkeypatch.setattr(JobMaintenance, "recount_keys", forgets_none)  # it removes keys that nobody uses
     before = await world.enqueue("before", kind=world.keyed, concurrency_key="busy")
-    async with world.service(probe_s=NEVER_S, poker=world.poker):
+    async with world.service(probe_s=NEVER_S, notifier=world.notifier):
         await world.ended(before.id)
         async with world.database.transaction() as tx:
             assert await tx.fetchval("SELECT key FROM job_keys WHERE key = 'busy' FOR UPDATE")
-            passed_over = await world.enqueue("a", kind=world.keyed, concurrency_key="busy", poke=True)
-            beside = await world.enqueue("b", kind=world.keyed, concurrency_key="free", poke=True)
+            passed_over = await world.enqueue("a", kind=world.keyed, concurrency_key="busy", wake=True)
+            beside = await world.enqueue("b", kind=world.keyed, concurrency_key="free", wake=True)
             await world.ended(beside.id)
             assert "a" not in world.workshop.names
         await world.ended(passed_over.id)
@@ -224,12 +227,35 @@ async def test_a_snooze_waits_and_does_not_count(world: JobWorld) -> None:
     assert job.run_at - datetime.now(UTC) > timedelta(minutes=50)
 
 
-async def test_a_payload_of_another_version_is_dead_at_once(world: JobWorld) -> None:
+async def test_a_payload_of_a_newer_version_waits_for_one_of_its_workers(world: JobWorld) -> None:
     enqueued = await world.enqueue()
     await world.sql("UPDATE job_outbox SET payload = '[1]'")
+
+    async def is_back() -> bool:
+        job = await world.job(enqueued.id)
+        return job.status == "PENDING" and job.last_error_code == "bad_payload"
+
+    async with world.service():
+        await eventually(is_back)
+    assert (await world.job(enqueued.id)).attempt_count == 0
+
+    async def read(_: list[int], _run: Run) -> None:
+        return None
+
+    newer = Registry()
+    newer.add(JobType("work", list[int], Policy()), read)
+    await world.sql("UPDATE job_outbox SET run_at = now()")
+    async with world.service(registry=newer):
+        [job] = await world.ended(enqueued.id)
+    assert (job.outcome, job.attempt_count) == ("succeeded", 1)
+
+
+async def test_a_payload_that_nobody_could_read_for_a_day_is_a_dead_letter(world: JobWorld) -> None:
+    enqueued = await world.enqueue()
+    await world.sql("UPDATE job_outbox SET payload = '[1]', created_at = now() - interval '25 h'")
     async with world.service():
         [job] = await world.ended(enqueued.id)
-    assert (job.status, job.attempt_count, job.last_error_code) == ("FAILED", 1, "bad_payload")
+    assert (job.status, job.last_error_code, job.attempt_count) == ("FAILED", "bad_payload", 1)
 
 
 async def test_a_type_that_nobody_runs_stays_and_harms_nobody(world: JobWorld) -> None:
@@ -255,7 +281,7 @@ async def test_a_handler_may_finish_its_job_in_its_own_transaction(world: JobWor
     enqueued = await world.enqueue("a", kind=kind)
     async with world.service(registry=registry) as service:
         [job] = await world.ended(enqueued.id)
-        await eventually(lambda: len(service.hold) == 0)
+        await eventually(lambda: len(service.claimed_jobs) == 0)
     assert job.result == '{"wrote":"a"}'
     assert await world.sql("SELECT count(*) FROM effects") == 1
 
@@ -301,8 +327,7 @@ async def test_a_key_freed_in_the_handlers_own_transaction_lets_the_next_in_with
 
 
 def completed(job_type: str) -> float:
-    value: float = metrics.JOBS_COMPLETED.labels(job_type, "success")._value.get()
-    return value
+    return value(metrics.JOBS_COMPLETED.labels(job_type, "success"))
 
 
 async def test_idempotency_the_effects_of_who_lost_the_lease_are_undone(world: JobWorld) -> None:
@@ -375,7 +400,7 @@ async def test_a_running_job_can_be_cancelled(world: JobWorld) -> None:
         await world.workshop.started["a"].wait()
         async with world.database.transaction() as tx:
             assert await job_admin.cancel(tx, PLATFORM, enqueued.id, "no") == "asked"
-        world.poker.say(CANCELLED)
+        world.notifier.say(CANCELLED)
         [job] = await world.ended(enqueued.id)
     assert (job.status, job.outcome) == ("DONE", "cancelled")
 
@@ -389,7 +414,7 @@ async def test_a_job_that_runs_too_long_is_stopped_and_has_failed(world: JobWorl
     async with world.service(registry=registry, clock=clock) as service:
         await world.workshop.started["a"].wait()
         clock.advance(61)
-        for held in service.hold:
+        for held in service.claimed_jobs:
             held.lease_until_s += 100
         [job] = await world.ended(enqueued.id)
     assert (job.status, job.last_error_code) == ("FAILED", "timeout")
@@ -401,7 +426,7 @@ async def test_a_shutdown_gives_unstarted_work_back_and_lets_the_rest_finish(wor
         await world.workshop.started["running"].wait()
         async with world.outbox.transaction(world.database) as work:
             waiting = await work.enqueue_many(world.work.new(Work(f"waiting {n}")) for n in range(3))
-        await eventually(lambda: len(service.crew._queue) == len(waiting))
+        await eventually(lambda: len(service.executor._queue) == len(waiting))
         finishing = asyncio.create_task(finish_when_given_back(world, service))
     await finishing
     assert (await world.job(held.id)).status == "DONE"
@@ -412,7 +437,7 @@ async def test_a_shutdown_gives_unstarted_work_back_and_lets_the_rest_finish(wor
 
 
 async def finish_when_given_back(world: JobWorld, service: JobService) -> None:
-    await eventually(lambda: not service.crew._queue)
+    await eventually(lambda: not service.executor._queue)
     world.workshop.gates["running"].set()
 
 
@@ -454,7 +479,7 @@ async def test_the_depth_of_the_queue_is_measured(world: JobWorld) -> None:
     for n in range(3):
         await world.enqueue(str(n), run_at=datetime.now(UTC) + timedelta(days=1))
     async with world.service() as service:
-        await service.upkeep.measure_depth()
+        await service.maintenance.measure_depth()
     assert 'job_queue_depth{job_type="work"} 3.0' in metrics.render()[0].decode()
 
 
@@ -498,4 +523,70 @@ async def test_a_deaf_listener_notices_and_listens_again(
         proxy.cut()
         await proxy.heal()
         await listener.listening.wait()
-        await world.ended((await world.enqueue(poke=True)).id)
+        await world.ended((await world.enqueue(wake=True)).id)
+
+
+# Handlers that do not behave
+
+
+async def swallow_everything(_: Work, _run: Run) -> None:
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except BaseException:
+            continue
+
+
+async def test_a_handler_that_ignores_its_time_out_is_named_with_its_line(world: JobWorld) -> None:
+    registry = Registry()
+    brief = JobType("brief_work", Work, Policy(timeout_s=0.05, max_attempts=1))
+    registry.add(brief, swallow_everything)
+    with capture_logs() as logs:
+        async with world.service(registry=registry, renew_s=0.1, cancel_grace_s=0.1, running_max=1):
+            enqueued = await world.enqueue(kind=brief)
+            [job] = await world.ended(enqueued.id)
+            # Its slot is free for others.
+            registry.add(world.work, world.workshop.handle)
+    assert (job.status, job.last_error_code) == ("FAILED", "timeout")
+    [told] = [line for line in logs if line["event"] == "jobs.ignores_cancellation"]
+    assert "swallow_everything" in told["handler"]
+    assert "swallow_everything" in told["where"]
+    assert (told["job_id"], told["told"]) == (enqueued.id, "timeout")
+
+
+async def test_the_end_of_a_worker_tells_who_did_not_end(world: JobWorld) -> None:
+    registry = Registry()
+    registry.add(world.work, swallow_everything)
+    with capture_logs() as logs:
+        async with world.service(registry=registry, drain_s=0.05, cancel_grace_s=0.05) as service:
+            enqueued = await world.enqueue()
+            await eventually(lambda: service.executor.running)
+    [stopped] = [line for line in logs if line["event"] == "jobs.stopped"]
+    [unfinished] = stopped["unfinished"]
+    assert str(enqueued.id) in unfinished
+    assert "swallow_everything" in unfinished
+    job = await world.job(enqueued.id)
+    assert (job.status, job.last_error_code) == ("PENDING", "shutdown")
+
+
+async def test_who_blocks_the_event_loop_is_named_while_it_does(world: JobWorld) -> None:
+    named = threading.Event()
+
+    async def block(_: Work, _run: Run) -> None:
+        named.wait(20)  # until the watch has told of it: nothing else of this process can
+
+    def hear(_logger: object, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        if line.get("event") == "jobs.blocks_the_event_loop":
+            told.append(line)
+            named.set()
+        return line
+
+    told: list[MutableMapping[str, Any]] = []
+    registry = Registry()
+    registry.add(world.work, block)
+    with capture_logs(processors=[hear]):
+        async with world.service(registry=registry, lease_s=1.5, renew_s=0.5):
+            enqueued = await world.enqueue()
+            await world.ended(enqueued.id)
+    assert told[0]["job_id"] == enqueued.id
+    assert "block" in str(told[0]["where"])

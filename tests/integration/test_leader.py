@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from trunkline.clock import ManualClock
 from trunkline.loops.leader import Leadership, LeaseTimes
 from trunkline.store import database as store_database
 from trunkline.store.database import Database
+from trunkline.testing.clock import ManualClock
 
 TIMES = LeaseTimes(ttl_s=15.0, trust_s=10.0, retry_s=2.0)
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from tests.support.api.http_server import serve
+from tests.support.api.world import ADMIN_KEY, ApiWorld, open_api
 from trunkline.cli.main import app
-from trunkline.testing.api_world import ADMIN_KEY, ApiWorld, open_api
-from trunkline.testing.http_server import serve
 
 Run = Callable[..., Awaitable[Result]]
 
@@ -63,6 +63,54 @@ async def test_a_lead_is_created_found_changed_and_aborted(run: Run) -> None:
     assert done == {"aborted": 1, "cancel_requested": 0}
     story = answer(await run("leads", "show", lead["id"]))
     assert (story["outcome"], story["outcome_reason"]) == ("ABORTED", "sold out")
+
+
+async def test_finished_leads_are_called_again(run: Run, world: ApiWorld) -> None:
+    for n in range(2):
+        await world.make_lead("a1", f"r{n}", phone=f"+1415555012{n}")
+    async with world.database.connection() as connection:
+        await connection.execute(
+            "UPDATE leads SET status = 'FINISHED', outcome = 'NO_AGENT', finished_at = now()"
+        )
+    many = ("--outcome", "NO_AGENT", "--since", "2h", "--reason", "agents were away", "--request-id", "o1")
+    assert answer(await run("leads", "reopen", *many, "--dry-run"))["matched"] == 2
+    assert answer(await run("leads", "reopen", *many))["reopened"] == 2
+    assert answer(await run("leads", "reopen", *many))["reopened"] == 0
+    [waits, _] = answer(await run("leads", "list", "--merchant", "a1"))["items"]
+    refused = answer(await run("leads", "reopen", waits["id"], "--reason", "x"), status=1)
+    assert (refused["reopened"], refused["refused"]) == (0, {"not_finished": 1})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{url} {key} --json leads list --merchant a1",
+        "leads {url} {key} --json list --merchant a1",
+        "leads list --merchant a1 {url} {key} --json",
+        "--json leads {key} list {url} --merchant a1",
+        "{wrong} leads list --merchant a1 {url} {key} --json",
+    ],
+)
+async def test_options_of_the_connection_may_stand_anywhere(world: ApiWorld, line: str) -> None:
+    """What is said furthest behind counts, and before the environment."""
+    lead = await world.make_lead("a1")
+    environment = {"TRUNKLINE_API_URL": "http://127.0.0.1:1", "TRUNKLINE_API_KEY": "wrong"}
+    async with serve(world.app) as url:
+        given = {"url": f"--url {url}", "key": f"--key={ADMIN_KEY}", "wrong": "--url http://127.0.0.1:2"}
+        words = line.format(**given).split()
+        result = await asyncio.to_thread(CliRunner().invoke, app, words, env=environment)
+    assert [each["id"] for each in answer(result)["items"]] == [lead["id"]]
+
+
+@pytest.mark.parametrize("line", ["--json config", "config --json"])
+def test_json_may_stand_before_a_command_that_asks_nobody(line: str) -> None:
+    assert isinstance(json.loads(CliRunner().invoke(app, line.split()).stdout), list)
+
+
+def test_every_command_about_a_platform_takes_the_options() -> None:
+    for command in (["leads", "why"], ["accounts", "add", "twilio"], ["jobs", "dead"], ["control", "alarms"]):
+        helped = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200"})
+        assert all(option in helped.stdout for option in ("--json", "--url", "--key")), helped.stdout
 
 
 async def test_people_get_tables(run: Run, world: ApiWorld) -> None:
@@ -163,6 +211,15 @@ async def test_pools_and_merchants_live_from_creation_to_removal(run: Run) -> No
     for group, key in (("merchants", "c1"), ("pools", "own")):
         assert answer(await run(group, "remove", key)) == {"items": []}
         assert (await run(group, "show", key)).exit_code == 1
+
+
+async def test_resellers_live_from_creation_to_removal(run: Run) -> None:
+    assert answer(await run("resellers", "create", "acme"))["name"] == "acme"
+    assert answer(await run("resellers", "change", "acme", "--name", "Acme Inc."))["name"] == "Acme Inc."
+    assert [each["id"] for each in answer(await run("resellers", "list"))["items"]] == ["a", "acme", "b"]
+    assert (await run("resellers", "remove", "a")).exit_code == 1, "merchants hang below it"
+    assert answer(await run("resellers", "remove", "acme")) == {"items": []}
+    assert (await run("resellers", "show", "acme")).exit_code == 1
 
 
 async def test_what_is_no_number_is_said_before_anything_is_sent(run: Run) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.mailbox.world import KIND, MailboxWorld, Recorder, event, mailbox_world, names
 from trunkline.mailbox.gauges import MailboxGauges
 from trunkline.mailbox.handler import Done
 from trunkline.mailbox.retention import MailboxRetention
@@ -15,7 +16,6 @@ from trunkline.states import MailboxStatus
 from trunkline.store import mailbox_admin
 from trunkline.store.mailboxes import Parked
 from trunkline.telemetry import metrics
-from trunkline.testing.mailbox_world import KIND, MailboxWorld, Recorder, event, mailbox_world, names
 
 DAY_S = 86_400
 PAGE = Path(__file__).parents[2] / "docs" / "mailboxes.md"

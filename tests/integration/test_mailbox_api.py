@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.support.api.asgi import Answer
+from tests.support.api.http_server import serve
+from tests.support.api.world import ADMIN_KEY, ApiWorld, expect, open_api
 from trunkline.api import event_signature
 from trunkline.cli.mailbox import app as mailbox_app
 from trunkline.store import mailboxes
-from trunkline.store.mailboxes import Claimed, NewEvent
-from trunkline.testing.api_world import ADMIN_KEY, ApiWorld, expect, open_api
-from trunkline.testing.asgi import Answer
-from trunkline.testing.http_server import serve
+from trunkline.store.mailboxes import ClaimedMailbox, NewEvent
 
 # As a server hands it on: with the escapes of the URL undone.
 ISSUE = "/api/v1/mailboxes/issue/acme/site#12"
@@ -50,11 +50,9 @@ async def append(world: ApiWorld, *names: str, kind: str = "issue", key: str = "
         await mailboxes.append(tx, [NewEvent(kind, key, name, "commented", {"n": name}) for name in names])
 
 
-async def claim(world: ApiWorld) -> Claimed:
+async def claim(world: ApiWorld, kind: str = "issue") -> ClaimedMailbox:
     async with world.database.connection() as conn:
-        [claimed] = await mailboxes.claim(
-            conn, "issue", None, limit=1, worker="w1", lease_s=60, events_max=100
-        )
+        [claimed] = await mailboxes.claim(conn, kind, None, limit=1, worker="w1", lease_s=60, events_max=100)
     return claimed
 
 
@@ -213,9 +211,7 @@ async def test_a_dead_mailbox_shows_its_error_and_is_replayed(world: ApiWorld, s
     assert (again.status, again.json()["code"]) == (409, "mailbox_not_dead")
     actions = expect(await client.get("/api/v1/audit"), 200)["items"]
     assert ("mailbox.replayed", "issue/acme/site#12", "mended") in [
-        (line["action"], line["subject"], line["details"]["reason"])
-        for line in actions
-        if "reason" in line["details"]
+        (line["action"], line["subject"], line["reason"]) for line in actions
     ]
 
 
@@ -226,6 +222,28 @@ async def test_all_dead_mailboxes_of_a_kind_are_replayed(world: ApiWorld, secret
     client = world.tenant("a1")
     assert expect(await client.post("/api/v1/mailboxes/issue/replay", WHY), 200) == {"replayed": 2}
     assert expect(await client.post("/api/v1/mailboxes/issue/replay", WHY), 200) == {"replayed": 0}
+
+
+async def test_a_kind_is_renamed_with_its_events_but_for_what_is_in_hand(world: ApiWorld) -> None:
+    await append(world, "5", kind="old", key="in_hand")
+    claimed = await claim(world, "old")
+    await append(world, "1", "2", kind="old", key="a")
+    await append(world, "3", kind="old", key="twice")
+    await append(world, "4", kind="new", key="twice")
+    renamed = await world.admin.post("/api/v1/mailboxes/old/rename", {**WHY, "to": "new"})
+    assert expect(renamed, 200) == {"renamed": 1, "left": True}
+    moved = expect(await world.admin.get("/api/v1/mailboxes/new/a"), 200)
+    assert ([each["seq"] for each in moved["events"]], moved["processing_status"]) == ([1, 2], "queued")
+    assert expect(await world.admin.get("/api/v1/mailboxes/old/twice"), 200)["pending"] == 1
+    # Its worker ends it under the name by which it was claimed.
+    async with world.database.transaction() as tx:
+        assert set(await mailboxes.complete(tx, [claimed])) == {"in_hand"}
+
+
+async def test_a_kind_is_not_renamed_into_another_tenants(world: ApiWorld, secret: str) -> None:
+    await append(world, "1", kind="old", key="a")
+    refused = await world.admin.post("/api/v1/mailboxes/old/rename", {**WHY, "to": "issue"})
+    assert (refused.status, refused.json()["code"]) == (409, "kind_of_another")
 
 
 async def test_an_event_is_set_aside_and_replayed(world: ApiWorld, secret: str) -> None:

@@ -9,12 +9,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from tests.support.mailbox.world import MailboxWorld, mailbox_world
 from trunkline.dispatch.calls import KIND, LIMITS, CallFold
-from trunkline.dispatch.policies import Policies
+from trunkline.dispatch.policy_cache import Policies
 from trunkline.dispatch.settlement import Settler
 from trunkline.mailbox.worker import MailboxWorker
 from trunkline.store.mailboxes import NewEvent
-from trunkline.testing.mailbox_world import MailboxWorld, mailbox_world
 
 
 @dataclass

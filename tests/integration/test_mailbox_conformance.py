@@ -5,13 +5,14 @@ wait of one session for another. That the walks would notice is shown by walking
 """
 
 from collections.abc import AsyncIterator
+from operator import attrgetter
 
 import pytest
 
+from tests.support.mailbox.model import Model, explore
+from tests.support.mailbox.walk import EFFECTS, Walker, cover, waits
+from tests.support.mailbox.world import MailboxWorld, mailbox_world
 from trunkline.store import mailboxes
-from trunkline.testing.mailbox_model import Model, explore
-from trunkline.testing.mailbox_walk import EFFECTS, Walker, cover, waits
-from trunkline.testing.mailbox_world import MailboxWorld, mailbox_world
 
 
 async def walk_all(world: MailboxWorld, model: Model, *, copies: int) -> None:
@@ -58,7 +59,7 @@ SPOILT = {
     ),
     "completion marks every event": ("mailbox_complete", " AND p.seq <= ours.handled", ""),
     "completion marks none": ("mailbox_complete", "WHERE e.ctid = ANY", "WHERE false AND e.ctid = ANY"),
-    "a failure does not compare the fence": ("_FAIL", " AND fence = $3", " AND $3::bigint IS NOT NULL"),
+    "a failure does not compare the fence": ("_SQL.fail", " AND fence = $3", " AND $3::bigint IS NOT NULL"),
     "an append counts only in an idle mailbox": (
         "mailbox_append",
         "AND added.amount > 0",
@@ -136,9 +137,9 @@ async def walk_some(world: MailboxWorld, *, copies: int) -> None:
 
 async def spoil(world: MailboxWorld, monkeypatch: pytest.MonkeyPatch, what: str, old: str, new: str) -> None:
     if what.startswith("_"):
-        text = getattr(mailboxes, what)
+        text = attrgetter(what)(mailboxes)
         assert old in text
-        monkeypatch.setattr(mailboxes, what, text.replace(old, new))
+        monkeypatch.setattr(f"{mailboxes.__name__}.{what}", text.replace(old, new))
         return
     text = await world.value("SELECT pg_get_functiondef($1::regproc)", what)
     assert old in text

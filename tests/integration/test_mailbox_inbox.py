@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator, Sequence
 import asyncpg
 import pytest
 
+from tests.support.faults.proxy import TcpProxy
+from tests.support.mailbox.world import KIND, MailboxWorld, Recorder, event, mailbox_world, running
+from tests.support.waiting import eventually
 from trunkline.errors import StoreUnavailable
 from trunkline.mailbox.inbox import BadEvent, Inbox, InboxLimits
 from trunkline.store import mailboxes
 from trunkline.store.database import Connection
 from trunkline.store.mailboxes import NewEvent, Receipt
-from trunkline.testing.mailbox_world import KIND, MailboxWorld, Recorder, event, mailbox_world, running
-from trunkline.testing.proxy import TcpProxy
-from trunkline.testing.waiting import eventually
 
 
 @pytest.fixture
@@ -277,7 +277,7 @@ async def test_closing_writes_what_was_taken_and_takes_no_more(world: MailboxWor
     await asyncio.sleep(0)
     await inbox.aclose()
     assert len(await asyncio.gather(*callers)) == 10
-    assert await world.bus.client.xlen(world.bus.keys.nudges(KIND)) > 0
+    assert await world.bus.client.xlen(world.bus.keys.mailbox_wakeups(KIND)) > 0
     with pytest.raises(StoreUnavailable):
         await inbox.append(event(name="late"))
 

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
+from tests.support.mailbox.world import KIND, MailboxWorld, event, mailbox_world, names
+from tests.support.waiting import eventually
 from trunkline.store import mailboxes
-from trunkline.testing.mailbox_world import KIND, MailboxWorld, event, mailbox_world, names
-from trunkline.testing.waiting import eventually
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ async def test_an_event_that_commits_while_a_claim_looks_is_either_claimed_or_le
 
 
 async def test_a_mailbox_whose_worker_died_is_claimed_again_when_its_lease_ends(world: MailboxWorld) -> None:
-    """Also when its nudge was read and acknowledged before: only the lease says that it is free."""
+    """Also when its wakeup was read and acknowledged before: only the lease says that it is free."""
     await world.append(event())
     await world.claim(worker="dead")
     assert await world.claim() == []

@@ -1,6 +1,6 @@
 """The scenarios of issue-centric processing, step by step, through the stores that it names.
 
-Messages are nudges on the stream; a worker that dies leaves its message on the pending list, and another takes it over.
+Messages are wakeups on the stream; a worker that dies leaves its message pending, and another takes it over.
 """
 
 from collections.abc import AsyncIterator
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from trunkline.bus import nudges
+from tests.support.mailbox.world import MailboxWorld, mailbox_world
+from trunkline.bus import mailbox_wakeups
 from trunkline.mailbox.stores import EventLogStore, IssueStore, issue_id_of
-from trunkline.store.mailboxes import Claimed, NewEvent
-from trunkline.testing.mailbox_world import MailboxWorld, mailbox_world
+from trunkline.store.mailboxes import ClaimedMailbox, NewEvent
 
 KIND = "issue"
 ISSUE = "123"
@@ -23,14 +23,14 @@ class Crash(Exception):
 
 @dataclass(slots=True)
 class Tracker:
-    """An issue tracker whose webhooks append and nudge."""
+    """An issue tracker whose webhooks append and wake a worker."""
 
     world: MailboxWorld
     events: EventLogStore
 
     async def webhook(self, name: str) -> None:
         await self.events.create_or_get(NewEvent(KIND, ISSUE, name, "comment", {"name": name}))
-        await nudges.send(self.world.bus, KIND, [ISSUE])
+        await mailbox_wakeups.send(self.world.bus, KIND, [ISSUE])
 
     async def status(self) -> str:
         return await self.world.status(ISSUE, KIND)
@@ -51,24 +51,27 @@ class Worker:
     issues: IssueStore
 
     async def reads_message(self) -> str:
-        heard = await nudges.receive(self.tracker.world.bus, KIND, self.name, count=1, timeout_s=0)
+        heard = await mailbox_wakeups.receive(self.tracker.world.bus, KIND, self.name, count=1, timeout_s=0)
         [message] = heard.ids
         return message
 
     async def takes_over(self) -> list[str]:
         """XCLAIM of what dead workers left on the pending list."""
         _, entries, _ = await self.tracker.world.bus.client.xautoclaim(
-            self.tracker.world.bus.keys.nudges(KIND), nudges.GROUP, self.name, min_idle_time=0
+            self.tracker.world.bus.keys.mailbox_wakeups(KIND),
+            mailbox_wakeups.GROUP,
+            self.name,
+            min_idle_time=0,
         )
         return [message for message, _ in entries]
 
     async def acknowledges(self, *messages: str) -> None:
-        await nudges.done(self.tracker.world.bus, KIND, messages)
+        await mailbox_wakeups.done(self.tracker.world.bus, KIND, messages)
 
-    async def claims(self) -> Claimed | None:
+    async def claims(self) -> ClaimedMailbox | None:
         return await self.issues.claim_queued(ISSUE)
 
-    async def processes(self, claimed: Claimed | None, *, crash: bool = False) -> list[str]:
+    async def processes(self, claimed: ClaimedMailbox | None, *, crash: bool = False) -> list[str]:
         """All pending events together, in one transaction with the completion."""
         assert claimed is not None
         pending = await self.tracker.events.list_unprocessed_by_issue(ISSUE)
@@ -85,7 +88,7 @@ class Worker:
 @pytest.fixture
 async def tracker(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[Tracker]:
     async with mailbox_world(database_url, redis_url, key_prefix) as world:
-        await nudges.receive(world.bus, KIND, "first", count=1, timeout_s=0)  # makes the group
+        await mailbox_wakeups.receive(world.bus, KIND, "first", count=1, timeout_s=0)  # makes the group
         yield Tracker(world, EventLogStore(world.database))
 
 

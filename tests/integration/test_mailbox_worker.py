@@ -9,8 +9,19 @@ import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
+from tests.support.faults.proxy import TcpProxy
+from tests.support.mailbox.world import (
+    KIND,
+    Ledger,
+    MailboxWorld,
+    Recorder,
+    event,
+    mailbox_world,
+    running,
+)
+from tests.support.waiting import eventually
 from trunkline.bus import connection as bus_connection
-from trunkline.bus import nudges
+from trunkline.bus import mailbox_wakeups
 from trunkline.bus.keys import Keys
 from trunkline.mailbox import leases
 from trunkline.mailbox.handler import Batch, Done, Write
@@ -20,17 +31,6 @@ from trunkline.store import mailboxes
 from trunkline.store.database import Connection
 from trunkline.store.mailboxes import NewEvent, Parked, Receipt
 from trunkline.telemetry import metrics
-from trunkline.testing.mailbox_world import (
-    KIND,
-    Ledger,
-    MailboxWorld,
-    Recorder,
-    event,
-    mailbox_world,
-    running,
-)
-from trunkline.testing.proxy import TcpProxy
-from trunkline.testing.waiting import eventually
 
 # So long that nothing in a test is found by the sweep unless the test asks for it.
 NEVER_S = 600.0
@@ -44,7 +44,7 @@ async def world(database_url: str, redis_url: str, key_prefix: str) -> AsyncIter
 
 
 async def deaf_to_sweeps(world: MailboxWorld, handler: Recorder, **limits: Any) -> MailboxWorker:
-    """A worker that has done its scan at start, and hears only nudges from now on."""
+    """A worker that has done its scan at start, and hears only wakeups from now on."""
     worker = world.worker(handler, sweep_s=NEVER_S, **limits)
     await worker.drain()
     return worker
@@ -52,6 +52,30 @@ async def deaf_to_sweeps(world: MailboxWorld, handler: Recorder, **limits: Any) 
 
 async def idle(world: MailboxWorld, key: str = "a") -> bool:
     return await world.status(key) == "idle"
+
+
+async def test_an_outage_of_postgres_is_told_once(
+    world: MailboxWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two sweeps a run asks nobody: that is no recovery."""
+    tries, claim = 0, mailboxes.claim
+
+    async def away(*_: Any, **__: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        raise ConnectionError("Postgres is away")
+
+    monkeypatch.setattr(mailboxes, "claim", away)
+    worker = world.worker(Recorder(), sweep_s=1.0)
+    with capture_logs() as logs:
+        async with running(worker):
+            await eventually(lambda: tries >= 6, what="it has asked again and again")
+            monkeypatch.setattr(mailboxes, "claim", claim)
+            await eventually(
+                lambda: any(line["event"] == "loop.recovered" for line in logs), what="it has recovered"
+            )
+    events = [line["event"] for line in logs if line["event"].startswith("loop.")]
+    assert events == ["loop.failed", "loop.recovered"]
 
 
 # Hearing of work
@@ -77,12 +101,12 @@ async def test_what_waited_before_the_worker_started_is_handled(world: MailboxWo
 async def test_a_lost_nudge_costs_one_sweep(world: MailboxWorld) -> None:
     handler = Recorder()
     async with running(world.worker(handler, sweep_s=0.05)):
-        await world.append(event())  # and no nudge
+        await world.append(event())  # and no wakeup
         await handler.until(lambda: handler.seen("a") == ["1"])
 
 
 async def test_events_that_come_while_a_mailbox_is_handled_follow_at_once(world: MailboxWorld) -> None:
-    """The completion nudges: nobody sweeps here."""
+    """The completion wakes a worker: nobody sweeps here."""
     handler = Recorder()
     worker = await deaf_to_sweeps(world, handler)
     let_go = handler.hold("a")
@@ -105,11 +129,11 @@ async def test_one_nudge_read_by_two_workers_is_one_turn(world: MailboxWorld) ->
 
 
 async def test_an_event_that_is_not_urgent_wakes_nobody_until_one_that_is(world: MailboxWorld) -> None:
-    for name, urgent, nudged in (("1", False, 0), ("2", None, 0), ("3", True, 1), ("4", False, 1)):
+    for name, urgent, woken in (("1", False, 0), ("2", None, 0), ("3", True, 1), ("4", False, 1)):
         inbox = Inbox(world.database, world.bus)
         await inbox.append(event(name=name, urgent=urgent))
         await inbox.aclose()
-        assert await world.bus.client.xlen(world.bus.keys.nudges(KIND)) == nudged
+        assert await world.bus.client.xlen(world.bus.keys.mailbox_wakeups(KIND)) == woken
 
 
 async def test_nudges_wait_a_moment_for_company(world: MailboxWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,14 +152,14 @@ async def test_nudges_wait_a_moment_for_company(world: MailboxWorld, monkeypatch
         await lingers.wait()
         for key in "bc":
             await world.inbox.append(event(key))
-        await eventually(lambda: nudges_on_the_stream(world, 3))
+        await eventually(lambda: wakeups_on_the_stream(world, 3))
         moment_is_over.set()
         await handler.until(lambda: bool(handler.given))
     assert handler.given == [{"a": ["1"], "b": ["1"], "c": ["1"]}]
 
 
-async def nudges_on_the_stream(world: MailboxWorld, count: int) -> bool:
-    return bool(await world.bus.client.xlen(world.bus.keys.nudges(KIND)) == count)
+async def wakeups_on_the_stream(world: MailboxWorld, count: int) -> bool:
+    return bool(await world.bus.client.xlen(world.bus.keys.mailbox_wakeups(KIND)) == count)
 
 
 async def test_the_group_that_went_with_the_stream_is_made_again(world: MailboxWorld) -> None:
@@ -144,7 +168,7 @@ async def test_the_group_that_went_with_the_stream_is_made_again(world: MailboxW
     async with running(worker):
         await world.inbox.append(event("a"))
         await handler.until(lambda: bool(handler.seen("a")))
-        await world.bus.client.delete(world.bus.keys.nudges(KIND))
+        await world.bus.client.delete(world.bus.keys.mailbox_wakeups(KIND))
         await world.inbox.append(event("b"))
         await handler.until(lambda: bool(handler.seen("b")))
 
@@ -175,19 +199,19 @@ async def test_nudges_are_removed_when_their_mailboxes_are_claimed(world: Mailbo
     async with running(worker):
         await world.inbox.append_all(event(str(n)) for n in range(20))
         await handler.until(lambda: sum(map(len, handler.given)) == 20)
-    assert await world.bus.client.xlen(world.bus.keys.nudges(KIND)) == 0
+    assert await world.bus.client.xlen(world.bus.keys.mailbox_wakeups(KIND)) == 0
 
 
 async def test_what_dead_workers_left_on_the_stream_is_cleared_up(world: MailboxWorld) -> None:
-    stream = world.bus.keys.nudges(KIND)
-    await nudges.receive(world.bus, KIND, "dead", count=1, timeout_s=0)  # makes the group
-    await nudges.send(world.bus, KIND, ["a", "b"])
-    heard = await nudges.receive(world.bus, KIND, "dead", count=1, timeout_s=0)
+    stream = world.bus.keys.mailbox_wakeups(KIND)
+    await mailbox_wakeups.receive(world.bus, KIND, "dead", count=1, timeout_s=0)  # makes the group
+    await mailbox_wakeups.send(world.bus, KIND, ["a", "b"])
+    heard = await mailbox_wakeups.receive(world.bus, KIND, "dead", count=1, timeout_s=0)
     assert heard.keys == ("a",)
-    assert await nudges.tidy(world.bus, KIND, gone_after_s=60) == 1
-    assert await nudges.tidy(world.bus, KIND, gone_after_s=-1) == 0
+    assert await mailbox_wakeups.tidy(world.bus, KIND, gone_after_s=60) == 1
+    assert await mailbox_wakeups.tidy(world.bus, KIND, gone_after_s=-1) == 0
     assert await world.bus.client.xlen(stream) == 1
-    assert await world.bus.client.xinfo_consumers(stream, nudges.GROUP) == []
+    assert await world.bus.client.xinfo_consumers(stream, mailbox_wakeups.GROUP) == []
 
 
 # One mailbox and the others
@@ -513,7 +537,7 @@ async def test_a_handler_appends_to_other_mailboxes_in_its_own_transaction(world
         await handler.until(lambda: handler.seen("a") == ["1", "again"])
         await eventually(lambda: idle(world))
     assert await world.status("other", "reply") == "queued"
-    assert await world.bus.client.xlen(world.bus.keys.nudges("reply")) > 0
+    assert await world.bus.client.xlen(world.bus.keys.mailbox_wakeups("reply")) > 0
 
 
 async def test_two_handlers_that_write_to_each_other_do_not_deadlock(

@@ -32,7 +32,7 @@ from trunkline.bus import channels, connection, epoch, schedule
 from trunkline.bus.channels import Configuration
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
-from trunkline.bus.schedule import GiveBack, Return
+from trunkline.bus.schedule import GiveBack, GrantReturn
 from trunkline.model import Entry, Flow, Grant, Holder, NumberLimit
 from trunkline.value import replace
 
@@ -44,7 +44,8 @@ CAMPAIGN = UUID(int=2**100)
 STOPPABLE = ("all", "m/a", "m/b", "r/s", f"c/a/{CAMPAIGN}", f"c/b/{CAMPAIGN}")
 LIMITED = ("m/a", "m/b", "m/c", f"c/a/{CAMPAIGN}", f"c/c/{CAMPAIGN}")
 PAST = datetime(2025, 1, 1, tzinfo=UTC)
-FUTURE = datetime.now(UTC) + timedelta(minutes=10)
+# Within the horizon, from the beginning of an example: a suite runs for longer than that.
+SOON = timedelta(minutes=10)
 # So far ahead a match may look: past that future.
 AHEAD_MS = 11 * 60 * 1000
 # Beyond the horizon: it stays in Postgres.
@@ -111,6 +112,7 @@ class Dispatch(RuleBasedStateMachine):
         self.bus.keys = Keys(prefix=f"model-{uuid4().hex[:12]}")
         self.model = Model()
         self.ids = 0
+        self.soon = datetime.now(UTC) + SOON
 
     def new_id(self) -> UUID:
         """Ids that are the same in every replay."""
@@ -138,12 +140,18 @@ class Dispatch(RuleBasedStateMachine):
         merchant=st.sampled_from(sorted(MERCHANTS)),
         campaign=st.sampled_from([None, CAMPAIGN]),
         pool=st.sampled_from(POOLS),
-        due=st.sampled_from([PAST, PAST + timedelta(seconds=1), FUTURE, FAR]),
+        due=st.sampled_from([PAST, PAST + timedelta(seconds=1), SOON, FAR]),
         priority=st.integers(1, 3),
         overflows=st.booleans(),
     )
     def add(
-        self, merchant: str, campaign: UUID | None, pool: str, due: datetime, priority: int, overflows: bool
+        self,
+        merchant: str,
+        campaign: UUID | None,
+        pool: str,
+        due: datetime | timedelta,
+        priority: int,
+        overflows: bool,
     ) -> Entry:
         flow = Flow(pool, MERCHANTS[merchant], merchant, campaign)
         entry = self.entry(self.new_id(), 1, flow, due, priority, overflows)
@@ -151,8 +159,8 @@ class Dispatch(RuleBasedStateMachine):
         self.do(schedule.add(self.bus, [entry], cap=CAP))
         return entry
 
-    @rule(target=leads, lead=leads, pool=st.sampled_from(POOLS), due=st.sampled_from([PAST, FUTURE, FAR]))
-    def edit(self, lead: Entry, pool: str, due: datetime) -> Entry:
+    @rule(target=leads, lead=leads, pool=st.sampled_from(POOLS), due=st.sampled_from([PAST, SOON, FAR]))
+    def edit(self, lead: Entry, pool: str, due: datetime | timedelta) -> Entry:
         newest = self.model.offered[lead.lead_id]
         flow = replace(newest.flow, pool_id=pool)
         overflows = newest.next_pool_id is not None
@@ -162,10 +170,17 @@ class Dispatch(RuleBasedStateMachine):
         return entry
 
     def entry(
-        self, lead: UUID, version: int, flow: Flow, due: datetime, priority: int, overflows: bool
+        self,
+        lead: UUID,
+        version: int,
+        flow: Flow,
+        due: datetime | timedelta,
+        priority: int,
+        overflows: bool,
     ) -> Entry:
         next_pool = POOLS[1 - POOLS.index(flow.pool_id)] if overflows else None
-        return Entry(lead, version, flow, due, priority, next_pool_id=next_pool, moves_after_s=0)
+        due_at = self.soon if isinstance(due, timedelta) else due
+        return Entry(lead, version, flow, due_at, priority, next_pool_id=next_pool, moves_after_s=0)
 
     @rule(lead=leads)
     def add_again(self, lead: Entry) -> None:
@@ -180,7 +195,7 @@ class Dispatch(RuleBasedStateMachine):
         waited = self.waiting()
         if is_ahead:
             self.model.foreseen |= {
-                (e.lead_id, e.version) for e in self.model.offered.values() if e.due_at == FUTURE
+                (e.lead_id, e.version) for e in self.model.offered.values() if e.due_at == self.soon
             }
         ids = [self.new_id() for _ in range(most)]
         found = self.do(
@@ -219,7 +234,7 @@ class Dispatch(RuleBasedStateMachine):
 
     def waiting(self) -> list[Waiting]:
         """Leads with their place: version|place|flow|priority|due|…"""
-        leads = self.do(self.bus.read(self.bus.client.hgetall(f"{self.bus.memory}leads")))
+        leads = self.do(self.bus.read(self.bus.client.hgetall(f"{self.bus.projection}leads")))
         found = []
         for lead, record in leads.items():
             _, place, flow, priority, due, *_ = record.split("|")
@@ -238,7 +253,7 @@ class Dispatch(RuleBasedStateMachine):
     def nobody_waits_for_an_idle_channel(self) -> None:
         if "all" in self.model.stops:
             return
-        parked = set(self.do(self.bus.read(self.bus.client.zrange(f"{self.bus.memory}parked", 0, -1))))
+        parked = set(self.do(self.bus.read(self.bus.client.zrange(f"{self.bus.projection}parked", 0, -1))))
         for flow in {each.flow for each in self.waiting()}:
             is_limited = any(
                 self.model.live_of(subject) >= self.model.caps.get(subject, 10**9)
@@ -260,8 +275,8 @@ class Dispatch(RuleBasedStateMachine):
         freed = self.do(channels.release(self.bus, [grant.attempt_id]))
         assert freed == (1 if self.model.held.pop(grant.attempt_id, None) else 0)
 
-    @rule(grant=grants, how=st.sampled_from([Return.AGAIN, Return.FORGET]))
-    def give_back(self, grant: Grant, how: Return) -> None:
+    @rule(grant=grants, how=st.sampled_from([GrantReturn.AGAIN, GrantReturn.FORGET]))
+    def give_back(self, grant: Grant, how: GrantReturn) -> None:
         given = self.do(schedule.give_back(self.bus, [GiveBack(grant.attempt_id, how)]))
         assert given == (1 if self.model.held.pop(grant.attempt_id, None) else 0)
 
@@ -323,7 +338,7 @@ class Dispatch(RuleBasedStateMachine):
 
     @invariant()
     def nothing_far_is_here(self) -> None:
-        known = set(self.do(self.bus.read(self.bus.client.hkeys(f"{self.bus.memory}leads"))))
+        known = set(self.do(self.bus.read(self.bus.client.hkeys(f"{self.bus.projection}leads"))))
         assert not known & {str(e.lead_id) for e in self.model.offered.values() if e.due_at == FAR}
 
     def teardown(self) -> None:

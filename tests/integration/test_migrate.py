@@ -1,15 +1,19 @@
 """Migrations: forward, twice, at once, and never over a change of history."""
 
 import asyncio
+import inspect
+import re
 from datetime import timedelta
 
 import asyncpg
 import pytest
 
 from trunkline.errors import MigrationError, StoreUnavailable
+from trunkline.jobs import client
 from trunkline.mailbox import application
 from trunkline.states import LIVE
 from trunkline.store import mailboxes, migrate
+from trunkline.store.sql import query
 
 
 async def test_running_twice_applies_once(empty_database_url: str) -> None:
@@ -130,12 +134,52 @@ def migrate_states() -> set[str]:
 
 async def test_an_application_of_mailboxes_has_all_that_mailboxes_ask_for(empty_database_url: str) -> None:
     """It makes their part of the schema alone."""
-    await migrate.migrate(empty_database_url, only=application.SCHEMA)
-    asked = {name: sql for name, sql in vars(mailboxes).items() if isinstance(sql, str) and "--" in sql}
-    assert {"_APPEND", "_CLAIM", "_CLAIM_ONE", "_COMPLETE"} <= asked.keys()
+    await migrate.migrate(empty_database_url, only=application.MIGRATIONS)
+    asked = set(re.findall(r"\b_SQL\.(\w+)", inspect.getsource(mailboxes)))
+    assert {"append", "claim", "claim_one", "complete"} <= asked
     connection = await asyncpg.connect(empty_database_url)
     try:
-        for sql in asked.values():
-            await connection.prepare(sql)
+        for name in asked:
+            await connection.prepare(query(f"mailbox/{name}"))
     finally:
         await connection.close()
+
+
+def test_what_is_about_jobs_or_mailboxes_is_made_for_applications_too() -> None:
+    """A migration that changes their tables belongs to a library, or is stated here to be the platform's alone."""
+    of_the_platform = {"0016_mailbox_kinds", "0026_console"}
+    changes = r"\b(?:TABLE|VIEW|FUNCTION|ON)\s+(?:IF (?:NOT )?EXISTS\s+)?"
+    job_table = re.compile(changes + r"(?:job_(?:outbox|keys|pauses|progress|history|dead|schedules)|jobs)\b")
+    mailbox_table = re.compile(changes + r"mailbox(?:es|_\w+)\b")
+    for migration in migrate.known():
+        sql = re.sub(r"--.*", "", migration.sql)
+        if migration.name in of_the_platform:
+            continue
+        if job_table.search(sql):
+            assert migration.name in client.MIGRATIONS, f"{migration.name} is missing in jobs/client.py"
+        if mailbox_table.search(sql):
+            assert migration.name in application.MIGRATIONS, (
+                f"{migration.name} is missing in mailbox/application.py"
+            )
+
+
+async def test_a_library_has_a_schema_of_its_own_beside_a_platform(database_url: str) -> None:
+    applied = await migrate.migrate(database_url, only=client.MIGRATIONS, schema='App "1"')
+    assert applied == sorted(client.MIGRATIONS)
+    assert await migrate.migrate(database_url, only=client.MIGRATIONS, schema='App "1"') == []
+    connection, schema = await asyncpg.connect(database_url), '"App ""1"""'
+    try:
+        async with connection.transaction():
+            await connection.execute(f"SELECT {schema}.enqueue_job('ship')")
+        assert await connection.fetchval("SELECT count(*) FROM job_outbox") == 0
+        assert await connection.fetchval(f"SELECT count(*) FROM {schema}.job_outbox") == 1
+        assert await connection.fetchval("SHOW search_path") == '"$user", public'
+    finally:
+        await connection.close()
+
+
+async def test_mailboxes_of_before_there_was_a_schema_are_not_left_behind(empty_database_url: str) -> None:
+    await migrate.migrate(empty_database_url, only=application.MIGRATIONS)
+    with pytest.raises(MigrationError, match='Open them with schema="public"'):
+        await migrate.migrate(empty_database_url, only=application.MIGRATIONS, schema="trunkline")
+    assert await migrate.migrate(empty_database_url, only=application.MIGRATIONS, schema="public") == []

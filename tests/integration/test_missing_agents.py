@@ -9,20 +9,23 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.dispatch.stage import Stage, open_stage
+from tests.support.metric_values import value
 from trunkline.control.presence import counted
-from trunkline.dispatch.policies import Policies
+from trunkline.control.waits import Cause, cause
+from trunkline.dispatch.policy_cache import Policies
 from trunkline.dispatch.refusals import Blocks, RefusalReason
 from trunkline.dispatch.why import why
 from trunkline.leads.calling_policy import CallingPolicy, Price, RecentContact
 from trunkline.leads.limits import PersonLimit
-from trunkline.store import brakes, call_reports, live, mailboxes
-from trunkline.store.alarms import overdue
+from trunkline.model import new_id
+from trunkline.store import allocations, brakes, call_reports, live, mailboxes, pods, waiting
+from trunkline.store.allocations import Release
 from trunkline.store.brakes import BrakeRule
 from trunkline.store.call_reports import CallReport
 from trunkline.store.mailboxes import NewEvent
 from trunkline.store.tenants import PLATFORM
 from trunkline.telemetry import metrics
-from trunkline.testing.stage import Stage, open_stage
 
 ADA = "+12125550001"
 
@@ -158,13 +161,13 @@ async def test_how_calls_ended_tells_an_engaged_line_from_a_call_without_an_agen
 async def test_who_took_answered_calls_is_counted_for_graphs_and_alarms(stage: Stage) -> None:
     names = [("answered", "twilio"), ("agent_unknown", "twilio")]
     without = metrics.ANSWERED_WITHOUT_AGENT.labels("twilio")
-    before, missed = [counted().get(name, 0.0) for name in names], without._value.get()
+    before, missed = [counted().get(name, 0.0) for name in names], value(without)
     await called(stage)
     _, attempt = await dialled(stage)
     await stage.told(attempt, "answered", "ended", duration_s=60)
     await reported(stage, attempt, "interested")
     assert [counted()[name] for name in names] == [before[0] + 2, before[1] + 1], "each call once"
-    assert without._value.get() == missed + 1
+    assert value(without) == missed + 1
 
 
 async def test_a_call_that_nobody_answered_has_no_agent_to_speak_of(stage: Stage) -> None:
@@ -293,6 +296,74 @@ async def test_that_no_agent_was_given_is_believed_when_it_is_written_down_after
         assert (row["attempt_count"], row["no_agent_count"]) == (0, 1)
 
 
+@pytest.mark.parametrize("is_over", [True, False], ids=["the call is over", "the call goes on"])
+@pytest.mark.parametrize(
+    ("pod_says", "status"),
+    [
+        ("names_calls = true, interval_s = 30", "BACKLOG"),
+        # One that never names a call may have had it, as long as it was not late.
+        ("names_calls = false, interval_s = 30", "FINISHED"),
+        ("names_calls = false, interval_s = 5", "BACKLOG"),
+    ],
+)
+async def test_a_call_that_was_given_to_a_dead_pod_had_no_agent(
+    stage: Stage, pod_says: str, status: str, is_over: bool
+) -> None:
+    """A carrier that cannot ask again ends such a call, and nobody says that its stream was refused."""
+    lead, attempt = await dialled(stage)
+    slot = await stage.dialing.pod("va-0")
+    await stage.dialing.run(f"UPDATE pods SET {pod_says}, heard_at = now() - interval '20 s'")
+    await stage.dialing.run(
+        "INSERT INTO allocations (id, has_attempt, call, pod, slot, incarnation, begun_at)"
+        " VALUES ($1, true, 'CA1', 'va-0', 1, $2, now())",
+        attempt,
+        slot.incarnation,
+    )
+    await stage.told(attempt, "answered")
+    if is_over:
+        await stage.told(attempt, "ended", duration_s=3)
+    async with stage.database.transaction() as tx:
+        await pods.remove(tx, "va-0", silent_s=15)
+    await stage.folder.drain()
+    if not is_over:
+        await stage.told(attempt, "ended", duration_s=3)
+    assert (await stage.lead(lead))["status"] == status
+
+
+@pytest.mark.parametrize(
+    ("then", "status"),
+    [
+        ("UPDATE pods SET heard_at = now() + interval '6 s'", "BACKLOG"),
+        ("UPDATE pods SET heard_at = now() + interval '4 s'", "FINISHED"),
+        ("UPDATE pods SET heard_at = now() + interval '6 s', names_calls = false", "FINISHED"),
+    ],
+    ids=["heard since", "not heard since", "it never names a call"],
+)
+@pytest.mark.parametrize("is_released", [False, True])
+async def test_a_short_call_that_its_pod_never_named_had_no_agent(
+    stage: Stage, then: str, status: str, is_released: bool
+) -> None:
+    """The pod is alive and took no stream. One that releases the call, even after its end, had it."""
+    lead, attempt = await dialled(stage)
+    slot = await stage.dialing.pod("va-0")
+    await stage.dialing.run("UPDATE pods SET names_calls = true")
+    await stage.dialing.run(
+        "INSERT INTO allocations (id, has_attempt, call, pod, slot, incarnation, begun_at)"
+        " VALUES ($1, true, 'CA1', 'va-0', 1, $2, now())",
+        attempt,
+        slot.incarnation,
+    )
+    await stage.told(attempt, "answered", "ended", duration_s=1)
+    async with stage.database.connection() as conn:
+        if is_released:
+            await allocations.release(conn, [Release("CA1", new_id(), "va-0", 0)])
+        await stage.dialing.run(then)
+        for _ in range(2):
+            await allocations.tell_untaken(conn)
+    await stage.folder.drain()
+    assert (await stage.lead(lead))["status"] == ("FINISHED" if is_released else status)
+
+
 async def test_who_took_a_call_is_never_taken_back(stage: Stage) -> None:
     lead, attempt = await dialled(stage)
     await given(stage, attempt, joined=True)
@@ -412,15 +483,18 @@ async def test_nobody_of_a_stopped_merchant_is_dialled_and_why_says_so(stage: St
     async with stage.database.connection() as conn:
         found = await why(conn, Policies(fresh_s=0), PLATFORM, lead)
     assert found is not None
-    assert (found.answer, found.next_at) == ("It waits for an agent: no agent brake.", until)
+    assert found.answer.startswith(
+        "It waits for an agent: people of this merchant answered and found no agent"
+    )
+    assert found.next_at == until
 
 
 async def test_leads_of_a_stopped_merchant_are_no_halted_dispatch(stage: Stage) -> None:
     await stage.dialing.lead(due_in_s=-60)
     async with stage.database.connection() as conn:
-        assert (await overdue(conn)).leads == 1
+        assert [cause(flow) for flow in await waiting.flows(conn)] == [Cause.NONE]
         await conn.execute("INSERT INTO no_agent_brakes (merchant_id, stops_until) VALUES ('m', now())")
-        assert (await overdue(conn)).leads == 0
+        assert [cause(flow) for flow in await waiting.flows(conn)] == [Cause.NO_AGENT_BRAKE]
 
 
 async def probing(stage: Stage) -> None:

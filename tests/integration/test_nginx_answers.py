@@ -11,15 +11,15 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+
 from tests.integration.test_router_http import KEY, served
 from tests.integration.test_router_nginx import TEMPLATES, talk
-
+from tests.support.api import nginx
+from tests.support.faults.proxy import TcpProxy
+from tests.support.waiting import eventually
 from trunkline.agent.simulated import SimulatedPods
 from trunkline.bus.connection import connect
 from trunkline.bus.keys import Keys
-from trunkline.testing import nginx
-from trunkline.testing.proxy import TcpProxy
-from trunkline.testing.waiting import eventually
 
 pytestmark = pytest.mark.skipif(nginx.NGINX is None, reason="no nginx here: apt-get install nginx-light")
 

@@ -9,18 +9,19 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from tests.support.dispatch.dialing import AGENTS_OURS, Dialing, open_dialing
+from tests.support.dispatch.stage import open_stage
+from tests.support.leads.abandonment import dials_max
+from tests.support.waiting import eventually
 from trunkline.dispatch.intent import Intents
 from trunkline.dispatch.intent_batch import IntentBatch
 from trunkline.dispatch.overdialling import Overdialling
 from trunkline.dispatch.refusals import Blocks, RefusalReason
-from trunkline.leads.abandonment import answer_rate, dials_max
+from trunkline.leads.abandonment import answer_rate
 from trunkline.leads.calling_policy import CallingPolicy
 from trunkline.model import Grant, Slot, new_id
 from trunkline.store import allocations, schedule
-from trunkline.store.allocations import Allocation, Asked
-from trunkline.testing.dialing import AGENTS_OURS, Dialing, open_dialing
-from trunkline.testing.stage import open_stage
-from trunkline.testing.waiting import eventually
+from trunkline.store.allocations import Allocation, AllocationRequest
 
 ABANDON_MAX = 0.03
 COMMON = ["standard", "overflow", "basic"]
@@ -81,7 +82,9 @@ async def end(dialing: Dialing, attempt: UUID) -> None:
 async def answer(dialing: Dialing, attempt: UUID) -> bool:
     """Whether there was an agent for it."""
     async with dialing.database.connection() as conn:
-        found = await allocations.allocate(conn, Asked(attempt, f"call-{attempt}", attempt, "m", COMMON))
+        found = await allocations.allocate(
+            conn, AllocationRequest(attempt, f"call-{attempt}", attempt, "m"), COMMON
+        )
     await dialing.run("UPDATE attempts SET state = 'answered', answered_at = now() WHERE id = $1", attempt)
     return isinstance(found, Allocation)
 

@@ -6,14 +6,14 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.dispatch.dialing import Dialing, open_dialing
+from tests.support.store.reading import rows_read
 from trunkline.model import CallFacts, Finish, Outcome
 from trunkline.states import AttemptState
 from trunkline.store import attempts, mailboxes
 from trunkline.store.attempts import Result
 from trunkline.store.database import Connection
 from trunkline.store.mailboxes import NewEvent
-from trunkline.testing.dialing import Dialing, open_dialing
-from trunkline.testing.reading import rows_read
 
 # Postgres plans a statement anew five times, then it keeps a plan.
 TIMES = 7

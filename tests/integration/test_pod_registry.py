@@ -5,23 +5,25 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from tests.support.faults.proxy import TcpProxy
+from tests.support.router.managed import Leading, Managed, Told, open_managed
+from tests.support.router.world import StoredWorld
+from tests.support.waiting import eventually
+from tests.support.world import ALL_STANDARD
 from trunkline.bus.router import PodSuperseded
 from trunkline.bus.router_manager import ClusterPod
-from trunkline.clock import ManualClock
 from trunkline.router.config import RouterConfig
-from trunkline.router.manager import PoolManager
-from trunkline.router.pods import Heard, Heartbeat, Pods
+from trunkline.router.pods import HeartbeatResult, PodHeartbeat, Pods
+from trunkline.router.pool_manager import PoolManager
+from trunkline.router.registry import PodRegistry
 from trunkline.router.sources import Sighting
 from trunkline.router.streams import StreamKeys
 from trunkline.settings.tiers import parse_tiers
 from trunkline.store import pods as store
-from trunkline.store.database import Database
+from trunkline.store.database import Connection, Database
 from trunkline.store.pods import PodBeat, Registered, Sighted, Superseded, TierTarget
-from trunkline.testing.managed_router import Leading, Managed, Told, open_managed
-from trunkline.testing.proxy import TcpProxy
-from trunkline.testing.router_world import StoredWorld
-from trunkline.testing.waiting import eventually
-from trunkline.testing.world import ALL_STANDARD
+from trunkline.testing.clock import ManualClock
+from trunkline.value import replace
 
 STANDARD = [TierTarget("standard", 9, 1)]
 
@@ -49,7 +51,7 @@ async def number_of(database: Database, said: PodBeat) -> int:
     return answer.incarnation
 
 
-async def see(database: Database, uid: str, *, is_deleting: bool = False) -> list[store.Lost]:
+async def see(database: Database, uid: str, *, is_deleting: bool = False) -> list[store.LostAllocation]:
     pod = Sighted("agent-0", uid, True, is_deleting, "10.0.0.1", 8080, "")
     async with database.transaction() as tx:
         _, lost = await store.see(tx, [pod], STANDARD)
@@ -260,7 +262,7 @@ async def test_two_clusters_under_one_name_are_refused_loudly(managed: Managed) 
     refused = 0
     for sequence in range(1, 5):
         for cluster in ("east", "west"):
-            said = Heartbeat("agent-0", f"boot-{cluster}", sequence, "10.0.0.1", 8080)
+            said = PodHeartbeat("agent-0", f"boot-{cluster}", sequence, "10.0.0.1", 8080)
             refused += isinstance(await face.heartbeat(said), PodSuperseded)
             assert await managed.world.status_of("agent-0") in ("available", None)
     assert refused == 3, "the first of the earlier one was before the other came"
@@ -270,9 +272,9 @@ async def test_two_clusters_under_one_name_are_refused_loudly(managed: Managed) 
 async def test_a_heartbeat_as_it_is_printed_makes_a_pod_that_takes_calls_at_once(managed: Managed) -> None:
     """No boot id, and the router's clock in the place of a sequence number; the store is as new as the pod."""
     heard = await face_of(managed).heartbeat(
-        Heartbeat("agent-0", "", 1_900_000_000_000, "10.0.0.7", 8081, "1.4.0")
+        PodHeartbeat("agent-0", "", 1_900_000_000_000, "10.0.0.7", 8081, "1.4.0")
     )
-    assert isinstance(heard, Heard)
+    assert isinstance(heard, HeartbeatResult)
     assert (heard.tier, heard.again_in_s) == ("standard", 0.0)
     assert await managed.world.ask("call-1", is_alone=False) != "stale"
     assert await managed.allocate("call-1") == "agent-0"
@@ -283,7 +285,7 @@ async def test_a_pod_that_nobody_knew_is_believed_in_a_memory_that_is_not_rebuil
 ) -> None:
     managed.leading.term = None
     await managed.world.flush()
-    await face_of(managed).heartbeat(Heartbeat("agent-0", "", 1_900_000_000_000, "10.0.0.7", 8081))
+    await face_of(managed).heartbeat(PodHeartbeat("agent-0", "", 1_900_000_000_000, "10.0.0.7", 8081))
     assert await managed.world.status_of("agent-0") == "available"
 
 
@@ -297,12 +299,12 @@ async def test_without_valkey_a_pod_stays_known_in_postgres(
         await managed.world.beat("agent-0", sequence=1)
         way.refuse()
         way.cut()
-        said = Heartbeat("agent-0", "boot-1", 2, "10.0.0.1", 8080, calls=("call-1",))
+        said = PodHeartbeat("agent-0", "boot-1", 2, "10.0.0.1", 8080, calls=("call-1",))
         heard = await face_of(managed).heartbeat(said)
-        new = await face_of(managed).heartbeat(Heartbeat("agent-1", "boot-1", 1, "10.0.0.1", 8080))
+        new = await face_of(managed).heartbeat(PodHeartbeat("agent-1", "boot-1", 1, "10.0.0.1", 8080))
 
-        assert isinstance(heard, Heard)
-        assert isinstance(new, Heard)
+        assert isinstance(heard, HeartbeatResult)
+        assert isinstance(new, HeartbeatResult)
         async with managed.database.connection() as conn:
             pods = {pod.name: (pod.sequence, list(pod.named)) for pod in await store.pods(conn)}
         assert pods == {"agent-0": (2, ["call-1"]), "agent-1": (1, [])}
@@ -316,7 +318,7 @@ async def test_heartbeats_are_in_postgres_within_a_second_and_calls_that_are_nam
     await managed.allocate("call-1")
     running = asyncio.create_task(managed.world.registry.run())
     await face_of(managed).heartbeat(
-        Heartbeat("agent-0", "boot-1", 1_000, "10.0.0.1", 8080, calls=("call-1",), interval_s=7)
+        PodHeartbeat("agent-0", "boot-1", 1_000, "10.0.0.1", 8080, calls=("call-1",), interval_s=7)
     )
 
     async def is_written() -> bool:
@@ -332,7 +334,9 @@ async def test_heartbeats_are_in_postgres_within_a_second_and_calls_that_are_nam
 
 async def test_a_pod_that_leaves_takes_no_dial_from_its_heartbeat_on(managed: Managed) -> None:
     await managed.world.beat("agent-0")
-    await face_of(managed).heartbeat(Heartbeat("agent-0", "boot-1", 1_000, "10.0.0.1", 8080, draining=True))
+    await face_of(managed).heartbeat(
+        PodHeartbeat("agent-0", "boot-1", 1_000, "10.0.0.1", 8080, draining=True)
+    )
     async with managed.database.connection() as conn:
         assert not await conn.fetchval("SELECT pod_takes(p, true) FROM pods AS p")
 
@@ -346,3 +350,84 @@ async def test_a_silent_pod_is_for_those_who_answered_only(managed: Managed) -> 
         )
     assert takes is not None
     assert (takes["dial"], takes["call"]) == (False, True)
+
+
+async def test_a_pod_that_says_it_had_a_call_had_it_before_it_counts_as_heard(managed: Managed) -> None:
+    """A short call is over before a heartbeat names it, and its release may be undone by a crash of Postgres."""
+    world, database = managed.world, managed.database
+    first = beat("b")
+    number = await number_of(database, first)
+    async with database.connection() as conn:
+        await conn.execute(
+            "INSERT INTO allocations (id, has_attempt, call, pod, slot, incarnation, begun_at, ended_at)"
+            " VALUES (gen_random_uuid(), true, 'CA1', 'agent-0', 1, $1, now(), now())",
+            number,
+        )
+        # Whoever hears of the pod looks at the call within the same statement.
+        await conn.execute(
+            "CREATE FUNCTION seen() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " IF EXISTS (SELECT FROM allocations WHERE joined_at IS NULL) THEN RAISE 'heard too early'; END IF;"
+            " RETURN NULL; END $$;"
+            "CREATE TRIGGER seen AFTER UPDATE OF heard_at ON pods FOR EACH ROW EXECUTE FUNCTION seen()"
+        )
+    world.registry.heard(replace(first, sequence=2, ended=("CA1",)), number)
+    assert await world.registry.write() == 1
+    async with database.connection() as conn:
+        assert await conn.fetchval("SELECT joined_at FROM allocations") is not None
+
+
+async def test_a_router_that_is_stopped_while_it_hears_holds_nothing_that_others_wait_for(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its two statements, and it stays there: another router writes all the same."""
+    advanced, goes_on = asyncio.Event(), asyncio.Event()
+    advance = store.advance_hearing
+
+    async def stopped_after(conn: Connection) -> None:
+        await advance(conn)
+        if not advanced.is_set():
+            advanced.set()
+            await goes_on.wait()
+
+    monkeypatch.setattr(store, "advance_hearing", stopped_after)
+    first = beat("b")
+    number = await number_of(managed.database, first)
+    stopped = asyncio.create_task(managed.world.registry.write())
+    await advanced.wait()
+    other = PodRegistry(managed.database, managed.world.bus, managed.world.keys, managed.config)
+    other.heard(replace(first, sequence=2), number)
+    async with asyncio.timeout(10):
+        assert await other.write() == 1
+    goes_on.set()
+    await stopped
+
+
+async def test_what_a_pod_says_of_an_ended_call_is_written_again_after_postgres_was_away(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash may undo what was written; the pod says it again, and within 4 s nothing is written twice otherwise."""
+    first = beat("b")
+    number = await number_of(managed.database, first)
+    written: list[Sequence[tuple[str, str]]] = []
+    join, write_beats = store.join_calls, store.write_beats
+
+    async def joined(conn: Connection, calls: Sequence[tuple[str, str]]) -> None:
+        written.append(calls)
+        await join(conn, calls)
+
+    async def broken(*_: object) -> None:
+        raise ConnectionError("Postgres is gone")
+
+    monkeypatch.setattr(store, "join_calls", joined)
+    registry = managed.world.registry
+    for sequence in (2, 3):
+        registry.heard(replace(first, sequence=sequence, ended=("CA1",)), number)
+        assert await registry.write() == 1
+    assert written == [[("agent-0", "CA1")]]
+    monkeypatch.setattr(store, "write_beats", broken)
+    registry.heard(replace(first, sequence=4, ended=("CA1",)), number)
+    with pytest.raises(ConnectionError):
+        await registry.write()
+    monkeypatch.setattr(store, "write_beats", write_beats)
+    assert await registry.write() == 1
+    assert written == [[("agent-0", "CA1")]] * 2

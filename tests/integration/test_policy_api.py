@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from trunkline.testing.api_world import ApiWorld, expect, open_api
+from tests.support.api.world import ApiWorld, expect, open_api
 
 NIGHT = {"windows": [{"spans": [{"start": "00:00", "end": "00:01"}], "timezone": "UTC"}]}
 OFFICE = {"windows": [{"spans": [{"start": "09:00", "end": "18:00"}]}]}
@@ -215,9 +215,10 @@ async def test_why_says_everything_that_stands_in_the_way(world: ApiWorld) -> No
         )
     found = await ask_why(world, lead)
     gates = closed(found)
-    assert gates[:2] == ["due", "control"]
+    assert gates[:2] == ["control", "due"]
     assert {"do_not_call", "destination", "precheck", "limit"} <= set(gates)
-    assert found["answer"] == "It is not due yet."
+    assert found["answer"] == "Calls are stopped: merchant: holiday, set by test."
+    assert found["refused_by"] == "control"
     assert found["next_at"] is not None
 
 
@@ -247,7 +248,9 @@ async def test_why_a_lead_whose_merchant_another_system_still_calls(world: ApiWo
     expect(await world.admin.request("PUT", "/api/v1/flags/event_dispatch", json=switch), 200)
     found = await ask_why(world, lead)
     assert closed(found) == ["event_dispatch"]
-    assert found["answer"] == "This platform does not call it: another system calls its leads."
+    assert found["answer"] == (
+        "This platform does not call it: another system calls its leads, set by the platform."
+    )
 
 
 async def test_why_a_pool_without_a_free_channel(world: ApiWorld) -> None:
@@ -255,8 +258,10 @@ async def test_why_a_pool_without_a_free_channel(world: ApiWorld) -> None:
     async with world.database.connection() as conn:
         await conn.execute("UPDATE numbers SET status = 'draining' WHERE pool_id = 'a1-pool'")
     found = await ask_why(world, lead)
-    assert closed(found) == ["channel"]
-    assert "no number that may dial" in found["answer"]
+    assert closed(found) == ["number"]
+    assert found["answer"] == (
+        "No number may dial it: its pool has no number that is active and has channels."
+    )
 
 
 async def test_why_a_lead_that_has_ended(world: ApiWorld) -> None:

@@ -10,26 +10,34 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from tests.support.dispatch.dialing import Dialing, open_dialing
+from tests.support.dispatch.stage import Stage, open_stage
+from tests.support.waiting import eventually
 from trunkline.bus import schedule
 from trunkline.dispatch import batches
 from trunkline.dispatch.dialer import Dialer
 from trunkline.dispatch.gates_windows import reopen
 from trunkline.dispatch.intent_batch import Rules
-from trunkline.dispatch.policies import Policies
-from trunkline.dispatch.precheck_rooms import AT_ONCE_PER_MERCHANT
-from trunkline.dispatch.prechecks import CROWD_MAX, Deferred, Ended, Passed, Prechecks, Skipped, Verdict
+from trunkline.dispatch.policy_cache import Policies
+from trunkline.dispatch.precheck_concurrency import AT_ONCE_PER_MERCHANT
+from trunkline.dispatch.precheck_walk import PrecheckWalk
+from trunkline.dispatch.prechecks import (
+    CROWD_MAX,
+    Deferred,
+    PrecheckEnded,
+    PrecheckPassed,
+    Prechecks,
+    PrecheckVerdict,
+    Skipped,
+)
 from trunkline.dispatch.refusals import RefusalReason
-from trunkline.jobs.platform.outgoing import Outgoing
+from trunkline.http.outgoing import Outgoing
 from trunkline.leads.calling_policy import CallingPolicy
-from trunkline.leads.conditions import HttpCheck
-from trunkline.leads.windows import Span, Window
-from trunkline.loops.prechecks import PrecheckWalk
+from trunkline.leads.precheck_conditions import HttpCheck
+from trunkline.leads.windows import TimeSpan, Window
 from trunkline.model import Finish, Outcome
 from trunkline.store import prechecks as store_prechecks
 from trunkline.store.prechecks import AskedLead
-from trunkline.testing.dialing import Dialing, open_dialing
-from trunkline.testing.stage import Stage, open_stage
-from trunkline.testing.waiting import eventually
 from trunkline.value import replace
 
 
@@ -96,7 +104,7 @@ async def test_a_lead_that_passes_is_dialled(
     grant = dialing.grant(lead)
     (refusal,) = (await dialing.intend(grant)).refused
     assert (refusal.reason, refusal.subject) == (RefusalReason.PRECHECK, "needed")
-    assert await prechecks.ask(lead) == Passed(lead)
+    assert await prechecks.ask(lead) == PrecheckPassed(lead)
     assert len((await dialing.intend(grant)).committed) == 1
     (question,) = tenant.asked
     assert (question["lead_id"], question["phone"], question["attempt"]) == (str(lead), "+12125550001", 1)
@@ -113,7 +121,7 @@ async def test_fault_15_a_pass_holds_for_a_minute_however_often_the_lead_comes_b
     assert len(tenant.asked) == 1
     assert await prechecks.ask(lead) == Skipped(lead, "not_needed")
     await dialing.run("UPDATE prechecks SET passed_until = clock_timestamp() + interval '10 s'")
-    assert await prechecks.run_ahead([lead]) == [Passed(lead)], "renewed ahead of its end"
+    assert await prechecks.run_ahead([lead]) == [PrecheckPassed(lead)], "renewed ahead of its end"
     await dialing.run("UPDATE prechecks SET passed_until = clock_timestamp()")
     assert (await dialing.intend(dialing.grant(lead))).refused[0].reason is RefusalReason.PRECHECK
 
@@ -124,9 +132,9 @@ async def test_a_pass_that_runs_out_before_the_call_could_leave_is_asked_for_ane
     """The intent is committed ahead of the lead's time, and wants a pass that holds until then."""
     await check(dialing, url)
     lead = await dialing.lead()
-    assert await prechecks.ask(lead) == Passed(lead)
+    assert await prechecks.ask(lead) == PrecheckPassed(lead)
     await dialing.run("UPDATE prechecks SET passed_until = clock_timestamp() + interval '0.9 s'")
-    assert await prechecks.ask(lead) == Passed(lead)
+    assert await prechecks.ask(lead) == PrecheckPassed(lead)
     assert len(tenant.asked) == 2
 
 
@@ -153,7 +161,7 @@ async def test_a_lead_that_does_not_pass_ends(
     tenant.answers = [(200, {"ok": False})]
     await check(dialing, url)
     lead = await dialing.lead()
-    assert await prechecks.ask(lead) == Ended(lead, Finish(Outcome.PRECHECK_FAILED, "STATUS_200"))
+    assert await prechecks.ask(lead) == PrecheckEnded(lead, Finish(Outcome.PRECHECK_FAILED, "STATUS_200"))
     found = await dialing.lead_row(lead)
     assert (found["status"], found["outcome"]) == ("FINISHED", "PRECHECK_FAILED")
     assert await dialing.value("SELECT reason FROM decisions") == "precheck"
@@ -171,7 +179,7 @@ async def test_a_lead_may_be_deferred_so_many_times_and_then_ends(
         assert verdict.moved.version == turn + 1
         wait = verdict.moved.due_at - await dialing.now()
         assert timedelta(seconds=590) < wait <= timedelta(seconds=600)
-    assert isinstance(await prechecks.ask(lead), Ended)
+    assert isinstance(await prechecks.ask(lead), PrecheckEnded)
     row = await dialing.row("SELECT * FROM decisions")
     assert (row["reason"], row["times"]) == ("precheck", 3)
 
@@ -201,11 +209,11 @@ async def test_a_failing_server_is_asked_again_and_an_answer_is_taken_as_it_is(
     tenant.answers = answers
     await check(dialing, url)
     lead = await dialing.lead()
-    assert isinstance(await prechecks.ask(lead), Passed if passes else Ended)
+    assert isinstance(await prechecks.ask(lead), PrecheckPassed if passes else PrecheckEnded)
     assert len(tenant.asked) == asked
 
 
-@pytest.mark.parametrize(("on_failure", "verdict"), [("proceed", Passed), ("skip", Ended)])
+@pytest.mark.parametrize(("on_failure", "verdict"), [("proceed", PrecheckPassed), ("skip", PrecheckEnded)])
 async def test_when_nobody_answers_the_policy_says_what_then(
     dialing: Dialing, prechecks: Prechecks, on_failure: str, verdict: type
 ) -> None:
@@ -218,10 +226,10 @@ async def test_a_private_address_is_never_asked(dialing: Dialing, tenant: Tenant
     strict = Prechecks(dialing.database, outgoing, dialing.rules())
     await check(dialing, url.replace("http:", "https:"), on_failure="skip")
     lead = await dialing.lead()
-    assert await strict.ask(lead) == Ended(lead, Finish(Outcome.PRECHECK_FAILED, "ADDRESS_REFUSED"))
+    assert await strict.ask(lead) == PrecheckEnded(lead, Finish(Outcome.PRECHECK_FAILED, "ADDRESS_REFUSED"))
     await check(dialing, url.replace("http://127.0.0.1", "https://localhost"), on_failure="skip")
     named = await dialing.lead()
-    assert await strict.ask(named) == Ended(named, Finish(Outcome.PRECHECK_FAILED, "ADDRESS_REFUSED"))
+    assert await strict.ask(named) == PrecheckEnded(named, Finish(Outcome.PRECHECK_FAILED, "ADDRESS_REFUSED"))
     assert tenant.asked == []
     await outgoing.close()
 
@@ -231,7 +239,7 @@ async def test_a_get_carries_the_question_in_its_query(
 ) -> None:
     await check(dialing, f"{url}?key=a", method="GET")
     lead = await dialing.lead("+12125550001")
-    assert await prechecks.ask(lead) == Passed(lead)
+    assert await prechecks.ask(lead) == PrecheckPassed(lead)
     assert tenant.asked[0] | {"key": "a", "phone": "+12125550001"} == tenant.asked[0]
 
 
@@ -262,7 +270,7 @@ async def test_one_lead_is_asked_about_once_at_a_time_in_all_processes(
     elsewhere = Prechecks(dialing.database, outgoing, dialing.rules())
     assert await elsewhere.run_ahead([lead]) == [Skipped(lead, "being_asked")]
     tenant.may_answer.set()
-    assert await asking == Passed(lead)
+    assert await asking == PrecheckPassed(lead)
     assert len(tenant.asked) == 1
     await outgoing.close()
 
@@ -304,7 +312,7 @@ async def test_a_claim_of_a_process_that_died_ends_by_itself(
     await dialing.run(
         "INSERT INTO prechecks (lead_id, checks_hash, claimed_until) VALUES ($1, '', clock_timestamp())", lead
     )
-    assert await prechecks.ask(lead) == Passed(lead)
+    assert await prechecks.ask(lead) == PrecheckPassed(lead)
 
 
 async def test_race_20_one_slow_answer_holds_up_no_other_lead(
@@ -327,7 +335,7 @@ async def test_race_20_one_slow_answer_holds_up_no_other_lead(
     await eventually(others_are_called)
     assert not asking.done()
     tenant.may_answer.set()
-    assert Passed(slow) in await asking
+    assert PrecheckPassed(slow) in await asking
 
 
 # The dialer, and the walk ahead of it
@@ -448,7 +456,7 @@ async def test_race_20_a_merchant_whose_system_is_silent_stops_nobody_else(
     async def its_flow_is_parked() -> bool:
         """Not tried for each of its leads. It is let out once a second, and comes back with its first refusal."""
         await dialer.run_once()
-        return list(await stage.bus.client.zrange(f"{stage.bus.memory}parked", 0, -1)) == ["p/r/m/"]
+        return list(await stage.bus.client.zrange(f"{stage.bus.projection}parked", 0, -1)) == ["p/r/m/"]
 
     await eventually(its_flow_is_parked)
     tenant.may_answer.set()
@@ -468,19 +476,21 @@ async def test_a_merchant_that_shares_a_host_with_a_slow_one_has_room_there(
     await eventually(lambda: len(tenant.asked) == AT_ONCE_PER_MERCHANT)
     other = await stage.dialing.lead(merchant="n")
     tenant.slow_for = "nobody"
-    assert await prechecks_of.ask(other) == Passed(other)
+    assert await prechecks_of.ask(other) == PrecheckPassed(other)
     async with asyncio.timeout(10):
         # It waits for room already, so it does not wait a second time.
         assert await prechecks_of.ask(slow[-1]) == Skipped(slow[-1], "being_asked")
     assert not waiting.done()
     tenant.may_answer.set()
-    assert await waiting == [Passed(lead) for lead in slow], "and those who waited are asked about after all"
+    assert await waiting == [PrecheckPassed(lead) for lead in slow], (
+        "and those who waited are asked about after all"
+    )
 
 
 async def test_a_question_that_cannot_be_asked_gives_the_channel_back_at_once(
     stage: Stage, asking: Asking
 ) -> None:
-    async def broken(_: UUID) -> Verdict:
+    async def broken(_: UUID) -> PrecheckVerdict:
         raise RuntimeError("no")
 
     lead = await stage.dialing.lead()
@@ -533,7 +543,7 @@ async def test_a_deferral_that_was_found_ahead_moves_the_lead_in_valkey_too(
 
 async def test_a_lead_whose_window_closed_before_its_turn_gets_its_next_opening(dialing: Dialing) -> None:
     now = await dialing.now()
-    closed = Window(spans=(Span(start="00:00", end="24:00"),), closed_on=(now.date(),))
+    closed = Window(spans=(TimeSpan(start="00:00", end="24:00"),), closed_on=(now.date(),))
     await dialing.policy(CallingPolicy(windows=(closed,), timezone="UTC"))
     stale, other = await dialing.leads(2)
     (entry,) = await reopen(dialing.database, dialing.rules(), [(stale, 1), (other, 9)])
@@ -545,7 +555,8 @@ async def test_a_lead_whose_window_closed_before_its_turn_gets_its_next_opening(
 
 async def test_a_lead_whose_window_will_never_open_again_ends(dialing: Dialing) -> None:
     windows = tuple(
-        Window(spans=(Span(start=start, end=end),)) for start, end in [("09:00", "10:00"), ("11:00", "12:00")]
+        Window(spans=(TimeSpan(start=start, end=end),))
+        for start, end in [("09:00", "10:00"), ("11:00", "12:00")]
     )
     await dialing.policy(CallingPolicy(windows=windows))
     lead = await dialing.lead()

@@ -11,14 +11,14 @@ from trunkline.bus import channels, connection, epoch, schedule
 from trunkline.bus.channels import Configuration
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
-from trunkline.bus.schedule import GiveBack, Return
+from trunkline.bus.schedule import GiveBack, GrantReturn
 from trunkline.clock import SystemClock
 from trunkline.control.controls import Controls
 from trunkline.control.stops import Stops
-from trunkline.dispatch.fallback import Fallback
-from trunkline.loops.channels import ChannelReconciler
-from trunkline.loops.loader import Loader, Refiller
-from trunkline.loops.rebuilder import Rebuilder
+from trunkline.dispatch.channel_reconciler import ChannelReconciler
+from trunkline.dispatch.fallback import PostgresFallback
+from trunkline.dispatch.loader import Loader, Refiller
+from trunkline.dispatch.rebuilder import Rebuilder
 from trunkline.model import Flow, Grant, Holder, new_id
 from trunkline.store import database as store_database
 from trunkline.store import schedule as store_schedule
@@ -109,7 +109,7 @@ async def test_the_loader_leaves_a_lead_beyond_the_horizon_in_postgres(stage: St
 async def test_no_upcoming_leads_hide_a_lost_one_that_is_due(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trunkline.loops.loader.REFILL_BELOW", 3)
+    monkeypatch.setattr("trunkline.dispatch.loader.REFILL_BELOW", 3)
     for minutes in range(5, 9):
         await stage.lead(due=timedelta(minutes=minutes))
     loader = Loader(stage.database, stage.bus)
@@ -122,17 +122,17 @@ async def test_no_upcoming_leads_hide_a_lost_one_that_is_due(
 async def test_leads_that_were_put_off_for_long_take_no_room_from_a_refill(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trunkline.loops.loader.REFILL_BELOW", 2)
+    monkeypatch.setattr("trunkline.dispatch.loader.REFILL_BELOW", 2)
     for _ in range(2):
         await stage.lead()
     await Loader(stage.database, stage.bus).run_once()
     tomorrow_ms = schedule.to_ms(datetime.now(UTC) + timedelta(days=1))
     for grant in await stage.match():
-        await schedule.give_back(stage.bus, [GiveBack(grant.attempt_id, Return.AGAIN, tomorrow_ms)])
+        await schedule.give_back(stage.bus, [GiveBack(grant.attempt_id, GrantReturn.AGAIN, tomorrow_ms)])
     rest = await stage.lead()
     async with stage.database.connection() as conn:
         (flow,) = await store_schedule.flows(conn, after=store_schedule.BEFORE_ALL, limit=9)
-    await stage.bus.client.sadd(f"{stage.bus.memory}partial", str(flow))
+    await stage.bus.client.sadd(f"{stage.bus.projection}partial", str(flow))
     assert await Refiller(stage.database, stage.bus).run_once() == 1
     assert [grant.lead_id for grant in await stage.match()] == [rest]
 
@@ -140,7 +140,7 @@ async def test_leads_that_were_put_off_for_long_take_no_room_from_a_refill(
 async def test_two_thousand_flows_are_walked_over_page_by_page_without_a_long_wait(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trunkline.loops.loader.FLOWS_PER_RUN", 1)
+    monkeypatch.setattr("trunkline.dispatch.loader.FLOWS_PER_RUN", 1)
     await stage.lead()
     await stage.lead(merchant="n")
     waits: list[float] = []
@@ -178,7 +178,7 @@ async def test_the_refiller_brings_the_rest_of_a_flow_in_order(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schedule, "FLOW_CAP", 2)
-    monkeypatch.setattr("trunkline.loops.loader.REFILL_BELOW", 1)
+    monkeypatch.setattr("trunkline.dispatch.loader.REFILL_BELOW", 1)
     late = await stage.lead(priority=60)
     first, second = await stage.lead(priority=10), await stage.lead(priority=20)
     async with stage.database.connection() as conn:
@@ -202,7 +202,7 @@ async def test_a_flow_of_which_more_is_in_postgres_stays_marked_for_a_refill(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schedule, "FLOW_CAP", 2)
-    monkeypatch.setattr("trunkline.loops.loader.REFILL_BELOW", 2)
+    monkeypatch.setattr("trunkline.dispatch.loader.REFILL_BELOW", 2)
     await stage.lead()
     await Loader(stage.database, stage.bus).run_once()
     flow = Flow("p", "r", "m")
@@ -417,14 +417,14 @@ async def test_without_valkey_postgres_alone_pairs_leads_with_channels(stage: St
     piled = [await stage.lead() for _ in range(5)]
     other = await stage.lead(merchant="n")
     await stage.lead(due=timedelta(minutes=5), merchant="n")
-    grants = await Fallback().grants(stage.database, 10) or []
+    grants = await PostgresFallback().grants(stage.database, 10) or []
     assert [grant.lead_id for grant in grants] == [piled[0], other], "two channels, one for each flow"
     assert {grant.channel_no for grant in grants} == {1, 2}
     assert all(grant.due_ms <= datetime.now(UTC).timestamp() * 1000 for grant in grants)
 
 
 async def test_the_fallback_sees_no_channel_that_is_held(stage: Stage) -> None:
-    fallback = Fallback()
+    fallback = PostgresFallback()
     await stage.lead()
     (first,) = await fallback.grants(stage.database, 10) or []
     await stage.attempt(first)

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.support.dispatch.dialing import Dialing, open_dialing
 from trunkline.store import schedule
-from trunkline.testing.dialing import Dialing, open_dialing
 
 
 @pytest.fixture

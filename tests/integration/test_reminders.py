@@ -12,13 +12,18 @@ from uuid import UUID
 import pytest
 import structlog
 
+from tests.support.crashpoints import CRASH_POINTS, run_until_crash
+from tests.support.dispatch.dialing import open_dialing
+from tests.support.dispatch.stage import open_stage
+from tests.support.metric_values import value
 from trunkline.model import new_id
 from trunkline.reminders.follower import ReminderFollower
 from trunkline.reminders.scheduler import ReminderScheduler
 from trunkline.store.database import Database, connect
 from trunkline.telemetry import metrics
-from trunkline.testing.crashpoints import CRASH_POINTS, run_until_crash
-from trunkline.testing.dialing import open_dialing
+from trunkline.telephony.callbacks import CallbackKeys
+from trunkline.telephony.carrier import Accepted, Rejected
+from trunkline.telephony.vapi import Vapi
 
 POINTS = sorted(point for point in CRASH_POINTS if point.startswith("reminders."))
 
@@ -132,10 +137,10 @@ async def test_a_full_batch_is_followed_by_the_next_at_once(world: World) -> Non
 
 async def test_many_schedulers_make_each_occurrence_once(world: World) -> None:
     made = [await world.reminder() for _ in range(20)]
-    before = metrics.REMINDER_LOCK_CONTENTION._value.get()
+    before = value(metrics.REMINDER_LOCK_CONTENTION)
     total = await asyncio.gather(*(world.scheduler(batch_max=5).run_once() for _ in range(4)))
     assert sum(total) == 20
-    assert metrics.REMINDER_LOCK_CONTENTION._value.get() > before, "they met, and one gave way"
+    assert value(metrics.REMINDER_LOCK_CONTENTION) > before, "they met, and one gave way"
     await world.is_whole(made)
 
 
@@ -186,11 +191,23 @@ async def test_one_that_cannot_be_made_holds_up_nobody(world: World) -> None:
 
 
 async def test_a_one_off_ends_with_its_occurrence(world: World) -> None:
-    await world.reminder(rrule=None)
+    _, _, story = await _begun(world)
+    series = "SELECT status, ended_reason, next_at FROM reminders"
+    follower = ReminderFollower(world.database)
+    for step in (None, story.dialled, story.not_answered, story.dialled):
+        if step:
+            await step()
+        await follower.run_once()
+        assert await world.rows(series) == [{"status": "ACTIVE", "ended_reason": None, "next_at": None}], step
+    await story.finished("ANSWERED", answered=True)
+    await follower.run_once()
+    assert await world.rows(series) == [{"status": "ENDED", "ended_reason": "finished", "next_at": None}]
+
+
+async def test_a_one_off_that_was_missed_has_ended(world: World) -> None:
+    await world.reminder(due_in_s=-3600, rrule=None)
     await world.scheduler().run_once()
-    assert await world.rows("SELECT status, ended_reason, next_at FROM reminders") == [
-        {"status": "ENDED", "ended_reason": "finished", "next_at": None}
-    ]
+    assert await world.sql("SELECT status FROM reminders") == "ENDED"
 
 
 class Story:
@@ -215,6 +232,21 @@ class Story:
             self._attempts,
             self._number,
             call_id,
+        )
+
+    async def refused(self) -> None:
+        """By the carrier: it costs no attempt."""
+        await self.dialled()
+        await self._world.sql(
+            "UPDATE attempts SET state = 'rejected', holds_channel = false, end_reason = '21211'"
+            " WHERE lead_id = $1 AND holds_channel",
+            self._lead_id,
+        )
+        self._attempts -= 1
+        await self._world.sql(
+            "UPDATE leads SET status = 'BACKLOG', due_at = now() + interval '60 s', version = version + 1,"
+            " attempt_count = attempt_count - 1, carrier_error_count = carrier_error_count + 1 WHERE id = $1",
+            self._lead_id,
         )
 
     async def not_answered(self) -> None:
@@ -286,7 +318,7 @@ async def test_the_state_follows_the_lead_to_an_answer(world: World) -> None:
 
 async def test_the_state_follows_the_lead_through_retries_to_its_failure(world: World) -> None:
     reminder, id_, story = await _begun(world)
-    failed, retried = metrics.REMINDERS_FAILED._value.get(), metrics.REMINDERS_RETRIED._value.get()
+    failed, retried = value(metrics.REMINDERS_FAILED), value(metrics.REMINDERS_RETRIED)
     keys = set()
     for attempt in (1, 2):
         await story.dialled(f"call-{attempt}")
@@ -310,8 +342,31 @@ async def test_the_state_follows_the_lead_through_retries_to_its_failure(world: 
     assert (found["state"], found["next_retry_at"], found["last_error"]) == ("FAILED", None, "NO_ANSWER: so")
     assert lines[-1] == ("error", f"Reminder {id_} permanently failed")
     assert len(keys | {found["idempotency_key"]}) == 3, "each attempt has a key of its own"
-    assert metrics.REMINDERS_FAILED._value.get() == failed + 1
-    assert metrics.REMINDERS_RETRIED._value.get() == retried + 2
+    assert value(metrics.REMINDERS_FAILED) == failed + 1
+    assert value(metrics.REMINDERS_RETRIED) == retried + 2
+
+
+async def test_attempts_that_the_carrier_refuses_are_told_in_order_and_counted(world: World) -> None:
+    reminder, id_, story = await _begun(world)
+    retried = value(metrics.REMINDERS_RETRIED)
+    tried = ("info", f"Processing reminder {id_} (attempt 1/3)")
+    put_off = ("warning", f"Reminder {id_} failed, scheduling retry")
+    await story.refused()
+    found, lines = await _followed(world, reminder)
+    assert (found["state"], found["attempt_count"], lines) == ("PENDING_RETRY", 0, [tried, put_off])
+    await story.refused()
+    await story.refused()
+    found, lines = await _followed(world, reminder)
+    assert lines == [tried, put_off, tried, put_off], "also of what went by between two looks"
+    assert value(metrics.REMINDERS_RETRIED) == retried + 3
+    await story.dialled("call-1")
+    await story.finished("ANSWERED", answered=True)
+    found, lines = await _followed(world, reminder)
+    assert (found["state"], lines) == (
+        "COMPLETED",
+        [tried, ("info", f"Call initiated for reminder {id_}")],
+    )
+    assert value(metrics.REMINDERS_RETRIED) == retried + 3
 
 
 async def test_a_call_without_an_agent_is_no_completion_and_is_made_again(world: World) -> None:
@@ -356,3 +411,45 @@ async def test_what_to_say_and_who_says_it_reach_the_carrier_whose_assistant_tal
         told = {intent.carrier: json.loads(intent.payload or "null") for intent in intents.committed}
         said = {"assistant_id": "nurse", "message": "Hello", "order": 1}
         assert told == {"vapi": said, "twilio": None}
+
+
+async def test_the_key_that_the_api_shows_reaches_the_carrier(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    async with open_stage(database_url, redis_url, key_prefix) as stage:
+        await stage.dialing.run("UPDATE numbers SET carrier = 'vapi'")
+        world = World(database_url, stage.database)
+        reminder = await world.reminder(rrule=None)
+        await world.scheduler().run_once()
+        stage.carrier.says(
+            Rejected("refused", "400", retryable=True, blames="destination"), Accepted("call-1")
+        )
+        [occurrence] = await world.occurrences(reminder)
+        shown = []
+        for _ in range(2):
+            await world.sql("UPDATE leads SET due_at = now(), version = version + 1")
+            assert await stage.dial() == 1
+            await ReminderFollower(stage.database).run_once()
+            shown.append((await world.occurrences(reminder))[0]["idempotency_key"])
+        assert [order.idempotency_key for order in stage.carrier.orders] == shown
+        order = stage.carrier.orders[-1]
+        assert order.idempotency_key == f"{occurrence['id']}-1-{order.attempt_id.hex[-8:]}"
+        assert order.metadata["occurrence_id"] == str(occurrence["id"])
+        carrier = Vapi("key", ["secret"], CallbackKeys.from_secrets(["a secret"]))
+        sent = carrier._create_body(order, "nurse", "number-1")
+        assert sent["assistantOverrides"]["metadata"] == {
+            "attempt": str(order.attempt_id),
+            "idempotency_key": order.idempotency_key,
+        }
+        await carrier.aclose()
+
+
+async def test_a_lead_of_no_reminder_has_no_key(database_url: str, redis_url: str, key_prefix: str) -> None:
+    async with open_stage(database_url, redis_url, key_prefix) as stage:
+        await stage.dialing.run("UPDATE numbers SET carrier = 'vapi'")
+        lead = await stage.dialing.lead()
+        await stage.dialing.run(
+            "UPDATE leads SET payload = $2 WHERE id = $1", lead, {"occurrence_id": "anything"}
+        )
+        assert await stage.dial() == 1
+        assert stage.carrier.orders[-1].idempotency_key == ""

@@ -3,10 +3,11 @@
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from trunkline.testing.api_world import ApiWorld, expect, open_api
+from tests.support.api.world import ApiWorld, expect, open_api
 
 ROOT = "/api/v1/reminders"
 
@@ -65,9 +66,10 @@ async def test_one_that_is_due_at_once_is_a_lead_when_the_answer_comes(world: Ap
     reminder = await make(
         world, starts_at=wall(5), message="Hello", assistant_id="nurse", payload={"order": 1}
     )
-    assert (reminder["status"], reminder["ended_reason"]) == ("ENDED", "finished")
+    assert (reminder["status"], reminder["ended_reason"]) == ("ACTIVE", None), "it has yet to ring"
     [occurrence] = await occurrences(world, reminder)
     assert occurrence["state"] == "SCHEDULED"
+    assert (reminder["next_wall"], reminder["next_at"]) == (occurrence["wall_at"], occurrence["scheduled_at"])
     lead = await lead_of(world, occurrence)
     assert lead["scheduled_at"] == occurrence["scheduled_at"]
     assert lead["max_attempts"] == 3
@@ -160,10 +162,97 @@ async def test_skipping_one_that_waits_ends_its_lead(world: ApiWorld) -> None:
     assert (await lead_of(world, skipped))["outcome"] == "ABORTED"
 
 
+async def be_called(world: ApiWorld, occurrence: dict[str, Any]) -> None:
+    """Its intent is committed."""
+    async with world.database.connection() as conn:
+        await conn.execute(
+            "UPDATE leads SET status = 'PROCESSING' WHERE id = $1", UUID(occurrence["lead_id"])
+        )
+
+
+async def made_for_today(world: ApiWorld, **more: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A reminder whose next occurrence is a lead. It waits for an hour, however slow the machine is."""
+    reminder = await make(world, starts_at=wall(60), **more)
+    [today] = await occurrences(world, reminder)
+    async with world.database.connection() as conn:
+        await conn.execute(
+            "UPDATE leads SET due_at = due_at + interval '1 hour' WHERE id = $1", UUID(today["lead_id"])
+        )
+    return reminder, today
+
+
+async def test_upcoming_shows_what_is_about_to_ring(world: ApiWorld) -> None:
+    reminder, today = await made_for_today(world, rrule="FREQ=DAILY")
+    shown = await upcoming(world, reminder)
+    assert [each["lead_id"] for each in shown] == [today["lead_id"], None, None]
+    assert shown[0]["wall_at"] == today["wall_at"]
+    assert shown[0]["at"] == (await lead_of(world, today))["due_at"]
+    assert [each["at"] for each in shown] == sorted(each["at"] for each in shown)
+    read = expect(await world.tenant("a1").get(f"{ROOT}/{reminder['id']}"), 200)
+    assert read["next_wall"] == today["wall_at"]
+    [listed] = expect(await world.tenant("a1").get(ROOT), 200)["items"]
+    assert listed == read
+    await be_called(world, today)
+    assert [each["lead_id"] for each in await upcoming(world, reminder)] == [None, None, None]
+
+
+async def test_skip_ends_the_one_that_is_about_to_ring(world: ApiWorld) -> None:
+    reminder, today = await made_for_today(world, rrule="FREQ=DAILY")
+    _, tomorrow, _ = await upcoming(world, reminder)
+    assert (await act(world, reminder, "skip"))["next_wall"] == tomorrow["wall_at"]
+    [skipped] = await occurrences(world, reminder)
+    assert (skipped["wall_at"], skipped["state"], skipped["skip_reason"]) == (
+        today["wall_at"],
+        "SKIPPED",
+        "asked",
+    )
+    assert (await lead_of(world, skipped))["outcome"] == "ABORTED"
+
+
+async def test_one_that_is_being_called_is_not_the_next(world: ApiWorld) -> None:
+    reminder, today = await made_for_today(world, rrule="FREQ=DAILY")
+    _, tomorrow, _ = await upcoming(world, reminder)
+    await be_called(world, today)
+    await act(world, reminder, "skip")
+    states = {each["wall_at"]: each["state"] for each in await occurrences(world, reminder)}
+    assert states == {today["wall_at"]: "SCHEDULED", tomorrow["wall_at"]: "SKIPPED"}
+
+
+async def test_next_rings_the_one_that_is_about_to_ring_and_no_other(world: ApiWorld) -> None:
+    reminder, today = await made_for_today(world, rrule="FREQ=DAILY")
+    for _ in range(2):
+        await act(world, reminder, "next")
+        assert [each["id"] for each in await occurrences(world, reminder)] == [today["id"]]
+    lead = await lead_of(world, today)
+    assert datetime.fromisoformat(lead["due_at"]) <= datetime.now(UTC)
+    assert world.accepted.count(UUID(today["lead_id"])) == 3
+    await be_called(world, today)
+    await act(world, reminder, "next")
+    assert len(await occurrences(world, reminder)) == 2, "tomorrow's, in the place of its own time"
+
+
+async def test_one_for_the_next_minutes_can_be_paused_skipped_and_cancelled(world: ApiWorld) -> None:
+    paused, _ = await made_for_today(world)
+    assert (await act(world, paused, "pause"))["status"] == "PAUSED"
+    [occurrence] = await occurrences(world, paused)
+    assert (occurrence["state"], occurrence["skip_reason"]) == ("SKIPPED", "paused")
+    assert (await act(world, paused, "resume"))["status"] == "ENDED", "nothing of it is left"
+    skipped, _ = await made_for_today(world)
+    assert (await act(world, skipped, "skip"))["status"] == "ENDED"
+    cancelled, _ = await made_for_today(world)
+    answer = expect(await world.tenant("a1", "leads").delete(f"{ROOT}/{cancelled['id']}"), 200)
+    assert (answer["status"], answer["ended_reason"]) == ("ENDED", "cancelled")
+    assert (await act(world, cancelled, "pause", 409))["code"] == "not_active"
+
+
 async def test_the_next_one_can_be_rung_now(world: ApiWorld) -> None:
     reminder = await make(world, rrule="FREQ=DAILY")
     one, two, _ = await upcoming(world, reminder)
-    assert (await act(world, reminder, "next"))["next_wall"] == two["wall_at"]
+    assert (await act(world, reminder, "next"))["next_wall"] == one["wall_at"]
+    assert [each["wall_at"] for each in await upcoming(world, reminder, 2)] == [
+        one["wall_at"],
+        two["wall_at"],
+    ]
     [occurrence] = await occurrences(world, reminder)
     assert occurrence["wall_at"] == one["wall_at"]
     assert occurrence["scheduled_at"] < one["at"]

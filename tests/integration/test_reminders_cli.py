@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.support.api.http_server import serve
+from tests.support.api.world import ADMIN_KEY, open_api
 from trunkline.cli.main import app
-from trunkline.testing.api_world import ADMIN_KEY, open_api
-from trunkline.testing.http_server import serve
 
 Run = Callable[..., Awaitable[Any]]
 

@@ -11,20 +11,27 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.dispatch.dialing import Dialing, open_dialing
+from tests.support.router.world import RouterWorld
+from tests.support.world import ALL_STANDARD
 from trunkline.agent import token
 from trunkline.bus.connection import connect
-from trunkline.bus.keys import Keys
-from trunkline.bus.router_keys import RouterKeys
-from trunkline.router.allocator import Allocated, Allocator, Ended, NoneFree, NotAllocated, Released, Waiting
+from trunkline.bus.keys import Keys, RouterKeys
+from trunkline.router.allocation_log import AllocationNotes
+from trunkline.router.allocator import (
+    Allocated,
+    Allocator,
+    MustHangUp,
+    NoneFree,
+    NotAllocated,
+    PodWait,
+    Released,
+)
 from trunkline.router.config import RouterConfig
-from trunkline.router.notes import AllocationNotes
 from trunkline.router.resumption import Resumer
 from trunkline.router.streams import StreamKeys
 from trunkline.settings.tiers import parse_tiers
 from trunkline.store.database import Database
-from trunkline.testing.dialing import Dialing, open_dialing
-from trunkline.testing.router_world import RouterWorld
-from trunkline.testing.world import ALL_STANDARD
 
 CALL = "CA1"
 STREAMS = StreamKeys.from_secrets(["a secret"])
@@ -131,10 +138,10 @@ async def test_a_call_that_lost_its_agent_gets_another_pod(desk: Desk) -> None:
 
 async def test_a_pod_that_lost_only_the_stream_takes_the_call_again(desk: Desk) -> None:
     await desk.talk("pod-1")
-    assert isinstance(await desk.resume(), Waiting), "the pod still names the call: it may be dead"
+    assert isinstance(await desk.resume(), PodWait), "the pod still names the call: it may be dead"
 
     await desk.name("pod-1")
-    assert isinstance(await desk.resume(), Waiting), "it has not been heard since"
+    assert isinstance(await desk.resume(), PodWait), "it has not been heard since"
     await desk.dialing.run("UPDATE pods SET heard_at = clock_timestamp() + interval '3 seconds'")
 
     again = await desk.resumed()
@@ -150,13 +157,16 @@ async def test_a_pod_that_died_before_it_named_the_call_does_not_get_it_again(de
         given = await desk.resumed(turn)
         assert given.pod != "pod-1"
         await desk.dialing.run("UPDATE pods SET is_ready = false WHERE name = $1", given.pod)
+        await desk.dialing.run(
+            "UPDATE pods SET heard_at = clock_timestamp() WHERE is_ready AND name <> 'pod-1'"
+        )
 
 
 async def test_every_goodbye_ends_the_call(desk: Desk) -> None:
     await desk.talk("pod-1")
     await desk.pod("pod-2")
     assert isinstance(await desk.allocator.release(CALL, "pod-1", 0), Released)
-    assert isinstance(await desk.resume(), Ended)
+    assert isinstance(await desk.resume(), MustHangUp)
 
 
 async def test_the_goodbye_of_the_second_agent_too(desk: Desk) -> None:
@@ -164,13 +174,13 @@ async def test_the_goodbye_of_the_second_agent_too(desk: Desk) -> None:
     await desk.pod("pod-2")
     await desk.resumed()
     assert isinstance(await desk.allocator.release(CALL, "pod-2", 1), Released)
-    assert isinstance(await desk.resume(1), Ended)
+    assert isinstance(await desk.resume(1), MustHangUp)
 
 
 async def test_a_late_release_of_the_lost_agent_ends_nothing(desk: Desk) -> None:
     await desk.talk("pod-1")
     await desk.name("pod-1", CALL)
-    assert isinstance(await desk.resume(), Waiting)
+    assert isinstance(await desk.resume(), PodWait)
 
     assert isinstance(await desk.allocator.release(CALL, "pod-1", 0), NotAllocated)
 
@@ -183,7 +193,7 @@ async def test_a_late_release_of_the_lost_agent_ends_nothing(desk: Desk) -> None
 
 async def test_a_pod_that_stops_naming_its_lost_call_ends_nothing(desk: Desk) -> None:
     await desk.talk("pod-1")
-    assert isinstance(await desk.resume(), Waiting)
+    assert isinstance(await desk.resume(), PodWait)
     await desk.router.client.set(desk.router.keys.ended(CALL), "1")
     await desk.pod("pod-2")
     second = await desk.resumed()
@@ -219,14 +229,14 @@ async def test_a_call_that_ended_meanwhile_gets_nobody(desk: Desk) -> None:
     await desk.talk("pod-1")
     await desk.pod("pod-2")
     await desk.dialing.run("UPDATE attempts SET state = 'ended' WHERE id = $1", desk.attempt)
-    assert isinstance(await desk.resume(), Ended)
+    assert isinstance(await desk.resume(), MustHangUp)
 
 
 async def test_a_call_that_somebody_wants_ended_gets_nobody(desk: Desk) -> None:
     await desk.talk("pod-1")
     await desk.pod("pod-2")
     await desk.dialing.run("UPDATE attempts SET hang_up_at = clock_timestamp() WHERE id = $1", desk.attempt)
-    assert isinstance(await desk.resume(), Ended)
+    assert isinstance(await desk.resume(), MustHangUp)
 
 
 @pytest.mark.parametrize("desk", ["valkey proposes"], indirect=True)
@@ -252,4 +262,4 @@ async def test_while_postgres_is_away_a_goodbye_still_ends_the_call(desk: Desk, 
     monkeypatch.setattr(desk.resumer, "_database", away)
     monkeypatch.setattr(desk.allocator, "_database", away)
     assert isinstance(await desk.allocator.release(CALL, "pod-1", 0), Released)
-    assert isinstance(await desk.resume(), Ended)
+    assert isinstance(await desk.resume(), MustHangUp)

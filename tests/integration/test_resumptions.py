@@ -7,10 +7,10 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.dispatch.dialing import Dialing, open_dialing
 from trunkline.store import resumptions
 from trunkline.store.database import Connection
-from trunkline.store.resumptions import Lost, Resumption
-from trunkline.testing.dialing import Dialing, open_dialing
+from trunkline.store.resumptions import LostAgent, Resumption
 
 CALL = "CA1"
 
@@ -52,7 +52,7 @@ async def agents(database_url: str) -> AsyncIterator[Agents]:
 
 async def test_a_call_that_nobody_released_has_lost_its_agent(agents: Agents) -> None:
     await agents.give()
-    assert await agents.resume() == Lost("pod-1", "m")
+    assert await agents.resume() == LostAgent("pod-1", "m")
     row = await agents.row()
     assert (row["turn"], row["pod"], row["slot"], row["incarnation"]) == (1, None, None, None)
     assert row["ended_at"] is None
@@ -61,7 +61,7 @@ async def test_a_call_that_nobody_released_has_lost_its_agent(agents: Agents) ->
 async def test_asked_again_the_call_is_moved_once(agents: Agents) -> None:
     await agents.give()
     await agents.resume()
-    assert await agents.resume() == Lost(None, "m")
+    assert await agents.resume() == LostAgent(None, "m")
     assert (await agents.row())["turn"] == 1
 
 
@@ -69,7 +69,7 @@ async def test_asked_late_the_call_keeps_the_pod_that_it_has_by_now(agents: Agen
     await agents.give()
     await agents.resume()
     await agents.dialing.run("UPDATE allocations SET pod = 'pod-2', slot = 1, incarnation = 2")
-    assert await agents.resume() == Lost(None, "m")
+    assert await agents.resume() == LostAgent(None, "m")
     row = await agents.row()
     assert (row["turn"], row["pod"]) == (1, "pod-2")
 
@@ -77,10 +77,10 @@ async def test_asked_late_the_call_keeps_the_pod_that_it_has_by_now(agents: Agen
 async def test_two_requests_at_once_move_the_call_once(agents: Agents) -> None:
     await agents.give()
     tx = await agents.dialing.open_transaction()
-    assert await agents.resume(tx=tx) == Lost("pod-1", "m")
+    assert await agents.resume(tx=tx) == LostAgent("pod-1", "m")
     second = await agents.dialing.blocked(agents.resume())
     await agents.dialing.commit(tx)
-    assert await second == Lost(None, "m")
+    assert await second == LostAgent(None, "m")
     assert (await agents.row())["turn"] == 1
 
 
@@ -157,12 +157,12 @@ async def test_another_call_under_the_attempt_gets_nothing(agents: Agents) -> No
 
 async def test_a_row_that_is_behind_its_stream_catches_up(agents: Agents) -> None:
     await agents.give(turn=0)
-    assert await agents.resume(1) == Lost("pod-1", "m")
+    assert await agents.resume(1) == LostAgent("pod-1", "m")
     assert (await agents.row())["turn"] == 2
 
 
 async def test_a_call_that_was_never_written_down_gets_its_row(agents: Agents) -> None:
-    assert await agents.resume() == Lost(None, "m")
+    assert await agents.resume() == LostAgent(None, "m")
     row = await agents.row()
     assert (row["call"], row["turn"], row["has_attempt"]) == (CALL, 1, True)
 

@@ -7,14 +7,14 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.dispatch.stage import Stage, open_stage
 from trunkline.control.flags import EVENT_DISPATCH, FlagBoard
 from trunkline.control.provider import Flags
+from trunkline.dispatch.channel_reconciler import ChannelReconciler
 from trunkline.dispatch.configuration import DialStops
 from trunkline.dispatch.refusals import RefusalReason
 from trunkline.dispatch.rollout import LEFT_OUT, Rollout
-from trunkline.loops.channels import ChannelReconciler
 from trunkline.store.flags import Flag
-from trunkline.testing.stage import Stage, open_stage
 
 
 @pytest.fixture

@@ -15,13 +15,13 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from typer.testing import CliRunner
 
+from tests.support.router.world import RouterWorld
+from tests.support.waiting import eventually
+from tests.support.world import ADMIN_KEY, SECRET_KEY
 from trunkline.app import Platform
-from trunkline.bus.router_keys import RouterKeys
+from trunkline.bus.keys import RouterKeys
 from trunkline.cli.main import app
 from trunkline.settings import load_settings
-from trunkline.testing.router_world import RouterWorld
-from trunkline.testing.waiting import eventually
-from trunkline.testing.world import ADMIN_KEY, SECRET_KEY
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "router-card.md").read_text(encoding="utf-8")
@@ -99,7 +99,7 @@ async def shell(database_url: str, redis_url: str, key_prefix: str) -> AsyncIter
         METRICS_PORT=0,
     )
     async with Platform.open(settings) as platform, aiohttp.ClientSession() as session:
-        manager = platform.routing.management.manager
+        manager = platform.router.manager
         await eventually(lambda: manager.is_in_order, what="the manager has begun")
         shell = Shell(platform, session, RouterWorld(platform.bus, RouterKeys(key_prefix)))
         for number in range(5):
@@ -114,20 +114,20 @@ async def shell(database_url: str, redis_url: str, key_prefix: str) -> AsyncIter
 async def test_what_is_asked_and_told(shell: Shell) -> None:
     said = {line: await shell.type(line) for line in commands("Ask and tell")}
     answers = list(said.values())
-    assert len(said) == 17
+    assert len(said) == 18
     assert answers[0]["allocation"]["source_pool"] == "pool:standard"
     assert answers[1]["pod_name"] == answers[0]["allocation"]["pod_name"]
     assert (answers[2]["is_draining"], answers[3]["is_draining"]) == (True, False)
     assert (answers[4]["pools"]["standard:assigned"], answers[4]["is_leader"]) == (3, True)
     assert answers[5]["tier"] == "gold"
-    tiers = answers[15]
+    tiers = answers[16]
     assert "acme-corp" in tiers
     assert "9shines" in tiers
 
 
 async def test_what_is_looked_at_and_changed_in_valkey(shell: Shell) -> None:
     platform = shell.platform
-    await platform.routing.allocator.allocate("test-call-002", "")
+    await platform.router.allocator.allocate("test-call-002", "")
     said = {line: await shell.type(line) for line in commands("Look into Valkey")}
     assert len(said) == 15
     answers = list(said.values())

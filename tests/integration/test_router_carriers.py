@@ -10,30 +10,29 @@ import aiohttp
 import pytest
 from starlette.applications import Starlette
 
+from tests.support.router.world import RouterWorld
+from tests.support.world import ALL_STANDARD
 from trunkline.api import router_carriers
-from trunkline.api.router_carriers import CarrierFace, allocate_url
+from trunkline.api.router_carriers import CarrierApi, allocate_url
 from trunkline.api.server import HttpServer, bind
 from trunkline.api.webhooks import PublicView
 from trunkline.bus.connection import connect
-from trunkline.bus.keys import Keys
-from trunkline.bus.router_keys import RouterKeys
-from trunkline.dispatch.account_look import AccountLook
+from trunkline.bus.keys import Keys, RouterKeys
 from trunkline.router import requests
+from trunkline.router.allocation_log import AllocationNotes
 from trunkline.router.allocator import Allocator
 from trunkline.router.config import RouterConfig
-from trunkline.router.notes import AllocationNotes
 from trunkline.router.pods import Pods
 from trunkline.router.streams import StreamKeys
 from trunkline.settings import load_settings
 from trunkline.store.database import connect as connect_database
+from trunkline.telephony.account_check import AccountLook
 from trunkline.telephony.callbacks import CallbackKeys, basic_password
-from trunkline.telephony.carriers import CarrierAccount
+from trunkline.telephony.carrier_registry import CarrierAccount
 from trunkline.telephony.directory import AccountName, CarrierDirectory
 from trunkline.telephony.environment import accounts_of
 from trunkline.telephony.plivo_signature import signature_v3
 from trunkline.telephony.twilio_signature import signature
-from trunkline.testing.router_world import RouterWorld
-from trunkline.testing.world import ALL_STANDARD
 
 PUBLIC = "https://router.example.com"
 KEYS = CallbackKeys.from_secrets(["a platform secret of at least 32 characters"])
@@ -116,10 +115,10 @@ async def phones(
     async def refresh() -> None:
         carriers.replace_stored(stored)
 
-    face = CarrierFace(
+    face = CarrierApi(
         allocator, carriers, KEYS, PublicView(PUBLIC), AccountLook(refresh, interval_s=0.0, wait_max_s=60.0)
     )
-    app = Starlette(routes=[hot.route() for hot in face.hot_routes()])
+    app = Starlette(routes=[hot.route() for hot in face.raw_routes()])
     server = HttpServer(app, bind("127.0.0.1", 0, "HTTP_PORT"), shutdown_timeout_s=1)
     server.start()
     async with aiohttp.ClientSession() as session:

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.support.router.world import SAMPLE, StoredWorld
+from tests.support.waiting import eventually
+from tests.support.world import ADMIN_KEY, SECRET_KEY
 from trunkline.app import Platform
-from trunkline.bus.router_keys import RouterKeys
+from trunkline.bus.keys import RouterKeys
 from trunkline.cli.main import app
 from trunkline.router.allocator import Allocated
 from trunkline.router.config import RouterConfig
 from trunkline.settings import load_settings
 from trunkline.settings.tiers import parse_tiers
 from trunkline.store import router as store
-from trunkline.testing.router_world import SAMPLE, StoredWorld
-from trunkline.testing.waiting import eventually
-from trunkline.testing.world import ADMIN_KEY, SECRET_KEY
 
 Run = Callable[..., Awaitable[Any]]
 
@@ -39,7 +39,7 @@ async def platform(database_url: str, redis_url: str, key_prefix: str) -> AsyncI
         METRICS_PORT=0,
     )
     async with Platform.open(settings) as platform:
-        manager = platform.routing.management.manager
+        manager = platform.router.manager
         await eventually(lambda: manager.is_in_order, what="the manager has begun")
         yield platform
 
@@ -56,7 +56,7 @@ def run(platform: Platform) -> Run:
 
 
 async def allocate(platform: Platform, call: str, merchant: str) -> str:
-    answer = await platform.routing.allocator.allocate(call, merchant)
+    answer = await platform.router.allocator.allocate(call, merchant)
     return answer.pod if isinstance(answer, Allocated) else "none"
 
 

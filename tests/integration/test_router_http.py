@@ -12,30 +12,31 @@ import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
+from structlog.testing import capture_logs
 
+from tests.support.dispatch.dialing import open_dialing
+from tests.support.faults.proxy import TcpProxy
+from tests.support.waiting import eventually
+from tests.support.world import ALL_STANDARD
 from trunkline.agent.simulated import SimulatedPods
 from trunkline.api.server import HttpServer, bind
 from trunkline.bus.connection import Bus, connect
-from trunkline.bus.keys import Keys
-from trunkline.bus.router_keys import RouterKeys
+from trunkline.bus.keys import Keys, RouterKeys
 from trunkline.router import routes as router_routes
 from trunkline.router.addresses import PodAddresses
+from trunkline.router.allocation_log import AllocationNotes
 from trunkline.router.allocator import Allocator
 from trunkline.router.config import RouterConfig
-from trunkline.router.notes import AllocationNotes
 from trunkline.router.pods import Pods
-from trunkline.router.registry import Registry
+from trunkline.router.registry import PodRegistry
 from trunkline.router.routes import Principal, RouterDeps, routes
 from trunkline.router.streams import StreamKeys
 from trunkline.settings.tiers import parse_tiers
 from trunkline.store.database import Database
 from trunkline.store.database import connect as connect_database
-from trunkline.testing.dialing import open_dialing
-from trunkline.testing.proxy import TcpProxy
-from trunkline.testing.waiting import eventually
-from trunkline.testing.world import ALL_STANDARD
 
 KEY = "tl_router_key"
+BEAT = {"boot_id": "b1", "sequence": 1}
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ async def served(
     config = RouterConfig(
         voice_agent_base_url="wss://voice.example.com", tiers=parse_tiers(tier_config), settle_s=0
     )
-    registry = Registry(database, bus, keys, config)
+    registry = PodRegistry(database, bus, keys, config)
     writing = asyncio.create_task(registry.run())
     deps = RouterDeps(
         Allocator(bus, keys, stream_keys, config, database, AllocationNotes(database)),
@@ -281,6 +282,18 @@ async def test_without_valkey_postgres_gives_calls_their_pods(database_url: str,
     await bus.close()
 
 
+async def test_heartbeats_in_an_outage_are_one_line_in_the_log(database_url: str, key_prefix: str) -> None:
+    bus = connect("redis://127.0.0.1:1", Keys(prefix=key_prefix))
+    async with TcpProxy.before(database_url) as way, served(bus, key_prefix, way.url) as face:
+        way.refuse()
+        way.cut()
+        with capture_logs() as logs:
+            statuses = [(await face.post(f"/pods/agent-{n}/heartbeat", BEAT))[0] for n in range(5)]
+    await bus.close()
+    assert statuses == [503] * 5
+    assert [line["what"] for line in logs if line["event"] == "router.unavailable"] == ["heartbeat"]
+
+
 async def test_without_both_engines_the_answer_is_503_and_says_so(database_url: str, key_prefix: str) -> None:
     bus = connect("redis://127.0.0.1:1", Keys(prefix=key_prefix))
     async with TcpProxy.before(database_url) as way, served(bus, key_prefix, way.url) as face:
@@ -385,3 +398,26 @@ async def test_a_proxy_finds_a_pod_while_valkey_is_away(database_url: str, key_p
         async with face.session.get(url, headers=headers) as answer:
             assert (answer.status, answer.headers["X-Pod-Address"]) == (204, "10.0.0.7:8081")
     await bus.close()
+
+
+async def test_a_proxy_finds_a_pod_that_came_back_elsewhere_under_its_name(face: Face) -> None:
+    """At once: the call that lost its agent there is given to the new process before this one has looked again."""
+    headers = {"Authorization": f"Bearer {KEY}"}
+    url = f"{face.url}/api/v1/pod/voice-agent-0/address"
+    for boot, port in (("first", 8081), ("second", 8082)):
+        body = {"ip": "10.0.0.7", "port": port, "boot_id": boot, "sequence": 1, "calls": []}
+        assert (await face.post("/pods/voice-agent-0/heartbeat", body))[0] == 200
+        async with face.session.get(url, headers=headers) as answer:
+            assert (answer.status, answer.headers["X-Pod-Address"]) == (204, f"10.0.0.7:{port}")
+        if boot == "first":
+            await face.addresses.run_once()
+
+
+async def test_what_postgres_knows_of_a_later_process_counts_more(face: Face) -> None:
+    body = {"ip": "10.0.0.7", "port": 8081, "boot_id": "first", "sequence": 1, "calls": []}
+    await face.post("/pods/voice-agent-0/heartbeat", body)
+    await face.database.pool.execute("UPDATE pods SET incarnation = nextval('pod_incarnations'), port = 8082")
+    await face.addresses.run_once()
+    headers = {"Authorization": f"Bearer {KEY}"}
+    async with face.session.get(f"{face.url}/api/v1/pod/voice-agent-0/address", headers=headers) as answer:
+        assert answer.headers["X-Pod-Address"] == "10.0.0.7:8082"

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
-from trunkline.testing.managed_router import Managed, open_managed
+from tests.support.router.managed import Managed, open_managed
 
 
 @pytest.fixture

@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
+from tests.support.router.managed import Managed, open_managed
+from tests.support.router.world import RouterWorld
+from tests.support.world import ALL_STANDARD
 from trunkline.bus import router, router_manager, router_views
 from trunkline.bus.router import BeatRule, Stale, WaitRule
 from trunkline.bus.router_manager import TermLost, TruePod
-from trunkline.router import manager as managing
+from trunkline.router import pool_manager as managing
 from trunkline.settings.tiers import parse_tiers
 from trunkline.store import pods as pods_store
 from trunkline.store import router as store
-from trunkline.testing.managed_router import Managed, open_managed
-from trunkline.testing.router_world import RouterWorld
-from trunkline.testing.world import ALL_STANDARD
 
 
 @pytest.fixture
@@ -391,6 +391,25 @@ async def test_a_call_that_came_while_the_leader_asked_about_it_keeps_its_pod(pl
 
     assert await plain.world.live() == {"call-1": pod}
     assert await plain.allocate("call-1") == pod
+
+
+async def test_a_call_whose_release_was_lost_ends_when_its_pod_has_not_named_it_for_long(
+    plain: Managed,
+) -> None:
+    """By a crash of Postgres, or with the router process that had heard the call named."""
+    await plain.pods(2)
+    lost, talks = await plain.allocate("call-1"), await plain.allocate("call-2")
+    for pod, call in ((lost, "call-1"), (talks, "call-2")):
+        await plain.world.beat(pod, [call])
+    await plain.execute(
+        "UPDATE allocations SET begun_at = begun_at - interval '2 min', joined_at = joined_at - interval '2 min'"
+    )
+    await plain.execute("UPDATE pods SET named = '{}', heard_at = now() WHERE name = $1", lost)
+
+    await plain.pass_by(31)
+
+    assert await plain.world.live() == {"call-2": talks}
+    assert await plain.allocate("call-1") == "ended"
 
 
 async def test_one_heartbeat_without_a_connecting_call_takes_nothing_away(managed: Managed) -> None:

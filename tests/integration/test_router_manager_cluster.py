@@ -4,13 +4,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.support.router.world import RouterWorld
 from trunkline.bus import router, router_manager, router_views
 from trunkline.bus.connection import connect
-from trunkline.bus.keys import Keys
-from trunkline.bus.router import BeatRule, Begun, Kept
-from trunkline.bus.router_keys import RouterKeys
+from trunkline.bus.keys import Keys, RouterKeys
+from trunkline.bus.router import BeatRule, BegunCall, Kept
 from trunkline.bus.router_manager import LiveRow, TruePod
-from trunkline.testing.router_world import RouterWorld
 
 SHARED = '{"basic": {"type": "shared", "target": 9, "max_concurrent": 3}}'
 
@@ -68,7 +67,7 @@ async def test_a_leaving_pod_takes_no_new_calls_and_those_that_rang_before(world
 
     await world.term.put([pod_of_postgres("agent-0", "standard", row, leaving=True)], lease_ttl_s=60)
     await router.begin(
-        world.bus, world.keys, Begun("a-1", "call-1", "agent-0", 1, 9, "acme", "pool:standard")
+        world.bus, world.keys, BegunCall("a-1", "call-1", "agent-0", 1, 9, "acme", "pool:standard")
     )
 
     assert await world.allocate("call-1") == "agent-0"

@@ -7,15 +7,15 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from tests.integration.test_router_http import KEY, Face, served
 
+from tests.integration.test_router_http import KEY, Face, served
+from tests.support.api import nginx
 from trunkline.agent.agent import Agent
 from trunkline.agent.echo import converse
 from trunkline.agent.settings import AgentSettings
 from trunkline.agent.simulated import SimulatedPods
 from trunkline.bus.connection import connect
 from trunkline.bus.keys import Keys
-from trunkline.testing import nginx
 
 TEMPLATES = Path(__file__).parents[2] / "deploy" / "nginx"
 

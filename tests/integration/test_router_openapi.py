@@ -22,11 +22,11 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from tests.support.world import ADMIN_KEY, ALL_STANDARD, SECRET_KEY
 from trunkline.api.router_operations import OPERATIONS
 from trunkline.app import Platform
 from trunkline.router.requests import AllocateBody, DrainBody, HeartbeatBody, ReleaseBody
 from trunkline.settings import load_settings
-from trunkline.testing.world import ADMIN_KEY, ALL_STANDARD, SECRET_KEY
 
 if TYPE_CHECKING:
     from trunkline.testing.servers import Background

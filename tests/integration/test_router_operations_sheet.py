@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.router.managed import Managed, open_managed
 from trunkline.bus import router_views
 from trunkline.bus.router import BeatRule
-from trunkline.testing.managed_router import Managed, open_managed
 
 HEARD = BeatRule(settle_ms=0)
 

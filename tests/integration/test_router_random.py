@@ -13,18 +13,17 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from tests.support.router.model import PodModel, RouterModel, is_balanced, places_of
+from tests.support.router.world import ENDED_TTL_S, LEASE_TTL_S, SAMPLE, RouterWorld
 from trunkline.bus import router, router_manager, router_views
 from trunkline.bus.connection import Bus, connect
-from trunkline.bus.keys import Keys
+from trunkline.bus.keys import Keys, RouterKeys
 from trunkline.bus.router import Allocation, BeatRule, CallOver, NoPod
-from trunkline.bus.router_keys import RouterKeys
 from trunkline.bus.router_manager import LiveRow, Term, TruePod
 from trunkline.router.balance import changes
 from trunkline.router.config import RouterConfig
 from trunkline.settings.tiers import assignment_order, parse_tiers
 from trunkline.store.pods import Pod
-from trunkline.testing.router_model import PodModel, RouterModel, is_balanced, places_of
-from trunkline.testing.router_world import ENDED_TTL_S, LEASE_TTL_S, SAMPLE, RouterWorld
 
 PODS = [f"agent-{number}" for number in range(5)]
 RECENT = 6

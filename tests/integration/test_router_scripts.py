@@ -4,13 +4,16 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.support.router.world import Numbers
+from tests.support.world import ALL_STANDARD
 from trunkline.bus import router, router_manager, router_views
 from trunkline.bus.connection import Bus, connect
-from trunkline.bus.keys import Keys
+from trunkline.bus.keys import Keys, RouterKeys
 from trunkline.bus.router import (
     Allocation,
     Beat,
@@ -22,12 +25,9 @@ from trunkline.bus.router import (
     Release,
     Unregistered,
 )
-from trunkline.bus.router_keys import RouterKeys
 from trunkline.bus.router_manager import Term
 from trunkline.bus.router_views import PodView
 from trunkline.settings.tiers import assignment_order, parse_tiers
-from trunkline.testing.router_world import Numbers
-from trunkline.testing.world import ALL_STANDARD
 
 LEASE_TTL_S = 86_400
 ENDED_TTL_S = 600
@@ -243,6 +243,24 @@ async def test_a_release_that_comes_before_the_allocation_wins(routing: Router) 
 
     assert await routing.release("call-1") is None
     assert await routing.allocate("call-1") == "ended"
+
+
+async def test_only_the_allocation_that_was_asked_about_is_ended(routing: Router) -> None:
+    """A call that lost its pod and has another by now keeps it: whoever asked meant the one before."""
+    await routing.beat("agent-0")
+    await routing.allocate("call-1")
+
+    async def end(allocation_id: str) -> Release | None:
+        return await router.release(
+            routing.bus, routing.keys, "call-1", by_pod="", ended_ttl_s=ENDED_TTL_S, only=allocation_id
+        )
+
+    assert await end("an earlier allocation") is None
+    again = await routing.allocate("call-1")
+    assert isinstance(again, Allocation), "it has its pod, and no tombstone"
+    ended = await end("allocation-of-call-1")
+    assert ended is not None
+    assert ended.pod == "agent-0"
 
 
 async def test_release_twice_frees_one_pod_once(routing: Router) -> None:
@@ -593,4 +611,6 @@ async def test_a_pod_is_shown_with_its_call(routing: Router) -> None:
 
     view = await router_views.pod_view(routing.bus, routing.keys, "agent-0")
 
-    assert view == PodView("agent-0", "standard", False, "call-1", "allocated", ("call-1",), "10.0.0.1")
+    assert view is not None
+    shown = PodView("agent-0", "standard", False, "call-1", "allocated", ("call-1",), "10.0.0.1")
+    assert replace(view, incarnation=0) == shown

@@ -1,19 +1,18 @@
 """What the router tells those who watch it: the alarm of vanished pods, and the gauges an autoscaler follows."""
 
+from tests.support.router.world import RouterWorld
 from trunkline.bus.connection import connect
-from trunkline.bus.keys import Keys
+from trunkline.bus.keys import Keys, RouterKeys
 from trunkline.bus.router import WaitRule
-from trunkline.bus.router_keys import RouterKeys
-from trunkline.control.pods import PodAlarms
-from trunkline.loops.pods import PodGauges
+from trunkline.router.alarms import PodAlarms
 from trunkline.router.config import RouterConfig
+from trunkline.router.pod_gauges import PodGauges
 from trunkline.router.pods import Pods
-from trunkline.router.registry import Registry
+from trunkline.router.registry import PodRegistry
 from trunkline.router.streams import StreamKeys
 from trunkline.store import alarms
 from trunkline.store.database import connect as connect_database
 from trunkline.telemetry import metrics
-from trunkline.testing.router_world import RouterWorld
 
 
 async def test_pods_that_vanish_in_masses_raise_their_alarm_once(database_url: str) -> None:
@@ -45,7 +44,7 @@ async def test_free_capacity_and_the_queue_are_gauges(
     await world.allocate("call-1")
     await world.allocate("call-2")
     config = RouterConfig()
-    registry = Registry(database, bus, keys, config)
+    registry = PodRegistry(database, bus, keys, config)
     gauges = PodGauges(Pods(bus, keys, StreamKeys.from_secrets(["secret"]), config, database, registry))
 
     await gauges.run_once()

@@ -4,13 +4,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.support.router.world import RouterWorld
+from tests.support.world import ALL_STANDARD
 from trunkline.bus import router, router_views
 from trunkline.bus.connection import Bus, connect
-from trunkline.bus.keys import Keys
-from trunkline.bus.router import Begun, Kept, NoPod, Proposal, Stale, WaitRule
-from trunkline.bus.router_keys import RouterKeys
-from trunkline.testing.router_world import RouterWorld
-from trunkline.testing.world import ALL_STANDARD
+from trunkline.bus.keys import Keys, RouterKeys
+from trunkline.bus.router import BegunCall, Kept, NoPod, Proposal, Stale, WaitRule
 
 HOLD = WaitRule(60_000, 7_000)
 TWO_TIERS = '{"gold": {"type": "exclusive", "target": 2}, "standard": {"type": "exclusive", "target": 2}}'
@@ -32,7 +31,7 @@ class Slots(RouterWorld):
         self, allocation: str, call: str, pod: str, slot: int = 1, incarnation: int = 0
     ) -> None:
         incarnation = incarnation or int(await self.client.hget(self.keys.pod(pod), "incarnation"))
-        begun = Begun(allocation, call, pod, slot, incarnation, "acme", "pool:standard")
+        begun = BegunCall(allocation, call, pod, slot, incarnation, "acme", "pool:standard")
         await router.begin(self.bus, self.keys, begun)
 
     async def free(self, *ids: str, tombstone_s: int = 600) -> None:
@@ -48,12 +47,12 @@ class Slots(RouterWorld):
 
     async def rings(self) -> int:
         await _settled(self.bus)
-        return int(await self.client.llen(self.bus.keys.bell))
+        return int(await self.client.llen(self.bus.keys.dialer_wakeups))
 
 
 async def _settled(bus: Bus) -> None:
-    if bus._ringing is not None:
-        await bus._ringing
+    if bus._waking is not None:
+        await bus._waking
 
 
 @pytest.fixture(params=["one server", "cluster"])

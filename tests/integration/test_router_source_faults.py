@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.router.world import RouterWorld
 from trunkline.bus import router_manager, router_views
 from trunkline.bus.connection import connect
-from trunkline.bus.keys import Keys
+from trunkline.bus.keys import Keys, RouterKeys
 from trunkline.bus.router import BeatRule
-from trunkline.bus.router_keys import RouterKeys
 from trunkline.client import RouterSettings, SmartRouterClient
 from trunkline.errors import BusUnavailable
-from trunkline.testing.router_world import RouterWorld
 
 SOURCE = Path(__file__).parents[2] / "src" / "trunkline"
 SHARED = '{"basic": {"type": "shared", "target": 9, "max_concurrent": 2}}'

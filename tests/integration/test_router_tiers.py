@@ -4,11 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.support.router.world import RouterWorld
 from trunkline.bus.connection import connect
-from trunkline.bus.keys import Keys
+from trunkline.bus.keys import Keys, RouterKeys
 from trunkline.bus.router import Allocation, NoPod, WaitRule
-from trunkline.bus.router_keys import RouterKeys
-from trunkline.testing.router_world import RouterWorld
 
 GOLD_AND_MORE = (
     '{"gold": {"type": "exclusive", "target": 1}, "standard": {"type": "exclusive", "target": 1},'

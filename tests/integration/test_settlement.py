@@ -8,11 +8,11 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from tests.support.dispatch.stage import Stage, open_stage
 from trunkline.leads.calling_policy import CallingPolicy, Price
 from trunkline.leads.retries import Retries, RetryRule
-from trunkline.leads.windows import Span, Window
+from trunkline.leads.windows import TimeSpan, Window
 from trunkline.telephony.carrier import InDoubt, Rejected
-from trunkline.testing.stage import Stage, open_stage
 
 
 @pytest.fixture
@@ -69,13 +69,12 @@ async def test_a_merchants_rules_decide_by_outcome_and_a_campaigns_before_them(s
 
 async def test_carrier_errors_have_a_budget_of_their_own_and_the_policy_says_how_large(stage: Stage) -> None:
     await stage.dialing.policy(CallingPolicy(retries=Retries(carrier_errors_max=2, base_s=10)))
-    stage.carrier.says(Rejected("refused", "21211", retryable=True))
+    stage.carrier.says(Rejected("refused", "21214", retryable=True, blames="destination"))
     lead = await stage.dialing.lead(max_attempts=1)
     await stage.dial()
     assert await waits_s(stage, lead) == 10
     assert (await stage.lead(lead))["attempt_count"] == 0, "nobody was called"
     await stage.due_now(lead)
-    await stage.dialing.run("UPDATE paces SET next_start_at = now()")  # the account rests after a refusal
     await stage.dial()
     assert (await stage.lead(lead))["outcome"] == "CARRIER_ERROR"
 
@@ -97,7 +96,7 @@ async def test_a_retry_that_would_fall_outside_the_window_is_due_when_it_opens(s
     now = await stage.dialing.now()
     lead = await stage.dialing.lead()
     await stage.dial()
-    closed = Window(spans=(Span(start="00:00", end="24:00"),), closed_on=(now.date(),))
+    closed = Window(spans=(TimeSpan(start="00:00", end="24:00"),), closed_on=(now.date(),))
     await stage.dialing.policy(CallingPolicy(windows=(closed,), timezone="UTC"))
     await stage.told((await stage.attempt(lead))["id"], "ended", reason="busy")
     row = await stage.lead(lead)

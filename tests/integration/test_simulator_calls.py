@@ -89,6 +89,19 @@ async def test_webhooks_are_numbered_and_the_last_has_the_duration() -> None:
         assert "CallDuration" not in hooks[2]
 
 
+async def test_a_duration_is_that_of_the_call_and_not_of_its_story() -> None:
+    """People would talk for minutes; in this time scale the call is over in less than a second or two."""
+    async with rig() as r:
+        await r.create("+15005551501")
+        await r.simulator.idle()
+        [dial] = r.simulator.ledger.dials
+        assert dial.answered_at is not None
+        assert dial.ended_at is not None
+        lasted_s = dial.ended_at - dial.answered_at
+        [said] = [int(hook["CallDuration"]) for hook in r.webhooks() if "CallDuration" in hook]
+        assert lasted_s <= said < lasted_s + 1
+
+
 async def test_events_joined_by_spaces_subscribe_to_nothing() -> None:
     async with rig() as r:
         status = f"{r.receiver.base_url}/webhooks/twilio/status"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.clock import ManualClock
 from trunkline.telephony.simulator.ledger import Dial, DoubleDial, Ledger, double_dials, over_capacity, peaks
+from trunkline.testing.clock import ManualClock
 
 instants = st.integers(0, 12).map(float)
 

@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from trunkline.telephony.exchange import Exchange, Lost, NotSent, Reply
+from tests.support.faults.silence import silent_address
+from trunkline.telephony.http_exchange import Exchange, HttpReply, NotSent, ReplyLost
 from trunkline.telephony.simulator import post, retries
 from trunkline.telephony.simulator.activity import Activity
 from trunkline.telephony.simulator.post import Outgoing, Poster, Timeouts
-from trunkline.telephony.simulator.webhooks import Lane, Webhooks
+from trunkline.telephony.simulator.webhooks import CallWebhooks, Webhooks
 from trunkline.telephony.simulator.wire import Letter
-from trunkline.testing.silence import silent_address
 from trunkline.value import replace
 
 USUAL, IMPATIENT = Timeouts(), Timeouts(read_s=0.05)
@@ -60,7 +60,7 @@ async def peer(*replies: bytes, closes: bool = False) -> AsyncIterator[tuple[Pee
 
 
 def shown(answer: Exchange) -> tuple[int, bytes]:
-    assert isinstance(answer, Reply), answer
+    assert isinstance(answer, HttpReply), answer
     return answer.status, answer.body
 
 
@@ -95,12 +95,12 @@ async def test_a_body_may_end_with_its_connection() -> None:
 @pytest.mark.parametrize("reply", [b"", b"HTTP/1.1 200", b"not HTTP\r\n\r\n"])
 async def test_a_broken_answer_is_none(reply: bytes) -> None:
     async with peer(reply, closes=True) as (_, poster, request):
-        assert isinstance(await poster.send(request, USUAL), Lost)
+        assert isinstance(await poster.send(request, USUAL), ReplyLost)
 
 
 async def test_silence_is_no_answer() -> None:
     async with peer(b"") as (_, poster, request):
-        assert isinstance(await poster.send(request, IMPATIENT), Lost)
+        assert isinstance(await poster.send(request, IMPATIENT), ReplyLost)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/", "http://127.0.0.1:x/", "http://[", "http:///a", "a"])
@@ -186,9 +186,9 @@ async def test_a_webhook_that_nobody_answers_ends_with_the_simulator() -> None:
     async with peer(b"HTTP/1.1 204 No Content\r\n\r\n", b"") as (one, poster, request):
         activity = Activity()
         webhooks, letter = Webhooks(poster, activity), Letter(request, retries.TWILIO)
-        webhooks.send(Lane(), letter, None, 0.0, last=False)
+        webhooks.send(CallWebhooks(), letter, None, 0.0, last=False)
         await activity.idle()
-        webhooks.send(Lane(), letter, None, 0.0, last=False)
+        webhooks.send(CallWebhooks(), letter, None, 0.0, last=False)
         for _ in range(2):
             await one.asked.acquire()
         await activity.cancel_all()

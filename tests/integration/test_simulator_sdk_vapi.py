@@ -12,9 +12,12 @@ from vapi.core.api_error import ApiError
 from vapi.core.unchecked_base_model import construct_type
 from vapi.types.server_message import ServerMessage
 
+from tests.support.telephony.carriers import open_line
+from trunkline.telephony.carrier import Accepted
 from trunkline.telephony.simulator import Simulator, SimulatorConfig
 from trunkline.telephony.simulator.receiver import Receiver
 from trunkline.telephony.simulator.vapi_wire import number_id
+from trunkline.value import replace
 
 ACCOUNT = SimulatorConfig().account("vapi")
 TO, FROM = "+15005551601", "+15005559901"
@@ -115,3 +118,19 @@ async def test_an_unknown_call_and_a_wrong_key_are_refused(sdk: Sdk) -> None:
         await stranger.create()
     await stranger.http.aclose()
     assert refused.value.status_code == 401
+
+
+async def test_a_call_is_found_by_the_key_that_the_api_shows() -> None:
+    """The key of an occurrence travels with the order, over the wire, and comes back with the call."""
+    async with open_line("vapi") as line:
+        order = replace(line.order(TO), idempotency_key="occurrence-1-abcdef01")
+        placed = await line.carrier.place(order)
+        assert isinstance(placed, Accepted)
+        stranger = Sdk(line.simulator, line.receiver, line.account.auth_token)
+        found = {
+            call.assistant_overrides.metadata["idempotency_key"]: call.id
+            for call in await stranger.client.calls.list()
+            if call.assistant_overrides is not None and call.assistant_overrides.metadata is not None
+        }
+        await stranger.http.aclose()
+    assert found == {"occurrence-1-abcdef01": placed.call_id}

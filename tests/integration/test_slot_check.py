@@ -5,9 +5,9 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.dispatch.dialing import Dialing, open_dialing
 from trunkline.router.addresses import PodAddresses
 from trunkline.router.slot_check import SlotCheck
-from trunkline.testing.dialing import Dialing, open_dialing
 
 
 @pytest.fixture

@@ -6,24 +6,23 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.dispatch.dialing import Dialing, open_dialing
 from trunkline.bus.connection import connect
-from trunkline.bus.keys import Keys
+from trunkline.bus.keys import Keys, RouterKeys
 from trunkline.bus.pipe import Word
-from trunkline.bus.router_keys import RouterKeys
 from trunkline.bus.scripts import Script
 from trunkline.errors import BusUnavailable
 from trunkline.model import AgentRoom, Grant, Slot, new_id
 from trunkline.router.config import RouterConfig
 from trunkline.router.slots import SlotProposer
 from trunkline.store.allocations import assign
-from trunkline.testing.dialing import Dialing, open_dialing
 
 
 class NoValkey:
     async def run(self, lua: Script, keys: Sequence[str], args: Sequence[Word] = ()) -> Any:
         raise BusUnavailable("away")
 
-    def ring(self) -> None: ...
+    def wake_dialers(self) -> None: ...
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from tests.support.waiting import eventually
 from trunkline.agent.answers import AnswerRoutes, AnswerSettings, answer_url
 from trunkline.client import (
     Busy,
@@ -23,7 +24,6 @@ from trunkline.client import (
     SyncSmartRouterClient,
 )
 from trunkline.client.breaker import BreakerRule, CircuitBreaker
-from trunkline.testing.waiting import eventually
 
 FALLBACK = "wss://voice.example.com/agent/voice/{provider}/callback/{call_sid}"
 

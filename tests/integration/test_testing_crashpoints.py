@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from trunkline.crashpoint import CRASH_AT, EXIT_STATUS, TESTING, fuse_from
-from trunkline.errors import TrunklineError
-from trunkline.testing.crashpoints import (
+from tests.support.crashpoints import (
     CRASH_POINTS,
     crash_environment,
     run_until_crash,
     used_crash_points,
 )
+from trunkline.crashpoint import CRASH_AT, EXIT_STATUS, TESTING, fuse_from
+from trunkline.errors import TrunklineError
 
 SAMPLE_POINTS = frozenset({"sample.before", "sample.after"})
 SAMPLE = """

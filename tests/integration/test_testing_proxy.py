@@ -11,7 +11,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from trunkline.testing.proxy import RESET_ON_CLOSE, TcpProxy
+from tests.support.faults.proxy import RESET_ON_CLOSE, TcpProxy
 
 
 def plain_client(url: str) -> "Redis":

@@ -2,7 +2,7 @@
 
 import sys
 
-from trunkline.testing.stutter import Pattern, run
+from tests.support.faults.stutter import Pattern, run
 
 # A child is there until it was stopped and went on: it sees that by the signal.
 PROGRAM = """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trunkline.testing.waiting import eventually
+from tests.support.waiting import eventually
 
 
 async def test_it_returns_the_first_true_value() -> None:

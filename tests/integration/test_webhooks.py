@@ -11,14 +11,16 @@ from uuid import UUID, uuid4
 import pytest
 from twilio.request_validator import RequestValidator  # type: ignore[import-untyped]
 
-from trunkline.api.webhooks import NoStream, Stream
+from tests.support.api.webhooks import EXAMPLES, KEYS, TWILIO_TOKEN, Door, count, open_door, reverse_proxy
+from tests.support.faults.proxy import TcpProxy
+from tests.support.waiting import eventually
+from trunkline.router.stream_finder import NoStream, Stream
 from trunkline.telemetry import metrics
 from trunkline.telephony.callbacks import basic_password, verify_callback
 from trunkline.telephony.carrier import CallbackTag
-from trunkline.telephony.carriers import CarrierAccount
+from trunkline.telephony.carrier_registry import CarrierAccount
 from trunkline.telephony.forms import FORM
 from trunkline.telephony.session import basic
-from trunkline.testing.webhooks import EXAMPLES, KEYS, TWILIO_TOKEN, Door, count, open_door, reverse_proxy
 
 SIGNER = RequestValidator(TWILIO_TOKEN)
 ENDED = {"CallSid": "CA1", "CallStatus": "completed", "SequenceNumber": "3", "CallDuration": "42"}
@@ -342,6 +344,27 @@ async def test_without_postgres_an_answered_call_is_connected_and_a_status_is_se
         for kind, attempt, fields in (("inbound", None, inbound), ("answer", uuid4(), ANSWERED)):
             status, body = await post(door, door.callback("twilio", kind, attempt), fields)  # type: ignore[arg-type]
             assert (status, stream_url(body)) == (200, "wss://pods.example.com/ws/1")
+
+
+async def test_a_status_that_postgres_could_not_take_is_written_when_it_is_back(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    """The carrier is asked to send it again, and does not."""
+    async with (
+        TcpProxy.before(database_url) as proxy,
+        open_door(proxy.url, redis_url, key_prefix) as door,
+    ):
+        proxy.refuse()
+        proxy.cut()
+        attempt = uuid4()
+        assert (await post(door, door.callback("twilio", "status", attempt), ENDED))[0] == 503
+        await proxy.heal()
+
+        async def is_written() -> bool:
+            async with door.database.connection() as conn:
+                return bool(await conn.fetchval("SELECT count(*) FROM mailbox_events WHERE type = 'ended'"))
+
+        await eventually(is_written, what="the webhook is in the call's mailbox")
 
 
 async def test_exotel_asks_with_get_and_is_told_in_json(door: Door) -> None:

@@ -8,11 +8,11 @@ from xml.etree import ElementTree
 import pytest
 from twilio.request_validator import RequestValidator  # type: ignore[import-untyped]
 
-from trunkline.api.webhooks import NoStream, Stream
+from tests.support.api.webhooks import KEYS, TWILIO_TOKEN, Door, open_door
+from trunkline.router.stream_finder import NoStream, Stream
 from trunkline.telephony.callbacks import callback_url, verify_callback
 from trunkline.telephony.carrier import CallbackTag
 from trunkline.telephony.forms import FORM
-from trunkline.testing.webhooks import KEYS, TWILIO_TOKEN, Door, open_door
 
 TALKING = {"CallSid": "CA1", "CallStatus": "in-progress", "Direction": "outbound-api"}
 OVER = TALKING | {"CallStatus": "completed"}

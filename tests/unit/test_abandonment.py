@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.leads.abandonment import dials_max
 from trunkline.leads import abandonment
-from trunkline.leads.abandonment import Ringing, answer_rate, dials_max, expected_share, may_dial
+from trunkline.leads.abandonment import Ringing, answer_rate, expected_share, may_dial
 from trunkline.model import Counted
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

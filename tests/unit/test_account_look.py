@@ -2,8 +2,8 @@
 
 import asyncio
 
-from trunkline.dispatch.account_look import AccountLook
 from trunkline.errors import StoreUnavailable
+from trunkline.telephony.account_check import AccountLook
 
 
 class Accounts:

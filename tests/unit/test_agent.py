@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from socket import SHUT_RDWR
 from typing import Any
 
 import aiohttp
@@ -166,6 +167,7 @@ async def test_the_first_heartbeat_says_who_the_pod_is(serve: Serve, router: Rou
         "port": carrier.agent.port,
         "base_url": "",
         "calls": [],
+        "ended": [],
         "handing_over": [],
         "hanging": [],
         "draining": False,
@@ -214,7 +216,7 @@ async def test_a_socket_that_just_vanishes_is_released_too(serve: Serve, router:
     socket = await carrier.open("call-1")
     await router.heard(lambda body: body["calls"] == ["call-1"])
 
-    socket._response.connection.transport.abort()
+    socket.get_extra_info("socket").shutdown(SHUT_RDWR)
 
     assert (await asyncio.wait_for(router.releases.get(), 10))["call_sid"] == "call-1"
     assert carrier.agent.live_calls == []

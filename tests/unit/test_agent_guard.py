@@ -1,7 +1,7 @@
 import pytest
 
 from trunkline.agent import guard, token
-from trunkline.agent.guard import BUSY, FORBIDDEN, Admitted, Finished, Guard, Refused
+from trunkline.agent.guard import BUSY, FORBIDDEN, Finished, Guard, StreamAdmitted, StreamRefused
 from trunkline.agent.token import Proven
 
 SECRET = b"the secret of this pod"
@@ -19,7 +19,7 @@ def one() -> Guard:
 
 
 def test_a_stream_with_its_token_is_let_in(one: Guard) -> None:
-    assert one.admit("call-1", token_of("call-1")) == Admitted("allocation-of-call-1")
+    assert one.admit("call-1", token_of("call-1")) == StreamAdmitted("allocation-of-call-1")
     assert one.live == ["call-1"]
 
 
@@ -39,29 +39,29 @@ def test_a_stream_with_its_token_is_let_in(one: Guard) -> None:
 def test_a_stream_without_a_token_for_this_pod_call_and_allocation_is_refused(
     one: Guard, forged: str
 ) -> None:
-    assert one.admit("call-1", forged) == Refused("no valid token for this pod", FORBIDDEN)
+    assert one.admit("call-1", forged) == StreamRefused("no valid token for this pod", FORBIDDEN)
     assert one.live == []
 
 
 def test_before_the_router_was_heard_nobody_is_let_in() -> None:
     verdict = Guard(max_concurrent=1).admit("call-1", token.sign(b"", "call-1", "a"))
-    assert isinstance(verdict, Refused)
+    assert isinstance(verdict, StreamRefused)
 
 
 def test_a_pod_at_its_maximum_refuses_the_next(one: Guard) -> None:
     one.admit("call-1", token_of("call-1"))
 
-    assert one.admit("call-2", token_of("call-2")) == Refused("the pod has its maximum of calls", BUSY)
+    assert one.admit("call-2", token_of("call-2")) == StreamRefused("the pod has its maximum of calls", BUSY)
 
     one.let_go("call-1")
-    assert one.admit("call-2", token_of("call-2")) == Admitted("allocation-of-call-2")
+    assert one.admit("call-2", token_of("call-2")) == StreamAdmitted("allocation-of-call-2")
 
 
 def test_a_shared_pod_takes_as_many_as_it_may() -> None:
     shared = Guard(max_concurrent=3)
     shared.trust([SECRET])
     verdicts = [shared.admit(f"call-{n}", token_of(f"call-{n}")) for n in range(4)]
-    assert [isinstance(verdict, Admitted) for verdict in verdicts] == [True, True, True, False]
+    assert [isinstance(verdict, StreamAdmitted) for verdict in verdicts] == [True, True, True, False]
 
 
 def test_an_allocation_is_used_once(one: Guard) -> None:
@@ -70,30 +70,30 @@ def test_an_allocation_is_used_once(one: Guard) -> None:
 
     again = one.admit("call-1", token_of("call-1"))
 
-    assert again == Refused("this allocation has been used", FORBIDDEN)
-    assert one.admit("call-1", token_of("call-1", "a new one")) == Admitted("a new one")
+    assert again == StreamRefused("this allocation has been used", FORBIDDEN)
+    assert one.admit("call-1", token_of("call-1", "a new one")) == StreamAdmitted("a new one")
 
 
 def test_a_later_turn_of_an_allocation_is_taken_once(one: Guard) -> None:
     one.admit("call-1", token_of("call-1"))
     one.let_go("call-1")
 
-    assert one.admit("call-1", token_of("call-1", turn=1)) == Admitted("allocation-of-call-1", turn=1)
+    assert one.admit("call-1", token_of("call-1", turn=1)) == StreamAdmitted("allocation-of-call-1", turn=1)
     one.let_go("call-1", turn=1)
     for turn in (0, 1):
         verdict = one.admit("call-1", token_of("call-1", turn=turn))
-        assert verdict == Refused("this allocation has been used", FORBIDDEN)
-    assert one.admit("call-1", token_of("call-1", turn=2)) == Admitted("allocation-of-call-1", turn=2)
+        assert verdict == StreamRefused("this allocation has been used", FORBIDDEN)
+    assert one.admit("call-1", token_of("call-1", turn=2)) == StreamAdmitted("allocation-of-call-1", turn=2)
 
 
 def test_a_later_turn_takes_the_place_of_the_stream_that_is_still_here(one: Guard) -> None:
     one.admit("call-1", token_of("call-1"))
 
-    assert one.admit("call-1", token_of("call-1", turn=1)) == Admitted("allocation-of-call-1", turn=1)
+    assert one.admit("call-1", token_of("call-1", turn=1)) == StreamAdmitted("allocation-of-call-1", turn=1)
 
     one.let_go("call-1", turn=0)
     assert one.live == ["call-1"], "the earlier turn lets go of nothing"
-    assert isinstance(one.admit("call-2", token_of("call-2")), Refused)
+    assert isinstance(one.admit("call-2", token_of("call-2")), StreamRefused)
     one.let_go("call-1", turn=1)
     assert one.live == []
 
@@ -107,14 +107,25 @@ def test_a_call_that_the_agent_has_finished_is_not_resumed(one: Guard) -> None:
     assert one.live == []
 
 
+def test_a_call_that_is_over_is_named_for_a_while(one: Guard) -> None:
+    one.admit("call-1", token_of("call-1"))
+    assert one.ended(60) == []
+    one.let_go("call-1")
+    assert one.ended(60) == ["call-1"]
+    one.admit("call-1", token_of("call-1", turn=1))
+    assert one.ended(60) == [], "it came back"
+    one.let_go("call-1", 1)
+    assert one.ended(0) == []
+
+
 def test_a_handler_that_does_not_end_takes_up_the_pod(one: Guard) -> None:
     one.admit("call-1", token_of("call-1"))
     one.hang("call-1")
 
     assert (one.live, one.hanging, one.is_stuck) == ([], ["call-1"], True)
-    assert one.admit("call-2", token_of("call-2")) == Refused("the pod has its maximum of calls", BUSY)
+    assert one.admit("call-2", token_of("call-2")) == StreamRefused("the pod has its maximum of calls", BUSY)
     one.unhang("call-1")
-    assert isinstance(one.admit("call-2", token_of("call-2")), Admitted)
+    assert isinstance(one.admit("call-2", token_of("call-2")), StreamAdmitted)
     assert not one.is_stuck
 
 
@@ -135,22 +146,22 @@ def test_one_call_has_one_stream_even_at_a_shared_pod() -> None:
     shared = Guard(max_concurrent=3)
     shared.trust([SECRET])
     shared.admit("call-1", token_of("call-1"))
-    assert isinstance(shared.admit("call-1", token_of("call-1", "a new one")), Refused)
+    assert isinstance(shared.admit("call-1", token_of("call-1", "a new one")), StreamRefused)
 
 
 def test_both_secrets_open_while_the_key_is_rotated(one: Guard) -> None:
     one.trust([b"new", SECRET])
-    assert isinstance(one.admit("call-1", token_of("call-1", secret=SECRET)), Admitted)
+    assert isinstance(one.admit("call-1", token_of("call-1", secret=SECRET)), StreamAdmitted)
     one.let_go("call-1")
-    assert isinstance(one.admit("call-2", token_of("call-2", secret=b"new")), Admitted)
+    assert isinstance(one.admit("call-2", token_of("call-2", secret=b"new")), StreamAdmitted)
 
 
 def test_a_leaving_pod_takes_only_the_call_that_it_was_given_before(one: Guard) -> None:
     one.leave(["call-1"])
 
-    assert one.admit("call-2", token_of("call-2")) == Refused("the pod is leaving", BUSY)
+    assert one.admit("call-2", token_of("call-2")) == StreamRefused("the pod is leaving", BUSY)
     assert one.expected == {"call-1"}
-    assert isinstance(one.admit("call-1", token_of("call-1")), Admitted)
+    assert isinstance(one.admit("call-1", token_of("call-1")), StreamAdmitted)
     assert one.expected == frozenset()
 
 
@@ -165,8 +176,8 @@ def test_what_was_used_is_remembered_within_a_bound(one: Guard) -> None:
     for number in range(guard.USED_MAX + 1):
         one.admit(f"call-{number}", token_of(f"call-{number}"))
         one.let_go(f"call-{number}")
-    assert isinstance(one.admit("call-0", token_of("call-0")), Admitted)
-    assert isinstance(one.admit("call-2", token_of("call-2")), Refused)
+    assert isinstance(one.admit("call-0", token_of("call-0")), StreamAdmitted)
+    assert isinstance(one.admit("call-2", token_of("call-2")), StreamRefused)
 
 
 def test_a_maximum_of_zero_is_a_mistake() -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ print(*sorted(names & {{"redis", "asyncpg", "starlette", "fastapi", "msgspec", "
 @pytest.mark.parametrize(
     ("module", "ours"),
     [
-        ("trunkline.agent.simulated", ["trunkline.agent"]),
+        ("trunkline.agent.simulated", ["trunkline.agent", "trunkline.handlers"]),
         ("trunkline.client", ["trunkline.client"]),
     ],
 )
@@ -32,6 +33,26 @@ def test_a_light_library_loads_nothing_of_the_platform(module: str, ours: list[s
     ).stdout.splitlines()
     assert loaded.split() == ours
     assert foreign == ""
+
+
+BASE_INSTALL = """
+import sys
+sys.modules["typer"] = None
+from trunkline.cli.entry import main
+main()
+"""
+
+
+def test_the_command_of_the_base_install_says_what_to_install() -> None:
+    typed = subprocess.run([sys.executable, "-c", BASE_INSTALL], capture_output=True, text=True, check=False)
+    assert typed.returncode == 1
+    assert "pip install 'trunkline[server]'" in typed.stderr
+    assert "Traceback" not in typed.stderr
+
+
+def test_the_installed_command_is_the_one_that_can_say_so() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["scripts"] == {"trunkline": "trunkline.cli.entry:main"}
 
 
 def test_the_example_is_a_whole_agent_in_under_sixty_lines_and_the_demos_pods_are_made_of_it() -> None:

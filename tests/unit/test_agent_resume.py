@@ -5,7 +5,10 @@ was not is given another agent.
 """
 
 import asyncio
+import logging
+import threading
 from dataclasses import replace
+from socket import SHUT_RDWR
 from typing import Any
 
 import aiohttp
@@ -72,7 +75,7 @@ async def test_a_stream_that_breaks_is_not_released_and_the_pod_lets_go_when_the
     socket = await carrier.open("call-1", resumable=True)
     await router.heard(lambda body: body["calls"] == ["call-1"])
 
-    socket._response.connection.transport.abort()
+    socket.get_extra_info("socket").shutdown(SHUT_RDWR)
 
     for _ in range(3):
         assert (await router.heard(lambda body: True))["calls"] == ["call-1"], "named while it is ours"
@@ -96,7 +99,7 @@ async def test_a_stream_that_breaks_for_good_is_released_in_the_end(
     socket = await carrier.open("call-1", resumable=True)
     await router.heard(lambda body: body["calls"] == ["call-1"])
 
-    socket._response.connection.transport.abort()
+    socket.get_extra_info("socket").shutdown(SHUT_RDWR)
 
     assert (await released(router))["turn"] == 0
     await until_idle(carrier)
@@ -139,7 +142,7 @@ async def test_the_carrier_comes_back_to_the_pod_that_lost_its_stream(
     router.call_sid = "call-1"
     first = await carrier.open("call-1", resumable=True)
     assert not (await asyncio.wait_for(seen.get(), 10)).resumed
-    first._response.connection.transport.abort()
+    first.get_extra_info("socket").shutdown(SHUT_RDWR)
 
     second = await carrier.open("call-1", turn=1, resumable=True)
 
@@ -206,6 +209,70 @@ async def test_a_handler_that_swallows_its_cancellation_is_reported_as_hanging(
     may_end.set()
     said = await router.heard(lambda body: body["hanging"] == [])
     assert said["draining"] is False
+
+
+async def test_a_pod_ends_without_a_handler_that_does_not(
+    settings: AgentSettings,
+    router: RouterStandIn,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(session_module, "FINISH_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(session_module, "CANCEL_TIMEOUT_S", 0.05)
+    may_end = asyncio.Event()
+    tasks: list[asyncio.Task[Any] | None] = []
+
+    async def hangs(call: Call) -> None:
+        tasks.append(asyncio.current_task())
+        while not may_end.is_set():
+            try:
+                await may_end.wait()
+            except asyncio.CancelledError:
+                continue
+
+    agent = Agent(hangs, settings, port=0)
+    await agent.start()
+    await asyncio.wait_for(agent.registered.wait(), 10)
+    try:
+        async with aiohttp.ClientSession() as session:
+            socket = await Carrier(agent, session).open("call-1", resumable=True)
+            await socket.close()
+            await router.heard(lambda body: body["hanging"] == ["call-1"])
+            await asyncio.wait_for(agent.stop(), 10)
+
+        assert "leaves without the handler of call-1" in caplog.text
+        # `asyncio.run` waits for every task that it knows of.
+        assert tasks[0] not in asyncio.all_tasks()
+    finally:
+        may_end.set()
+
+
+async def test_who_blocks_the_event_loop_is_named_while_it_does(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_module, "BLOCKED_S", 0.2)
+    named = threading.Event()
+    told: list[str] = []
+
+    class Hear(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "has been blocked" in record.getMessage():
+                told.append(record.getMessage())
+                named.set()
+
+    async def blocks(call: Call) -> None:
+        named.wait(20)  # until the watch has told of it: nothing else of this process can
+
+    hear = Hear()
+    agent_module.log.addHandler(hear)
+    try:
+        carrier = await serve(blocks)
+        socket = await carrier.open("call-1", resumable=True)
+        assert (await socket.receive(timeout=30)).type is aiohttp.WSMsgType.CLOSE
+    finally:
+        agent_module.log.removeHandler(hear)
+    assert "by the handler of call-1, at " in told[0]
+    assert told[0].endswith("blocks")
 
 
 async def test_calls_that_outlast_a_drain_are_handed_over_with_their_state(

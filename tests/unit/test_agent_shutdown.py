@@ -12,9 +12,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from tests.support.waiting import eventually
 from trunkline.agent import Agent, AgentSettings, Call, token
 from trunkline.agent import agent as agent_module
-from trunkline.testing.waiting import eventually
 
 SECRET = b"the secret of this pod"
 

@@ -14,7 +14,6 @@ from trunkline.control.evaluation import (
     Raised,
     Sample,
     evaluate,
-    lost_share,
     share,
 )
 
@@ -110,13 +109,3 @@ def test_one_for_a_person_is_not_cleared_by_silence() -> None:
 )
 def test_a_handful_is_no_rate(part: float, whole: float, expected: float) -> None:
     assert share(part, whole) == expected
-
-
-@pytest.mark.parametrize(
-    ("alive", "lately", "expected"),
-    [(10, [10, 10], 0), (5, [10, 7], 0.5), (0, [4], 1), (12, [10], 0), (0, [1], 0), (1, [], 0)],
-)
-def test_what_is_lost_is_counted_from_the_most_there_were(
-    alive: float, lately: list[float], expected: float
-) -> None:
-    assert lost_share(alive, lately) == expected

@@ -13,28 +13,89 @@ from trunkline.control.alarms import DEFINITIONS
 from trunkline.control.alarms import Measured as MeasuredRule
 from trunkline.control.announcements import announcements
 from trunkline.control.document import rewritten
-from trunkline.control.inputs import ALIVE, Readings, values
-from trunkline.store.alarms import Alarm, Overdue, Seen
-from trunkline.store.presence import Measured
+from trunkline.control.inputs import Readings, Waits, values
+from trunkline.control.waits import cause
+from trunkline.store.agents import AgentRoom
+from trunkline.store.alarms import Alarm
+from trunkline.store.presence import Losses, MeasuredValue
+from trunkline.store.waiting import WaitingFlow
 
 PAGE = (Path(__file__).parents[2] / "docs" / "alarms.md").read_text(encoding="utf-8")
 QUIET = Readings()
 
 
-def counted(name: str, value: float, subject: str = "", minutes_ago: int = 0) -> Measured:
-    return Measured(name, subject, minutes_ago, value)
+def counted(name: str, value: float, subject: str = "", minutes_ago: int = 0) -> MeasuredValue:
+    return MeasuredValue(name, subject, minutes_ago, value)
 
 
 def test_a_quiet_platform_is_over_no_threshold() -> None:
-    for (name, _), value in values(QUIET, []).items():
+    for (name, _), value in values(QUIET).items():
         rule = DEFINITIONS[name].rule
         assert isinstance(rule, MeasuredRule)
         assert value <= rule.clear_at, name
 
 
+def flow(**more: Any) -> WaitingFlow:
+    return WaitingFlow("p", "r", "m", None, **{"leads": 50.0} | more)
+
+
+def waits(*flows: WaitingFlow, has_agents: bool = True, **more: Any) -> Readings:
+    causes = {each: cause(each, **more) for each in flows}
+    return replace(QUIET, waits=Waits(causes, has_agents), was_placed=False)
+
+
+def over(readings: Readings) -> dict[tuple[str, str], float]:
+    """What is above its threshold."""
+    found = {}
+    for key, value in values(readings).items():
+        rule = DEFINITIONS[key[0]].rule
+        assert isinstance(rule, MeasuredRule)
+        if value > rule.above:
+            found[key] = value
+    return found
+
+
 def test_overdue_leads_are_a_halt_only_while_nothing_is_placed() -> None:
-    assert values(replace(QUIET, overdue=Overdue(50), was_placed=True), [])["dispatch_halted", ""] == 0
-    assert values(replace(QUIET, overdue=Overdue(50), was_placed=False), [])["dispatch_halted", ""] == 50
+    assert over(waits(flow())) == {("dispatch_halted", ""): 50}
+    assert over(replace(waits(flow()), was_placed=True)) == {}
+
+
+BUSY, GONE = AgentRoom(4, 2, 2, False), AgentRoom(4, 2, 0, False)
+
+
+@pytest.mark.parametrize(
+    ("why", "more", "expected"),
+    [
+        ("a stop, a draft", {"is_stopped": True}, {}),
+        ("people without an agent", {"is_braked": True}, {}),
+        ("a backlog", {"has_free_channel": False}, {}),
+        ("numbers stopped by a person", {"has_usable_numbers": False, "has_free_channel": False}, {}),
+        ("a limit, a pace", {"refused_for": "limit"}, {}),
+        ("a carrier that refuses", {"is_taken_by_carrier": False, "has_free_channel": False}, {}),
+        (
+            "no number",
+            {"has_numbers": False, "has_usable_numbers": False, "has_free_channel": False},
+            {("leads_without_number", "p"): 50},
+        ),
+    ],
+)
+def test_who_waits_for_a_known_cause_is_no_halt(
+    why: str, more: dict[str, Any], expected: dict[tuple[str, str], float]
+) -> None:
+    assert over(waits(flow(**more))) == expected, why
+
+
+def test_leads_that_another_system_calls_are_no_halt() -> None:
+    assert over(waits(flow(), includes=lambda reseller, merchant: merchant != "m")) == {}
+
+
+def test_agents_that_are_busy_and_agents_that_are_not_there_are_told_apart() -> None:
+    needy = flow(needs_agents=True)
+    assert over(waits(needy, agents=BUSY)) == {("agents_busy", ""): 50}
+    assert over(waits(needy, agents=GONE)) == {("merchant_without_agents", "m"): 50}
+    assert over(waits(needy, agents=GONE, has_agents=False)) == {("no_agents", ""): 50}
+    placed = replace(waits(needy, agents=GONE), was_placed=True)
+    assert over(placed) == {("merchant_without_agents", "m"): 50}, "others are called meanwhile"
 
 
 def test_failures_to_schedule_are_a_share_of_the_last_five_minutes() -> None:
@@ -45,7 +106,7 @@ def test_failures_to_schedule_are_a_share_of_the_last_five_minutes() -> None:
         counted("schedule_tried", 1000, minutes_ago=5),
         counted("schedule_failed", 1000, minutes_ago=5),
     ]
-    assert values(replace(QUIET, measured=measured), [])["schedule_failures", ""] == 0.02
+    assert values(replace(QUIET, measured=measured))["schedule_failures", ""] == 0.02
 
 
 def test_fixes_are_those_of_the_fuller_of_two_minutes_by_reconciler() -> None:
@@ -55,7 +116,7 @@ def test_fixes_are_those_of_the_fuller_of_two_minutes_by_reconciler() -> None:
         counted("reconciler_fixes", 99, "channels", 2),
         counted("reconciler_fixes", 1, "leases"),
     ]
-    found = values(replace(QUIET, measured=measured), [])
+    found = values(replace(QUIET, measured=measured))
     assert found["reconciler_fixes", "channels"] == 12
     assert found["reconciler_fixes", "leases"] == 1
 
@@ -67,7 +128,7 @@ def test_the_rate_of_unknown_is_per_carrier() -> None:
         counted("unknown", 6, "twilio", 10),
         counted("placed", 100, "plivo"),
     ]
-    found = values(replace(QUIET, measured=measured), [])
+    found = values(replace(QUIET, measured=measured))
     assert found["unknown_rate", "twilio"] == 0.02
     assert found["unknown_rate", "plivo"] == 0
 
@@ -81,17 +142,18 @@ def test_calls_of_which_nobody_knows_the_agent_are_a_share_of_those_answered() -
         counted("answered", 100, "plivo"),
         counted("agent_unknown", 2, "plivo"),
     ]
-    found = values(replace(QUIET, measured=measured), [])
+    found = values(replace(QUIET, measured=measured))
     assert found["agent_unknown_rate", "twilio"] == 0.06
     assert found["agent_unknown_rate", "plivo"] == 0, "too few to tell"
 
 
-def test_missing_processes_are_counted_by_role_against_the_last_ten_minutes() -> None:
-    before = [Seen(ALIVE, "dispatcher", 30, 8), Seen(ALIVE, "dispatcher", 700, 80), Seen(ALIVE, "api", 30, 2)]
-    found = values(replace(QUIET, alive={"dispatcher": 4, "api": 2}), before)
+def test_processes_that_died_are_a_share_of_those_that_should_run() -> None:
+    found = values(
+        replace(QUIET, processes={"dispatcher": Losses(4, 4), "api": Losses(2, 0), "jobs": Losses(0, 1)})
+    )
     assert found["workers_down", "dispatcher"] == 0.5
     assert found["workers_down", "api"] == 0
-    assert found[ALIVE, "dispatcher"] == 4
+    assert found["workers_down", "jobs"] == 1
 
 
 def test_half_of_the_workers_gone_is_over_the_threshold_and_less_is_not() -> None:
@@ -118,7 +180,7 @@ def test_the_thresholds_that_operators_know_are_kept(name: str, severity: str, a
 
 
 def test_no_alarm_looks_further_back_than_values_are_kept() -> None:
-    from trunkline.loops.alarms import KEEP_S
+    from trunkline.control.alarm_loop import KEEP_S
 
     rules = [each.rule for each in DEFINITIONS.values() if isinstance(each.rule, MeasuredRule)]
     assert max(max(rule.for_s, rule.clear_for_s) for rule in rules) < KEEP_S
@@ -152,6 +214,7 @@ def alarm(**more: Any) -> Alarm:
         "cleared_by": None,
         "raise_told_at": None,
         "clear_told_at": None,
+        "notified_at": None,
         "reseller_id": None,
         "merchant_id": None,
     }

@@ -16,7 +16,7 @@ from trunkline.telephony.callbacks import (
     verify_callback,
 )
 from trunkline.telephony.carrier import AnswerFallback, CallbackTag, CallEvent, Forged, WebhookRequest
-from trunkline.telephony.carriers import CARRIERS
+from trunkline.telephony.carrier_registry import CARRIERS
 from trunkline.telephony.documents import documents_for, last_resorts
 from trunkline.telephony.forms import FORM
 from trunkline.telephony.unproven import read_answer

@@ -13,11 +13,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from tests.support.api.asgi import AsgiClient
 from trunkline.api import errors
 from trunkline.api.body_guard import BodyGuard, BodyRule
 from trunkline.api.request_context import RequestContext
 from trunkline.errors import StoreUnavailable
-from trunkline.testing.asgi import AsgiClient
 
 SMALL = BodyRule(bytes_max=10, timeout_s=60)
 IMPATIENT = BodyRule(bytes_max=10, timeout_s=0.01)

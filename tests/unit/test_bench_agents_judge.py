@@ -7,7 +7,6 @@ from bench.agents import scenario
 from bench.agents.faults import Strike
 from bench.agents.judge import Evidence, Verdict, judge
 from bench.agents.records import Attempt, Lead, PodRecord, Served, Span
-
 from trunkline.telephony.simulator.answered_calls import AnsweredCall, DocumentAsked, StreamAsked
 from trunkline.telephony.simulator.ledger import Dial
 

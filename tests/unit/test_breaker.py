@@ -2,7 +2,7 @@
 
 import pytest
 
-from trunkline.dispatch.breaker import is_mass_free
+from trunkline.dispatch.channel_reconciler import is_mass_free
 
 
 @pytest.mark.parametrize(

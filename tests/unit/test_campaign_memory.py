@@ -53,7 +53,7 @@ async def peak_of(rows: int) -> tuple[int, Nowhere]:
     """The most memory that was held while so many rows were taken in, in bytes."""
     campaign = Campaign(
         new_id(), "r", "m", None, b"", "May", "DRAFT", "p", 50, 3, "p", 50, 3, None, None, None, None, False, None,
-        None, NOW, NOW, NOW,
+        None, None, None, NOW, NOW, NOW,
     )  # fmt: skip
     place = Nowhere()
     spool = Spool("utf-8", CsvLines(FIELDS, NUMBERS, Columns().name), rows)

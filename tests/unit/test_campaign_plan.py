@@ -14,7 +14,7 @@ from trunkline.campaigns.planning import PlanSettings, plan, reader, rows_of
 from trunkline.campaigns.rows import Columns
 from trunkline.cli.main import app
 from trunkline.leads.calling_policy import resolve
-from trunkline.leads.uploads import BrokenUpload, Row
+from trunkline.leads.uploads import BrokenUpload, UploadRow
 from trunkline.leads.windows import is_open
 
 MONDAY = "2026-03-02T08:00:00-05:00"
@@ -33,7 +33,7 @@ def made(
     settings = PlanSettings.model_validate(
         {"policy": policy or {}, "starts_at": MONDAY, "answer_rate": 1, **more}
     )
-    numbered = [Row(n, row) for n, row in enumerate(rows, 1)]
+    numbered = [UploadRow(n, row) for n, row in enumerate(rows, 1)]
     return plan(numbered, settings, resolve(campaign=settings.policy), Columns(), datetime.now(UTC), listed)
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from trunkline.telephony.callbacks import CallbackKeys
-from trunkline.telephony.carriers import CarrierAccount, CarrierConfigError
+from trunkline.telephony.carrier_registry import CarrierAccount, CarrierConfigError
 from trunkline.telephony.directory import CarrierDirectory
 
 KEYS = CallbackKeys.from_secrets(["secret"])

@@ -3,7 +3,7 @@ import pytest
 from trunkline.settings import load_settings
 from trunkline.settings.problems import SettingsError
 from trunkline.telephony.callbacks import CallbackKeys
-from trunkline.telephony.carriers import CARRIERS, carrier_for
+from trunkline.telephony.carrier_registry import CARRIERS, carrier_for
 from trunkline.telephony.environment import accounts_of
 
 KEYS = CallbackKeys.from_secrets(["secret"])

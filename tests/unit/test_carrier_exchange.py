@@ -2,23 +2,35 @@
 
 import json
 from datetime import UTC, datetime
+from typing import Literal
 
 import pytest
 
-from trunkline.telephony.carrier import Accepted, InDoubt, PlaceResult, Rejected, Throttled
-from trunkline.telephony.exchange import Exchange, Lost, NotSent, Reply, classify, retry_after_s
+from trunkline.telephony.carrier import Accepted, Blame, InDoubt, PlaceResult, Rejected, Throttled
+from trunkline.telephony.http_exchange import Exchange, HttpReply, NotSent, ReplyLost, classify, retry_after_s
 from trunkline.telephony.twilio import DIALECT
 
+GEOGRAPHY = "geographic permissions do not allow this country"
 NOW = datetime(2025, 11, 15, 8, 0, tzinfo=UTC)
 
 
-def reply(status: int, body: object = "", **headers: str) -> Reply:
+def reply(status: int, body: object = "", **headers: str) -> HttpReply:
     data = body if isinstance(body, str) else json.dumps(body)
-    return Reply(status, {name.replace("_", "-"): value for name, value in headers.items()}, data.encode())
+    return HttpReply(
+        status, {name.replace("_", "-"): value for name, value in headers.items()}, data.encode()
+    )
 
 
-def refusal(status: int, code: int) -> Reply:
+def refusal(status: int, code: int) -> HttpReply:
     return reply(status, {"code": code, "message": "no", "status": status})
+
+
+def refused(code: str, blames: Blame, why: str, *, retryable: bool = True) -> Rejected:
+    return Rejected("refused", code, retryable, blames, why)
+
+
+def unsent(reason: Literal["not_connected", "not_sent_in_time"], blames: Blame) -> Rejected:
+    return Rejected(reason, "X", retryable=True, blames=blames)
 
 
 TABLE: list[tuple[str, Exchange, PlaceResult]] = [
@@ -31,12 +43,12 @@ TABLE: list[tuple[str, Exchange, PlaceResult]] = [
     ("2xx that is not JSON", reply(200, "<html>ok</html>"), InDoubt("status 200 without a call id")),
     ("2xx that is a list", reply(200, [{"sid": "CA1"}]), InDoubt("status 200 without a call id")),
     ("2xx that is empty", reply(204), InDoubt("status 204 without a call id")),
-    ("invalid number", refusal(400, 21211), Rejected("refused", "21211", retryable=False)),
-    ("no permission", refusal(400, 21215), Rejected("refused", "21215", retryable=False)),
+    ("invalid number", refusal(400, 21211), refused("21211", "destination", "no valid phone number", retryable=False)),
+    ("no permission", refusal(400, 21215), refused("21215", "country", GEOGRAPHY)),
     ("full queue", refusal(400, 22005), Throttled(1.0)),
     ("concurrency limit", refusal(400, 10004), Throttled(10.0, "concurrency")),
-    ("wrong credentials", refusal(401, 20003), Rejected("refused", "20003", retryable=True)),
-    ("forbidden", refusal(403, 20403), Rejected("refused", "20403", retryable=True)),
+    ("wrong credentials", refusal(401, 20003), refused("20003", "account", "wrong credentials")),
+    ("forbidden", refusal(403, 20403), refused("20403", "account", "the account is suspended or closed")),
     ("already initiated", refusal(400, 21204), InDoubt("status 400, not in the carrier's words")),
     ("4xx of a proxy", reply(403, "<html>WAF</html>"), InDoubt("status 403, not in the carrier's words")),
     ("408 of a proxy", reply(408), InDoubt("status 408, not in the carrier's words")),
@@ -51,9 +63,9 @@ TABLE: list[tuple[str, Exchange, PlaceResult]] = [
     ("504", reply(504), InDoubt("status 504")),
     ("301", reply(301, "", location="https://elsewhere"), InDoubt("status 301")),
     ("307", reply(307, "", location="https://elsewhere"), InDoubt("status 307")),
-    ("lost after sending", Lost("TimeoutError"), InDoubt("TimeoutError")),
-    ("never connected", NotSent("not_connected", "X"), Rejected("not_connected", "X", retryable=True)),
-    ("too late", NotSent("not_sent_in_time", "X"), Rejected("not_sent_in_time", "X", retryable=True)),
+    ("lost after sending", ReplyLost("TimeoutError"), InDoubt("TimeoutError")),
+    ("never connected", NotSent("not_connected", "X"), unsent("not_connected", "network")),
+    ("too late", NotSent("not_sent_in_time", "X"), unsent("not_sent_in_time", "nobody")),
 ]  # fmt: skip
 
 

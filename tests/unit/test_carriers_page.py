@@ -7,8 +7,8 @@ import pytest
 
 from trunkline.settings import Settings
 from trunkline.settings.variables import variables_of
-from trunkline.telephony.carriers import CARRIERS, NEEDS
-from trunkline.telephony.doubt import ROWS
+from trunkline.telephony.carrier_registry import CARRIERS, NEEDS
+from trunkline.telephony.reply_rules import ROWS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "carriers.md").read_text(encoding="utf-8")
 SECTIONS = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trunkline.client import RolloutFlags, RouterSettings, RouterSettingsError
-from trunkline.client.rollout import Decision, bucket, decide
+from trunkline.client.rollout import RolloutDecision, bucket, decide
 
 ALL = RolloutFlags(percentage=100)
 
@@ -22,7 +22,7 @@ def test_gates_are_asked_in_the_documented_order() -> None:
         assert decide("m", some, is_enabled=True, is_circuit_open=False).reason == "outside_percentage"
     listed = RolloutFlags(percentage=100, merchants=frozenset({"other"}))
     assert decide("m", listed, is_enabled=True, is_circuit_open=False).reason == "not_listed"
-    assert decide("m", ALL, is_enabled=True, is_circuit_open=False) == Decision(True)
+    assert decide("m", ALL, is_enabled=True, is_circuit_open=False) == RolloutDecision(True)
 
 
 def test_the_list_alone_means_all_of_the_list_and_nobody_else() -> None:

@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from trunkline.clock import Clock, ManualClock, SystemClock
+from trunkline.clock import Clock, SystemClock
+from trunkline.testing.clock import ManualClock
 
 
 @pytest.mark.parametrize("clock", [SystemClock(), ManualClock()])

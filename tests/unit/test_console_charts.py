@@ -1,11 +1,16 @@
+import re
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trunkline.console import charts, words
-from trunkline.console.charts import Series
+from trunkline.console import charts, labels
+from trunkline.console.charts import ChartSeries
+from trunkline.console.rendering import Renderer
+from trunkline.console.static_files import StaticFiles
 
 NOW = datetime(2030, 1, 7, 12, 0, 3, tzinfo=UTC)
 
@@ -20,11 +25,57 @@ def test_an_axis_ends_above_its_values_and_not_far_above(value: float) -> None:
 @given(st.lists(st.one_of(st.none(), st.floats(0, 1e6)), min_size=1, max_size=80))
 def test_a_line_stays_inside_its_chart(values: list[float | None]) -> None:
     starts = [NOW + timedelta(seconds=5 * i) for i in range(len(values))]
-    chart = charts.time_chart("Title", starts, [Series("one", "one", values)], unit="/s")
-    path = chart.lines[0].path
-    points = [tuple(map(float, point.split())) for point in path[1:].split("L")] if path else []
-    assert len(points) == sum(value is not None for value in values)
-    assert all(0 <= x <= charts.WIDTH + 0.1 and 0 <= y <= charts.HEIGHT for x, y in points)
+    chart = charts.time_chart("Title", starts, [ChartSeries("one", "one", values)], unit="/s")
+    drawn = points(chart.lines[0].path)
+    assert [len(run) for run in drawn] == [
+        len(list(run)) for is_there, run in groupby(values, lambda value: value is not None) if is_there
+    ], "a slice without a value is a gap"
+    assert all(0 <= x <= charts.WIDTH + 0.1 and 0 <= y <= charts.HEIGHT for run in drawn for x, y in run)
+
+
+def points(path: str) -> list[list[tuple[float, float]]]:
+    """What is drawn without lifting the pen."""
+    runs = [run.removesuffix("h0").split("L") for run in path.split("M")[1:]]
+    return [[(float(x), float(y)) for x, y in (point.split() for point in run)] for run in runs]
+
+
+@given(st.integers(0, 86_400 // 5))
+def test_labels_of_a_time_axis_stand_at_their_own_slice(offset: int) -> None:
+    """Five minutes of five-second slices, beginning anywhere."""
+    first = datetime(2030, 1, 7, tzinfo=UTC) + timedelta(seconds=5 * offset)
+    starts = [first + timedelta(seconds=5 * i) for i in range(60)]
+    chart = charts.time_chart("Title", starts, [ChartSeries("one", "one", list(range(60)))], unit="/s")
+    [run] = points(chart.lines[0].path)
+    assert 4 <= len(chart.times) <= 6
+    for mark in chart.times:
+        at = next(i for i, start in enumerate(starts) if f"{start:%H:%M}" == mark.text and start.second == 0)
+        assert mark.at == pytest.approx(run[at][0], abs=0.1)
+        assert mark.share == pytest.approx(100 * at / 59, abs=0.01)
+
+
+def test_the_page_draws_each_label_where_it_belongs() -> None:
+    starts = [datetime(2030, 1, 7, 12, 0, 35, tzinfo=UTC) + timedelta(seconds=5 * i) for i in range(60)]
+    chart = charts.time_chart("Pace", starts, [ChartSeries("one", "one", list(range(60)))], unit="/s")
+    parts: Any = Renderer(StaticFiles())._environment.get_template("parts.html").module
+    drawn = parts.time_chart(chart)
+    labels = re.findall(r'<text x="([0-9.]+)%"[^>]*>([0-9:]+)</text>', drawn)
+    wanted = [(f"{start:%H:%M}", 100 * i / 59) for i, start in enumerate(starts) if start.second == 0]
+    assert [text for _, text in labels] == [text for text, _ in wanted]
+    assert [float(share) for share, _ in labels] == pytest.approx([share for _, share in wanted], abs=0.01)
+
+
+def test_a_silence_is_not_drawn_as_a_ramp() -> None:
+    starts = [NOW + timedelta(seconds=5 * i) for i in range(6)]
+    values = [1.0, 2.0, None, None, 3.0, None]
+    [line] = charts.time_chart("Title", starts, [ChartSeries("p50", "one", values)], unit="s").lines
+    assert [len(run) for run in points(line.path)] == [2, 1]
+    assert line.area.count("Z") == 1, "a single value is a dot"
+
+
+def test_what_the_slices_do_not_reach_is_not_zero() -> None:
+    overview = {"at": NOW.isoformat(), "since": "2030-01-07T11:59:50+00:00", "slice_s": 5, "window_s": 20}
+    starts, slices = charts.slices(overview | {"slices": [{"at": "2030-01-07T11:59:50+00:00", "dials": 10}]})
+    assert charts.rates(overview, starts, slices) == [None, None, 2.0, 0.0]
 
 
 def test_slices_without_a_dial_are_there_and_the_present_one_is_not() -> None:
@@ -56,16 +107,16 @@ def test_bars_are_measured_by_the_greatest() -> None:
     [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3600, "1 h"), (3660, "1 h 1 min"), (90_000, "1 d 1 h")],
 )
 def test_a_span_has_two_units_at_most(seconds: float, text: str) -> None:
-    assert words.span(seconds) == text
+    assert labels.span(seconds) == text
 
 
 def test_moments_are_told_from_now() -> None:
-    assert words.distance(NOW - timedelta(seconds=5), NOW) == "5 s ago"
-    assert words.distance((NOW + timedelta(minutes=3)).isoformat(), NOW) == "in 3 min"
-    assert words.distance(NOW, NOW) == "now"
-    assert words.distance(None, NOW) == "–"
+    assert labels.distance(NOW - timedelta(seconds=5), NOW) == "5 s ago"
+    assert labels.distance((NOW + timedelta(minutes=3)).isoformat(), NOW) == "in 3 min"
+    assert labels.distance(NOW, NOW) == "now"
+    assert labels.distance(None, NOW) == "–"
 
 
 def test_a_count_that_stopped_says_so() -> None:
-    assert words.count(999, 1000) == "999"
-    assert words.count(1000, 1000) == "1,000+"
+    assert labels.count(999, 1000) == "999"
+    assert labels.count(1000, 1000) == "1,000+"

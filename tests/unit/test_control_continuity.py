@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trunkline.control.continuity import (
     UNWITNESSED_AFTER_S,
-    Mark,
+    ContinuityMark,
     Steady,
     Unnamed,
     WentBack,
@@ -26,29 +26,29 @@ def poll(beat: int, silent_s: float = 1.0, installation: UUID | None = HERE) -> 
 
 
 def test_a_database_that_nobody_has_used_has_no_past() -> None:
-    assert judge(poll(0, 1e6, None), None, Mark(ELSEWHERE, 900), "strict") == Unnamed()
+    assert judge(poll(0, 1e6, None), None, ContinuityMark(ELSEWHERE, 900), "strict") == Unnamed()
 
 
 @pytest.mark.parametrize(("own", "said"), [(None, 100), (100, None), (90, 100), (100, 90)])
 def test_it_went_back_if_any_witness_has_seen_more(own: int | None, said: int | None) -> None:
-    marks = [Mark(HERE, beat) if beat is not None else None for beat in (own, said)]
+    marks = [ContinuityMark(HERE, beat) if beat is not None else None for beat in (own, said)]
     verdict = judge(poll(99), marks[0], marks[1], "witness")
     assert isinstance(verdict, WentBack)
     assert verdict.beyond == 100
-    assert judge(poll(100), marks[0], marks[1], "strict") == Steady(Mark(HERE, 100))
+    assert judge(poll(100), marks[0], marks[1], "strict") == Steady(ContinuityMark(HERE, 100))
 
 
 def test_another_installations_memory_says_nothing_of_this_one() -> None:
-    assert judge(poll(5), None, Mark(ELSEWHERE, 900), "strict") == Steady(Mark(HERE, 5))
+    assert judge(poll(5), None, ContinuityMark(ELSEWHERE, 900), "strict") == Steady(ContinuityMark(HERE, 5))
 
 
 def test_another_database_under_a_running_process_is_a_loss() -> None:
-    verdict = judge(poll(500, installation=ELSEWHERE), Mark(HERE, 5), None, "witness")
+    verdict = judge(poll(500, installation=ELSEWHERE), ContinuityMark(HERE, 5), None, "witness")
     assert isinstance(verdict, WentBack)
 
 
-@pytest.mark.parametrize("said", [None, Mark(ELSEWHERE, 900)])
-def test_without_a_witness_a_long_silence_counts_as_a_loss(said: Mark | None) -> None:
+@pytest.mark.parametrize("said", [None, ContinuityMark(ELSEWHERE, 900)])
+def test_without_a_witness_a_long_silence_counts_as_a_loss(said: ContinuityMark | None) -> None:
     silent = poll(5, UNWITNESSED_AFTER_S + 1)
     assert isinstance(judge(silent, None, said, "strict"), WentBack)
     assert isinstance(judge(silent, None, said, "witness"), Steady)
@@ -56,11 +56,11 @@ def test_without_a_witness_a_long_silence_counts_as_a_loss(said: Mark | None) ->
 
 
 def test_with_a_witness_a_long_silence_is_a_platform_that_was_stopped() -> None:
-    assert isinstance(judge(poll(5, 1e7), None, Mark(HERE, 5), "strict"), Steady)
+    assert isinstance(judge(poll(5, 1e7), None, ContinuityMark(HERE, 5), "strict"), Steady)
 
 
 def test_the_reason_says_to_which_moment_and_fits_its_column() -> None:
-    verdict = judge(poll(40, 61), None, Mark(HERE, 100), "strict")
+    verdict = judge(poll(40, 61), None, ContinuityMark(HERE, 100), "strict")
     assert isinstance(verdict, WentBack)
     assert "2030-05-01 09:28:59" in verdict.reason
     assert "60 s" in verdict.reason
@@ -71,5 +71,5 @@ def test_the_reason_says_to_which_moment_and_fits_its_column() -> None:
 
 @given(beat=st.integers(1, 1000), own=st.integers(1, 1000), said=st.integers(1, 1000))
 def test_it_is_steady_only_if_nobody_has_seen_more(beat: int, own: int, said: int) -> None:
-    verdict = judge(poll(beat), Mark(HERE, own), Mark(HERE, said), "strict")
+    verdict = judge(poll(beat), ContinuityMark(HERE, own), ContinuityMark(HERE, said), "strict")
     assert isinstance(verdict, Steady) == (beat >= max(own, said))

@@ -7,10 +7,10 @@ from uuid import uuid4
 
 import pytest
 
-from trunkline.clock import ManualClock
 from trunkline.control.controls import STALE_AFTER_S, UNREAD, Controls
-from trunkline.control.stops import Stops, Target, campaign_subject
+from trunkline.control.stops import Stops, StopTarget, campaign_subject
 from trunkline.store.controls import Control, Level, Scope
+from trunkline.testing.clock import ManualClock
 
 NOW = datetime(2030, 5, 1, 9, 30, tzinfo=UTC)
 CAMPAIGN = uuid4()
@@ -37,7 +37,7 @@ def control(scope: Scope, subject: str = "", **more: Any) -> Control:
     return Control(scope=scope, subject=subject, **values | more)
 
 
-CALL = Target("acme", "shop", CAMPAIGN, NUMBER, "twilio")
+CALL = StopTarget("acme", "shop", CAMPAIGN, NUMBER, "twilio")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_the_smallest_share_counts() -> None:
         ]
     )
     assert stops.share(CALL, after(50)) == 0.05
-    assert stops.share(Target("acme", "another"), after(50)) == 0.5
+    assert stops.share(StopTarget("acme", "another"), after(50)) == 0.5
 
 
 def test_without_a_ramp_the_full_pace_is_back_at_once() -> None:

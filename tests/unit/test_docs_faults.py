@@ -15,7 +15,7 @@ DIALLING = {"R1": (4, 5, 8, 9, 10, 11, 12, 13, 17, 20, 22, 25), "R2": (4, 5, 6, 
 def rows() -> dict[str, str]:
     """What each row says, by the name in its first cell."""
     lines = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8").splitlines()
-    found = [(match.group(1), line) for line in lines if (match := re.match(r"\| ([FR]\d[\d-]*) \|", line))]
+    found = [(match.group(1), line) for line in lines if (match := re.match(r"\| ([FRL]\d[\d-]*) \|", line))]
     assert len(dict(found)) == len(found), "no row is there twice"
     return dict(found)
 
@@ -28,7 +28,8 @@ def known_tests() -> set[str]:
 
 def test_no_fault_and_no_race_is_missing() -> None:
     races = {f"{which}-{n}" for group in (MATCHING, DIALLING) for which, ns in group.items() for n in ns}
-    assert set(rows()) == {f"F{n}" for n in range(1, 28)} | races
+    facts = {f"L{n}" for n in range(1, 11)}
+    assert set(rows()) == {f"F{n}" for n in range(1, 28)} | races | facts
 
 
 @pytest.mark.parametrize("name", sorted(rows()))

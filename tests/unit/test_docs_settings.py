@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "trunkline"
 PAGE = (ROOT / "docs" / "settings.md").read_text()
 ROW = re.compile(r"^\| `([A-Z_]+)` \| (.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
-READS_ENVIRONMENT = ("settings", "client", "agent", "crashpoint.py", "testing")
+READS_ENVIRONMENT = ("settings", "client", "agent", "crashpoint.py")
 # Not a setting of ours: the embedded servers need the loader's path of the process that starts them.
 PASSES_ON = {"embedded/process.py"}
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from tests.support.router.world import SAMPLE as SAMPLE_TEXT
 from trunkline.cli.doctor_router import FOR_EVERYBODY, judge
 from trunkline.settings.tiers import DEFAULT, assignment_order, parse_tiers
-from trunkline.testing.router_world import SAMPLE as SAMPLE_TEXT
 
 SAMPLE = parse_tiers(SAMPLE_TEXT)
 

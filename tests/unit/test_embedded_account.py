@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from trunkline.embedded import EmbeddedError
-from trunkline.embedded.account import Account, choose_account, require_name
+from trunkline.embedded.account import SystemUser, choose_account, require_name
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="what root does, only root can show")
 
@@ -14,7 +14,7 @@ def test_an_ordinary_user_runs_the_servers_himself(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(os, "getegid", lambda: 1001)
     account = choose_account(tmp_path)
-    assert account == Account(1000, 1001)
+    assert account == SystemUser(1000, 1001)
     assert not account.is_another
 
 
@@ -29,7 +29,7 @@ def test_root_never_runs_a_server(tmp_path: Path) -> None:
 @as_root
 def test_the_owner_of_an_existing_folder_stays(tmp_path: Path) -> None:
     os.chown(tmp_path, 4242, 4243)
-    assert choose_account(tmp_path / "missing", tmp_path) == Account(4242, 4243)
+    assert choose_account(tmp_path / "missing", tmp_path) == SystemUser(4242, 4243)
 
 
 @as_root
@@ -46,4 +46,4 @@ def test_without_anybody_to_run_as_there_is_one_clear_error(
 
 def test_a_user_without_a_name_is_told_so() -> None:
     with pytest.raises(EmbeddedError, match="user id 4242424 has no name"):
-        require_name(Account(4242424, 0))
+        require_name(SystemUser(4242424, 0))

@@ -8,7 +8,6 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from trunkline.clock import ManualClock
 from trunkline.telephony.callbacks import CallbackKeys, basic_password, callback_url, signed_attempt
 from trunkline.telephony.carrier import (
     CallbackKind,
@@ -22,6 +21,7 @@ from trunkline.telephony.exotel import BASIC_USER, Exotel
 from trunkline.telephony.exotel_webhooks import Locale
 from trunkline.telephony.forms import FORM, JSON
 from trunkline.telephony.session import basic
+from trunkline.testing.clock import ManualClock
 from trunkline.value import replace
 
 KEYS = CallbackKeys.from_secrets(["a secret of the tests"])

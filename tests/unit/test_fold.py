@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trunkline.leads import policy
-from trunkline.leads.fold import LATER_MAX, Fact, Unreadable, fold, read
+from tests.support.leads.policy import after_call
+from trunkline.leads.fold import LATER_MAX, Fact, UnreadableEvent, fold, read
 from trunkline.model import Budget, CallFacts
 from trunkline.states import ATTEMPT_MOVES, AttemptState
 
@@ -125,21 +125,21 @@ def test_whatever_comes_is_read_or_said_to_be_unreadable(payload: object) -> Non
                 assert text is None or text.encode()
             assert fact.duration_s is None or 0 <= fact.duration_s < 2**31
             fold(CallFacts(S.DIALING), [fact])
-        case Unreadable(why=why):
+        case UnreadableEvent(why=why):
             assert why
 
 
 @given(st.lists(payloads, max_size=5))
 def test_whatever_ended_a_call_something_becomes_of_its_lead(events: list[dict[str, Any]]) -> None:
     facts = fold(CallFacts(S.DIALING), told(*events))
-    assert policy.after_call(facts.answered_at, facts.end_reason, Budget(1, 3, 0)) is not None
+    assert after_call(facts.answered_at, facts.end_reason, Budget(1, 3, 0)) is not None
 
 
 @pytest.mark.parametrize(
     "payload", [None, [], "ended", 7, {}, {"kind": "exploded"}, {"kind": ["ended"]}, {"kind": None}]
 )
 def test_what_is_of_no_known_kind_is_unreadable(payload: object) -> None:
-    assert isinstance(read(payload, NOW), Unreadable)
+    assert isinstance(read(payload, NOW), UnreadableEvent)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from trunkline.cli.jobs import app
-from trunkline.control.webhook import ANNOUNCE_ALARM
 from trunkline.jobs import Cancel, Done, JobType, Run
 from trunkline.jobs.platform.catalogue import known_types
 from trunkline.jobs.recurring import declared_schedules
@@ -69,7 +68,7 @@ def test_every_command_is_documented_and_no_other() -> None:
 
 
 def test_every_job_type_of_the_platform_is_documented_with_its_number_of_tries() -> None:
-    types = [*(kind for kind in known_types() if kind.name not in {d.name for d in declared}), ANNOUNCE_ALARM]
+    types = [kind for kind in known_types() if kind.name not in {d.name for d in declared}]
     documented = dict(re.findall(r"^\| `(\w+)` \| [^|]+ \| (\d+)", PAGE, re.MULTILINE))
     assert documented == {kind.name: str(kind.policy.attempts) for kind in types}
 

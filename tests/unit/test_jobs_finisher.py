@@ -8,14 +8,16 @@ from typing import Any
 import asyncpg
 import pytest
 
-from trunkline.clock import ManualClock
 from trunkline.jobs import finisher
+from trunkline.jobs.claimed_jobs import ClaimedJob, ClaimedJobs
 from trunkline.jobs.finisher import Finisher
-from trunkline.jobs.held import Held, Hold
-from trunkline.jobs.poker import Poker
+from trunkline.jobs.notifier import JobNotifier
+from trunkline.jobs.outcomes import JobVerdict
+from trunkline.jobs.record import WrittenVerdicts
 from trunkline.model import new_id
 from trunkline.store import jobs
-from trunkline.store.jobs import Claimed, End, Ended
+from trunkline.store.jobs import End, EndedJob, JobClaim, ReturnedClaim
+from trunkline.testing.clock import ManualClock
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 Refuse = Callable[[Sequence[End]], None]
@@ -26,30 +28,54 @@ class Desk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, refuse: Refuse):
         self.written: list[str] = []
-        self.hold = Hold()
+        self.tries = 0
+        self.claimed_jobs = ClaimedJobs()
         self._refuse = refuse
         monkeypatch.setattr(jobs, "finish", self.finish)
+        monkeypatch.setattr(jobs, "finish_at_once", self.finish)
         monkeypatch.setattr(finisher, "RETRY_FIRST_S", 0.0)
         self.clock = ManualClock()
         database: Any = self
         self.finisher = Finisher(
-            database, self.hold, Poker(None), "w1", {}, now_s=self.clock.boottime_s, on_room=lambda: None
+            database,
+            self.claimed_jobs,
+            JobNotifier(None),
+            "w1",
+            {},
+            now_s=self.clock.boottime_s,
+            on_room=lambda: None,
         )
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[None]:
-        yield None
+    async def connection(self) -> AsyncIterator[Any]:
+        yield self
 
-    async def finish(self, _conn: object, ends: Sequence[End], _worker: str) -> list[Ended]:
+    transaction = connection
+
+    async def execute(self, _statement: str, *_values: object) -> None:
+        """A limit on waiting."""
+
+    def is_in_transaction(self) -> bool:
+        return False
+
+    async def finish(self, _conn: object, ends: Sequence[End], _worker: str) -> list[EndedJob]:
+        self.tries += 1
         self._refuse(ends)
         self.written += [end.result or "" for end in ends]
-        return [Ended(end.id, "work", None) for end in ends]
+        return [EndedJob(end.id, "work", None) for end in ends]
+
+    def returned(self, unique_key: str) -> None:
+        """A run failed: its job goes back under its unique key."""
+        job = JobClaim(new_id(), 1, "work", 50, NOW, NOW, 1, 4, unique_key, None, None, None, "{}")
+        held = ClaimedJob(job, self.clock.boottime_s(), 15.0)
+        self.claimed_jobs.add(held)
+        self.finisher.add(held, ReturnedClaim(job.id, 1, 1.0))
 
     def ended(self, *results: str) -> None:
         for result in results:
-            job = Claimed(new_id(), 1, "work", 50, NOW, NOW, 1, 4, None, None, None, None, "{}")
-            held = Held(job, self.clock.boottime_s(), 15.0)
-            self.hold.add(held)
+            job = JobClaim(new_id(), 1, "work", 50, NOW, NOW, 1, 4, None, None, None, None, "{}")
+            held = ClaimedJob(job, self.clock.boottime_s(), 15.0)
+            self.claimed_jobs.add(held)
             self.finisher.add(held, End(job.id, 1, result=result))
 
 
@@ -71,7 +97,7 @@ async def test_a_verdict_that_cannot_be_written_is_let_go_and_its_neighbours_are
     desk.ended("a", "bad", "b")
     await desk.finisher.flushed()
     assert desk.written == ["a", "b"]
-    assert len(desk.hold) == 0
+    assert len(desk.claimed_jobs) == 0
 
 
 @pytest.mark.parametrize(
@@ -94,8 +120,8 @@ async def test_what_may_pass_is_tried_again(monkeypatch: pytest.MonkeyPatch, err
     desk = Desk(monkeypatch, refuse)
     desk.ended("a", "b")
     await desk.finisher.flushed()
-    assert desk.written == ["a", "b"]
-    assert len(desk.hold) == 0
+    assert sorted(desk.written) == ["a", "b"]
+    assert len(desk.claimed_jobs) == 0
 
 
 async def test_what_cannot_be_written_before_its_lease_ends_is_let_go(
@@ -109,4 +135,45 @@ async def test_what_cannot_be_written_before_its_lease_ends_is_let_go(
     desk.ended("a")
     await desk.finisher.flushed()
     assert desk.written == []
-    assert len(desk.hold) == 0
+    assert len(desk.claimed_jobs) == 0
+
+
+async def test_one_that_somebody_holds_up_is_found_by_halves_and_waits_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alone: list[str] = []
+
+    def refuse(ends: Sequence[End]) -> None:
+        # It is let go of once it was tried alone, in both ways.
+        if len(alone) < 2 and any(end.result == "5" for end in ends):
+            if len(ends) == 1:
+                alone.append("5")
+            raise asyncpg.LockNotAvailableError("canceling statement due to lock timeout")
+
+    desk = Desk(monkeypatch, refuse)
+    desk.ended(*(str(n) for n in range(16)))
+    await desk.finisher.flushed()
+    assert desk.written[-1] == "5"
+    assert sorted(desk.written, key=int) == [str(n) for n in range(16)]
+    assert desk.tries < 20
+    assert len(desk.claimed_jobs) == 0
+
+
+async def test_one_that_goes_back_under_a_key_that_is_held_is_tried_once_in_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A second try at once would put it off twice, and end it twice later."""
+    desk = Desk(monkeypatch, lambda _: None)
+    tries: list[int] = []
+
+    async def write(_tx: object, verdicts: Sequence[JobVerdict], *_: object) -> WrittenVerdicts:
+        tries.append(len(verdicts))
+        if len(tries) == 1:
+            raise asyncpg.LockNotAvailableError("canceling statement due to lock timeout")
+        return WrittenVerdicts()
+
+    monkeypatch.setattr(finisher, "write", write)
+    desk.returned("daily")
+    await desk.finisher.flushed()
+    assert tries == [1, 1]
+    assert len(desk.claimed_jobs) == 0

@@ -4,28 +4,28 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from trunkline.jobs.lanes import BUSY_KEY_S, MARGIN, LaneBook
-from trunkline.jobs.surveyor import SurveyLimits, wait_s
-from trunkline.store.jobs import Claimed, Lane, NextDue, Place, Survey
+from trunkline.jobs.poller import PollLimits, wait_s
+from trunkline.store.jobs import JobClaim, Lane, LanePosition, NextDue, Survey
 
 NOON = datetime(2025, 1, 1, 12, tzinfo=UTC)
 A, B, KEYED = Lane("a", 50), Lane("b", 50), Lane("a", 50, True)
 
 
 def test_one_slow_survey_is_no_reason_to_look_less_often() -> None:
-    limits = SurveyLimits(probe_s=1.0, poll_s=30.0, share_max=0.05)
+    limits = PollLimits(probe_s=1.0, poll_s=30.0, share_max=0.05)
     assert wait_s([9.0], limits) == 1.0
     assert wait_s([9.0, 0.001, 9.0], limits) == 1.0
     assert wait_s([0.3, 0.2, 0.4], limits) == 4.0
     assert wait_s([9.0, 9.0, 9.0], limits) == 30.0
 
 
-def at(seconds: float, number: int = 0) -> Place:
-    return Place(NOON + timedelta(seconds=seconds), UUID(int=number))
+def at(seconds: float, number: int = 0) -> LanePosition:
+    return LanePosition(NOON + timedelta(seconds=seconds), UUID(int=number))
 
 
-def claimed(lane: Lane, place: Place) -> Claimed:
+def claimed(lane: Lane, place: LanePosition) -> JobClaim:
     key = "k" if lane.keyed else None
-    return Claimed(
+    return JobClaim(
         place.id, 1, lane.job_type, lane.priority, place.run_at, NOON, 1, 4, None, key, None, None, "{}"
     )
 
@@ -87,23 +87,23 @@ def test_a_look_at_one_kind_of_lane_leaves_the_timers_of_the_other() -> None:
 def test_a_poke_makes_a_lane_hot_and_lowers_its_floor() -> None:
     book = LaneBook()
     book.surveyed([Survey(A, at(5), -1)], now_s=0)
-    book.poked({A: NOON, B: NOON})
+    book.woken({A: NOON, B: NOON})
     assert book.is_hot
     assert book.hot(0, keyed=False) == {A: at(0), B: at(0)}
 
 
-def test_a_poke_during_a_look_outlives_it() -> None:
+def test_a_wakeup_during_a_claim_is_not_lost() -> None:
     book = LaneBook()
-    book.poked({A: NOON})
+    book.woken({A: NOON})
     lanes = book.hot(0, keyed=False)
-    book.poked({A: NOON})
+    book.woken({A: NOON})
     emptied(book, *lanes)
-    assert book.hot(0, keyed=False) == {A: Place(NOON - MARGIN)}
+    assert book.hot(0, keyed=False) == {A: LanePosition(NOON - MARGIN)}
 
 
 def test_a_poke_during_a_survey_outlives_it() -> None:
     book = LaneBook()
-    book.poked({A: NOON})
+    book.woken({A: NOON})
     book.surveyed([], now_s=0)
     assert book.hot(0, keyed=False) == {A: at(0)}
 
@@ -111,7 +111,7 @@ def test_a_poke_during_a_survey_outlives_it() -> None:
 def test_what_a_survey_found_during_a_look_outlives_it() -> None:
     """It lies below the floor to which the look moves on: a transaction that committed late."""
     book = LaneBook()
-    book.poked({A: NOON})
+    book.woken({A: NOON})
     lanes = book.hot(0, keyed=False)
     book.surveyed([Survey(A, at(-60), -60)], now_s=0)
     emptied(book, *lanes)
@@ -121,7 +121,7 @@ def test_what_a_survey_found_during_a_look_outlives_it() -> None:
 
 def test_a_survey_that_began_before_does_not_lift_the_floor() -> None:
     book = LaneBook()
-    book.poked({A: NOON})
+    book.woken({A: NOON})
     book.surveyed([Survey(A, at(5), -1)], now_s=0)
     assert book.hot(0, keyed=False) == {A: at(0)}
 
@@ -136,25 +136,34 @@ def test_the_floor_follows_what_was_claimed() -> None:
 
 def test_an_emptied_lane_is_quiet_until_its_next_job() -> None:
     book = LaneBook()
-    book.poked({A: NOON})
+    book.woken({A: NOON})
     emptied(book, *book.hot(0, keyed=False), due_in_s=3, now_s=10)
     assert not book.is_hot
     assert book.next_due_s == 13
-    assert book.hot(13, keyed=False) == {A: Place(NOON - MARGIN)}
+    assert book.hot(13, keyed=False) == {A: LanePosition(NOON - MARGIN)}
 
 
 def test_the_floor_counts_from_the_look_and_never_from_the_future() -> None:
     book = LaneBook()
     book.emptied([NextDue(A, NOON, 0.5)], NOON - timedelta(seconds=2), now_s=10)
-    assert book.hot(11, keyed=False) == {A: Place(NOON - timedelta(seconds=2) - MARGIN)}
+    assert book.hot(11, keyed=False) == {A: LanePosition(NOON - timedelta(seconds=2) - MARGIN)}
     book.emptied([NextDue(A, NOON, 0.5)], NOON + timedelta(seconds=2), now_s=10)
-    assert book.hot(11, keyed=False) == {A: Place(NOON - MARGIN)}
+    assert book.hot(11, keyed=False) == {A: LanePosition(NOON - MARGIN)}
 
 
-def test_urgent_lanes_come_first_and_equals_take_turns() -> None:
+def test_types_take_turns_and_priorities_count_within_a_type() -> None:
     book = LaneBook()
-    urgent = Lane("z", 1)
-    book.poked({A: NOON, B: NOON, urgent: NOON})
-    looks = [list(book.hot(0, keyed=False)) for _ in range(6)]
-    assert all(look[0] == urgent for look in looks)
-    assert {look[1] for look in looks} == {A, B}
+    urgent, later = Lane("z", 1), Lane("z", 50)
+    book.woken({A: NOON, B: NOON, later: NOON, urgent: NOON})
+    looks = [list(book.hot(0, keyed=False)) for _ in range(9)]
+    assert {look[0].job_type for look in looks} == {A.job_type, B.job_type, "z"}
+    # But for the look that begins with what has waited longest.
+    assert sum(look.index(urgent) < look.index(later) for look in looks) >= 6
+
+
+def test_one_look_in_ten_begins_with_what_has_waited_longest() -> None:
+    book = LaneBook()
+    urgent, old = Lane("z", 1), Lane("z", 99)
+    book.woken({old: NOON, urgent: NOON + timedelta(hours=1)})
+    looks = [list(book.hot(0, keyed=False)) for _ in range(20)]
+    assert sum(look[0] == old for look in looks) == 2

@@ -16,20 +16,20 @@ from trunkline.jobs.outcomes import (
     from_exception,
     verdict,
 )
-from trunkline.store.jobs import Claimed, Death, End, Return
+from trunkline.store.jobs import Death, End, JobClaim, ReturnedClaim
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 
 
-def claimed(attempt: int = 1, max_attempts: int = 4) -> Claimed:
-    return Claimed(
+def claimed(attempt: int = 1, max_attempts: int = 4) -> JobClaim:
+    return JobClaim(
         uuid4(), 7, "work", 50, NOW, NOW, attempt, max_attempts, None, None, None, None, "{}"
     )  # fmt: skip
 
 
-def returned(outcome: object, **claim: int) -> Return:
+def returned(outcome: object, **claim: int) -> ReturnedClaim:
     decided = verdict(claimed(**claim), Policy(), outcome)  # type: ignore[arg-type]
-    assert isinstance(decided, Return)
+    assert isinstance(decided, ReturnedClaim)
     return decided
 
 

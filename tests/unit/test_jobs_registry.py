@@ -1,6 +1,8 @@
 """Bad jobs are refused where they are made, in words that say what to do."""
 
 from datetime import datetime
+from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
@@ -111,3 +113,38 @@ def test_a_type_without_a_handler_is_known_and_not_run() -> None:
     registry = Registry([REPORT])
     assert registry.runnable == []
     assert registry.policy("of another version") == Policy()
+
+
+def plain(payload: dict[str, int], run: Run) -> None:
+    """Not async."""
+
+
+class Plain:
+    def __call__(self, payload: dict[str, int], run: Run) -> None: ...
+
+
+@pytest.mark.parametrize("handler", [plain, Plain(), partial(plain), lambda payload, run: None])
+def test_a_plain_function_is_refused_where_it_is_declared(handler: Any) -> None:
+    """It would have its effect at every try, and fail each time."""
+    with pytest.raises(InvalidJob, match="async def"):
+        job("plainly_wrong")(handler)
+    with pytest.raises(InvalidJob, match="async def"):
+        Registry().add(JobType("plainly_wrong", dict, Policy()), handler)
+
+
+def test_the_refusal_names_the_function_and_its_place() -> None:
+    with pytest.raises(InvalidJob, match=r"plain \(.*test_jobs_registry\.py:\d+\)"):
+        job("plainly_wrong")(plain)  # type: ignore[arg-type]
+
+
+class Async:
+    async def __call__(self, payload: dict[str, int], run: Run) -> None: ...
+
+    async def method(self, payload: dict[str, int], run: Run, extra: int = 0) -> None: ...
+
+
+@pytest.mark.parametrize("handler", [Async(), Async().method, partial(Async().method, extra=1)])
+def test_whatever_can_be_awaited_is_taken(handler: Any) -> None:
+    registry = Registry()
+    registry.add(JobType("right", dict, Policy()), handler)
+    assert registry.runnable == ["right"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trunkline.router.kubernetes.api import Answer, ClusterAddress, ClusterApi, ClusterUnavailable
+from trunkline.router.kubernetes.api import ApiResponse, ClusterAddress, ClusterApi, ClusterUnavailable
 from trunkline.router.kubernetes.reflector import LISTS_MAX, Reflector
 
 
@@ -21,7 +21,7 @@ class Server(ClusterApi):
 
     def __init__(self) -> None:
         super().__init__(ClusterAddress("http://nowhere", Path("/nowhere")))
-        self.lists: list[Answer] = []
+        self.lists: list[ApiResponse] = []
         self.events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.asked = asyncio.Event()
         self.may_answer = asyncio.Event()
@@ -29,9 +29,9 @@ class Server(ClusterApi):
 
     def listing(self, version: int, *names: str) -> None:
         items = [pod(name, version) for name in names]
-        self.lists.append(Answer(200, {"items": items, "metadata": {"resourceVersion": str(version)}}))
+        self.lists.append(ApiResponse(200, {"items": items, "metadata": {"resourceVersion": str(version)}}))
 
-    async def request(self, *args: Any, **more: Any) -> Answer:
+    async def request(self, *args: Any, **more: Any) -> ApiResponse:
         answer = self.lists.pop(0)
         self.asked.set()
         await self.may_answer.wait()

@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Sequence
 
+from tests.support.api.webhooks import count
 from trunkline.api.webhooks.late_events import LateEvents
 from trunkline.errors import StoreUnavailable
 from trunkline.mailbox.inbox import BadEvent
 from trunkline.store.mailboxes import NewEvent, Receipt
 from trunkline.telemetry import metrics
-from trunkline.testing.webhooks import count
 
 FAST = (0.0, 0.0)
 

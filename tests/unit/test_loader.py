@@ -2,7 +2,7 @@
 
 import pytest
 
-from trunkline.loops.loader import PILE, jitter_s
+from trunkline.dispatch.loader import PILE, jitter_s
 
 
 @pytest.mark.parametrize(("pile", "widest_s"), [(0, 0.0), (PILE // 10, 0.5), (PILE, 5.0), (PILE * 50, 5.0)])

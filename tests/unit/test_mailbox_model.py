@@ -2,7 +2,7 @@
 
 import pytest
 
-from trunkline.testing.mailbox_model import Explored, Flaw, Model, complaints, explore
+from tests.support.mailbox.model import Explored, Flaw, Model, complaints, explore
 
 SOUND = [
     Model(names=("x", "y", "x"), workers=2, crashes=2),

@@ -13,11 +13,11 @@ from trunkline.leads.calling_policy import (
     problems,
     resolve,
 )
-from trunkline.leads.conditions import Condition, HttpCheck, holds
 from trunkline.leads.limits import CallsPerPerson, PersonLimit
-from trunkline.leads.packs import PACKS, warnings
+from trunkline.leads.precheck_conditions import Condition, HttpCheck, holds
 from trunkline.leads.retries import Retries
-from trunkline.leads.windows import Opening, Span, Window
+from trunkline.leads.rule_packs import PACKS, warnings
+from trunkline.leads.windows import Opening, TimeSpan, Window
 
 SF, OKLAHOMA, MUMBAI, NOWHERE = "+14155550123", "+14055550123", "+919820012345", "+8821234567"
 LONDON = "+442071234567"
@@ -25,7 +25,7 @@ NOW = datetime(2025, 6, 3, 6, 0, tzinfo=UTC)
 
 
 def hours(start: str, end: str) -> CallingPolicy:
-    return CallingPolicy(windows=(Window(spans=(Span(start=start, end=end),)),))
+    return CallingPolicy(windows=(Window(spans=(TimeSpan(start=start, end=end),)),))
 
 
 def at(text: str, zone: str) -> datetime:
@@ -176,7 +176,7 @@ def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> No
 
 def test_a_policy_survives_its_own_json() -> None:
     policy = CallingPolicy(
-        windows=(Window(spans=(Span(start="09:00", end="18:00"),), holidays=()),),
+        windows=(Window(spans=(TimeSpan(start="09:00", end="18:00"),), holidays=()),),
         packs=("us-tcpa",),
         prechecks=(HttpCheck(url="https://example.com", conditions=(Condition(path="ok", value=True),)),),
         retries=Retries(base_s=10),

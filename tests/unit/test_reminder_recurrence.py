@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trunkline.reminders import recurrence
-from trunkline.reminders.recurrence import BadRule, Rule, parse
+from trunkline.reminders.recurrence import BadRule, RecurrenceRule, parse
 from trunkline.reminders.series import Series
 
 START = datetime(2026, 11, 15, 9, 30)
@@ -20,9 +20,9 @@ ZONE = "America/New_York"
 starts = st.datetimes(datetime(2020, 1, 1), datetime(2040, 1, 1)).map(lambda at: at.replace(microsecond=0))
 
 
-def parsed(text: str, start: datetime = START) -> Rule:
+def parsed(text: str, start: datetime = START) -> RecurrenceRule:
     rule = parse(text, start, ZONE)
-    assert isinstance(rule, Rule), rule
+    assert isinstance(rule, RecurrenceRule), rule
     return rule
 
 
@@ -115,7 +115,7 @@ def test_a_rule_without_end_is_read_one_step_at_a_time() -> None:
 
 
 def test_a_rule_may_be_written_as_in_a_calendar_file() -> None:
-    assert parsed("rrule:freq=daily;count=3;") == Rule("FREQ=DAILY", 3)
+    assert parsed("rrule:freq=daily;count=3;") == RecurrenceRule("FREQ=DAILY", 3)
 
 
 def test_until_is_wall_time_a_date_its_whole_day_and_utc_is_converted() -> None:
@@ -134,5 +134,5 @@ def test_count_and_until_end_a_series() -> None:
 @given(rules(), starts, st.integers(1, 9))
 def test_never_more_than_count(text: str, start: datetime, count: int) -> None:
     rule = parse(f"{text};COUNT={count}", start, "UTC")
-    if isinstance(rule, Rule):
+    if isinstance(rule, RecurrenceRule):
         assert len(list(islice(Series(start, "UTC", rule).places(), 20))) <= count

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trunkline.reminders import recurrence
-from trunkline.reminders.recurrence import Rule
+from trunkline.reminders.recurrence import RecurrenceRule
 from trunkline.reminders.series import Series
 from trunkline.reminders.walltime import exists, instant
 
@@ -39,7 +39,7 @@ def changes(zone: str) -> tuple[datetime, ...]:
 
 def daily(start: datetime, zone: str, text: str = "FREQ=DAILY") -> Series:
     rule = recurrence.parse(text, start, zone)
-    assert isinstance(rule, Rule)
+    assert isinstance(rule, RecurrenceRule)
     return Series(start, zone, rule)
 
 

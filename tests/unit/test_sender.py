@@ -1,15 +1,15 @@
 """What the sender asks before a committed call leaves."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import cast
 from uuid import UUID
 
 import pytest
 
 from trunkline.clock import SystemClock
-from trunkline.dispatch.results import Answer, ResultWriter
-from trunkline.dispatch.sender import ASKED_AHEAD_S, Asked, Callbacks, Sender, SenderLimits, Unwanted
+from trunkline.dispatch.carrier_responses import CarrierResponse, ResultWriter
+from trunkline.dispatch.sender import ASKED_AHEAD_S, Callbacks, IntentClock, Sender, SenderLimits, Unwanted
 from trunkline.model import Intent, new_id
 from trunkline.telephony.callbacks import CallbackKeys
 from trunkline.telephony.carrier import Rejected
@@ -19,9 +19,9 @@ from trunkline.value import replace
 
 class Results:
     def __init__(self) -> None:
-        self.answers: list[Answer] = []
+        self.answers: list[CarrierResponse] = []
 
-    def add(self, answer: Answer) -> None:
+    def add(self, answer: CarrierResponse) -> None:
         self.answers.append(answer)
 
     async def flush(self) -> None:
@@ -62,7 +62,7 @@ async def test_a_timer_that_fires_early_is_set_again() -> None:
         return True
 
     sender = _sender(clock, Results(), killed=killed)
-    sender.send_soon(_intent(0.0), Asked(10.0, clock.now().timestamp()), turn_s=10.0)
+    sender.send_soon(_intent(0.0), IntentClock(10.0, clock.now().timestamp()), turn_s=10.0)
     await sender.drain()
     assert seen == [10.0], "asked right before it would leave"
 
@@ -82,7 +82,7 @@ async def test_of_a_call_that_waits_for_its_turn_it_is_asked_once_more_whether_i
     clock, results = TurnHasCome(), Results()
     sender = _sender(clock, results, unwanted=unwanted)
     intent = _intent(send_in_s)
-    sender.send_soon(intent, Asked(0.0, clock.now().timestamp()), send_in_s)
+    sender.send_soon(intent, IntentClock(0.0, clock.now().timestamp()), send_in_s)
     await sender.drain()
     (answer,) = results.answers
     assert isinstance(answer.place, Rejected)
@@ -93,8 +93,21 @@ async def test_of_a_call_that_waits_for_its_turn_it_is_asked_once_more_whether_i
 @pytest.mark.parametrize(("ring_min_s", "rings_s"), [(0, 30), (15, 30), (45, 45)])
 def test_a_phone_rings_as_long_as_a_rule_asks(ring_min_s: int, rings_s: int) -> None:
     sender = _sender(SystemClock(), Results())
-    order = sender._order(replace(_intent(0.0), ring_min_s=ring_min_s), Asked(0.0, 0.0))
+    order = sender._order(replace(_intent(0.0), ring_min_s=ring_min_s), IntentClock(0.0, 0.0))
     assert order.ring_timeout_s == rings_s
+
+
+@pytest.mark.parametrize(
+    ("closes_in_s", "leaves_by_s"), [(None, 10.75), (0.3, 10.3), (60.0, 10.75), (-1.0, 9.0)]
+)
+def test_no_call_leaves_when_its_window_has_closed(closes_in_s: float | None, leaves_by_s: float) -> None:
+    """Half a second after its turn is the latest, and the end of the window before that."""
+    intent = _intent(0.25)
+    intended_at = intent.send_at - timedelta(seconds=0.25)
+    if closes_in_s is not None:
+        intent = replace(intent, closes_at=intended_at + timedelta(seconds=closes_in_s))
+    order = _sender(SystemClock(), Results())._order(intent, IntentClock(10.0, 0.0))
+    assert order.send_by_boottime_s == pytest.approx(leaves_by_s)
 
 
 async def _wanted(lead_id: UUID) -> bool:

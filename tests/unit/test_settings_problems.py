@@ -7,14 +7,14 @@ import pytest
 
 import trunkline
 from trunkline.errors import TrunklineError
-from trunkline.settings import Problem, SettingsError, load_settings
+from trunkline.settings import SettingProblem, SettingsError, load_settings
 from trunkline.settings.reading import VARIABLES
 from trunkline.settings.typos import distance, warnings_about
 
 DIRECT = "postgresql://db/calls"
 
 
-def problems(environ: dict[str, str]) -> dict[str, Problem]:
+def problems(environ: dict[str, str]) -> dict[str, SettingProblem]:
     with pytest.raises(SettingsError) as caught:
         load_settings(environ)
     return {problem.name: problem for problem in caught.value.problems}

@@ -11,7 +11,7 @@ import pytest
 
 from trunkline.telephony.callbacks import CallbackKeys
 from trunkline.telephony.carrier import Accepted, CallOrder, ListResult, ListUnavailable
-from trunkline.telephony.exchange import Exchange, Lost, Reply
+from trunkline.telephony.http_exchange import Exchange, HttpReply, ReplyLost
 from trunkline.telephony.session import CarrierSession
 from trunkline.telephony.twilio import LIST_PAGES_MAX, Twilio
 
@@ -45,8 +45,8 @@ class Scripted(CarrierSession):
         return self._answer(url, {})
 
 
-def page(*calls: Mapping[str, Any], following: str | None = None) -> Reply:
-    return Reply(200, {}, json.dumps({"calls": calls, "next_page_uri": following}).encode())
+def page(*calls: Mapping[str, Any], following: str | None = None) -> HttpReply:
+    return HttpReply(200, {}, json.dumps({"calls": calls, "next_page_uri": following}).encode())
 
 
 def twilio(answer: Callable[[str, Mapping[str, str]], Exchange]) -> tuple[Twilio, Scripted]:
@@ -60,7 +60,7 @@ async def listed(answer: Callable[[str, Mapping[str, str]], Exchange]) -> ListRe
 
 
 async def test_a_call_is_ordered_with_one_field_per_event() -> None:
-    carrier, session = twilio(lambda *_: Reply(201, {}, b'{"sid": "CA1"}'))
+    carrier, session = twilio(lambda *_: HttpReply(201, {}, b'{"sid": "CA1"}'))
     order = CallOrder(
         uuid4(),
         "+1",
@@ -145,17 +145,17 @@ async def test_pages_are_followed_on_our_own_base_url() -> None:
 
 
 BROKEN: dict[str, Callable[[str, Mapping[str, str]], Exchange]] = {
-    "down": lambda *_: Reply(503, {}, b""),
-    "lost": lambda *_: Lost("TimeoutError"),
-    "not JSON": lambda *_: Reply(200, {}, b"<html>"),
-    "no calls": lambda *_: Reply(200, {}, b"{}"),
-    "a call that is none": lambda *_: Reply(200, {}, b'{"calls": [7]}'),
+    "down": lambda *_: HttpReply(503, {}, b""),
+    "lost": lambda *_: ReplyLost("TimeoutError"),
+    "not JSON": lambda *_: HttpReply(200, {}, b"<html>"),
+    "no calls": lambda *_: HttpReply(200, {}, b"{}"),
+    "a call that is none": lambda *_: HttpReply(200, {}, b'{"calls": [7]}'),
     "a status not known": lambda *_: page(CALL | {"status": "sleeping"}),
     "a call without id": lambda *_: page({"status": "completed"}),
     "second page missing": lambda url, _: (
-        page(CALL, following="/n") if "Calls" in url else Reply(500, {}, b"")
+        page(CALL, following="/n") if "Calls" in url else HttpReply(500, {}, b"")
     ),
-    "started view missing": lambda _, query: page() if "Status" in query else Reply(500, {}, b""),
+    "started view missing": lambda _, query: page() if "Status" in query else HttpReply(500, {}, b""),
     "pages without end": lambda *_: page(CALL, following="/again"),
 }
 

@@ -6,7 +6,6 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from trunkline.clock import ManualClock
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
 from trunkline.telephony.carrier import (
     CallbackKind,
@@ -18,6 +17,7 @@ from trunkline.telephony.carrier import (
 )
 from trunkline.telephony.twilio import Twilio
 from trunkline.telephony.twilio_signature import FORM, HEADER, signature
+from trunkline.testing.clock import ManualClock
 
 KEYS = CallbackKeys.from_secrets(["a secret of the tests"])
 BASE = "https://calls.example.com"

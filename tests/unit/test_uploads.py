@@ -15,8 +15,8 @@ from trunkline.leads.uploads import (
     CsvLines,
     JsonArray,
     JsonLines,
-    Row,
     Rows,
+    UploadRow,
 )
 
 FIELDS = ("request_id", "phone", "priority", "payload")
@@ -37,21 +37,21 @@ def csv_lines() -> CsvLines:
     return CsvLines(FIELDS, NUMBERS)
 
 
-def read(reader: Rows, body: bytes, cuts: Sequence[int] = ()) -> list[Row]:
+def read(reader: Rows, body: bytes, cuts: Sequence[int] = ()) -> list[UploadRow]:
     """As it comes in pieces: cut at each of these places."""
     places = sorted({min(cut, len(body)) for cut in (0, *cuts, len(body))})
     rows = [row for start, stop in pairwise(places) for row in reader.feed(body[start:stop])]
     return rows + list(reader.end())
 
 
-def outcome(reader: Rows, body: bytes, cuts: Sequence[int]) -> list[Row] | str:
+def outcome(reader: Rows, body: bytes, cuts: Sequence[int]) -> list[UploadRow] | str:
     try:
         return read(reader, body, cuts)
     except BrokenUpload as error:
         return error.code
 
 
-def values(rows: Sequence[Row]) -> list[Any]:
+def values(rows: Sequence[UploadRow]) -> list[Any]:
     return [row.value for row in rows]
 
 
@@ -117,7 +117,7 @@ def test_a_line_without_end_is_one_row_and_is_not_kept(make: Callable[[], Rows])
      (b'[{"a": 1}, {"a": }]', 1), (b"[]]", 0), (b"[\xff]", 0), (b"[" * 100_000, 0), (b'[{"a": "x', 0)],
 )  # fmt: skip
 def test_a_broken_array_ends_the_upload_after_its_good_rows(body: bytes, rows_before: int) -> None:
-    seen: list[Row] = []
+    seen: list[UploadRow] = []
     reader = JsonArray()
     with pytest.raises(BrokenUpload) as caught:
         seen.extend(chain(reader.feed(body), reader.end()))

@@ -12,7 +12,6 @@ from vapi.types.call_status import CallStatus
 from vapi.types.server_message_end_of_call_report import ServerMessageEndOfCallReport
 from vapi.types.server_message_status_update import ServerMessageStatusUpdate
 
-from trunkline.clock import ManualClock
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
 from trunkline.telephony.carrier import (
     AgentReport,
@@ -27,6 +26,7 @@ from trunkline.telephony.vapi import Vapi
 from trunkline.telephony.vapi_reports import read_report
 from trunkline.telephony.vapi_signature import SECRET, SIGNATURE, TIMESTAMP, signature
 from trunkline.telephony.vapi_webhooks import STATES, end_reason
+from trunkline.testing.clock import ManualClock
 from trunkline.value import replace
 
 KEYS = CallbackKeys.from_secrets(["a secret of the tests"])

@@ -12,16 +12,16 @@ from trunkline.leads.windows import (
     WEEKDAYS,
     HolidayCalendar,
     Opening,
-    Rule,
-    Span,
+    TimeSpan,
     Window,
+    WindowRule,
     is_open,
     next_opening,
 )
 from trunkline.leads.zones import region_of, zones_of
 
 BERLIN, NEW_YORK, KOLKATA = "Europe/Berlin", "America/New_York", "Asia/Kolkata"
-OFFICE = Window(spans=(Span(days=("mon", "tue", "wed", "thu", "fri"), start="09:00", end="18:00"),))
+OFFICE = Window(spans=(TimeSpan(days=("mon", "tue", "wed", "thu", "fri"), start="09:00", end="18:00"),))
 MINUTE = timedelta(minutes=1)
 
 
@@ -29,8 +29,8 @@ def local(text: str, zone: str = BERLIN, fold: int = 0) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone), fold=fold).astimezone(UTC)
 
 
-def rules(*windows: Window, zones: tuple[str, ...] = (BERLIN,)) -> tuple[Rule, ...]:
-    return tuple(Rule(window, zones) for window in windows)
+def rules(*windows: Window, zones: tuple[str, ...] = (BERLIN,)) -> tuple[WindowRule, ...]:
+    return tuple(WindowRule(window, zones) for window in windows)
 
 
 def opens(window: Window, at: datetime, *zones: str) -> datetime:
@@ -61,7 +61,7 @@ def test_the_next_opening_comes_by_day_and_by_hour_and_the_end_is_not_included(
 
 
 def test_a_span_that_wraps_midnight_belongs_to_the_day_on_which_it_begins() -> None:
-    night = Window(spans=(Span(days=("fri",), start="22:00", end="02:00"),))
+    night = Window(spans=(TimeSpan(days=("fri",), start="22:00", end="02:00"),))
     assert is_open(rules(night), local("2025-06-07T01:59"))
     assert not is_open(rules(night), local("2025-06-06T01:59"))
     assert not is_open(rules(night), local("2025-06-07T22:30"))
@@ -70,7 +70,7 @@ def test_a_span_that_wraps_midnight_belongs_to_the_day_on_which_it_begins() -> N
 
 def test_nobody_is_called_on_a_holiday_nor_in_the_night_that_runs_into_it_or_out_of_it() -> None:
     unity = HolidayCalendar(country="DE")  # 3 October
-    night = Window(spans=(Span(start="20:00", end="02:00"),), holidays=(unity,))
+    night = Window(spans=(TimeSpan(start="20:00", end="02:00"),), holidays=(unity,))
     assert is_open(rules(night), local("2025-10-02T23:59"))
     assert not is_open(rules(night), local("2025-10-03T01:00"))
     assert not is_open(rules(night), local("2025-10-03T21:00"))
@@ -93,18 +93,18 @@ def test_a_day_can_be_closed_by_name() -> None:
 
 def test_a_start_that_the_clock_skips_is_the_moment_after_the_gap() -> None:
     """In Berlin 02:00 became 03:00 on 30 March 2025."""
-    early = Window(spans=(Span(days=("sun",), start="02:30", end="04:00"),))
+    early = Window(spans=(TimeSpan(days=("sun",), start="02:30", end="04:00"),))
     assert opens(early, local("2025-03-30T01:00")) == local("2025-03-30T03:00")
 
 
 def test_a_window_that_lies_in_the_gap_does_not_open_that_day() -> None:
-    gone = Window(spans=(Span(days=("sun",), start="02:10", end="02:50"),))
+    gone = Window(spans=(TimeSpan(days=("sun",), start="02:10", end="02:50"),))
     assert opens(gone, local("2025-03-29T12:00")) == local("2025-04-06T02:10")
 
 
 def test_an_hour_that_the_clock_repeats_opens_twice() -> None:
     """In Berlin 03:00 became 02:00 on 26 October 2025."""
-    twice = Window(spans=(Span(days=("sun",), start="02:10", end="02:20"),))
+    twice = Window(spans=(TimeSpan(days=("sun",), start="02:10", end="02:20"),))
     assert opens(twice, local("2025-10-26T02:00")) == local("2025-10-26T02:10")
     assert opens(twice, local("2025-10-26T02:30")) == local("2025-10-26T02:10", fold=1)
 
@@ -123,7 +123,7 @@ def test_with_several_candidate_zones_it_must_be_open_in_all_of_them() -> None:
 
 
 def test_windows_of_several_layers_must_all_be_open() -> None:
-    evening = Window(spans=(Span(start="17:00", end="20:00"),))
+    evening = Window(spans=(TimeSpan(start="17:00", end="20:00"),))
     opening = next_opening(rules(OFFICE, evening), local("2025-06-03T00:00"))
     assert opening == Opening(local("2025-06-03T17:00"), local("2025-06-03T18:00"))
 
@@ -131,14 +131,14 @@ def test_windows_of_several_layers_must_all_be_open() -> None:
 @pytest.mark.parametrize(
     "never",
     [
-        rules(OFFICE, Window(spans=(Span(start="18:00", end="20:00"),))),
-        rules(OFFICE, Window(spans=(Span(days=("sat", "sun"), start="00:00", end="24:00"),))),
+        rules(OFFICE, Window(spans=(TimeSpan(start="18:00", end="20:00"),))),
+        rules(OFFICE, Window(spans=(TimeSpan(days=("sat", "sun"), start="00:00", end="24:00"),))),
         rules(OFFICE, zones=(NEW_YORK, "Asia/Singapore")),
         rules(OFFICE, zones=()),
     ],
     ids=["other hours", "other days", "opposite sides of the world", "no zone known"],
 )
-def test_a_window_that_never_opens_is_told_from_one_that_opens_late(never: tuple[Rule, ...]) -> None:
+def test_a_window_that_never_opens_is_told_from_one_that_opens_late(never: tuple[WindowRule, ...]) -> None:
     assert next_opening(never, local("2025-06-03T00:00")) is None
     assert next_opening(never, local("2025-06-03T12:00")) is None
 
@@ -151,7 +151,7 @@ def test_an_opening_a_year_away_is_found() -> None:
 
 
 def test_a_window_that_is_always_open_does_not_close() -> None:
-    always = Window(spans=(Span(start="00:00", end="24:00"),))
+    always = Window(spans=(TimeSpan(start="00:00", end="24:00"),))
     assert next_opening(rules(always), local("2025-06-03T10:00")) == Opening(local("2025-06-03T10:00"), None)
 
 
@@ -168,7 +168,7 @@ def test_a_window_that_is_always_open_does_not_close() -> None:
 )
 def test_a_span_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
-        Span.model_validate(wrong)
+        TimeSpan.model_validate(wrong)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_window_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> No
 
 wall_minutes = st.integers(0, 24 * 60 - 1).map(lambda m: f"{m // 60:02d}:{m % 60:02d}")
 spans = st.builds(
-    lambda days, start, end: Span(days=tuple(days), start=start, end=end if end != start else "24:00"),
+    lambda days, start, end: TimeSpan(days=tuple(days), start=start, end=end if end != start else "24:00"),
     st.lists(st.sampled_from(WEEKDAYS), min_size=1, unique=True),
     wall_minutes,
     wall_minutes,
@@ -200,7 +200,7 @@ some_windows = st.builds(
 )
 some_rules = st.lists(
     st.builds(
-        Rule,
+        WindowRule,
         some_windows,
         st.lists(st.sampled_from([BERLIN, NEW_YORK, KOLKATA]), min_size=1, max_size=2).map(tuple),
     ),
@@ -216,7 +216,9 @@ moments = st.one_of(
 
 @settings(max_examples=150, deadline=None)
 @given(some_rules, moments)
-def test_the_next_opening_is_what_trying_every_minute_finds(some: tuple[Rule, ...], at: datetime) -> None:
+def test_the_next_opening_is_what_trying_every_minute_finds(
+    some: tuple[WindowRule, ...], at: datetime
+) -> None:
     horizon = 9 * 24 * 60
     tried = next((at + n * MINUTE for n in range(horizon) if is_open(some, at + n * MINUTE)), None)
     found = next_opening(some, at)
@@ -230,13 +232,13 @@ def test_the_next_opening_is_what_trying_every_minute_finds(some: tuple[Rule, ..
 @settings(max_examples=60, deadline=None)
 @given(some_rules, moments, st.integers(0, 3 * 24 * 60))
 def test_what_was_found_earlier_is_still_right_later(
-    some: tuple[Rule, ...], at: datetime, later: int
+    some: tuple[WindowRule, ...], at: datetime, later: int
 ) -> None:
-    """Openings are remembered. Asking earlier must not change the answer to a later question."""
+    """OpeningCache are remembered. Asking earlier must not change the answer to a later question."""
     next_opening(some, at)
     remembered = next_opening(some, at + later * MINUTE)
     afresh = next_opening(
-        tuple(Rule(rule.window.model_copy(), rule.zones) for rule in some[::-1]), at + later * MINUTE
+        tuple(WindowRule(rule.window.model_copy(), rule.zones) for rule in some[::-1]), at + later * MINUTE
     )
     assert (remembered and remembered.opens_at) == (afresh and afresh.opens_at)
     if remembered:

@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
 
-from trunkline.leads.windows import Rule, Span, Window, is_open, next_opening
+from trunkline.leads.windows import TimeSpan, Window, WindowRule, is_open, next_opening
 
 ZONES = sorted(available_timezones())
 QUARTER = timedelta(minutes=15)
@@ -35,7 +35,7 @@ def changes(zone: str) -> list[datetime]:
 def test_around_every_change_the_opening_is_what_trying_finds(zone: str) -> None:
     for change in changes(zone):
         for start, end in WINDOWS:
-            rules = (Rule(Window(spans=(Span(start=start, end=end),)), (zone,)),)
+            rules = (WindowRule(Window(spans=(TimeSpan(start=start, end=end),)), (zone,)),)
             tried = [change + n * QUARTER for n in range(-8, 9)]
             for at in tried[::4]:
                 opening = next_opening(rules, at)

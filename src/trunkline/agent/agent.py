@@ -1,7 +1,6 @@
 """A pod that takes calls: it serves streams, keeps the router informed, and leaves without dropping anybody."""
 
 import asyncio
-import inspect
 import logging
 import signal
 from collections.abc import Awaitable, Callable
@@ -14,11 +13,12 @@ from trunkline.agent import frames
 from trunkline.agent.call import Call
 from trunkline.agent.contract import Contract
 from trunkline.agent.frames import Start
-from trunkline.agent.guard import FORBIDDEN, Admitted, Finished, Guard, Refused
+from trunkline.agent.guard import FORBIDDEN, Finished, Guard, StreamAdmitted, StreamRefused
 from trunkline.agent.heartbeats import Heartbeats
-from trunkline.agent.router_api import Heard, RouterApi, RouterUnavailable
+from trunkline.agent.router_api import HeartbeatReply, RouterApi, RouterUnavailable
 from trunkline.agent.session import Handler, Session
 from trunkline.agent.settings import AgentSettings
+from trunkline.handlers import LoopWatch, leave_behind, refusal, where
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,8 @@ RESUME_POLL_S = 1.0
 HAND_OVER_MARGIN_S = 20.0
 # What storing the state of one of them may take.
 HAND_OVER_HOOK_S = 5.0
+# So long a heartbeat says which calls the pod had: it may be the only word of a short one whose release was lost.
+ENDED_INTERVALS = 4
 # The release of a call is tried again for as long as one request may take: the stream is not closed before.
 RELEASE_PAUSE_S = 0.2
 # A call that was given this pod just before it began to leave connects within this.
@@ -47,6 +49,8 @@ CALL_TIME_LIMIT_S = 3600.0
 SHUTDOWN_MARGIN_S = 60.0
 SHUTDOWN_LEAST_S = 300.0
 PING_INTERVAL_S = 30.0
+# Who blocks the event loop for so long is named. The router misses three heartbeats before it gives a pod up.
+BLOCKED_S = 5.0
 # A carrier that does not answer a close is not waited for: the pod is wanted by others.
 CLOSE_TIMEOUT_S = 3.0
 FRAME_MAX_BYTES = 256 * 1024
@@ -92,6 +96,9 @@ class Agent:
         )
         self._beating: asyncio.Task[None] | None = None
         self._runner: web.AppRunner | None = None
+        # Handlers that were told to end and did not, and their calls.
+        self._hanging: dict[asyncio.Task[None], str] = {}
+        self._watch = LoopWatch(BLOCKED_S, self._blocked)
 
     @property
     def name(self) -> str:
@@ -146,10 +153,12 @@ class Agent:
     def join(self) -> None:
         """Begin the heartbeats. Where somebody else serves `stream`, this is all that starting takes."""
         self._beating = asyncio.create_task(self._heartbeats.run())
+        self._watch.start()
 
     async def stop(self) -> None:
-        """Drain, then let go of everything."""
+        """Drain, then let go of everything. Handlers that do not end are named, and not waited for."""
         await self.drain()
+        self._watch.stop()
         if self._beating is not None:
             self._beating.cancel()
             await asyncio.wait([self._beating])
@@ -158,6 +167,9 @@ class Agent:
         if self._runner is not None:
             await self._runner.cleanup()
         await self._router.close()
+        for handling, call_sid in self._hanging.items():
+            log.error("pod %s: leaves without the handler of %s, at %s", self.name, call_sid, where(handling))
+            leave_behind(handling)
 
     async def drain(self) -> None:
         """Take no new calls, and wait for the live ones; shortly before the limit give those that are left to other
@@ -232,13 +244,13 @@ class Agent:
         """The call, if this pod takes it; else the socket is closed with the reason."""
         start = await self._first_frame(socket)
         if start is None or start.call_sid != call_sid:
-            refused = Refused("no start of the call that the address names", FORBIDDEN)
+            refused = StreamRefused("no start of the call that the address names", FORBIDDEN)
         else:
             # Twilio tells parameters in the start, the others in the address.
             parameters = query | dict(start.parameters)
             token = parameters.pop("token", "")
             verdict = self._guard.admit(call_sid, token) if needs_token else self._guard.admit_stray(call_sid)
-            if isinstance(verdict, Admitted):
+            if isinstance(verdict, StreamAdmitted):
                 return Call(
                     socket,
                     start,
@@ -250,7 +262,7 @@ class Agent:
                 )
             if isinstance(verdict, Finished):
                 await self._tell_release(call_sid, verdict.turn)
-                verdict = Refused("this agent is through with the call", FORBIDDEN)
+                verdict = StreamRefused("this agent is through with the call", FORBIDDEN)
             refused = verdict
         log.warning("pod %s: refused a stream: %s", self.name, refused.reason)
         await socket.close(code=refused.close_code, message=refused.reason.encode())
@@ -308,13 +320,26 @@ class Agent:
             self._guard.let_go(call.call_sid, call.turn)
             return
         self._guard.hang(call.call_sid, call.turn)
+        self._hanging[handling] = call.call_sid
 
         def ended(_: "asyncio.Task[None]") -> None:
+            self._hanging.pop(handling, None)
             log.warning("pod %s: the handler of %s has ended after all", self.name, call.call_sid)
             self._guard.unhang(call.call_sid)
             self._heartbeats.soon()
 
         handling.add_done_callback(ended)
+
+    def _blocked(self, task: "asyncio.Task[Any] | None", for_s: float, place: str) -> None:
+        """Told from another thread, while the event loop stands still: no heartbeat leaves the pod either."""
+        calls = [each.call.call_sid for each in list(self._running.values()) if each.is_run_by(task)]
+        log.error(
+            "pod %s: the event loop has been blocked for %.1f s by %s, at %s",
+            self.name,
+            for_s,
+            f"the handler of {calls[0]}" if calls else "something that is no handler",
+            place,
+        )
 
     async def _has_moved(self, call: Call) -> bool:
         """Wait until another stream has the call, here or elsewhere. Until then the pod goes on naming it: what a pod
@@ -355,6 +380,7 @@ class Agent:
             "version": self._version,
             "base_url": self.settings.base_url,
             "calls": self._guard.live,
+            "ended": self._guard.ended(ENDED_INTERVALS * self.settings.heartbeat_interval_s),
             "handing_over": sorted(
                 each.call.call_sid for each in self._running.values() if each.is_handing_over
             ),
@@ -363,7 +389,7 @@ class Agent:
             "draining": self._draining or self._guard.is_stuck,
         }
 
-    def _hear(self, heard: Heard) -> None:
+    def _hear(self, heard: HeartbeatReply) -> None:
         self._guard.trust(heard.secrets)
         self._given = frozenset(heard.calls)
         self._changed.set()
@@ -391,8 +417,5 @@ async def _health(request: web.Request) -> web.Response:
 
 def _check(name: str, function: Callable[..., Any]) -> None:
     """A plain function would run, and fail when its result is awaited: at the first call instead of at the start."""
-    if not (
-        inspect.iscoroutinefunction(function)
-        or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
-    ):
-        raise TypeError(f"{name} must be an async function (async def), and {function!r} is not")
+    if (reason := refusal(function)) is not None:
+        raise TypeError(f"{name} must be an async function: {reason}")

@@ -5,6 +5,7 @@ allocation is used once: after its stream has closed the router may have given t
 a call that is still here takes its place: the carrier has lost the earlier stream.
 """
 
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,10 +18,12 @@ BUSY = 1013
 
 # Ten minutes, the life of a tombstone at the router, at more than one call per second.
 USED_MAX = 1000
+# As many as a heartbeat may name.
+ENDED_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
+class StreamAdmitted:
     allocation_id: str
     turn: int = 0
 
@@ -33,7 +36,7 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class StreamRefused:
     reason: str
     close_code: int
 
@@ -55,6 +58,8 @@ class Guard:
         self._live: dict[str, int] = {}
         # Calls that are over and whose handler does not end: they take up the pod like live ones.
         self._hanging: set[str] = set()
+        # Calls that are over, and when they were let go of.
+        self._ended: OrderedDict[str, float] = OrderedDict()
         # By allocation, of all that were let in.
         self._used: OrderedDict[str, _Use] = OrderedDict()
         # While leaving, only these calls are let in: the router had given them this pod before it knew.
@@ -98,13 +103,13 @@ class Guard:
         """Take nobody any more but the calls that were given this pod and have not come yet."""
         self._expected = set(given) - {use.call_sid for use in self._used.values()}
 
-    def admit(self, call_sid: str, token: str) -> Admitted | Finished | Refused:
+    def admit(self, call_sid: str, token: str) -> StreamAdmitted | Finished | StreamRefused:
         proven = tokens.verify(self._secrets, call_sid, token)
         if proven is None:
-            return Refused("no valid token for this pod", FORBIDDEN)
+            return StreamRefused("no valid token for this pod", FORBIDDEN)
         before = self._used.get(proven.allocation_id)
         if (before and before.turn >= proven.turn) or self._live.get(call_sid, -1) >= proven.turn:
-            return Refused("this allocation has been used", FORBIDDEN)
+            return StreamRefused("this allocation has been used", FORBIDDEN)
         if before and before.is_finished:
             return Finished(proven.turn)
         if (refused := self._no_room(call_sid)) is not None:
@@ -115,16 +120,16 @@ class Guard:
             self._used.popitem(last=False)
         if self._expected is not None:
             self._expected.discard(call_sid)
-        return Admitted(proven.allocation_id, proven.turn)
+        return StreamAdmitted(proven.allocation_id, proven.turn)
 
-    def admit_stray(self, call_sid: str) -> Admitted | Refused:
+    def admit_stray(self, call_sid: str) -> StreamAdmitted | StreamRefused:
         """A call that came by the fallback URL: no allocation, the same maximum."""
         if call_sid in self._live:
-            return Refused("this call is here already", FORBIDDEN)
+            return StreamRefused("this call is here already", FORBIDDEN)
         if (refused := self._no_room(call_sid)) is not None:
             return refused
         self._live[call_sid] = 0
-        return Admitted("")
+        return StreamAdmitted("")
 
     def is_current(self, call_sid: str, turn: int) -> bool:
         return self._live.get(call_sid) == turn
@@ -138,6 +143,17 @@ class Guard:
         """An earlier turn lets go of nothing."""
         if self.is_current(call_sid, turn):
             del self._live[call_sid]
+            self._ended[call_sid] = time.monotonic()
+            self._ended.move_to_end(call_sid)
+            if len(self._ended) > ENDED_MAX:
+                self._ended.popitem(last=False)
+
+    def ended(self, within_s: float) -> list[str]:
+        """Calls that this pod had and that are over, of the last so many seconds."""
+        since_s = time.monotonic() - within_s
+        while self._ended and next(iter(self._ended.values())) < since_s:
+            self._ended.popitem(last=False)
+        return sorted(self._ended.keys() - self._live.keys())
 
     def hang(self, call_sid: str, turn: int = 0) -> None:
         """The call is over, its handler is not."""
@@ -147,10 +163,10 @@ class Guard:
     def unhang(self, call_sid: str) -> None:
         self._hanging.discard(call_sid)
 
-    def _no_room(self, call_sid: str) -> Refused | None:
+    def _no_room(self, call_sid: str) -> StreamRefused | None:
         is_here = call_sid in self._live
         if self._expected is not None and not is_here and call_sid not in self._expected:
-            return Refused("the pod is leaving", BUSY)
+            return StreamRefused("the pod is leaving", BUSY)
         if not is_here and len(self._live) + len(self._hanging) >= self._max_concurrent:
-            return Refused("the pod has its maximum of calls", BUSY)
+            return StreamRefused("the pod has its maximum of calls", BUSY)
         return None

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
-from trunkline.agent.router_api import Heard, PodSuperseded, RouterApi, RouterUnavailable
+from trunkline.agent.router_api import HeartbeatReply, PodSuperseded, RouterApi, RouterUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class Heartbeats:
         pod: str,
         interval_s: float,
         describe: Callable[[], dict[str, Any]],
-        hear: Callable[[Heard], None],
+        hear: Callable[[HeartbeatReply], None],
     ):
         self._router = router
         self._pod = pod
@@ -64,7 +64,7 @@ class Heartbeats:
             await self.beat()
             await self._pause()
 
-    async def beat(self) -> Heard | None:
+    async def beat(self) -> HeartbeatReply | None:
         """One heartbeat; None if the router did not take it."""
         async with self._turn:
             self._sequence += 1

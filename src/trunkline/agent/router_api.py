@@ -17,7 +17,7 @@ class PodSuperseded(RouterUnavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class HeartbeatReply:
     """The router's answer to a heartbeat. `calls` have this pod, connected or not. `again_in_s`: when it wants to hear
     from us again, 0 for as usual. What is 0 of `max_concurrent` and `call_time_limit_s` the router did not name."""
 
@@ -37,7 +37,7 @@ class RouterApi:
         self._timeout = ClientTimeout(total=timeout_s)
         self._session: ClientSession | None = None
 
-    async def heartbeat(self, pod: str, body: dict[str, Any]) -> Heard:
+    async def heartbeat(self, pod: str, body: dict[str, Any]) -> HeartbeatReply:
         status, answer = await self._post(f"/api/v1/pods/{quote(pod, safe='')}/heartbeat", body)
         if status == 409 and isinstance(answer, dict) and answer.get("code") == "pod_superseded":
             raise PodSuperseded(_reason(answer) or "pod superseded")
@@ -45,7 +45,7 @@ class RouterApi:
             raise RouterUnavailable(f"heartbeat answered with {status}: {_reason(answer)}")
         try:
             secrets = tuple(bytes.fromhex(secret) for secret in answer["stream_secrets"])
-            return Heard(
+            return HeartbeatReply(
                 answer["tier"],
                 answer["draining"],
                 tuple(answer.get("calls") or filter(None, [answer["call_sid"]])),

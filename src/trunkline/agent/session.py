@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Literal
 
 from trunkline.agent.call import Call
+from trunkline.handlers import where
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,9 @@ class Session:
         """The handler, if it was told to end and did not."""
         return self._handling if self._handling is not None and not self._handling.done() else None
 
+    def is_run_by(self, task: "asyncio.Task[Any] | None") -> bool:
+        return task is not None and self._handling is task
+
     def order(self, order: Order) -> None:
         """End it, whatever the handler is doing. The first order counts."""
         if self._order is None:
@@ -71,9 +75,11 @@ class Session:
             await self.call.release()
         if self.hanging is not None:
             log.error(
-                "pod %s: the handler of %s was cancelled and does not end; until it does the pod has one call less",
+                "pod %s: the handler of %s was cancelled and does not end, at %s; "
+                "until it does the pod has one call less",
                 self._pod,
                 self.call.call_sid,
+                where(self.hanging),
             )
         return ending
 

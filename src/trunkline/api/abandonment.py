@@ -9,7 +9,7 @@ from trunkline.dispatch.overdialling import is_over
 from trunkline.leads import abandonment
 from trunkline.leads.calling_policy import Effective
 from trunkline.model import Counted
-from trunkline.store.abandonment import Measured
+from trunkline.store.abandonment import AbandonmentCounts
 
 
 class ShareOut(Out):
@@ -38,7 +38,7 @@ class CampaignSharesOut(SharesOut):
     merchant_last_30d: ShareOut
 
 
-def shares(measured: Measured) -> SharesOut:
+def shares(measured: AbandonmentCounts) -> SharesOut:
     return SharesOut(
         last_10m=_share(measured.last_10m),
         last_24h=_share(measured.last_24h),
@@ -47,7 +47,7 @@ def shares(measured: Measured) -> SharesOut:
 
 
 def campaign_shares(
-    policy: Effective, campaign: Measured, merchant: Measured, recent: Counted
+    policy: Effective, campaign: AbandonmentCounts, merchant: AbandonmentCounts, recent: Counted
 ) -> CampaignSharesOut:
     return CampaignSharesOut(
         **dict(shares(campaign)),
@@ -59,7 +59,7 @@ def campaign_shares(
 
 
 def _overdialling(
-    policy: Effective, campaign: Measured, merchant: Measured
+    policy: Effective, campaign: AbandonmentCounts, merchant: AbandonmentCounts
 ) -> Literal["off", "on", "ended_by_campaign", "ended_by_merchant"]:
     if policy.abandon_max == 0:
         return "off"

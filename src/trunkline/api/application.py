@@ -9,12 +9,12 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 from trunkline import __version__
-from trunkline.api import docs, errors, openapi
+from trunkline.api import errors, openapi
 from trunkline.api.auth import Authentication
 from trunkline.api.body_guard import BodyGuard
 from trunkline.api.deps import Api, ApiDeps
-from trunkline.api.hot_routes import HotRoute
 from trunkline.api.key_verifier import KeyVerifier
+from trunkline.api.raw_routes import RawRoute
 from trunkline.api.request_context import RequestContext
 from trunkline.api.routes import ROUTERS
 from trunkline.api.store import Store
@@ -22,9 +22,9 @@ from trunkline.store import keys
 from trunkline.store.keys import ApiKey
 
 
-def create_api(deps: ApiDeps, hot_routes: Sequence[HotRoute] = ()) -> FastAPI:
+def create_api(deps: ApiDeps, raw_routes: Sequence[RawRoute] = ()) -> FastAPI:
     api = _assemble(deps)
-    own_auth = tuple(hot.fixed_part for hot in hot_routes if hot.is_self_authenticated)
+    own_auth = tuple(hot.fixed_part for hot in raw_routes if hot.is_self_authenticated)
     app = FastAPI(
         title="Trunkline",
         version=__version__,
@@ -39,12 +39,12 @@ def create_api(deps: ApiDeps, hot_routes: Sequence[HotRoute] = ()) -> FastAPI:
         redoc_url=None,
     )
     app.state.api = api
-    for hot in hot_routes:
+    for hot in raw_routes:
         app.router.routes.append(hot.route())
     for router in ROUTERS:
         app.include_router(router)
-    app.add_route("/docs", docs.get_docs, include_in_schema=False)
-    _document(app, hot_routes)
+    app.add_route("/docs", openapi.get_docs, include_in_schema=False)
+    _document(app, raw_routes)
     return app
 
 
@@ -61,10 +61,10 @@ def _assemble(deps: ApiDeps) -> Api:
     return Api(deps, store, verifier)
 
 
-def _document(app: FastAPI, hot_routes: Sequence[HotRoute]) -> None:
+def _document(app: FastAPI, raw_routes: Sequence[RawRoute]) -> None:
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = openapi.build(app, hot_routes)
+            app.openapi_schema = openapi.build(app, raw_routes)
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]

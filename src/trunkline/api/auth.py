@@ -95,4 +95,5 @@ def require_platform(who: Principal, what: str) -> None:
 AnyKey = Annotated[Principal, Depends(needs())]
 AdminKey = Annotated[Principal, Depends(needs("admin"))]
 ReadKey = Annotated[Principal, Depends(needs("read", "leads"))]
+JobsKey = Annotated[Principal, Depends(needs("jobs"))]
 LeadsKey = Annotated[Principal, Depends(needs("leads"))]

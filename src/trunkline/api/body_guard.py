@@ -9,8 +9,8 @@ from fnmatch import translate
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from trunkline.api.at_once import within
 from trunkline.api.errors import CLOSE, ApiError, too_slow
+from trunkline.api.timeouts import timeout_if_blocking
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class TimedBody:
             self._deadline_s = asyncio.get_running_loop().time() + self._rule.timeout_s
         left_s = self._deadline_s - asyncio.get_running_loop().time()
         try:
-            message = await within(left_s, self._receive)
+            message = await timeout_if_blocking(left_s, self._receive)
         except TimeoutError:
             raise too_slow(self._rule.timeout_s) from None
         self._count(message)

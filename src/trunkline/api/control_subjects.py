@@ -50,7 +50,7 @@ async def find_subject(
         case _ if carriers is None or subject in carriers:
             return ControlSubject(scope, subject, PLATFORM)
     if owned is None:
-        raise not_found("object")
+        raise not_found(scope.value)
     return ControlSubject(scope, subject, owned.tenant)
 
 

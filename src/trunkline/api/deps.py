@@ -14,12 +14,14 @@ from trunkline.api.body_guard import BodyRule
 from trunkline.api.key_verifier import KeyVerifier
 from trunkline.api.store import Store
 from trunkline.clock import Clock
-from trunkline.dispatch.accounts import AccountDesk
-from trunkline.dispatch.why import ELSEWHERE, AgentCheck
-from trunkline.jobs.face import JobFace
+from trunkline.control.provider import Flags
+from trunkline.dispatch.checks import Resolution
+from trunkline.dispatch.why import ELSEWHERE, DispatchView
+from trunkline.jobs.api import JobsApi
 from trunkline.leads.ingest import PAYLOAD_BYTES_MAX
 from trunkline.mailbox.inbox import Inbox
 from trunkline.store.database import Database
+from trunkline.telephony.accounts import AccountService
 
 USUAL_BODY = BodyRule(bytes_max=1024 * 1024, timeout_s=10.0)
 # A hundred thousand leads of a kilobyte each, over a slow line.
@@ -39,7 +41,7 @@ UPLOADS_AT_ONCE = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class HealthProbe:
     """A dependency that `/ready` asks. `check` returns if it is well, and raises if not.
 
     Without a required one this process cannot do its work; without another it does it worse.
@@ -77,23 +79,27 @@ class ApiDeps:
     clock: Clock
     # Called after the commit of new or changed leads, to bring them into the schedule. It may fail.
     on_leads_accepted: Callable[[Sequence[UUID]], Awaitable[object]]
-    probes: Mapping[str, Probe]
+    probes: Mapping[str, HealthProbe]
     # From the Accept header to a body and its content type.
     render_metrics: Callable[[str], tuple[bytes, str]]
     limits: ApiLimits = ApiLimits()
     # The carriers that a number may name; None takes any.
     carriers: frozenset[str] | None = None
     # Without it the routes of jobs and webhook endpoints answer that they are not available.
-    jobs: JobFace | None = None
+    jobs: JobsApi | None = None
     # Without it those of accounts do.
-    accounts: AccountDesk | None = None
+    accounts: AccountService | None = None
     # Without it nothing is appended to mailboxes.
     inbox: Inbox | None = None
     # Frees the channels that Valkey holds for attempts that Postgres does not have; how many. None: cannot.
     free_dead_channels: Callable[[], Awaitable[int]] | None = None
+    # Asks the carrier once more about an attempt of unknown fate; what it said. None: cannot.
+    resolve_unknown: Callable[[UUID], Awaitable[Resolution]] | None = None
     reminders: ReminderRules = ReminderRules()
-    # Which calls need an agent of ours, for who asks why a lead is not called.
-    agents: AgentCheck = ELSEWHERE
+    # What a dialer asks beside Postgres, for who asks why a lead is not called.
+    dispatch: DispatchView = ELSEWHERE
+    # How the platform itself asks for flags. Without it they are those of the store.
+    flags: Flags | None = None
 
 
 @dataclass(frozen=True, slots=True)

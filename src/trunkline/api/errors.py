@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trunkline.errors import StoreUnavailable
-from trunkline.leads.ingest import FieldProblem
+from trunkline.leads.ingest import OBJECT_ID, FieldProblem
 
 STORE_RETRY_AFTER_S = 2
 FIELD_NAME_MAX = 100
@@ -147,7 +147,14 @@ def _from_validation(error: RequestValidationError) -> ApiError:
     if all(detail["loc"][0] == "path" for detail in details):
         # An id of the wrong form names nothing.
         return not_found("object")
-    return invalid(*(FieldProblem(_name(detail["loc"]), detail["msg"]) for detail in details))
+    return invalid(*(FieldProblem(_name(detail["loc"]), _sentence(detail)) for detail in details))
+
+
+def _sentence(detail: Mapping[str, Any]) -> str:
+    """Where the words of the check mean nothing to a person, ours."""
+    if detail["type"] == "string_pattern_mismatch" and detail["ctx"]["pattern"] == OBJECT_ID:
+        return "An id has small letters, digits, - and _ only, and begins with a letter or digit: acme-store."
+    return str(detail["msg"])
 
 
 def _name(loc: Sequence[str | int]) -> str:

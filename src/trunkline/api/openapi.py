@@ -1,14 +1,18 @@
-"""The OpenAPI document: FastAPI's, with the hot routes and the API keys added."""
+"""The OpenAPI document, FastAPI's with the hot routes and the API keys added, and the page at /docs that renders it."""
 
 import re
 from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
 
 from trunkline.api.auth import API_ROOT
-from trunkline.api.hot_routes import HotRoute
+from trunkline.api.raw_routes import RawRoute
 
 DESCRIPTION = """Trunkline places and routes the calls of voice agents.
 
@@ -39,16 +43,16 @@ _REFUSALS = {
 }
 
 
-def build(app: FastAPI, hot_routes: Sequence[HotRoute]) -> dict[str, Any]:
+def build(app: FastAPI, raw_routes: Sequence[RawRoute]) -> dict[str, Any]:
     document = get_openapi(
         title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes, tags=TAGS
     )
-    for hot in hot_routes:
+    for hot in raw_routes:
         document["paths"].setdefault(hot.path, {})[hot.method.lower()] = _operation(hot)
     schemes = document.setdefault("components", {}).setdefault("securitySchemes", {})
     schemes[SCHEME] = {"type": "http", "scheme": "bearer", "bearerFormat": "tl_…"}
     schemes[SIGNATURE] = {"type": "apiKey", "in": "header", "name": "Trunkline-Signature"}
-    open_paths = {hot.path for hot in hot_routes if hot.scopes is None}
+    open_paths = {hot.path for hot in raw_routes if hot.scopes is None}
     for path, operations in document["paths"].items():
         if path.startswith(API_ROOT) and path not in open_paths:
             for operation in operations.values():
@@ -57,7 +61,7 @@ def build(app: FastAPI, hot_routes: Sequence[HotRoute]) -> dict[str, Any]:
     return document
 
 
-def _operation(hot: HotRoute) -> dict[str, Any]:
+def _operation(hot: RawRoute) -> dict[str, Any]:
     """As its owner wrote it, with what is the same for all."""
     operation = dict(hot.operation)
     named = {parameter["name"] for parameter in operation.get("parameters", ())}
@@ -70,3 +74,16 @@ def _operation(hot: HotRoute) -> dict[str, Any]:
 
 def _path_parameter(name: str) -> dict[str, Any]:
     return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+
+
+# The page works with no network: nothing from elsewhere is loaded, and nothing may be.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+
+
+@cache
+def _page() -> str:
+    return (files("trunkline.api") / "docs.html").read_text(encoding="utf-8")
+
+
+async def get_docs(_request: Request) -> HTMLResponse:
+    return HTMLResponse(_page(), headers={"Content-Security-Policy": _POLICY})

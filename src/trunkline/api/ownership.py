@@ -43,9 +43,17 @@ def require_owner(who: Principal, owner: Tenant, thing: str) -> None:
 
 
 async def record(
-    tx: Connection, who: Principal, action: str, subject: object, owner: Tenant, **details: object
+    tx: Connection,
+    who: Principal,
+    action: str,
+    subject: object,
+    owner: Tenant,
+    *,
+    reason: object = None,
+    **details: object,
 ) -> None:
     """A line in the audit log, in the transaction of the change."""
+    said = None if reason is None else str(reason)
     await audit.record(
-        tx, actor=who.actor, action=action, subject=str(subject), tenant=owner, details=details
+        tx, actor=who.actor, action=action, subject=str(subject), tenant=owner, details=details, reason=said
     )

@@ -8,7 +8,7 @@ from uuid import UUID
 from trunkline.store.keys import ApiKey
 from trunkline.store.tenants import Tenant
 
-Scope = Literal["admin", "leads", "router", "read"]
+Scope = Literal["admin", "leads", "router", "read", "jobs"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 

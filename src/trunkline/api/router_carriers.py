@@ -15,14 +15,15 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trunkline.api.hot_routes import HotRoute
+from trunkline.api.raw_routes import RawRoute
 from trunkline.api.webhooks import PublicView
-from trunkline.dispatch.account_look import AccountLook
 from trunkline.in_time import in_time
 from trunkline.router import requests
-from trunkline.router.allocator import Allocated, Allocator, NoneFree, Waiting
+from trunkline.router.allocator import Allocated, Allocator, NoneFree, PodWait
 from trunkline.router.requests import BadRequest
 from trunkline.telemetry import get_logger, metrics
+from trunkline.telemetry.outages import Outage
+from trunkline.telephony.account_check import AccountLook
 from trunkline.telephony.callbacks import CallbackKeys
 from trunkline.telephony.carrier import (
     DEFAULT_ACCOUNT,
@@ -32,7 +33,7 @@ from trunkline.telephony.carrier import (
     Forged,
     WebhookRequest,
 )
-from trunkline.telephony.carriers import CarrierConfigError
+from trunkline.telephony.carrier_registry import CarrierConfigError
 from trunkline.telephony.directory import CarrierDirectory
 
 log = get_logger(__name__)
@@ -46,7 +47,7 @@ CALL_FIELDS: Mapping[str, str] = {"twilio": "CallSid", "plivo": "CallUUID", "exo
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class VerifiedRequest:
     """A verified request: whose call, and how to answer it."""
 
     carrier: Carrier
@@ -70,7 +71,7 @@ def allocate_url(base_url: str, keys: CallbackKeys, carrier: str, account: str, 
     return f"{base_url.rstrip('/')}/api/v1/{carrier}/allocate{tail}"
 
 
-class CarrierFace:
+class CarrierApi:
     def __init__(
         self,
         allocator: Allocator,
@@ -81,13 +82,14 @@ class CarrierFace:
     ):
         self._allocator = allocator
         self._carriers = carriers
+        self._outage = Outage("router.unavailable", what="document")
         self._keys = keys
         self._view = view
         self._look = look
 
-    def hot_routes(self) -> list[HotRoute]:
+    def raw_routes(self) -> list[RawRoute]:
         return [
-            HotRoute("POST", f"/api/v1/{name}/allocate", self.allocate, None, _operation(name))
+            RawRoute("POST", f"/api/v1/{name}/allocate", self.allocate, None, _operation(name))
             for name in CALL_FIELDS
         ]
 
@@ -104,20 +106,22 @@ class CarrierFace:
             return _refused(400, {"success": False, "error": message, "code": "invalid_request"})
         return _told(await self._document(asked, call_sid, merchant_id))
 
-    async def _document(self, asked: Asked, call_sid: str, merchant_id: str) -> Document:
+    async def _document(self, asked: VerifiedRequest, call_sid: str, merchant_id: str) -> Document:
         carrier = asked.carrier
         asking = self._allocator.allocate(call_sid, merchant_id, may_wait=True)
+        begun_at = self._outage.now()
         try:
             answer = await in_time(ALLOCATE_S, asking)
+            self._outage.worked(begun_at)
         except (
             Exception
         ) as error:  # somebody is on the line, and the carrier understands nothing but a document
-            log.error("router.unavailable", error=str(error) or type(error).__name__)
+            self._outage.failed(error)
             return carrier.busy_document(BUSY_MESSAGE)
         match answer:
             case Allocated(ws_url=url, token=token):
                 return carrier.answer_document(url, {"token": token})
-            case Waiting(retry_s=retry_s):
+            case PodWait(retry_s=retry_s):
                 return carrier.hold_document(retry_s, asked.url)
             case NoneFree():
                 log.warning("router.no_pods", call_id=call_sid)
@@ -125,7 +129,7 @@ class CarrierFace:
             case _:
                 return carrier.hang_up_document()
 
-    async def _read(self, name: str, request: Request) -> Asked | Response:
+    async def _read(self, name: str, request: Request) -> VerifiedRequest | Response:
         query = dict(request.query_params)
         account = query.get("account") or DEFAULT_ACCOUNT
         metrics.WEBHOOKS_RECEIVED.labels(name).inc()
@@ -145,7 +149,7 @@ class CarrierFace:
         if isinstance(believed, Forged):
             return _forged(name, believed.status)
         # What comes after the query wins: the signature covers both, and a merchant is named by its URL.
-        return Asked(*believed, _fields(body) | query)
+        return VerifiedRequest(*believed, _fields(body) | query)
 
     def _believed(self, tag: CallbackTag, sent: list[WebhookRequest]) -> tuple[Carrier, str] | Forged:
         try:

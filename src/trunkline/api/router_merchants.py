@@ -7,19 +7,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trunkline.api.auth import require_platform
-from trunkline.api.hot_routes import Endpoint, HotRoute
+from trunkline.api.raw_routes import Endpoint, RawRoute
 from trunkline.api.router_carriers import CALL_FIELDS, allocate_url
 from trunkline.api.store import Store
 from trunkline.bus import router_manager
+from trunkline.bus.keys import RouterKeys
 from trunkline.bus.router import Runner
-from trunkline.bus.router_keys import RouterKeys
 from trunkline.errors import BusUnavailable
 from trunkline.router import requests
 from trunkline.router.requests import BadRequest
 from trunkline.store import router as store
 from trunkline.telemetry import get_logger
 from trunkline.telephony.callbacks import CallbackKeys
-from trunkline.telephony.carriers import CarrierConfigError
+from trunkline.telephony.carrier_registry import CarrierConfigError
 from trunkline.telephony.directory import CarrierDirectory
 
 log = get_logger(__name__)
@@ -33,7 +33,7 @@ class TierBody(msgspec.Struct):
     pool: str = ""
 
 
-class MerchantFace:
+class MerchantApi:
     def __init__(
         self,
         store: Store,
@@ -50,7 +50,7 @@ class MerchantFace:
         self._callback_keys = callback_keys
         self._public_base_url = public_base_url
 
-    def hot_routes(self) -> list[HotRoute]:
+    def raw_routes(self) -> list[RawRoute]:
         one = f"{PATH}/{{merchant_id}}"
         return [
             _route("GET", PATH, self.list_all, "Merchants with a tier of their own"),
@@ -72,14 +72,14 @@ class MerchantFace:
             config = _config(body, merchant_id)
         except BadRequest as error:
             return _refused(error)
-        async with self._store.reading() as conn:
+        async with self._store.autocommit() as conn:
             await store.set_merchant(conn, merchant_id, config)
         await self._make_live(merchant_id, config)
         return _json(_item(merchant_id, config))
 
     async def remove(self, request: Request) -> Response:
         merchant_id = request.path_params["merchant_id"]
-        async with self._store.reading() as conn:
+        async with self._store.autocommit() as conn:
             await store.remove_merchant(conn, merchant_id)
         await self._make_live(merchant_id, "")
         return Response(status_code=204)
@@ -124,13 +124,13 @@ def _item(merchant_id: str, config: str) -> dict[str, Any]:
     return {"merchant_id": merchant_id, "tier": content.get("tier", ""), "pool": content.get("pool", "")}
 
 
-def _route(method: str, path: str, endpoint: Endpoint, summary: str) -> HotRoute:
+def _route(method: str, path: str, endpoint: Endpoint, summary: str) -> RawRoute:
     async def of_the_platform(request: Request) -> Response:
         require_platform(request.state.principal, "change the router")
         return await endpoint(request)
 
     operation = {"tags": ["router"], "summary": summary, "responses": {"200": {"description": "Done."}}}
-    return HotRoute(method, path, of_the_platform, ("admin",), operation)
+    return RawRoute(method, path, of_the_platform, ("admin",), operation)
 
 
 def _json(content: dict[str, Any]) -> Response:

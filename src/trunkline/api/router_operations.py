@@ -101,6 +101,7 @@ _HEARTBEAT = _object(
         pattern=r"^(wss?://[^\x00-\x1f\x7f]*)?$",
     ),
     calls=_list(_CALL_SID, "The calls that it holds now.", maxItems=CALLS_MAX),
+    ended=_list(_CALL_SID, "Calls that it had lately and that are over.", maxItems=CALLS_MAX),
     boot_id=_short("Another one at each start of the process: the calls of the one before are over."),
     sequence=_whole("Grows with each heartbeat of a boot, from 1. One that was overtaken changes nothing.", 0)
     | {"exclusiveMaximum": SEQUENCE_MAX},

@@ -4,11 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-import asyncpg
-
 from trunkline.api.errors import conflict
 from trunkline.errors import StoreUnavailable
 from trunkline.store.database import PASSING, UNAVAILABLE, Connection, Database, describe
+from trunkline.store.driver import BAD_VALUE, REFERENCE_GONE
 
 
 class Store:
@@ -18,7 +17,14 @@ class Store:
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[Connection]:
-        """For single statements, each its own transaction."""
+        """For single statements that only read: Postgres refuses any other."""
+        with _translated():
+            async with asyncio.timeout(self._timeout_s), self._database.reading() as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def autocommit(self) -> AsyncIterator[Connection]:
+        """For single statements, each its own transaction: what one statement writes needs no BEGIN and no COMMIT."""
         with _translated():
             async with asyncio.timeout(self._timeout_s), self._database.connection() as connection:
                 yield connection
@@ -35,9 +41,9 @@ class Store:
 def _translated() -> Iterator[None]:
     try:
         yield
-    except asyncpg.DataError:
+    except BAD_VALUE:
         raise  # a value that Postgres cannot take: our mistake, whoever asks how often
-    except asyncpg.ForeignKeyViolationError as error:
+    except REFERENCE_GONE as error:
         raise conflict(
             "changed_meanwhile",
             "Something that this request names was removed at the same moment. Send it again.",

@@ -1,12 +1,15 @@
 """Channels of numbers and their named holders, and what limits the match."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from uuid import UUID
 
 import msgspec
 
 from trunkline.bus.connection import Bus
 from trunkline.bus.pipe import Word
+from trunkline.bus.schedule import to_ms
 from trunkline.bus.scripts import script
 from trunkline.model import Flow, Holder, NumberLimit
 from trunkline.value import Value
@@ -14,6 +17,7 @@ from trunkline.value import Value
 _CONFIGURE = script("configure")
 _HOLD = script("hold")
 _RELEASE = script("release")
+_MEND_NUMBERS = script("mend_numbers")
 
 # The subject under which a stop holds for everything.
 ALL = "all"
@@ -33,6 +37,8 @@ class Configuration(Value, frozen=True):
     ungated: frozenset[str] = frozenset()
     # Those that are dialled without keeping one, a few at a time: how many may ring so is decided by the intent.
     overdialled: frozenset[str] = frozenset()
+    # Numbers that their carriers refuse, and when they are asked again.
+    cooling: Mapping[UUID, datetime] = msgspec.field(default_factory=dict)
 
 
 async def configure(bus: Bus, wanted: Configuration) -> int:
@@ -46,35 +52,67 @@ async def configure(bus: Bus, wanted: Configuration) -> int:
         "caps": {subject: str(cap) for subject, cap in wanted.caps.items()},
         "stops": dict(wanted.stops),
         "tiers": dict(wanted.tiers),
+        "cooling": {str(number): str(to_ms(until)) for number, until in wanted.cooling.items()},
         "ungated": dict.fromkeys(wanted.overdialled, "few") | dict.fromkeys(wanted.ungated, "all"),
     }
-    args: list[Word] = [bus.memory, bus.known, msgspec.json.encode(body)]
-    return int(await bus.run(_CONFIGURE, [bus.keys.epoch, bus.keys.bell], args))
+    args: list[Word] = [bus.projection, bus.known, msgspec.json.encode(body)]
+    return int(await bus.run(_CONFIGURE, [bus.keys.epoch, bus.keys.dialer_wakeups], args))
 
 
 async def hold(bus: Bus, holders: Iterable[Holder]) -> int:
     """Write the true holders of channels; returns how many were wrong or missing."""
-    args: list[Word] = [bus.memory, bus.known]
+    args: list[Word] = [bus.projection, bus.known]
     for holder in holders:
         args += (str(holder.attempt_id), str(holder.number_id), holder.channel_no)
         args += (str(holder.lead_id or ""), str(holder.flow or ""), 0)
     if len(args) == 2:
         return 0
-    return int(await bus.run(_HOLD, [bus.keys.epoch, bus.keys.bell], args))
+    return int(await bus.run(_HOLD, [bus.keys.epoch, bus.keys.dialer_wakeups], args))
 
 
 async def release(bus: Bus, attempt_ids: Iterable[UUID]) -> int:
     """Free the channels of these attempts; twice frees once."""
-    args: list[Word] = [bus.memory, bus.known, *map(str, attempt_ids)]
+    args: list[Word] = [bus.projection, bus.known, *map(str, attempt_ids)]
     if len(args) == 2:
         return 0
-    return int(await bus.run(_RELEASE, [bus.keys.epoch, bus.keys.bell], args))
+    return int(await bus.run(_RELEASE, [bus.keys.epoch, bus.keys.dialer_wakeups], args))
+
+
+async def mend(bus: Bus, numbers: Iterable[UUID], held: Iterable[Holder], *, recounts: bool = False) -> int:
+    """Put right what follows from these numbers and who holds their channels, where a key was lost; how much that was.
+    `recounts`: also how many calls merchants and campaigns have."""
+    by_number: dict[UUID, list[str]] = {number_id: [] for number_id in numbers}
+    for holder in held:
+        if holder.number_id in by_number:
+            by_number[holder.number_id].append(f"{holder.channel_no}={holder.attempt_id}")
+    args: list[Word] = [bus.projection, bus.known, int(recounts)]
+    for number_id, calls in by_number.items():
+        args += (str(number_id), ",".join(calls))
+    return int(await bus.run(_MEND_NUMBERS, [bus.keys.epoch, bus.keys.dialer_wakeups], args))
 
 
 async def holders(bus: Bus) -> list[Holder]:
     """Everybody who holds a channel, as Valkey has it."""
-    held: dict[str, str] = await bus.read(bus.client.hgetall(f"{bus.memory}holders"))
-    return [_holder(attempt, value) for attempt, value in held.items()]
+    return (await holders_and_calls(bus))[0]
+
+
+async def holders_and_calls(bus: Bus) -> tuple[list[Holder], dict[str, int]]:
+    """And how many calls merchants and campaigns have, of the same moment."""
+    pipeline = bus.client.pipeline(transaction=True)
+    # By name: `hgetall` tells the client the key a second time, on which a cluster's transaction fails in redis-py 8.1.
+    pipeline.execute_command("HGETALL", bus.projection.holders)
+    pipeline.execute_command("HGETALL", bus.projection.live)
+    held, live = await bus.read(pipeline.execute())
+    found = [_holder(attempt, value) for attempt, value in held.items()]
+    return found, {subject: int(count) for subject, count in live.items()}
+
+
+def calls_of(held: Iterable[Holder]) -> dict[str, int]:
+    """How many calls merchants and campaigns have, by those who hold a channel."""
+    flows = [holder.flow for holder in held if holder.flow]
+    counted = Counter(f"m/{flow.merchant_id}" for flow in flows)
+    counted.update(f"c/{flow.merchant_id}/{flow.campaign_id or ''}" for flow in flows)
+    return dict(counted)
 
 
 def _holder(attempt: str, value: str) -> Holder:

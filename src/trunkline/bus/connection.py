@@ -17,59 +17,63 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
-from trunkline.bus.keys import Keys
-from trunkline.bus.line import Client, Lines
-from trunkline.bus.packing import PACKING, Life
+from trunkline.bus.cluster import Cluster
+from trunkline.bus.keys import Keys, Projection
 from trunkline.bus.pipe import Pipe, Word
 from trunkline.bus.scripts import Script, script
-from trunkline.errors import BusUnavailable, MemoryLost
+from trunkline.bus.server import Server, ServerRunId
+from trunkline.errors import BusUnavailable, ProjectionLost
 from trunkline.telemetry import metrics
 
 # Commands answer in well under a millisecond; a server that needs longer than this is in trouble.
 COMMAND_TIMEOUT_S = 2.0
-_RING = script("ring")
+_WAKE_DIALERS = script("wake_dialers")
 # A blocking read may wait this long at the server before its socket is considered dead.
 BLOCK_MAX_S = 5.0
+_WAIT_TIMEOUT_S = BLOCK_MAX_S + COMMAND_TIMEOUT_S
+
+Client = Redis | RedisCluster
+Commands = Server | Cluster
 
 
 class Bus:
     """Runs scripts and commands under the keys of one dispatch domain."""
 
-    def __init__(self, client: Client, blocking: Client, keys: Keys):
+    def __init__(self, client: Client, scripts: Commands, waits: Commands, keys: Keys):
         self.client = client
-        self.blocking = blocking
+        self.scripts = scripts
+        self.waits = waits
         self.keys = keys
-        # The epoch of the memory that this process knows; 0 until it was read. See `epoch.py`.
+        # The epoch of the projection that this process knows; 0 until it was read. See `epoch.py`.
         self.epoch = 0
-        self._pipe = Pipe(client)
-        self._waits = Lines(blocking)
-        self._ringing: asyncio.Task[None] | None = None
+        self._pipe = Pipe(scripts)
+        self._waking: asyncio.Task[None] | None = None
         self._rings_again = False
 
     def at_epoch(self, epoch: int) -> "Bus":
-        """The same connection, writing another epoch's memory."""
+        """The same connection, writing another epoch's projection."""
         other = copy(self)
         other.epoch = epoch
         return other
 
     @property
-    def memory(self) -> str:
-        return self.keys.memory(self.epoch)
+    def projection(self) -> Projection:
+        return self.keys.projection(self.epoch)
 
     @property
-    def known(self) -> Life:
-        """The memory that this process knows, by its number and the life of the server: what scripts check first."""
-        return Life(f"{self.epoch}@")
+    def known(self) -> ServerRunId:
+        """The projection that this process knows, by its number and the server's run id: what scripts check first."""
+        return ServerRunId(f"{self.epoch}@")
 
     async def run(self, lua: Script, keys: Sequence[str], args: Sequence[Word] = ()) -> Any:
         """Run a script once. Every failure to get its answer is `BusUnavailable`."""
         started = time.perf_counter()
         try:
-            return await self._pipe.run(lua, keys, args)
+            return await self._pipe.run(lua, lua.declared(keys, args), args)
         except ResponseError as error:
             if str(error).startswith("EPOCH"):
                 self.epoch = 0
-                raise MemoryLost("Valkey has lost its memory, or it is being rebuilt") from error
+                raise ProjectionLost("Valkey has lost its projection, or it is being rebuilt") from error
             raise BusUnavailable(f"Valkey did not run {lua.name}: {error}") from error
         except (RedisError, OSError) as error:
             raise BusUnavailable(f"Valkey did not run {lua.name}: {_words(error)}") from error
@@ -83,37 +87,42 @@ class Bus:
         except (RedisError, OSError) as error:
             raise BusUnavailable(f"Valkey did not answer: {_words(error)}") from error
 
-    def ring(self) -> None:
+    def wake_dialers(self) -> None:
         """Wake a dialer, soon: however many ask for it in one moment, it is done once more. A hint that may be lost."""
         self._rings_again = True
-        if self._ringing is None or self._ringing.done():
-            self._ringing = asyncio.create_task(self._ring(), name="bell")
+        if self._waking is None or self._waking.done():
+            self._waking = asyncio.create_task(self._wake_dialers(), name="wake_dialers")
 
-    async def _ring(self) -> None:
+    async def _wake_dialers(self) -> None:
         while self._rings_again:
             self._rings_again = False
             try:
-                await self.run(_RING, [self.keys.bell])
+                await self.run(_WAKE_DIALERS, [self.keys.dialer_wakeups])
             except BusUnavailable:
                 return
 
     async def wait(self, *command: Word) -> Any:
         """A command that waits at the server, for at most `BLOCK_MAX_S`. Its reply is as it came over the wire."""
-        return await self.read(self._waits.ask(*command))
+        return await self.read(self.waits.ask(*command))
 
     async def close(self) -> None:
-        if self._ringing is not None:
-            await asyncio.gather(self._ringing, return_exceptions=True)
+        if self._waking is not None:
+            await asyncio.gather(self._waking, return_exceptions=True)
+        await self.scripts.close()
+        await self.waits.close()
         await self.client.aclose()
-        await self.blocking.aclose()
 
 
 def connect(url: str, keys: Keys, *, pool_size: int = 10, cluster: bool = False) -> Bus:
     """Prepare the clients. They connect at their first command, so this never fails for a server that is away."""
     try:
+        if cluster:
+            nodes = _cluster(url, pool_size, COMMAND_TIMEOUT_S)
+            return Bus(nodes, Cluster(nodes), Cluster(_cluster(url, pool_size, _WAIT_TIMEOUT_S)), keys)
         return Bus(
-            _client(url, cluster, pool_size, COMMAND_TIMEOUT_S),
-            _client(url, cluster, pool_size, BLOCK_MAX_S + COMMAND_TIMEOUT_S),
+            Redis.from_url(url, **_options(pool_size, COMMAND_TIMEOUT_S)),
+            _server(url, pool_size, COMMAND_TIMEOUT_S),
+            _server(url, pool_size, _WAIT_TIMEOUT_S),
             keys,
         )
     except ValueError as error:
@@ -134,19 +143,26 @@ def _as_it_came(response: Any, **_options: Any) -> Any:
     return response
 
 
-def _client(url: str, cluster: bool, pool_size: int, socket_timeout_s: float) -> Client:
-    options: dict[str, Any] = {
+def _options(pool_size: int, timeout_s: float) -> dict[str, Any]:
+    return {
         "decode_responses": True,
+        # Named, because its default is not the same in all releases of the client.
+        "protocol": 2,
         "retry": Retry(NoBackoff(), 0),
-        "socket_timeout": socket_timeout_s,
+        "socket_timeout": timeout_s,
         "socket_connect_timeout": COMMAND_TIMEOUT_S,
-        # One for scripts or waits, which is kept, beside those for plain commands.
-        "max_connections": pool_size + 1,
+        "max_connections": pool_size,
     }
-    if cluster:
-        nodes: RedisCluster = RedisCluster.from_url(url, **options)
-        nodes.set_response_callback("XREADGROUP", _as_it_came)
-        return nodes
-    client: Redis = Redis.from_url(url, **options)
-    client.connection_pool.connection_class = PACKING[client.connection_pool.connection_class]
-    return client
+
+
+def _server(url: str, pool_size: int, timeout_s: float) -> Server:
+    return Server(
+        url, timeout_s=timeout_s, connect_timeout_s=COMMAND_TIMEOUT_S, connections_max=pool_size + 1
+    )
+
+
+def _cluster(url: str, pool_size: int, timeout_s: float) -> RedisCluster:
+    # One connection for scripts or waits beside those for plain commands.
+    nodes: RedisCluster = RedisCluster.from_url(url, **_options(pool_size + 1, timeout_s))
+    nodes.set_response_callback("XREADGROUP", _as_it_came)
+    return nodes

@@ -1,13 +1,13 @@
-"""The epoch: whether Valkey's memory is the one we know, and how a lost one is replaced.
+"""The epoch: whether Valkey's projection is the one we know, and how a lost one is replaced.
 
 A process reads the number before its first script, and every script checks it. Another run id, a missing epoch, a
-promoted replica: memory is lost, scripts refuse, and a rebuild writes a new one under a number from Postgres. Numbers
-only grow, so of two rebuilds the newer wins.
+promoted replica: the projection is lost, scripts refuse, and a rebuild writes a new one under a number of Postgres.
+Numbers only grow, so of two rebuilds the newer wins.
 """
 
 from trunkline.bus.connection import Bus
 from trunkline.bus.scripts import script
-from trunkline.errors import MemoryLost
+from trunkline.errors import ProjectionLost
 
 _BEGIN = script("epoch_begin")
 _PUBLISH = script("epoch_publish")
@@ -20,15 +20,15 @@ SWEEP_BATCH = 500
 
 
 async def read(bus: Bus) -> int:
-    """Learn the epoch that is published; 0 if memory was lost."""
+    """Learn the epoch that is published; 0 if the projection was lost."""
     bus.epoch = int(await bus.run(_READ, [bus.keys.epoch]))
     return bus.epoch
 
 
 async def ensure(bus: Bus) -> None:
-    """Know the epoch, or say that memory is lost."""
+    """Know the epoch, or say that the projection is lost."""
     if bus.epoch == 0 and await read(bus) == 0:
-        raise MemoryLost("Valkey has lost its memory, or it is being rebuilt")
+        raise ProjectionLost("Valkey has lost its projection, or it is being rebuilt")
 
 
 async def begin(bus: Bus, number: int) -> Bus | None:
@@ -42,8 +42,8 @@ async def go_on(bus: Bus, number: int) -> bool:
 
 
 async def publish(bus: Bus, number: int) -> bool:
-    """Let the rebuilt memory count. False if a newer rebuild has begun."""
-    published = bool(await bus.run(_PUBLISH, [bus.keys.epoch, bus.keys.bell], [number]))
+    """Let the rebuilt projection count. False if a newer rebuild has begun."""
+    published = bool(await bus.run(_PUBLISH, [bus.keys.epoch, bus.keys.dialer_wakeups], [number]))
     if published:
         bus.epoch = number
     return published
@@ -64,5 +64,5 @@ async def sweep(bus: Bus) -> int:
 
 
 def _epoch_of(bus: Bus, key: str) -> int:
-    start = len(bus.keys.memory(0)) - len("0:")
+    start = len(bus.keys.projection(0)) - len("0:")
     return int(key[start:].split(":", 1)[0])

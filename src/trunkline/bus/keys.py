@@ -1,4 +1,4 @@
-"""Every key in Valkey, built here and nowhere else.
+"""Every key in Valkey that Python names, built here and nowhere else. Scripts build theirs in `lua/includes/keys.lua`.
 
 All keys of a dispatch domain share one hash tag, so that one script may touch them all, on a cluster too.
 """
@@ -22,13 +22,12 @@ class Keys:
 
     @property
     def epoch(self) -> str:
-        """HASH `run_id`, `number`, `building`: in which life of the server, and under which number, memory counts."""
+        """HASH `run_id`, `number`, `building`: in which run of the server, under which number, it counts."""
         return self._key("epoch")
 
-    def memory(self, epoch: int) -> str:
-        """What scripts put before the keys of dispatch. Every epoch has keys of its own, so that a rebuild touches
-        nothing that is live. `bus/lua/includes/` says what they are."""
-        return self._key(f"e{epoch}", "")
+    def projection(self, epoch: int) -> "Projection":
+        """The keys of dispatch. Every epoch has keys of its own, so that a rebuild touches nothing that is live."""
+        return Projection(self._key(f"e{epoch}", ""))
 
     @property
     def any_memory(self) -> str:
@@ -41,10 +40,242 @@ class Keys:
         return self._key("witness")
 
     @property
-    def bell(self) -> str:
-        """LIST that dialers wait on."""
-        return self._key("bell")
+    def outage(self) -> str:
+        """STRING: the id under which processes tell of an outage of Postgres."""
+        return self._key("outage")
 
-    def nudges(self, kind: str) -> str:
+    @property
+    def outage_told_by(self) -> str:
+        """STRING: the process that tells of it."""
+        return self._key("outage", "told_by")
+
+    @property
+    def outage_told(self) -> str:
+        """STRING: the outage of which the webhook has heard."""
+        return self._key("outage", "told")
+
+    @property
+    def dialer_wakeups(self) -> str:
+        """LIST that dialers wait on."""
+        return self._key("dialer_wakeups")
+
+    def mailbox_wakeups(self, kind: str) -> str:
         """STREAM of mailbox keys that have new events."""
-        return self._key("mailbox", kind, "nudges")
+        return self._key("mailbox", kind, "wakeups")
+
+
+class Projection(str):
+    """The prefix of the keys of one epoch's projection of dispatch, and those of the keys that Python reads too.
+    `lua/includes/keys.lua` lists them all."""
+
+    __slots__ = ()
+
+    @property
+    def leads(self) -> str:
+        """HASH lead -> its record."""
+        return f"{self}leads"
+
+    @property
+    def partial(self) -> str:
+        """SET of the flows that have more leads in Postgres than here."""
+        return f"{self}partial"
+
+    @property
+    def moves(self) -> str:
+        """ZSET lead -> ms when it may go to its next pool."""
+        return f"{self}moves"
+
+    @property
+    def holders(self) -> str:
+        """HASH attempt -> the channel that it holds, and for whom."""
+        return f"{self}holders"
+
+    @property
+    def live(self) -> str:
+        """HASH merchant or campaign -> how many calls it has."""
+        return f"{self}live"
+
+    @property
+    def stops(self) -> str:
+        """HASH what is stopped -> until when."""
+        return f"{self}stops"
+
+    def queue(self, flow: str, place: str) -> str:
+        """ZSET of the leads of a flow that are scheduled (`s`) or wait for their turn (`w`)."""
+        return f"{self}flow:{flow}:{place}"
+
+
+@dataclass(frozen=True, slots=True)
+class RouterKeys:
+    """The keys of the router, with the names and types of its operations sheet. `docs/router.md` lists them all.
+
+    The prefix is `voice`; on a cluster it is `{voice}`, so that one script may touch all of the router's keys.
+    """
+
+    prefix: str = "voice"
+
+    def _key(self, *parts: str) -> str:
+        return ":".join((self.prefix, *parts))
+
+    @property
+    def base(self) -> str:
+        """What scripts put before the keys they compose themselves."""
+        return self._key("")
+
+    @property
+    def epoch(self) -> str:
+        """HASH `run_id`, `id`, `began_ms`, `term`: the run of the server that this projection is of, its manager."""
+        return self._key("epoch")
+
+    @property
+    def tiers(self) -> str:
+        """HASH tier -> `e|target|1` or `s|target|max`, `#order` of assignment, `#number` of the config."""
+        return self._key("tiers")
+
+    def _pool(self, tier: str) -> str:
+        return self._key(tier) if tier.startswith("merchant:") else self._key("pool", tier)
+
+    def available(self, tier: str) -> str:
+        """SET of the pods of an exclusive tier that may take a call; ZSET pod -> calls of a shared one."""
+        return f"{self._pool(tier)}:{'pods' if tier.startswith('merchant:') else 'available'}"
+
+    def assigned(self, tier: str) -> str:
+        """SET of all pods of a tier: free, busy and leaving."""
+        return f"{self._pool(tier)}:assigned"
+
+    def order(self, tier: str) -> str:
+        """ZSET pod -> ms since when it is free. A hint: the SET decides."""
+        return f"{self._pool(tier)}:order"
+
+    def waiting_for(self, tier: str) -> str:
+        """ZSET call -> ms since when it waits for a pod of this tier."""
+        return f"{self._pool(tier)}:waiting"
+
+    def waiting_merchants(self, tier: str) -> str:
+        """HASH merchant -> how many of its calls wait for this tier."""
+        return f"{self._pool(tier)}:waiting:merchants"
+
+    def yielded(self, tier: str) -> str:
+        """SET of the calls that waited and got a slot of this tier: what dials have yielded to."""
+        return f"{self._pool(tier)}:yielded"
+
+    def kept_in(self, tier: str) -> str:
+        """ZSET allocation id -> ms since when a slot of this tier is kept for its dial."""
+        return f"{self._pool(tier)}:kept"
+
+    def silent(self, tier: str) -> str:
+        """SET of the pods that have fallen silent: kept for no dial, tried by calls when nobody else is free."""
+        return f"{self._pool(tier)}:silent"
+
+    def leaving(self, tier: str) -> str:
+        """SET of the pods that are leaving: they fill no target."""
+        return f"{self._pool(tier)}:leaving"
+
+    @property
+    def dials_waiting(self) -> str:
+        """STRING with a TTL of 3 s: a dial found no slot, so whoever frees one wakes the dialers."""
+        return self._key("dials", "waiting")
+
+    @property
+    def waiting(self) -> str:
+        """ZSET call -> ms when it last asked."""
+        return self._key("waiting")
+
+    @property
+    def waiters(self) -> str:
+        """HASH call -> the tiers that it waits for."""
+        return self._key("waiters")
+
+    def pod(self, name: str) -> str:
+        """HASH `status`, `allocated_call_sid`, …, and what the pod's last heartbeat said."""
+        return self._key("pod", name)
+
+    def pod_tier(self, name: str) -> str:
+        """STRING, the pod's tier."""
+        return self._key("pod", "tier", name)
+
+    def pod_calls(self, name: str) -> str:
+        """SET of the calls that have this pod."""
+        return self._key("pod", "calls", name)
+
+    def draining(self, name: str) -> str:
+        """STRING with a TTL: an operator keeps new calls away."""
+        return self._key("pod", "draining", name)
+
+    def pod_slots(self, name: str) -> str:
+        """HASH slot -> allocation id, for kept and begun ones."""
+        return self._key("pod", "slots", name)
+
+    @property
+    def kept(self) -> str:
+        """ZSET allocation id -> ms since when a slot is kept for its dial."""
+        return self._key("kept")
+
+    def kept_for(self, allocation_id: str) -> str:
+        """HASH `pod`, `slot`, `incarnation`, `source_pool`, `merchant_id` of a slot kept for a dial."""
+        return self._key("kept", allocation_id)
+
+    def begun(self, allocation_id: str) -> str:
+        """STRING with a TTL: the call of an allocation that has begun."""
+        return self._key("begun", allocation_id)
+
+    @property
+    def unproven(self) -> str:
+        """ZSET allocation id -> ms: Postgres has not been asked yet whether it has its row."""
+        return self._key("unproven")
+
+    @property
+    def resets(self) -> str:
+        """HASH allocation id -> call and pod that an operator reset by hand, until Postgres knows."""
+        return self._key("resets")
+
+    @property
+    def metadata(self) -> str:
+        """HASH pod -> JSON `{"tier", "name"}`."""
+        return self._key("pod", "metadata")
+
+    def lease(self, name: str) -> str:
+        """STRING with a TTL: a call that has this pod."""
+        return self._key("lease", name)
+
+    def call(self, call_sid: str) -> str:
+        """HASH `pod_name`, `source_pool`, `merchant_id`, `allocated_at`, `allocation_id`."""
+        return self._key("call", call_sid)
+
+    def ended(self, call_sid: str) -> str:
+        """STRING with a TTL: the call is over and gets no pod again."""
+        return self._key("ended", call_sid)
+
+    @property
+    def calls(self) -> str:
+        """ZSET call -> ms of its allocation, for those that have a pod."""
+        return self._key("calls")
+
+    def superseded(self, name: str) -> str:
+        """STRING with a TTL of 2 min: how often replaced processes of this pod have spoken."""
+        return self._key("superseded", name)
+
+    @property
+    def merchant_config(self) -> str:
+        """HASH merchant -> JSON `{"tier", "pool"}`. Changed by hand, it is adopted."""
+        return self._key("merchant", "config")
+
+    @property
+    def merchant_written(self) -> str:
+        """HASH merchant -> JSON: what was written last, to tell a change by hand from a loss."""
+        return self._key("merchant", "written")
+
+    @property
+    def version(self) -> str:
+        """STRING, the version of the agents that appeared last: new calls prefer it."""
+        return self._key("version")
+
+    @property
+    def heartbeats(self) -> str:
+        """ZSET pod -> ms of its last heartbeat."""
+        return self._key("heartbeats")
+
+    @property
+    def hearing(self) -> str:
+        """HASH `since`, `ran`: since when heartbeats could be heard without a gap."""
+        return self._key("hearing")

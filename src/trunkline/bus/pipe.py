@@ -12,11 +12,11 @@ from typing import Any
 
 from redis.exceptions import NoScriptError
 
-from trunkline.bus.line import Client, Lines
-from trunkline.bus.packing import Command, Life
+from trunkline.bus.cluster import Cluster
 from trunkline.bus.scripts import Script
+from trunkline.bus.server import Command, Server, ServerRunId
 
-Word = str | bytes | int | float | Life
+Word = str | bytes | int | float | ServerRunId
 
 # Bounds the time for which one batch keeps the server busy to a few ms.
 BATCH_MAX = 100
@@ -31,8 +31,8 @@ class _Call:
 
 
 class Pipe:
-    def __init__(self, client: Client):
-        self._lines = Lines(client)
+    def __init__(self, commands: Server | Cluster):
+        self._commands = commands
         self._waiting: list[_Call] = []
         self._sender: asyncio.Task[None] | None = None
 
@@ -68,7 +68,7 @@ class Pipe:
                 _answer(call, reply)
 
     async def _execute(self, calls: list[_Call], *, by_sha: bool) -> list[Any]:
-        return await self._lines.exchange([_command(call, by_sha=by_sha) for call in calls])
+        return await self._commands.exchange([_command(call, by_sha=by_sha) for call in calls])
 
 
 def _command(call: _Call, *, by_sha: bool) -> Command:

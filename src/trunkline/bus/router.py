@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from trunkline.bus.packing import LIFE
+from trunkline.bus.keys import RouterKeys
 from trunkline.bus.pipe import Word
-from trunkline.bus.router_keys import RouterKeys
 from trunkline.bus.scripts import Script, script
+from trunkline.bus.server import SERVER_RUN_ID
 from trunkline.value import Value
 
 _ALLOCATE = script("router_allocate")
@@ -33,7 +33,7 @@ class Runner(Protocol):
 
     async def run(self, lua: Script, keys: Sequence[str], args: Sequence[Word] = ()) -> Any: ...
 
-    def ring(self) -> None: ...
+    def wake_dialers(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,10 @@ class Kept(Value, frozen=True):
 
 
 class Stale(Value, frozen=True):
-    """This memory was lost or is not rebuilt yet, so Postgres has to pick."""
+    """This projection was lost or is not rebuilt yet, so Postgres has to pick."""
 
 
-class Begun(Value, frozen=True):
+class BegunCall(Value, frozen=True):
     """A call and the slot that Postgres says it has."""
 
     allocation_id: str
@@ -101,7 +101,7 @@ class NoPod:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class QueuedForPod:
     """Ask again: so many wait before this call, and it has waited so long."""
 
     before: int
@@ -136,7 +136,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class BeatRule:
-    """`may_register`: heartbeats make pods known. `settle_ms`: how long after a loss of memory an idle pod is not
+    """`may_register`: heartbeats make pods known. `settle_ms`: how long after such a loss an idle pod is not
     believed where Postgres has not been read. `tiers`: should none be published."""
 
     may_register: bool = True
@@ -187,8 +187,8 @@ class PodSuperseded:
 
 
 async def run(bus: Runner, keys: RouterKeys, lua: Script, *args: Word) -> Any:
-    """Every script of the router has one declared key, of the slot that all of its keys are in."""
-    return await bus.run(lua, [keys.epoch], [keys.base, LIFE, *args])
+    """Every script of the router is sent with its epoch first; `scripts.py` adds the other keys that it declares."""
+    return await bus.run(lua, [keys.epoch], [keys.base, SERVER_RUN_ID, *args])
 
 
 async def allocate(
@@ -201,9 +201,9 @@ async def allocate(
     lease_ttl_s: int,
     wait: WaitRule = WaitRule(),  # noqa: B008  frozen
     is_alone: bool = False,
-) -> Allocation | NoPod | Hold | CallOver | Stale:
+) -> Allocation | NoPod | QueuedForPod | CallOver | Stale:
     """Give the call a pod of the first tier that has a free one; again for the same call: the same pod. `is_alone`:
-    Postgres is silent, so this memory decides also where it is not rebuilt, with pods heard since the loss."""
+    Postgres is silent, so this projection decides also where it is not rebuilt, with pods heard since the loss."""
     rule = (wait.most_ms, wait.silence_ms, wait.waiters_max, int(is_alone))
     how, *rest = await run(bus, keys, _ALLOCATE, call_sid, merchant_id, allocation_id, lease_ttl_s, *rule)
     match how:
@@ -212,7 +212,7 @@ async def allocate(
         case "none":
             return NoPod(bool(rest[0]))
         case "hold":
-            return Hold(int(rest[0]), int(rest[1]))
+            return QueuedForPod(int(rest[0]), int(rest[1]))
         case "ended":
             return CallOver()
     pod, source_pool, allocated_at, allocation, base_url, odd, slot, incarnation = rest
@@ -245,7 +245,7 @@ async def free_slots(bus: Runner, keys: RouterKeys) -> Mapping[str, int] | Stale
     return Stale() if how == "stale" else _counts(flat)
 
 
-async def begin(bus: Runner, keys: RouterKeys, begun: Begun, *, lease_ttl_s: int = LEASE_TTL_S) -> None:
+async def begin(bus: Runner, keys: RouterKeys, begun: BegunCall, *, lease_ttl_s: int = LEASE_TTL_S) -> None:
     """A kept call was answered, or Postgres picked. Idempotent; another slot under the same allocation is given up."""
     (wakes,) = await run(
         bus,
@@ -287,7 +287,7 @@ def _counts(flat: Sequence[Any]) -> dict[str, int]:
 def _wake(bus: Runner, wakes: int) -> None:
     """A slot came free while dials wait for agents."""
     if wakes:
-        bus.ring()
+        bus.wake_dialers()
 
 
 async def release(

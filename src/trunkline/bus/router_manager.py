@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
+from trunkline.bus.keys import RouterKeys
 from trunkline.bus.pipe import Word
 from trunkline.bus.router import Runner, run
-from trunkline.bus.router_keys import RouterKeys
 from trunkline.bus.scripts import Script, script
 from trunkline.value import Value
 
-_LEAD = script("router_lead")
+_LEAD = script("router_acquire_leadership")
 _REBUILT = script("router_rebuilt")
 _TIERS = script("router_tiers")
 _SILENT = script("router_silent")
@@ -36,11 +36,11 @@ MAX_INCARNATION = 2**53 - 1
 
 
 class TermLost(Exception):
-    """Somebody newer manages the pools, or memory was lost: what was to be written was not."""
+    """Somebody newer manages the pools, or the projection was lost: what was to be written was not."""
 
 
 @dataclass(frozen=True, slots=True)
-class Silent:
+class SilentPod:
     pod: str
     heard_ms: str
     was_leaving: bool
@@ -108,8 +108,8 @@ class Unproven:
 
 
 @dataclass(frozen=True, slots=True)
-class Lead:
-    """`is_taken` False: somebody newer leads. `must_rebuild`: this memory is new, and nobody has rebuilt it yet."""
+class LeadershipClaim:
+    """`is_taken` False: somebody newer leads. `must_rebuild`: this projection is new, and nobody has rebuilt it yet."""
 
     is_taken: bool
     epoch: str
@@ -117,19 +117,19 @@ class Lead:
     age_s: float
 
 
-async def lead(bus: Runner, keys: RouterKeys, term: int) -> Lead:
+async def lead(bus: Runner, keys: RouterKeys, term: int) -> LeadershipClaim:
     taken, epoch, rebuild, age_ms = await run(bus, keys, _LEAD, term)
-    return Lead(bool(taken), epoch, bool(rebuild), age_ms / 1000)
+    return LeadershipClaim(bool(taken), epoch, bool(rebuild), age_ms / 1000)
 
 
 async def silent(
     bus: Runner, keys: RouterKeys, *, ttl_s: float, gap_max_s: float, waiter_silence_ms: int = 7000
-) -> tuple[int, list[Silent]]:
+) -> tuple[int, list[SilentPod]]:
     """How many pods send heartbeats, and those that were silent for `ttl_s`."""
     times = (round(ttl_s * 1000), round(gap_max_s * 1000))
     total, *flat = await run(bus, keys, _SILENT, *times, PAGE, waiter_silence_ms)
     rows = [flat[i : i + 3] for i in range(0, len(flat), 3)]
-    return total, [Silent(pod, heard, bool(leaving)) for pod, heard, leaving in rows]
+    return total, [SilentPod(pod, heard, bool(leaving)) for pod, heard, leaving in rows]
 
 
 async def census(bus: Runner, keys: RouterKeys) -> dict[str, list[str]]:
@@ -173,7 +173,7 @@ class Term:
             _PODS, lease_ttl_s, *(msgspec.json.encode(pod).decode() for pod in pods)
         )
         if wakes:
-            self._bus.ring()
+            self._bus.wake_dialers()
         return Put(fixed, {drains[i]: int(drains[i + 1]) for i in range(0, len(drains), 2)})
 
     async def unproven(self) -> Unproven:
@@ -187,7 +187,7 @@ class Term:
         words = (msgspec.json.encode(part).decode() for part in (live, others, reset))
         _, wakes, given_back = await self._write(_PROVE, lease_ttl_s, *words)
         if wakes:
-            self._bus.ring()
+            self._bus.wake_dialers()
         return int(given_back)
 
     async def set_version(self, version: str) -> None:

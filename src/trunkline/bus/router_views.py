@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trunkline.bus.keys import RouterKeys
 from trunkline.bus.router import Runner, run
-from trunkline.bus.router_keys import RouterKeys
 from trunkline.bus.scripts import script
 
 _DRAIN = script("router_drain")
@@ -25,10 +25,12 @@ class PodView:
     ip: str = ""
     port: int = 0
     version: str = ""
+    # The number of its process. 0 in lists, and of one that Postgres has not registered.
+    incarnation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class CallView:
+class RouterCall:
     call_sid: str
     pod: str
     source_pool: str
@@ -52,7 +54,7 @@ class PoolCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class RouterCounts:
     calls: int
     waiting: int
     pools: Sequence[PoolCount]
@@ -74,7 +76,7 @@ async def drain(bus: Runner, keys: RouterKeys, pod: str, ttl_s: int) -> Drained 
         return None
     tier, has_call, draining, status, wakes = reply
     if wakes:
-        bus.ring()
+        bus.wake_dialers()
     return Drained(tier, bool(has_call), bool(draining), status)
 
 
@@ -84,24 +86,25 @@ async def reset(bus: Runner, keys: RouterKeys, pod: str, tombstone_s: int) -> st
     if not reply:
         return None
     if reply[0]:
-        bus.ring()
+        bus.wake_dialers()
     return str(reply[1])
 
 
-async def counts(bus: Runner, keys: RouterKeys) -> Counts:
+async def counts(bus: Runner, keys: RouterKeys) -> RouterCounts:
     calls, waiting, kept, *flat = await bus.run(_STATUS, [keys.epoch], [keys.base])
     rows = [flat[i : i + 7] for i in range(0, len(flat), 7)]
     pools = [PoolCount(tier, bool(shared), *map(int, numbers)) for tier, shared, *numbers in rows]
-    return Counts(calls, waiting, sorted(pools, key=lambda pool: pool.tier), kept)
+    return RouterCounts(calls, waiting, sorted(pools, key=lambda pool: pool.tier), kept)
 
 
 async def pod_view(bus: Runner, keys: RouterKeys, pod: str) -> PodView | None:
     reply = await bus.run(_POD, [keys.epoch], [keys.base, pod])
     if not reply:
         return None
-    tier, draining, lease, status, calls, ip, port, version = reply
+    tier, draining, lease, status, calls, ip, port, version, number = reply
+    held = tuple(calls.split())
     return PodView(
-        pod, tier, bool(draining), lease, status, tuple(calls.split()), ip, int(port or 0), version
+        pod, tier, bool(draining), lease, status, held, ip, int(port or 0), version, int(number or 0)
     )
 
 
@@ -113,9 +116,9 @@ async def pods(bus: Runner, keys: RouterKeys, first: int, count: int) -> list[Po
     ]
 
 
-async def calls(bus: Runner, keys: RouterKeys, first: int, count: int) -> list[CallView]:
+async def calls(bus: Runner, keys: RouterKeys, first: int, count: int) -> list[RouterCall]:
     rows = await bus.run(_LIST, [keys.epoch], [keys.base, "calls", first, count])
     return [
-        CallView(sid, pod, source, merchant, int(at or 0), allocation)
+        RouterCall(sid, pod, source, merchant, int(at or 0), allocation)
         for sid, pod, source, merchant, at, allocation in rows
     ]

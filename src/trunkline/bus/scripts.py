@@ -2,29 +2,79 @@
 
 A line `-- @include name` is replaced by `lua/includes/name.lua`: the server knows no modules, and what several scripts
 do with one structure must be written once.
+
+A key whose name is known before the script runs, `key('leads')`, is declared: the text that is sent says `KEYS[n]`, and
+`declared` gives the key, behind those that the caller names. Then come the keys of what arguments name, as the header
+says: `-- @keys ARGV[3]: pod lease` is `pod:<pod>` and `lease:<pod>`, `-- @keys ARGV[5..] by 2: ended` is `ended:<call>`
+of every second argument, and `<>` takes the argument's place. `lua/includes/keys.lua` builds those that are found.
 """
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 
 _INCLUDE = re.compile(r"^-- @include (\w+)$", re.MULTILINE)
 
 
+_NAMED = re.compile(r"\bkey\('([\w:]+)'\)")
+_KEYS = re.compile(r"\bKEYS\[(\d+)\]")
+_OF_ARGUMENTS = re.compile(r"^-- @keys ARGV\[(\d+)(\.\.)?\](?: by (\d+))?: (.+)$", re.MULTILINE)
+
+
 @dataclass(frozen=True, slots=True)
+class OfArguments:
+    """Keys of what some arguments name: what stands before and after the name in each of them."""
+
+    where: slice
+    parts: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Script:
     name: str
     source: str
     sha: str
+    # What follows the prefix, ARGV[1], in the keys that are declared behind those of the caller.
+    names: tuple[str, ...] = ()
+    of_arguments: tuple[OfArguments, ...] = ()
+
+    def declared(self, keys: Sequence[str], args: Sequence[object]) -> Sequence[str]:
+        """All that it declares, given the keys that its header lists and its arguments."""
+        if not self.names and not self.of_arguments:
+            return keys
+        prefix = str(args[0])
+        found = [*keys, *_composed(self, prefix)]
+        for each in self.of_arguments:
+            named = dict.fromkeys(args[each.where])
+            found += [f"{prefix}{head}{one}{tail}" for one in named if one != "" for head, tail in each.parts]
+        return found
+
+
+@lru_cache(maxsize=512)
+def _composed(lua: Script, prefix: str) -> tuple[str, ...]:
+    return tuple(prefix + name for name in lua.names)
 
 
 @cache
 def script(name: str) -> Script:
-    source = _assembled(f"{name}.lua")
+    text = _assembled(f"{name}.lua")
+    names = tuple(dict.fromkeys(_NAMED.findall(text)))
+    first = 1 + max(map(int, _KEYS.findall(text)), default=0)
+    source = _NAMED.sub(lambda found: f"KEYS[{first + names.index(found[1])}]", text)
     # The server names a script by its SHA-1; nothing is secured by it.
-    return Script(name, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+    sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+    return Script(name, source, sha, names, tuple(map(_of_arguments, _OF_ARGUMENTS.finditer(text))))
+
+
+def _of_arguments(line: re.Match[str]) -> OfArguments:
+    first, is_open, step, names = line.groups()
+    start = int(first) - 1
+    where = slice(start, None, int(step or 1)) if is_open else slice(start, start + 1)
+    parts = (name.partition("<>") if "<>" in name else (f"{name}:", "", "") for name in names.split())
+    return OfArguments(where, tuple((head, tail) for head, _, tail in parts))
 
 
 def _assembled(path: str) -> str:

@@ -1,4 +1,4 @@
-"""When a campaign will have called everybody, if it goes on as it did in the last ten minutes. Pure.
+"""When a campaign will have called everybody, if it goes on as it did in the last ten minutes, or since it runs. Pure.
 
 The work that is left takes its time only while its windows are open: nights and holidays are added. It is an estimate,
 and says nothing where nothing has happened yet.
@@ -7,7 +7,7 @@ and says nothing where nothing has happened yet.
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from trunkline.leads.windows import Rule, next_opening
+from trunkline.leads.windows import WindowRule, next_opening
 
 LATELY_S = 600.0
 # Windows are walked through one after the other. After so many it is further away than anybody plans.
@@ -15,7 +15,7 @@ OPENINGS_MAX = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class DialPace:
     """Leads that ended lately, and since when that is known."""
 
     ended: int
@@ -26,13 +26,14 @@ class Pace:
         return self.ended / self.over_s if self.over_s > 0 else 0.0
 
 
-def pace(ended: int, since: datetime | None, now: datetime) -> Pace:
-    """A campaign that has just begun is judged by the time since its first end, at least a minute."""
-    known_s = (now - since).total_seconds() if since else 0.0
-    return Pace(ended, max(60.0, min(LATELY_S, known_s)))
+def pace(ended: int, since: datetime | None, now: datetime) -> DialPace:
+    """A campaign that has just begun, or runs again, is judged by the time that has passed since, at least a second.
+    Without such a moment (it does not run) by the ten minutes."""
+    passed_s = (now - since).total_seconds() if since else LATELY_S
+    return DialPace(ended, max(1.0, min(LATELY_S, passed_s)))
 
 
-def ends_at(left: int, per_s: float, now: datetime, rules: tuple[Rule, ...]) -> datetime | None:
+def ends_at(left: int, per_s: float, now: datetime, rules: tuple[WindowRule, ...]) -> datetime | None:
     """None: nobody can tell."""
     if left == 0:
         return now

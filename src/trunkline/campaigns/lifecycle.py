@@ -13,20 +13,21 @@ from trunkline.store.campaigns import Campaign
 from trunkline.store.controls import Level, NewStop, Scope
 from trunkline.store.database import Connection
 
-Status = Literal["DRAFT", "RUNNING", "PAUSED", "STOPPING", "STOPPED"]
+# COMPLETED: it runs, and nobody of its leads is left to call. It holds nobody back: whoever is added is called.
+Status = Literal["DRAFT", "RUNNING", "PAUSED", "COMPLETED", "STOPPING", "STOPPED"]
 Act = Literal["start", "pause", "resume", "stop"]
 
 # From which states each act leads somewhere, and where it has led already.
 FROM: dict[Act, frozenset[str]] = {
     "start": frozenset({"DRAFT"}),
-    "pause": frozenset({"RUNNING"}),
+    "pause": frozenset({"RUNNING", "COMPLETED"}),
     "resume": frozenset({"PAUSED"}),
-    "stop": frozenset({"DRAFT", "RUNNING", "PAUSED"}),
+    "stop": frozenset({"DRAFT", "RUNNING", "PAUSED", "COMPLETED"}),
 }
 DONE: dict[Act, frozenset[str]] = {
-    "start": frozenset({"RUNNING"}),
+    "start": frozenset({"RUNNING", "COMPLETED"}),
     "pause": frozenset({"PAUSED"}),
-    "resume": frozenset({"RUNNING"}),
+    "resume": frozenset({"RUNNING", "COMPLETED"}),
     "stop": frozenset({"STOPPING", "STOPPED"}),
 }
 

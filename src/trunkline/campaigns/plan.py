@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from trunkline.campaigns.plan_leads import PlannedLead, Refusal
+from trunkline.campaigns.plan_leads import PlannedLead, PlanRefusal
 from trunkline.leads.calling_policy import Effective
 from trunkline.leads.retries import Retries
-from trunkline.leads.windows import Opening, Rule, next_opening
+from trunkline.leads.windows import Opening, WindowRule, next_opening
 from trunkline.model import Outcome
 
 STEP = timedelta(minutes=1)
@@ -67,11 +67,11 @@ class Plan:
     ends_at: datetime | None = None
     by_hour: dict[datetime, Hour] = field(default_factory=dict)
     not_called: Counter[str] = field(default_factory=Counter)
-    samples: list[Refusal] = field(default_factory=list)
+    samples: list[PlanRefusal] = field(default_factory=list)
     # In how many minutes each bound was the one that held back calls that were due and allowed.
     held_back_by: Counter[str] = field(default_factory=Counter)
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse(self, refusal: PlanRefusal) -> None:
         self.not_called[refusal.reason] += 1
         if len(self.samples) < SAMPLES_MAX:
             self.samples.append(refusal)
@@ -90,7 +90,7 @@ class _Cohort:
 class _Group:
     """Leads that may be called at the same times, under the same limits."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[WindowRule, ...]
     priority: int
     max_attempts: int
     limits: tuple[tuple[int, int], ...]
@@ -119,10 +119,10 @@ class Simulation:
         self._by_day: Counter[date] = Counter()
         self.plan = Plan()
 
-    def run(self, leads: Iterable[PlannedLead | Refusal]) -> Plan:
+    def run(self, leads: Iterable[PlannedLead | PlanRefusal]) -> Plan:
         for lead in leads:
             self.plan.rows += 1
-            if isinstance(lead, Refusal):
+            if isinstance(lead, PlanRefusal):
                 self.plan.refuse(lead)
             else:
                 self._add(lead)
@@ -141,7 +141,7 @@ class Simulation:
             group = _Group(lead.place.rules, lead.priority, lead.max_attempts, limits)
             self._groups[key] = group
         if group.rules and group.open_at(self._world.starts_at) is None:
-            self.plan.refuse(Refusal(lead.row, "windows_never_open", lead.phone))
+            self.plan.refuse(PlanRefusal(lead.row, "windows_never_open", lead.phone))
             return
         self.plan.people += 1
         self._wait(group, max(lead.wanted_at or self._world.starts_at, self._world.starts_at), _Cohort(1, 1))
@@ -248,7 +248,7 @@ def _delay_s(retries: Retries, attempt: int) -> float | None:
     return None if rule is not None and not rule.retry else retries.delay_s(attempt, rule)
 
 
-def simulate(leads: Iterable[PlannedLead | Refusal], policy: Effective, world: Assumptions) -> Plan:
+def simulate(leads: Iterable[PlannedLead | PlanRefusal], policy: Effective, world: Assumptions) -> Plan:
     assert world.starts_at.tzinfo is not None
     started = Assumptions(
         world.starts_at.astimezone(UTC).replace(second=0, microsecond=0),

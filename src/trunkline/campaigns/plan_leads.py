@@ -10,8 +10,8 @@ from trunkline.campaigns.rows import Columns
 from trunkline.leads import phones
 from trunkline.leads.calling_policy import Effective
 from trunkline.leads.limits import PersonLimit
-from trunkline.leads.uploads import Row
-from trunkline.leads.windows import Rule
+from trunkline.leads.uploads import UploadRow
+from trunkline.leads.windows import WindowRule
 from trunkline.leads.zones import zones_of
 
 # Country code, area code, and a digit more.
@@ -19,10 +19,10 @@ PREFIX = 6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Place:
+class CalleeRules:
     """Where somebody is, as far as rules go: the same object for all who share them, so it is compared by identity."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[WindowRule, ...]
     limits: tuple[PersonLimit, ...]
 
 
@@ -30,14 +30,14 @@ class Place:
 class PlannedLead:
     row: int
     phone: str
-    place: Place
+    place: CalleeRules
     wanted_at: datetime | None
     priority: int
     max_attempts: int
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class PlanRefusal:
     """Who will not be called, and why."""
 
     row: int
@@ -65,28 +65,28 @@ class People:
         self._columns = columns
         self._do_not_call = do_not_call
         self._seen: set[str] = set()
-        self._places: dict[tuple[object, ...], Place] = {}
-        self._alike: dict[tuple[object, ...], Place] = {}
+        self._places: dict[tuple[object, ...], CalleeRules] = {}
+        self._alike: dict[tuple[object, ...], CalleeRules] = {}
         self._zones = available_timezones()
 
-    def of(self, rows: Iterable[Row]) -> Iterator[PlannedLead | Refusal]:
+    def of(self, rows: Iterable[UploadRow]) -> Iterator[PlannedLead | PlanRefusal]:
         for row in rows:
             yield self._lead(row)
 
-    def _lead(self, row: Row) -> PlannedLead | Refusal:
+    def _lead(self, row: UploadRow) -> PlannedLead | PlanRefusal:
         if row.error is not None or not isinstance(row.value, dict):
-            return Refusal(row.no, "unreadable", row.error or "The row is no object.")
+            return PlanRefusal(row.no, "unreadable", row.error or "The row is no object.")
         told = {self._columns.name(str(column)): cell for column, cell in row.value.items()}
         phone = phones.to_e164(str(told.get("phone") or ""), self._usual.region)
         if isinstance(phone, phones.BadPhone):
-            return Refusal(row.no, "invalid_phone", phone.error)
+            return PlanRefusal(row.no, "invalid_phone", phone.error)
         if (reason := self._refusal(phone)) is not None:
-            return Refusal(row.no, reason, phone)
+            return PlanRefusal(row.no, reason, phone)
         self._seen.add(phone)
         try:
             return self._planned(row.no, phone, told)
         except ValueError as error:
-            return Refusal(row.no, "invalid_row", str(error))
+            return PlanRefusal(row.no, "invalid_row", str(error))
 
     def _refusal(self, phone: str) -> str | None:
         if phone in self._seen:
@@ -111,7 +111,7 @@ class People:
             _number(told.get("max_attempts"), self._usual.max_attempts, 1, 20),
         )
 
-    def _place(self, phone: str, zone: str | None) -> Place:
+    def _place(self, phone: str, zone: str | None) -> CalleeRules:
         """Asked once for all numbers that begin alike and are as long: good enough for a plan, and five times as fast.
         The dial asks for each."""
         alike = (phone[:PREFIX], len(phone), zone)
@@ -120,7 +120,7 @@ class People:
             place = self._alike[alike] = self._place_of(phone, zone)
         return place
 
-    def _place_of(self, phone: str, zone: str | None) -> Place:
+    def _place_of(self, phone: str, zone: str | None) -> CalleeRules:
         """The same object for all who share their rules: most people of a campaign share a few."""
         policy = self._policy
         given = zone or policy.timezone
@@ -128,7 +128,7 @@ class People:
         packs = tuple(pack.name for pack in policy.packs if pack.concerns(phone)) if policy.packs else ()
         place = self._places.get((zones, packs))
         if place is None:
-            place = Place(policy.rules_of(phone, zone), policy.limits_of(phone))
+            place = CalleeRules(policy.rules_of(phone, zone), policy.limits_of(phone))
             self._places[zones, packs] = place
         return place
 

@@ -9,10 +9,10 @@ from pydantic import ConfigDict, Field
 from trunkline.campaigns.plan import Assumptions, Plan, simulate
 from trunkline.campaigns.plan_leads import People, Usual
 from trunkline.campaigns.rows import FIELDS, NUMBERS, Columns
-from trunkline.leads.calling_policy import EMPTY, CallingPolicy, Effective, Problem, problems
-from trunkline.leads.frozen import Frozen
+from trunkline.leads.calling_policy import EMPTY, CallingPolicy, Effective, PolicyProblem, problems
+from trunkline.leads.immutable import Frozen
 from trunkline.leads.ingest import Moment
-from trunkline.leads.uploads import BrokenUpload, CsvLines, JsonArray, JsonLines, Row, Rows
+from trunkline.leads.uploads import BrokenUpload, CsvLines, JsonArray, JsonLines, Rows, UploadRow
 
 ROWS_MAX = 1_000_000
 BLOCK = 1024 * 1024
@@ -60,10 +60,10 @@ class PlanSettings(Frozen):
             self.horizon_days,
         )
 
-    def problems(self, now: datetime) -> list[Problem]:
+    def problems(self, now: datetime) -> list[PolicyProblem]:
         found = problems(self.policy, "campaign", (), now)
         if self.ends_at is not None and self.ends_at <= (self.starts_at or now):
-            found.append(Problem("ends_at", "The campaign ends before it starts."))
+            found.append(PolicyProblem("ends_at", "The campaign ends before it starts."))
         return found
 
 
@@ -77,14 +77,14 @@ def reader(kind: str, columns: Columns) -> Rows:
             return JsonLines()
 
 
-def rows_of(blocks: Iterable[bytes], rows: Rows) -> Iterator[Row]:
+def rows_of(blocks: Iterable[bytes], rows: Rows) -> Iterator[UploadRow]:
     """All rows of a file, or `BrokenUpload`."""
     for block in blocks:
         yield from _few(rows.feed(block))
     yield from _few(rows.end())
 
 
-def _few(rows: Iterator[Row]) -> Iterator[Row]:
+def _few(rows: Iterator[UploadRow]) -> Iterator[UploadRow]:
     for row in rows:
         if row.no > ROWS_MAX:
             raise BrokenUpload("too_many_rows", f"A plan is made for at most {ROWS_MAX} rows.")
@@ -92,7 +92,7 @@ def _few(rows: Iterator[Row]) -> Iterator[Row]:
 
 
 def plan(
-    rows: Iterable[Row],
+    rows: Iterable[UploadRow],
     settings: PlanSettings,
     policy: Effective,
     columns: Columns,

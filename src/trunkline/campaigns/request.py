@@ -9,7 +9,7 @@ from pydantic.config import JsonDict
 
 from trunkline.leads import ingest, payloads
 from trunkline.leads.calling_policy import EMPTY, CallingPolicy
-from trunkline.leads.ingest import FieldProblem, Moment, ObjectId, Refused, Text
+from trunkline.leads.ingest import FieldProblem, LeadRefused, Moment, ObjectId, Text
 from trunkline.model import new_id
 from trunkline.store.campaigns import NewCampaign
 from trunkline.store.leads import Admission
@@ -72,10 +72,10 @@ class CampaignRequest(BaseModel):
     reporting_webhook_url: Text | None = Field(None, min_length=1, max_length=ingest.URL_MAX)
 
 
-def prepare(request: CampaignRequest, admission: Admission) -> NewCampaign | Refused:
+def prepare(request: CampaignRequest, admission: Admission) -> NewCampaign | LeadRefused:
     problems = tuple(_problems(request, admission))
     if problems or admission.pool_id is None:
-        return Refused(problems)
+        return LeadRefused(problems)
     return NewCampaign(
         id=new_id(),
         reseller_id=admission.reseller_id,

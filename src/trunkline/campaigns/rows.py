@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from trunkline.leads import phones
-from trunkline.leads.uploads import BrokenUpload, Row, Rows
+from trunkline.leads.ingest import PAYLOAD_PHONE
+from trunkline.leads.uploads import BrokenUpload, Rows, UploadRow
 from trunkline.store.campaigns import Campaign
 
 # What a row may say; everything else is part of the payload.
@@ -76,19 +77,19 @@ class CampaignRows:
         self._region = region
         self._mapping = mapping
 
-    def feed(self, chunk: bytes) -> Iterator[Row]:
+    def feed(self, chunk: bytes) -> Iterator[UploadRow]:
         yield from map(self._row, self._rows.feed(chunk))
 
-    def end(self) -> Iterator[Row]:
+    def end(self) -> Iterator[UploadRow]:
         yield from map(self._row, self._rows.end())
 
-    def _row(self, row: Row) -> Row:
+    def _row(self, row: UploadRow) -> UploadRow:
         if row.error is not None or not isinstance(row.value, dict):
             return row
         try:
-            return Row(row.no, self._request(self._named(row.value)))
+            return UploadRow(row.no, self._request(row.no, self._named(row.value)))
         except BrokenUpload as problem:
-            return Row(row.no, None, problem.message)
+            return UploadRow(row.no, None, problem.message)
 
     def _named(self, value: dict[str, Any]) -> dict[str, Any]:
         """The row with its fields' own names. Parts of the payload are put together."""
@@ -106,13 +107,17 @@ class CampaignRows:
             named["payload"] = named.get("payload", {}) | payload
         return named
 
-    def _request(self, named: dict[str, Any]) -> dict[str, Any]:
+    def _request(self, no: int, named: dict[str, Any]) -> dict[str, Any]:
         campaign = self._campaign
         if "external_id" in named and isinstance(named.get("payload", {}), dict):
             named["payload"] = named.get("payload", {}) | {"external_id": named.pop("external_id")}
         phone = named.get("phone")
+        if phone is None and isinstance(named.get("payload"), dict):
+            phone = named["payload"].get(PAYLOAD_PHONE)
         parsed = phones.to_e164(phone, self._region) if isinstance(phone, str) else None
-        known = parsed if isinstance(parsed, str) else str(phone)[: phones.TEXT_MAX].strip() or "-"
+        # One that cannot be called is refused later, under a name by which it is found in the file.
+        said = str(phone if phone is not None else "")[: phones.TEXT_MAX].strip()
+        known = parsed if isinstance(parsed, str) else said or f"row-{no}"
         usual = {
             "priority": campaign.priority,
             "max_attempts": campaign.max_attempts,

@@ -90,20 +90,29 @@ def _explain(answer: str, told: set[tuple[str, str, str]]) -> None:
         out.print(answer)
 
 
-# Carriers tell whole seconds, and we tell fractions: within a second the order is that of a call's life.
-_LIFE = ("created", "intended", "accepted", "ringing", "answered", "ended", "reported", "finished")
-
-
-def _order(happened: dict[str, Any]) -> tuple[str, int]:
-    what = happened["what"]
-    return happened["at"][:19], _LIFE.index(what) if what in _LIFE else len(_LIFE)
+# What a person who waits for a call wants to see of it.
+_LIFE = frozenset(
+    {
+        "created",
+        "intended",
+        "accepted",
+        "ringing",
+        "answered",
+        "ended",
+        "rejected",
+        "absent",
+        "unknown",
+        "reported",
+    }
+    | {"finished", "reopened"}
+)
 
 
 def _tell(lead: dict[str, Any], told: set[tuple[str, str, str]]) -> None:
     """What has happened since, and, as long as nothing does, why not."""
-    for happened in sorted(lead["timeline"], key=_order):
-        line = (happened["at"], happened["source"], happened["what"])
-        if line not in told and happened["source"] != "carrier":
+    for happened in lead["timeline"]:
+        line = (happened["attempt_id"] or happened["at"], happened["source"], happened["what"])
+        if line not in told and happened["what"] in _LIFE:
             told.add(line)
             reason = f"  {happened['reason']}" if happened["reason"] else ""
             out.print(f"{happened['at'][11:19]}  {happened['what']}{reason}")

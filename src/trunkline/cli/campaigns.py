@@ -88,13 +88,13 @@ def create(
 def list_campaigns(
     ctx: Context,
     merchant: Annotated[str, typer.Option(help="Of this merchant.")] = "",
-    status: Annotated[str, typer.Option(help="DRAFT, RUNNING, PAUSED, STOPPING or STOPPED.")] = "",
+    status: Annotated[str, typer.Option(help="DRAFT, RUNNING, PAUSED, COMPLETED, STOPPING or STOPPED.")] = "",
     limit: Limit = 50,
 ) -> None:
     """Campaigns, newest first."""
     query = _given(merchant_id=merchant, status=status, limit=limit)
     remote: Remote = ctx.obj
-    remote.show(remote.ask(lambda api: api.get(f"{ROOT}/campaigns", query)), _ROW)
+    remote.show(remote.ask(lambda api: api.get(f"{ROOT}/campaigns", query)), (*_ROW, "finished", "leads"))
 
 
 @app.command()

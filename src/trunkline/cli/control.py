@@ -7,6 +7,7 @@ trunkline control resume merchant acme-store --ramp 5m --reason "solved"
 
 import asyncio
 import json
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -84,13 +85,26 @@ Subject = Annotated[
 ]
 Ramp = Annotated[str, typer.Option(help="How long it takes to grow back to its full pace, for example 5m.")]
 Limit = Annotated[int, typer.Option(min=1, max=200, help="How many at most.")]
+TakeOverdue = Annotated[
+    int | None,
+    typer.Option(min=0, help="Call also the leads that were due before, at most so many. Left out: none."),
+]
 
 _STATE = ("scope", "subject", "state", "share")
 _STOP = ("scope", "subject", "state", "set_by", "reason", "changed_by", "expires_at", "ramp_until")
-_FLAG = ("name", "enabled", "percentage", "resellers", "merchants", "reason", "changed_by")
+_FLAG = ("name", "enabled", "percentage", "resellers", "merchants", "reason", "changed_by", "version")
+_PREVIEW = ("turned_on", "turned_off", "overdue", "merchants", "version")
 _ALARM = ("id", "severity", "name", "subject", "raised_at", "cleared_at", "detail", "action")
 _STATES = {"on": True, "off": False, "any": None}
-_NO_FLAG: dict[str, Any] = {"enabled": False, "percentage": 100, "resellers": {}, "merchants": {}}
+_NO_FLAG: dict[str, Any] = {
+    "enabled": False,
+    "percentage": 100,
+    "resellers": {},
+    "merchants": {},
+    "version": 0,
+}
+# Unset, these are on: that turns them on for whoever had them off.
+_ON_BY_DEFAULT = ("event_dispatch",)
 _LINE = ("at", "actor", "action", "subject", "reason")
 
 
@@ -165,38 +179,68 @@ def flag(
         list[str] | None, typer.Option(help="acme=on, acme=off, or acme=any to name it no more; repeatable.")
     ] = None,
     merchant: Annotated[list[str] | None, typer.Option(help="The same for merchants.")] = None,
+    preview: Annotated[
+        bool, typer.Option("--preview", help="Show what it would do, and change nothing.")
+    ] = False,
+    take_overdue: TakeOverdue = None,
 ) -> None:
-    """Change a feature flag. What is left out stays as it is."""
-    remote, words = _remote(ctx), (_named(reseller or []), _named(merchant or []))
-    remote.show(remote.ask(lambda api: _change_flag(api, name, reason, enabled, percentage, *words)), _FLAG)
+    """Change a feature flag. What is left out stays as it is. Leads that were due before a merchant is turned on are
+    not called: the preview counts them, and --take-overdue takes them."""
+    remote, path = _remote(ctx), f"{ROOT}/flags/{quote(name, safe='')}"
+    words = _named(reseller or []), _named(merchant or [])
+    rule, version = remote.ask(lambda api: _flag_rule(api, name, enabled, percentage, *words))
+    foreseen = remote.ask(lambda api: api.post(f"{path}/preview", rule))
+    if preview:
+        remote.show(foreseen, _PREVIEW)
+        return
+    _warn_of_overdue(foreseen["overdue"], take_overdue)
+    body = rule | {"reason": reason, "version": version, "take_overdue": take_overdue}
+    remote.show(remote.ask(lambda api: api.put(path, body)), _FLAG)
 
 
 @app.command()
-def unset_flag(ctx: Context, name: str, reason: Reason) -> None:
+def unset_flag(ctx: Context, name: str, reason: Reason, take_overdue: TakeOverdue = None) -> None:
     """Put a feature flag back to the default of the code."""
     remote, path = _remote(ctx), f"{ROOT}/flags/{quote(name, safe='')}"
-    remote.show(remote.ask(lambda api: api.delete(path, {"reason": reason})), _FLAG)
+    now = remote.ask(lambda api: _flag(api, name))
+    if name in _ON_BY_DEFAULT:
+        foreseen = remote.ask(lambda api: api.post(f"{path}/preview", {"enabled": True}))
+        _warn_of_overdue(foreseen["overdue"], take_overdue)
+    query: dict[str, str | int] = {"reason": reason, "version": now["version"]}
+    query |= {} if take_overdue is None else {"take_overdue": take_overdue}
+    remote.show(remote.ask(lambda api: api.delete(path, query)), _FLAG)
 
 
-async def _change_flag(
+def _warn_of_overdue(overdue: int, take_overdue: int | None) -> None:
+    if overdue and take_overdue is None:
+        print(
+            f"{overdue} leads were due before and are not called: another system has called them. They end as ABORTED.",
+            file=sys.stderr,
+        )
+
+
+async def _flag(api: Transport, name: str) -> dict[str, Any]:
+    listed = (await api.get(f"{ROOT}/flags", {"limit": 200}))["items"]
+    return next((each for each in listed if each["name"] == name), _NO_FLAG)
+
+
+async def _flag_rule(
     api: Transport,
     name: str,
-    reason: str,
     enabled: bool | None,
     percentage: int | None,
     resellers: Mapping[str, bool | None],
     merchants: Mapping[str, bool | None],
-) -> Any:
-    listed = (await api.get(f"{ROOT}/flags", {"limit": 200}))["items"]
-    now = next((each for each in listed if each["name"] == name), _NO_FLAG)
-    body = {
+) -> tuple[dict[str, Any], int]:
+    """The flag as it is to be, and the version that this was made from."""
+    now = await _flag(api, name)
+    rule = {
         "enabled": now["enabled"] if enabled is None else enabled,
         "percentage": now["percentage"] if percentage is None else percentage,
         "resellers": _renamed(now["resellers"], resellers),
         "merchants": _renamed(now["merchants"], merchants),
-        "reason": reason,
     }
-    return await api.put(f"{ROOT}/flags/{quote(name, safe='')}", body)
+    return rule, now["version"]
 
 
 @app.command()
@@ -287,3 +331,10 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return "" if value is None else str(value)
+
+
+def json_of(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no JSON.") from None

@@ -16,7 +16,7 @@ from trunkline.agent.simulated import SimulatedPods
 from trunkline.app import Platform
 from trunkline.cli import demo_world
 from trunkline.cli.console import out
-from trunkline.cli.demo_display import Lateness, Snapshot, Verdict, live_view, summary
+from trunkline.cli.demo_display import DemoVerdict, Lateness, Snapshot, live_view, summary
 from trunkline.cli.running import embedded_platform
 from trunkline.client import TrunklineClient
 from trunkline.settings import Settings
@@ -98,7 +98,7 @@ class Demo:
         return cls(plan, platform, carrier, pods, key)
 
     def console_link(self) -> str:
-        return f"{self.platform.base_url}{self.platform.face.console.link_for(self._key)}"
+        return f"{self.platform.base_url}{self.platform.http.console.link_for(self._key)}"
 
     async def call_everybody(self, stop: asyncio.Event) -> bool:
         """Load the leads, watch until all are finished; False if that did not happen in time."""
@@ -154,11 +154,11 @@ class Demo:
             ]
         )
 
-    async def verdict(self) -> Verdict:
+    async def verdict(self) -> DemoVerdict:
         await self.carrier.idle()
         snapshot = await self._snapshot()
         ledger = self.carrier.ledger
-        return Verdict(
+        return DemoVerdict(
             leads=self.plan.leads,
             finished=snapshot.progress.finished,
             outcomes=snapshot.progress.outcomes,

@@ -64,7 +64,7 @@ def _channels(uses: list[ChannelUse]) -> RenderableType:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DemoVerdict:
     """What the carrier's ledger and the pods' records say, beside what we believe."""
 
     leads: int
@@ -85,7 +85,7 @@ class Verdict:
         )
 
 
-def summary(verdict: Verdict) -> RenderableType:
+def summary(verdict: DemoVerdict) -> RenderableType:
     table = Table(title="Summary", title_justify="left", show_header=False)
     outcomes = ", ".join(f"{n} {outcome}" for outcome, n in sorted(verdict.outcomes.items()))
     table.add_row("leads finished", f"{verdict.finished} of {verdict.leads} in {verdict.took_s:.1f} s")

@@ -4,19 +4,18 @@ import json
 import time
 from pathlib import Path
 
-import asyncpg
-
 from trunkline.bus import connection as bus_connection
 from trunkline.bus.keys import Keys
-from trunkline.bus.probe import server_time_s
+from trunkline.bus.server_time import server_time_s
 from trunkline.cli.doctor_carriers import examine_carriers
+from trunkline.cli.doctor_finding import Finding
 from trunkline.cli.doctor_packs import examine_packs
 from trunkline.cli.doctor_router import examine_router
-from trunkline.cli.finding import Finding
 from trunkline.errors import BusUnavailable
 from trunkline.settings import Settings
 from trunkline.store import migrate, schedule
 from trunkline.store.database import CANNOT_CONNECT, describe
+from trunkline.store.driver import SingleConnection, connect_single
 
 # A lead is dialled when Postgres' clock says so; logs and certificates go by this machine's.
 CLOCK_DIFFERENCE_MAX_S = 1.0
@@ -25,7 +24,7 @@ TIMEOUT_S = 5.0
 
 async def examine(settings: Settings) -> list[Finding]:
     """Every check, also after one has failed."""
-    database_url, redis_url = _addresses(settings)
+    database_url, redis_url = engine_addresses(settings)
     findings = [_settings(settings), _secret_key(settings)]
     findings += await _postgres(database_url) if database_url else [_no_engine("Postgres", "DATABASE_URL")]
     findings += [await _valkey(settings, redis_url) if redis_url else _no_engine("Valkey", "REDIS_URL")]
@@ -35,7 +34,7 @@ async def examine(settings: Settings) -> list[Finding]:
     return findings
 
 
-def _addresses(settings: Settings) -> tuple[str | None, str | None]:
+def engine_addresses(settings: Settings) -> tuple[str | None, str | None]:
     """The engines that are configured, or the embedded ones if they run."""
     announced: dict[str, str] = {}
     announcement = Path(settings.data_dir) / "engines.json"
@@ -69,7 +68,7 @@ def _secret_key(settings: Settings) -> Finding:
 
 async def _postgres(url: str) -> list[Finding]:
     try:
-        connection = await asyncpg.connect(url, timeout=TIMEOUT_S)
+        connection = await connect_single(url, application_name="trunkline doctor", timeout_s=TIMEOUT_S)
     except CANNOT_CONNECT as error:
         return [Finding("Postgres", "problem", f"cannot be reached: {describe(error)}. Check DATABASE_URL")]
     try:
@@ -86,7 +85,7 @@ async def _postgres(url: str) -> list[Finding]:
         await connection.close()
 
 
-async def _clock(connection: "asyncpg.Connection[asyncpg.Record]") -> Finding:
+async def _clock(connection: SingleConnection) -> Finding:
     before = time.time()
     theirs = await schedule.clock_s(connection)
     difference_s = theirs - (before + time.time()) / 2
@@ -97,7 +96,7 @@ async def _clock(connection: "asyncpg.Connection[asyncpg.Record]") -> Finding:
     return Finding("clock", "ok", f"{difference_s * 1000:+.0f} ms between Postgres and this machine")
 
 
-async def _migrations(connection: "asyncpg.Connection[asyncpg.Record]") -> Finding:
+async def _migrations(connection: SingleConnection) -> Finding:
     missing = await migrate.pending(connection)
     if missing:
         return Finding(

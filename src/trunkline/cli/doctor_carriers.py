@@ -12,26 +12,26 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import aiohttp
-import asyncpg
 
-from trunkline.cli.finding import Finding
+from trunkline.cli.doctor_finding import Finding
 from trunkline.settings import Settings
 from trunkline.store import accounts as store_accounts
 from trunkline.store import database as store_database
 from trunkline.store.database import CANNOT_CONNECT
+from trunkline.store.driver import NO_SUCH_TABLE
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
 from trunkline.telephony.carrier import NumbersUnavailable
-from trunkline.telephony.carriers import CarrierAccount, CarrierConfigError
+from trunkline.telephony.carrier_registry import CarrierAccount, CarrierConfigError
+from trunkline.telephony.credentials import Opened, Vault
 from trunkline.telephony.directory import AccountName, CarrierDirectory
 from trunkline.telephony.environment import accounts_of
 from trunkline.telephony.forms import json_object
-from trunkline.telephony.vault import Opened, Vault
 
 TIMEOUT_S = 5.0
 
 
 async def examine_carriers(settings: Settings, database_url: str | None) -> list[Finding]:
-    known = _secrets(settings)
+    known = known_secrets(settings)
     # Without the platform's key nothing stored can be opened, and no URL can be signed; the rest can be looked at.
     keys = CallbackKeys.from_secrets(known or [secrets.token_urlsafe()])
     accounts = accounts_of(settings, keys)
@@ -54,7 +54,7 @@ async def examine_carriers(settings: Settings, database_url: str | None) -> list
     return findings
 
 
-def _secrets(settings: Settings) -> list[str]:
+def known_secrets(settings: Settings) -> list[str]:
     if settings.secret_keys:
         return [key.get_secret_value() for key in settings.secret_keys]
     kept = Path(settings.data_dir) / "secret.key"
@@ -71,7 +71,7 @@ async def _stored(
     try:
         async with database.connection() as conn:
             rows = await store_accounts.active(conn)
-    except asyncpg.UndefinedTableError:
+    except NO_SUCH_TABLE:
         return {}, []  # said of the migrations already
     finally:
         await database.close()

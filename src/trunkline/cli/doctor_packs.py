@@ -4,16 +4,15 @@ for as long as they ask."""
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 
-import asyncpg
-
-from trunkline.cli.finding import Finding
+from trunkline.cli.doctor_finding import Finding
 from trunkline.errors import StoreUnavailable
 from trunkline.leads.calling_policy import CallingPolicy
-from trunkline.leads.packs import Pack, known_packs, named, warnings
+from trunkline.leads.rule_packs import Pack, known_packs, named, warnings
 from trunkline.settings import Settings
 from trunkline.store import database as store_database
 from trunkline.store import policy
 from trunkline.store.database import Connection
+from trunkline.store.driver import SERVER_ERROR
 from trunkline.store.policy import PolicyKey
 
 
@@ -26,7 +25,7 @@ async def examine_packs(settings: Settings, database_url: str) -> list[Finding]:
     try:
         async with database.connection() as conn:
             packs = await _packs(conn)
-    except (asyncpg.PostgresError, StoreUnavailable):
+    except (SERVER_ERROR, StoreUnavailable):
         return []
     finally:
         await database.close()

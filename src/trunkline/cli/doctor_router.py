@@ -2,19 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 
-import asyncpg
-
 from trunkline.bus import connection as bus_connection
 from trunkline.bus import router_views
-from trunkline.bus.keys import Keys
-from trunkline.bus.router_keys import RouterKeys
-from trunkline.cli.finding import Finding
+from trunkline.bus.keys import Keys, RouterKeys
+from trunkline.cli.doctor_finding import Finding
 from trunkline.errors import BusUnavailable, StoreUnavailable
 from trunkline.settings import Settings
 from trunkline.settings.tiers import COMMON, Tiers, assignment_order
-from trunkline.store import agents, alarms
+from trunkline.store import agents, waiting
 from trunkline.store import database as store_database
-from trunkline.telephony.carriers import STREAMLESS
+from trunkline.store.driver import SERVER_ERROR
+from trunkline.telephony.carrier_registry import STREAMLESS
 
 START_OR_SAY = (
     "start an agent (docs/agent.md), or where other people's agents answer, set AGENTS=elsewhere, or `agents` of a "
@@ -49,8 +47,8 @@ async def _waiting_in_vain(database_url: str) -> int:
         async with database.connection() as conn:
             if await agents.are_known(conn):
                 return 0
-            return int((await alarms.overdue(conn, STREAMLESS)).needing_agents)
-    except (asyncpg.PostgresError, StoreUnavailable):
+            return int(sum(flow.leads for flow in await waiting.flows(conn, STREAMLESS) if flow.needs_agents))
+    except (SERVER_ERROR, StoreUnavailable):
         return 0
     finally:
         await database.close()

@@ -1,6 +1,7 @@
 """`trunkline jobs`: what waits, runs, is done or dead, over the API of a running platform.
 
 trunkline jobs list --status PENDING --type deliver_webhook
+trunkline jobs enqueue send_report --payload '{"merchant": "acme"}' --unique-key acme
 trunkline jobs retry 01a1de62-2409-736d-8c5a-52d9153eecca
 trunkline jobs dead --replay --type deliver_webhook
 trunkline jobs pause deliver_webhook --reason "the receiver is being repaired"
@@ -11,10 +12,10 @@ from urllib.parse import quote
 
 import typer
 
-from trunkline.cli.control import ROOT, Context, Limit, Reason, Remote, connect
+from trunkline.cli.control import ROOT, Context, Limit, Reason, Remote, connect, json_of
 from trunkline.states import JobStatus
 
-app = typer.Typer(help="See jobs, retry, cancel, replay and pause them.", no_args_is_help=True)
+app = typer.Typer(help="Enqueue jobs, see, retry, cancel, replay and pause them.", no_args_is_help=True)
 app.callback()(connect)
 
 Type = Annotated[str, typer.Option("--type", help="Only jobs of this type.")]
@@ -45,6 +46,32 @@ def show(ctx: Context, job_id: JobId) -> None:
     else:
         items = [{"field": name, "value": value} for name, value in job.items() if value is not None]
         remote.show({"items": items}, ("field", "value"))
+
+
+@app.command()
+def enqueue(
+    ctx: Context,
+    job_type: Annotated[str, typer.Argument(metavar="TYPE", help="A type that allows it.")],
+    payload: Annotated[str, typer.Option(help="JSON, as the type has it.")] = "{}",
+    unique_key: Annotated[
+        str, typer.Option(help="What it is about: one that waits already is the same.")
+    ] = "",
+    concurrency_key: Annotated[str, typer.Option(help="Few jobs of this key run at once.")] = "",
+    run_at: Annotated[str, typer.Option(help="Not before: 2030-05-01T09:30:00Z. Left out: now.")] = "",
+    priority: Annotated[int | None, typer.Option(min=1, max=99, help="1 runs first, 99 last.")] = None,
+    merchant_id: Annotated[str, typer.Option("--merchant", help="Whose it is. Left out: the key's.")] = "",
+) -> None:
+    """Enqueue a job. Needs the scope jobs."""
+    body = {
+        "job_type": job_type,
+        "payload": json_of(payload),
+        "unique_key": unique_key or None,
+        "concurrency_key": concurrency_key or None,
+        "run_at": run_at or None,
+        "priority": priority,
+        "merchant_id": merchant_id or None,
+    }
+    _post(ctx, f"{ROOT}/jobs", {name: value for name, value in body.items() if value is not None})
 
 
 @app.command()

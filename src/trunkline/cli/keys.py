@@ -24,7 +24,7 @@ _ME = ("key_id", "name", "scopes", "reseller_id", "merchant_id", "expires_at")
 def create(
     ctx: Context,
     name: Annotated[str, typer.Argument(help="What it is for.")],
-    scope: Annotated[list[str], typer.Option(help="admin, leads, router or read; may be repeated.")],
+    scope: Annotated[list[str], typer.Option(help="admin, leads, router, read or jobs; may be repeated.")],
     reseller: Annotated[str, typer.Option(help="Whose it is. Left out: that of your own key.")] = "",
     merchant: Annotated[str, typer.Option(help="Whose it is. Left out: that of your own key.")] = "",
     expires: Annotated[str, typer.Option(help="For example 2030-05-01T00:00:00Z. Left out: never.")] = "",

@@ -1,12 +1,17 @@
-"""`trunkline leads`: take in, find, change and abort leads, over the API of a running platform.
+"""`trunkline leads`: take in, find, change, abort and reopen leads, over the API of a running platform.
 
 trunkline leads create --merchant acme-store --phone +14155550123 --request-id order-4711
 trunkline leads upload people.csv
 trunkline leads why 01a1de62-2409-736d-8c5a-52d9153eecca
 trunkline leads abort --merchant acme-store --reason "sold out"
+trunkline leads abort --merchant acme-store --request-ids called-elsewhere.txt --reason "called elsewhere"
+trunkline leads reopen --outcome NO_AGENT --since 09:00 --reason "agents were away"
 """
 
 import json
+import re
+from collections import Counter
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -19,9 +24,11 @@ from trunkline.cli.control import ROOT, Context, Limit, Remote, connect
 from trunkline.cli.uploads import Format, format_of, send, show_report
 from trunkline.client.leads import UPLOAD_TIMEOUT_S
 from trunkline.client.transport import Transport
+from trunkline.console.labels import money
+from trunkline.settings.values import parse_duration_s
 from trunkline.states import LeadStatus
 
-app = typer.Typer(help="Take in, find, change and abort leads.", no_args_is_help=True)
+app = typer.Typer(help="Take in, find, change, abort and reopen leads.", no_args_is_help=True)
 app.callback()(connect)
 
 LeadId = Annotated[str, typer.Argument(help="The id of a lead.")]
@@ -31,6 +38,8 @@ Phone = Annotated[str, typer.Option(help="To this phone, with its country code."
 Reason = Annotated[str, typer.Option(help="Why. It is in the outcome and in the audit log.")]
 Payload = Annotated[str, typer.Option(help='What the agent should know, as JSON: {"order": "4711"}.')]
 
+# As many as one request takes.
+REQUESTS_MAX = 1000
 _ROW = (
     "id", "request_id", "merchant_id", "phone", "status", "outcome", "due_at", "attempt_count", "priority", "pool",
 )  # fmt: skip
@@ -39,16 +48,21 @@ _ATTEMPT = (
     "state",
     "carrier",
     "from_phone",
-    "intent_at",
+    "due_at",
+    "waited_s",
+    "sent_at",
+    "late_s",
     "answered_at",
     "ended_at",
     "end_reason",
     "agent",
+    "cost",
+    "carrier_cost",
     "carrier_call_id",
 )
 _HAPPENING = ("at", "source", "what", "reason", "actor")
 _ENTRY = ("id", "phone", "merchant_id", "reason", "created_by")
-_CHECK = ("gate", "open", "detail", "until")
+_CHECK = ("gate", "open", "detail", "set_by", "until")
 
 
 @app.command()
@@ -59,6 +73,7 @@ def create(
     request_id: Annotated[str, typer.Option(help="Your own id of it. Left out: a new one.")] = "",
     payload: Payload = "",
     at: Annotated[str, typer.Option(help="When, for example 2030-05-01T09:30:00+02:00. Left out: now.")] = "",
+    until: Annotated[str, typer.Option(help="Not to be called from then on. Left out: no such time.")] = "",
     timezone: Annotated[str, typer.Option(help="Where the callee is, for example Asia/Kolkata.")] = "",
     priority: Annotated[int | None, typer.Option(min=1, max=99, help="1 is called first.")] = None,
     campaign: Campaign = "",
@@ -73,6 +88,7 @@ def create(
         phone=phone,
         payload=_json(payload),
         scheduled_at=at,
+        expires_at=until,
         timezone=timezone,
         priority=priority,
         campaign_id=campaign,
@@ -115,6 +131,7 @@ def show(ctx: Context, lead_id: LeadId) -> None:
         remote.show(lead, ())
         return
     parts = {name: lead.pop(name) for name in ("attempts", "decisions", "timeline")}
+    parts["attempts"] = [each | _costs(each) for each in parts["attempts"]]
     fields = [{"field": name, "value": value} for name, value in lead.items() if value not in (None, {})]
     remote.show({"items": fields}, ("field", "value"))
     for name, columns in (
@@ -195,11 +212,18 @@ def abort(
     merchant: Merchant = "",
     campaign: Campaign = "",
     phone: Phone = "",
+    request_id: Annotated[
+        list[str] | None, typer.Option(help="The one with this request id, of --merchant. May be repeated.")
+    ] = None,
+    request_ids: Annotated[
+        typer.FileText | None, typer.Option(help="A file of request ids, one in each line; - is the input.")
+    ] = None,
     hang_up: Annotated[
         bool, typer.Option("--hang-up", help="Cut short the calls that are going on.")
     ] = False,
 ) -> None:
     """End leads: those that are named, or all that fit. One that is being called ends with its call."""
+    remote = _remote(ctx)
     body = _given(
         reason=reason,
         lead_ids=lead_ids,
@@ -208,14 +232,103 @@ def abort(
         phone=phone,
         hang_up=hang_up,
     )
-    remote = _remote(ctx)
-    done = {"aborted": 0, "cancel_requested": 0}
+    named = [*(request_id or []), *(line.strip() for line in request_ids or () if line.strip())]
+    if request_id or request_ids is not None:
+        pages = [named[first : first + REQUESTS_MAX] for first in range(0, len(named), REQUESTS_MAX)]
+        done = Counter[str](aborted=0, cancel_requested=0, not_found=0)
+        for page in pages:
+            done.update(_abort(remote, body | {"request_ids": page}))
+    else:
+        done = _abort(remote, body)
+    remote.show(dict(done), tuple(done))
+
+
+def _abort(remote: Remote, body: dict[str, Any]) -> Counter[str]:
+    done = Counter[str](aborted=0, cancel_requested=0)
     while True:
         answer = remote.ask(lambda api: api.post(f"{ROOT}/leads/abort", body))
-        done = {name: count + answer[name] for name, count in done.items()}
+        done.update({name: answer[name] for name in ("aborted", "cancel_requested")})
         if answer["complete"]:
             break
-    remote.show(done, tuple(done))
+    if "request_ids" in body:
+        done["not_found"] = sum(each["result"] == "not_found" for each in answer["results"])
+    return done
+
+
+@app.command()
+def reopen(
+    ctx: Context,
+    reason: Annotated[str, typer.Option(help="Why. It is in the audit log and in the lead's timeline.")],
+    lead_ids: Annotated[list[str] | None, typer.Argument(help="Ids of leads.")] = None,
+    outcome: Annotated[
+        list[str] | None, typer.Option(help="All that ended so, for example NO_AGENT. May be repeated.")
+    ] = None,
+    since: Annotated[
+        str,
+        typer.Option(help="That ended since then: 09:00 (today, here), 2h, or 2030-05-01T09:00:00+02:00."),
+    ] = "",
+    merchant: Merchant = "",
+    campaign: Campaign = "",
+    phone: Phone = "",
+    at: Annotated[str, typer.Option(help="When to call, as an ISO date. Left out: now.")] = "",
+    max_attempts: Annotated[
+        int | None, typer.Option(min=1, max=20, help="All attempts counted, those before too.")
+    ] = None,
+    request_id: Annotated[
+        str,
+        typer.Option(
+            help="Your own id of the order; the same one again reopens nothing. Left out: a new one."
+        ),
+    ] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count them, and change nothing.")] = False,
+) -> None:
+    """Call finished leads again: those that are named, or all that ended in a certain way since a moment.
+
+    Windows, limits, lists and stops are judged anew. A lead whose last call's fate is unknown is called again only if
+    its carrier says that there was no such call. Ends with status 1 if a lead was refused.
+    """
+    body = _given(
+        reason=reason,
+        request_id=request_id or str(uuid4()),
+        lead_ids=lead_ids,
+        outcomes=outcome,
+        finished_since=_since(since),
+        merchant_id=merchant,
+        campaign_id=campaign,
+        phone=phone,
+        scheduled_at=at,
+        max_attempts=max_attempts,
+        dry_run=dry_run,
+    )
+    remote = _remote(ctx)
+    done: dict[str, Any] = {"matched": 0, "reopened": 0, "refused": Counter()}
+    while True:
+        answer = remote.ask(lambda api: api.post(f"{ROOT}/leads/reopen", body))
+        # Each round judges the refused ones again: the last one counts.
+        done["matched"] = done["reopened"] + answer["matched"]
+        done["reopened"] += answer["reopened"]
+        done["refused"] = answer["refused"]
+        if answer["complete"]:
+            break
+    remote.show(done | {"request_id": body["request_id"]}, ("matched", "reopened", "refused", "request_id"))
+    if done["refused"]:
+        raise typer.Exit(1)
+
+
+def _since(text: str) -> str:
+    """A time of today, so long ago, or an ISO date, as an ISO date with its zone."""
+    if not text:
+        return ""
+    now = datetime.now().astimezone()
+    if re.fullmatch(r"[0-2]?[0-9]:[0-5][0-9]", text):
+        hour, minute = map(int, text.split(":"))
+        if hour > 23:
+            raise typer.BadParameter(f"{text!r} is no time of day.")
+        return now.replace(hour=hour, minute=minute, second=0, microsecond=0).isoformat()
+    if re.fullmatch(r"[0-9.]+(s|m|h|d)", text):
+        ago = timedelta(seconds=float(str(parse_duration_s(text))))
+        return (now - ago).isoformat()
+    return text
 
 
 @app.command()
@@ -259,6 +372,15 @@ def _json(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not JSON.") from None
+
+
+def _costs(attempt: dict[str, Any]) -> dict[str, str]:
+    """By our price, and by the carrier's own figure. An older platform tells neither."""
+    ours, theirs = attempt.get("cost_micros"), attempt.get("carrier_cost_micros")
+    return {
+        "cost": money(ours) if ours is not None else "",
+        "carrier_cost": money(theirs, attempt.get("carrier_cost_currency")) if theirs is not None else "",
+    }
 
 
 def _given(**values: Any) -> dict[str, Any]:

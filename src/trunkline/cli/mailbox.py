@@ -6,13 +6,12 @@ trunkline mailbox show issue 'acme/site#12'
 trunkline mailbox replay issue 'acme/site#12' --reason "the handler is mended"
 """
 
-import json
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
-from trunkline.cli.control import ROOT, Context, Limit, Reason, Remote, connect
+from trunkline.cli.control import ROOT, Context, Limit, Reason, Remote, connect, json_of
 from trunkline.states import MailboxStatus
 
 app = typer.Typer(help="See mailboxes and their events, append to them, replay them.", no_args_is_help=True)
@@ -91,7 +90,7 @@ def append(
     dedupe_key: Annotated[str, typer.Option(help="The same again is the same event.")] = "",
 ) -> None:
     """Append an event."""
-    body = {"type": event_type, "payload": _json(payload), "dedupe_key": dedupe_key or None}
+    body = {"type": event_type, "payload": json_of(payload), "dedupe_key": dedupe_key or None}
     _post(ctx, _path(kind, key, "events"), body, ("kind", "key", "seq", "created"))
 
 
@@ -115,6 +114,23 @@ def replay(
     ]:
         total += replayed
     remote.show({"replayed": total}, ("replayed",))
+
+
+@app.command()
+def rename(
+    ctx: Context,
+    kind: Annotated[str, typer.Argument(metavar="OLD", help="The kind that nobody handles.")],
+    to: Annotated[str, typer.Argument(metavar="NEW", help="The kind that they become.")],
+    reason: Reason,
+) -> None:
+    """Give the mailboxes of a kind to the handlers of another."""
+    remote, total = _remote(ctx), 0
+    while True:
+        answer = remote.ask(lambda api: api.post(ROOT + _path(kind, "rename"), {"to": to, "reason": reason}))
+        total += answer["renamed"]
+        if not answer["renamed"]:
+            break
+    remote.show({"renamed": total, "left": answer["left"]}, ("renamed", "left"))
 
 
 @app.command("set-aside")
@@ -170,10 +186,3 @@ def _remote(ctx: Context) -> Remote:
 
 def _path(*parts: str) -> str:
     return "/mailboxes/" + "/".join(quote(part, safe="") for part in parts)
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is no JSON.") from None

@@ -23,9 +23,11 @@ from trunkline.cli import (
     pods,
     pools,
     reminders,
+    resellers,
     router,
     top,
 )
+from trunkline.cli.anywhere import OptionsAnywhere
 from trunkline.cli.call import call
 from trunkline.cli.console import out
 from trunkline.cli.number_import import import_numbers
@@ -36,6 +38,7 @@ from trunkline.telemetry import get_logger
 
 app = typer.Typer(
     name="trunkline",
+    cls=OptionsAnywhere,
     help="Places and routes the calls of voice agents.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -56,6 +59,7 @@ app.add_typer(pods.app, name="pods")
 app.add_typer(reminders.app, name="reminders")
 app.add_typer(pools.app, name="pools")
 app.add_typer(merchants.app, name="merchants")
+app.add_typer(resellers.app, name="resellers")
 app.add_typer(router.app, name="router")
 app.add_typer(top.app, name="top")
 
@@ -82,7 +86,7 @@ def up(data_dir: DataDir = None) -> None:
                 f"Trunkline runs at {platform.base_url}  (admin key: {key_place}, API: {platform.base_url}/docs)"
             )
             out.print(
-                f"Sign in to the console, once: {platform.base_url}{platform.face.console.link_for(key)}",
+                f"Sign in to the console, once: {platform.base_url}{platform.http.console.link_for(key)}",
                 soft_wrap=True,
             )
             await stop.wait()
@@ -105,7 +109,7 @@ def serve(
 @app.command()
 def migrate(data_dir: DataDir = None) -> None:
     """Bring the schema of the database forward. Safe to run twice, and safe when two run at once."""
-    from trunkline.cli.database import migrate_database
+    from trunkline.cli.running import migrate_database
 
     applied = asyncio.run(migrate_database(_settings(data_dir)))
     for name in applied:
@@ -144,6 +148,34 @@ def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
+@app.command("restore-check")
+def restore_check(
+    since: Annotated[
+        str,
+        typer.Option(help="The moment of the backup, with an offset from UTC. Left out: as it was noticed."),
+    ] = "",
+    settle: Annotated[
+        bool, typer.Option("--settle", help="Write it down, so that the kill switch can be lifted.")
+    ] = False,
+    accept_unread: Annotated[
+        bool,
+        typer.Option(
+            "--accept-unread",
+            help="Settle without the lists that cannot be read: leads that may have been called end as UNKNOWN.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """After Postgres was restored: compare the carriers' call lists with it, and show who would be called again."""
+    from trunkline.cli.restore_check import check_restore
+
+    if not check_restore(
+        _settings(data_dir), since, settle=settle, accept_unread=accept_unread, as_json=as_json
+    ):
+        raise typer.Exit(1)
+
+
 @app.command()
 def demo(
     leads: Annotated[int, typer.Option(min=1, max=100_000, help="How many leads are called.")] = 200,
@@ -152,6 +184,9 @@ def demo(
     data_dir: DataDir = None,
 ) -> None:
     """Run the platform with a simulated carrier and simulated pods, and watch it call."""
+    from trunkline.cli.demo_extra import require_demo_extra
+
+    require_demo_extra("demo")
     from trunkline.cli.demo import DemoPlan, run_demo
     from trunkline.cli.running import run
 
@@ -175,6 +210,9 @@ def demo(
 )
 def simulator(ctx: typer.Context) -> None:
     """Run a simulated carrier that speaks like Twilio, Plivo, Exotel and Vapi. `--help` lists its options."""
+    from trunkline.cli.demo_extra import require_demo_extra
+
+    require_demo_extra("simulator")
     from trunkline.telephony.simulator.__main__ import main as simulate
 
     raise typer.Exit(simulate(ctx.args))

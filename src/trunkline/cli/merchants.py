@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from trunkline.cli.control import Context, Limit, connect
-from trunkline.cli.resource import Resource, emptied, given, number
+from trunkline.cli.resource import Resource, changed_options, number, without_empty
 
 app = typer.Typer(help="The customers of resellers.", no_args_is_help=True)
 app.callback()(connect)
@@ -72,9 +72,9 @@ def change_merchant(
     agents: Agents = "",
 ) -> None:
     """Change a merchant."""
-    changes = emptied(
+    changes = changed_options(
         default_region=(region, region),
         default_pool=(pool, pool),
         max_concurrent=(max_concurrent, number(max_concurrent, int)),
     )
-    MERCHANTS.change(ctx, merchant_id, given(name=name, weight=weight, agents=agents) | changes)
+    MERCHANTS.change(ctx, merchant_id, without_empty(name=name, weight=weight, agents=agents) | changes)

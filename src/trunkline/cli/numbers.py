@@ -11,7 +11,7 @@ from urllib.parse import quote
 import typer
 
 from trunkline.cli.control import ROOT, Context, ControlCommandError, Limit, Remote, connect
-from trunkline.cli.resource import Resource, emptied, given, number
+from trunkline.cli.resource import Resource, changed_options, number, without_empty
 from trunkline.client.transport import Transport
 
 app = typer.Typer(help="Outbound numbers and their channels.", no_args_is_help=True)
@@ -94,8 +94,8 @@ def change_number(
     status: Status = "",
 ) -> None:
     """Change a number. Channels and pace take effect within seconds; fewer channels as calls end."""
-    body = given(pool=pool, carrier=carrier, account=account, max_channels=channels, status=status)
-    NUMBERS.change(ctx, number_id, body | emptied(starts_per_s=(pace, number(pace))))
+    body = without_empty(pool=pool, carrier=carrier, account=account, max_channels=channels, status=status)
+    NUMBERS.change(ctx, number_id, body | changed_options(starts_per_s=(pace, number(pace))))
 
 
 @app.command("remove")

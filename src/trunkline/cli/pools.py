@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from trunkline.cli.control import Context, Limit, connect
-from trunkline.cli.resource import Resource, emptied, given
+from trunkline.cli.resource import Resource, changed_options, without_empty
 
 app = typer.Typer(help="Number pools.", no_args_is_help=True)
 app.callback()(connect)
@@ -84,5 +84,7 @@ def change_pool(
     agents: Agents = "",
 ) -> None:
     """Change a pool."""
-    changes = emptied(overflow_pool=(overflow, overflow), overflow_after_s=(overflow, after))
-    POOLS.change(ctx, pool_id, given(name=name, region_affinity=region_affinity, agents=agents) | changes)
+    changes = changed_options(overflow_pool=(overflow, overflow), overflow_after_s=(overflow, after))
+    POOLS.change(
+        ctx, pool_id, without_empty(name=name, region_affinity=region_affinity, agents=agents) | changes
+    )

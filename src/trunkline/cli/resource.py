@@ -13,7 +13,7 @@ import typer
 
 from trunkline.cli.control import ROOT, Context, Remote
 
-# How an option that can be emptied is emptied.
+# Given for an option, this word clears the value.
 NONE = "none"
 
 Key = Annotated[str, typer.Argument(metavar="ID", help="Its id.")]
@@ -39,11 +39,15 @@ class Resource:
 
     def list(self, ctx: Context, **query: Any) -> None:
         remote: Remote = ctx.obj
-        remote.show(remote.ask(lambda api: api.get(f"{ROOT}/{self.what}", given(**query))), self.columns)
+        remote.show(
+            remote.ask(lambda api: api.get(f"{ROOT}/{self.what}", without_empty(**query))), self.columns
+        )
 
     def create(self, ctx: Context, **values: Any) -> None:
         remote: Remote = ctx.obj
-        remote.show(remote.ask(lambda api: api.post(f"{ROOT}/{self.what}", given(**values))), self.columns)
+        remote.show(
+            remote.ask(lambda api: api.post(f"{ROOT}/{self.what}", without_empty(**values))), self.columns
+        )
 
     def change(self, ctx: Context, key: str, body: Mapping[str, Any]) -> None:
         remote: Remote = ctx.obj
@@ -59,11 +63,11 @@ class Resource:
         return f"{ROOT}/{self.what}/{quote(key, safe='')}"
 
 
-def given(**values: Any) -> dict[str, Any]:
+def without_empty(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value not in (None, "")}
 
 
-def emptied(**options: tuple[str, Any]) -> dict[str, Any]:
+def changed_options(**options: tuple[str, Any]) -> dict[str, Any]:
     """Of options as they were written and what they mean: those that were given, `none` as null."""
     return {name: None if text == NONE else value for name, (text, value) in options.items() if text}
 

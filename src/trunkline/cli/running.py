@@ -61,7 +61,7 @@ async def embedded_platform(settings: Settings, **overrides: object) -> AsyncIte
         }
         complete = load_settings(None, **(given | overrides))
         async with Platform.open(complete) as platform:
-            keep_what_stays()
+            freeze_gc_after_startup()
             watch = asyncio.create_task(_watch(engines), name="engines")
             try:
                 yield platform, admin_key
@@ -69,7 +69,7 @@ async def embedded_platform(settings: Settings, **overrides: object) -> AsyncIte
                 watch.cancel()
 
 
-def keep_what_stays() -> None:
+def freeze_gc_after_startup() -> None:
     """What a process is made of lives as long as it does. Left to the collector, it is looked through every few seconds
     under load, and everything stands still for 100 ms meanwhile. What a call makes is gone with the call, nearly all of
     it without a cycle: to look for cycles after every 700 new objects is a fiftieth of the CPU time."""
@@ -102,7 +102,7 @@ async def serve_platform(settings: Settings, stop: asyncio.Event) -> None:
             f"`trunkline serve` needs {', '.join(missing)}. `trunkline up` brings its own engines."
         )
     async with Platform.open(settings):
-        keep_what_stays()
+        freeze_gc_after_startup()
         await stop.wait()
 
 
@@ -132,3 +132,12 @@ def _read_or_make_secret(path: Path) -> str:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(secrets.token_urlsafe(48))
     return path.read_text(encoding="utf-8").strip()
+
+
+async def migrate_database(settings: Settings) -> list[str]:
+    """Migrate the database that is configured, or the embedded one, started for the purpose."""
+    url = settings.database.session_url
+    if url:
+        return await migrate(url)
+    async with Engines(settings.data_dir) as engines:
+        return await migrate(engines.database_url)

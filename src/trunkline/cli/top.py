@@ -97,7 +97,7 @@ async def _watch(remote: Remote, every_s: float) -> None:
 
 def _figures(overview: Mapping[str, Any]) -> RenderableType:
     table = Table.grid(padding=(0, 4))
-    table.add_row("calls now", "channels", "dials/s", "due → dial p50", "p99", "leads", style="dim")
+    table.add_row("calls now", "channels", "dials/s", "late p50", "p99", "leads", style="dim")
     slices, channels = overview["slices"], overview["channels"]
     last = next((each for each in reversed(slices) if each["p50_s"] is not None), None)
     about = overview["leads_about"]
@@ -129,7 +129,7 @@ def _warnings(seen: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def _queues(queues: Sequence[Mapping[str, Any]]) -> RenderableType:
-    table = Table("merchant", "pool", "due now", "waiting", "first due")
+    table = Table("merchant", "pool", "due now", "waiting", "first due", "waits for")
     for queue in queues[:QUEUES_SHOWN]:
         table.add_row(
             queue["merchant_id"],
@@ -137,6 +137,7 @@ def _queues(queues: Sequence[Mapping[str, Any]]) -> RenderableType:
             str(queue["due"]),
             str(queue["waiting"]),
             queue["first_due_at"],
+            (queue.get("waits_for") or "–").replace("_", " "),
         )
     return table
 

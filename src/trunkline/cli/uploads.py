@@ -15,12 +15,13 @@ from trunkline.cli.console import out
 from trunkline.cli.control import Remote
 from trunkline.client.errors import ApiError
 from trunkline.client.transport import Transport
+from trunkline.leads.upload_problems import by_reason
 
 # A bar that moves must not end up in what a program reads.
 bar_out = Console(stderr=True)
 PIECE_BYTES = 64 * 1024
 
-_PROBLEM = ("row", "request_id", "result", "code", "problem")
+_PROBLEM = ("count", "result", "code", "why", "rows", "request_ids")
 _SUMS = ("rows", "created", "existing", "conflict", "refused")
 
 
@@ -77,8 +78,6 @@ def show_report(remote: Remote, report: dict[str, Any]) -> None:
 def show_problems(results: list[dict[str, Any]]) -> None:
     if results:
         table = Table(*_PROBLEM)
-        for row in results:
-            fields = "; ".join(f"{each['field']}: {each['error']}" for each in row.get("fields") or ())
-            told = {**row, "problem": row.get("error") or fields}
-            table.add_row(*(str(told.get(column) or "") for column in _PROBLEM))
+        for problem in by_reason(results):
+            table.add_row(*(str(getattr(problem, column)) for column in _PROBLEM))
         out.print(table)

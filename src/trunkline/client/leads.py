@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 from trunkline.client.calls import PAGE_SIZE_MAX, ROOT, Calls, decoded, given, path
 from trunkline.client.errors import ApiError, FieldError, Unreachable
-from trunkline.client.models import Aborted, Lead, LeadWithAttempts, RowProblem, UploadReport
+from trunkline.client.models import Aborted, Lead, LeadWithAttempts, Reopened, RowProblem, UploadReport
 from trunkline.client.transport import is_transient
 
 LEAD_TRIES = 4
@@ -25,6 +25,7 @@ class LeadChanges(TypedDict, total=False):
     """What may change while a lead waits. What is left out stays as it is."""
 
     scheduled_at: datetime
+    expires_at: datetime | None
     priority: int
     pool: str
     payload: Mapping[str, Any]
@@ -41,6 +42,7 @@ class LeadCalls(Calls):
         request_id: str | None = None,
         payload: Mapping[str, Any] | None = None,
         scheduled_at: datetime | None = None,
+        expires_at: datetime | None = None,
         timezone: str | None = None,
         priority: int | None = None,
         campaign_id: UUID | None = None,
@@ -58,6 +60,7 @@ class LeadCalls(Calls):
             phone=phone,
             payload=payload,
             scheduled_at=scheduled_at and _moment(scheduled_at),
+            expires_at=expires_at and _moment(expires_at),
             timezone=timezone,
             priority=priority,
             campaign_id=campaign_id and str(campaign_id),
@@ -121,6 +124,8 @@ class LeadCalls(Calls):
         body: dict[str, Any] = dict(changes)
         if "scheduled_at" in changes:
             body["scheduled_at"] = _moment(changes["scheduled_at"])
+        if expires_at := changes.get("expires_at"):
+            body["expires_at"] = _moment(expires_at)
         return await self._change(Lead, "leads", lead_id, body)
 
     async def dispatch_now(self, lead_id: UUID | str) -> Lead:
@@ -137,15 +142,20 @@ class LeadCalls(Calls):
         reason: str,
         *,
         lead_ids: Sequence[UUID | str] | None = None,
+        request_ids: Sequence[str] | None = None,
         merchant_id: str | None = None,
         campaign_id: UUID | None = None,
         phone: str | None = None,
         hang_up: bool = False,
     ) -> Aborted:
-        """Those that are named, or all that fit a filter; asked again until all of them are done."""
+        """Those that are named, by our ids or by your own, or all that fit a filter; asked again until all are done.
+
+        `request_ids` are of one merchant, up to 1,000 at once.
+        """
         body = given(
             reason=reason,
             lead_ids=lead_ids and [str(each) for each in lead_ids],
+            request_ids=request_ids and list(request_ids),
             merchant_id=merchant_id,
             campaign_id=campaign_id and str(campaign_id),
             phone=phone,
@@ -159,6 +169,61 @@ class LeadCalls(Calls):
             )
             if answer["complete"]:
                 return done
+
+    async def reopen_lead(
+        self,
+        lead_id: UUID | str,
+        reason: str,
+        *,
+        request_id: str | None = None,
+        scheduled_at: datetime | None = None,
+        max_attempts: int | None = None,
+    ) -> Lead:
+        """Call a finished lead again. Windows, limits and lists are judged anew. The same `request_id` again reopens
+        nothing; without one, one is made."""
+        body = given(
+            reason=reason,
+            request_id=request_id or str(uuid4()),
+            scheduled_at=scheduled_at and _moment(scheduled_at),
+            max_attempts=max_attempts,
+        )
+        return decoded(Lead, await self._post_until_answered(path("leads", lead_id, "reopen"), body))
+
+    async def reopen_leads(
+        self,
+        reason: str,
+        *,
+        lead_ids: Sequence[UUID | str] | None = None,
+        outcomes: Sequence[str] | None = None,
+        finished_since: datetime | None = None,
+        finished_before: datetime | None = None,
+        merchant_id: str | None = None,
+        campaign_id: UUID | None = None,
+        phone: str | None = None,
+        request_id: str | None = None,
+        scheduled_at: datetime | None = None,
+        max_attempts: int | None = None,
+    ) -> Reopened:
+        """Those that are named, or all that ended in one of these ways since a moment; asked until all are done."""
+        body = given(
+            reason=reason,
+            request_id=request_id or str(uuid4()),
+            lead_ids=lead_ids and [str(each) for each in lead_ids],
+            outcomes=outcomes and list(outcomes),
+            finished_since=finished_since and _moment(finished_since),
+            finished_before=finished_before and _moment(finished_before),
+            merchant_id=merchant_id,
+            campaign_id=campaign_id and str(campaign_id),
+            phone=phone,
+            scheduled_at=scheduled_at and _moment(scheduled_at),
+            max_attempts=max_attempts,
+        )
+        reopened = 0
+        while True:
+            answer = await self._post_until_answered(f"{ROOT}/leads/reopen", body)
+            reopened += answer["reopened"]
+            if answer["complete"]:
+                return Reopened(reopened, answer["refused"])
 
     async def _post_until_answered(self, path: str, body: dict[str, Any]) -> Any:
         """For requests that may be carried out twice."""
@@ -175,7 +240,7 @@ class LeadCalls(Calls):
 
 def _moment(moment: datetime) -> str:
     if moment.tzinfo is None:
-        raise ValueError("scheduled_at needs a time zone")
+        raise ValueError("a moment needs a time zone")
     return moment.isoformat()
 
 

@@ -44,11 +44,15 @@ class Lead:
     # Its end was asked for while it was being called: it ends with this call.
     cancel_requested_at: datetime | None
     cancel_reason: str | None
+    # How often it was called again by an order after it had finished.
+    reopen_count: int = field(default=0, kw_only=True)
+    # From then on it is not called.
+    expires_at: datetime | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """Many leads under one policy. `status` is DRAFT, RUNNING, PAUSED, STOPPING or STOPPED."""
+    """Many leads under one policy. `status` is DRAFT, RUNNING, PAUSED, COMPLETED, STOPPING or STOPPED."""
 
     id: UUID
     merchant_id: str
@@ -64,6 +68,8 @@ class Campaign:
     stopped_at: datetime | None
     created_at: datetime
     updated_at: datetime
+    # Since when none of its leads is left to call.
+    completed_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +143,19 @@ class Attempt:
     ended_at: datetime | None
     end_reason: str | None
     duration_s: int | None
+    # When its lead was due, since when everything was there for the call, when it left, how long it waited, and how
+    # late it was. None: an older platform, or it never left.
+    due_at: datetime | None = None
+    ready_at: datetime | None = None
+    sent_at: datetime | None = None
+    waited_s: float | None = None
+    late_s: float | None = None
     # Who took it, once it has ended: `joined`, `external`, `none` or `unknown`. None: nobody answered, or it goes on.
     agent: str | None = None
+    # What it cost by the merchant's price and by the carrier's own figure, in millionths. None: not known.
+    cost_micros: int | None = None
+    carrier_cost_micros: int | None = None
+    carrier_cost_currency: str | None = None
     # What its agent reported: disposition, opt_out, callback_at, transcript_ref, recording_ref, data, reported_at.
     report: dict[str, Any] | None = field(default=None, repr=False)
     # Where its carrier keeps recordings.
@@ -159,7 +176,8 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """Something that happened to a lead. `source` says who knows: lead, attempt, carrier or audit."""
+    """Something that happened to a lead. `source` says who knows: lead, attempt, carrier, agent, audit, decision, job
+    or webhook. `at` is the platform's clock, unless `clock` says `carrier`; `carrier_at` is what the carrier's said."""
 
     at: datetime
     source: str
@@ -168,6 +186,8 @@ class Happening:
     actor: str | None
     reason: str | None
     details: dict[str, Any]
+    clock: str = "ours"
+    carrier_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +231,14 @@ class Aborted:
 
     aborted: int
     cancel_requested: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reopened:
+    """How many finished leads wait to be called again, and how many may not be, by the reason."""
+
+    reopened: int
+    refused: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)

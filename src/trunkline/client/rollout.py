@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from trunkline.client.router_settings import Reader
+from trunkline.client.router_settings import SettingsReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class RolloutFlags:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> "RolloutFlags":
-        reader = Reader(environ)
+        reader = SettingsReader(environ)
         names = reader.text("SMART_ROUTER_MERCHANTS", "").split(",")
         flags = cls(
             reader.number("SMART_ROUTER_PERCENTAGE", 0, 0, 100),
@@ -37,7 +37,7 @@ ReadFlags = Callable[[], RolloutFlags]
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class RolloutDecision:
     """`reason` is the gate that said no; '' for a yes."""
 
     use_router: bool
@@ -50,15 +50,17 @@ def bucket(merchant_id: str) -> int:
     return int(digest, 16) % 100
 
 
-def decide(merchant_id: str, flags: RolloutFlags, *, is_enabled: bool, is_circuit_open: bool) -> Decision:
+def decide(
+    merchant_id: str, flags: RolloutFlags, *, is_enabled: bool, is_circuit_open: bool
+) -> RolloutDecision:
     if not is_enabled:
-        return Decision(False, "isolation_disabled")
+        return RolloutDecision(False, "isolation_disabled")
     if is_circuit_open:
-        return Decision(False, "circuit_open")
+        return RolloutDecision(False, "circuit_open")
     if flags.percentage == 0:
-        return Decision(False, "percentage_zero")
+        return RolloutDecision(False, "percentage_zero")
     if flags.percentage < 100 and bucket(merchant_id) >= flags.percentage:
-        return Decision(False, "outside_percentage")
+        return RolloutDecision(False, "outside_percentage")
     if flags.merchants and merchant_id not in flags.merchants:
-        return Decision(False, "not_listed")
-    return Decision(True)
+        return RolloutDecision(False, "not_listed")
+    return RolloutDecision(True)

@@ -30,7 +30,7 @@ class RouterSettings:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> "RouterSettings":
-        reader = Reader(environ)
+        reader = SettingsReader(environ)
         settings = cls(
             is_enabled=reader.switch("ENABLE_VOICE_AGENT_POD_ISOLATION", False),
             base_url=reader.text("SMART_ROUTER_BASE_URL", ROUTER_URL),
@@ -53,7 +53,7 @@ class RouterSettings:
         return settings
 
 
-class Reader:
+class SettingsReader:
     """Collects every problem, so that one run shows them all."""
 
     def __init__(self, environ: Mapping[str, str]):

@@ -21,7 +21,7 @@ from urllib.parse import quote
 from aiohttp import ClientError, ClientSession, ClientTimeout
 
 from trunkline.client.breaker import CircuitBreaker, shared_breaker
-from trunkline.client.rollout import Decision, ReadFlags, RolloutFlags, decide
+from trunkline.client.rollout import ReadFlags, RolloutDecision, RolloutFlags, decide
 from trunkline.client.router_settings import RouterSettings, RouterSettingsError
 from trunkline.client.unisolated import HINTS, UNISOLATED, UnisolatedCalls
 
@@ -115,7 +115,7 @@ class SmartRouterClient:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    def decide(self, merchant_id: str) -> Decision:
+    def decide(self, merchant_id: str) -> RolloutDecision:
         """Whether this merchant's calls use the router now."""
         is_open = self.breaker.state == "open"
         try:
@@ -123,7 +123,7 @@ class SmartRouterClient:
         except Exception:
             # A flag service of somebody else's, or a variable with a typing error: no reason to drop a call.
             log.exception("the rollout flags cannot be read")
-            return Decision(False, "flags_unreadable")
+            return RolloutDecision(False, "flags_unreadable")
         return decide(merchant_id, flags, is_enabled=self.settings.is_enabled, is_circuit_open=is_open)
 
     async def route(self, call_sid: str, merchant_id: str = "", provider: str = "") -> Route:

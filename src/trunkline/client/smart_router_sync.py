@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from trunkline.client.breaker import CircuitBreaker
-from trunkline.client.rollout import Decision, ReadFlags, RolloutFlags
+from trunkline.client.rollout import ReadFlags, RolloutDecision, RolloutFlags
 from trunkline.client.router_settings import RouterSettings
 from trunkline.client.smart_router import PodAllocation, Route, SmartRouterClient
 from trunkline.client.unisolated import UNISOLATED, UnisolatedCalls
@@ -44,7 +44,7 @@ class SyncSmartRouterClient:
     def unisolated(self) -> UnisolatedCalls:
         return self._client.unisolated
 
-    def decide(self, merchant_id: str) -> Decision:
+    def decide(self, merchant_id: str) -> RolloutDecision:
         return self._client.decide(merchant_id)
 
     def route(self, call_sid: str, merchant_id: str = "", provider: str = "") -> Route:

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 METRIC = "trunkline_client_unisolated_calls"
 
 # What became of the call: the fallback URL, the busy message, or the caller of `allocate_pod` was told None.
-Answer = Literal["fallback", "busy", "none"]
+UnisolatedAnswer = Literal["fallback", "busy", "none"]
 
 # What to look at, reason by reason. A refusal is `refused_<status>`.
 HINTS: Mapping[str, str] = {
@@ -38,7 +38,7 @@ class UnisolatedCalls:
 
     def __init__(self, metric: Any = None):
         self._lock = threading.Lock()
-        self._counts: Counter[tuple[str, Answer]] = Counter()
+        self._counts: Counter[tuple[str, UnisolatedAnswer]] = Counter()
         self._metric = metric
 
     @property
@@ -53,14 +53,14 @@ class UnisolatedCalls:
                 counts[reason] += count
             return dict(counts)
 
-    def by_answer(self) -> dict[Answer, int]:
+    def by_answer(self) -> dict[UnisolatedAnswer, int]:
         with self._lock:
-            counts: Counter[Answer] = Counter()
+            counts: Counter[UnisolatedAnswer] = Counter()
             for (_, answer), count in self._counts.items():
                 counts[answer] += count
             return dict(counts)
 
-    def record(self, call_sid: str, provider: str, reason: str, answer: Answer) -> None:
+    def record(self, call_sid: str, provider: str, reason: str, answer: UnisolatedAnswer) -> None:
         with self._lock:
             self._counts[reason, answer] += 1
         if self._metric is not None:

@@ -10,24 +10,25 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from trunkline.api.deps import Api
-from trunkline.console.asking import Refused
-from trunkline.console.desk import Desk, comes_from_here, read_form, to_sign_in
-from trunkline.console.frame import look_around
-from trunkline.console.health import Health
-from trunkline.console.rendering import Renderer, say
+from trunkline.console.api_client import ApiRefused
+from trunkline.console.health import EngineHealth
+from trunkline.console.layout import look_around
+from trunkline.console.page_request import ROOT, Action, Download, Page, PageRequest, Shown, Upload, back
+from trunkline.console.refill import Typed
+from trunkline.console.rendering import Renderer, keep, say
+from trunkline.console.session_auth import SessionAuth, comes_from_here, read_form, to_sign_in
 from trunkline.console.sessions import Seals
 from trunkline.console.sign_in import SignIn
 from trunkline.console.sitemap import ACTIONS, DOWNLOADS, PAGES, UPLOADS
 from trunkline.console.static_files import StaticFiles
 from trunkline.console.streams import Streams
-from trunkline.console.visits import ROOT, Action, Download, Page, Shown, Upload, Visit, back
 from trunkline.errors import StoreUnavailable
 from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-_CANNOT_TELL = Refused(
+_CANNOT_TELL = ApiRefused(
     503, "store_unavailable", "Postgres cannot be reached, so nobody can be signed in. Try again in a moment."
 )
 
@@ -38,12 +39,13 @@ class Console:
     def __init__(self, app: FastAPI, secrets: Sequence[str], *, is_secure: bool = False):
         api: Api = app.state.api
         static = StaticFiles()
-        self._health = Health(api.deps)
-        self._desk = Desk(api, Seals(secrets), self._health, is_secure=is_secure)
+        self._health = EngineHealth(api.deps)
+        self._desk = SessionAuth(api, Seals(secrets), self._health, is_secure=is_secure)
         self._renderer = Renderer(static)
         self._streams = Streams()
         sign_in = SignIn(self._desk, self._renderer)
         self._routes: list[Route] = [
+            Route("/", _to_console),
             self._route("/static/{name}", static.serve),
             *(self._route(path, endpoint, method) for method, path, endpoint in sign_in.routes()),
             *(self._route(path, self._download(download)) for path, download in DOWNLOADS.items()),
@@ -82,17 +84,17 @@ class Console:
 
         return show
 
-    async def _live(self, visit: Visit, page: Page) -> str | None:
+    async def _live(self, visit: PageRequest, page: Page) -> str | None:
         if await self._desk.who(visit.session) is None:
             return None
         frame = await look_around(visit, self._health, self._desk.now)
         return self._renderer.fragment(visit, await self._shown(visit, page), frame)
 
-    async def _shown(self, visit: Visit, page: Page) -> Shown:
+    async def _shown(self, visit: PageRequest, page: Page) -> Shown:
         """A refusal is a page too: it says what is away, missing or forbidden."""
         try:
             return await page(visit)
-        except Refused as refused:
+        except ApiRefused as refused:
             return Shown("refused.html", {"problem": refused}, refused.status)
 
     def _action(self, action: Action) -> Endpoint:
@@ -129,25 +131,34 @@ class Console:
 
         return give
 
-    async def _done(self, visit: Visit, action: Action) -> Response:
+    async def _done(self, visit: PageRequest, action: Action) -> Response:
+        typed = Typed(visit.request.url.path, visit.form)
         try:
             done = await action(visit)
-        except Refused as refused:
+        except ApiRefused as refused:
             response = RedirectResponse(back(visit, ""), 303)
             say(response, refused.sentence, "error")
+            keep(response, typed)
             return response
         response = RedirectResponse(done.to, 303)
         say(response, done.sentence, "done")
+        if done.keeps_form:
+            keep(response, typed)
         return response
 
-    def _is_genuine(self, visit: Visit, form: dict[str, Any]) -> bool:
+    def _is_genuine(self, visit: PageRequest, form: dict[str, Any]) -> bool:
         return self._desk.seals.is_form_token(visit.session, form.get("token", ""))
 
 
-async def _nowhere(visit: Visit) -> Shown:
-    raise Refused(404, "not_found", "There is no such page.")
+async def _to_console(request: Request) -> Response:
+    """Who types the host alone is a person."""
+    return RedirectResponse(ROOT, 307)
 
 
-_FORGED = Refused(
+async def _nowhere(visit: PageRequest) -> Shown:
+    raise ApiRefused(404, "not_found", "There is no such page.")
+
+
+_FORGED = ApiRefused(
     403, "forged", "This form was not sent from the console, or is too old. Go back and try again."
 )

@@ -2,16 +2,16 @@
 
 from datetime import UTC, datetime, time, timedelta
 
-from trunkline.console import people
-from trunkline.console.asking import Refused
-from trunkline.console.visits import Shown, Visit
+from trunkline.console import users
+from trunkline.console.api_client import ApiRefused
+from trunkline.console.page_request import PageRequest, Shown
 
 PAGE = 100
 # Where that can be looked at which a line is about, by the first word of its action.
 PAGES = {"lead": "/leads/", "campaign": "/campaigns/", "reminder": "/reminders/", "number": "/numbers/"}
 
 
-async def show(visit: Visit) -> Shown:
+async def show(visit: PageRequest) -> Shown:
     filters = {name: visit.given(name) for name in ("actor", "action", "subject", "day")}
     since, until = _day(filters["day"])
     found = await visit.api.get(
@@ -34,7 +34,7 @@ async def show(visit: Visit) -> Shown:
             "next_cursor": found["next_cursor"],
             "filters": filters,
             "days": {"Today": today.isoformat(), "Yesterday": (today - timedelta(days=1)).isoformat()},
-            "names": await people.names(visit),
+            "names": await users.names(visit),
             "pages": PAGES,
         },
     )
@@ -47,5 +47,5 @@ def _day(text: str | None) -> tuple[str | None, str | None]:
     try:
         day = datetime.combine(datetime.fromisoformat(text).date(), time(), UTC)
     except ValueError:
-        raise Refused(422, "invalid_request", "This is no day: write 2030-05-01.") from None
+        raise ApiRefused(422, "invalid_request", "This is no day: write 2030-05-01.") from None
     return day.isoformat(), (day + timedelta(days=1)).isoformat()

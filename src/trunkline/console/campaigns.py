@@ -1,14 +1,17 @@
 """Campaigns: how far each is, letting it run, rest and end, and its leads from a file."""
 
-from trunkline.console import charts, words
-from trunkline.console.asking import segment
-from trunkline.console.visits import Done, Shown, Visit, at
+from typing import get_args
+
+from trunkline.campaigns.lifecycle import Status
+from trunkline.console import charts, labels
+from trunkline.console.api_client import segment
+from trunkline.console.page_request import ActionDone, PageRequest, Shown, at
 
 PAGE = 50
-STATUSES = ("DRAFT", "RUNNING", "PAUSED", "STOPPING", "STOPPED")
+STATUSES = get_args(Status)
 
 
-async def show(visit: Visit) -> Shown:
+async def show(visit: PageRequest) -> Shown:
     filters = {name: visit.given(name) for name in ("merchant_id", "status")}
     found = await visit.api.get("/campaigns", {**filters, "cursor": visit.given("cursor"), "limit": PAGE})
     return Shown(
@@ -23,7 +26,7 @@ async def show(visit: Visit) -> Shown:
     )
 
 
-async def show_one(visit: Visit) -> Shown:
+async def show_one(visit: PageRequest) -> Shown:
     campaign = await visit.api.get(_path(visit))
     progress = await visit.api.get(f"{_path(visit)}/progress")
     outcomes = progress["outcomes"]
@@ -32,41 +35,41 @@ async def show_one(visit: Visit) -> Shown:
         {
             "campaign": campaign,
             "progress": progress,
-            "outcomes": charts.bars(outcomes, {name: words.tone(name) for name in outcomes}),
+            "outcomes": charts.bars(outcomes, {name: labels.tone(name) for name in outcomes}),
             "may_act": visit.may("leads"),
         },
     )
 
 
-async def make(visit: Visit) -> Done:
+async def make(visit: PageRequest) -> ActionDone:
     body: dict[str, object] = {
         name: visit.form[name] for name in ("name", "merchant_id", "pool") if name in visit.form
     }
     if percent := visit.form.get("abandon_percent"):
         body["policy"] = {"abandon_max": _share(percent)}
     campaign = await visit.api.post("/campaigns", body)
-    return Done("A draft: upload its leads, then start it.", at(f"/campaigns/{campaign['id']}"))
+    return ActionDone("A draft: upload its leads, then start it.", at(f"/campaigns/{campaign['id']}"))
 
 
-async def start(visit: Visit) -> Done:
+async def start(visit: PageRequest) -> ActionDone:
     await visit.api.post(f"{_path(visit)}/start", {})
-    return Done("It runs: its leads are called within its windows.", _here(visit))
+    return ActionDone("It runs: its leads are called within its windows.", _here(visit))
 
 
-async def pause(visit: Visit) -> Done:
+async def pause(visit: PageRequest) -> ActionDone:
     await visit.api.post(f"{_path(visit)}/pause", _reason(visit))
-    return Done("It rests: within a second nobody new is called.", _here(visit))
+    return ActionDone("It rests: within a second nobody new is called.", _here(visit))
 
 
-async def resume(visit: Visit) -> Done:
+async def resume(visit: PageRequest) -> ActionDone:
     await visit.api.post(f"{_path(visit)}/resume", {})
-    return Done("It runs again.", _here(visit))
+    return ActionDone("It runs again.", _here(visit))
 
 
-async def stop(visit: Visit) -> Done:
+async def stop(visit: PageRequest) -> ActionDone:
     body = _reason(visit) | {"hang_up": "hang_up" in visit.form}
     await visit.api.post(f"{_path(visit)}/stop", body)
-    return Done("It is stopped for good. Whoever waited is not called.", _here(visit))
+    return ActionDone("It is stopped for good. Whoever waited is not called.", _here(visit))
 
 
 def _share(percent: str) -> float | str:
@@ -77,13 +80,13 @@ def _share(percent: str) -> float | str:
         return percent
 
 
-def _reason(visit: Visit) -> dict[str, object]:
+def _reason(visit: PageRequest) -> dict[str, object]:
     return {"reason": visit.form.get("reason", "")}
 
 
-def _path(visit: Visit) -> str:
+def _path(visit: PageRequest) -> str:
     return f"/campaigns/{segment(visit.part('campaign_id'))}"
 
 
-def _here(visit: Visit) -> str:
+def _here(visit: PageRequest) -> str:
     return at(f"/campaigns/{segment(visit.part('campaign_id'))}")

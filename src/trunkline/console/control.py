@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from trunkline.console import people
-from trunkline.console.asking import Refused, segment
-from trunkline.console.visits import Done, Shown, Visit, back
+from trunkline.console import users
+from trunkline.console.api_client import ApiRefused, segment
+from trunkline.console.page_request import ActionDone, PageRequest, Shown, back
 
 SCOPES = ("kill_switch", "promoter", "reseller", "merchant", "campaign", "number", "carrier")
 _WHOLE = {"kill_switch": "kill-switch", "promoter": "promoter"}
 LISTED = 100
 
 
-async def show(visit: Visit) -> Shown:
+async def show(visit: PageRequest) -> Shown:
     stops = await visit.api.get("/controls", {"limit": LISTED})
     flags = await visit.api.get("/flags", {"limit": LISTED})
     alarms = await visit.api.get("/alarms", {"limit": LISTED})
@@ -23,7 +23,7 @@ async def show(visit: Visit) -> Shown:
             "flags": flags["items"],
             "alarms": alarms["items"],
             "scopes": SCOPES if visit.who.tenant.is_platform else SCOPES[2:],
-            "names": await people.names(visit),
+            "names": await users.names(visit),
             "merchants": merchants["items"],
             "wanted": {name: visit.given(name) for name in ("scope", "subject")},
             "may_act": visit.may(),
@@ -32,7 +32,7 @@ async def show(visit: Visit) -> Shown:
     )
 
 
-async def stop(visit: Visit) -> Done:
+async def stop(visit: PageRequest) -> ActionDone:
     path, name = _subject(visit)
     body: dict[str, Any] = {"reason": visit.form.get("reason", "")}
     if minutes := visit.form.get("minutes"):
@@ -40,10 +40,10 @@ async def stop(visit: Visit) -> Done:
     if ramp := visit.form.get("ramp_s"):
         body["ramp_s"] = _seconds(ramp, "ramp_s", 1)
     await visit.api.put(path, body)
-    return Done(f"{name} is stopped: no new call is started within a second.", back(visit, "/control"))
+    return ActionDone(f"{name} is stopped: no new call is started within a second.", back(visit, "/control"))
 
 
-async def resume(visit: Visit) -> Done:
+async def resume(visit: PageRequest) -> ActionDone:
     path, name = _subject(visit)
     query: dict[str, Any] = {"reason": visit.form.get("reason", "")}
     if ramp := visit.form.get("ramp_s"):
@@ -52,20 +52,20 @@ async def resume(visit: Visit) -> Done:
         query["set_by"] = set_by
     state = await visit.api.delete(path, query)
     said = "goes on" if state["state"] != "stopped" else "is still stopped by somebody else"
-    return Done(f"{name} {said}.", back(visit, "/control"))
+    return ActionDone(f"{name} {said}.", back(visit, "/control"))
 
 
-async def clear_alarm(visit: Visit) -> Done:
+async def clear_alarm(visit: PageRequest) -> ActionDone:
     reason = {"reason": visit.form.get("reason", "")}
     alarm = await visit.api.post(f"/alarms/{segment(visit.part('alarm_id'))}/clear", reason)
-    return Done(f"The alarm {alarm['name']} is cleared.", back(visit, "/control"))
+    return ActionDone(f"The alarm {alarm['name']} is cleared.", back(visit, "/control"))
 
 
-def _subject(visit: Visit) -> tuple[str, str]:
+def _subject(visit: PageRequest) -> tuple[str, str]:
     """The path of what a form names, and how to speak of it."""
     scope, subject = visit.form.get("scope", ""), visit.form.get("subject", "")
     if scope not in SCOPES:
-        raise Refused(422, "invalid_request", "Choose what to stop.")
+        raise ApiRefused(422, "invalid_request", "Choose what to stop.")
     if scope in _WHOLE:
         return f"/controls/{_WHOLE[scope]}", "Everything" if scope == "kill_switch" else "The promoter"
     # The subject of a campaign is stored as merchant/campaign; its address is the campaign alone.
@@ -74,5 +74,5 @@ def _subject(visit: Visit) -> tuple[str, str]:
 
 def _seconds(text: str, field: str, unit_s: int) -> int:
     if not text.isdecimal():
-        raise Refused(422, "invalid_request", "A number is wrong.", {field: "Give a whole number."})
+        raise ApiRefused(422, "invalid_request", "A number is wrong.", {field: "Give a whole number."})
     return int(text) * unit_s

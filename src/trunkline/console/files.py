@@ -6,8 +6,9 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from trunkline.console.asking import Refused, segment
-from trunkline.console.visits import Shown, Visit
+from trunkline.console.api_client import ApiRefused, segment
+from trunkline.console.page_request import PageRequest, Shown
+from trunkline.leads.upload_problems import by_reason
 
 TYPES = {
     "csv": "text/csv",
@@ -15,30 +16,30 @@ TYPES = {
     "ndjson": "application/x-ndjson",
     "jsonl": "application/x-ndjson",
 }
-# A report says what is wrong with so many rows; the API's own answer knows all.
+# So many reasons are shown; the API's own answer has every row.
 PROBLEMS_SHOWN = 100
 
 
-async def take_leads(visit: Visit) -> Shown:
+async def take_leads(visit: PageRequest) -> Shown:
     return await _take(visit, "/leads/bulk")
 
 
-async def take_campaign(visit: Visit) -> Shown:
+async def take_campaign(visit: PageRequest) -> Shown:
     return await _take(visit, f"/campaigns/{segment(visit.part('campaign_id'))}/leads")
 
 
-async def give_results(visit: Visit) -> Response:
-    return Passed(visit, f"/campaigns/{segment(visit.part('campaign_id'))}/results")
+async def give_results(visit: PageRequest) -> Response:
+    return PassedThrough(visit, f"/campaigns/{segment(visit.part('campaign_id'))}/results")
 
 
-async def give_export(visit: Visit) -> Response:
-    return Passed(visit, f"/jobs/{segment(visit.part('job_id'))}/file")
+async def give_export(visit: PageRequest) -> Response:
+    return PassedThrough(visit, f"/jobs/{segment(visit.part('job_id'))}/file")
 
 
-class Passed(Response):
+class PassedThrough(Response):
     """The API's own answer, piece by piece as it is made."""
 
-    def __init__(self, visit: Visit, path: str):
+    def __init__(self, visit: PageRequest, path: str):
         super().__init__()
         self._visit = visit
         self._path = path
@@ -47,26 +48,28 @@ class Passed(Response):
         await self._visit.api.pass_on(self._path, receive, send)
 
 
-async def _take(visit: Visit, path: str) -> Shown:
+async def _take(visit: PageRequest, path: str) -> Shown:
     """Read while it arrives. A refused file is a report too: it says from which row on."""
     name = visit.given("file") or ""
     kind = TYPES.get(name.rpartition(".")[2].lower())
     if kind is None:
-        problem = Refused(415, "unsupported_media_type", "Choose a file that ends in .csv, .json or .ndjson.")
+        problem = ApiRefused(
+            415, "unsupported_media_type", "Choose a file that ends in .csv, .json or .ndjson."
+        )
         return Shown("upload_report.html", _report(None, problem))
     query = {"results": "problems", "map": visit.request.query_params.getlist("map")}
     try:
         report = await visit.api.send("POST", path, visit.request.receive, kind, query=query)
-    except Refused as refused:
+    except ApiRefused as refused:
         return Shown("upload_report.html", _report(None, refused))
     return Shown("upload_report.html", _report(report, None))
 
 
-def _report(report: Mapping[str, Any] | None, problem: Refused | None) -> dict[str, Any]:
-    rows = list(report["results"]) if report else []
+def _report(report: Mapping[str, Any] | None, problem: ApiRefused | None) -> dict[str, Any]:
+    problems = by_reason(report["results"]) if report else []
     return {
         "report": report,
-        "rows": rows[:PROBLEMS_SHOWN],
-        "more": max(0, len(rows) - PROBLEMS_SHOWN),
+        "problems": problems[:PROBLEMS_SHOWN],
+        "more": max(0, len(problems) - PROBLEMS_SHOWN),
         "problem": problem,
     }

@@ -2,38 +2,71 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
-from trunkline.console.asking import Refused, segment
-from trunkline.console.visits import Done, Visit, at
+from trunkline.console.api_client import ApiRefused, segment
+from trunkline.console.labels import plural
+from trunkline.console.page_request import ActionDone, PageRequest, at
 
 _BETWEEN = re.compile(r"[\s,;]+")
 
 
-async def set_flag(visit: Visit) -> Done:
-    """As a whole: the form shows everything that the flag says."""
+async def set_flag(visit: PageRequest) -> ActionDone:
+    """As a whole: the form shows everything that the flag says. Preview first, then set: both with what was typed."""
     name, form = visit.part("flag"), visit.form
-    body = {
+    path, place = f"/flags/{segment(name)}", at("/control") + "#flags"
+    rule: dict[str, Any] = {
         "enabled": "enabled" in form,
-        "percentage": _percentage(form.get("percentage", "100")),
+        "percentage": _number(form, "percentage", 100),
         "resellers": named(form, "resellers"),
         "merchants": named(form, "merchants"),
-        "reason": form.get("reason", ""),
     }
-    await visit.api.put(f"/flags/{segment(name)}", body)
-    return Done(f"The flag {name} is set.", at("/control") + "#flags")
+    foreseen = await visit.api.post(f"{path}/preview", rule)
+    if form.get("do") == "preview":
+        return ActionDone(_preview(name, foreseen), place, keeps_form=True)
+    order = {"reason": form.get("reason", ""), "version": _number(form, "version", 0)}
+    await visit.api.put(path, rule | order | _overdue(form, foreseen["overdue"]))
+    return ActionDone(f"The flag {name} is set.", place)
 
 
-async def unset(visit: Visit) -> Done:
-    name = visit.part("flag")
-    await visit.api.delete(f"/flags/{segment(name)}", {"reason": visit.form.get("reason", "")})
-    return Done(f"The flag {name} is back at its default.", at("/control") + "#flags")
+async def unset(visit: PageRequest) -> ActionDone:
+    name, form = visit.part("flag"), visit.form
+    path = f"/flags/{segment(name)}"
+    # Unset, what the platform asks for is as the code has it: on.
+    foreseen = await visit.api.post(f"{path}/preview", {"enabled": True})
+    order = {"reason": form.get("reason", ""), "version": _number(form, "version", 0)}
+    await visit.api.delete(path, order | _overdue(form, foreseen["overdue"]))
+    return ActionDone(f"The flag {name} is back at its default.", at("/control") + "#flags")
+
+
+def _preview(name: str, foreseen: Mapping[str, Any]) -> str:
+    said = (
+        f"{name} would be turned on for {plural(foreseen['turned_on'], 'merchant')} and off for "
+        f"{plural(foreseen['turned_off'], 'merchant')}."
+    )
+    overdue = foreseen["overdue"]
+    return f"{said} {plural(overdue, 'lead')} {'was' if overdue == 1 else 'were'} due before."
+
+
+def _overdue(form: Mapping[str, str], overdue: int) -> dict[str, int]:
+    """Nobody is called, or not called, for a change of a flag without somebody having read how many."""
+    if "take_overdue" in form:
+        return {"take_overdue": _number(form, "take_overdue", 0)}
+    if overdue and "leave_overdue" not in form:
+        raise ApiRefused(
+            422,
+            "invalid_request",
+            f"{plural(overdue, 'lead')} {'was' if overdue == 1 else 'were'} due before this turns them on. Say that "
+            "another system has called them, or how many to call.",
+        )
+    return {}
 
 
 def named(form: Mapping[str, str], kind: str) -> dict[str, bool]:
     """Whom the two fields of a kind name. One id in both says nothing, and is refused."""
     on, off = set(_ids(form.get(f"{kind}_on", ""))), set(_ids(form.get(f"{kind}_off", "")))
     if both := sorted(on & off):
-        raise Refused(
+        raise ApiRefused(
             422, "invalid_request", f"{', '.join(both)}: it cannot be on and off. Take it out of one."
         )
     return dict.fromkeys(sorted(on), True) | dict.fromkeys(sorted(off), False)
@@ -43,7 +76,8 @@ def _ids(text: str) -> Iterator[str]:
     return (each for each in _BETWEEN.split(text) if each)
 
 
-def _percentage(text: str) -> int:
+def _number(form: Mapping[str, str], field: str, otherwise: int) -> int:
+    text = form.get(field, str(otherwise))
     if not text.isdecimal():
-        raise Refused(422, "invalid_request", "A number is wrong.", {"percentage": "Give a whole number."})
+        raise ApiRefused(422, "invalid_request", "A number is wrong.", {field: "Give a whole number."})
     return int(text)

@@ -19,7 +19,7 @@ class Engine:
     error: str | None
 
 
-class Health:
+class EngineHealth:
     def __init__(self, deps: ApiDeps):
         self._probes = deps.probes
         self._clock: Clock = deps.clock

@@ -1,14 +1,14 @@
 """Jobs: what waits, what is dead and why, and bringing it back."""
 
-from trunkline.console.asking import segment
-from trunkline.console.visits import Done, Shown, Visit, at, back
+from trunkline.console.api_client import segment
+from trunkline.console.page_request import ActionDone, PageRequest, Shown, at, back
 from trunkline.states import JobStatus
 
 PAGE = 50
 DEAD_SHOWN = 20
 
 
-async def show(visit: Visit) -> Shown:
+async def show(visit: PageRequest) -> Shown:
     types = await visit.api.get("/jobs/types")
     dead = await visit.api.get("/jobs/dead", {"limit": DEAD_SHOWN})
     filters = {name: visit.given(name) for name in ("status", "job_type")}
@@ -28,38 +28,38 @@ async def show(visit: Visit) -> Shown:
     )
 
 
-async def show_one(visit: Visit) -> Shown:
+async def show_one(visit: PageRequest) -> Shown:
     job = await visit.api.get(_path(visit))
     return Shown("job.html", {"job": job, "may_act": visit.may()})
 
 
-async def pause(visit: Visit) -> Done:
+async def pause(visit: PageRequest) -> ActionDone:
     name = visit.part("job_type")
     await visit.api.post(f"/jobs/types/{segment(name)}/pause", {"reason": visit.form.get("reason", "")})
-    return Done(f"Jobs of the type {name} wait.", at("/jobs"))
+    return ActionDone(f"Jobs of the type {name} wait.", at("/jobs"))
 
 
-async def resume(visit: Visit) -> Done:
+async def resume(visit: PageRequest) -> ActionDone:
     name = visit.part("job_type")
     await visit.api.post(f"/jobs/types/{segment(name)}/resume")
-    return Done(f"Jobs of the type {name} run again.", at("/jobs"))
+    return ActionDone(f"Jobs of the type {name} run again.", at("/jobs"))
 
 
-async def replay_dead(visit: Visit) -> Done:
+async def replay_dead(visit: PageRequest) -> ActionDone:
     name = visit.form.get("job_type")
     result = await visit.api.post("/jobs/dead/replay", {"job_type": name} if name else {})
-    return Done(f"{result['replayed']} dead letters wait for their turn again.", at("/jobs"))
+    return ActionDone(f"{result['replayed']} dead letters wait for their turn again.", at("/jobs"))
 
 
-async def retry(visit: Visit) -> Done:
+async def retry(visit: PageRequest) -> ActionDone:
     await visit.api.post(f"{_path(visit)}/retry")
-    return Done("The job runs as soon as a worker has room.", back(visit, "/jobs"))
+    return ActionDone("The job runs as soon as a worker has room.", back(visit, "/jobs"))
 
 
-async def cancel(visit: Visit) -> Done:
+async def cancel(visit: PageRequest) -> ActionDone:
     await visit.api.post(f"{_path(visit)}/cancel", {"reason": visit.form.get("reason", "")})
-    return Done("The job is cancelled, or was asked to stop.", back(visit, "/jobs"))
+    return ActionDone("The job is cancelled, or was asked to stop.", back(visit, "/jobs"))
 
 
-def _path(visit: Visit) -> str:
+def _path(visit: PageRequest) -> str:
     return f"/jobs/{segment(visit.part('job_id'))}"

@@ -1,17 +1,19 @@
 """One lead: what happened to it, why it is not called, and what can be done about it."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
+from uuid import uuid4
 
-from trunkline.console import people, words
-from trunkline.console.asking import segment
-from trunkline.console.visits import Done, Shown, Visit, at, back
+from trunkline.console import labels, users
+from trunkline.console.api_client import segment
+from trunkline.console.page_request import ActionDone, PageRequest, Shown, at, back
 
 # What a person sees first of a lead; the rest is in the table below.
 _ASIDE = {"attempts", "decisions", "timeline", "payload", "enrichments"}
 
 
-async def show(visit: Visit) -> Shown:
+async def show(visit: PageRequest) -> Shown:
     lead = await visit.api.get(_path(visit))
     why = await visit.api.get(f"{_path(visit)}/why") if lead["status"] != "FINISHED" else None
     return Shown(
@@ -20,10 +22,11 @@ async def show(visit: Visit) -> Shown:
             "lead": lead,
             "why": why,
             "closed": [check for check in why["checks"] if not check["open"]] if why else [],
-            "story": list(story(lead)),
+            "story": story(lead),
             "learnt": list(learnt(lead)),
             "facts": dict(facts(lead)),
-            "names": await people.names(visit),
+            "names": await users.names(visit),
+            "order_id": str(uuid4()),
             "may_act": visit.may("leads"),
             "may_stop": visit.may(),
         },
@@ -34,23 +37,50 @@ def facts(lead: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """What there is to know beside the story, moments in words."""
     for name, value in lead.items():
         if name not in _ASIDE and value not in (None, ""):
-            yield name, words.exact(value) if name.endswith("_at") else value
+            yield name, labels.exact(value) if name.endswith("_at") else value
 
 
-def story(lead: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The timeline with the refusals in it, oldest first: each is told when it was first met."""
-    refusals = (
-        {
-            "at": each["first_at"],
-            "source": "decision",
-            "what": each["reason"],
-            "reason": f"{each['times']} times" if each["times"] > 1 else "once",
-            "actor": None,
-            "details": {"until": each["until"], "last_at": each["last_at"], "subject": each["subject"]},
-        }
-        for each in lead["decisions"]
-    )
-    yield from sorted([*lead["timeline"], *refusals], key=lambda each: str(each["at"]))
+@dataclass(slots=True)
+class Chapter:
+    """What happened around one attempt, or (None) to the lead by itself."""
+
+    attempt: dict[str, Any] | None
+    # Which of the lead's attempts it is. Not `attempt_no`, which repeats when one is not counted.
+    no: int = 0
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+
+def story(lead: dict[str, Any]) -> list[Chapter]:
+    """The timeline in its order, attempt by attempt. What happened to the lead during a call stands in that call."""
+    attempts = {each["id"]: (each, no) for no, each in enumerate(lead["attempts"], start=1)}
+    events = lead["timeline"]
+    last = {each["attempt_id"]: place for place, each in enumerate(events)}
+    chapters: list[Chapter] = []
+    by_attempt: dict[str, Chapter] = {}
+    current: str | None = None
+    for place, each in enumerate(events):
+        attempt_id = each["attempt_id"]
+        if attempt_id is not None:
+            if attempt_id not in by_attempt:
+                by_attempt[attempt_id] = Chapter(*attempts[attempt_id])
+                chapters.append(by_attempt[attempt_id])
+                current = attempt_id
+            by_attempt[attempt_id].events.append(_without_its_call(each, attempts[attempt_id][0]))
+        elif current is not None and place < last[current]:
+            by_attempt[current].events.append(each)
+        elif chapters and chapters[-1].attempt is None:
+            chapters[-1].events.append(each)
+        else:
+            chapters.append(Chapter(None, events=[each]))
+    return chapters
+
+
+def _without_its_call(event: dict[str, Any], attempt: dict[str, Any]) -> dict[str, Any]:
+    """The carrier's id of the call stands with the attempt; another one is worth telling."""
+    details = event.get("details", {})
+    if details.get("call_id") != attempt.get("carrier_call_id"):
+        return event
+    return {**event, "details": {name: value for name, value in details.items() if name != "call_id"}}
 
 
 def learnt(lead: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -61,44 +91,65 @@ def learnt(lead: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield {**attempt, "enrichments": enriched}
 
 
-async def call_now(visit: Visit) -> Done:
+async def call_now(visit: PageRequest) -> ActionDone:
     await visit.api.post(f"{_path(visit)}/dispatch-now")
-    return Done("It is due now. Windows, limits and stops hold as for every call.", _here(visit))
+    return ActionDone("It is due now. Windows, limits and stops hold as for every call.", _here(visit))
 
 
-async def change(visit: Visit) -> Done:
+async def change(visit: PageRequest) -> ActionDone:
     body: dict[str, object] = {}
-    if when := visit.form.get("scheduled_at"):
-        body["scheduled_at"] = f"{when}:00Z" if len(when) == len("2030-05-01T09:30") else f"{when}Z"
+    if when := utc(visit.form.get("scheduled_at")):
+        body["scheduled_at"] = when
     for name in ("priority", "max_attempts"):
         if (text := visit.form.get(name, "")).isdecimal():
             body[name] = int(text)
     await visit.api.patch(_path(visit), body)
-    return Done("The lead is changed.", _here(visit))
+    return ActionDone("The lead is changed.", _here(visit))
 
 
-async def abort(visit: Visit) -> Done:
+async def abort(visit: PageRequest) -> ActionDone:
     query = {"reason": visit.form.get("reason"), "hang_up": "hang_up" in visit.form}
     lead = await visit.api.delete(_path(visit), query)
     is_over = lead["status"] == "FINISHED"
-    return Done(
+    return ActionDone(
         "The lead is aborted." if is_over else "It is being called, and ends with this call.", _here(visit)
     )
 
 
-async def never_call(visit: Visit) -> Done:
+async def reopen(visit: PageRequest) -> ActionDone:
+    body: dict[str, object] = {
+        "reason": visit.form.get("reason", ""),
+        "request_id": visit.form.get("request_id", ""),
+    }
+    if when := utc(visit.form.get("scheduled_at")):
+        body["scheduled_at"] = when
+    lead = await visit.api.post(f"{_path(visit)}/reopen", body)
+    again = "It waits to be called again. Windows, limits, lists and stops hold as for every call."
+    return ActionDone(
+        again if lead["status"] != "FINISHED" else "This order was carried out before.", _here(visit)
+    )
+
+
+async def never_call(visit: PageRequest) -> ActionDone:
     """The merchant of this lead never calls this person again."""
     lead = await visit.api.get(_path(visit))
     body = {"phone": lead["phone"], "merchant_id": lead["merchant_id"]}
     if reason := visit.form.get("reason"):
         body["reason"] = reason
     await visit.api.post("/do-not-call", body)
-    return Done(f"{lead['merchant_id']} will not call {lead['phone']} again.", _here(visit))
+    return ActionDone(f"{lead['merchant_id']} will not call {lead['phone']} again.", _here(visit))
 
 
-def _path(visit: Visit) -> str:
+def utc(picked: str | None) -> str | None:
+    """What a date picker says, as the API takes it."""
+    if not picked:
+        return None
+    return f"{picked}:00Z" if len(picked) == len("2030-05-01T09:30") else f"{picked}Z"
+
+
+def _path(visit: PageRequest) -> str:
     return f"/leads/{segment(visit.part('lead_id'))}"
 
 
-def _here(visit: Visit) -> str:
+def _here(visit: PageRequest) -> str:
     return back(visit, "/leads") if visit.form.get("back") else at(f"/leads/{visit.part('lead_id')}")

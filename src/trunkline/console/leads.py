@@ -2,21 +2,26 @@
 
 import re
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
-from trunkline.console.asking import Refused
-from trunkline.console.visits import Shown, Visit
+from trunkline.console.api_client import ApiRefused
+from trunkline.console.labels import label, plural
+from trunkline.console.lead import utc
+from trunkline.console.page_request import ActionDone, PageRequest, Shown, at
+from trunkline.model import Outcome
 from trunkline.states import LeadStatus
 
 PAGE = 50
+# In the order in which somebody may want them called again.
+OUTCOMES = ("NO_AGENT", *(each.value for each in Outcome if each is not Outcome.NO_AGENT))
 _PHONE = re.compile(r"\+?[0-9 ()./-]{6,25}")
 
 
-async def show(visit: Visit) -> Shown:
+async def show(visit: PageRequest) -> Shown:
     problem = None
     try:
         found = await _find(visit)
-    except Refused as refused:
+    except ApiRefused as refused:
         if refused.status not in (400, 404, 422):
             raise
         problem, found = refused.sentence, {"items": [], "next_cursor": None}
@@ -30,13 +35,37 @@ async def show(visit: Visit) -> Shown:
             "is_filtered": any(filters.values()),
             "statuses": [status.value for status in LeadStatus],
             "problem": problem,
+            "order_id": str(uuid4()),
+            "outcomes": OUTCOMES,
             "may_act": visit.may("leads"),
             "may_stop": visit.may(),
         },
     )
 
 
-async def _find(visit: Visit) -> dict[str, Any]:
+async def reopen(visit: PageRequest) -> ActionDone:
+    """Count first, then order: both with what was typed."""
+    form = visit.form
+    body: dict[str, object] = {
+        "reason": form.get("reason", ""),
+        "request_id": form.get("request_id", ""),
+        "outcomes": [form.get("outcome", "")],
+        "finished_since": utc(form.get("since")),
+        "dry_run": form.get("do") != "reopen",
+    }
+    body |= {name: form[name] for name in ("merchant_id", "campaign_id") if name in form}
+    answer = await visit.api.post("/leads/reopen", body)
+    if body["dry_run"]:
+        return ActionDone(f"{plural(answer['matched'], 'lead')} fit.", at("/leads"), keeps_form=True)
+    sentence = f"{plural(answer['reopened'], 'lead')} will be called again."
+    for why, count in answer["refused"].items():
+        sentence += f" {count} may not: {label(why)}."
+    if not answer["complete"]:
+        sentence += " There are more: order it once more."
+    return ActionDone(sentence, at("/leads"), keeps_form=not answer["complete"])
+
+
+async def _find(visit: PageRequest) -> dict[str, Any]:
     wanted = visit.given("find")
     if wanted is not None and _is_id(wanted):
         return {"items": [await visit.api.get(f"/leads/{wanted}")], "next_cursor": None}

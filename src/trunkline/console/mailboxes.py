@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from trunkline.console.asking import Refused, segment
-from trunkline.console.visits import Done, Shown, Visit, at, back
+from trunkline.console.api_client import ApiRefused, segment
+from trunkline.console.page_request import ActionDone, PageRequest, Shown, at, back
 from trunkline.states import MailboxStatus
 from trunkline.store.mailbox_admin import COUNT_MAX
 
@@ -11,7 +11,7 @@ PAGE = 50
 STUCK_SHOWN = 20
 
 
-async def show(visit: Visit) -> Shown:
+async def show(visit: PageRequest) -> Shown:
     summary = (await visit.api.get("/mailboxes"))["items"]
     stuck = (await visit.api.get("/mailboxes/stuck", {"limit": STUCK_SHOWN}))["items"]
     dead = [each["kind"] for each in summary if each["status"] == MailboxStatus.DEAD]
@@ -29,7 +29,7 @@ async def show(visit: Visit) -> Shown:
     )
 
 
-async def show_kind(visit: Visit) -> Shown:
+async def show_kind(visit: PageRequest) -> Shown:
     status = visit.given("status")
     found = await _of_kind(visit, visit.part("kind"), status=status, cursor=visit.given("cursor"), limit=PAGE)
     return Shown(
@@ -44,7 +44,7 @@ async def show_kind(visit: Visit) -> Shown:
     )
 
 
-async def show_one(visit: Visit) -> Shown:
+async def show_one(visit: PageRequest) -> Shown:
     mailbox = await visit.api.get(_path(visit))
     events = await visit.api.get(f"{_path(visit)}/events", {"limit": PAGE, "cursor": visit.given("cursor")})
     return Shown(
@@ -59,45 +59,45 @@ async def show_one(visit: Visit) -> Shown:
     )
 
 
-async def replay_kind(visit: Visit) -> Done:
+async def replay_kind(visit: PageRequest) -> ActionDone:
     kind = visit.part("kind")
     result = await visit.api.post(f"/mailboxes/{segment(kind)}/replay", _reason(visit))
-    return Done(f"{result['replayed']} mailboxes get another turn.", at("/mailboxes"))
+    return ActionDone(f"{result['replayed']} mailboxes get another turn.", at("/mailboxes"))
 
 
-async def replay(visit: Visit) -> Done:
+async def replay(visit: PageRequest) -> ActionDone:
     """The dead mailbox; or one of its events that was set aside."""
     body = _reason(visit)
     if seq := visit.form.get("seq"):
         body["seq"] = _number(seq)
     await visit.api.post(f"{_path(visit)}/replay", body)
-    return Done("It gets another turn.", back(visit, "/mailboxes"))
+    return ActionDone("It gets another turn.", back(visit, "/mailboxes"))
 
 
-async def set_aside(visit: Visit) -> Done:
+async def set_aside(visit: PageRequest) -> ActionDone:
     body = _reason(visit) | {"seq": _number(visit.form.get("seq", ""))}
     await visit.api.post(f"{_path(visit)}/set-aside", body)
-    return Done("The mailbox goes on without this event.", back(visit, "/mailboxes"))
+    return ActionDone("The mailbox goes on without this event.", back(visit, "/mailboxes"))
 
 
-async def _of_kind(visit: Visit, kind: str, **query: object) -> dict[str, Any]:
+async def _of_kind(visit: PageRequest, kind: str, **query: object) -> dict[str, Any]:
     found: dict[str, Any] = await visit.api.get(f"/mailboxes/{segment(kind)}", query)
     return found
 
 
-def _reason(visit: Visit) -> dict[str, object]:
+def _reason(visit: PageRequest) -> dict[str, object]:
     return {"reason": visit.form.get("reason", "")}
 
 
 def _number(text: str) -> int:
     if not text.isdecimal():
-        raise Refused(422, "invalid_request", "Name the event by its number.")
+        raise ApiRefused(422, "invalid_request", "Name the event by its number.")
     return int(text)
 
 
-def _path(visit: Visit) -> str:
+def _path(visit: PageRequest) -> str:
     return f"/mailboxes/{segment(visit.part('kind'))}/{segment(visit.part('key'))}"
 
 
-def _here(visit: Visit) -> str:
+def _here(visit: PageRequest) -> str:
     return at(f"/mailboxes/{segment(visit.part('kind'))}/{segment(visit.part('key'))}")

@@ -1,14 +1,14 @@
 """Numbers as their channels: who holds each, and since when."""
 
-from trunkline.console.asking import segment
-from trunkline.console.visits import Done, Shown, Visit, back
+from trunkline.console.api_client import segment
+from trunkline.console.page_request import ActionDone, PageRequest, Shown, back
 
 PAGE = 50
 # More squares than these are drawn as one bar.
 SQUARES_MAX = 120
 
 
-async def show(visit: Visit) -> Shown:
+async def show(visit: PageRequest) -> Shown:
     query = {"limit": PAGE, "pool": visit.given("pool"), "cursor": visit.given("cursor")}
     found = await visit.api.get("/numbers", query)
     return Shown(
@@ -22,7 +22,7 @@ async def show(visit: Visit) -> Shown:
     )
 
 
-async def show_one(visit: Visit) -> Shown:
+async def show_one(visit: PageRequest) -> Shown:
     number = await visit.api.get(_path(visit))
     channels = await visit.api.get(f"{_path(visit)}/channels")
     control = await visit.api.get(f"/controls/number/{segment(number['id'])}")
@@ -40,11 +40,11 @@ async def show_one(visit: Visit) -> Shown:
     )
 
 
-async def set_status(visit: Visit) -> Done:
+async def set_status(visit: PageRequest) -> ActionDone:
     status = visit.form.get("status", "")
     number = await visit.api.patch(_path(visit), {"status": status})
-    return Done(f"{number['e164']} is {number['status']}.", back(visit, "/numbers"))
+    return ActionDone(f"{number['e164']} is {number['status']}.", back(visit, "/numbers"))
 
 
-def _path(visit: Visit) -> str:
+def _path(visit: PageRequest) -> str:
     return f"/numbers/{segment(visit.part('number_id'))}"

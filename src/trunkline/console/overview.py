@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from trunkline.console import charts, words
-from trunkline.console.charts import Series
-from trunkline.console.visits import Shown, Visit
+from trunkline.console import charts, labels
+from trunkline.console.charts import ChartSeries
+from trunkline.console.page_request import PageRequest, Shown
 
 NUMBERS_MAX = 24
 QUEUES_SHOWN = 10
@@ -12,29 +12,29 @@ QUEUES_SHOWN = 10
 RATE_SLICES = 2
 
 
-async def show(visit: Visit) -> Shown:
+async def show(visit: PageRequest) -> Shown:
     overview = await visit.api.get("/overview")
     numbers = await visit.api.get("/numbers", {"limit": NUMBERS_MAX})
     starts, slices = charts.slices(overview)
-    dials = [(each["dials"] if each else 0) / overview["slice_s"] for each in slices]
-    tones = {name: words.tone(name) for name in overview["endings"]}
+    dials = charts.rates(overview, starts, slices)
+    tones = {name: labels.tone(name) for name in overview["endings"]}
     return Shown(
         "overview.html",
         {
             "overview": overview,
             "numbers": numbers["items"],
             "calls_now": sum(overview["calls"].values()),
-            "dials_per_s": sum(dials[-RATE_SLICES:]) / RATE_SLICES,
+            "dials_per_s": sum(each or 0 for each in dials[-RATE_SLICES:]) / RATE_SLICES,
             "lateness": _last_lateness(slices),
             "pace_chart": charts.time_chart(
-                "Dials per second", starts, [Series("dials", "one", dials)], unit="/s"
+                "Dials per second", starts, [ChartSeries("dials", "one", dials)], unit="/s"
             ),
             "lateness_chart": charts.time_chart(
-                "Due to dial",
+                "How late calls left",
                 starts,
                 [
-                    Series("p50", "one", [each["p50_s"] if each else None for each in slices]),
-                    Series("p99", "two", [each["p99_s"] if each else None for each in slices]),
+                    ChartSeries("p50", "one", [each["p50_s"] if each else None for each in slices]),
+                    ChartSeries("p99", "two", [each["p99_s"] if each else None for each in slices]),
                 ],
                 unit="s",
             ),

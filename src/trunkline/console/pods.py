@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from trunkline.console.asking import segment
-from trunkline.console.visits import Done, Shown, Visit, at, back
-from trunkline.console.words import natural
+from trunkline.console.api_client import segment
+from trunkline.console.labels import natural
+from trunkline.console.page_request import ActionDone, PageRequest, Shown, at, back
 
 # The API's longest page, and how many of them are drawn. A lot of a thousand pods can still be looked at.
 PAGE = 200
 PAGES_MAX = 5
 
 
-async def show(visit: Visit) -> Shown:
+async def show(visit: PageRequest) -> Shown:
     status = await visit.api.get("/status")
     pods, is_whole = await _all(visit, "/pods")
     wanted = visit.given("call")
@@ -28,7 +28,7 @@ async def show(visit: Visit) -> Shown:
     )
 
 
-async def show_one(visit: Visit) -> Shown:
+async def show_one(visit: PageRequest) -> Shown:
     pod = await visit.api.get(f"/pod/{segment(visit.part('name'))}")
     calls, _ = await _all(visit, "/allocations")
     return Shown(
@@ -41,17 +41,17 @@ async def show_one(visit: Visit) -> Shown:
     )
 
 
-async def drain(visit: Visit) -> Done:
+async def drain(visit: PageRequest) -> ActionDone:
     name = visit.part("name")
     drained = await visit.api.post("/drain", {"pod_name": name})
     said = " It still has a call." if drained["has_active_call"] else ""
-    return Done(f"{name} takes no new calls.{said}", back(visit, "/pods"))
+    return ActionDone(f"{name} takes no new calls.{said}", back(visit, "/pods"))
 
 
-async def undrain(visit: Visit) -> Done:
+async def undrain(visit: PageRequest) -> ActionDone:
     name = visit.part("name")
     drained = await visit.api.delete(f"/drain/{segment(name)}")
-    return Done(f"{name}: {drained['message']}.", at(f"/pods/{segment(name)}"))
+    return ActionDone(f"{name}: {drained['message']}.", at(f"/pods/{segment(name)}"))
 
 
 def _lots(status: dict[str, Any], pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -69,7 +69,7 @@ def _lots(status: dict[str, Any], pods: list[dict[str, Any]]) -> list[dict[str, 
     ]
 
 
-async def _all(visit: Visit, path: str) -> tuple[list[dict[str, Any]], bool]:
+async def _all(visit: PageRequest, path: str) -> tuple[list[dict[str, Any]], bool]:
     """Every item of a list, up to a limit; and whether that was all."""
     items: list[dict[str, Any]] = []
     cursor: str | None = None

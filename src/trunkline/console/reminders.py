@@ -1,14 +1,14 @@
 """Reminders: when each rings next, what became of the times before, and letting it rest."""
 
-from trunkline.console.asking import segment
-from trunkline.console.visits import Done, Shown, Visit, at
+from trunkline.console.api_client import segment
+from trunkline.console.page_request import ActionDone, PageRequest, Shown, at
 
 PAGE = 50
 UPCOMING = 10
 STATUSES = ("ACTIVE", "PAUSED", "ENDED")
 
 
-async def show(visit: Visit) -> Shown:
+async def show(visit: PageRequest) -> Shown:
     filters = {name: visit.given(name) for name in ("merchant_id", "status", "phone")}
     found = await visit.api.get("/reminders", {**filters, "cursor": visit.given("cursor"), "limit": PAGE})
     return Shown(
@@ -22,7 +22,7 @@ async def show(visit: Visit) -> Shown:
     )
 
 
-async def show_one(visit: Visit) -> Shown:
+async def show_one(visit: PageRequest) -> Shown:
     reminder = await visit.api.get(_path(visit))
     upcoming = await visit.api.get(f"{_path(visit)}/upcoming", {"limit": UPCOMING})
     past = await visit.api.get(
@@ -40,36 +40,36 @@ async def show_one(visit: Visit) -> Shown:
     )
 
 
-async def pause(visit: Visit) -> Done:
+async def pause(visit: PageRequest) -> ActionDone:
     await visit.api.post(f"{_path(visit)}/pause")
-    return Done("It rests. What waits is skipped.", _here(visit))
+    return ActionDone("It rests. What waits is skipped.", _here(visit))
 
 
-async def resume(visit: Visit) -> Done:
+async def resume(visit: PageRequest) -> ActionDone:
     await visit.api.post(f"{_path(visit)}/resume")
-    return Done("It rings again, from its next time on.", _here(visit))
+    return ActionDone("It rings again, from its next time on.", _here(visit))
 
 
-async def skip(visit: Visit) -> Done:
+async def skip(visit: PageRequest) -> ActionDone:
     """The next time, or the one that the form names."""
     wall_at = visit.form.get("wall_at")
     await visit.api.post(f"{_path(visit)}/skip", {"wall_at": wall_at} if wall_at else {})
-    return Done("This time is skipped.", _here(visit))
+    return ActionDone("This time is skipped.", _here(visit))
 
 
-async def ring_now(visit: Visit) -> Done:
+async def ring_now(visit: PageRequest) -> ActionDone:
     await visit.api.post(f"{_path(visit)}/next")
-    return Done("The next time is now. Windows, limits and stops hold as for every call.", _here(visit))
+    return ActionDone("The next time is now. Windows, limits and stops hold as for every call.", _here(visit))
 
 
-async def cancel(visit: Visit) -> Done:
+async def cancel(visit: PageRequest) -> ActionDone:
     await visit.api.delete(_path(visit), {"hang_up": "hang_up" in visit.form})
-    return Done("It rings no more.", _here(visit))
+    return ActionDone("It rings no more.", _here(visit))
 
 
-def _path(visit: Visit) -> str:
+def _path(visit: PageRequest) -> str:
     return f"/reminders/{segment(visit.part('reminder_id'))}"
 
 
-def _here(visit: Visit) -> str:
+def _here(visit: PageRequest) -> str:
     return at(f"/reminders/{segment(visit.part('reminder_id'))}")

@@ -10,14 +10,16 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from trunkline import __version__
-from trunkline.console import words
-from trunkline.console.asking import segment
-from trunkline.console.frame import Frame
+from trunkline.console import labels, refill
+from trunkline.console.api_client import segment
+from trunkline.console.layout import Layout
+from trunkline.console.page_request import ROOT, PageRequest, Shown, at
+from trunkline.console.refill import Typed
 from trunkline.console.static_files import StaticFiles
-from trunkline.console.visits import ROOT, Shown, Visit, at
 
 SAID = "trunkline_said"
 SAID_S = 60
+TYPED = "trunkline_typed"
 THEME = "trunkline_theme"
 THEMES = ("auto", "light", "dark")
 
@@ -43,40 +45,47 @@ class Renderer:
             lstrip_blocks=True,
         )
         self._environment.filters |= {
-            "exact": words.exact,
-            "clock": words.clock,
-            "count": words.count,
-            "label": words.label,
-            "ms": words.milliseconds,
-            "percent": words.percent,
+            "exact": labels.exact,
+            "clock": labels.clock,
+            "precise": labels.precise,
+            "count": labels.count,
+            "label": labels.label,
+            "ms": labels.milliseconds,
+            "percent": labels.percent,
             "address": _address,
-            "named_as": words.named_as,
-            "plain": words.plain,
-            "plural": words.plural,
-            "said": words.said,
+            "named_as": labels.named_as,
+            "plain": labels.plain,
+            "plural": labels.plural,
+            "said": labels.said,
             "segment": segment,
-            "short": words.short,
-            "span": words.span,
+            "short": labels.short,
+            "span": labels.span,
+            "money": labels.money,
         }
         self._environment.globals |= {
             "at": at,
             "root": ROOT,
             "static": static.address,
-            "tone": words.tone,
-            "from_epoch": words.from_epoch,
+            "tone": labels.tone,
+            "from_epoch": labels.from_epoch,
             "version": __version__,
         }
 
-    def page(self, visit: Visit, shown: Shown, frame: Frame) -> Response:
+    def page(self, visit: PageRequest, shown: Shown, frame: Layout) -> Response:
         """The whole page, with what the last action had to say."""
         kind, said = _said(visit.request)
         text = self._render(shown, visit, frame, layout="base.html", said=said, said_kind=kind)
+        typed = refill.unpacked(visit.request.cookies.get(TYPED, ""))
+        if typed is not None:
+            text = refill.refilled(text, typed)
         response = HTMLResponse(text, shown.status, headers=HEADERS)
         if said:
             response.delete_cookie(SAID, path=ROOT)
+        if TYPED in visit.request.cookies:
+            response.delete_cookie(TYPED, path=ROOT)
         return response
 
-    def fragment(self, visit: Visit, shown: Shown, frame: Frame) -> str:
+    def fragment(self, visit: PageRequest, shown: Shown, frame: Layout) -> str:
         """The live part alone."""
         return self._render(shown, visit, frame, layout="fragment.html", said="", said_kind="")
 
@@ -87,7 +96,7 @@ class Renderer:
         text = self._environment.get_template(template).render(theme=theme_of(request), **values)
         return HTMLResponse(text, status, headers=HEADERS)
 
-    def _render(self, shown: Shown, visit: Visit, frame: Frame, **more: str) -> str:
+    def _render(self, shown: Shown, visit: PageRequest, frame: Layout, **more: str) -> str:
         return self._environment.get_template(shown.template).render(
             visit=visit,
             who=visit.who,
@@ -112,6 +121,12 @@ def say(response: Response, sentence: str, kind: str) -> None:
     )
 
 
+def keep(response: Response, typed: Typed) -> None:
+    """Show it again in its form on the next page."""
+    if text := refill.packed(typed):
+        response.set_cookie(TYPED, text, max_age=SAID_S, path=ROOT, httponly=True, samesite="strict")
+
+
 def theme_of(request: Request) -> str:
     wanted = request.cookies.get(THEME, "auto")
     return wanted if wanted in THEMES else "auto"
@@ -124,6 +139,6 @@ def _said(request: Request) -> tuple[str, str]:
 
 def _distance(now: datetime) -> Any:
     def distance(value: str | datetime | None) -> str:
-        return words.distance(value, now)
+        return labels.distance(value, now)
 
     return distance

@@ -7,10 +7,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from trunkline.api import key_format
-from trunkline.console.desk import Desk, Entered, comes_from_here, read_form, to_sign_in
+from trunkline.console.page_request import ROOT
 from trunkline.console.rendering import THEME, THEMES, Renderer
+from trunkline.console.session_auth import Entered, SessionAuth, comes_from_here, read_form, to_sign_in
 from trunkline.console.sessions import LINK_S
-from trunkline.console.visits import ROOT
 from trunkline.errors import StoreUnavailable
 from trunkline.telemetry import get_logger
 
@@ -21,7 +21,7 @@ Routes = Sequence[tuple[str, str, Callable[[Request], Awaitable[Response]]]]
 
 
 class SignIn:
-    def __init__(self, desk: Desk, renderer: Renderer):
+    def __init__(self, desk: SessionAuth, renderer: Renderer):
         self._desk = desk
         self._renderer = renderer
 

@@ -17,7 +17,7 @@ from trunkline.console import (
     pods,
     reminders,
 )
-from trunkline.console.visits import Action, Download, Page, Upload
+from trunkline.console.page_request import Action, Download, Page, Upload
 
 PAGES: Mapping[str, Page] = {
     "": overview.show,
@@ -41,7 +41,9 @@ PAGES: Mapping[str, Page] = {
 }
 
 ACTIONS: Mapping[str, Action] = {
+    "/leads/reopen": leads.reopen,
     "/leads/{lead_id}/call-now": lead.call_now,
+    "/leads/{lead_id}/reopen": lead.reopen,
     "/leads/{lead_id}/change": lead.change,
     "/leads/{lead_id}/abort": lead.abort,
     "/leads/{lead_id}/never-call": lead.never_call,

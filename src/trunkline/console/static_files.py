@@ -7,7 +7,7 @@ from importlib.resources import files
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from trunkline.console.visits import ROOT
+from trunkline.console.page_request import ROOT
 
 TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 HASH_LENGTH = 12

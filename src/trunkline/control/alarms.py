@@ -51,8 +51,9 @@ _ALL = (
     AlarmDefinition(
         "dispatch_halted",
         Severity.PAGE,
-        "Nothing was placed for two minutes and more than ten leads are overdue. Leads that a control stops, whose "
-        "calling window is closed, whose pool has no free channel or for which no agent is free do not count.",
+        "Nothing was placed for two minutes, and more than ten leads are overdue that nothing keeps from being called: "
+        "none of those that a control stops or the flag `event_dispatch` leaves out, whose calling window is closed, "
+        "whose pool has no free channel, for which no agent is free, or that a limit or a pace refuses.",
         "Look at the dialers: do they run, and what do their logs say of matches and intents? Then at the carriers: do "
         "they refuse everything? `trunkline doctor` checks the engines.",
         Measured(
@@ -66,7 +67,9 @@ _ALL = (
     AlarmDefinition(
         "no_leader",
         Severity.PAGE,
-        "No process has led for 30 s: nothing reconciles, and nothing is judged for other alarms.",
+        "Nobody leads, 12 s after the last lease ran out or 25 s after its holder stopped on purpose: "
+        "measured alarms are not judged, and the heartbeat by which a restored database is noticed stands still. "
+        "Loader, checker and reconcilers need no leader, and stand still only if no process has the role `control`.",
         "Start a process with the role `control`, or find out why those that run cannot renew their lease in Postgres.",
         Reported(quiet_s=15),
     ),
@@ -74,14 +77,15 @@ _ALL = (
         "store_restored",
         Severity.PAGE,
         "Postgres was restored to an earlier moment, or cannot be shown not to have been. The kill switch is on.",
-        "Compare the carriers' call lists with the attempts since that moment. Then lift the kill switch, with a ramp.",
+        "Run `trunkline restore-check`: it shows who would be called again, and settles it. Then lift the kill "
+        "switch, with a ramp.",
         Reported(quiet_s=None),
     ),
     AlarmDefinition(
         "postgres_unreachable",
         Severity.PAGE,
-        "Postgres did not answer for more than five seconds. It is written down once Postgres is back; while it lasts, "
-        "the gauge and `/ready` say so.",
+        "Postgres did not answer for more than five seconds. While it lasts the webhook, the gauge and `/ready` say "
+        "so; it is written down once Postgres is back.",
         "Look at Postgres and at the way to it. Nothing is dialled meanwhile, and nothing is lost.",
         Reported(quiet_s=5),
     ),
@@ -89,15 +93,17 @@ _ALL = (
         "valkey_unreachable",
         Severity.URGENT,
         "Valkey did not answer for ten seconds. Leads are dispatched from Postgres at a reduced rate.",
-        "Look at Valkey and at the way to it. Its memory is rebuilt from Postgres when it is back.",
+        "Look at Valkey and at the way to it. Its projection is rebuilt from Postgres when it is back.",
         Measured(above=0, for_s=10, clear_at=0, clear_for_s=10, unit="failed looks"),
     ),
     AlarmDefinition(
         "lateness_high",
         Severity.URGENT,
-        "The 99th percentile of lateness (due to request at the carrier) is over 5 s for five minutes.",
-        "More leads are due than channels can carry, or a step is slow: compare channels in use with their maximum, "
-        "then the durations of matches and intents.",
+        "The 99th percentile of lateness is over 5 s for five minutes. It counts from the moment when everything that "
+        "a call needs was there (lead, window, campaign, channel, agent, pace) to its request at the carrier; a "
+        "backlog is no lateness.",
+        "A step is slow: look at the durations of matches and intents, at the dialers' CPU, and at the calls in flight "
+        "(`trunkline_calls_in_flight`).",
         Measured(above=5, for_s=300, clear_at=3, clear_for_s=60, unit="s"),
     ),
     AlarmDefinition(
@@ -113,7 +119,9 @@ _ALL = (
         Severity.URGENT,
         "The fate of an attempt is unknown: its carrier could not be asked. The lead is not dialled again by itself, "
         "and the channel is held for as long as a call could last.",
-        "Look the attempt up in the carrier's own console. Then reschedule the lead, or leave it.",
+        "Look the attempts up in the carrier's own console. Then leave their leads, or call them again: "
+        "`trunkline leads reopen --outcome UNKNOWN --since 24h --reason WHY` asks the carrier once more and calls "
+        "those of which it has no call.",
         Measured(above=0, for_s=0, clear_at=0, clear_for_s=30, unit="attempts"),
         subject="carrier/account",
     ),
@@ -126,30 +134,65 @@ _ALL = (
         subject="carrier",
     ),
     AlarmDefinition(
+        "carrier_refuses",
+        Severity.URGENT,
+        "A carrier refuses calls for our sake: an account, its calls to a country, or one of our numbers; or a process "
+        "cannot reach it. Calls with it wait, and one at a time tries whether it is over. No lead is lost by it. The "
+        "alarm's detail has the carrier's code, the cause and what to do.",
+        "Do what `remedy` says. `PATCH /api/v1/accounts/{account_id}` changes an account, whose id `trunkline accounts "
+        "list` shows; what was changed is tried within seconds, "
+        "everything else when `tried_again_at` has come, at most five minutes later. The first call that is taken ends "
+        "it.",
+        Reported(quiet_s=700),
+        subject="carrier/account, carrier/account/country, number, or process:carrier/account",
+    ),
+    AlarmDefinition(
         "no_agents",
         Severity.URGENT,
-        "Leads are overdue and nothing was placed for two minutes, because no agent takes calls: none is known, or all "
-        "are silent, draining or not ready. Nobody is dialled without an agent.",
+        "Leads have been overdue for two minutes, because no agent takes calls: none is known, or all are silent, "
+        "draining or not ready. Nobody is dialled without an agent.",
         "Start agents, or find out why those that run are not heard (`trunkline doctor`, `trunkline router status`). "
         "Where other people's agents answer, say so: `AGENTS=elsewhere`, or `agents` of a merchant or a pool.",
-        Measured(
-            above=0,
-            for_s=60,
-            clear_at=0,
-            clear_for_s=0,
-            unit="overdue leads while nothing was placed within a minute",
-        ),
+        Measured(above=0, for_s=120, clear_at=0, clear_for_s=0, unit="overdue leads"),
+    ),
+    AlarmDefinition(
+        "merchant_without_agents",
+        Severity.URGENT,
+        "Leads of a merchant have been overdue for two minutes, because no agent takes calls in any tier that its "
+        "calls reach. Agents of other tiers do.",
+        "`trunkline router status` shows the agents of each tier. Start some in the merchant's tier or in a common "
+        "one, or change `TIER_CONFIG` or the merchant's tier.",
+        Measured(above=0, for_s=120, clear_at=0, clear_for_s=0, unit="overdue leads"),
+        subject="merchant",
+    ),
+    AlarmDefinition(
+        "leads_without_number",
+        Severity.URGENT,
+        "Leads have been overdue for a minute, because their pool has no number that may dial: there is none, or all "
+        "are draining, disabled or without channels.",
+        "Add a number to the pool or activate one (`trunkline numbers list`), or move the leads to another pool.",
+        Measured(above=0, for_s=60, clear_at=0, clear_for_s=0, unit="overdue leads"),
+        subject="pool",
+    ),
+    AlarmDefinition(
+        "stop_lasting",
+        Severity.WARNING,
+        "A stop has been on for more than twelve hours: the kill switch, the promoter's pause, or a stop of a "
+        "reseller, a merchant, a carrier or a number. Drafts and pauses of campaigns do not count.",
+        "The alarm names its reason and who set it. Lift it (`trunkline control show`), or give it an end.",
+        Measured(above=12, for_s=0, clear_at=0, clear_for_s=0, unit="h"),
+        subject="scope and subject",
     ),
     AlarmDefinition(
         "agents_busy",
         Severity.WARNING,
-        "Leads are overdue and nothing was placed for two minutes, because every agent is busy, or free ones are left "
-        "to callers.",
+        "Leads are overdue and nothing was placed for a quarter of an hour, because every agent is busy, or free ones "
+        "are left to callers.",
         "More agents would dial sooner. If it stays so while few people talk, look for pods that do not let go of "
         "their calls (`trunkline router status`).",
         Measured(
             above=0,
-            for_s=60,
+            for_s=840,
             clear_at=0,
             clear_for_s=0,
             unit="overdue leads while nothing was placed within a minute",
@@ -182,7 +225,8 @@ _ALL = (
         Severity.URGENT,
         "A lead was answered three times without an agent, or its rules allow no further call: it ended as NO_AGENT.",
         "The alarm names the leads. When the agents are well again, call these people once more: "
-        "`POST /api/v1/leads` with a new request id.",
+        "`trunkline leads reopen LEAD --reason WHY`, or all of them: "
+        "`trunkline leads reopen --outcome NO_AGENT --since 24h --merchant MERCHANT --reason WHY`.",
         Reported(quiet_s=3600),
         subject="merchant",
     ),
@@ -211,7 +255,7 @@ _ALL = (
         "A reconciler would have freed more than 50 channels and a fifth of those held, without the carrier's word on "
         "each. It stopped instead: the channels are not used, and the leads that hold them wait.",
         "Find out why so many holders look dead: a database that went back, a lost table, a wrong clock. When it is "
-        "understood and no call of theirs is live, free them: `trunkline control free-channels`.",
+        "understood and no call of theirs is live, free them: `trunkline control free-channels --reason WHY`.",
         Reported(quiet_s=600),
         subject="reconciler",
     ),
@@ -245,9 +289,32 @@ _ALL = (
     AlarmDefinition(
         "dead_mailbox",
         Severity.URGENT,
-        "Events were appended to a dead mailbox. Nobody processes them until it is replayed.",
-        "Read the mailbox's last error, mend its cause, replay it.",
-        Measured(above=0, for_s=0, clear_at=0, clear_for_s=60, unit="events a minute"),
+        "A mailbox is dead: its handler failed too often. Nobody processes its events until it is replayed; of kind "
+        "`call`, a call keeps its lead and its channel meanwhile.",
+        "`trunkline mailbox list KIND --status dead` shows its last error. Mend the cause, then "
+        "`trunkline mailbox replay KIND --reason WHY`.",
+        Measured(above=0, for_s=0, clear_at=0, clear_for_s=0, unit="mailboxes"),
+        subject="kind",
+    ),
+    AlarmDefinition(
+        "mailboxes_waiting",
+        Severity.WARNING,
+        "A mailbox of a kind has waited for more than a minute although a worker could take it: nobody handles this "
+        "kind, because it was renamed or its worker is gone, or those that do cannot keep up.",
+        "`trunkline mailbox summary` shows what waits. Start a worker with a handler of the kind, or more of them. If "
+        "its handler has another name now: `trunkline mailbox rename OLD NEW --reason WHY`.",
+        Measured(above=60, for_s=0, clear_at=30, clear_for_s=0, unit="s"),
+        subject="kind",
+    ),
+    AlarmDefinition(
+        "events_set_aside",
+        Severity.WARNING,
+        "Events could not be read and were set aside, each with its error. The rest of their mailboxes went on. "
+        "Cleared a quarter of an hour after the last one.",
+        "The log names them (`mailbox.event_parked`), and `trunkline mailbox events KIND KEY --which parked` shows "
+        "them. Find out who sends what we cannot read; mend the cause, then "
+        "`trunkline mailbox replay KIND KEY --seq NUMBER --reason WHY`.",
+        Measured(above=0, for_s=0, clear_at=0, clear_for_s=900, unit="events a minute"),
         subject="kind",
     ),
     AlarmDefinition(
@@ -270,16 +337,26 @@ _ALL = (
     AlarmDefinition(
         "late_fact",
         Severity.WARNING,
-        "A call surfaced after its attempt had been given up: adopted if the lead has no newer attempt, else hung up.",
+        "A call surfaced after its attempt had been given up: adopted if the lead has no newer attempt and has not "
+        "ended otherwise, else hung up.",
         "If it happens often, the carrier's list lags more than we allow for: a person may have been rung twice.",
         Reported(quiet_s=600),
         subject="adopted or hung_up",
     ),
     AlarmDefinition(
+        "foreign_call",
+        Severity.URGENT,
+        "Webhooks of a second call came under one attempt: a request was doubled between us and the carrier. What the "
+        "second call tells changes nothing, and it gets no agent.",
+        "Somebody was rung twice. Find the proxy that sends requests again, or show both call ids to the carrier.",
+        Reported(quiet_s=600),
+    ),
+    AlarmDefinition(
         "dead_jobs",
         Severity.WARNING,
         "Jobs failed for good and wait as dead letters.",
-        "Read their last error, mend its cause, replay or remove them.",
+        "`trunkline jobs dead` shows their last errors. Mend the cause, then `trunkline jobs retry JOB`, or `trunkline "
+        "jobs dead --replay` for all of them.",
         Measured(above=0, for_s=0, clear_at=0, clear_for_s=0, unit="jobs"),
         subject="job type",
     ),
@@ -301,7 +378,8 @@ _ALL = (
     AlarmDefinition(
         "workers_down",
         Severity.WARNING,
-        "Half or fewer of the processes of a role are left, of those that ran within the last ten minutes.",
+        "Half of the processes of a role or more fell silent within the last ten minutes without having been told to "
+        "stop, and nobody took their places. A planned stop, a restart or a scale-down is none.",
         "Look at why they ended: a crash, a full node, a deployment that went wrong.",
         Measured(above=0.499, for_s=15, clear_at=0.25, clear_for_s=15, unit="of all"),
         subject="role",

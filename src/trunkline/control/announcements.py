@@ -1,13 +1,14 @@
-"""What the outside is told of an alarm: that it was raised, that it was cleared."""
+"""What the operators' webhook is sent of an alarm: that it was raised, that it lasts, that it is over."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 from trunkline.control.alarms import DEFINITIONS
 from trunkline.store.alarms import Alarm
+
+Word: TypeAlias = Literal["alarm.raised", "alarm.ongoing", "alarm.cleared"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,22 +16,26 @@ class Announcement:
     """`id` is the same however often it is sent, so a receiver can tell a repetition."""
 
     id: str
-    type: Literal["alarm.raised", "alarm.cleared"]
+    type: Word
     alarm_id: UUID
     body: dict[str, Any]
 
 
-def announcements(untold: Iterable[Alarm]) -> Iterator[Announcement]:
+def announcements(alarms: Iterable[Alarm]) -> Iterator[Announcement]:
     """In the order of the alarms; one that was raised and cleared between two looks is both."""
-    for alarm in untold:
+    for alarm in alarms:
         if alarm.raise_told_at is None:
-            yield _announcement("alarm.raised", alarm, alarm.raised_at)
+            yield announcement("alarm.raised", alarm)
         if alarm.cleared_at is not None:
-            yield _announcement("alarm.cleared", alarm, alarm.cleared_at)
+            yield announcement("alarm.cleared", alarm)
+        elif alarm.raise_told_at is not None:
+            yield announcement("alarm.ongoing", alarm)
 
 
-def _announcement(word: Literal["alarm.raised", "alarm.cleared"], alarm: Alarm, at: datetime) -> Announcement:
+def announcement(word: Word, alarm: Alarm) -> Announcement:
     definition = DEFINITIONS.get(alarm.name)
+    is_over = word == "alarm.cleared" and alarm.cleared_at is not None
+    at = alarm.cleared_at if is_over and alarm.cleared_at else alarm.raised_at
     body = {
         "type": word,
         "timestamp": at.isoformat(),
@@ -43,9 +48,9 @@ def _announcement(word: Literal["alarm.raised", "alarm.cleared"], alarm: Alarm, 
             "action": definition.action if definition else "",
             "detail": dict(alarm.detail),
             "raised_at": alarm.raised_at.isoformat(),
-            "cleared_at": alarm.cleared_at.isoformat()
-            if word == "alarm.cleared" and alarm.cleared_at
-            else None,
+            "cleared_at": alarm.cleared_at.isoformat() if is_over and alarm.cleared_at else None,
         },
     }
-    return Announcement(f"{word}:{alarm.id}", word, alarm.id, body)
+    # That it lasts is said again and again, each time under another id.
+    after = f":{alarm.notified_at.isoformat()}" if word == "alarm.ongoing" and alarm.notified_at else ""
+    return Announcement(f"{word}:{alarm.id}{after}", word, alarm.id, body)

@@ -14,19 +14,19 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from trunkline.clock import Clock
-from trunkline.control.stops import Stop, Stops, Target
+from trunkline.control.stops import Stops, StopTarget, Suspension
 from trunkline.store.controls import Control
 
 # Ten refreshes in a row went wrong: whoever looks should know that the view is old.
 STALE_AFTER_S = 5.0
-UNREAD = Stop("unread", "", "The controls have not been read yet.", None)
+UNREAD = Suspension("unread", "", "The controls have not been read yet.", None)
 
 
 class Controls:
     def __init__(self, clock: Clock):
         self._clock = clock
         self._stops = Stops()
-        self._closed: Stop | None = UNREAD
+        self._closed: Suspension | None = UNREAD
         self._read_at_s = clock.boottime_s()
         # Postgres' clock when the last answer came. Counting on from there can only be late: no stop ends early.
         self._postgres_now: datetime | None = None
@@ -42,12 +42,12 @@ class Controls:
         campaign_id: UUID | str | None = None,
         number_id: UUID | str | None = None,
         carrier: str | None = None,
-    ) -> Stop | None:
+    ) -> Suspension | None:
         """Why this may not start now. With nothing named: why nothing may."""
-        target = Target(reseller_id, merchant_id, campaign_id, number_id, carrier)
+        target = StopTarget(reseller_id, merchant_id, campaign_id, number_id, carrier)
         return self._closed or self._stops.stopped(target, self._now())
 
-    def killed(self) -> Stop | None:
+    def killed(self) -> Suspension | None:
         """Why nothing may be sent now. To be asked before every single send."""
         return self._closed or self._stops.killed(self._now())
 
@@ -61,7 +61,7 @@ class Controls:
         carrier: str | None = None,
     ) -> float:
         """The part of its usual starts that this may make: 0 stopped, growing to 1 after a stop."""
-        target = Target(reseller_id, merchant_id, campaign_id, number_id, carrier)
+        target = StopTarget(reseller_id, merchant_id, campaign_id, number_id, carrier)
         return 0.0 if self._closed else self._stops.share(target, self._now())
 
     @property
@@ -70,7 +70,7 @@ class Controls:
         return self._stops.controls
 
     @property
-    def closed(self) -> Stop | None:
+    def closed(self) -> Suspension | None:
         """Why the view itself stops everything, whatever it knows."""
         return self._closed
 
@@ -104,7 +104,7 @@ class Controls:
 
     def close(self, reason: str) -> None:
         """Stop everything until the next answer: this view cannot be relied on."""
-        self._closed = Stop("unread", "", reason, None)
+        self._closed = Suspension("unread", "", reason, None)
         self._announce()
 
     def now(self) -> datetime:

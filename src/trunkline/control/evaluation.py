@@ -1,6 +1,6 @@
 """Judges alarms. Pure: from what was seen to what is to be said."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trunkline.control.alarms import AlarmDefinition, Measured, Reported
@@ -72,9 +72,3 @@ def _lasted_s(run: Sequence[Sample]) -> float:
 def share(part: float, whole: float, part_min: float = 3.0) -> float:
     """A rate that a handful of events cannot set off: one failure among ten calls is no trend."""
     return part / whole if whole > 0 and part >= part_min else 0.0
-
-
-def lost_share(alive: float, lately: Iterable[float]) -> float:
-    """Which part of those that ran lately is gone."""
-    peak = max(lately, default=0.0)
-    return max(0.0, 1 - alive / peak) if peak > 1 else 0.0

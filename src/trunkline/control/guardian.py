@@ -1,13 +1,21 @@
 """Acts on what `continuity.py` judges: lets the view of the controls open, or turns the kill switch on first."""
 
-from trunkline.bus import witness
+from trunkline.bus import continuity_record
 from trunkline.bus.connection import Bus
 from trunkline.clock import Clock
-from trunkline.control.continuity import WITNESS_WAIT_S, Guard, Mark, Steady, Unnamed, WentBack, judge
+from trunkline.control.continuity import (
+    WITNESS_WAIT_S,
+    ContinuityMark,
+    Guard,
+    Steady,
+    Unnamed,
+    WentBack,
+    judge,
+)
 from trunkline.control.raising import raise_alarm
 from trunkline.errors import BusUnavailable
-from trunkline.loops.leader import LeaderLoop, Leadership
-from trunkline.store import audit, continuity, controls
+from trunkline.loops.leader import Elected, LeaderLoop
+from trunkline.store import audit, continuity, controls, restores
 from trunkline.store.controls import Level, NewStop, Poll, Scope
 from trunkline.store.database import Database
 from trunkline.store.tenants import PLATFORM
@@ -27,11 +35,11 @@ class Guardian:
         self._bus = bus
         self._clock = clock
         self._guard: Guard = guard
-        self._own: Mark | None = None
+        self._own: ContinuityMark | None = None
         self._started_at_s = clock.monotonic_s()
 
     @property
-    def mark(self) -> Mark | None:
+    def mark(self) -> ContinuityMark | None:
         """How far the database is known to have come; None until it was admitted."""
         return self._own
 
@@ -50,7 +58,8 @@ class Guardian:
                 log.warning("continuity.no_witness")
         async with self._database.connection() as conn:
             poll = await controls.poll(conn)
-        match judge(poll, own, said, self._guard):
+            is_empty = own is None and await continuity.is_empty(conn)
+        match judge(poll, own, said, self._guard, is_empty=is_empty):
             case Steady(mark=mark):
                 self.remember(mark)
                 return poll
@@ -61,14 +70,14 @@ class Guardian:
                 await self._trip(found)
         return None
 
-    def remember(self, mark: Mark) -> None:
+    def remember(self, mark: ContinuityMark) -> None:
         """The furthest that this process has seen, or has moved the database to itself."""
         if self._own is None or self._own.beat < mark.beat:
             self._own = mark
 
-    async def _ask_witness(self) -> Mark | None:
-        said = await witness.recall(self._bus)
-        return Mark(*said) if said else None
+    async def _ask_witness(self) -> ContinuityMark | None:
+        said = await continuity_record.recall(self._bus)
+        return ContinuityMark(*said) if said else None
 
     async def _trip(self, found: WentBack) -> None:
         """Once for all processes: the first to move the number on turns the switch."""
@@ -80,6 +89,7 @@ class Guardian:
             await controls.stop(
                 tx, NewStop(Scope.KILL_SWITCH, "", Level.PLATFORM, found.reason, ACTOR, PLATFORM, RAMP_S)
             )
+            await restores.add(tx, found.backup_at, found.reason)
             await audit.record(
                 tx,
                 actor=ACTOR,
@@ -91,7 +101,7 @@ class Guardian:
             )
             await raise_alarm(tx, "store_restored", detail={"reason": found.reason})
         log.error("continuity.broken", reason=found.reason, beat=found.found.beat, remembered=found.beyond)
-        self._own = Mark(installation, beat)
+        self._own = ContinuityMark(installation, beat)
 
 
 class Heartbeat(LeaderLoop):
@@ -101,7 +111,7 @@ class Heartbeat(LeaderLoop):
 
     def __init__(
         self,
-        leadership: Leadership,
+        leadership: Elected,
         database: Database,
         bus: Bus,
         guardian: Guardian,
@@ -112,7 +122,7 @@ class Heartbeat(LeaderLoop):
         self._bus = bus
         self._guardian = guardian
 
-    async def lead_once(self) -> int:
+    async def run_as_leader(self, term: int) -> int:
         mark = self._guardian.mark
         if mark is None:
             return 0
@@ -120,6 +130,6 @@ class Heartbeat(LeaderLoop):
             beat = await continuity.advance(conn, mark.installation, mark.beat)
         if beat is None:
             return 0  # another leader was faster, or the database went back: the next refresh tells which
-        self._guardian.remember(Mark(mark.installation, beat))
-        await witness.remember(self._bus, mark.installation, beat)
+        self._guardian.remember(ContinuityMark(mark.installation, beat))
+        await continuity_record.remember(self._bus, mark.installation, beat)
         return 1

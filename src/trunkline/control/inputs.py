@@ -1,65 +1,108 @@
 """From what the platform can see of itself to one value per alarm and subject. Reading is here, judging is not."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from trunkline.control.evaluation import lost_share, share
-from trunkline.store import agents, alarms, presence
+from trunkline.control.evaluation import share
+from trunkline.control.waits import Cause, Includes, cause, everybody, leads_by, leads_by_cause
+from trunkline.settings.tiers import chain
+from trunkline.store import agents, alarms, allocations, presence, waiting
 from trunkline.store.agents import AgentRoom, SlotRule
-from trunkline.store.alarms import Overdue, Seen
+from trunkline.store.alarms import LongStop
 from trunkline.store.database import Connection
-from trunkline.store.presence import Key, Measured
-from trunkline.telephony.carriers import STREAMLESS
+from trunkline.store.presence import Key, Losses, MeasuredValue
+from trunkline.store.waiting import FlowName, WaitingFlow
+from trunkline.telephony.carrier_registry import STREAMLESS
 
 ALIVE_WITHIN_S = 15.0
 MINUTES = 15
-# Recorded beside the alarms: how many processes of a role there were, to know later how many are missing.
-ALIVE = "processes_alive"
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Flows with overdue leads and why each waits. `has_agents`: some agent takes calls, of whatever tier."""
+
+    causes: Mapping[WaitingFlow, Cause] = field(default_factory=dict)
+    has_agents: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Readings:
     """Everything that measured alarms are made of, at one moment."""
 
-    overdue: Overdue = field(default_factory=Overdue)
+    waits: Waits = field(default_factory=Waits)
     was_placed: bool = True
     lateness_p99_s: float = 0.0
     unknown_attempts: Mapping[str, float] = field(default_factory=dict)
     dead_jobs: Mapping[str, float] = field(default_factory=dict)
-    measured: Sequence[Measured] = ()
-    alive: Mapping[str, int] = field(default_factory=dict)
+    dead_mailboxes: Mapping[str, float] = field(default_factory=dict)
+    waiting_mailboxes: Mapping[str, float] = field(default_factory=dict)
+    events_set_aside: Mapping[str, float] = field(default_factory=dict)
+    stops: Sequence[LongStop] = ()
+    measured: Sequence[MeasuredValue] = ()
+    processes: Mapping[str, Losses] = field(default_factory=dict)
     valkey_answers: bool = True
-    # Looked at only while leads wait that need one. None: none does.
-    agents: AgentRoom | None = None
 
 
-async def read(conn: Connection, *, valkey_answers: bool, slots: SlotRule | None = None) -> Readings:
-    """`slots`: how agents of ours are counted. None: they are all elsewhere."""
-    was_placed = await alarms.was_placed(conn)
-    # It looks at every flow, and matters only while nothing is placed.
-    overdue = Overdue() if was_placed else await alarms.overdue(conn, STREAMLESS)
+async def read(conn: Connection, waits: Waits, *, valkey_answers: bool) -> Readings:
     return Readings(
-        overdue=overdue,
-        agents=await agents.room(conn, slots) if slots is not None and overdue.needing_agents else None,
-        was_placed=was_placed,
+        waits=waits,
+        was_placed=await alarms.was_placed(conn),
         lateness_p99_s=await alarms.lateness_p99_s(conn),
         unknown_attempts=await alarms.unknown_attempts(conn),
         dead_jobs=await alarms.dead_jobs(conn),
+        dead_mailboxes=await alarms.dead_mailboxes(conn),
+        waiting_mailboxes=await alarms.waiting_mailboxes(conn),
+        events_set_aside=await alarms.events_set_aside(conn),
+        stops=await alarms.long_stops(conn),
         measured=await presence.measured(conn, MINUTES),
-        alive=await presence.alive(conn, ALIVE_WITHIN_S),
+        processes=await presence.losses(conn, ALIVE_WITHIN_S),
         valkey_answers=valkey_answers,
     )
 
 
-def values(now: Readings, before: Iterable[Seen]) -> dict[Key, float]:
+async def waits(
+    conn: Connection,
+    slots: SlotRule | None = None,
+    includes: Includes = everybody,
+    *,
+    overdue_s: float = waiting.OVERDUE_S,
+    named: Sequence[FlowName] | None = None,
+) -> Waits:
+    """Who waits and why. `slots`: how agents of ours are counted. None: they are all elsewhere. `named`: only these
+    flows are looked at."""
+    flows = await waiting.flows(conn, STREAMLESS, overdue_s=overdue_s, named=named)
+    rooms = await _rooms(conn, flows, slots) if slots is not None else {}
+    causes = {flow: cause(flow, includes, rooms.get(flow.merchant_id)) for flow in flows}
+    has_agents = slots is None or any(able for _, able in (await agents.by_tier(conn)).values())
+    return Waits(causes, has_agents)
+
+
+async def _rooms(conn: Connection, flows: Sequence[WaitingFlow], slots: SlotRule) -> dict[str, AgentRoom]:
+    """By merchant. Most merchants reach the same few tiers, which are looked at once."""
+    merchants = sorted({flow.merchant_id for flow in flows if flow.needs_agents})
+    if not merchants:
+        return {}
+    configs = await allocations.merchant_tiers(conn, merchants)
+    by_tiers: dict[tuple[str, ...], AgentRoom] = {}
+    found: dict[str, AgentRoom] = {}
+    for merchant in merchants:
+        tiers = chain(merchant, configs.get(merchant, ""))
+        if tiers not in by_tiers:
+            by_tiers[tiers] = await agents.room(conn, slots, tiers)
+        found[merchant] = by_tiers[tiers]
+    return found
+
+
+def values(now: Readings) -> dict[Key, float]:
     """One value for each alarm and subject that there is something to say of."""
-    agentless = now.overdue.needing_agents if now.agents is not None and not now.agents.is_free else 0.0
-    are_there = now.agents is not None and now.agents.able > 0
+    causes, has_agents = now.waits.causes, now.waits.has_agents
+    leads = leads_by_cause(causes)
     found: dict[Key, float] = {
-        ("dispatch_halted", ""): 0.0 if now.was_placed else now.overdue.leads - agentless,
-        ("no_agents", ""): 0.0 if are_there else agentless,
-        ("agents_busy", ""): agentless if are_there else 0.0,
+        ("dispatch_halted", ""): 0.0 if now.was_placed else leads[Cause.NONE],
+        ("no_agents", ""): 0.0 if has_agents else leads[Cause.NO_AGENTS],
+        ("agents_busy", ""): 0.0 if now.was_placed else leads[Cause.AGENTS_BUSY],
         ("lateness_high", ""): now.lateness_p99_s,
         ("valkey_unreachable", ""): float(not now.valkey_answers),
         ("schedule_failures", ""): share(
@@ -67,35 +110,60 @@ def values(now: Readings, before: Iterable[Seen]) -> dict[Key, float]:
         ),
         ("channel_drift", ""): _latest(now.measured, "channel_drift").get("", 0.0),
     }
-    found |= {("attempt_unknown", subject): count for subject, count in now.unknown_attempts.items()}
-    found |= {("dead_jobs", subject): count for subject, count in now.dead_jobs.items()}
-    found |= {("dead_mailbox", kind): n for kind, n in _latest(now.measured, "dead_appends").items()}
-    found |= {("reconciler_fixes", name): n for name, n in _latest(now.measured, "reconciler_fixes").items()}
+    if has_agents:
+        agentless = leads_by(causes, Cause.NO_AGENTS, lambda flow: flow.merchant_id)
+        found |= _named("merchant_without_agents", agentless)
+    found |= _named("leads_without_number", leads_by(causes, Cause.NO_NUMBER, lambda flow: flow.pool_id))
+    found |= _named("attempt_unknown", now.unknown_attempts)
+    found |= _named("dead_jobs", now.dead_jobs)
+    found |= _named("dead_mailbox", now.dead_mailboxes)
+    found |= _named("mailboxes_waiting", now.waiting_mailboxes)
+    # Workers of an application count for themselves: what they set aside is seen in the tables that they share with us.
+    measured, seen = _latest(now.measured, "set_aside"), now.events_set_aside
+    found |= _named(
+        "events_set_aside",
+        {kind: max(measured.get(kind, 0.0), seen.get(kind, 0.0)) for kind in {*measured, *seen}},
+    )
+    found |= _named("stop_lasting", {stop.subject: stop.hours for stop in now.stops})
+    found |= _named("reconciler_fixes", _latest(now.measured, "reconciler_fixes"))
+    found |= _named(
+        "workers_down",
+        {role: share(each.lost, each.alive + each.lost, 1.0) for role, each in now.processes.items()},
+    )
     for alarm, part, whole in (
         ("unknown_rate", "unknown", "placed"),
         ("agent_unknown_rate", "agent_unknown", "answered"),
     ):
-        found |= {(alarm, carrier): rate for carrier, rate in _rates(now.measured, part, whole).items()}
-    return found | _workers(now.alive, before)
-
-
-def _workers(alive: Mapping[str, int], before: Iterable[Seen]) -> dict[Key, float]:
-    lately: dict[str, list[float]] = defaultdict(list)
-    for seen in before:
-        if seen.name == ALIVE and seen.age_s <= 600:
-            lately[seen.subject].append(seen.value)
-    found: dict[Key, float] = {}
-    for role, count in alive.items():
-        found[ALIVE, role] = count
-        found["workers_down", role] = lost_share(count, lately[role])
+        found |= _named(alarm, _rates(now.measured, part, whole))
     return found
 
 
-def _total(measured: Iterable[Measured], name: str, minutes: int) -> float:
+def details(now: Readings) -> dict[Key, Mapping[str, Any]]:
+    """What an alarm says beside its value."""
+    found: dict[Key, Mapping[str, Any]] = {
+        ("stop_lasting", stop.subject): {"reason": stop.reason, "changed_by": stop.changed_by}
+        for stop in now.stops
+    }
+    for role, each in now.processes.items():
+        found["workers_down", role] = {"alive": each.alive, "lost": each.lost}
+    for flow, why in now.waits.causes.items():
+        where = {"merchant_id": flow.merchant_id, "pool": flow.pool_id}
+        if why is Cause.NO_NUMBER:
+            found["leads_without_number", flow.pool_id] = where
+        elif why is Cause.NO_AGENTS:
+            found["merchant_without_agents", flow.merchant_id] = where
+    return found
+
+
+def _named(alarm: str, by_subject: Mapping[str, float]) -> dict[Key, float]:
+    return {(alarm, subject): value for subject, value in by_subject.items()}
+
+
+def _total(measured: Iterable[MeasuredValue], name: str, minutes: int) -> float:
     return sum(each.value for each in measured if each.name == name and each.minutes_ago < minutes)
 
 
-def _latest(measured: Iterable[Measured], name: str) -> dict[str, float]:
+def _latest(measured: Iterable[MeasuredValue], name: str) -> dict[str, float]:
     """The greater of this minute and the one before: a minute that has just begun has counted little."""
     found: dict[str, float] = {}
     for each in measured:
@@ -104,7 +172,7 @@ def _latest(measured: Iterable[Measured], name: str) -> dict[str, float]:
     return found
 
 
-def _rates(measured: Sequence[Measured], part: str, whole: str) -> dict[str, float]:
+def _rates(measured: Sequence[MeasuredValue], part: str, whole: str) -> dict[str, float]:
     """By carrier: which part of the calls of the last minutes it was."""
     carriers = {each.subject for each in measured if each.name == whole}
     return {

@@ -1,4 +1,4 @@
-"""Every process says that it is here, and what it has counted; and looks whether anybody leads.
+"""Every process says that it is here, and what it has counted.
 
 Counters live in each process, for Prometheus. Those that alarms need are added up in Postgres, by minute, because no
 single process can tell that one lead in a hundred was not scheduled.
@@ -9,15 +9,11 @@ from uuid import uuid4
 
 from prometheus_client import Counter, Gauge
 
-from trunkline.clock import Clock
-from trunkline.control.raising import raise_alarm
 from trunkline.loops.base import Loop
 from trunkline.store import presence
 from trunkline.store.database import Database
 from trunkline.store.presence import Key
 from trunkline.telemetry import metrics
-
-LEADERLESS_AFTER_S = 30.0
 
 
 def _sums(
@@ -39,7 +35,7 @@ def counted() -> dict[Key, float]:
         **_sums(metrics.SCHEDULE_ADDS, "schedule_tried", None),
         **_sums(metrics.SCHEDULE_ADDS, "schedule_failed", None, {"outcome": "failed"}),
         **_sums(metrics.RECONCILER_FIXES, "reconciler_fixes", "reconciler"),
-        **_sums(metrics.MAILBOX_APPENDED_TO_DEAD, "dead_appends", "kind"),
+        **_sums(metrics.MAILBOX_PARKED, "set_aside", "kind"),
         **_sums(metrics.CALLS_PLACED, "placed", "carrier"),
         **_sums(metrics.ANSWERED_CALLS, "answered", "carrier"),
         **_sums(metrics.ANSWERED_CALLS, "agent_unknown", "carrier", {"agent": "unknown"}),
@@ -57,32 +53,29 @@ class Presence(Loop):
     def __init__(
         self,
         database: Database,
-        clock: Clock,
         identity: str,
         roles: Sequence[str],
-        leader: str,
         interval_s: float = 5.0,
         counted: Callable[[], Mapping[Key, float]] = counted,
         gauged: Callable[[], Mapping[Key, float]] = gauged,
     ):
         super().__init__(interval_s)
         self._database = database
-        self._clock = clock
         self._id = f"{identity}/{uuid4().hex[:8]}"
         self._roles = roles
-        self._leader = leader
         self._counted = counted
         self._gauged = gauged
         self._reported: Mapping[Key, float] = counted()
-        self._led_at_s = clock.monotonic_s()
+        self._has_left = False
 
     async def run_once(self) -> int:
-        await self._report()
-        await self._look_for_a_leader()
+        if not self._has_left:
+            await self._report()
         return 0
 
     async def leave(self) -> None:
-        """A process that stops on purpose is not missed."""
+        """A process that stops on purpose is not missed, from the moment in which it is told to."""
+        self._has_left = True
         async with self._database.connection() as conn:
             await presence.leave(conn, self._id)
 
@@ -96,11 +89,3 @@ class Presence(Loop):
             if gauges := self._gauged():
                 await presence.gauge(tx, gauges)
         self._reported = now
-
-    async def _look_for_a_leader(self) -> None:
-        async with self._database.connection() as conn:
-            is_led = await presence.is_led(conn, self._leader)
-        if is_led:
-            self._led_at_s = self._clock.monotonic_s()
-        elif self._clock.monotonic_s() - self._led_at_s >= LEADERLESS_AFTER_S:
-            await raise_alarm(self._database, "no_leader", detail={"seen_by": self._id})

@@ -113,6 +113,11 @@ class Flags:
         )
         return self._client.get_boolean_value(flag.name, flag.default, context)
 
+    @property
+    def is_hosted(self) -> bool:
+        """Whether somebody else's provider answers, and what is in our store decides nothing."""
+        return self._board is None
+
     def is_unset(self, flag: FlagDefinition) -> bool:
         """Is it as the code has it, for everybody? Of another provider that is never known."""
         return self._board is not None and self._board.get(flag.name) is None

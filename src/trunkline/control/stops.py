@@ -10,7 +10,7 @@ from trunkline.value import Value
 _FOREVER = datetime.max.replace(tzinfo=UTC)
 
 
-class Stop(Value, frozen=True):
+class Suspension(Value, frozen=True):
     """Why something may not start now, and until when; None: until somebody lifts it."""
 
     scope: str
@@ -19,7 +19,7 @@ class Stop(Value, frozen=True):
     until: datetime | None
 
 
-class Target(Value, frozen=True):
+class StopTarget(Value, frozen=True):
     """Whose call it would be, and over what. What is not known yet is left out."""
 
     reseller_id: str | None = None
@@ -41,17 +41,17 @@ class Stops:
         for control in self.controls:
             self._by_subject.setdefault((control.scope, control.subject), []).append(control)
 
-    def killed(self, now: datetime) -> Stop | None:
+    def killed(self, now: datetime) -> Suspension | None:
         """Is the kill switch on? Then nothing is sent either."""
         return self._strongest([(Scope.KILL_SWITCH, "")], now)
 
-    def stopped(self, target: Target, now: datetime) -> Stop | None:
+    def stopped(self, target: StopTarget, now: datetime) -> Suspension | None:
         """The stop that lasts longest of those that hold for the target."""
         if not self._by_subject:
             return None
         return self._strongest(_keys(target), now)
 
-    def share(self, target: Target, now: datetime) -> float:
+    def share(self, target: StopTarget, now: datetime) -> float:
         """The part of its usual starts that the target may make: 0 while stopped, less than 1 while growing back."""
         if not self._by_subject:
             return 1.0
@@ -65,19 +65,19 @@ class Stops:
             if control.phase(now) != "over"
         )
 
-    def _strongest(self, keys: Iterable[tuple[Scope, str]], now: datetime) -> Stop | None:
+    def _strongest(self, keys: Iterable[tuple[Scope, str]], now: datetime) -> Suspension | None:
         stops = [c for c in self._found(keys) if c.phase(now) == "stopped"]
         if not stops:
             return None
         longest = max(stops, key=lambda control: control.ends_at or _FOREVER)
-        return Stop(longest.scope, longest.subject, longest.reason, longest.ends_at)
+        return Suspension(longest.scope, longest.subject, longest.reason, longest.ends_at)
 
     def _found(self, keys: Iterable[tuple[Scope, str]]) -> Iterator[Control]:
         for key in keys:
             yield from self._by_subject.get(key, ())
 
 
-def _keys(target: Target) -> Iterator[tuple[Scope, str]]:
+def _keys(target: StopTarget) -> Iterator[tuple[Scope, str]]:
     yield Scope.KILL_SWITCH, ""
     yield Scope.PROMOTER, ""
     if target.reseller_id is not None:

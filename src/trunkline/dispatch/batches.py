@@ -13,20 +13,28 @@ from uuid import UUID
 
 from trunkline.bus import channels, schedule
 from trunkline.bus.connection import Bus
-from trunkline.bus.schedule import GiveBack, Return
+from trunkline.bus.schedule import GiveBack, GrantReturn
 from trunkline.clock import Clock
 from trunkline.control.raising import raise_alarm
 from trunkline.crashpoint import crash_point
-from trunkline.dispatch import returns
+from trunkline.dispatch import grant_returns
 from trunkline.dispatch.agents import SlotSource
 from trunkline.dispatch.intent import Intents, disown, intend
 from trunkline.dispatch.intent_batch import Rules
 from trunkline.dispatch.offset import ClockOffset
-from trunkline.dispatch.prechecks import NO_ROOM, Deferred, Ended, Passed, Skipped, Verdict
+from trunkline.dispatch.prechecks import (
+    NO_ROOM,
+    Deferred,
+    PrecheckEnded,
+    PrecheckPassed,
+    PrecheckVerdict,
+    Skipped,
+)
 from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
-from trunkline.dispatch.sender import Asked, Sender
+from trunkline.dispatch.sender import IntentClock, Sender
 from trunkline.errors import BusUnavailable
 from trunkline.model import Entry, Grant, Slot
+from trunkline.store.cooldowns import AccountName
 from trunkline.store.database import UNAVAILABLE, Database
 from trunkline.store.dispatch import NewAttempt
 from trunkline.store.early_transaction import EarlyTransaction
@@ -42,7 +50,7 @@ CHANNEL_KEPT_S = 2.0
 _OF_CLOCKS = frozenset({RefusalReason.NOT_DUE, RefusalReason.STALE_GRANT})
 
 # Asks a tenant's own system about one lead.
-Ask = Callable[[UUID], Awaitable[Verdict]]
+Ask = Callable[[UUID], Awaitable[PrecheckVerdict]]
 # Told of refusals that Valkey could not be told of.
 Untold = Callable[[Sequence[Refusal]], None]
 
@@ -81,6 +89,10 @@ class Batches:
         everybody, and how many they are is bounded for each merchant."""
         return self._sender.in_flight
 
+    def busiest(self, calls: int) -> list[AccountName]:
+        """Accounts with so many calls on their way, or more."""
+        return self._sender.busiest(calls)
+
     async def one_is_done(self) -> None:
         await asyncio.wait(self._sender.tasks, return_when=asyncio.FIRST_COMPLETED)
 
@@ -91,10 +103,10 @@ class Batches:
         finally:
             if begun:
                 await begun.drop()
-        needy = [refusal for refusal in intents.refused if self._is_to_be_asked(refusal)]
-        for refusal in needy:
+        needs_precheck = [refusal for refusal in intents.refused if self._is_to_be_asked(refusal)]
+        for refusal in needs_precheck:
             self._in_the_background(self._ask_first(refusal))
-        await self._give_back([refusal for refusal in intents.refused if refusal not in needy])
+        await self._give_back([refusal for refusal in intents.refused if refusal not in needs_precheck])
         return len(intents.committed)
 
     async def drain(self) -> None:
@@ -119,7 +131,7 @@ class Batches:
     async def _intend(self, grants: Sequence[Grant], begun: EarlyTransaction | None = None) -> Intents:
         overdialling = self._rules.overdialling
         slots = await self._slots.propose([each for each in grants if not overdialling.is_unkept(each)])
-        asked = Asked.now(self._clock)
+        asked = IntentClock.now(self._clock)
         with span("dispatch.intent") as step:
             try:
                 intents = await intend(self._database, grants, self._identity, self._rules, begun, slots)
@@ -166,9 +178,9 @@ class Batches:
         said then, the grant is used up."""
         verdict = await self._verdict(refusal.grant.lead_id)
         match verdict:
-            case Passed() | Skipped(reason="not_needed"):
+            case PrecheckPassed() | Skipped(reason="not_needed"):
                 await self._give_back((await self._intend([refusal.grant])).refused)
-            case Ended(finish=finish):
+            case PrecheckEnded(finish=finish):
                 await self._give_back([replace(refusal, finish=finish)])
             case Deferred(moved=moved):
                 await self._give_back([replace(refusal, moved=moved)])
@@ -178,7 +190,7 @@ class Batches:
             case _:
                 await self._give_back([refusal])
 
-    async def _verdict(self, lead_id: UUID) -> Verdict | None:
+    async def _verdict(self, lead_id: UUID) -> PrecheckVerdict | None:
         """None if it did not come in time, or could not be asked for; a pass that comes later is there at the lead's
         next turn."""
         assert self._ask is not None
@@ -205,7 +217,7 @@ class Batches:
 
     async def _return(self, grants: Sequence[Grant]) -> None:
         """As if they had not been granted: the leads keep their places."""
-        unused = [GiveBack(grant.attempt_id, Return.AGAIN) for grant in grants]
+        unused = [GiveBack(grant.attempt_id, GrantReturn.AGAIN) for grant in grants]
         try:
             await schedule.give_back(self._bus, unused, clock_offset_ms=self._offset.last_ms)
         except BusUnavailable as error:
@@ -225,9 +237,9 @@ class Batches:
             self._offset.doubt()
         try:
             offset_ms = await self._offset_ms()
-            await schedule.give_back(self._bus, returns.give_backs(refused), clock_offset_ms=offset_ms)
-            await channels.hold(self._bus, returns.true_holders(refused))
-            await schedule.add(self._bus, returns.moved_entries(refused), clock_offset_ms=offset_ms)
+            await schedule.give_back(self._bus, grant_returns.give_backs(refused), clock_offset_ms=offset_ms)
+            await channels.hold(self._bus, grant_returns.true_holders(refused))
+            await schedule.add(self._bus, grant_returns.moved_entries(refused), clock_offset_ms=offset_ms)
         except BusUnavailable as error:
             log.warning("dialer.refusals_untold", count=len(refused), reason=str(error))
             self._untold(refused)
@@ -240,7 +252,7 @@ class Batches:
             log.warning("dialer.disowned_untold", count=len(freed), reason=str(error))
 
 
-async def _quietly(question: "asyncio.Future[Verdict]") -> None:
+async def _quietly(question: "asyncio.Future[PrecheckVerdict]") -> None:
     await asyncio.wait({question})
     if (error := question.exception()) is not None:
         log.warning("dialer.late_answer_failed", error=str(error))

@@ -3,39 +3,43 @@
 When a call has ended, what becomes of its lead is decided in the same transaction, and its channel is released in
 Valkey after the commit: released earlier, the next grant of that channel would be refused by Postgres.
 
-The fold is total: an event that nobody can read is set aside alone with its error, and what an index refuses is left
-out. A mailbox that failed for ever would keep its channel for ever.
+The fold is total: an event that nobody can read is set aside alone with its error, what an index refuses is left out,
+and what comes with a call (a report, recordings, further work) is written in savepoints of its own. A mailbox that
+failed for ever would keep its channel for ever.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from uuid import UUID
 
 from trunkline.bus.connection import Bus
 from trunkline.control.raising import raise_alarm
-from trunkline.dispatch import late_facts, missing_agents, recordings, reports, witnesses
+from trunkline.dispatch import agent_reports, call_evidence, late_facts, missing_agents, recordings
+from trunkline.dispatch.cooldowns import CarrierAnswer, CooldownBook, failed_for_us
 from trunkline.dispatch.settlement import Decide, Settlement, Settler
-from trunkline.jobs.platform.enrichment import EnrichmentDesk
-from trunkline.leads.fold import Fact, Unreadable, fold, read
+from trunkline.jobs.platform.enrichment import EnrichmentService, Wanted
+from trunkline.leads import settle_decision
+from trunkline.leads.fold import Fact, UnreadableEvent, fold, read, told_apart
 from trunkline.leads.retries import Retries
 from trunkline.mailbox.handler import AfterCommit, Batch, Done
 from trunkline.mailbox.worker import WorkerLimits
-from trunkline.model import CallFacts, Decision
-from trunkline.states import ATTEMPT_MOVES, LIVE, AttemptState
+from trunkline.model import CallFacts, LeadDecision
+from trunkline.states import ATTEMPT_MOVES, GIVEN_UP, LIVE, AttemptState
 from trunkline.store import attempts, call_reports
 from trunkline.store.attempts import Attempt
-from trunkline.store.database import Connection
+from trunkline.store.database import Connection, apart
 from trunkline.store.jobs import Inserted
 from trunkline.store.mailboxes import Event, Parked
 from trunkline.telemetry import get_logger
+from trunkline.telephony.carrier import Rejected, Throttled
 from trunkline.value import replace
 
 log = get_logger(__name__)
 
-KIND = reports.KIND
+KIND = agent_reports.KIND
 # An end frees a channel, and somebody waits for it. Everything else can wait for the sweep.
 URGENT = frozenset({"ended"})
-# 50 ms for company, and half a second for what is not urgent. Measured by `bench/mailboxes.py`: together with the
+# 50 ms for others, and half a second for what is not urgent. Measured by `bench/mailboxes.py`: together with the
 # lingering of appends, a call costs 3.9 transactions instead of 9.5 at 80 calls a second.
 LIMITS = WorkerLimits(batch_max=200, concurrency=2, linger_s=0.05, sweep_s=0.5, events_max=100)
 
@@ -45,9 +49,17 @@ class CallFold:
 
     kind = KIND
 
-    def __init__(self, bus: Bus, settler: Settler, enrichment: EnrichmentDesk | None = None):
+    def __init__(
+        self,
+        bus: Bus,
+        settler: Settler,
+        enrichment: EnrichmentService | None = None,
+        cooldown_book: CooldownBook | None = None,
+    ):
         self._bus = bus
         self._settler = settler
+        # Told of calls that failed for our sake.
+        self._cooldowns = cooldown_book
         # Who makes more of calls and their recordings, where somebody wants that.
         self._enrichment = enrichment
 
@@ -68,23 +80,25 @@ class CallFold:
         locked: Mapping[UUID, Attempt] = await attempts.lock(tx, list(facts))
         for unknown in facts.keys() - locked.keys():
             parked += _all_parked(batch[str(unknown)], "there is no such attempt")
-        if wanted := await reports.keep_carried(tx, batch, locked):
+        if wanted := await agent_reports.keep_carried(tx, batch, locked, parked):
             locked = await attempts.lock(tx, list(locked))  # with their reports
+        facts, foreign = _told_apart(locked, facts)
         locked = await self._adopt(tx, locked, facts)
         folded = {attempt.id: _facts(attempt, facts[attempt.id]) for attempt in locked.values()}
         changed = {each: known for each, known in folded.items() if known != locked[each].facts}
         applied = await _apply(tx, locked, changed)
-        found = recordings.found_in(batch, list(locked))
-        await call_reports.keep_recordings(tx, found)
-        wanted += recordings.to_fetch(found, locked)
-        asked = await self._enrichment.ask(tx, wanted) if self._enrichment else []
+        wanted += await _keep_recordings(tx, batch, locked)
+        asked = await self._ask_enrichment(tx, wanted)
         late = await late_facts.follow(tx, locked, applied)
-        settlement = await self._settler.settle(tx, locked, _decisions(locked, applied), applied)
+        decisions = _decisions(locked, applied)
+        settlement = await self._settler.settle(tx, locked, decisions, applied)
         await self._settler.revise(tx, locked, applied, settlement)
         await missing_agents.follow(tx, locked, applied, settlement.ends)
         if late:
             await raise_alarm(tx, "late_fact", "", {"attempts": [str(each) for each in late]})
-        return partial(self._follow_up, settlement, asked)
+        if foreign:
+            await raise_alarm(tx, "foreign_call", "", {"calls": foreign})
+        return partial(self._follow_up, settlement, asked, _failures(locked, applied, decisions))
 
     async def _adopt(
         self, tx: Connection, locked: Mapping[UUID, Attempt], facts: Mapping[UUID, list[Fact]]
@@ -94,8 +108,8 @@ class CallFold:
             attempt
             for attempt in locked.values()
             # Nothing else can have surfaced, and need not be folded twice.
-            if attempt.is_newest
-            and attempt.facts.state in late_facts.GIVEN_UP
+            if attempt.facts.state in GIVEN_UP
+            and late_facts.may_be_adopted(attempt)
             and late_facts.has_surfaced(attempt, fold(attempt.facts, facts[attempt.id]))
         ]
         if not surfaced:
@@ -103,10 +117,35 @@ class CallFold:
         await late_facts.take_up(tx, surfaced)
         return await attempts.lock(tx, list(locked))
 
-    async def _follow_up(self, settlement: Settlement, asked: list[Inserted]) -> None:
+    async def _ask_enrichment(self, tx: Connection, wanted: Sequence[Wanted]) -> list[Inserted]:
+        if self._enrichment is None or not wanted:
+            return []
+        asked = await apart(tx, self._enrichment.ask(tx, wanted))
+        if isinstance(asked, Exception):
+            log.error("call.enrichment_not_asked", calls=len(wanted), error=type(asked).__name__)
+            return []
+        return asked
+
+    async def _follow_up(
+        self, settlement: Settlement, asked: list[Inserted], failures: Sequence[CarrierAnswer]
+    ) -> None:
         if self._enrichment is not None:
-            self._enrichment.poke(asked)
+            self._enrichment.wake(asked)
         await settlement.tell(self._bus)
+        if failures and self._cooldowns is not None:
+            await self._cooldowns.note(failures)
+
+
+async def _keep_recordings(tx: Connection, batch: Batch, locked: Mapping[UUID, Attempt]) -> list[Wanted]:
+    """A recording that cannot be kept holds up no call."""
+    found = recordings.found_in(batch, list(locked))
+    if not found:
+        return []
+    kept = await apart(tx, call_reports.keep_recordings(tx, found))
+    if isinstance(kept, Exception):
+        log.error("call.recordings_not_kept", calls=len(found), error=type(kept).__name__)
+        return []
+    return recordings.to_fetch(found, locked)
 
 
 def _attempt_id(key: str) -> UUID | None:
@@ -127,14 +166,30 @@ def _readable(events: Sequence[Event], parked: list[Parked]) -> list[Fact]:
         match read(event.payload, event.created_at):
             case Fact() as fact:
                 facts.append(fact)
-            case Unreadable(why=why):
+            case UnreadableEvent(why=why):
                 parked.append(Parked(event.key, event.seq, why))
     return facts
 
 
+def _told_apart(
+    locked: Mapping[UUID, Attempt], facts: Mapping[UUID, list[Fact]]
+) -> tuple[dict[UUID, list[Fact]], dict[str, str]]:
+    """The facts of the attempts' own calls; and, by attempt, the other calls that speak under it."""
+    own: dict[UUID, list[Fact]] = {}
+    foreign: dict[str, str] = {}
+    for attempt in locked.values():
+        own[attempt.id], others = told_apart(attempt.facts.call_id, facts[attempt.id])
+        for fact in others:
+            foreign[str(attempt.id)] = fact.call_id or ""
+            log.error(
+                "call.foreign", attempt_id=str(attempt.id), call_id=fact.call_id, own=attempt.facts.call_id
+            )
+    return own, foreign
+
+
 def _facts(attempt: Attempt, told: Sequence[Fact]) -> CallFacts:
-    facts = witnesses.with_agent(attempt, fold(attempt.facts, told))
-    if facts.state in LIVE and attempt.facts.state not in LIVE and not attempt.is_newest:
+    facts = call_evidence.with_agent(attempt, fold(attempt.facts, told))
+    if facts.state in LIVE and attempt.facts.state not in LIVE and not late_facts.may_be_adopted(attempt):
         return late_facts.beside(attempt, facts)
     return facts
 
@@ -183,5 +238,39 @@ def _decisions(locked: Mapping[UUID, Attempt], changed: Mapping[UUID, CallFacts]
     }
 
 
-def _decide(facts: CallFacts, attempt: Attempt, retries: Retries) -> Decision:
-    return witnesses.decide(attempt, facts, retries)
+def _decide(facts: CallFacts, attempt: Attempt, retries: Retries) -> LeadDecision:
+    match _failed_for_us(attempt, facts):
+        case None:
+            return call_evidence.decide(attempt, facts, retries)
+        case Throttled(retry_after_s=retry_after_s):
+            return settle_decision.after_throttling(retry_after_s)
+        case _:
+            return settle_decision.after_our_failing()
+
+
+def _failed_for_us(attempt: Attempt, facts: CallFacts) -> Rejected | Throttled | None:
+    """Nobody was reached, and that is the account's doing, our number's, or that of its rights."""
+    return None if facts.answered_at is not None else failed_for_us(attempt.carrier, facts.end_reason)
+
+
+def _failures(
+    locked: Mapping[UUID, Attempt], applied: Mapping[UUID, CallFacts], decided: Collection[UUID]
+) -> list[CarrierAnswer]:
+    """Calls that the carrier had taken and failed for our sake, as answers to their requests."""
+    found = []
+    for attempt_id in decided:
+        attempt, facts = locked[attempt_id], applied[attempt_id]
+        if place := _failed_for_us(attempt, facts):
+            account = (attempt.carrier, attempt.account)
+            found.append(
+                CarrierAnswer(
+                    attempt_id,
+                    attempt.lead_id,
+                    account,
+                    attempt.number_id,
+                    attempt.phone,
+                    place,
+                    after_taken=True,
+                )
+            )
+    return found

@@ -6,6 +6,7 @@ closed by time alone: the carrier is asked first. Doubt is resolved by the carri
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from trunkline.states import AttemptState
 
@@ -17,6 +18,11 @@ ANSWERED_EVERY_S = 60.0
 # Room for the carrier's own delays beyond the ring time-out.
 RING_GRACE_S = 30.0
 RETRY_S = 30.0
+
+
+# What came of asking once more about an attempt of unknown fate: the carrier knows the call; it has no such call, or
+# the fate became known otherwise; it cannot say.
+Resolution = Literal["found", "settled", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)

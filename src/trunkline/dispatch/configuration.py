@@ -10,7 +10,7 @@ from trunkline.control.controls import Controls
 from trunkline.dispatch.rollout import LEFT_OUT, Rollout
 from trunkline.model import NumberLimit
 from trunkline.settings.tiers import COMMON, own_tier
-from trunkline.store import schedule
+from trunkline.store import cooldowns, schedule
 from trunkline.store.controls import Scope
 from trunkline.store.database import Connection
 from trunkline.value import replace
@@ -29,6 +29,7 @@ async def read(conn: Connection, controls: Controls, rollout: Rollout | None = N
         tiers=_own_tiers(await schedule.merchant_tiers(conn)),
         ungated=frozenset(await schedule.ungated(conn)),
         overdialled=frozenset(await schedule.overdialled(conn)),
+        cooling=await cooldowns.resting(conn),
     )
 
 

@@ -7,9 +7,9 @@ what overdialling causes: whoever answered and found nobody was abandoned, whate
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from uuid import UUID
 
-from trunkline.dispatch import witnesses
+from trunkline.dispatch import call_evidence
 from trunkline.leads.calling_policy import Effective
-from trunkline.leads.outcomes import Verdict
+from trunkline.leads.outcomes import CallVerdict
 from trunkline.model import Agent, CallFacts, Outcome
 from trunkline.states import AttemptState
 from trunkline.store import abandonment
@@ -43,7 +43,7 @@ async def count_late(
         attempt_id
         for attempt_id, facts in learnt.items()
         if locked[attempt_id].facts.agent is Agent.UNKNOWN
-        and _was_abandoned(witnesses.verdict_of(locked[attempt_id], facts))
+        and _was_abandoned(call_evidence.verdict_of(locked[attempt_id], facts))
     ]
     _note(await abandonment.count_late(tx, missed))
 
@@ -54,8 +54,8 @@ async def correct(tx: Connection, seen: Iterable[Attempt]) -> None:
     for attempt in seen:
         if attempt.report is None or attempt.facts.state is not AttemptState.ENDED:
             continue
-        now = witnesses.verdict_of(attempt, witnesses.with_agent(attempt, attempt.facts))
-        if _was_abandoned(witnesses.told_by_carrier(attempt)) and not _was_abandoned(now):
+        now = call_evidence.verdict_of(attempt, call_evidence.with_agent(attempt, attempt.facts))
+        if _was_abandoned(call_evidence.told_by_carrier(attempt)) and not _was_abandoned(now):
             by_machine = now.outcome is Outcome.VOICEMAIL
             corrections.append(Correction(attempt.id, attempt.tenant, attempt.campaign_id, by_machine))
     await abandonment.correct(tx, corrections)
@@ -67,8 +67,8 @@ async def correct_revised(tx: Connection, revised: Iterable[Attempt]) -> None:
     machines = [
         Correction(attempt.id, attempt.tenant, attempt.campaign_id, by_machine=True)
         for attempt in revised
-        if witnesses.verdict_of(attempt, attempt.facts).outcome is Outcome.VOICEMAIL
-        and _was_served(witnesses.told_by_carrier(attempt))
+        if call_evidence.verdict_of(attempt, attempt.facts).outcome is Outcome.VOICEMAIL
+        and _was_served(call_evidence.told_by_carrier(attempt))
     ]
     await abandonment.correct(tx, machines, are_served=True)
 
@@ -83,7 +83,7 @@ def _calls(
         attempt, facts = locked[attempt_id], learnt.get(attempt_id)
         if facts is None or facts.state is not AttemptState.ENDED or attempt.lead_id is None:
             continue
-        verdict = witnesses.verdict_of(attempt, facts)
+        verdict = call_evidence.verdict_of(attempt, facts)
         was_answered = facts.answered_at is not None
         yield EndedCall(
             attempt_id,
@@ -103,10 +103,10 @@ def _note(abandoned: Iterable[bool]) -> None:
         metrics.CALLS_ABANDONED.labels("overdialled" if overdialled else "no_agent").inc()
 
 
-def _was_served(verdict: Verdict) -> bool:
+def _was_served(verdict: CallVerdict) -> bool:
     """Counted as a person who had an agent."""
     return verdict.outcome is not Outcome.VOICEMAIL and not _was_abandoned(verdict)
 
 
-def _was_abandoned(verdict: Verdict) -> bool:
+def _was_abandoned(verdict: CallVerdict) -> bool:
     return verdict.outcome is Outcome.NO_AGENT

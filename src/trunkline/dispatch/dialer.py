@@ -2,7 +2,7 @@
 
     match ─► slots ─► intent ─► send ─► results
       ▲         │ refused: given back, and what was refused is blocked (`batches`)
-      └── bell, next moment, 1 s
+      └── wakeup, next moment, 1 s
 
 A lead is matched and its call committed a little ahead of its due time, and the call leaves when that has come: so it
 is on time however long the way was, and what falls due together shares its match and its transaction. What is overdue
@@ -24,18 +24,19 @@ from uuid import UUID
 
 from trunkline.bus import epoch, schedule
 from trunkline.bus.connection import Bus
-from trunkline.bus.doorbell import Bell
+from trunkline.bus.dialer_wakeups import DialerWakeups
 from trunkline.clock import Clock
 from trunkline.crashpoint import crash_point
 from trunkline.dispatch.agents import NoAgentsNeeded, SlotSource
 from trunkline.dispatch.batches import Ask, Batches
-from trunkline.dispatch.fallback import Fallback
+from trunkline.dispatch.fallback import PostgresFallback
 from trunkline.dispatch.intent_batch import Rules
 from trunkline.dispatch.offset import ClockOffset
 from trunkline.dispatch.sender import Sender
-from trunkline.errors import BusUnavailable, MemoryLost
+from trunkline.errors import BusUnavailable, ProjectionLost
 from trunkline.loops.base import PROMPT_BACKOFF_MAX_S, Loop
 from trunkline.model import Entry, Grant, new_text_id
+from trunkline.store.cooldowns import AccountName
 from trunkline.store.database import Database
 from trunkline.store.early_transaction import EarlyTransaction
 from trunkline.telemetry import get_logger, metrics
@@ -44,6 +45,8 @@ log = get_logger(__name__)
 
 # The share of the time ahead that is for gathering what falls due; the rest is for the match and the intent.
 GATHERED = 0.5
+# How often the dialer looks whether accounts are still left out: the end of a call of theirs wakes no dialer.
+LEFT_OUT_LOOK_S = 0.05
 # While Valkey is away it is tried so often, or less: see `next_try_s`.
 VALKEY_AGAIN_S = 1.0
 
@@ -61,6 +64,9 @@ class DialerLimits:
     batches_max: int = 3
     # Those that wait for their moment among them: fifty at 500 calls a second.
     in_flight_max: int = 192
+    # Of these, when there is no more room: an account with fewer is still served, so that one whose carrier hangs holds
+    # up nobody else. At most twice the room is used.
+    account_share: int = 48
     wait_max_s: float = 1.0
     # So long before its due time a call is made ready, at most: the first part of it is for gathering, the rest for a
     # match and an intent, which take up to 40 ms on a busy machine.
@@ -84,7 +90,7 @@ class Dialer(Loop):
         next_opening: NextOpening,
         limits: DialerLimits,
         ask: Ask | None = None,
-        fallback: Fallback | None = None,
+        fallback: PostgresFallback | None = None,
         slots: SlotSource | None = None,
     ):
         super().__init__(limits.wait_max_s)
@@ -94,7 +100,7 @@ class Dialer(Loop):
         self._limits = limits
         self._ahead_ms = round(limits.ahead_s * 1000)
         self._offset = ClockOffset(database, bus, clock)
-        self._without_valkey = fallback or Fallback()
+        self._without_valkey = fallback or PostgresFallback()
         self._slots = slots or NoAgentsNeeded()
         self._without_agents = sorted(rules.agents.carriers_without_streams)
         self._batches = Batches(
@@ -109,8 +115,10 @@ class Dialer(Loop):
             self._without_valkey.set_aside,
             self._slots,
         )
+        self._unreachable = rules.unreachable
+        self._left_out: list[AccountName] = []
         self._running: set[asyncio.Task[int]] = set()
-        self._bell = Bell(bus)
+        self._wakeups = DialerWakeups(bus)
         # When the match is worth asking again, by the event loop's clock.
         self._next_at_s: float | None = None
         self._has_more = False
@@ -137,19 +145,21 @@ class Dialer(Loop):
         return sent
 
     async def wait(self) -> None:
-        """Until the bell rings or the match said that something happens: a lead due, a flow or a number awake."""
+        """Until a wakeup comes or the match said that something happens: a lead due, a flow or a number awake."""
         timeout_s = self.interval_s
         if self._next_at_s is not None:
             timeout_s = min(timeout_s, self._next_at_s - asyncio.get_running_loop().time())
+        if self._left_out:
+            timeout_s = min(timeout_s, LEFT_OUT_LOOK_S)
         if timeout_s <= 0:
             return
         try:
-            await self._bell.wait(timeout_s)
+            await self._wakeups.wait(timeout_s)
         except BusUnavailable:
             await self.pause(timeout_s)
 
     async def drain(self) -> None:
-        await self._bell.close()
+        await self._wakeups.close()
         if self._running:
             await asyncio.wait(self._running)
         await self._batches.drain()
@@ -160,7 +170,7 @@ class Dialer(Loop):
             await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
             await self._collect()
         await self._collect()
-        while self._batches.in_flight >= self._limits.in_flight_max:
+        while self._batches.in_flight >= 2 * self._limits.in_flight_max:
             await self._batches.one_is_done()
 
     async def _collect(self) -> None:
@@ -174,8 +184,10 @@ class Dialer(Loop):
             self._running.discard(batch)
 
     async def _grants(self) -> Granted:
+        self._left_out = self._accounts_left_out()
         # What was asked about first may have been sent since there was room.
-        room = max(0, min(self._limits.batch_max, self._limits.in_flight_max - self._batches.in_flight))
+        most = self._limits.in_flight_max * (2 if self._left_out else 1)
+        room = max(0, min(self._limits.batch_max, most - self._batches.in_flight))
         now_s = asyncio.get_running_loop().time()
         if self._is_without_valkey and now_s < self._valkey_again_at_s:
             return await self._fallback(room), None
@@ -185,11 +197,18 @@ class Dialer(Loop):
             if not self._is_without_valkey:
                 log.warning("dialer.without_valkey", reason=str(error))
             self._is_without_valkey = True
-            # A memory that is being rebuilt answers at once, and is there again within seconds.
-            is_away = not isinstance(error, MemoryLost)
+            # A projection that is being rebuilt answers at once, and is there again within seconds.
+            is_away = not isinstance(error, ProjectionLost)
             failed_s = asyncio.get_running_loop().time()
             self._valkey_again_at_s = next_try_s(now_s, failed_s) if is_away else failed_s
             return await self._fallback(room), None
+
+    def _accounts_left_out(self) -> list[AccountName]:
+        """Those that this process cannot reach, and when there is no more room, those that have their share of it."""
+        left_out = self._unreachable.accounts()
+        if self._batches.in_flight >= self._limits.in_flight_max:
+            left_out += self._batches.busiest(self._limits.account_share)
+        return left_out
 
     async def _match(self, room: int) -> Granted:
         await epoch.ensure(self._bus)
@@ -206,6 +225,7 @@ class Dialer(Loop):
                 gather_ms=round(self._ahead_ms * GATHERED),
                 agents=None if agents is None else {"*": agents.common, **agents.own},
                 without_agents=self._without_agents,
+                without_accounts=self._left_out,
             )
         except BaseException:
             await begun.drop()
@@ -235,7 +255,9 @@ class Dialer(Loop):
 
     async def _fallback(self, room: int) -> Sequence[Grant]:
         """Postgres alone pairs leads with channels, a few times a second."""
-        asked = await self._without_valkey.ask(self._database, room, self._limits.fallback_starts_per_s)
+        asked = await self._without_valkey.ask(
+            self._database, room, self._limits.fallback_starts_per_s, self._left_out
+        )
         self._ask_again_in(asked.again_in_s)
         return asked.grants or ()
 

@@ -6,7 +6,7 @@ it do no harm, since the intent locks, and whoever comes second is refused there
 Nobody else remembers then what the intent refused, so it is remembered here: what a refusal blocks is set aside for as
 long as Valkey would have, at most a minute, and for longer each time that it is refused again. Otherwise the same few
 would be picked every second, and whoever is behind them never. A flow whose lead was refused lets the others pass too.
-A pace and busy agents are no reason to wait longer: they are met again and again when all is well.
+A pace, a cooldown and busy agents are no reason to wait longer: they are met again and again when all is well.
 """
 
 import math
@@ -17,10 +17,11 @@ from datetime import UTC, datetime
 from typing import TypeAlias
 from uuid import UUID, uuid4
 
-from trunkline.dispatch.fallback_walk import Skips, Walk
+from trunkline.dispatch.fallback_walk import PoolWalk, Skips
 from trunkline.dispatch.refusals import Blocks, Refusal, RefusalReason
 from trunkline.model import Flow, Grant
 from trunkline.store import leaders
+from trunkline.store.cooldowns import AccountName
 from trunkline.store.database import Database
 
 # A refusal without a time of its own, and the longest that anything is set aside: a limit may have been raised.
@@ -29,7 +30,7 @@ ASIDE_MAX_S = 60.0
 # The answer about a lead may come so long after its grant.
 REMEMBERED_S = 120.0
 # Whatever is refused for these is asked for again as soon as they say.
-PASSING = frozenset({RefusalReason.PACE, RefusalReason.AGENTS})
+PASSING = frozenset({RefusalReason.PACE, RefusalReason.AGENTS, RefusalReason.COOLDOWN})
 
 LEASE = "fallback"
 # As long as a grant counts: whoever takes it over finds what the last one was granted committed, or free again.
@@ -47,7 +48,7 @@ def everybody(reseller_id: str, merchant_id: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class FallbackClaim:
     """`grants` is None if another process asks."""
 
     grants: Sequence[Grant] | None
@@ -60,27 +61,31 @@ class _Wait:
     length_s: float
 
 
-class Fallback:
+class PostgresFallback:
     def __init__(self, includes: Includes = everybody, identity: str = "dialer"):
         self._includes = includes
         self._holder = f"{LEASE}/{identity}/{uuid4().hex[:8]}"
-        self._walk = Walk()
+        self._walk = PoolWalk()
         self._waits: dict[Blocked, _Wait] = {}
         # The flows of grants, by attempt id, with their time.
         self._granted: dict[UUID, tuple[Flow, float]] = {}
         self._asked_at_s = float("-inf")
 
-    async def ask(self, database: Database, room: int, starts_per_s: int) -> Asked:
-        """A part of what may be started in a second, and when to ask for the next."""
+    async def ask(
+        self, database: Database, room: int, starts_per_s: int, left_out: Sequence[AccountName] = ()
+    ) -> FallbackClaim:
+        """A part of what may be started in a second, and when to ask for the next. Nothing for `left_out` now."""
         now_s = time.monotonic()
         since_s, self._asked_at_s = now_s - self._asked_at_s, now_s
         limit = portion(room, starts_per_s, since_s)
         if limit == 0:
-            return Asked((), 1 / ASKS_PER_S)
-        grants = await self.grants(database, limit)
-        return Asked(grants, STANDBY_S if grants is None else limit / starts_per_s)
+            return FallbackClaim((), 1 / ASKS_PER_S)
+        grants = await self.grants(database, limit, left_out)
+        return FallbackClaim(grants, STANDBY_S if grants is None else limit / starts_per_s)
 
-    async def grants(self, database: Database, limit: int) -> list[Grant] | None:
+    async def grants(
+        self, database: Database, limit: int, left_out: Sequence[AccountName] = ()
+    ) -> list[Grant] | None:
         """None if another process has the lease. It is taken in a transaction of its own: others that want it do not
         wait for the walk."""
         async with database.connection() as conn:
@@ -89,7 +94,7 @@ class Fallback:
         now_s = time.monotonic()
         self._forget(now_s)
         async with database.transaction() as tx:
-            found = await self._walk.grants(tx, limit, self._skips(now_s))
+            found = await self._walk.grants(tx, limit, self._skips(now_s, left_out))
         self._granted |= {grant.attempt_id: (flow, now_s) for grant, flow in found}
         return [grant for grant, _ in found]
 
@@ -121,7 +126,7 @@ class Fallback:
             if now_s - since_s < REMEMBERED_S
         }
 
-    def _skips(self, now_s: float) -> Skips:
+    def _skips(self, now_s: float, left_out: Sequence[AccountName]) -> Skips:
         waiting = [blocked for blocked, wait in self._waits.items() if wait.until_s > now_s]
         flows = {each for _, each in waiting if isinstance(each, Flow)}
 
@@ -133,6 +138,7 @@ class Fallback:
             leads=[each for what, each in waiting if what is Blocks.LEAD and isinstance(each, UUID)],
             numbers=[each for what, each in waiting if what is Blocks.NUMBER and isinstance(each, UUID)],
             accounts_of=[each for what, each in waiting if what is Blocks.ACCOUNT and isinstance(each, UUID)],
+            accounts=left_out,
         )
 
 

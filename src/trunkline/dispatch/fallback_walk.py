@@ -17,6 +17,7 @@ from uuid import UUID
 
 from trunkline.model import Flow, Grant, new_id
 from trunkline.store import fallback as store
+from trunkline.store.cooldowns import AccountName
 from trunkline.store.database import Connection
 from trunkline.store.fallback import FIRST_NUMBER, DueLead, FlowHead, SomeChannels
 
@@ -42,10 +43,12 @@ class Skips:
     leads: Sequence[UUID] = ()
     numbers: Sequence[UUID] = ()
     accounts_of: Sequence[UUID] = ()
+    # Accounts by carrier and name.
+    accounts: Sequence[AccountName] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PoolPage:
     """At one pool. `is_last` says that no flow comes after these, `is_all` that it has no other numbers."""
 
     pool_id: str
@@ -55,7 +58,7 @@ class Look:
     is_all: bool
 
 
-class Walk:
+class PoolWalk:
     def __init__(self) -> None:
         # The last pool that was left.
         self._pool_id = ""
@@ -79,7 +82,7 @@ class Walk:
                 self._pool_id = look.pool_id
         return ask.found
 
-    async def _look(self, tx: Connection, pools: Sequence[str], ask: "_Ask") -> list[Look]:
+    async def _look(self, tx: Connection, pools: Sequence[str], ask: "_Ask") -> list[PoolPage]:
         each_max = max(EACH_MIN, EACH_MAX // len(pools))
         numbers = await store.free_channels(
             tx,
@@ -88,6 +91,7 @@ class Walk:
             channels_max=ask.limit,
             not_numbers=ask.skips.numbers,
             not_accounts_of=ask.skips.accounts_of,
+            not_accounts=ask.skips.accounts,
         )
         channels = {pool_id: deque(ask.untaken(numbers[pool_id])) for pool_id in pools}
         for pool_id in pools:
@@ -101,7 +105,7 @@ class Walk:
         )
         ask.looked += len(pools) + sum(map(len, numbers.values())) + sum(map(len, flows.values()))
         return [
-            Look(
+            PoolPage(
                 pool_id,
                 channels[pool_id],
                 flows.get(pool_id, ()),
@@ -111,7 +115,7 @@ class Walk:
             for pool_id in pools
         ]
 
-    def _visit(self, look: Look, ask: "_Ask") -> bool:
+    def _visit(self, look: PoolPage, ask: "_Ask") -> bool:
         """Whether the walk may leave this pool."""
         if not look.channels:
             if look.is_all:

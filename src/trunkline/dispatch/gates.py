@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from trunkline.dispatch.refusals import Answer, Blocks, RefusalReason
+from trunkline.dispatch.refusals import Blocks, GateRefusal, RefusalReason
 from trunkline.leads.calling_policy import Effective
 from trunkline.model import Finish, Grant, Outcome
 from trunkline.store.dispatch import LockedLead, LockedNumber
@@ -37,7 +37,7 @@ def never_stopped(
     return None
 
 
-def judge(case: Case, stopped: Stopped) -> Answer | None:
+def judge(case: Case, stopped: Stopped) -> GateRefusal | None:
     """None: nothing speaks against it, as far as it need not be counted."""
     if case.number is None or case.number.status != "active":
         return _channel(case, "number_not_active")
@@ -48,13 +48,14 @@ def judge(case: Case, stopped: Stopped) -> Answer | None:
     if case.grant.channel_no > case.number.max_channels:
         return _channel(case, "above_maximum")
     if case.policy is None:
-        return Answer(
+        return GateRefusal(
             RefusalReason.PAUSED, Blocks.FLOW, case.lead.now + UNREADABLE_POLICY, "policy_unreadable"
         )
     return (
         _control(case.lead, case.number, stopped)
         or no_agent_brake(case.lead)
         or _wanted(case.lead)
+        or _expired(case.lead)
         or _listed(case.lead)
         or _destination(case.lead, case.policy)
         or window(case.lead.phone, case.lead.timezone, case.policy, case.lead.earliest_at)
@@ -62,66 +63,75 @@ def judge(case: Case, stopped: Stopped) -> Answer | None:
     )
 
 
-def _channel(case: Case, subject: str) -> Answer:
+def _channel(case: Case, subject: str) -> GateRefusal:
     """Nobody owns the channel: the number itself is not what the match believes."""
-    return Answer(RefusalReason.CHANNEL, Blocks.NUMBER, case.lead.now + AGAIN, subject)
+    return GateRefusal(RefusalReason.CHANNEL, Blocks.NUMBER, case.lead.now + AGAIN, subject)
 
 
-def _control(lead: LockedLead, number: LockedNumber, stopped: Stopped) -> Answer | None:
+def _control(lead: LockedLead, number: LockedNumber, stopped: Stopped) -> GateRefusal | None:
     """What Postgres says comes first: a process's own view may be half a second late."""
     why = lead.halted or stopped(
         lead.reseller_id, lead.merchant_id, lead.campaign_id, number.id, number.carrier
     )
-    return Answer(RefusalReason.PAUSED, Blocks.LEAD, lead.now + AGAIN, why) if why is not None else None
+    return GateRefusal(RefusalReason.PAUSED, Blocks.LEAD, lead.now + AGAIN, why) if why is not None else None
 
 
-def no_agent_brake(lead: LockedLead) -> Answer | None:
+def no_agent_brake(lead: LockedLead) -> GateRefusal | None:
     """People of this merchant answered and found no agent, again and again: nobody is rung for a while, then one at a
     time until one has its agent."""
     if lead.agents_from is None:
         return None
-    return Answer(RefusalReason.AGENTS, Blocks.FLOW, lead.agents_from, "no_agent_brake")
+    return GateRefusal(RefusalReason.AGENTS, Blocks.FLOW, lead.agents_from, "no_agent_brake")
 
 
-def _wanted(lead: LockedLead) -> Answer | None:
+def _wanted(lead: LockedLead) -> GateRefusal | None:
     if lead.attempt_count < lead.max_attempts:
         return None
     finish = Finish(Outcome.CALL_LIMIT_REACHED, "ATTEMPTS_EXHAUSTED")
-    return Answer(RefusalReason.ATTEMPTS_EXHAUSTED, finish=finish)
+    return GateRefusal(RefusalReason.ATTEMPTS_EXHAUSTED, finish=finish)
 
 
-def _listed(lead: LockedLead) -> Answer | None:
+def _expired(lead: LockedLead) -> GateRefusal | None:
+    """Its call would leave too late. A loop ends what waits; this is for what it has not come to yet."""
+    if lead.expires_at is None or lead.earliest_at < lead.expires_at:
+        return None
+    return GateRefusal(RefusalReason.EXPIRED, finish=Finish(Outcome.EXPIRED, None))
+
+
+def _listed(lead: LockedLead) -> GateRefusal | None:
     if lead.listed_by is None:
         return None
     finish = Finish(Outcome.BLACKLISTED, f"{lead.listed_by.upper()}_LIST")
-    return Answer(RefusalReason.BLACKLISTED, subject=lead.listed_by, finish=finish)
+    return GateRefusal(RefusalReason.BLACKLISTED, subject=lead.listed_by, finish=finish)
 
 
-def _destination(lead: LockedLead, policy: Effective) -> Answer | None:
+def _destination(lead: LockedLead, policy: Effective) -> GateRefusal | None:
     if policy.permits(lead.phone):
         return None
-    return Answer(RefusalReason.DESTINATION, finish=Finish(Outcome.INVALID_PHONE, "DESTINATION_NOT_ALLOWED"))
+    return GateRefusal(
+        RefusalReason.DESTINATION, finish=Finish(Outcome.INVALID_PHONE, "DESTINATION_NOT_ALLOWED")
+    )
 
 
-def window(phone: str, zone: str | None, policy: Effective, now: datetime) -> Answer | None:
+def window(phone: str, zone: str | None, policy: Effective, now: datetime) -> GateRefusal | None:
     """A closed window gives the lead a new due time; one that never opens ends it."""
     opening = policy.opening(phone, zone, now)
     if opening is None:
         return never_opens()
     if opening.opens_at <= now:
         return None
-    return Answer(
+    return GateRefusal(
         RefusalReason.WINDOW, until=opening.opens_at, due_at=opening.opens_at, closes_at=opening.closes_at
     )
 
 
-def never_opens() -> Answer:
-    return Answer(
+def never_opens() -> GateRefusal:
+    return GateRefusal(
         RefusalReason.WINDOW, subject="never_opens", finish=Finish(Outcome.NO_CONFIG, "WINDOW_NEVER_OPENS")
     )
 
 
-def _precheck(lead: LockedLead, policy: Effective) -> Answer | None:
+def _precheck(lead: LockedLead, policy: Effective) -> GateRefusal | None:
     if not policy.prechecks or lead.passed_checks == policy.checks_hash:
         return None
-    return Answer(RefusalReason.PRECHECK, subject="needed")
+    return GateRefusal(RefusalReason.PRECHECK, subject="needed")

@@ -1,7 +1,7 @@
 """Gates that count: persons, merchants' days and money, calls at once, numbers, agents, and at last the pace.
 
-A `Tally` has what was counted under the locks and adds what this batch admits, so that a batch cannot do to itself what
-two dialers cannot do to each other.
+A `CountedLimits` has what was counted under the locks and adds what this batch admits, so that a batch cannot do to
+itself what two dialers cannot do to each other.
 """
 
 from collections import Counter
@@ -11,13 +11,16 @@ from typing import TypeVar
 from uuid import UUID
 
 from trunkline.dispatch.agents import AgentRule
+from trunkline.dispatch.cooldowns import Cooling
 from trunkline.dispatch.gates import AGAIN, Case, never_opens
 from trunkline.dispatch.overdialling import Overdialled
-from trunkline.dispatch.refusals import Answer, Blocks, RefusalReason
-from trunkline.leads.limits import Day, Pace, day_of, person_free_at, start_together
+from trunkline.dispatch.refusals import Blocks, GateRefusal, RefusalReason
+from trunkline.leads.limits import Day, Pace, advance, day_of, person_free_at, start_together
+from trunkline.leads.windows import Opening
 from trunkline.model import Finish, Outcome, PersonCalls, PersonQuestion, Slot
+from trunkline.store.cooldowns import NewProbe
 from trunkline.store.dispatch import LockedNumber, NewAttempt, NextStart, Overdial
-from trunkline.store.limits import Counts, DayQuestion, Doubts, Questions, TalkQuestion, Used
+from trunkline.store.limits import DayQuestion, Doubts, LimitCounts, Questions, TalkQuestion, Used
 from trunkline.value import Value
 
 # What cannot start within this is given back: a channel is not for waiting.
@@ -42,6 +45,8 @@ def no_account_pace(carrier: str, account: str) -> float | None:
 class Admitted(Value, frozen=True):
     attempt: NewAttempt
     next_starts: tuple[NextStart, ...]
+    # The cooldowns that the call is a probe of.
+    probes: tuple[NewProbe, ...] = ()
 
 
 def questions(cases: Iterable[Case]) -> Questions:
@@ -74,19 +79,21 @@ def more_questions(cases: Iterable[Case]) -> Questions:
     return asked
 
 
-class Tally:
+class CountedLimits:
     """`slots`: the agents that were proposed for the calls of this batch, by attempt. `overdialled`: which of these may
     do without, and what others have to leave free for them."""
 
     def __init__(
         self,
-        counts: Counts,
+        counts: LimitCounts,
         account_pace: AccountPace,
         agents: AgentRule = AgentRule(),  # noqa: B008  frozen
         slots: Mapping[UUID, Slot] = NO_SLOTS,
         overdialled: Overdialled | None = None,
+        process: str = "",
     ):
         self._counts = counts
+        self.cooling = Cooling(counts, process)
         self._agents = agents
         self._slots = slots
         self._overdialled = overdialled or Overdialled()
@@ -109,7 +116,7 @@ class Tally:
         last start, so one that is due earlier would have to start after it."""
         return max(self.now, case.lead.due_at)
 
-    def admit(self, case: Case) -> Admitted | Answer:
+    def admit(self, case: Case) -> Admitted | GateRefusal:
         """Admit a call and count it, or say why not."""
         refused = next(self._limits(case), None)
         if refused:
@@ -118,20 +125,24 @@ class Tally:
         start_at = start_together(paces, self.earliest_at(case), START_WITHIN_S)
         if isinstance(start_at, Pace):
             return _too_fast(start_at)
+        opening = _open_at(case, start_at)
+        if isinstance(opening, GateRefusal):
+            return opening
+        advance(paces, start_at)
         agent = self._agent(case)
-        assert not isinstance(agent, Answer), "it was asked before"
+        assert not isinstance(agent, GateRefusal), "it was asked before"
         self._count(case)
         self._overdialled.count(agent)
-        return self._new(case, start_at, paces, agent)
+        return self._new(case, start_at, opening.closes_at, paces, agent)
 
-    def refusals(self, case: Case) -> list[Answer]:
+    def refusals(self, case: Case) -> list[GateRefusal]:
         """Everything that speaks against it, for somebody who asks why."""
         found = list(self._limits(case))
-        if not found and isinstance(answer := self.admit(case), Answer):
+        if not found and isinstance(answer := self.admit(case), GateRefusal):
             found.append(answer)
         return found
 
-    def _limits(self, case: Case) -> Iterator[Answer]:
+    def _limits(self, case: Case) -> Iterator[GateRefusal]:
         for limit in (
             self._same_person,
             self._person_limits,
@@ -140,15 +151,16 @@ class Tally:
             self._at_once,
             self._number_full,
             self._agent_missing,
+            self.cooling.refusal,
         ):
             if answer := limit(case):
                 yield answer
 
-    def _same_person(self, case: Case) -> Answer | None:
+    def _same_person(self, case: Case) -> GateRefusal | None:
         owner = self._called.get((case.lead.phone, _number(case).e164))
-        return Answer(RefusalReason.PERSON, Blocks.PERSON, owner=owner) if owner is not None else None
+        return GateRefusal(RefusalReason.PERSON, Blocks.PERSON, owner=owner) if owner is not None else None
 
-    def _person_limits(self, case: Case) -> Answer | None:
+    def _person_limits(self, case: Case) -> GateRefusal | None:
         for question, then in _person_questions(case):
             found = self._counts.persons[question]
             here = self._persons[question.phone, question.merchant_id]
@@ -159,7 +171,7 @@ class Tally:
                 return self._later(case, RefusalReason.LIMIT, subject, free_at, ends=then == "finish")
         return None
 
-    def _recent_contact(self, case: Case) -> Answer | None:
+    def _recent_contact(self, case: Case) -> GateRefusal | None:
         question = _talk_question(case)
         talked_at = self._counts.talks.get(question) if question else None
         if question is None or talked_at is None or not case.policy or not case.policy.recent_contact:
@@ -169,21 +181,21 @@ class Tally:
             return None
         if case.policy.recent_contact.then == "abort":
             finish = Finish(Outcome.PRECHECK_FAILED, "RECENT_CONTACT")
-            return Answer(RefusalReason.LIMIT, subject="recent_contact", until=free_at, finish=finish)
+            return GateRefusal(RefusalReason.LIMIT, subject="recent_contact", until=free_at, finish=finish)
         return self._later(case, RefusalReason.LIMIT, "recent_contact", free_at)
 
-    def _day(self, case: Case) -> Answer | None:
+    def _day(self, case: Case) -> GateRefusal | None:
         assert case.policy is not None
         day = _day_of(case)
         used = self._days.get((case.lead.merchant_id, day.name), Used())
         attempts_max, micros_max = case.policy.attempts_per_day, case.policy.spend_per_day_micros
         if attempts_max is not None and used.attempts >= attempts_max:
-            return Answer(RefusalReason.LIMIT, Blocks.FLOW, day.after_at, "attempts_per_day")
+            return GateRefusal(RefusalReason.LIMIT, Blocks.FLOW, day.after_at, "attempts_per_day")
         if micros_max is not None and used.micros + case.policy.price.reserved_micros > micros_max:
-            return Answer(RefusalReason.SPEND, Blocks.FLOW, day.after_at, "spend_per_day")
+            return GateRefusal(RefusalReason.SPEND, Blocks.FLOW, day.after_at, "spend_per_day")
         return None
 
-    def _at_once(self, case: Case) -> Answer | None:
+    def _at_once(self, case: Case) -> GateRefusal | None:
         lead, policy = case.lead, case.policy
         if lead.merchant_max_concurrent is not None:
             live = self._counts.merchants[lead.merchant_id] + self._merchants[lead.merchant_id]
@@ -195,22 +207,22 @@ class Tally:
                 return self._full("campaign_concurrency")
         return None
 
-    def _full(self, subject: str) -> Answer:
-        return Answer(RefusalReason.LIMIT, Blocks.FLOW, self.now + AGAIN, subject)
+    def _full(self, subject: str) -> GateRefusal:
+        return GateRefusal(RefusalReason.LIMIT, Blocks.FLOW, self.now + AGAIN, subject)
 
-    def _number_full(self, case: Case) -> Answer | None:
+    def _number_full(self, case: Case) -> GateRefusal | None:
         """A number with a call above its maximum: its calls are counted, if the lock allows it."""
         number = _number(case)
         live = self._counts.crowds.get(number.id)
         if live is None or (number.may_count and live + self._numbers[number.id] < number.max_channels):
             return None
-        return Answer(RefusalReason.CHANNEL, Blocks.NUMBER, self.now + AGAIN, "number_full")
+        return GateRefusal(RefusalReason.CHANNEL, Blocks.NUMBER, self.now + AGAIN, "number_full")
 
-    def _agent_missing(self, case: Case) -> Answer | None:
+    def _agent_missing(self, case: Case) -> GateRefusal | None:
         agent = self._agent(case)
-        return agent if isinstance(agent, Answer) else None
+        return agent if isinstance(agent, GateRefusal) else None
 
-    def _agent(self, case: Case) -> Slot | Overdial | Answer | None:
+    def _agent(self, case: Case) -> Slot | Overdial | GateRefusal | None:
         """The agent that is kept for the call, or the terms on which it goes without. None: it needs none of ours."""
         if not self._needs_agent(case):
             return None
@@ -222,8 +234,8 @@ class Tally:
             return self._without_agent("no_agent_free")
         return slot if overdialled.may_keep(slot) else self._without_agent("agents_for_ringing_calls")
 
-    def _without_agent(self, subject: str) -> Answer:
-        return Answer(RefusalReason.AGENTS, Blocks.FLOW, self.now + AGAIN, subject)
+    def _without_agent(self, subject: str) -> GateRefusal:
+        return GateRefusal(RefusalReason.AGENTS, Blocks.FLOW, self.now + AGAIN, subject)
 
     def _needs_agent(self, case: Case) -> bool:
         return self._agents.needs_agent(_number(case).carrier, are_elsewhere=case.lead.are_agents_elsewhere)
@@ -260,7 +272,12 @@ class Tally:
         self._days[key] = Used(used.attempts + 1, used.micros + case.policy.price.reserved_micros)
 
     def _new(
-        self, case: Case, start_at: datetime, paces: list[Pace], agent: Slot | Overdial | None
+        self,
+        case: Case,
+        start_at: datetime,
+        closes_at: datetime | None,
+        paces: list[Pace],
+        agent: Slot | Overdial | None,
     ) -> Admitted:
         assert case.policy is not None
         attempt = NewAttempt(
@@ -269,11 +286,13 @@ class Tally:
             _number(case),
             intent_at=self.now,
             send_at=start_at,
+            closes_at=closes_at,
             reserved_micros=case.policy.price.reserved_micros,
             day=_day_of(case).name,
             slot=agent if isinstance(agent, Slot) else None,
             overdial=agent if isinstance(agent, Overdial) else None,
             ring_min_s=case.policy.ring_min_s(case.lead.phone),
+            ready_at=self._ready_at(case, start_at),
         )
         return Admitted(
             attempt,
@@ -282,7 +301,17 @@ class Tally:
                 for pace in paces
                 if pace.interval_s is not None
             ),
+            self.cooling.admit(case, start_at),
         )
+
+    def _ready_at(self, case: Case, start_at: datetime) -> datetime:
+        """When everything was there for this call: its lateness counts from then. A pace that lets it start later is
+        the last thing it had to wait for."""
+        if start_at > self.earliest_at(case):
+            return start_at
+        ready_ms = case.grant.ready_ms
+        ready_at = datetime.fromtimestamp(ready_ms / 1000, UTC) if ready_ms is not None else case.lead.due_at
+        return min(max(ready_at, case.lead.due_at), start_at)
 
     def _later(
         self,
@@ -292,23 +321,40 @@ class Tally:
         free_at: datetime,
         *,
         ends: bool = False,
-    ) -> Answer:
+    ) -> GateRefusal:
         """Over a limit: the lead moves to the first open moment after it, or ends."""
         assert case.policy is not None
         if ends:
             finish = Finish(Outcome.CALL_LIMIT_REACHED, subject.upper())
-            return Answer(reason, subject=subject, until=free_at, finish=finish)
+            return GateRefusal(reason, subject=subject, until=free_at, finish=finish)
         opening = case.policy.opening(case.lead.phone, case.lead.timezone, free_at)
         if opening is None:
             return never_opens()
         opens_at = opening.opens_at
-        return Answer(reason, Blocks.LEAD, opens_at, subject, due_at=opens_at, closes_at=opening.closes_at)
+        return GateRefusal(
+            reason, Blocks.LEAD, opens_at, subject, due_at=opens_at, closes_at=opening.closes_at
+        )
 
 
-def _too_fast(pace: Pace) -> Answer:
+def _open_at(case: Case, start_at: datetime) -> Opening | GateRefusal:
+    """The window at the moment at which the paces let the call leave, or why that is too late: the gates judged it at
+    the lead's earliest moment. Of two ends, the lead's and the policy's own, the sooner counts."""
+    assert case.policy is not None
+    lead = case.lead
+    opening = case.policy.opening(lead.phone, lead.timezone, start_at)
+    if opening is None:
+        return never_opens()
+    is_past = lead.closes_at is not None and lead.earliest_at < start_at >= lead.closes_at
+    if opening.opens_at > start_at or is_past:
+        opens_at = opening.opens_at
+        return GateRefusal(RefusalReason.WINDOW, until=opens_at, due_at=opens_at, closes_at=opening.closes_at)
+    return Opening(start_at, min(filter(None, (lead.closes_at, opening.closes_at)), default=None))
+
+
+def _too_fast(pace: Pace) -> GateRefusal:
     blocks = {"account": Blocks.ACCOUNT, "number": Blocks.NUMBER}.get(pace.kind, Blocks.FLOW)
     # Not which account: it may be the platform's, and the lead's tenant reads this.
-    return Answer(RefusalReason.PACE, blocks, pace.next_start_at, pace.kind)
+    return GateRefusal(RefusalReason.PACE, blocks, pace.next_start_at, pace.kind)
 
 
 def _in_doubt(doubts: Doubts) -> bool:

@@ -6,14 +6,14 @@ from uuid import UUID
 
 from trunkline.dispatch.gates import UNREADABLE_POLICY, never_opens
 from trunkline.dispatch.intent_batch import Rules
-from trunkline.dispatch.policies import Owner
+from trunkline.dispatch.policy_cache import Owner
 from trunkline.dispatch.refusals import RefusalReason
 from trunkline.leads.calling_policy import Effective
 from trunkline.leads.windows import Opening
 from trunkline.model import Entry
 from trunkline.store import dispatch
 from trunkline.store.database import Database
-from trunkline.store.dispatch import ClosedLead, Move, NewDecision, Writing
+from trunkline.store.dispatch import ClosedLead, IntentWrites, Move, NewDecision
 
 
 async def reopen(database: Database, rules: Rules, closed: Sequence[tuple[UUID, int]]) -> list[Entry]:
@@ -21,7 +21,7 @@ async def reopen(database: Database, rules: Rules, closed: Sequence[tuple[UUID, 
     async with database.transaction() as tx:
         leads = await dispatch.lock_closed(tx, closed)
         policies = await rules.policies.of(tx, map(_owner, leads))
-        writing = Writing()
+        writing = IntentWrites()
         for lead in leads:
             _place(writing, lead, _opening(lead, policies[_owner(lead)]))
         written = await dispatch.write(tx, writing, "reopen")
@@ -37,7 +37,7 @@ def _opening(lead: ClosedLead, policy: Effective | None) -> Opening | None:
     return policy.opening(lead.phone, lead.timezone, max(lead.due_at, lead.now))
 
 
-def _place(writing: Writing, lead: ClosedLead, opening: Opening | None) -> None:
+def _place(writing: IntentWrites, lead: ClosedLead, opening: Opening | None) -> None:
     until: datetime | None = None
     if opening is None:
         finish = never_opens().finish

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from trunkline.dispatch.gates_limits import NO_SLOTS
 from trunkline.dispatch.intent_batch import IntentBatch, Rules
-from trunkline.dispatch.refusals import Answer, Refusal, RefusalReason
+from trunkline.dispatch.refusals import GateRefusal, Refusal, RefusalReason
 from trunkline.model import Entry, Grant, Intent, Slot
 from trunkline.store import dispatch, lead_edits
 from trunkline.store.database import UNAVAILABLE, Database
@@ -112,14 +112,14 @@ async def _intend_alone(
 
 
 def _contended(grant: Grant) -> Refusal:
-    return Refusal.of(grant, Answer(RefusalReason.CONTENDED))
+    return Refusal.of(grant, GateRefusal(RefusalReason.CONTENDED))
 
 
 async def _poisoned(database: Database, grant: Grant, error: str) -> Refusal:
     """A lead that breaks its own intent is put off, for longer each time, and ends after ten."""
     async with database.connection() as conn:
         finish, moved = await dispatch.put_off(conn, grant.lead_id, grant.version, error)
-    answer = Answer(
+    answer = GateRefusal(
         RefusalReason.ERROR, until=moved.due_at if moved else None, subject=error[:200], finish=finish
     )
     return Refusal.of(grant, answer, moved)

@@ -14,27 +14,36 @@ from datetime import timedelta
 from hashlib import blake2b
 from uuid import UUID
 
-from trunkline.control.continuity import Mark
+from trunkline.control.continuity import ContinuityMark
 from trunkline.dispatch.agents import AGENTS_ELSEWHERE, AgentRule
+from trunkline.dispatch.cooldowns import CarrierUnreachable, Cooling
 from trunkline.dispatch.gates import AGAIN, Case, Stopped, judge, never_stopped
 from trunkline.dispatch.gates_limits import (
     NO_SLOTS,
     AccountPace,
     Admitted,
-    Tally,
+    CountedLimits,
     more_questions,
     no_account_pace,
     questions,
 )
 from trunkline.dispatch.overdialling import Overdialled, Overdialling, Terms
-from trunkline.dispatch.policies import Owner, Policies
-from trunkline.dispatch.refusals import Answer, Blocks, Refusal, RefusalReason
+from trunkline.dispatch.policy_cache import Owner, Policies
+from trunkline.dispatch.refusals import SLOT_TAKEN, Blocks, GateRefusal, Refusal, RefusalReason
 from trunkline.model import Entry, Finish, Grant, Intent, Slot
 from trunkline.states import LeadStatus
-from trunkline.store import allocations, dispatch, limits
+from trunkline.store import allocations, cooldowns, dispatch, limits
 from trunkline.store.database import Connection
-from trunkline.store.dispatch import Explanation, LockedLead, Move, NewAttempt, NewDecision, Owners, Writing
-from trunkline.store.limits import Counts, Questions
+from trunkline.store.dispatch import (
+    Explanation,
+    IntentWrites,
+    LockedLead,
+    Move,
+    NewAttempt,
+    NewDecision,
+    Owners,
+)
+from trunkline.store.limits import LimitCounts, Questions
 from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
@@ -54,7 +63,7 @@ _RANKS = {"person": 0, "merchant": 1, "overdial": 2, "account": 3}
 OnFinished = Callable[[Connection, dict[UUID, Finish]], Awaitable[None]]
 
 
-def no_mark() -> Mark | None:
+def no_mark() -> ContinuityMark | None:
     return None
 
 
@@ -69,11 +78,13 @@ class Rules:
     policies: Policies = field(default_factory=Policies)
     stopped: Stopped = never_stopped
     # The database that this process has seen: an earlier moment of it starts nothing.
-    mark: Callable[[], Mark | None] = no_mark
+    mark: Callable[[], ContinuityMark | None] = no_mark
     account_pace: AccountPace = no_account_pace
     agents: AgentRule = AGENTS_ELSEWHERE
     overdialling: Overdialling = field(default_factory=Overdialling)
     on_finished: OnFinished = nobody_told
+    # Accounts that this process leaves alone, because it cannot reach them.
+    unreachable: CarrierUnreachable = field(default_factory=CarrierUnreachable)
 
 
 class IntentBatch:
@@ -92,8 +103,9 @@ class IntentBatch:
         # By attempt: the calls that may go without an agent.
         self._terms: dict[UUID, Terms] = {}
         self._admitted: list[Admitted] = []
+        self._cooling: Cooling | None = None
         # By attempt id, like everything that is said of a grant.
-        self._answers: dict[UUID, Answer] = {}
+        self._answers: dict[UUID, GateRefusal] = {}
         self._moved: dict[UUID, Entry] = {}
         self.attempts: list[NewAttempt] = []
 
@@ -108,7 +120,8 @@ class IntentBatch:
         await self._explain(tx)
 
     def intents(self) -> tuple[Intent, ...]:
-        return tuple(map(_intent, self.attempts))
+        probes = {probe.attempt_id for admitted in self._admitted for probe in admitted.probes}
+        return tuple(_intent(each, is_probe=each.grant.attempt_id in probes) for each in self.attempts)
 
     def refusals(self) -> tuple[Refusal, ...]:
         return tuple(
@@ -127,7 +140,7 @@ class IntentBatch:
             known=(mark.installation, mark.beat) if mark else None,
         )
 
-    async def _lock_limits(self, tx: Connection, leads: dict[UUID, LockedLead]) -> Counts:
+    async def _lock_limits(self, tx: Connection, leads: dict[UUID, LockedLead]) -> LimitCounts:
         """And count under them. A lead that was granted twice in one batch is taken once."""
         granted = {grant.lead_id: grant for grant in reversed(self._grants) if grant.lead_id in leads}
         grants = [grant for grant in self._grants if granted.get(grant.lead_id) is grant]
@@ -186,21 +199,27 @@ class IntentBatch:
             if answer:
                 self._answers[case.grant.attempt_id] = answer
 
-    async def _admit(self, tx: Connection, counts: Counts) -> None:
+    async def _admit(self, tx: Connection, counts: LimitCounts) -> None:
         """Refused cases are counted in vain: they take nothing."""
         cases = [case for case in self._cases if case.grant.attempt_id not in self._answers]
         if not cases:
             return
         await limits.count_more(tx, more_questions(cases), counts)
         overdialled = await self._count_overdialled(tx, cases)
-        tally = Tally(counts, self._rules.account_pace, self._rules.agents, self._slots, overdialled)
+        rules = self._rules
+        tally = CountedLimits(
+            counts, rules.account_pace, rules.agents, self._slots, overdialled, self._dialer
+        )
+        self._cooling = tally.cooling
         for case in sorted(cases, key=tally.earliest_at):
             match tally.admit(case):
                 case Admitted() as admitted:
                     self._admitted.append(admitted)
-                case Answer() as answer:
+                case GateRefusal() as answer:
                     self._answers[case.grant.attempt_id] = answer
-        self._rules.overdialling.note(overdialled)
+        rules.overdialling.note(overdialled)
+        for account, until in tally.cooling.unreachable.items():
+            rules.unreachable.leave_alone(account, (until - counts.now).total_seconds())
 
     async def _count_overdialled(self, tx: Connection, cases: Sequence[Case]) -> Overdialled:
         """In a later statement than the locks. For those of overdialled campaigns who must have an agent, one is picked
@@ -229,9 +248,18 @@ class IntentBatch:
         if conflicts:
             await allocations.drop(tx, [a.grant.attempt_id for a in conflicts if a.slot is not None])
             await self._note_conflicts(tx, conflicts)
+        await self._write_probes(tx, written.inserted)
 
-    def _writing(self) -> Writing:
-        writing = Writing(
+    async def _write_probes(self, tx: Connection, inserted: frozenset[UUID]) -> None:
+        """Few intents have any. They come after the attempts: one that did not go in is no probe."""
+        probes = [p for each in self._admitted for p in each.probes if p.attempt_id in inserted]
+        if self._cooling is not None and self._cooling.over:
+            await cooldowns.end_taken(tx, self._cooling.over.items())
+        if probes:
+            await cooldowns.name_probes(tx, probes)
+
+    def _writing(self) -> IntentWrites:
+        writing = IntentWrites(
             attempts=[admitted.attempt for admitted in self._admitted],
             next_starts=[start for admitted in self._admitted for start in admitted.next_starts],
         )
@@ -249,14 +277,14 @@ class IntentBatch:
     async def _note_unkept(self, tx: Connection, unkept: Sequence[NewAttempt]) -> None:
         """The lead keeps its place: the next round has other slots."""
         for attempt in unkept:
-            answer = Answer(
-                RefusalReason.AGENTS, Blocks.LEAD, attempt.lead.now + SLOT_AGAIN, subject="slot_taken"
+            answer = GateRefusal(
+                RefusalReason.AGENTS, Blocks.LEAD, attempt.lead.now + SLOT_AGAIN, subject=SLOT_TAKEN
             )
             self._answers[attempt.grant.attempt_id] = answer
             assert attempt.slot is not None
             self.lost_slots.append(attempt.slot)
         decisions = [_decision(a.lead, self._answers[a.grant.attempt_id]) for a in unkept]
-        await dispatch.write(tx, Writing(decisions=decisions), self._dialer)
+        await dispatch.write(tx, IntentWrites(decisions=decisions), self._dialer)
 
     async def _note_conflicts(self, tx: Connection, conflicts: Sequence[NewAttempt]) -> None:
         owners = await dispatch.owners(tx, conflicts)
@@ -264,14 +292,14 @@ class IntentBatch:
             self._answers[attempt.grant.attempt_id] = _conflict(attempt, owners[attempt.grant.attempt_id])
         self._forget_conflicting_owners({attempt.grant.attempt_id for attempt in conflicts})
         decisions = [_decision(a.lead, self._answers[a.grant.attempt_id]) for a in conflicts]
-        await dispatch.write(tx, Writing(decisions=decisions), self._dialer)
+        await dispatch.write(tx, IntentWrites(decisions=decisions), self._dialer)
 
     def _forget_conflicting_owners(self, conflicts: set[UUID]) -> None:
         """Whoever was refused because of an attempt of this batch that did not go in is refused for no reason."""
         for attempt_id, answer in self._answers.items():
             if answer.reason is RefusalReason.PERSON and answer.owner in conflicts:
                 until = self._cases[0].lead.now + AGAIN
-                self._answers[attempt_id] = Answer(RefusalReason.PERSON, Blocks.LEAD, until)
+                self._answers[attempt_id] = GateRefusal(RefusalReason.PERSON, Blocks.LEAD, until)
 
     async def _explain(self, tx: Connection) -> None:
         """Grants whose lead was not locked, or was locked for another grant of the batch."""
@@ -299,39 +327,39 @@ def _owner(lead: LockedLead) -> Owner:
     return Owner(lead.reseller_id, lead.merchant_id, lead.campaign_id)
 
 
-def _failed(case: Case, error: Exception) -> Answer:
+def _failed(case: Case, error: Exception) -> GateRefusal:
     log.error("gate.failed", lead_id=str(case.lead.id), error=str(error), exc_info=error)
-    return Answer(RefusalReason.ERROR, until=case.lead.now + ERROR_PAUSE, subject="gate")
+    return GateRefusal(RefusalReason.ERROR, until=case.lead.now + ERROR_PAUSE, subject="gate")
 
 
-def _decision(lead: LockedLead, answer: Answer) -> NewDecision:
+def _decision(lead: LockedLead, answer: GateRefusal) -> NewDecision:
     return NewDecision(lead.id, answer.reason.value, lead.merchant_id, answer.subject, answer.until)
 
 
-def _conflict(attempt: NewAttempt, owners: Owners) -> Answer:
+def _conflict(attempt: NewAttempt, owners: Owners) -> GateRefusal:
     """Without an owner: it was there when the row was refused, and is gone now."""
     if owners.lead is not None:
-        return Answer(RefusalReason.PERSON, Blocks.PERSON, subject="same_lead", owner=owners.lead)
+        return GateRefusal(RefusalReason.PERSON, Blocks.PERSON, subject="same_lead", owner=owners.lead)
     if owners.channel is not None:
-        return Answer(RefusalReason.CHANNEL, Blocks.CHANNEL, owner=owners.channel)
+        return GateRefusal(RefusalReason.CHANNEL, Blocks.CHANNEL, owner=owners.channel)
     if owners.person is not None:
-        return Answer(RefusalReason.PERSON, Blocks.PERSON, owner=owners.person)
-    return Answer(RefusalReason.CHANNEL, Blocks.LEAD, attempt.lead.now + AGAIN)
+        return GateRefusal(RefusalReason.PERSON, Blocks.PERSON, owner=owners.person)
+    return GateRefusal(RefusalReason.CHANNEL, Blocks.LEAD, attempt.lead.now + AGAIN)
 
 
-def _disagreement(grant: Grant, found: Explanation) -> Answer:
+def _disagreement(grant: Grant, found: Explanation) -> GateRefusal:
     """Without a time, the lead in this version is nobody's to call any more."""
     if found.status != LeadStatus.BACKLOG or found.version != grant.version:
-        return Answer(RefusalReason.LEAD, subject=found.status or "gone")
+        return GateRefusal(RefusalReason.LEAD, subject=found.status or "gone")
     if not found.is_due:
-        return Answer(RefusalReason.NOT_DUE, until=found.due_at)
+        return GateRefusal(RefusalReason.NOT_DUE, until=found.due_at)
     if found.is_stale:
-        return Answer(RefusalReason.STALE_GRANT, until=found.now)
+        return GateRefusal(RefusalReason.STALE_GRANT, until=found.now)
     # Or it became due in the meantime.
-    return Answer(RefusalReason.LEAD, until=found.now + CHANGE_TIME, subject="being_changed")
+    return GateRefusal(RefusalReason.LEAD, until=found.now + CHANGE_TIME, subject="being_changed")
 
 
-def _intent(attempt: NewAttempt) -> Intent:
+def _intent(attempt: NewAttempt, *, is_probe: bool) -> Intent:
     return Intent(
         attempt_id=attempt.grant.attempt_id,
         lead_id=attempt.lead.id,
@@ -342,8 +370,12 @@ def _intent(attempt: NewAttempt) -> Intent:
         due_at=attempt.lead.due_at,
         send_at=attempt.send_at,
         send_in_s=(attempt.send_at - attempt.intent_at).total_seconds(),
-        closes_at=attempt.lead.closes_at,
+        closes_at=attempt.closes_at,
         payload=attempt.lead.payload,
+        attempt_no=attempt.lead.attempt_count + 1,
         slot=attempt.slot,
         ring_min_s=attempt.ring_min_s,
+        ready_at=attempt.ready_at,
+        number_id=attempt.number.id,
+        is_probe=is_probe,
     )

@@ -1,8 +1,10 @@
 """Late facts: a call that we had given up on was made after all.
 
-If its lead has no newer attempt, it is adopted: the lead is being called, the call has a line again, and its end
-decides like any other. Beside a newer attempt, or another call to the same person, it may not become live: what is
-known of it is stored, and it is hung up. Both raise an alarm, because somebody may have been rung twice.
+If its lead has no newer attempt and has not ended, or ended only because nobody knew what became of this call, it is
+adopted: the lead is being called, the call has a line again, and its end decides like any other. Beside a newer
+attempt, beside another call to the same person, or for a lead that has ended otherwise, it may not become live: what is
+known of it is stored, and it is hung up, or where the carrier cannot be asked for that, refused when it is answered.
+Both raise an alarm, because somebody may have been rung twice.
 """
 
 import random
@@ -10,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from trunkline.control.raising import raise_alarm
+from trunkline.leads.fold import found
 from trunkline.model import CallFacts, Outcome
-from trunkline.states import LIVE, AttemptState, LeadStatus
+from trunkline.states import GIVEN_UP, LIVE, AttemptState, LeadStatus
 from trunkline.store import attempts, hang_ups
 from trunkline.store.attempts import Attempt
 from trunkline.store.database import Connection, Database
@@ -20,7 +23,6 @@ from trunkline.value import replace
 
 log = get_logger(__name__)
 
-GIVEN_UP = frozenset({AttemptState.ABSENT, AttemptState.UNKNOWN})
 # Somebody may take the line that we just saw free.
 LINE_TRIES = 3
 # Lines that no number has, so nobody else asks for them. A live call without a line would never be looked at again.
@@ -31,9 +33,22 @@ def has_surfaced(attempt: Attempt, facts: CallFacts) -> bool:
     return attempt.facts.state in GIVEN_UP and facts.state not in GIVEN_UP
 
 
+def may_be_adopted(attempt: Attempt) -> bool:
+    """Whether its lead may be called by it: nobody calls it by now, and it has not ended otherwise."""
+    has_ended = attempt.lead_status is LeadStatus.FINISHED and attempt.lead_outcome != Outcome.UNKNOWN.value
+    return attempt.is_newest and not attempt.is_cancelled and not has_ended
+
+
 def beside(attempt: Attempt, facts: CallFacts) -> CallFacts:
-    """What is known, without the call becoming live."""
-    return replace(facts, state=attempt.facts.state)
+    """What is known, without the call becoming live. When and why we gave it up stays, until it has ended."""
+    before = attempt.facts
+    return replace(
+        facts,
+        state=before.state,
+        ended_at=before.ended_at,
+        end_reason=before.end_reason,
+        duration_s=before.duration_s,
+    )
 
 
 async def adopt(database: Database, attempt_id: UUID, call_id: str) -> bool:
@@ -42,17 +57,15 @@ async def adopt(database: Database, attempt_id: UUID, call_id: str) -> bool:
     async with database.transaction() as tx:
         locked = await attempts.lock(tx, [attempt_id])
         attempt = locked.get(attempt_id)
-        if attempt is None or not attempt.is_newest or attempt.is_cancelled:
+        if attempt is None or not may_be_adopted(attempt) or attempt.facts.call_id not in (None, call_id):
             return False
         if attempt.facts.state not in GIVEN_UP:
             return attempt.facts.state in LIVE
-        if attempt.lead_status is LeadStatus.FINISHED and attempt.lead_outcome != Outcome.UNKNOWN.value:
-            return False
         await take_up(tx, [attempt])
         facts = replace(
-            attempt.facts,
+            found(attempt.facts),
             state=AttemptState.ANSWERED,
-            call_id=attempt.facts.call_id or call_id,
+            call_id=call_id,
             answered_at=attempt.facts.answered_at or attempt.read_at,
         )
         try:
@@ -68,7 +81,7 @@ async def adopt(database: Database, attempt_id: UUID, call_id: str) -> bool:
 
 async def take_up(tx: Connection, surfaced: Iterable[Attempt]) -> None:
     """Let the leads of adopted calls be called by them."""
-    await attempts.take_up(tx, [attempt.lead_id for attempt in surfaced if attempt.lead_id])
+    await attempts.take_up(tx, [attempt for attempt in surfaced if attempt.lead_id])
 
 
 async def follow(

@@ -5,7 +5,7 @@ import math
 import time
 
 from trunkline.bus.connection import Bus
-from trunkline.bus.probe import server_time_s
+from trunkline.bus.server_time import server_time_s
 from trunkline.clock import Clock
 from trunkline.model import Intent
 from trunkline.store import schedule

@@ -22,7 +22,7 @@ from trunkline.model import Counted, Grant, Slot
 from trunkline.settings.tiers import COMMON, chain
 from trunkline.store import abandonment as counts
 from trunkline.store import allocations, overdialling
-from trunkline.store.abandonment import NO_CAMPAIGN, Measured
+from trunkline.store.abandonment import NO_CAMPAIGN, AbandonmentCounts
 from trunkline.store.agents import SlotRule
 from trunkline.store.database import Connection
 from trunkline.store.dispatch import Overdial
@@ -131,7 +131,7 @@ class _Known(Value, frozen=True):
     tiers: tuple[str, ...]
     answer_rate: float
     # Of the campaign, and of its merchant.
-    measured: tuple[Measured, Measured]
+    measured: tuple[AbandonmentCounts, AbandonmentCounts]
     read_at_s: float
     # By the brake, for somebody whose country allows as much as the policy.
     has_ended: bool
@@ -279,7 +279,7 @@ class Overdialling:
         return known is not None and now_s - known.read_at_s < self._fresh_s
 
 
-def is_over(policy: Effective, measured: Measured, abandon_max: float) -> bool:
+def is_over(policy: Effective, measured: AbandonmentCounts, abandon_max: float) -> bool:
     """Whether so many were abandoned, over 30 days or the policy's window, that agents are kept again."""
     spans = [measured.last_30d, *([measured.window] if policy.abandon_window_h else [])]
     return any(abandonment.is_braked(span, abandon_max) for span in spans)

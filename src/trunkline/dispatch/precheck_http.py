@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 from yarl import URL
 
-from trunkline.jobs.platform.outgoing import FAILURES, Outgoing, was_refused
-from trunkline.leads.conditions import HttpCheck, holds
+from trunkline.http.outgoing import FAILURES, Outgoing, was_refused
+from trunkline.leads.precheck_conditions import HttpCheck, holds
 from trunkline.store.prechecks import AskedLead
 
 ANSWER_BYTES_MAX = 64 * 1024
@@ -17,7 +17,7 @@ PAUSE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class PrecheckResponse:
     status: int
     body: Any
 
@@ -28,14 +28,14 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Nobody:
+class NoReply:
     """No answer. `is_final`: asking again would be in vain."""
 
     reason: str
     is_final: bool = False
 
 
-Said = Answered | Nobody
+PrecheckReply = PrecheckResponse | NoReply
 
 
 def hosts_of(checks: Sequence[HttpCheck]) -> set[str]:
@@ -44,7 +44,7 @@ def hosts_of(checks: Sequence[HttpCheck]) -> set[str]:
 
 async def ask_all(
     outgoing: Outgoing, checks: Sequence[HttpCheck], lead: AskedLead
-) -> tuple[HttpCheck, Said] | None:
+) -> tuple[HttpCheck, PrecheckReply] | None:
     """None if all checks pass, else the first that does not, and what was said."""
     for check in checks:
         said = await _ask(outgoing, check, lead)
@@ -53,8 +53,8 @@ async def ask_all(
     return None
 
 
-def _passes(check: HttpCheck, said: Said) -> bool:
-    if isinstance(said, Nobody) or said.is_failure:
+def _passes(check: HttpCheck, said: PrecheckReply) -> bool:
+    if isinstance(said, NoReply) or said.is_failure:
         return check.on_failure == "proceed"
     answer = {"status": said.status, "body": said.body}
     judges_status = any(condition.path == "status" for condition in check.conditions)
@@ -62,20 +62,20 @@ def _passes(check: HttpCheck, said: Said) -> bool:
     return is_fine and all(holds(condition, answer) for condition in check.conditions)
 
 
-async def _ask(outgoing: Outgoing, check: HttpCheck, lead: AskedLead) -> Said:
-    said: Said = Nobody("not_asked")
+async def _ask(outgoing: Outgoing, check: HttpCheck, lead: AskedLead) -> PrecheckReply:
+    said: PrecheckReply = NoReply("not_asked")
     for attempt in range(check.retries + 1):
         if attempt:
             await asyncio.sleep(PAUSE_S * 2 ** (attempt - 1))
         said = await _ask_once(outgoing, check, lead)
-        if isinstance(said, Answered) and not said.is_failure:
+        if isinstance(said, PrecheckResponse) and not said.is_failure:
             return said
-        if isinstance(said, Nobody) and said.is_final:
+        if isinstance(said, NoReply) and said.is_final:
             return said
     return said
 
 
-async def _ask_once(outgoing: Outgoing, check: HttpCheck, lead: AskedLead) -> Said:
+async def _ask_once(outgoing: Outgoing, check: HttpCheck, lead: AskedLead) -> PrecheckReply:
     url, body = _request(check, lead)
     try:
         async with (
@@ -90,11 +90,11 @@ async def _ask_once(outgoing: Outgoing, check: HttpCheck, lead: AskedLead) -> Sa
         ):
             # One byte more than may be, so that a longer answer is seen to be longer.
             raw = await response.content.read(ANSWER_BYTES_MAX + 1)
-            return Answered(response.status, _decoded(raw))
+            return PrecheckResponse(response.status, _decoded(raw))
     except FAILURES as error:
         if was_refused(error):
-            return Nobody("address_refused", is_final=True)
-        return Nobody("timeout" if isinstance(error, TimeoutError) else "not_reached")
+            return NoReply("address_refused", is_final=True)
+        return NoReply("timeout" if isinstance(error, TimeoutError) else "not_reached")
 
 
 def _request(check: HttpCheck, lead: AskedLead) -> tuple[str, bytes | None]:

@@ -1,10 +1,10 @@
 """Asks a tenant's own system whether a lead may be called, before a channel is taken for it.
 
-`run_ahead` is for the leads at the heads of flows (`loops/prechecks.py` walks over them): no channel waits for them. A
+`run_ahead` is for the leads at the heads of flows (`precheck_walk.py` walks over them): no channel waits for them. A
 pass holds for 60 s. A lead that is granted without one is refused as `precheck needed`; the dialer keeps its channel
 (`batches.py`), asks with `ask` in a task of its own, and tries again. Every lead is asked about on its own, so a slow
 answer holds up nobody else, and every merchant has room of its own (`precheck_rooms.py`): a lead is claimed when there
-is room for its question, and a channel does not wait behind a crowd.
+is room for its question, and a channel does not wait behind many.
 """
 
 import asyncio
@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from trunkline.dispatch.intent_batch import Rules
-from trunkline.dispatch.policies import Owner
-from trunkline.dispatch.precheck_http import Nobody, ask_all, hosts_of
-from trunkline.dispatch.precheck_rooms import AT_ONCE_PER_MERCHANT, PrecheckRooms
-from trunkline.jobs.platform.outgoing import Outgoing
+from trunkline.dispatch.policy_cache import Owner
+from trunkline.dispatch.precheck_concurrency import AT_ONCE_PER_MERCHANT, PrecheckConcurrency
+from trunkline.dispatch.precheck_http import NoReply, ask_all, hosts_of
+from trunkline.http.outgoing import Outgoing
 from trunkline.leads.calling_policy import Effective
-from trunkline.leads.conditions import HttpCheck
+from trunkline.leads.precheck_conditions import HttpCheck
 from trunkline.model import Entry, Finish, Outcome
 from trunkline.store import dispatch, prechecks
 from trunkline.store.database import Connection, Database
-from trunkline.store.dispatch import Move, NewDecision, Writing
+from trunkline.store.dispatch import IntentWrites, Move, NewDecision
 from trunkline.store.prechecks import AskedLead
 from trunkline.telemetry import get_logger, metrics
 
@@ -40,12 +40,12 @@ REASON = "precheck"
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class PrecheckPassed:
     lead_id: UUID
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class PrecheckEnded:
     lead_id: UUID
     finish: Finish
 
@@ -66,45 +66,45 @@ class Skipped:
     reason: str
 
 
-Verdict = Passed | Ended | Deferred | Skipped
+PrecheckVerdict = PrecheckPassed | PrecheckEnded | Deferred | Skipped
 
 
 class Prechecks:
     def __init__(self, database: Database, outgoing: Outgoing, rules: Rules):
         self._database = database
         self._outgoing = outgoing
-        self._rooms = PrecheckRooms()
+        self._rooms = PrecheckConcurrency()
         self._rules = rules
 
-    async def run_ahead(self, lead_ids: Sequence[UUID]) -> list[Verdict]:
+    async def run_ahead(self, lead_ids: Sequence[UUID]) -> list[PrecheckVerdict]:
         """For leads that will be granted soon. Those that have a fresh pass, or need none, cost one read."""
         return list(await self._ask(lead_ids, fresh_for_s=RENEW_BELOW_S))
 
-    async def ask(self, lead_id: UUID) -> Verdict:
+    async def ask(self, lead_id: UUID) -> PrecheckVerdict:
         """For one lead whose channel is waiting."""
-        (verdict,) = await self._ask([lead_id], fresh_for_s=HOLDS_S, crowd_max=CROWD_MAX) or [
+        (verdict,) = await self._ask([lead_id], fresh_for_s=HOLDS_S, waiting_max=CROWD_MAX) or [
             Skipped(lead_id, "gone")
         ]
         return verdict
 
     async def _ask(
-        self, lead_ids: Sequence[UUID], *, fresh_for_s: float, crowd_max: float = float("inf")
-    ) -> Sequence[Verdict]:
+        self, lead_ids: Sequence[UUID], *, fresh_for_s: float, waiting_max: float = float("inf")
+    ) -> Sequence[PrecheckVerdict]:
         async with self._database.connection() as conn:
             leads = await prechecks.waiting(conn, lead_ids, fresh_for_s=fresh_for_s)
             policies = await self._rules.policies.of(conn, map(_owner, leads))
         return await asyncio.gather(
-            *(self._ask_about(lead, policies[_owner(lead)], crowd_max, fresh_for_s) for lead in leads)
+            *(self._ask_about(lead, policies[_owner(lead)], waiting_max, fresh_for_s) for lead in leads)
         )
 
     async def _ask_about(
-        self, lead: AskedLead, policy: Effective | None, crowd_max: float, fresh_for_s: float
-    ) -> Verdict:
+        self, lead: AskedLead, policy: Effective | None, waiting_max: float, fresh_for_s: float
+    ) -> PrecheckVerdict:
         if policy is None or not _is_needed(lead, policy):
             return Skipped(lead.id, "not_needed")
         if self._rooms.is_here(lead.id):
             return Skipped(lead.id, "being_asked")
-        if self._rooms.crowd(lead.merchant_id) >= crowd_max:
+        if self._rooms.waiting(lead.merchant_id) >= waiting_max:
             return Skipped(lead.id, NO_ROOM)
         async with self._rooms.room(lead.id, lead.merchant_id, hosts_of(policy.prechecks)):
             async with self._database.connection() as conn:
@@ -114,13 +114,13 @@ class Prechecks:
                 return Skipped(lead.id, "being_asked")
             return await self._judge(lead, policy, claimed[lead.id])
 
-    async def _judge(self, lead: AskedLead, policy: Effective, deferrals: int) -> Verdict:
+    async def _judge(self, lead: AskedLead, policy: Effective, deferrals: int) -> PrecheckVerdict:
         refused = await ask_all(self._outgoing, policy.prechecks, lead)
         if refused is None:
             await self._pass(lead, policy)
-            return Passed(lead.id)
+            return PrecheckPassed(lead.id)
         check, said = refused
-        word = said.reason if isinstance(said, Nobody) else f"status {said.status}"
+        word = said.reason if isinstance(said, NoReply) else f"status {said.status}"
         log.info("precheck.not_passed", lead_id=str(lead.id), answer=word)
         return await self._refuse(lead, policy, check, deferrals, word)
 
@@ -131,13 +131,13 @@ class Prechecks:
 
     async def _refuse(
         self, lead: AskedLead, policy: Effective, check: HttpCheck, deferrals: int, word: str
-    ) -> Verdict:
+    ) -> PrecheckVerdict:
         """Postgres first, as with every refusal: the lead ends or gets its new due time in one transaction."""
         async with self._database.transaction() as tx:
             now = await prechecks.lock_lead(tx, lead.id, lead.version)
             if now is None:
                 return Skipped(lead.id, "changed")
-            writing = Writing()
+            writing = IntentWrites()
             if check.otherwise == "defer" and deferrals < check.defer_max:
                 until = now + check.defer_for
                 opening = policy.opening(lead.phone, lead.timezone, until)
@@ -147,7 +147,9 @@ class Prechecks:
                 writing.ends[lead.id] = Finish(Outcome.PRECHECK_FAILED, word.upper().replace(" ", "_"))
             return await self._write(tx, lead, writing, word)
 
-    async def _write(self, tx: Connection, lead: AskedLead, writing: Writing, word: str) -> Verdict:
+    async def _write(
+        self, tx: Connection, lead: AskedLead, writing: IntentWrites, word: str
+    ) -> PrecheckVerdict:
         move = writing.moves.get(lead.id)
         until = move.due_at if move else None
         writing.decisions.append(NewDecision(lead.id, REASON, lead.merchant_id, word, until))
@@ -158,7 +160,7 @@ class Prechecks:
         metrics.PRECHECKS.labels("deferred" if move else "failed").inc()
         if move:
             return Deferred(lead.id, written.moved[lead.id])
-        return Ended(lead.id, writing.ends[lead.id])
+        return PrecheckEnded(lead.id, writing.ends[lead.id])
 
 
 def _owner(lead: AskedLead) -> Owner:

@@ -18,6 +18,7 @@ class RefusalReason(StrEnum):
     # The gates.
     PAUSED = "paused"
     ATTEMPTS_EXHAUSTED = "attempts_exhausted"
+    EXPIRED = "expired"
     BLACKLISTED = "blacklisted"
     DESTINATION = "destination"
     WINDOW = "window"
@@ -26,9 +27,24 @@ class RefusalReason(StrEnum):
     SPEND = "spend"
     AGENTS = "agents"
     PACE = "pace"
+    # The carrier refuses what it would be called with.
+    COOLDOWN = "cooldown"
     # Postgres was busy, or we have a bug.
     CONTENDED = "contended"
     ERROR = "error"
+
+
+# The grant was out of date, Postgres was busy, or we have a bug: nothing that a lead has to wait for.
+_OUR_FAILING = frozenset(
+    {
+        RefusalReason.LEAD,
+        RefusalReason.NOT_DUE,
+        RefusalReason.STALE_GRANT,
+        RefusalReason.CONTENDED,
+        RefusalReason.ERROR,
+    }
+)
+SLOT_TAKEN = "slot_taken"
 
 
 class Blocks(StrEnum):
@@ -42,7 +58,7 @@ class Blocks(StrEnum):
     ACCOUNT = "account"
 
 
-class Answer(Value, frozen=True):
+class GateRefusal(Value, frozen=True):
     """A gate's no. Without a time: until something else happens. `finish` ends the lead, `due_at` moves it."""
 
     reason: RefusalReason
@@ -70,7 +86,7 @@ class Refusal(Value, frozen=True):
     finish: Finish | None = None
 
     @classmethod
-    def of(cls, grant: Grant, answer: Answer, moved: Entry | None = None) -> "Refusal":
+    def of(cls, grant: Grant, answer: GateRefusal, moved: Entry | None = None) -> "Refusal":
         return cls(
             grant,
             answer.reason,
@@ -81,6 +97,11 @@ class Refusal(Value, frozen=True):
             moved,
             answer.finish,
         )
+
+    @property
+    def is_wait(self) -> bool:
+        """Whether the lead has to wait for something. Else we failed, and how late its call is counts on."""
+        return self.reason not in _OUR_FAILING and self.subject != SLOT_TAKEN
 
     @property
     def is_gone(self) -> bool:

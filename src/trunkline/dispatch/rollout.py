@@ -1,7 +1,7 @@
 """Whose leads this platform dispatches: the flag `event_dispatch`, asked merchant by merchant.
 
 Leads of the others are taken in and kept: another system still calls them. Nothing of them is matched, and the intent
-asks once more.
+asks once more. What was due before a merchant was turned on is not called then either: see `cutover`.
 """
 
 import time
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from trunkline.control.flags import EVENT_DISPATCH
 from trunkline.control.provider import Flags
-from trunkline.store import schedule
+from trunkline.store import cutovers, schedule
 from trunkline.store.database import Connection
 
 LEFT_OUT = EVENT_DISPATCH.name
@@ -38,4 +38,15 @@ class Rollout:
         if self._flags.is_unset(EVENT_DISPATCH):
             return ()
         waiting = await schedule.waiting_merchants(conn)
-        return [merchant for reseller, merchant in waiting if not self.includes(reseller, merchant)]
+        off = [merchant for reseller, merchant in waiting if not self.includes(reseller, merchant)]
+        if self._flags.is_hosted:
+            await self._observe(conn, off)
+        return off
+
+    async def _observe(self, conn: Connection, off: Sequence[str]) -> None:
+        """Our own flags write the cutover with the change. A hosted service tells nobody when it changes its mind."""
+        known = await cutovers.left_out(conn)
+        on = [merchant for reseller, merchant in known if self.includes(reseller, merchant)]
+        new = set(off) - {merchant for _, merchant in known}
+        if on or new:
+            await cutovers.observe(conn, sorted(new), sorted(on))

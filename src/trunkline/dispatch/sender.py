@@ -7,34 +7,39 @@ already. There is no retry here, and a send that has begun is never cancelled.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from uuid import UUID
 
 import msgspec
-from prometheus_client import Counter
+from prometheus_client import Counter as Metric
 
 from trunkline.clock import Clock
 from trunkline.crashpoint import crash_point
-from trunkline.dispatch.results import Answer, ResultWriter
-from trunkline.model import Intent
+from trunkline.dispatch.carrier_responses import CarrierResponse, ResultWriter
+from trunkline.model import Intent, idempotency_key
+from trunkline.store.cooldowns import AccountName
 from trunkline.store.database import UNAVAILABLE
 from trunkline.telemetry import bind, get_logger, metrics, span
 from trunkline.telephony import queueing
+from trunkline.telephony.account_check import AccountLook
 from trunkline.telephony.callbacks import CallbackKeys, callback_url, fallback_of
 from trunkline.telephony.carrier import (
     Accepted,
     CallbackKind,
     CallOrder,
+    Carrier,
     InDoubt,
     KeptAgent,
     PlaceResult,
     Rejected,
     Throttled,
 )
-from trunkline.telephony.carriers import CarrierConfigError
+from trunkline.telephony.carrier_registry import CarrierConfigError
 from trunkline.telephony.directory import CarrierDirectory
 from trunkline.value import Value
 
@@ -44,10 +49,12 @@ log = get_logger(__name__)
 ASKED_AHEAD_S = 0.1
 # Between the end of the ringing and the carrier's question what to do with the call: its queue, and its tries.
 ANSWER_SLACK_S = 30
+# What ids of occurrences look like. A payload is its sender's, and may say anything.
+UUID_LENGTH = 36
 # The event loop's timers count in these steps; less than half of one is no wait at all.
 TIMER_STEP_S = 0.001
 _NOBODY_SAYS: tuple[type[BaseException], ...] = (TimeoutError, *UNAVAILABLE)
-_UNWANTED = Rejected("not_sent_in_time", "unwanted", retryable=False)
+_UNWANTED = Rejected("not_sent_in_time", "unwanted", retryable=False, blames="nobody")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +83,14 @@ class Callbacks:
     fallback_base_url: str = ""
 
 
-class Asked(Value, frozen=True):
+class IntentClock(Value, frozen=True):
     """What both clocks showed before the intent was asked for."""
 
     boottime_s: float
     wall_s: float
 
     @classmethod
-    def now(cls, clock: Clock) -> "Asked":
+    def now(cls, clock: Clock) -> "IntentClock":
         return cls(clock.boottime_s(), clock.now().timestamp())
 
     def is_past(self, clock: Clock, seconds: float) -> bool:
@@ -101,7 +108,10 @@ class Sender:
         limits: SenderLimits,
         killed: Callable[[], object],
         unwanted: Unwanted,
+        look: AccountLook | None = None,
     ):
+        """`look` reads the accounts anew for a call whose account is not known here yet."""
+        self._look = look
         self._clock = clock
         self._carriers = carriers
         self._callbacks = callbacks
@@ -110,16 +120,29 @@ class Sender:
         self._killed = killed
         self._unwanted = unwanted
         self._sending: set[asyncio.Task[None]] = set()
+        self._by_account: Counter[AccountName] = Counter()
 
     @property
     def in_flight(self) -> int:
         return len(self._sending)
 
-    def send_soon(self, intent: Intent, asked: Asked, turn_s: float) -> None:
+    def busiest(self, calls: int) -> list[AccountName]:
+        """Accounts with so many calls on their way, or more."""
+        return [account for account, count in self._by_account.items() if count >= calls]
+
+    def send_soon(self, intent: Intent, asked: IntentClock, turn_s: float) -> None:
         """`turn_s`: what the boot-time clock shows when its turn has come."""
         task = asyncio.create_task(self._send(intent, asked, turn_s), name=f"dial {intent.attempt_id}")
         self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
+        account = (intent.carrier, intent.account)
+        self._by_account[account] += 1
+        task.add_done_callback(partial(self._sent, account))
+
+    def _sent(self, account: AccountName, task: "asyncio.Task[None]") -> None:
+        self._sending.discard(task)
+        self._by_account[account] -= 1
+        if not self._by_account[account]:
+            del self._by_account[account]
 
     @property
     def tasks(self) -> "frozenset[asyncio.Task[None]]":
@@ -131,17 +154,17 @@ class Sender:
             await asyncio.wait(self._sending)
         await self._results.flush()
 
-    async def _send(self, intent: Intent, asked: Asked, turn_s: float) -> None:
+    async def _send(self, intent: Intent, asked: IntentClock, turn_s: float) -> None:
         with bind(lead_id=intent.lead_id, attempt_id=intent.attempt_id), span("dispatch.send"):
             is_unwanted = await self._wait_for_its_turn(intent, turn_s)
-            lateness_s = (self._clock.now() - intent.due_at).total_seconds()
+            lateness_s = (self._clock.now() - intent.late_from).total_seconds()
             place = _UNWANTED if is_unwanted else await self._place(intent, asked)
             crash_point("dialer.after_send")
             metrics.DISPATCH_LATENESS_SECONDS.observe(max(0.0, lateness_s))
             word = _word(place)
             _placed(intent.carrier, word).inc()
             log.info("call.placed", carrier=intent.carrier, result=word, lateness_s=round(lateness_s, 3))
-            self._results.add(Answer(intent.attempt_id, place, (intent.carrier, intent.account)))
+            self._results.add(CarrierResponse(intent, place))
 
     async def _wait_for_its_turn(self, intent: Intent, turn_s: float) -> bool:
         """Whether it is unwanted by then. If nobody can say, it is sent: it was committed to."""
@@ -162,17 +185,15 @@ class Sender:
         while (wait_s := boottime_s - self._clock.boottime_s()) > 0:  # noqa: ASYNC110  a clock sends no signal
             await asyncio.sleep(max(wait_s, TIMER_STEP_S))
 
-    async def _place(self, intent: Intent, asked: Asked) -> PlaceResult:
-        try:
-            carrier = self._carriers.get(intent.carrier, intent.account)
-        except CarrierConfigError as error:
-            log.error("call.no_account", carrier=intent.carrier, error=str(error))
-            return Rejected("refused", "no_account", retryable=True)
+    async def _place(self, intent: Intent, asked: IntentClock) -> PlaceResult:
+        carrier = await self._carrier(intent)
+        if isinstance(carrier, Rejected):
+            return carrier
         if self._killed():
-            return Rejected("not_sent_in_time", "killed", retryable=True)
-        if asked.is_past(self._clock, intent.send_in_s + self._limits.late_max_s):
+            return Rejected("not_sent_in_time", "killed", retryable=True, blames="nobody")
+        if asked.is_past(self._clock, self._leaves_within_s(intent)):
             log.warning("call.not_sent", reason="late")
-            return Rejected("not_sent_in_time", "late", retryable=True)
+            return Rejected("not_sent_in_time", "late", retryable=True, blames="nobody")
         crash_point("dialer.before_send")
         try:
             return await queueing.place(carrier, self._order(intent, asked), self._clock)
@@ -180,9 +201,23 @@ class Sender:
             log.error("call.broke", carrier=intent.carrier, exc_info=error)
             return InDoubt(type(error).__name__)
 
-    def _order(self, intent: Intent, asked: Asked) -> CallOrder:
+    async def _carrier(self, intent: Intent) -> Carrier | Rejected:
+        """An account that was added a moment ago is looked for. One that this process does not know is to it as if its
+        carrier could not be reached."""
+        try:
+            return self._carriers.get(intent.carrier, intent.account)
+        except CarrierConfigError as error:
+            if self._look is not None:
+                await self._look.again()
+                with suppress(CarrierConfigError):
+                    return self._carriers.get(intent.carrier, intent.account)
+            log.error("call.no_account", carrier=intent.carrier, error=str(error))
+            return Rejected("not_connected", "no_account", retryable=True, blames="network")
+
+    def _order(self, intent: Intent, asked: IntentClock) -> CallOrder:
         agent, callbacks = self._agent(intent), self._callbacks
         answer_url = self._callback(intent, "answer", agent)
+        spoken = _spoken(intent)
         return CallOrder(
             attempt_id=intent.attempt_id,
             to=intent.to_phone,
@@ -192,13 +227,18 @@ class Sender:
             status_url=self._callback(intent, "status"),
             ring_timeout_s=self._rings_s(intent),
             time_limit_s=self._limits.time_limit_s,
-            send_by_boottime_s=asked.boottime_s + intent.send_in_s + self._limits.late_max_s,
+            send_by_boottime_s=asked.boottime_s + self._leaves_within_s(intent),
             not_after=intent.closes_at,
-            metadata=_spoken(intent),
+            metadata=spoken,
+            idempotency_key=_key(intent, spoken),
             machine_url=self._callback(intent, "machine") if self._limits.detects_machines else "",
             recording_url=self._callback(intent, "recording") if self._limits.records else "",
             agent=agent,
         )
+
+    def _leaves_within_s(self, intent: Intent) -> float:
+        """From the reading of the clocks before the intent. No call leaves when its window has closed."""
+        return min(intent.send_in_s + self._limits.late_max_s, intent.closes_in_s)
 
     def _rings_s(self, intent: Intent) -> int:
         return max(self._limits.ring_timeout_s, intent.ring_min_s)
@@ -219,7 +259,7 @@ class Sender:
 
 # Finding a counter by its labels costs as much as the rest of counting.
 @cache
-def _placed(carrier: str, result: str) -> Counter:
+def _placed(carrier: str, result: str) -> Metric:
     return metrics.CALLS_PLACED.labels(carrier, result)
 
 
@@ -227,6 +267,14 @@ def _spoken(intent: Intent) -> dict[str, str]:
     """The fields of the payload as text, for the prompts of the carrier's own assistant. Ours ask for their context."""
     told: dict[str, Any] = msgspec.json.decode(intent.payload) if intent.payload else {}
     return {name: _text(value) for name, value in told.items() if value not in (None, "")}
+
+
+def _key(intent: Intent, spoken: Mapping[str, str]) -> str:
+    """Where the lead is an occurrence of a reminder: its key as the API shows it."""
+    occurrence_id = spoken.get("occurrence_id", "")
+    if len(occurrence_id) != UUID_LENGTH:
+        return ""
+    return idempotency_key(occurrence_id, intent.attempt_no, intent.attempt_id)
 
 
 def _text(value: Any) -> str:

@@ -12,15 +12,15 @@ from uuid import UUID
 
 from trunkline.bus import channels, epoch, schedule
 from trunkline.bus.connection import Bus
-from trunkline.dispatch import counting, witnesses
-from trunkline.dispatch.policies import Owner, Policies
-from trunkline.errors import MemoryLost
+from trunkline.dispatch import call_evidence, counting
+from trunkline.dispatch.policy_cache import Owner, Policies
+from trunkline.errors import ProjectionLost
 from trunkline.leads.calling_policy import Effective, resolve
 from trunkline.leads.cancellation import Cancellation, after_cancellation
 from trunkline.leads.limits import day_of
 from trunkline.leads.retries import Retries
 from trunkline.leads.windows import Opening
-from trunkline.model import CallFacts, Decision, Entry, Finish, Outcome
+from trunkline.model import CallFacts, Entry, Finish, LeadDecision, Outcome
 from trunkline.states import LeadStatus
 from trunkline.store import attempts
 from trunkline.store.attempts import Attempt, Cost, DueAgain
@@ -64,12 +64,12 @@ class Settlement:
             await epoch.ensure(bus)
             await channels.release(bus, self.freed)
             await schedule.add(bus, self.scheduled)
-        except MemoryLost:
+        except ProjectionLost:
             return
 
 
 # What follows for a lead from its attempt, under the retry rules of its owner.
-Decide = Callable[[Attempt, Retries], Decision]
+Decide = Callable[[Attempt, Retries], LeadDecision]
 
 
 class Settler:
@@ -97,10 +97,8 @@ class Settler:
             attempt = locked[attempt_id]
             if attempt.lead_id is None or not _may_decide(attempt):
                 continue
-            facts = learnt.get(attempt_id, attempt.facts)
             proposed = decide(attempt, policies[attempt_id].retries)
-            was_answered = facts.answered_at is not None  # known of lost webhooks too: see the fold
-            decision = after_cancellation(proposed, _cancellation(attempt), was_answered=was_answered)
+            decision = after_cancellation(proposed, _cancellation(attempt))
             work.add(attempt, decision, policies[attempt_id])
         for attempt, finish in work.ends:
             metrics.CALLS_FINISHED.labels(attempt.carrier, finish.outcome.value).inc()
@@ -121,14 +119,14 @@ class Settler:
         await counting.correct(tx, locked.values())
         await counting.count_late(tx, locked, learnt)
         facts = {each: learnt.get(each, attempt.facts) for each, attempt in locked.items()}
-        late = [attempt for attempt in locked.values() if witnesses.is_news(attempt, facts[attempt.id])]
+        late = [attempt for attempt in locked.values() if call_evidence.is_news(attempt, facts[attempt.id])]
         if not late:
             return
         policies, ended, waiting = await self._of(tx, late), _Work(), _Work()
         for attempt in late:
             policy = policies[attempt.id]
-            if decision := witnesses.revision(attempt, facts[attempt.id], policy.retries):
-                work = waiting if witnesses.waits_for_an_agent(attempt) else ended
+            if decision := call_evidence.revision(attempt, facts[attempt.id], policy.retries):
+                work = waiting if call_evidence.waits_for_an_agent(attempt) else ended
                 work.add(attempt, decision, policy)
         await counting.correct_revised(tx, [*ended.attempts(), *waiting.attempts()])
         await attempts.count_again(tx, [*waiting.by_lead(waiting.ends), *waiting.by_lead(waiting.retries)])
@@ -152,7 +150,7 @@ class _Work:
     ends: list[tuple[Attempt, Finish]] = field(default_factory=list)
     retries: list[tuple[Attempt, DueAgain]] = field(default_factory=list)
 
-    def add(self, attempt: Attempt, decision: Decision, policy: Effective) -> None:
+    def add(self, attempt: Attempt, decision: LeadDecision, policy: Effective) -> None:
         """A retry is due in the first open moment after its delay, by Postgres' clock."""
         if isinstance(decision, Finish):
             self.ends.append((attempt, decision))

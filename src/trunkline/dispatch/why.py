@@ -1,69 +1,126 @@
-"""Why is this lead not called? Asks every gate as the intent would, for a person who wants to know now.
+"""Why is this lead not called? Asks everything that could refuse it, for a person who wants to know now.
 
+First what keeps it from being granted at all: stops, the rollout, a missing dialer, its due time, its numbers. Then
+what an intent refused last, which is what really happened; then every gate of the intent, asked as the intent would.
 Nothing is locked and nothing is written: the answer may be out of date when it is read, and never decides anything.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
+from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 from trunkline.control.flags import EVENT_DISPATCH, decide
+from trunkline.control.waits import Includes
 from trunkline.dispatch import gates
 from trunkline.dispatch.agents import AGENTS_ELSEWHERE, AgentRule
 from trunkline.dispatch.gates import Case
-from trunkline.dispatch.gates_limits import Tally, more_questions, no_account_pace, questions
-from trunkline.dispatch.policies import Owner, Policies
-from trunkline.dispatch.refusals import Answer
+from trunkline.dispatch.gates_limits import (
+    AccountPace,
+    CountedLimits,
+    more_questions,
+    no_account_pace,
+    questions,
+)
+from trunkline.dispatch.policy_cache import Owner, Policies
+from trunkline.dispatch.refusals import GateRefusal, RefusalReason
+from trunkline.dispatch.why_words import (
+    GateCheck,
+    gate_of,
+    in_words,
+    of_decision,
+    put_off_by,
+    ranked,
+    refusing,
+    sentence,
+)
 from trunkline.leads.calling_policy import Effective
+from trunkline.leads.zones import region_of
 from trunkline.model import Grant
 from trunkline.settings.tiers import chain
-from trunkline.store import agents, allocations, decisions, flags, limits
+from trunkline.store import agents, allocations, cooldowns, decisions, flags, limits, policy, presence
 from trunkline.store.agents import AgentRoom, SlotRule
+from trunkline.store.cooldowns import Holding
 from trunkline.store.database import Connection
-from trunkline.store.decisions import Decision, Standing, StopOfLead
-from trunkline.store.dispatch import LockedLead
+from trunkline.store.decisions import RecordedDecision, Standing, StopOfLead
 from trunkline.store.flags import Flag
+from trunkline.store.policy import PolicyRow
 from trunkline.store.tenants import Tenant
 from trunkline.value import replace
 
 _NOBODY = UUID(int=0)
-_LEVELS = ("platform", "reseller", "merchant")
+_LEVELS = ("platform", "reseller", "merchant", "campaign")
+_OF_NUMBERS = ("number", "carrier")
+# A process that has not been heard for so long does not dial.
+DIALER_SILENT_S = 20.0
 
+# How Valkey's projection is, and why the match grants this lead nothing, as the match itself was told.
+Projection: TypeAlias = Literal["whole", "lost", "away"]
+ProjectionLook = Callable[[str, str, UUID | None], Awaitable[tuple[Projection, str | None]]]
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One gate. `until` is when it opens, as far as that is known."""
-
-    gate: str
-    is_open: bool
-    detail: str | None = None
-    until: datetime | None = None
+# The fields of calling policies that a gate or a subject of its refusals stands for.
+_STATED = {
+    "window": ("windows", "packs"),
+    "destination": ("destinations",),
+    "precheck": ("prechecks",),
+    "calls_per_person": ("calls_per_person",),
+    "person_limits": ("person_limits", "packs"),
+    "recent_contact": ("recent_contact",),
+    "attempts_per_day": ("attempts_per_day",),
+    "spend_per_day": ("spend_per_day_micros",),
+    "campaign_concurrency": ("max_concurrent",),
+    "campaign": ("starts_per_s",),
+    "abandon_max": ("abandon_max",),
+}
+_SET_ELSEWHERE = {
+    "merchant_concurrency": "the merchant's `max_concurrent`",
+    "account": "the account's `starts_per_s`, or its carrier's request to slow down",
+    "number": "the number's `starts_per_s`",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Why:
+    """`refused_by`: the gate that the answer names; None, nothing refuses it, or it does not wait."""
+
     lead_id: UUID
     status: str
     answer: str
+    refused_by: str | None
     next_at: datetime | None
-    checks: tuple[Check, ...]
-    history: tuple[Decision, ...]
+    checks: tuple[GateCheck, ...]
+    history: tuple[RecordedDecision, ...]
+
+
+async def _whole(
+    reseller_id: str, merchant_id: str, campaign_id: UUID | None
+) -> tuple[Projection, str | None]:
+    return "whole", None
 
 
 @dataclass(frozen=True, slots=True)
-class AgentCheck:
-    """Which calls need an agent of ours, and how those that are free are counted."""
+class DispatchView:
+    """What a dialer would ask beside Postgres, as the process that answers knows it."""
 
-    rule: AgentRule = AGENTS_ELSEWHERE
+    agents: AgentRule = AGENTS_ELSEWHERE
+    # How agents of ours are counted.
     slots: SlotRule = field(default_factory=SlotRule)
+    # Whose leads this platform calls. None: as the flags in Postgres say.
+    includes: Includes | None = None
+    # Whether a flag service decides whom this platform calls, and not the flags of the API.
+    has_flag_service: bool = False
+    account_pace: AccountPace = no_account_pace
+    projection: ProjectionLook = _whole
+    looks_for_dialers: bool = False
 
 
-ELSEWHERE = AgentCheck()
+ELSEWHERE = DispatchView()
 
 
 async def why(
-    conn: Connection, policies: Policies, tenant: Tenant, lead_id: UUID, agent_check: AgentCheck = ELSEWHERE
+    conn: Connection, policies: Policies, tenant: Tenant, lead_id: UUID, view: DispatchView = ELSEWHERE
 ) -> Why | None:
     """None if the tenant has no such lead."""
     standing = await decisions.standing(conn, tenant, lead_id)
@@ -71,85 +128,256 @@ async def why(
         return None
     history = tuple(await decisions.of_lead(conn, lead_id))
     if standing.status != "BACKLOG":
-        return Why(lead_id, standing.status, _settled(standing), None, (), history)
-    owner = Owner(standing.lead.reseller_id, standing.lead.merchant_id, standing.lead.campaign_id)
-    policy = (await policies.of(conn, [owner]))[owner]
-    checks = (
-        *_first_checks(standing, tenant, await decisions.stops(conn, standing.lead)),
-        *_left_out(standing.lead, await flags.list_flags(conn)),
-        await _agents(conn, standing, agent_check),
-        *(await _policy_checks(conn, standing, policy)),
-        _channel(standing),
-    )
-    closed = [check for check in checks if not check.is_open]
+        return Why(lead_id, standing.status, _settled(standing), None, None, (), history)
+    checks = tuple(await _Asking(conn, policies, tenant, standing, history, view).checks())
+    closed = ranked(checks, refusing(history, standing.lead.now))
+    # What an intent has just refused is told also where the same gate is open by now.
+    checks += tuple(check for check in closed if check not in checks)
     next_at = max((check.until for check in closed if check.until), default=None)
-    return Why(lead_id, standing.status, _sentence(closed), next_at, checks, history)
+    refused_by = closed[0].gate if closed else None
+    return Why(lead_id, standing.status, sentence(closed), refused_by, next_at, checks, history)
 
 
-def _first_checks(standing: Standing, tenant: Tenant, stops: Sequence[StopOfLead]) -> Iterator[Check]:
-    lead = standing.lead
-    yield Check("due", lead.due_at <= lead.now, until=lead.due_at)
-    if stops:
+class _Asking:
+    """One question about one lead."""
+
+    def __init__(
+        self,
+        conn: Connection,
+        policies: Policies,
+        tenant: Tenant,
+        standing: Standing,
+        history: Sequence[RecordedDecision],
+        view: DispatchView,
+    ):
+        self._conn = conn
+        self._policies = policies
+        self._standing = standing
+        self._lead = standing.lead
+        self._history = history
+        self._view = view
+        self._level = "merchant" if tenant.merchant_id else "reseller" if tenant.reseller_id else "platform"
+
+    async def checks(self) -> list[GateCheck]:
+        lead = self._lead
+        owner = Owner(lead.reseller_id, lead.merchant_id, lead.campaign_id)
+        rules = (await self._policies.of(self._conn, [owner]))[owner]
+        stated = await policy.read(self._conn, owner.layers())
+        stops = await decisions.stops(self._conn, lead)
+        projection, told = await self._view.projection(lead.reseller_id, lead.merchant_id, lead.campaign_id)
+        before = [
+            *self._controls([stop for stop in stops if stop.scope not in _OF_NUMBERS]),
+            await self._rollout(),
+            *await self._dialers(),
+        ]
+        return [
+            *before,
+            *self._unexplained(before, told),
+            self._due(),
+            *self._numbers([stop for stop in stops if stop.scope in _OF_NUMBERS]),
+            *await self._cooldowns(),
+            GateCheck("attempts", lead.attempt_count < lead.max_attempts, self._attempts_used()),
+            self._expired(),
+            self._do_not_call(),
+            *await self._policy_checks(rules, stated),
+            await self._agents(rules),
+            self._channel(),
+            *await self._projection(projection),
+        ]
+
+    def _controls(self, stops: Sequence[StopOfLead]) -> Iterator[GateCheck]:
         for stop in stops:
-            yield Check("control", False, _stop_in_words(stop, tenant), stop.ends_at)
-    else:
-        yield Check("control", True)
-    is_left = lead.attempt_count < lead.max_attempts
-    yield Check("attempts", is_left, f"{lead.attempt_count} of {lead.max_attempts} used")
-    yield Check(
-        "do_not_call", lead.listed_by is None, lead.listed_by and f"on the list of the {lead.listed_by}"
-    )
+            yield self._stopped("control", stop)
+        if not stops:
+            yield GateCheck("control", True)
 
+    def _stopped(self, gate: str, stop: StopOfLead) -> GateCheck:
+        """What somebody above the asking tenant wrote about a stop is not for its eyes; that there is one is."""
+        if self._is_above(stop.set_by):
+            return GateCheck(gate, False, stop.scope, stop.ends_at, f"the {stop.set_by}")
+        return GateCheck(gate, False, f"{stop.scope}: {stop.reason}", stop.ends_at, stop.changed_by)
 
-def _left_out(lead: LockedLead, stored: Sequence[Flag]) -> Iterator[Check]:
-    """As our own store has the flag; what a hosted service says is known to the dialers alone."""
-    for flag in stored:
-        if flag.name != EVENT_DISPATCH.name:
-            continue
-        is_on, _ = decide(
-            flag, reseller_id=lead.reseller_id, merchant_id=lead.merchant_id, key=lead.merchant_id
+    def _is_above(self, level: str) -> bool:
+        return _LEVELS.index(level) < _LEVELS.index(self._level)
+
+    async def _rollout(self) -> GateCheck:
+        """As whoever decides it says: the flag service, or the flag as it is set."""
+        lead = self._lead
+        found = [flag for flag in await flags.list_flags(self._conn) if flag.name == EVENT_DISPATCH.name]
+        includes = self._view.includes or partial(_as_set, found)
+        if includes(lead.reseller_id, lead.merchant_id):
+            return GateCheck("event_dispatch", True)
+        detail = "another system calls its leads"
+        if self._view.has_flag_service:
+            detail += ", says the flag service (FEATURE_FLAG_PROVIDER)"
+            return GateCheck("event_dispatch", False, detail)
+        if not found or self._level != "platform":
+            return GateCheck("event_dispatch", False, detail, set_by="the platform")
+        return GateCheck(
+            "event_dispatch",
+            False,
+            f"{detail} (flag event_dispatch: {found[0].reason})",
+            None,
+            found[0].changed_by,
         )
-        yield Check("event_dispatch", is_on, None if is_on else "another system calls its leads")
+
+    async def _dialers(self) -> list[GateCheck]:
+        if not self._view.looks_for_dialers:
+            return []
+        alive = await presence.alive(self._conn, DIALER_SILENT_S)
+        if alive.get("dispatcher"):
+            return [GateCheck("dialers", True)]
+        return [GateCheck("dialers", False, "start one with the role `dispatcher`")]
+
+    def _unexplained(self, before: Sequence[GateCheck], told: str | None) -> list[GateCheck]:
+        """The match was told of a stop that nothing here explains, by a process that knows more than this one."""
+        if told is None or any(not check.is_open for check in before):
+            return []
+        return [
+            GateCheck("control", False, told if self._level == "platform" else None, set_by="the platform")
+        ]
+
+    def _due(self) -> GateCheck:
+        """With what put it off, if an intent did: a limit, a window, a pre-check."""
+        lead = self._lead
+        if lead.due_at <= lead.now:
+            return GateCheck("due", True, until=lead.due_at)
+        by = put_off_by(self._history, lead.due_at)
+        if by is not None:
+            detail = f"put off by the gate {gate_of(by.reason)} ({of_decision(by).detail})"
+            return GateCheck("due", False, detail, lead.due_at)
+        has_been_called = lead.attempt_count > 0 or lead.no_agent_count > 0
+        return GateCheck("due", False, "its next attempt is later" if has_been_called else None, lead.due_at)
+
+    def _numbers(self, stops: Sequence[StopOfLead]) -> Iterator[GateCheck]:
+        if self._standing.numbers == 0:
+            yield GateCheck("number", False, "its pool has no number that is active and has channels")
+        elif self._standing.usable == 0:
+            for stop in stops:
+                yield self._stopped("number", stop)
+        else:
+            yield GateCheck("number", True)
+
+    async def _cooldowns(self) -> list[GateCheck]:
+        """What its carrier refuses for our sake. Which account is not for a tenant: it may be the platform's."""
+        number = self._standing.number
+        if number is None:
+            return []
+        found = await cooldowns.holding(
+            self._conn, (number.carrier, number.account), number.id, region_of(self._lead.phone) or ""
+        )
+        if not found:
+            return [GateCheck("cooldown", True)]
+        return [self._held(each) for each in found]
+
+    def _held(self, held: Holding) -> GateCheck:
+        words = in_words("cooldown", held.subject.scope) or ""
+        if self._level == "platform":
+            cause = f" ({held.why})" if held.why else ""
+            words = f"{words}: {held.subject.name} refused with {held.code}{cause}"
+        return GateCheck("cooldown", False, f"{words}, since {held.since:%Y-%m-%d %H:%M:%S} UTC", held.until)
+
+    def _attempts_used(self) -> str:
+        return f"{self._lead.attempt_count} of {self._lead.max_attempts} used"
+
+    def _expired(self) -> GateCheck:
+        lead = self._lead
+        is_open = lead.expires_at is None or lead.earliest_at < lead.expires_at
+        return GateCheck("expired", is_open, None if is_open else "it was to be called earlier")
+
+    def _do_not_call(self) -> GateCheck:
+        lead, standing = self._lead, self._standing
+        if lead.listed_by is None:
+            return GateCheck("do_not_call", True)
+        detail = f"on the list of the {lead.listed_by}"
+        if self._is_above(lead.listed_by):
+            return GateCheck("do_not_call", False, detail, standing.listed_until, f"the {lead.listed_by}")
+        detail += f" ({standing.listed_reason})"
+        return GateCheck("do_not_call", False, detail, standing.listed_until, standing.listed_actor)
+
+    async def _policy_checks(self, rules: Effective | None, stated: Sequence[PolicyRow]) -> list[GateCheck]:
+        if rules is None:
+            return [GateCheck("policy", False, "its calling policy cannot be read")]
+        lead, number = self._lead, self._standing.number
+        may_call = rules.permits(lead.phone)
+        passed = not rules.prechecks or lead.passed_checks == rules.checks_hash
+        found = [
+            GateCheck(
+                "destination", may_call, set_by=None if may_call else self._who_states("destination", stated)
+            ),
+            self._of("window", gates.window(lead.phone, lead.timezone, rules, lead.now), stated),
+            GateCheck("precheck", passed, set_by=None if passed else self._who_states("precheck", stated)),
+        ]
+        if number is not None:
+            grant = Grant(_NOBODY, lead.id, 0, number.id, 1, 0)
+            # Asked as if it were called now.
+            case = Case(grant, replace(lead, due_at=min(lead.due_at, lead.now)), number, rules)
+            counts = await limits.count(self._conn, questions([case]))
+            await limits.count_more(self._conn, more_questions([case]), counts)
+            answers = CountedLimits(counts, self._view.account_pace).refusals(case)
+            # Cooldowns are told apart, with their cause.
+            others = [answer for answer in answers if answer.reason is not RefusalReason.COOLDOWN]
+            found += [self._of(answer.reason.value, answer, stated) for answer in others]
+            found += [] if answers else [GateCheck("limits", True)]
+        return found
+
+    def _of(self, gate: str, answer: GateRefusal | None, stated: Sequence[PolicyRow]) -> GateCheck:
+        if answer is None:
+            return GateCheck(gate, True)
+        who = self._who_states(answer.subject if answer.subject in _STATED else gate, stated)
+        by = _SET_ELSEWHERE.get(answer.subject or "") or who
+        return GateCheck(gate, False, in_words(gate, answer.subject), answer.until, by)
+
+    def _who_states(self, subject: str, stated: Sequence[PolicyRow]) -> str | None:
+        """Whose policies say so: all layers that state the field, with the name of who wrote one that is the tenant's
+        own or below."""
+        names = _STATED.get(subject, ())
+        said = [row for row in stated if any(_is_stated(row.policy.get(name)) for name in names)]
+        if not said:
+            return "the platform's default" if names else None
+        return " and ".join(
+            f"the {row.scope}'s policy" + ("" if self._is_above(row.scope) else f" ({row.updated_by})")
+            for row in sorted(said, key=lambda row: _LEVELS.index(row.scope))
+        )
+
+    async def _agents(self, rules: Effective | None) -> GateCheck:
+        lead, number = self._lead, self._standing.number
+        if brake := gates.no_agent_brake(lead):
+            return GateCheck("agents", False, in_words("agents", brake.subject), brake.until)
+        carrier = number.carrier if number else ""
+        if not self._view.agents.needs_agent(carrier, are_elsewhere=lead.are_agents_elsewhere):
+            return GateCheck("agents", True)
+        config = (await allocations.merchant_tiers(self._conn, [lead.merchant_id])).get(lead.merchant_id, "")
+        tiers = chain(lead.merchant_id, config)
+        missing = _missing_agent(await agents.room(self._conn, self._view.slots, tiers), tiers)
+        if missing and rules and rules.abandon_max_of(lead.phone) > 0 and lead.no_agent_count == 0:
+            # It may be dialled without one. Whether the bound allows it is known to the intent alone, which says so.
+            return GateCheck("agents", True, f"{missing}; `abandon_max` allows some calls without one")
+        return GateCheck("agents", missing is None, missing)
+
+    def _channel(self) -> GateCheck:
+        # How many are in use would tell what others do: a pool may be shared.
+        is_free = self._standing.free > 0 or self._standing.usable == 0
+        return GateCheck("channel", is_free, None if is_free else "all channels of its pool are in use")
+
+    async def _projection(self, found: Projection) -> list[GateCheck]:
+        """Leads are dialled from Postgres meanwhile, so this alone keeps nobody from being called: it is told last."""
+        match found:
+            case "whole":
+                return [GateCheck("projection", True)]
+            case "away":
+                return [GateCheck("projection", False, "Valkey cannot be reached")]
+            case "lost":
+                detail = "Valkey has lost its projection, and it is being rebuilt"
+                if not (await presence.leadership(self._conn, "control")).is_led:
+                    detail = "Valkey has lost its projection, and no process with the role `control` runs to rebuild it"
+                return [GateCheck("projection", False, detail)]
 
 
-def _stop_in_words(stop: StopOfLead, tenant: Tenant) -> str:
-    """What somebody above the asking tenant wrote about a stop is not for the tenant's eyes; that there is one is."""
-    own = "merchant" if tenant.merchant_id else "reseller" if tenant.reseller_id else "platform"
-    is_above = _LEVELS.index(stop.set_by) < _LEVELS.index(own)
-    return stop.scope if is_above else f"{stop.scope}: {stop.reason}"
-
-
-async def _policy_checks(conn: Connection, standing: Standing, policy: Effective | None) -> list[Check]:
-    if policy is None:
-        return [Check("policy", False, "its calling policy cannot be read")]
-    lead = standing.lead
-    found = [
-        Check("destination", policy.permits(lead.phone)),
-        _of("window", gates.window(lead.phone, lead.timezone, policy, lead.now)),
-        Check("precheck", not policy.prechecks or lead.passed_checks == policy.checks_hash),
-    ]
-    if standing.number is not None:
-        grant = Grant(_NOBODY, lead.id, 0, standing.number.id, 1, 0)
-        # Asked as if it were called now.
-        case = Case(grant, replace(lead, due_at=min(lead.due_at, lead.now)), standing.number, policy)
-        counts = await limits.count(conn, questions([case]))
-        await limits.count_more(conn, more_questions([case]), counts)
-        answers = Tally(counts, no_account_pace).refusals(case)
-        found += [_of(answer.reason.value, answer) for answer in answers] or [Check("limits", True)]
-    return found
-
-
-async def _agents(conn: Connection, standing: Standing, check: AgentCheck) -> Check:
-    lead = standing.lead
-    if brake := gates.no_agent_brake(lead):
-        return _of("agents", brake)
-    carrier = standing.number.carrier if standing.number else ""
-    if not check.rule.needs_agent(carrier, are_elsewhere=lead.are_agents_elsewhere):
-        return Check("agents", True)
-    config = (await allocations.merchant_tiers(conn, [lead.merchant_id])).get(lead.merchant_id, "")
-    tiers = chain(lead.merchant_id, config)
-    missing = _missing_agent(await agents.room(conn, check.slots, tiers), tiers)
-    return Check("agents", missing is None, missing)
+def _as_set(found: Sequence[Flag], reseller_id: str, merchant_id: str) -> bool:
+    return all(
+        decide(flag, reseller_id=reseller_id, merchant_id=merchant_id, key=merchant_id)[0] for flag in found
+    )
 
 
 def _missing_agent(room: AgentRoom, tiers: Sequence[str]) -> str | None:
@@ -168,16 +396,8 @@ def _missing_agent(room: AgentRoom, tiers: Sequence[str]) -> str | None:
     return "every agent that its calls reach is busy, or left to callers"
 
 
-def _of(gate: str, answer: Answer | None) -> Check:
-    return Check(gate, True) if answer is None else Check(gate, False, answer.subject, answer.until)
-
-
-def _channel(standing: Standing) -> Check:
-    if standing.number is None:
-        return Check("channel", False, "its pool has no number that may dial")
-    # How many are in use would tell what others do: a pool may be shared.
-    is_free = standing.held < standing.channels
-    return Check("channel", is_free, None if is_free else "all channels of its pool are in use")
+def _is_stated(value: Any) -> bool:
+    return value is not None and value not in ([], {}, ())
 
 
 def _settled(standing: Standing) -> str:
@@ -185,34 +405,3 @@ def _settled(standing: Standing) -> str:
         return "It is being called now."
     reason = f" ({standing.outcome_reason})" if standing.outcome_reason else ""
     return f"It has ended as {standing.outcome}{reason}."
-
-
-_SENTENCES = {
-    "due": "It is not due yet.",
-    "control": "Calls are stopped",
-    "event_dispatch": "This platform does not call it",
-    "attempts": "All of its attempts are used up",
-    "do_not_call": "The person must not be called",
-    "agents": "It waits for an agent",
-    "policy": "Nobody is called under its rules",
-    "destination": "Its number may not be called: the destination is not allowed.",
-    "window": "Its calling window is closed",
-    "precheck": "Its pre-check has not been asked or has not passed lately.",
-    "limit": "A limit has been reached",
-    "spend": "The money of the day is spent",
-    "pace": "Calls are started more slowly than it would like",
-    "person": "The person is being called already",
-    "channel": "It waits for a channel",
-}
-
-
-def _sentence(closed: Sequence[Check]) -> str:
-    if not closed:
-        return "Nothing stands in its way: it is called as soon as it is its turn."
-    first = closed[0]
-    words = _SENTENCES.get(first.gate, f"It is held up by {first.gate}")
-    if words.endswith("."):
-        return words
-    # Subjects are names, such as `calls_per_person`; a detail of several words is a sentence already.
-    detail = first.detail and (first.detail if " " in first.detail else first.detail.replace("_", " "))
-    return f"{words}: {detail}." if detail else f"{words}."

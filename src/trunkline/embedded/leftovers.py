@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import structlog
 
-from trunkline.embedded.errors import EmbeddedError
 from trunkline.embedded.process import Step
+from trunkline.errors import EmbeddedError
 
 log = structlog.get_logger(__name__)
 

@@ -16,10 +16,10 @@ from signal import Signals
 
 import structlog
 
-from trunkline.embedded.account import Account
+from trunkline.embedded.account import SystemUser
 from trunkline.embedded.binaries import Binaries
-from trunkline.embedded.errors import EmbeddedError
 from trunkline.embedded.process import Child, Step
+from trunkline.errors import EmbeddedError
 
 log = structlog.get_logger(__name__)
 
@@ -28,7 +28,7 @@ POSTGRES_PROGRAMS = ("postgres", "initdb")
 
 
 async def reachable_binaries(
-    binaries: Binaries, account: Account, places: Sequence[Path] | None = None
+    binaries: Binaries, account: SystemUser, places: Sequence[Path] | None = None
 ) -> Binaries:
     """`binaries` themselves if the account can run them, else a copy that it can."""
     if not account.is_another or await _can_run(binaries, account):
@@ -44,7 +44,7 @@ async def reachable_binaries(
     )
 
 
-async def _can_run(binaries: Binaries, account: Account) -> bool:
+async def _can_run(binaries: Binaries, account: SystemUser) -> bool:
     """Trying is the one check that knows of modes, access lists and mount options."""
     nowhere = Path(os.devnull)
     programs = (binaries.postgres, binaries.initdb, binaries.valkey_server)

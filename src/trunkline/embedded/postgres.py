@@ -10,13 +10,13 @@ from typing import ClassVar
 
 import asyncpg
 
-from trunkline.embedded.account import Account, require_name
+from trunkline.embedded.account import SystemUser, require_name
 from trunkline.embedded.binaries import Binaries
-from trunkline.embedded.errors import EmbeddedError
 from trunkline.embedded.leftovers import folder_mark
 from trunkline.embedded.ports import LOOPBACK
 from trunkline.embedded.process import Child, Step
 from trunkline.embedded.server import Server
+from trunkline.errors import EmbeddedError
 
 USER = "trunkline"
 DATABASE = "postgres"  # the one that initdb makes
@@ -61,7 +61,7 @@ class Postgres(Server):
         self,
         folder: Path,
         log_file: Path,
-        account: Account,
+        account: SystemUser,
         binaries: Binaries,
         *,
         password: str,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
 
-from trunkline.embedded.account import Account
+from trunkline.embedded.account import SystemUser
 
 LAUNCHER = Path(__file__).with_name("launch.py")
 # Servers see nothing else of our environment: no PG… variable may bend them, no secret may show in /proc.
@@ -44,7 +44,7 @@ class Child:
         command: Sequence[str | Path],
         *,
         cwd: Path,
-        account: Account,
+        account: SystemUser,
         log: Path,
         stdin: bytes = b"",
         death_signal: Signals = Signals.SIGTERM,

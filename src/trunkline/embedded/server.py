@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from trunkline.embedded.account import Account
-from trunkline.embedded.errors import EmbeddedError
+from trunkline.embedded.account import SystemUser
 from trunkline.embedded.leftovers import end_leftovers
 from trunkline.embedded.ports import free_port
 from trunkline.embedded.process import Child, Step, rotate
+from trunkline.errors import EmbeddedError
 
 READY_POLL_S = 0.01
 # Recovery after a crash replays at most some minutes of writes; far beyond what an embedded server collects.
@@ -24,7 +24,7 @@ class Server(ABC):
     """Its name in the process table."""
     stop_steps: ClassVar[Sequence[Step]]
 
-    def __init__(self, folder: Path, log_file: Path, account: Account, *, port: int | None = None) -> None:
+    def __init__(self, folder: Path, log_file: Path, account: SystemUser, *, port: int | None = None) -> None:
         self.folder = folder
         self.log_file = log_file
         self.account = account

@@ -11,13 +11,13 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from trunkline.embedded.account import Account
+from trunkline.embedded.account import SystemUser
 from trunkline.embedded.binaries import Binaries
-from trunkline.embedded.errors import EmbeddedError
 from trunkline.embedded.leftovers import folder_mark
 from trunkline.embedded.ports import LOOPBACK
 from trunkline.embedded.process import Child, Step
 from trunkline.embedded.server import Server
+from trunkline.errors import EmbeddedError
 
 CONNECT_LIMIT_S = 5
 
@@ -36,7 +36,7 @@ class Valkey(Server):
         self,
         folder: Path,
         log_file: Path,
-        account: Account,
+        account: SystemUser,
         binaries: Binaries,
         *,
         password: str,

@@ -1,8 +1,11 @@
-"""Jobs: durable work after a commit. See `outbox` for the way in, `worker` for the way out, `service` for the whole.
+"""Jobs: durable work after a commit. See `client` for an application's way in and out, `outbox` and `worker` for the
+platform's, `service` for all that a worker runs.
 
-from trunkline.jobs import Cancel, Done, Failed, Policy, Run, Snooze, job, recurring
+from trunkline.jobs import Cancel, Done, Failed, Jobs, Policy, Run, Snooze, job, recurring
 """
 
+from trunkline.errors import NotInTransaction
+from trunkline.jobs.client import Jobs
 from trunkline.jobs.errors import InvalidJob, PayloadRefused, UnknownJobType
 from trunkline.jobs.outbox import Outbox
 from trunkline.jobs.outcomes import Cancel, Done, Failed, Outcome, Policy, Snooze
@@ -16,7 +19,9 @@ __all__ = [
     "Failed",
     "InvalidJob",
     "JobType",
+    "Jobs",
     "LeaseLost",
+    "NotInTransaction",
     "Outbox",
     "Outcome",
     "PayloadRefused",

@@ -28,7 +28,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAYS_MAX = 41 * 366
 
 
-class Rule(Protocol):
+class CronRule(Protocol):
     def after(self, moment: datetime) -> datetime:
         """The first tick later than `moment`, in UTC."""
         ...
@@ -79,7 +79,7 @@ class Cron:
                     yield datetime.combine(day, time(hour, minute, fold=fold), self.zone).astimezone(UTC)
 
 
-def parse_rule(text: str, timezone: str = "UTC") -> Rule:
+def parse_rule(text: str, timezone: str = "UTC") -> CronRule:
     kind, _, rest = text.partition(" ")
     try:
         if kind == "every" and float(rest) > 0:

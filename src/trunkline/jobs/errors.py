@@ -3,9 +3,12 @@
 InvalidJob
 ├── UnknownJobType    nobody declared a type of this name
 └── PayloadRefused    it cannot be written as JSON, does not fit its type, or is too large
+NotInTransaction      the job would be committed by itself
 """
 
-from trunkline.errors import TrunklineError
+from trunkline.errors import NotInTransaction, TrunklineError
+
+__all__ = ["InvalidJob", "NotInTransaction", "PayloadRefused", "UnknownJobType"]
 
 
 class InvalidJob(TrunklineError):

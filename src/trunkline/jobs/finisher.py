@@ -1,47 +1,86 @@
 """Writes down how runs ended, many at a time.
 
-What ends while a batch is being written goes into the next one. A verdict that cannot be written is tried again for as
-long as its lease may last; after that the job belongs to whoever finds it expired.
+What ends while a batch is being written goes into the next one. Nobody waits for a lock that somebody else holds: a
+verdict whose row or concurrency key is locked is tried again by itself, and its neighbours are written. Only a job that
+goes back under a unique key can meet an open transaction that has just taken the key, and has to wait to learn how it
+ends; those are written apart from all others, for a moment each.
+
+A verdict that cannot be written is tried again for as long as its lease may last; after that the job belongs to whoever
+finds it expired.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
+from uuid import UUID
 
 from trunkline.crashpoint import crash_point
-from trunkline.jobs.held import Held, Hold
-from trunkline.jobs.outcomes import Verdict
-from trunkline.jobs.poker import Poker
-from trunkline.jobs.record import Written, record
+from trunkline.jobs.claimed_jobs import ClaimedJob, ClaimedJobs
+from trunkline.jobs.notifier import JobNotifier
+from trunkline.jobs.outcomes import JobVerdict
+from trunkline.jobs.record import WrittenVerdicts, record
 from trunkline.store import jobs
-from trunkline.store.database import Connection, Database, describe, may_pass
-from trunkline.store.jobs import Death, End, Ended, Lane, Return
+from trunkline.store.database import ROW_HELD, Connection, Database, describe, may_pass
+from trunkline.store.driver import CONTENTION
+from trunkline.store.jobs import Death, End, EndedJob, Lane, ReturnedClaim
 from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
 
 BATCH_MAX = 1000
-# How long a verdict waits for company.
+# How long a verdict waits for others.
 LINGER_S = 0.003
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 2.0
+# How long a job that goes back waits for an open transaction with its unique key, before others have their turn.
+CONTENDED_LOCK_TIMEOUT_MS = 50
 
 
 async def write(
-    tx: Connection, verdicts: Sequence[Verdict], worker: str | None, running_max: dict[str, int]
-) -> Written:
-    """Write verdicts in one transaction: jobs first, then their keys, then whom the keys let in."""
-    written = Written()
-    if ends := [v for v in verdicts if isinstance(v, End)]:
+    tx: Connection, verdicts: Sequence[JobVerdict], worker: str | None, running_max: dict[str, int]
+) -> WrittenVerdicts:
+    """Write verdicts in one transaction: their keys are locked, then jobs end, then the keys let others in. What
+    somebody else has locked is passed over and named as postponed."""
+    written = WrittenVerdicts(postponed=await jobs.lock_keys_of(tx, [v.id for v in verdicts]))
+    free = [v for v in verdicts if v.id not in written.postponed]
+    if ends := [v for v in free if isinstance(v, End)]:
         written.ended = await jobs.finish(tx, ends, worker)
-    if returns := [v for v in verdicts if isinstance(v, Return)]:
+    if returns := [v for v in free if isinstance(v, ReturnedClaim)]:
         written.returned = await jobs.put_back(tx, returns, worker)
-    if deaths := [v for v in verdicts if isinstance(v, Death)]:
+    if deaths := [v for v in free if isinstance(v, Death)]:
         written.buried = await jobs.bury(tx, deaths, worker)
     freed = [*written.ended, *(r.ended for r in written.returned), *written.buried]
     unparked = await jobs.free_keys(tx, freed, running_max)
     written.places = [*((r.lane, r.run_at) for r in written.returned if r.run_at is not None), *unparked]
+    written.postponed |= await _locked(tx, free, {ended.id for ended in freed}, worker)
     return written
+
+
+async def _locked(
+    conn: Connection, verdicts: Sequence[JobVerdict], written: set[UUID], worker: str | None
+) -> set[UUID]:
+    """Those that were passed over and are still the worker's."""
+    if len(written) == len(verdicts):
+        return set()
+    return await jobs.held(conn, {v.id: v.fence for v in verdicts if v.id not in written}, worker)
+
+
+def may_wait(verdict: JobVerdict, unique_key: str | None) -> bool:
+    """Whether an open transaction elsewhere can keep this from being written."""
+    return isinstance(verdict, ReturnedClaim) and unique_key is not None
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    held: ClaimedJob
+    verdict: JobVerdict
+    pause_s: float = RETRY_FIRST_S
+    # The connection broke while it was written: it may be there already.
+    is_retry: bool = False
+    # It held its batch up.
+    is_alone: bool = False
 
 
 class Finisher:
@@ -50,8 +89,8 @@ class Finisher:
     def __init__(
         self,
         database: Database,
-        hold: Hold,
-        poker: Poker,
+        claimed_jobs: ClaimedJobs,
+        notifier: JobNotifier,
         worker: str,
         running_max: dict[str, int],
         *,
@@ -59,88 +98,191 @@ class Finisher:
         on_room: Callable[[], None],
     ):
         self._database = database
-        self._hold = hold
-        self._poker = poker
+        self._claimed_jobs = claimed_jobs
+        self._notifier = notifier
         self._worker = worker
         self._running_max = running_max
         self._now_s = now_s
         self._on_room = on_room
-        self._waiting: list[tuple[Held, Verdict]] = []
-        self._flusher: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._plain = _Queue("finisher", self._flush_plain, self._changed)
+        self._contended = _Queue("finisher_contended", self._flush_contended, self._changed)
+        self._postponed: dict[_Waiting, asyncio.TimerHandle] = {}
 
-    def add(self, held: Held, verdict: Verdict) -> None:
-        self._waiting.append((held, verdict))
-        if self._flusher is None or self._flusher.done():
-            self._flusher = asyncio.create_task(self._flush(), name="finisher")
+    def add(self, held: ClaimedJob, verdict: JobVerdict) -> None:
+        self._add(_Waiting(held, verdict))
 
-    def finished(self, held: Held, let_in: Sequence[tuple[Lane, datetime]]) -> None:
+    def _add(self, waiting: _Waiting) -> None:
+        unique_key = waiting.held.job.unique_key
+        is_plain = unique_key is None or not may_wait(waiting.verdict, unique_key)
+        (self._plain if is_plain else self._contended).add(waiting)
+
+    def finished(self, held: ClaimedJob, let_in: Sequence[tuple[Lane, datetime]]) -> None:
         """The handler wrote it down itself, in a transaction of its own."""
         job = held.job
-        self._hold.drop(held)
-        self._poker.poke_places(let_in)
-        ended = Ended(job.id, job.job_type, job.concurrency_key)
-        record({held: End(job.id, job.fence)}, Written(ended=[ended]), is_retry=False)
+        self._claimed_jobs.drop(held)
+        self._notifier.wake_lanes(let_in)
+        ended = EndedJob(job.id, job.job_type, job.concurrency_key)
+        record({held: End(job.id, job.fence)}, WrittenVerdicts(ended=[ended]), retried=())
 
     async def flushed(self) -> None:
         """Until everything so far is written or given up."""
-        while self._flusher is not None and not self._flusher.done():
-            await asyncio.wait([self._flusher])
+        while self._postponed or self._plain.flusher or self._contended.flusher:
+            self._changed.clear()
+            await self._changed.wait()
 
-    async def _flush(self) -> None:
+    async def _flush_plain(self) -> None:
         await asyncio.sleep(LINGER_S)
-        while self._waiting:
-            batch, self._waiting = dict(self._waiting[:BATCH_MAX]), self._waiting[BATCH_MAX:]
+        while batch := self._plain.take(BATCH_MAX):
             await self._write(batch)
 
-    async def _write(self, batch: dict[Held, Verdict]) -> None:
-        pause_s, is_retry = RETRY_FIRST_S, False
+    async def _flush_contended(self) -> None:
+        await asyncio.sleep(LINGER_S)
+        while batch := self._contended.take(BATCH_MAX):
+            # Asked before anything is written: one that holds its batch up is alone from its next turn on.
+            alone = [waiting for waiting in batch if waiting.is_alone]
+            together = [waiting for waiting in batch if not waiting.is_alone]
+            if together:
+                await self._write(together, lock_timeout_ms=CONTENDED_LOCK_TIMEOUT_MS)
+            for waiting in alone:
+                await self._write([waiting], lock_timeout_ms=CONTENDED_LOCK_TIMEOUT_MS)
+
+    async def _write(self, batch: list[_Waiting], *, lock_timeout_ms: int | None = None) -> None:
         while batch:
             crash_point("jobs.before_finish")
             try:
-                written = await self._try(batch)
+                written = await self._try(batch, lock_timeout_ms)
             except Exception as error:
                 if not may_pass(error):
-                    await self._write_singly(batch, error)
+                    await self._write_singly(batch, error, lock_timeout_ms)
                     return
-                log.warning("job_results_delayed", count=len(batch), error=describe(error))
-                await asyncio.sleep(pause_s)
-                pause_s, is_retry = min(RETRY_MAX_S, pause_s * 2), True
+                if isinstance(error, CONTENTION):
+                    await self._write_apart(batch, error, lock_timeout_ms)
+                    return
+                log.warning("jobs.results_delayed", count=len(batch), error=describe(error))
+                await asyncio.sleep(max(waiting.pause_s for waiting in batch))
+                for waiting in batch:
+                    waiting.pause_s, waiting.is_retry = min(RETRY_MAX_S, waiting.pause_s * 2), True
                 batch = self._still_leased(batch)
             else:
-                self._conclude(batch, written, is_retry)
+                self._conclude(batch, written)
                 return
 
-    async def _try(self, batch: dict[Held, Verdict]) -> Written:
-        plain = [v for held, v in batch.items() if isinstance(v, End) and held.job.concurrency_key is None]
+    async def _try(self, batch: Sequence[_Waiting], lock_timeout_ms: int | None) -> WrittenVerdicts:
+        plain = [
+            w.verdict for w in batch if isinstance(w.verdict, End) and w.held.job.concurrency_key is None
+        ]
         if len(plain) == len(batch):
             # By far the most: one statement, one round trip.
             async with self._database.connection() as conn:
-                return Written(ended=await jobs.finish(conn, plain, self._worker))
+                ended = await self._finish(conn, plain)
+                if len(ended) == len(plain):
+                    return WrittenVerdicts(ended=ended)
+                locked = await _locked(conn, plain, {each.id for each in ended}, self._worker)
+                return WrittenVerdicts(ended=ended, postponed=locked)
+        verdicts = [waiting.verdict for waiting in batch]
         async with self._database.transaction() as tx:
-            return await write(tx, list(batch.values()), self._worker, self._running_max)
+            if lock_timeout_ms is not None:
+                await jobs.limit_waiting(tx, lock_timeout_ms)
+            return await write(tx, verdicts, self._worker, self._running_max)
 
-    async def _write_singly(self, batch: dict[Held, Verdict], error: Exception) -> None:
+    async def _finish(self, conn: Connection, ends: Sequence[End]) -> list[EndedJob]:
+        if conn.is_in_transaction():
+            # Behind a pooler the session is not ours, and has no lock_timeout that ends a wait.
+            return await jobs.finish(conn, ends, self._worker)
+        try:
+            return await jobs.finish_at_once(conn, ends, self._worker)
+        except ROW_HELD:
+            return await jobs.finish(conn, ends, self._worker)
+
+    async def _write_apart(
+        self, batch: list[_Waiting], error: Exception, lock_timeout_ms: int | None
+    ) -> None:
+        """By halves, until the one is found that others hold up. It waits by itself."""
+        if len(batch) > 1:
+            middle = len(batch) // 2
+            await self._write(batch[:middle], lock_timeout_ms=lock_timeout_ms)
+            await self._write(batch[middle:], lock_timeout_ms=lock_timeout_ms)
+            return
+        log.debug("jobs.result_held_up", job_id=batch[0].held.job.id, error=describe(error))
+        self._postpone(batch[0])
+
+    async def _write_singly(
+        self, batch: list[_Waiting], error: Exception, lock_timeout_ms: int | None
+    ) -> None:
         """A verdict that cannot be written must not take its neighbours with it. Its job is let go: nobody renews the
         lease of a run that has no end, and the reaper takes it from there."""
         if len(batch) > 1:
-            for held, verdict in batch.items():
-                await self._write({held: verdict})
+            for waiting in batch:
+                await self._write([waiting], lock_timeout_ms=lock_timeout_ms)
             return
-        for held in batch:
-            log.error("job_result_refused", job_id=held.job.id, error=describe(error), exc_info=error)
-            self._hold.drop(held)
+        for waiting in batch:
+            job = waiting.held.job
+            log.error("jobs.result_refused", job_id=job.id, error=describe(error), exc_info=error)
+            self._claimed_jobs.drop(waiting.held)
 
-    def _still_leased(self, batch: dict[Held, Verdict]) -> dict[Held, Verdict]:
+    def _postpone(self, waiting: _Waiting) -> None:
+        """Somebody has it locked: once more in a moment, for as long as its lease lasts."""
+        if not self._still_leased([waiting]):
+            return
+        waiting.is_alone = True
+        loop = asyncio.get_running_loop()
+        self._postponed[waiting] = loop.call_later(waiting.pause_s, self._again, waiting)
+        waiting.pause_s = min(RETRY_MAX_S, waiting.pause_s * 2)
+
+    def _again(self, waiting: _Waiting) -> None:
+        del self._postponed[waiting]
+        self._add(waiting)
+
+    def _still_leased(self, batch: Iterable[_Waiting]) -> list[_Waiting]:
         now_s = self._now_s()
-        kept = {held: verdict for held, verdict in batch.items() if held.lease_until_s > now_s}
-        for held in batch.keys() - kept.keys():
-            log.error("job_result_lost", job_id=held.job.id, job_type=held.job.job_type)
-            self._hold.drop(held)
+        kept: list[_Waiting] = []
+        for waiting in batch:
+            if waiting.held.lease_until_s > now_s:
+                kept.append(waiting)
+            else:
+                job = waiting.held.job
+                log.error("jobs.result_lost", job_id=job.id, job_type=job.job_type)
+                self._claimed_jobs.drop(waiting.held)
         return kept
 
-    def _conclude(self, batch: dict[Held, Verdict], written: Written, is_retry: bool) -> None:
-        for held in batch:
-            self._hold.drop(held)
-        self._poker.poke_places(written.places)
-        record(batch, written, is_retry=is_retry)
+    def _conclude(self, batch: Sequence[_Waiting], written: WrittenVerdicts) -> None:
+        if written.postponed:
+            for waiting in batch:
+                if waiting.held.job.id in written.postponed:
+                    self._postpone(waiting)
+            batch = [waiting for waiting in batch if waiting.held.job.id not in written.postponed]
+        for waiting in batch:
+            self._claimed_jobs.drop(waiting.held)
+        self._notifier.wake_lanes(written.places)
+        record(
+            {waiting.held: waiting.verdict for waiting in batch},
+            written,
+            retried=[waiting.held for waiting in batch if waiting.is_retry],
+        )
         self._on_room()
+
+
+class _Queue:
+    """What waits to be written in one way, and the task that writes it while there is something."""
+
+    def __init__(self, name: str, flush: Callable[[], Coroutine[Any, Any, None]], idle: asyncio.Event):
+        self._name = name
+        self._flush = flush
+        self._idle = idle
+        self._task: asyncio.Task[None] | None = None
+        self.waiting: list[_Waiting] = []
+
+    @property
+    def flusher(self) -> asyncio.Task[None] | None:
+        return self._task if self._task is not None and not self._task.done() else None
+
+    def add(self, waiting: _Waiting) -> None:
+        self.waiting.append(waiting)
+        if self.flusher is None:
+            self._task = asyncio.create_task(self._flush(), name=self._name)
+            self._task.add_done_callback(lambda _: self._idle.set())
+
+    def take(self, count: int) -> list[_Waiting]:
+        batch, self.waiting = self.waiting[:count], self.waiting[count:]
+        return batch

@@ -3,19 +3,27 @@
 Why there is a floor: claimed jobs leave dead entries at the front of the index, and while anybody holds an old
 snapshot nothing can remove them. A claim that starts at the front steps over all of them: 2 ms become 200. So each lane
 has a floor, and claims look from there. What ends up below a floor (a transaction that committed late, a row that was
-locked in passing) is named by its poke, and found by the next survey in any case.
+locked in passing) is named by its wakeup, and found by the next survey in any case.
 """
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
-from trunkline.jobs import pokes
-from trunkline.store.jobs import Claimed, Lane, NextDue, Place, Survey
+from trunkline.jobs import wakeups
+from trunkline.store.jobs import JobClaim, Lane, LanePosition, NextDue, Survey
 
 # How far below the moment of an empty look the floor stays: the usual length of a transaction that enqueues.
 MARGIN = timedelta(seconds=0.5)
 # A key's row is locked for the length of a small transaction.
 BUSY_KEY_S = 0.02
+
+
+# Of so many looks one begins with the lane whose jobs have waited longest, however little urgent they are.
+AGEING_EVERY = 10
+
+
+def lane_of(job: JobClaim) -> Lane:
+    return Lane(job.job_type, job.priority, job.concurrency_key is not None)
 
 
 class LaneBook:
@@ -24,44 +32,50 @@ class LaneBook:
     def __init__(self, ahead_s: float = 0.0) -> None:
         # How long before its moment a job without a concurrency key may be claimed.
         self._ahead_s = ahead_s
-        self._floors: dict[Lane, Place] = {}
+        self._floors: dict[Lane, LanePosition] = {}
         self._hot: set[Lane] = set()
         self._due_s: dict[Lane, float] = {}
-        self._poked: pokes.Places = {}
-        self._found: dict[Lane, tuple[Place, float]] = {}
+        self._woken: wakeups.Places = {}
+        self._found: dict[Lane, tuple[LanePosition, float]] = {}
         self._turn = 0
 
-    def poked(self, places: Mapping[Lane, datetime]) -> None:
-        pokes.merge(self._poked, places.items())
+    def woken(self, places: Mapping[Lane, datetime]) -> None:
+        wakeups.merge(self._woken, places.items())
 
     def surveyed(self, found: Iterable[Survey], now_s: float) -> None:
-        """A look at everything has found these. Like a poke it outlives a look that is under way."""
+        """A look at everything has found these. Like a wakeup it outlives a look that is under way."""
         for survey in found:
             self._found[survey.lane] = (survey.first, self._look_s(survey.lane, now_s + survey.due_in_s))
 
-    def hot(self, now_s: float, *, keyed: bool) -> dict[Lane, Place]:
-        """Lanes that may have due jobs, urgent ones first. Among equals the first one changes from look to look."""
-        self._take_pokes()
+    def hot(self, now_s: float, *, keyed: bool) -> dict[Lane, LanePosition]:
+        """Lanes that may have due jobs. Types take turns in being first; within a type urgent lanes come before others,
+        but for every tenth look, which begins with what has waited longest: nobody waits for ever."""
+        self._take_wakeups()
         self._take_found()
         for lane in [lane for lane, due_s in self._due_s.items() if due_s <= now_s and lane.keyed == keyed]:
             # Its timer has done its work: one that stayed would keep a worker without room from sleeping.
             del self._due_s[lane]
             self._hot.add(lane)
-        lanes = sorted(lane for lane in self._hot if lane.keyed == keyed)
+        lanes = [lane for lane in self._hot if lane.keyed == keyed]
         if len(lanes) > 1:
-            self._turn = (self._turn + 1) % len(lanes)
-            lanes = sorted(lanes[self._turn :] + lanes[: self._turn], key=lambda lane: lane.priority)
+            self._turn += 1
+            types = sorted({lane.job_type for lane in lanes})
+            turn = {job_type: (n - self._turn) % len(types) for n, job_type in enumerate(types)}
+            if self._turn // len(types) % AGEING_EVERY == 0:
+                lanes.sort(key=lambda lane: (turn[lane.job_type], self._floors[lane].run_at))
+            else:
+                lanes.sort(key=lambda lane: (turn[lane.job_type], lane.priority))
         return {lane: self._floors[lane] for lane in lanes}
 
     @property
     def is_hot(self) -> bool:
-        return bool(self._hot or self._poked or self._found)
+        return bool(self._hot or self._woken or self._found)
 
-    def claimed(self, jobs: Iterable[Claimed]) -> None:
+    def claimed(self, jobs: Iterable[JobClaim]) -> None:
         """There may be more: look on from the last one."""
         for job in jobs:
-            lane = Lane(job.job_type, job.priority, job.concurrency_key is not None)
-            place = Place(job.run_at, job.id)
+            lane = lane_of(job)
+            place = LanePosition(job.run_at, job.id)
             if place > self._floors.get(lane, place):
                 self._floors[lane] = place
 
@@ -69,13 +83,13 @@ class LaneBook:
         """Nothing was left in these lanes up to `looked_at`; what comes next in them was asked afterwards."""
         for next_due in lanes:
             lane = next_due.lane
-            self._floors[lane] = Place(min(looked_at, next_due.seen_at) - MARGIN)
+            self._floors[lane] = LanePosition(min(looked_at, next_due.seen_at) - MARGIN)
             self._hot.discard(lane)
             self._due_s.pop(lane, None)
             if next_due.due_in_s is not None:
                 self._due_s[lane] = self._look_s(lane, now_s + next_due.due_in_s)
 
-    def busy(self, lanes: Mapping[Lane, Place], now_s: float) -> None:
+    def busy(self, lanes: Mapping[Lane, LanePosition], now_s: float) -> None:
         """A concurrency key of theirs was just being changed: look again in a moment, from the same places."""
         for lane, place in lanes.items():
             self._floors[lane] = place
@@ -89,11 +103,11 @@ class LaneBook:
     def _look_s(self, lane: Lane, due_s: float) -> float:
         return due_s if lane.keyed else due_s - self._ahead_s
 
-    def _take_pokes(self) -> None:
-        for lane, run_at in self._poked.items():
-            self._floors[lane] = min(Place(run_at), self._floors.get(lane, Place(run_at)))
+    def _take_wakeups(self) -> None:
+        for lane, run_at in self._woken.items():
+            self._floors[lane] = min(LanePosition(run_at), self._floors.get(lane, LanePosition(run_at)))
             self._hot.add(lane)
-        self._poked.clear()
+        self._woken.clear()
 
     def _take_found(self) -> None:
         """A floor may only go down: it is of the moment in which the survey began, and claims have gone on since."""

@@ -1,4 +1,4 @@
-"""Hears pokes: LISTEN on a connection of its own, past any pooler, made anew whenever it breaks.
+"""Hears wakeups: LISTEN on a connection of its own, past any pooler, made anew whenever it breaks.
 
 Each new connection begins with a look at everything, because nobody knows what was said while we were deaf. A
 half-open connection is silent like a quiet evening, so we speak on it now and then.
@@ -8,17 +8,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import asyncpg
-
-from trunkline.jobs import pokes
+from trunkline.jobs import wakeups
 from trunkline.loops.base import Loop
 from trunkline.store.database import UNAVAILABLE, describe
-from trunkline.store.sql import query
+from trunkline.store.driver import SingleConnection, connect_single
+from trunkline.store.sql import Area
 from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
-_ALIVE = query("jobs/now")
+_SQL = Area("jobs")
 CONNECT_TIMEOUT_S = 5.0
 ALIVE_EVERY_S = 10.0
 ALIVE_TIMEOUT_S = 5.0
@@ -31,13 +30,13 @@ class Listener(Loop):
         self,
         direct_url: str,
         *,
-        on_poke: Callable[[pokes.Places | None], None],
+        on_wakeup: Callable[[wakeups.Places | None], None],
         on_cancel: Callable[[], None],
         own_pid: Callable[[], int | None] = lambda: None,
     ):
         super().__init__(interval_s=0.05)
         self._url = direct_url
-        self._on_poke = on_poke
+        self._on_wakeup = on_wakeup
         self._on_cancel = on_cancel
         self._own_pid = own_pid
         self._broken = asyncio.Event()
@@ -46,14 +45,14 @@ class Listener(Loop):
     async def run_once(self) -> int:
         """One life of the connection."""
         self._broken.clear()
-        connection = await asyncpg.connect(
-            self._url, timeout=CONNECT_TIMEOUT_S, server_settings={"application_name": "trunkline listener"}
+        connection = await connect_single(
+            self._url, application_name="trunkline listener", timeout_s=CONNECT_TIMEOUT_S
         )
         try:
             connection.add_termination_listener(self._ended)
-            await connection.add_listener(pokes.CHANNEL, self._heard)
+            await connection.add_listener(wakeups.CHANNEL, self._heard)
             self.listening.set()
-            self._on_poke(None)
+            self._on_wakeup(None)
             await self._keep(connection)
         finally:
             self.listening.clear()
@@ -64,7 +63,7 @@ class Listener(Loop):
         super().stop()
         self._broken.set()
 
-    async def _keep(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+    async def _keep(self, connection: SingleConnection) -> None:
         while not self._broken.is_set():
             try:
                 async with asyncio.timeout(ALIVE_EVERY_S):
@@ -72,13 +71,13 @@ class Listener(Loop):
             except TimeoutError:
                 await self._check(connection)
         if not self.stopping:
-            log.warning("job_listener_lost", channel=pokes.CHANNEL)
+            log.warning("jobs.listener_lost", channel=wakeups.CHANNEL)
 
-    async def _check(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+    async def _check(self, connection: SingleConnection) -> None:
         try:
-            await connection.fetchval(_ALIVE, timeout=ALIVE_TIMEOUT_S)
+            await connection.fetchval(_SQL.now, timeout=ALIVE_TIMEOUT_S)
         except UNAVAILABLE as error:
-            log.warning("job_listener_deaf", error=describe(error))
+            log.warning("jobs.listener_deaf", error=describe(error))
             self._broken.set()
 
     def _ended(self, _connection: object) -> None:
@@ -86,9 +85,9 @@ class Listener(Loop):
 
     def _heard(self, _connection: object, pid: int, channel: str, payload: Any) -> None:
         metrics.JOB_NOTIFICATIONS_RECEIVED.labels(channel).inc()
-        if payload == pokes.CANCELLED:
+        if payload == wakeups.CANCELLED:
             self._on_cancel()
             return
-        places = pokes.decode(payload)
+        places = wakeups.decode(payload)
         if places is None or pid != self._own_pid():
-            self._on_poke(places)
+            self._on_wakeup(places)

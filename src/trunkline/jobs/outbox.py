@@ -3,9 +3,9 @@
     async with database.transaction() as tx:
         await leads.finish(tx, …)
         job = await outbox.enqueue(tx, DELIVER_WEBHOOK, payload)
-    outbox.poke(job)
+    outbox.wake(job)
 
-The poke comes after the commit. Who forgets it waits for a second. `transaction` remembers it, and `submit` is for a
+The wakeup comes after the commit. Who forgets it waits for a second. `transaction` remembers it, and `submit` is for a
 job that follows from nothing else.
 """
 
@@ -14,8 +14,10 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, TypeVar
 
-from trunkline.jobs.poker import Poker
+from trunkline.jobs.errors import NotInTransaction
+from trunkline.jobs.notifier import JobNotifier
 from trunkline.jobs.registry import JobType, Registry
+from trunkline.old_names import kept_names
 from trunkline.store import jobs
 from trunkline.store.database import Connection, Database
 from trunkline.store.jobs import Inserted, NewJob
@@ -29,10 +31,11 @@ COPY_MIN = 20
 CHUNK = 5000
 
 
+@kept_names
 class Outbox:
-    def __init__(self, registry: Registry, poker: Poker):
+    def __init__(self, registry: Registry, notifier: JobNotifier):
         self._registry = registry
-        self._poker = poker
+        self._notifier = notifier
 
     async def enqueue(
         self,
@@ -47,9 +50,12 @@ class Outbox:
         max_attempts: int | None = None,
         tenant: Tenant = PLATFORM,
     ) -> Inserted:
-        """Enqueue one job, or find the pending one with the same unique key. `InvalidJob` if it cannot be."""
-        kind: JobType[Any] = self._registry[job_type] if isinstance(job_type, str) else job_type
-        new = kind.new(
+        """Enqueue one job, or find the tenant's pending one with the same unique key. `InvalidJob` if it cannot be,
+        `NotInTransaction` if nothing that the caller does is one with it."""
+        check_in_transaction(tx)
+        return await self._enqueue(
+            tx,
+            job_type,
             payload,
             run_at=run_at,
             priority=priority,
@@ -58,22 +64,27 @@ class Outbox:
             max_attempts=max_attempts,
             tenant=tenant,
         )
-        return (await jobs.insert(tx, [new]))[0]
+
+    async def _enqueue(
+        self, tx: Connection, job_type: JobType[P] | str, payload: P, **options: Any
+    ) -> Inserted:
+        kind: JobType[Any] = self._registry[job_type] if isinstance(job_type, str) else job_type
+        return (await jobs.insert(tx, [kind.new(payload, **options)]))[0]
 
     async def submit(
         self, database: Database, job_type: JobType[P] | str, payload: P, **options: Any
     ) -> Inserted:
-        """Enqueue one job by itself, in one round trip, and poke."""
+        """Enqueue one job by itself, in one round trip, and wake a worker."""
         async with database.connection() as conn:
-            job = await self.enqueue(conn, job_type, payload, **options)
-        self.poke(job)
+            job = await self._enqueue(conn, job_type, payload, **options)
+        self.wake(job)
         return job
 
     async def enqueue_many(self, tx: Connection, new: Iterable[NewJob]) -> list[Inserted]:
         """Enqueue jobs made by `JobType.new`, in order. Two with the same unique key are one."""
+        check_in_transaction(tx)
         listed = list(new)
-        unique = {(job.job_type, job.unique_key) for job in listed if job.unique_key is not None}
-        if not unique and len(listed) >= COPY_MIN:
+        if all(job.unique_key is None for job in listed) and len(listed) >= COPY_MIN:
             return [
                 job
                 for start in range(0, len(listed), CHUNK)
@@ -81,24 +92,24 @@ class Outbox:
             ]
         return await self._insert(tx, listed)
 
-    def poke(self, *enqueued: Inserted) -> None:
+    def wake(self, *enqueued: Inserted) -> None:
         """Wake the workers. After the commit: before it they would find nothing."""
-        self._poker.poke(*enqueued)
+        self._notifier.wake(*enqueued)
 
     @asynccontextmanager
-    async def transaction(self, database: Database) -> "AsyncIterator[Pokes]":
-        """A transaction that pokes by itself once it is committed."""
+    async def transaction(self, database: Database) -> "AsyncIterator[JobTransaction]":
+        """A transaction that wakes workers by itself once it is committed."""
         async with database.transaction() as tx:
-            pokes = Pokes(self, tx)
-            yield pokes
-        self.poke(*pokes.enqueued)
+            transaction = JobTransaction(self, tx)
+            yield transaction
+        self.wake(*transaction.enqueued)
 
     async def _insert(self, tx: Connection, new: list[NewJob]) -> list[Inserted]:
         """All in one order of unique keys, also over several statements: it is the order of their locks."""
         first: dict[object, NewJob] = {}
         for job in new:
             first.setdefault(_identity(job), job)
-        ordered = sorted(first.values(), key=lambda job: (job.job_type, job.unique_key or "", job.id))
+        ordered = sorted(first.values(), key=_lock_order)
         done: dict[object, Inserted] = {}
         for start in range(0, len(ordered), CHUNK):
             chunk = ordered[start : start + CHUNK]
@@ -107,7 +118,7 @@ class Outbox:
         return [done[_identity(job)] for job in new]
 
 
-class Pokes:
+class JobTransaction:
     """A transaction, and what was enqueued in it."""
 
     def __init__(self, outbox: Outbox, tx: Connection):
@@ -126,5 +137,20 @@ class Pokes:
         return jobs
 
 
+def check_in_transaction(tx: Connection) -> None:
+    """Outside of a transaction a job is committed by itself: it runs, whatever becomes of what it was to follow from.
+    So it is with a session whose driver begins at its first statement, and this is it."""
+    if not tx.is_in_transaction():
+        raise NotInTransaction(
+            "The connection is in no transaction, so the job would run even if the caller's work is rolled back. Begin "
+            "one first; for a job that follows from nothing else there is `submit`."
+        )
+
+
 def _identity(job: NewJob) -> object:
-    return job.id if job.unique_key is None else (job.job_type, job.unique_key)
+    return job.unique or job.id
+
+
+def _lock_order(job: NewJob) -> tuple[str, ...]:
+    """As `insert` sorts the jobs of one statement."""
+    return job.job_type, job.unique_key or "", job.reseller_id or "", job.merchant_id or "", str(job.id)

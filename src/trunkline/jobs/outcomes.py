@@ -7,12 +7,13 @@ return Failed("http_503", "…")    an expected failure; an exception is one too
 """
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
 import msgspec
 
-from trunkline.store.jobs import Claimed, Death, End, Return
+from trunkline.store.jobs import Death, End, JobClaim, ReturnedClaim
 
 # The source's table: how long to wait after the first, second and third failure. After the fourth it is over.
 BACKOFF_S: tuple[float, ...] = (0.0, 30.0, 300.0)
@@ -21,6 +22,9 @@ RESULT_BYTES_MAX = 256 * 1024
 CODE_MAX = 50
 MESSAGE_MAX = 2000
 DELAY_MAX_S = 10 * 365 * 86400.0
+# How often a job is offered to workers of another version, and for how long.
+UNREADABLE_WAIT_S = 10.0
+UNREADABLE_MAX = timedelta(days=1)
 
 _jitter = Random()  # noqa: S311, spreads retries
 
@@ -63,10 +67,13 @@ class GivenBack:
 
     counted: bool
     reason: str | None = None
+    message: str | None = None
+    # None: at its old place.
+    delay_s: float | None = None
 
 
 Outcome = Done | Snooze | Cancel | Failed
-Verdict = End | Return | Death
+JobVerdict = End | ReturnedClaim | Death
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +108,7 @@ class Policy:
         return wait_s * (1 + self.jitter * _jitter.random())
 
 
-def verdict(job: Claimed, policy: Policy, outcome: Outcome | GivenBack) -> Verdict:
+def verdict(job: JobClaim, policy: Policy, outcome: Outcome | GivenBack) -> JobVerdict:
     """What to write of a run."""
     match outcome:
         case Done(result=None):
@@ -109,24 +116,24 @@ def verdict(job: Claimed, policy: Policy, outcome: Outcome | GivenBack) -> Verdi
         case Done(result=result):
             return _with_result(job, policy, result)
         case Snooze(delay_s=delay_s):
-            return Return(job.id, job.fence, max(0.0, delay_s), counted=False)
+            return ReturnedClaim(job.id, job.fence, max(0.0, delay_s), counted=False)
         case Cancel(reason=reason):
             return End(job.id, job.fence, "cancelled", None, "cancelled", clean(reason, MESSAGE_MAX))
-        case GivenBack(counted=counted, reason=reason):
-            return Return(job.id, job.fence, None, counted, reason, reason)
+        case GivenBack(counted=counted, reason=reason, message=message, delay_s=delay_s):
+            return ReturnedClaim(job.id, job.fence, delay_s, counted, reason, message or reason)
         case Failed():
             return failure(job.id, job.fence, job.attempt, job.max_attempts, policy, outcome)
 
 
 def failure(
     job_id: Any, fence: int, attempt: int, max_attempts: int, policy: Policy, failed: Failed
-) -> Return | Death:
+) -> ReturnedClaim | Death:
     """Again after a while, or never again."""
     code, message = clean(failed.code, CODE_MAX), clean(failed.message, MESSAGE_MAX)
     if failed.final or attempt >= max_attempts:
         return Death(job_id, fence, code, message)
     wait_s = policy.wait_s(attempt) if failed.retry_in_s is None else max(0.0, failed.retry_in_s)
-    return Return(job_id, fence, wait_s, True, code, message)
+    return ReturnedClaim(job_id, fence, wait_s, True, code, message)
 
 
 def understood(said: object) -> Outcome:
@@ -141,6 +148,14 @@ def understood(said: object) -> Outcome:
                 f"The handler returned {type(said).__name__}; allowed: Done, Snooze, Cancel, Failed or None"
             )
             return Failed("bad_outcome", message, final=True)
+
+
+def unreadable(job: JobClaim, message: str, now: datetime) -> Failed | GivenBack:
+    """A payload that this version cannot read was probably written by a newer one, whose workers are being rolled out:
+    it waits for one of those, and no run is counted. What nobody could read for a day is a dead letter."""
+    if now - job.created_at > UNREADABLE_MAX:
+        return Failed("bad_payload", message, final=True)
+    return GivenBack(False, "bad_payload", clean(message, MESSAGE_MAX), UNREADABLE_WAIT_S)
 
 
 def from_exception(error: BaseException) -> Failed:
@@ -160,7 +175,7 @@ def _check_delay(delay_s: float) -> None:
         raise ValueError(f"{delay_s} s is no time to wait; allowed: up to {DELAY_MAX_S:g} s")
 
 
-def _with_result(job: Claimed, policy: Policy, result: Any) -> Verdict:
+def _with_result(job: JobClaim, policy: Policy, result: Any) -> JobVerdict:
     try:
         encoded = msgspec.json.encode(result)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:

@@ -1,64 +1,69 @@
 """Tells of finished runs, in metrics and in the log lines that the operators of the source know."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from uuid import UUID
 
 from structlog.typing import FilteringBoundLogger
 
-from trunkline.jobs.held import Held
-from trunkline.jobs.outcomes import Verdict
-from trunkline.store.jobs import Death, End, Ended, Lane, Return, Returned
+from trunkline.jobs.claimed_jobs import ClaimedJob
+from trunkline.jobs.outcomes import JobVerdict
+from trunkline.store.jobs import Death, End, EndedJob, Lane, Returned, ReturnedClaim
 from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
 
 @dataclass(slots=True)
-class Written:
+class WrittenVerdicts:
     """What became of a batch of verdicts, and the places at which jobs wait because of it."""
 
-    ended: list[Ended] = field(default_factory=list)
+    ended: list[EndedJob] = field(default_factory=list)
     returned: list[Returned] = field(default_factory=list)
-    buried: list[Ended] = field(default_factory=list)
+    buried: list[EndedJob] = field(default_factory=list)
     places: list[tuple[Lane, datetime]] = field(default_factory=list)
+    # Somebody else has locked these, or their concurrency keys: nothing was written of them yet.
+    postponed: set[UUID] = field(default_factory=set)
 
 
-def record(batch: Mapping[Held, Verdict], written: Written, *, is_retry: bool) -> None:
-    """Of a retried batch that is not found it is not said that it was lost: the first try may have written it."""
+def record(
+    batch: Mapping[ClaimedJob, JobVerdict], written: WrittenVerdicts, *, retried: Collection[ClaimedJob]
+) -> None:
+    """Of what was retried and is not found it is not said that it was lost: the first try may have written it."""
     outcomes = {e.id: "" for e in written.ended} | {e.id: "" for e in written.buried}
     outcomes |= {r.id: r.outcome or "" for r in written.returned}
     counts: Counter[tuple[str, str]] = Counter()
     bound = log.bind()  # once for the batch: below the log level a line then costs next to nothing
     for held, verdict in batch.items():
         job = held.job
-        if job.id in outcomes or is_retry:
+        if job.id in outcomes or held in retried:
             status = outcomes.get(job.id) or _status(verdict)
             counts[job.job_type, status] += 1
             _log(bound, held, verdict, status)
         else:
             counts[job.job_type, "lease_lost"] += 1
-            bound.warning("job_lease_lost", job_id=job.id, job_type=job.job_type, fence=job.fence)
+            bound.warning("jobs.lease_lost", job_id=job.id, job_type=job.job_type, fence=job.fence)
     for (job_type, status), count in counts.items():
         metrics.JOBS_COMPLETED.labels(job_type, status).inc(count)
 
 
-def _status(verdict: Verdict) -> str:
+def _status(verdict: JobVerdict) -> str:
     match verdict:
         case End(outcome="succeeded"):
             return "success"
         case End(outcome=outcome):
             return outcome
-        case Return(error_code=None):
+        case ReturnedClaim(error_code=None):
             return "returned"
-        case Return():
+        case ReturnedClaim():
             return "failed"
         case Death():
             return "dead"
 
 
-def _log(bound: FilteringBoundLogger, held: Held, verdict: Verdict, status: str) -> None:
+def _log(bound: FilteringBoundLogger, held: ClaimedJob, verdict: JobVerdict, status: str) -> None:
     job = held.job
     if status == "success":
         bound.info(
@@ -68,7 +73,7 @@ def _log(bound: FilteringBoundLogger, held: Held, verdict: Verdict, status: str)
             item_id=job.unique_key,
             duration_ms=round(held.duration_s * 1000),
         )
-    elif isinstance(verdict, Return | Death) and status in ("failed", "dead"):
+    elif isinstance(verdict, ReturnedClaim | Death) and status in ("failed", "dead"):
         say = bound.error if status == "dead" else bound.warning
         say(
             "job_failed",
@@ -81,4 +86,4 @@ def _log(bound: FilteringBoundLogger, held: Held, verdict: Verdict, status: str)
             will_retry=status == "failed",
         )
     else:
-        bound.info("job_ended", job_id=job.id, job_type=job.job_type, status=status)
+        bound.info("jobs.ended", job_id=job.id, job_type=job.job_type, status=status)

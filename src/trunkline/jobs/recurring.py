@@ -108,5 +108,5 @@ class Scheduler(Loop):
         )
         next_at = parse_rule(due.rule, due.timezone).after(due.now)
         await job_schedules.advance(tx, due.name, next_at=next_at, last_at=due.next_at)
-        log.info("job_tick", schedule=due.name, tick=due.next_at, next_at=next_at, job_id=job.id)
+        log.info("jobs.tick", schedule=due.name, tick=due.next_at, next_at=next_at, job_id=job.id)
         return job

@@ -13,10 +13,11 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, get_type_hints
 
 import msgspec
 
+from trunkline.handlers import refusal
 from trunkline.jobs.errors import InvalidJob, PayloadRefused, UnknownJobType
 from trunkline.jobs.outcomes import Outcome, Policy
 from trunkline.model import new_id
@@ -37,8 +38,27 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,49}")
 _encode = msgspec.json.Encoder().encode
 
 
+class JobOptions(TypedDict, total=False):
+    """What may be said of a job beside its payload, as `JobType.new` takes it."""
+
+    run_at: datetime | None
+    priority: int | None
+    unique_key: str | None
+    concurrency_key: str | None
+    max_attempts: int | None
+    tenant: Tenant
+
+
 class JobType(Generic[P]):
-    def __init__(self, name: str, payload: type[P], policy: Policy, handler: "Handler[P] | None" = None):
+    def __init__(
+        self,
+        name: str,
+        payload: type[P],
+        policy: Policy,
+        handler: "Handler[P] | None" = None,
+        *,
+        over_http: bool = False,
+    ):
         if not _NAME.fullmatch(name):
             raise InvalidJob(
                 f"{name!r} is no name for a job type: up to 50 small letters, digits and underscores"
@@ -46,6 +66,8 @@ class JobType(Generic[P]):
         self.name = name
         self.policy = policy
         self.handler = handler
+        # Whether a tenant's key may enqueue it: its handler must not trust what the payload says.
+        self.over_http = over_http
         self._decoder = msgspec.json.Decoder(payload)
 
     def __repr__(self) -> str:
@@ -122,6 +144,7 @@ class Registry:
             raise InvalidJob(f"There are two job types of the name {job_type.name}")
         handler = handler or job_type.handler
         if handler is not None:
+            _check_handler(job_type.name, handler)
             self._handlers[job_type.name] = handler
 
     def __iter__(self) -> Iterator[JobType[Any]]:
@@ -155,11 +178,15 @@ class Registry:
 declared = Registry()
 
 
-def job(name: str, policy: Policy | None = None) -> Callable[[Handler[P]], JobType[P]]:
-    """Declare a job type and its handler, a function of payload and run. The payload's annotation is its type."""
+def job(
+    name: str, policy: Policy | None = None, *, over_http: bool = False
+) -> Callable[[Handler[P]], JobType[P]]:
+    """Declare a job type and its handler, a function of payload and run. The payload's annotation is its type. With
+    `over_http` it can be enqueued by whoever has a key with the scope `jobs`, for the tenant of that key."""
 
     def declare_it(handler: Handler[P]) -> JobType[P]:
-        job_type = JobType(name, _payload_type(handler), policy or Policy(), handler)
+        _check_handler(name, handler)
+        job_type = JobType(name, _payload_type(handler), policy or Policy(), handler, over_http=over_http)
         declared.add(job_type)
         return job_type
 
@@ -172,6 +199,11 @@ def _payload_type(handler: Handler[P]) -> type[P]:
         raise InvalidJob(f"{handler} must take a payload and a run")
     payload: type[P] = get_type_hints(handler).get(first, Any)
     return payload
+
+
+def _check_handler(name: str, handler: Handler[Any]) -> None:
+    if (reason := refusal(handler)) is not None:
+        raise InvalidJob(f"The handler of job {name} cannot be run: {reason}")
 
 
 def _key(name: str, value: str | None) -> str | None:

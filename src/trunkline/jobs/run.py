@@ -7,7 +7,8 @@ from uuid import UUID
 import msgspec
 
 from trunkline.errors import TrunklineError
-from trunkline.jobs.held import Held
+from trunkline.jobs.claimed_jobs import ClaimedJob
+from trunkline.jobs.errors import NotInTransaction
 from trunkline.jobs.outcomes import MESSAGE_MAX, clean
 from trunkline.store import jobs
 from trunkline.store.database import Connection
@@ -24,7 +25,7 @@ class Run:
 
     __slots__ = ("_held", "_running_max", "_worker", "is_finished", "let_in")
 
-    def __init__(self, held: Held, worker: str, running_max: dict[str, int]):
+    def __init__(self, held: ClaimedJob, worker: str, running_max: dict[str, int]):
         self._held = held
         self._worker = worker
         self._running_max = running_max
@@ -35,6 +36,11 @@ class Run:
     @property
     def job_id(self) -> UUID:
         return self._held.job.id
+
+    @property
+    def item_id(self) -> str | None:
+        """What the job is about: its unique key. Log lines name it too."""
+        return self._held.job.unique_key
 
     @property
     def attempt(self) -> int:
@@ -66,8 +72,21 @@ class Run:
     async def finish(self, tx: Connection, result: Any = None) -> None:
         """Finish the job in the handler's own transaction: its effects and its end are one.
 
-        `LeaseLost` undoes both. What the handler returns afterwards is of no account.
+        `LeaseLost` undoes both. What the handler returns afterwards is of no account. It may come early in a long
+        transaction: the job is kept for this run until the transaction ends, and nobody else's waits for it but those
+        with the same concurrency key.
         """
+        if not hasattr(tx, "is_in_transaction"):
+            raise NotInTransaction(
+                f"run.finish takes a connection of asyncpg and not {type(tx).__module__}.{type(tx).__qualname__}: one "
+                "in a transaction that finds the tables of jobs, such as `work.tx` of `jobs.transaction()`."
+            )
+        if not tx.is_in_transaction():
+            raise NotInTransaction(
+                "run.finish was given a connection in no transaction: the job would end before the handler's effects "
+                "do. Begin a transaction first, and commit both."
+            )
+        await jobs.lock_held(tx, self.job_id, self.fence, self._worker)
         encoded = None if result is None else msgspec.json.encode(result).decode()
         end = End(self.job_id, self.fence, result=encoded, fraction=self._held.fraction, note=self._held.note)
         ended = await jobs.finish(tx, [end], self._worker)

@@ -5,60 +5,68 @@ async with JobService.open(config, registry, database_url) as service:
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import uuid4
 
 from trunkline.clock import Clock, SystemClock
-from trunkline.jobs.crew import Crew, CrewLimits
+from trunkline.handlers import LoopWatch
+from trunkline.jobs.claimed_jobs import ClaimedJobs, StopReason
+from trunkline.jobs.executor import Executor, ExecutorLimits
 from trunkline.jobs.finisher import Finisher
-from trunkline.jobs.held import Hold, Stop
-from trunkline.jobs.keeper import LeaseKeeper
+from trunkline.jobs.lease_renewer import LeaseRenewer
 from trunkline.jobs.listener import Listener
+from trunkline.jobs.maintenance import JobMaintenance, JobMaintenanceLimits
+from trunkline.jobs.notifier import JobNotifier
 from trunkline.jobs.outbox import Outbox
-from trunkline.jobs.poker import Poker
+from trunkline.jobs.poller import Poller, PollLimits
 from trunkline.jobs.reaper import Reaper
 from trunkline.jobs.recurring import Recurring, Scheduler
 from trunkline.jobs.registry import Registry
-from trunkline.jobs.surveyor import SurveyLimits, Surveyor
-from trunkline.jobs.upkeep import Upkeep, UpkeepLimits
 from trunkline.jobs.worker import ClaimLimits, JobWorker
 from trunkline.loops.base import Loop
 from trunkline.settings import Settings
 from trunkline.store import database as store
+from trunkline.store import jobs
 from trunkline.store.database import Database
 from trunkline.store.jobs import SESSION, Claimant
-from trunkline.telemetry import get_logger
+from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
-# One that claims, one that finishes, one that renews, one that surveys, and one for the duties in the background.
-CONNECTIONS = 5
+# One for each that may need one at the same moment, so that nobody waits for another: the claims, two ways of writing
+# results down, renewals, a question about cancelled jobs, surveys, the reaper, the schedules and the upkeep.
+CONNECTIONS = 9
+# How long a loop may take to end its current run.
+END_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class JobConfig:
     identity: str = "jobs"
     claims: ClaimLimits = field(default_factory=ClaimLimits)
-    survey: SurveyLimits = field(default_factory=SurveyLimits)
-    crew: CrewLimits = field(default_factory=CrewLimits)
-    upkeep: UpkeepLimits = field(default_factory=UpkeepLimits)
+    survey: PollLimits = field(default_factory=PollLimits)
+    executor: ExecutorLimits = field(default_factory=ExecutorLimits)
+    maintenance: JobMaintenanceLimits = field(default_factory=JobMaintenanceLimits)
     lease_s: float = 15.0
     renew_s: float = 5.0
     # Without notifications jobs are found by surveys and timers alone.
     notify: bool = True
     # How long a stopping worker waits for what it runs.
     drain_s: float = 25.0
+    # How long a handler that was told to stop may still take. Then it is named, and its slot and lease are given up.
+    cancel_grace_s: float = 5.0
 
     @classmethod
     def of(cls, settings: Settings) -> "JobConfig":
         jobs = settings.jobs
         return cls(
             identity=settings.identity,
-            survey=SurveyLimits(probe_s=jobs.probe_s, poll_s=jobs.poll_s),
-            crew=CrewLimits(running_max=jobs.concurrency),
-            upkeep=UpkeepLimits(history_s=jobs.history_s, dead_s=jobs.dead_s),
+            survey=PollLimits(probe_s=jobs.probe_s, poll_s=jobs.poll_s),
+            executor=ExecutorLimits(running_max=jobs.concurrency),
+            maintenance=JobMaintenanceLimits(history_s=jobs.history_s, dead_s=jobs.dead_s),
             lease_s=jobs.lease_s,
             renew_s=jobs.renew_s,
             notify=jobs.notify,
@@ -73,7 +81,7 @@ class JobService:
         config: JobConfig,
         registry: Registry,
         database: Database,
-        poker: Poker,
+        notifier: JobNotifier,
         direct_url: str | None,
         recurring: Sequence[Recurring] = (),
         clock: Clock | None = None,
@@ -83,18 +91,18 @@ class JobService:
         claimant = Claimant(f"{config.identity}/{uuid4().hex[:8]}", config.lease_s)
         self.worker_id = claimant.worker
         self._config = config
-        self.poker = poker
-        self.hold = Hold()
+        self.notifier = notifier
+        self.claimed_jobs = ClaimedJobs()
         self.finisher = Finisher(
-            database, self.hold, poker, self.worker_id, registry.running_max,
+            database, self.claimed_jobs, notifier, self.worker_id, registry.running_max,
             now_s=now_s, on_room=lambda: self.worker.room_again(),
         )  # fmt: skip
-        self.crew = Crew(
-            registry, self.hold, self.worker_id, config.crew,
+        self.executor = Executor(
+            registry, self.claimed_jobs, self.worker_id, config.executor,
             now_s=now_s, on_verdict=self.finisher.add, on_finished=self.finisher.finished,
             on_room=lambda: self.worker.room_again(),
         )  # fmt: skip
-        self.surveyor = Surveyor(
+        self.poller = Poller(
             database,
             registry,
             config.survey,
@@ -102,27 +110,34 @@ class JobService:
             on_found=lambda *found: self.worker.surveyed(*found),
         )
         self.worker = JobWorker(
-            database, registry, self.hold, self.crew, claimant, config.claims,
-            now_s=now_s, on_doubt=self.surveyor.look_now,
+            database, registry, self.claimed_jobs, self.executor, claimant, config.claims,
+            now_s=now_s, on_doubt=self.poller.look_now,
         )  # fmt: skip
-        self.keeper = LeaseKeeper(
-            database, registry, self.hold, self.crew, claimant, renew_s=config.renew_s, now_s=now_s,
-            interval_s=min(1.0, config.renew_s / 2),
+        self.lease_renewer = LeaseRenewer(
+            database, registry, self.claimed_jobs, self.executor, claimant, renew_s=config.renew_s, now_s=now_s,
+            cancel_grace_s=config.cancel_grace_s, interval_s=min(1.0, config.renew_s / 2),
         )  # fmt: skip
-        self.reaper = Reaper(database, registry, poker)
-        self.scheduler = Scheduler(database, Outbox(registry, poker), recurring)
-        self.upkeep = Upkeep(database, registry, poker, config.upkeep)
+        self.reaper = Reaper(
+            database,
+            registry,
+            notifier,
+            lease_s=config.lease_s,
+            on_clock_forward=self.lease_renewer.renew_all,
+        )
+        self.scheduler = Scheduler(database, Outbox(registry, notifier), recurring)
+        self.maintenance = JobMaintenance(database, registry, notifier, config.maintenance)
         self.listener = (
             Listener(
                 direct_url,
-                on_poke=self.worker.wake,
+                on_wakeup=self.worker.wake,
                 on_cancel=self._check_cancelled,
-                own_pid=lambda: poker.pid,
+                own_pid=lambda: notifier.pid,
             )
             if direct_url is not None and config.notify
             else None
         )
-        poker.tell(self.worker.wake)
+        self._watch = LoopWatch(config.lease_s / 3, self._blocked)
+        notifier.tell(self.worker.wake)
         self._tasks: dict[Loop, asyncio.Task[None]] = {}
         self._checks: set[asyncio.Task[None]] = set()
 
@@ -137,11 +152,13 @@ class JobService:
         direct_url: str | None = None,
         behind_pooler: bool = False,
         recurring: Sequence[Recurring] = (),
-        poker: Poker | None = None,
+        notifier: JobNotifier | None = None,
         clock: Clock | None = None,
+        search_path: str | None = None,
     ) -> "AsyncIterator[JobService]":
-        """Connect, start, and give everything back at the end. A poker that is given is the process's own: what is
-        enqueued here then needs no way over the network, and its owner closes it."""
+        """Connect, start, and give everything back at the end. A notifier that is given is the process's own: what is
+        enqueued here then needs no way over the network, and its owner closes it. The tables are on the search path:
+        `Jobs` makes them, and gives a path that leads to a schema of their own."""
         direct_url = direct_url or (None if behind_pooler else database_url)
         database = await store.connect(
             database_url,
@@ -149,58 +166,101 @@ class JobService:
             behind_pooler=behind_pooler,
             application_name=f"trunkline jobs {config.identity}",
             session_settings=SESSION,
+            search_path=search_path,
         )
-        own_poker = Poker(direct_url if config.notify else None)
-        service = cls(config, registry, database, poker or own_poker, direct_url, recurring, clock)
         try:
-            await service.poker.warm()
+            async with database.connection() as connection:
+                await jobs.check_tables(connection)
+        except BaseException:
+            await database.close()
+            raise
+        own_notifier = JobNotifier(direct_url if config.notify else None)
+        service = cls(config, registry, database, notifier or own_notifier, direct_url, recurring, clock)
+        try:
+            await service.notifier.warm()
             service.start()
             try:
                 yield service
             finally:
                 await service.stop()
         finally:
-            await own_poker.close()
+            await own_notifier.close()
             await database.close()
 
     def start(self) -> None:
         for loop in self._loops():
             self._tasks[loop] = asyncio.create_task(loop.run(), name=loop.name)
-        log.info("jobs_started", worker_id=self.worker_id)
+        self._watch.start()
+        log.info("jobs.started", worker_id=self.worker_id)
 
     async def stop(self) -> None:
-        """Claim nothing more, give back what was not begun, let what runs finish within the limit."""
+        """Claim nothing more, give back what was not begun, let what runs finish within the limit. What does not stop
+        is named and left behind: whatever handlers do, this ends."""
         await self._end(self.worker)
-        given_back = self.crew.give_back()
-        try:
-            async with asyncio.timeout(self._config.drain_s):
-                await self.crew.idle()
-        except TimeoutError:
-            stopped = self.crew.stop_running(Stop.SHUTDOWN)
-            log.warning("job_drain_limit_reached", stopped=stopped)
-            await self.crew.idle()
-        await self.finisher.flushed()
-        for loop in self._loops():
-            await self._end(loop)
-        log.info("jobs_stopped", worker_id=self.worker_id, given_back=given_back)
+        given_back = self.executor.give_back()
+        unfinished: list[str] = []
+        if not await _within(self._config.drain_s, self.executor.idle()):
+            stopped = self.executor.stop_running(StopReason.SHUTDOWN)
+            log.warning("jobs.drain_limit_reached", stopped=stopped)
+            if not await _within(self._config.cancel_grace_s, self.executor.idle()):
+                unfinished = [
+                    f"{held.job.job_type} {held.job.id} at {self.executor.abandon(held)}"
+                    for held in self.executor.running
+                ]
+        if not await _within(self._config.lease_s, self.finisher.flushed()):
+            log.error("jobs.results_unwritten", count=len(self.claimed_jobs))
+        await self._end(*self._loops())
+        self._watch.stop()
+        log.info("jobs.stopped", worker_id=self.worker_id, given_back=given_back, unfinished=unfinished)
 
-    async def _end(self, loop: Loop) -> None:
-        loop.stop()
-        if (task := self._tasks.pop(loop, None)) is not None:
-            await asyncio.wait([task])
+    async def _end(self, *loops: Loop) -> None:
+        """A loop ends after its current run. One whose run does not end is cancelled."""
+        tasks = [task for loop in loops if (task := self._tasks.pop(loop, None)) is not None]
+        for loop in loops:
+            loop.stop()
+        if not tasks:
+            return
+        _, late = await asyncio.wait(tasks, timeout=END_S)
+        for task in late:
+            log.warning("loop.cancelled", loop=task.get_name())
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=END_S)
+
+    def _blocked(self, task: "asyncio.Task[Any] | None", for_s: float, place: str) -> None:
+        """Told from another thread, while the event loop stands still."""
+        held = self.executor.of_task(task)
+        if held is not None:
+            metrics.HANDLERS_STUCK.labels("job", held.job.job_type, "blocks").inc()
+        log.error(
+            "jobs.blocks_the_event_loop",
+            job_id=held.job.id if held else None,
+            job_type=held.job.job_type if held else None,
+            for_s=round(for_s, 1),
+            where=place,
+        )
 
     def _loops(self) -> list[Loop]:
         loops: list[Loop] = [
             self.worker,
-            self.surveyor,
-            self.keeper,
+            self.poller,
+            self.lease_renewer,
             self.reaper,
             self.scheduler,
-            self.upkeep,
+            self.maintenance,
         ]
         return loops if self.listener is None else [*loops, self.listener]
 
     def _check_cancelled(self) -> None:
-        check = asyncio.create_task(self.keeper.check_cancelled(), name="job_cancellations")
+        check = asyncio.create_task(self.lease_renewer.check_cancelled(), name="job_cancellations")
         self._checks.add(check)
         check.add_done_callback(self._checks.discard)
+
+
+async def _within(timeout_s: float, work: Coroutine[Any, Any, None]) -> bool:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await work
+    except TimeoutError:
+        return False
+    return True

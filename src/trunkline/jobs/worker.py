@@ -1,26 +1,39 @@
-"""Claims due jobs for the crew: at a poke, when a timer says so, and what a survey has found.
+"""Claims due jobs for the executor: at a wakeup, at a timer, and what a poll has found.
 
-Nothing depends on being poked. A lost poke costs until the next survey, a second; the first one is made at the start.
+Nothing depends on a wakeup: a lost one costs until the next poll, a second. The first poll is made at the start.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from trunkline.crashpoint import crash_point
-from trunkline.jobs.crew import Crew
-from trunkline.jobs.held import Held, Hold
-from trunkline.jobs.lanes import LaneBook
+from trunkline.jobs.claimed_jobs import ClaimedJob, ClaimedJobs
+from trunkline.jobs.executor import Executor
+from trunkline.jobs.finisher import write
+from trunkline.jobs.lanes import LaneBook, lane_of
 from trunkline.jobs.registry import Registry
 from trunkline.jobs.server_clock import ServerClock
 from trunkline.loops.base import Loop
 from trunkline.store import jobs
 from trunkline.store.database import Database
-from trunkline.store.jobs import Claimant, Claimed, Lane, Look, Place, Return, Survey
+from trunkline.store.jobs import (
+    Claimant,
+    ClaimResult,
+    JobClaim,
+    Key,
+    Lane,
+    LanePosition,
+    ReturnedClaim,
+    Survey,
+)
 from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
+
+# Keys that are stepped over in one look. Somebody who holds more of them at once holds up what is behind.
+BUSY_KEYS_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +50,8 @@ class JobWorker(Loop):
         self,
         database: Database,
         registry: Registry,
-        hold: Hold,
-        crew: Crew,
+        claimed_jobs: ClaimedJobs,
+        executor: Executor,
         claimant: Claimant,
         limits: ClaimLimits,
         *,
@@ -48,8 +61,8 @@ class JobWorker(Loop):
         super().__init__(interval_s=0.0)
         self._database = database
         self._registry = registry
-        self._hold = hold
-        self._crew = crew
+        self._claimed_jobs = claimed_jobs
+        self._executor = executor
         self._claimant = claimant
         self._limits = limits
         self._now_s = now_s
@@ -69,7 +82,7 @@ class JobWorker(Loop):
         known = set(self._registry.runnable)
         places = {lane: run_at for lane, run_at in places.items() if lane.job_type in known}
         if places:
-            self._book.poked(places)
+            self._book.woken(places)
             self._signal.set()
 
     def surveyed(self, found: Sequence[Survey], now_s: float) -> None:
@@ -112,7 +125,7 @@ class JobWorker(Loop):
 
     async def _claim(self, *, keyed: bool) -> int:
         lanes = self._book.hot(self._now_s(), keyed=keyed)
-        limit = min(self._limits.batch_max, self._crew.room())
+        limit = min(self._limits.batch_max, self._executor.room())
         if not lanes or limit <= 0 or self.stopping:
             return 0
         asked_s = self._now_s()
@@ -121,14 +134,14 @@ class JobWorker(Loop):
         crash_point("jobs.after_claim")
         if look.claimed:
             looked_at = look.at - timedelta(seconds=ahead_s)
-            self._begin(look.claimed, asked_s, looked_at, is_full=not was_all)
+            self._begin(look.claimed, lanes, asked_s, looked_at, is_full=not was_all)
         if was_all and look.is_whole:
             await self._look_forward(lanes, look.at)
         elif not look.is_whole:
             self._book.busy(lanes, self._now_s())
         return len(look.claimed)
 
-    async def _look_forward(self, lanes: Mapping[Lane, Place], looked_at: datetime) -> None:
+    async def _look_forward(self, lanes: Mapping[Lane, LanePosition], looked_at: datetime) -> None:
         """Nothing was left: when is there something again?"""
         async with self._database.connection() as conn:
             coming = await jobs.next_due(conn, lanes, looked_at)
@@ -138,8 +151,8 @@ class JobWorker(Loop):
         self._book.emptied(coming, looked_at, now_s)
 
     async def _ask(
-        self, lanes: Mapping[Lane, Place], limit: int, ahead_s: float, *, keyed: bool
-    ) -> tuple[Look, bool]:
+        self, lanes: Mapping[Lane, LanePosition], limit: int, ahead_s: float, *, keyed: bool
+    ) -> tuple[ClaimResult, bool]:
         """What was claimed, and whether that was all there is."""
         self._doubtful = True  # until the answer is here, we may own jobs that we do not know of
         if keyed:
@@ -149,48 +162,78 @@ class JobWorker(Loop):
         self._doubtful = False
         return answer
 
-    async def _ask_plain(self, lanes: Mapping[Lane, Place], limit: int, ahead_s: float) -> tuple[Look, bool]:
+    async def _ask_plain(
+        self, lanes: Mapping[Lane, LanePosition], limit: int, ahead_s: float
+    ) -> tuple[ClaimResult, bool]:
         async with self._database.connection() as conn:
             look = await jobs.claim(conn, lanes, limit, self._claimant, ahead_s=ahead_s)
         return look, len(look.claimed) < limit
 
-    async def _ask_keyed(self, lanes: Mapping[Lane, Place], limit: int) -> tuple[Look, bool]:
-        async with self._database.connection() as conn:
-            looked_at, candidates = await jobs.keyed_candidates(conn, lanes, limit)
-        if not candidates:
-            return Look(looked_at, []), True
-        async with self._database.transaction() as tx:
-            claimed, is_whole = await jobs.claim_keyed(
-                tx, candidates, self._claimant, self._registry.running_max
-            )
-        return Look(looked_at, claimed, is_whole), len(candidates) < limit
+    async def _ask_keyed(self, lanes: Mapping[Lane, LanePosition], limit: int) -> tuple[ClaimResult, bool]:
+        """Keys that somebody holds are passed over, and so is all that waits under them: others are behind it."""
+        found: list[JobClaim] = []
+        busy: set[Key] = set()
+        while True:
+            async with self._database.connection() as conn:
+                looked_at, candidates = await jobs.keyed_candidates(conn, lanes, limit - len(found), busy)
+            if not candidates:
+                return ClaimResult(looked_at, found, is_whole=not busy), True
+            async with self._database.transaction() as tx:
+                claimed, now_busy = await jobs.claim_keyed(
+                    tx, candidates, self._claimant, self._registry.running_max
+                )
+            found += claimed
+            was_all = len(candidates) < limit - len(found) + len(claimed)
+            busy |= now_busy
+            if not now_busy or was_all or len(found) >= limit or len(busy) > BUSY_KEYS_MAX:
+                return ClaimResult(looked_at, found, is_whole=not busy), was_all
 
-    def _begin(self, claimed: list[Claimed], asked_s: float, looked_at: datetime, *, is_full: bool) -> None:
-        claimed.sort(key=lambda job: (job.priority, job.run_at, job.id))
+    def _begin(
+        self,
+        claimed: list[JobClaim],
+        lanes: Iterable[Lane],
+        asked_s: float,
+        looked_at: datetime,
+        *,
+        is_full: bool,
+    ) -> None:
+        turn = {lane: place for place, lane in enumerate(lanes)}
+        if len(turn) > 1:
+            claimed.sort(key=lambda job: (turn[lane_of(job)], job.run_at, job.id))
+        else:
+            claimed.sort(key=lambda job: (job.run_at, job.id))
         self._book.claimed(claimed)
-        batch = [Held(job, asked_s, self._claimant.lease_s) for job in claimed]
+        now_s = self._now_s()
+        batch = [ClaimedJob(job, asked_s, self._claimant.lease_s) for job in claimed]
         for held in batch:
-            # What was due when Postgres looked need not be reckoned: it may begin.
-            if held.job.run_at > looked_at:
-                held.begin_s = self._server_clock.ours_s(held.job.run_at)
-        self._crew.take(batch, was_full=is_full)
+            # What was due when Postgres looked need not be reckoned: it may begin. For the others the look itself is a
+            # bound, whatever was thought of the server's clock before: it may have been set since.
+            if (early := held.job.run_at - looked_at) > timedelta(0):
+                latest_s = now_s + early.total_seconds()
+                held.begin_s = min(self._server_clock.ours_s(held.job.run_at), latest_s)
+        self._executor.take(batch, was_full=is_full)
         # The jobs begin first; telling of them takes its turn after.
         asyncio.get_running_loop().call_soon(_record, claimed, self._claimant.worker)
 
     async def _give_back_unknown(self) -> None:
         """The reply to a claim was lost. What it claimed was not begun, so it need not wait for its lease to end."""
         async with self._database.transaction() as tx:
-            unknown = await jobs.lock_unknown(tx, self._claimant.worker, self._hold.ids)
-            returns = [Return(job_id, fence, None, counted=False) for job_id, fence in unknown.items()]
+            unknown = await jobs.lock_unknown(tx, self._claimant.worker, self._claimed_jobs.ids)
+            # One with a unique key could have to wait for an open transaction. It waits for its lease to end instead.
+            returns = [
+                ReturnedClaim(found.id, found.fence, None, counted=False)
+                for found in unknown
+                if not found.unique_key
+            ]
             if returns:
-                await jobs.put_back(tx, returns, self._claimant.worker)
+                await write(tx, returns, self._claimant.worker, self._registry.running_max)
         self._doubtful = False
-        if returns:
-            log.warning("job_claim_undone", count=len(returns))
+        if unknown:
+            log.warning("jobs.claim_undone", count=len(returns), left=len(unknown) - len(returns))
             self._on_doubt()
 
 
-def _record(claimed: list[Claimed], worker: str) -> None:
+def _record(claimed: list[JobClaim], worker: str) -> None:
     bound = log.bind()
     counts: dict[str, int] = {}
     for job in claimed:

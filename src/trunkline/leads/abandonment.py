@@ -23,9 +23,8 @@ RATE_WINDOW_S = 3600
 # Before so many have ended, every call is expected to be answered: then as many may ring as agents are free.
 RATE_CALLS_MIN = 50
 RATE_CONFIDENCE = 0.95
-# Overdialling ends at this part of the maximum, as measured over so many days: what still rings then may be abandoned.
+# Overdialling ends at this part of the maximum, as measured over 30 days: what still rings then may be abandoned.
 BRAKE_AT = 0.8
-MEASURED_DAYS = 30
 # More than any regulator that we know of allows.
 ABANDON_MAX_LIMIT = 0.1
 # How long whoever answers may wait for an agent before the call counts as abandoned.
@@ -85,20 +84,6 @@ def expected_abandoned(calls: int, rate: float, free: int) -> float:
         # Summed where the terms are small: those that are left unused, below the number of free agents.
         return mean - free + _below(calls, rate, free)
     return _above(calls, rate, free)
-
-
-def dials_max(
-    rate: float, free: int, abandon_max: float, ringing: Ringing = NOTHING_RINGS, most: int = 10_000
-) -> int:
-    """How many calls of this rate may be added to those that ring: a search, as the share grows with every call."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        if expected_share(ringing.plus(rate, middle), free) <= abandon_max:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 @lru_cache(maxsize=16_384)

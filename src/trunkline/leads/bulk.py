@@ -18,10 +18,10 @@ import msgspec
 from pydantic import ValidationError
 
 from trunkline.leads import ingest, payloads
-from trunkline.leads.ingest import FieldProblem, LeadRequest, Refused
-from trunkline.leads.openings import Openings
+from trunkline.leads.ingest import FieldProblem, LeadRefused, LeadRequest
+from trunkline.leads.opening_cache import OpeningCache
 from trunkline.leads.upload_report import RowResult
-from trunkline.leads.uploads import BrokenUpload, Row, Rows
+from trunkline.leads.uploads import BrokenUpload, Rows, UploadRow
 from trunkline.store import leads
 from trunkline.store.database import Connection
 from trunkline.store.lead_uploads import StagedLead
@@ -35,7 +35,7 @@ TURN_S = 0.002
 FIELD_NAME_MAX = 100
 
 
-class Reading(Protocol):
+class ReadingStore(Protocol):
     def reading(self) -> AbstractAsyncContextManager[Connection]: ...
 
 
@@ -47,11 +47,11 @@ class Batch:
     refused: list[RowResult] = field(default_factory=list)
 
 
-class Loader(Protocol):
+class BatchLoader(Protocol):
     async def add(self, batch: Batch) -> None: ...
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class LeadCandidate(msgspec.Struct, frozen=True):
     row_no: int
     request: LeadRequest
     key: AdmissionKey
@@ -75,9 +75,9 @@ class Intake:
     def __init__(
         self,
         rows: Rows,
-        store: Reading,
+        store: ReadingStore,
         tenant: Tenant,
-        loader: Loader,
+        loader: BatchLoader,
         *,
         payload_bytes_max: int,
         rows_max: int | None = None,
@@ -92,9 +92,9 @@ class Intake:
         self._loader = loader
         self._payload_bytes_max = payload_bytes_max
         self._admissions: dict[AdmissionKey, Admission | None] = {}
-        self._openings = Openings()
+        self._openings = OpeningCache()
         self._turns = Turns()
-        self._candidates: list[Candidate] = []
+        self._candidates: list[LeadCandidate] = []
         self._batch = Batch()
         self._bytes = 0
         self.rows_read = 0
@@ -115,7 +115,7 @@ class Intake:
         batch, self._batch, self._bytes = self._batch, Batch(), 0
         await self._loader.add(batch)
 
-    async def _take(self, rows: Iterator[Row]) -> None:
+    async def _take(self, rows: Iterator[UploadRow]) -> None:
         """Requests live only as long as their block: a batch of them keeps the garbage collector busy, 10 µs a row."""
         await self._read(rows)
         await self._prepare_all()
@@ -127,26 +127,26 @@ class Intake:
             await self._turns.next()
             self._prepare(candidate, self._batch)
 
-    async def _read(self, rows: Iterator[Row]) -> None:
+    async def _read(self, rows: Iterator[UploadRow]) -> None:
         for row in rows:
             await self._turns.next()
             if row.no > self._rows_max:
                 raise BrokenUpload("too_many_rows", f"An upload has at most {self._rows_max} rows.")
             self.rows_read = row.no
             match _request(row, self._tenant.merchant_id):
-                case Candidate() as candidate:
+                case LeadCandidate() as candidate:
                     self._candidates.append(candidate)
                 case RowResult() as refusal:
                     self._batch.refused.append(refusal)
 
-    async def _admit(self, candidates: list[Candidate]) -> None:
+    async def _admit(self, candidates: list[LeadCandidate]) -> None:
         new = list({c.key for c in candidates} - self._admissions.keys())
         if new:
             async with self._store.reading() as connection:
                 found = await leads.admissions(connection, self._tenant, new)
             self._admissions |= {key: found.get(key) for key in new}
 
-    def _prepare(self, candidate: Candidate, batch: Batch) -> None:
+    def _prepare(self, candidate: LeadCandidate, batch: Batch) -> None:
         admission = self._admissions[candidate.key]
         if admission is None:
             problem = FieldProblem("merchant_id", "There is no such merchant.")
@@ -159,7 +159,7 @@ class Intake:
             openings=self._openings,
         )
         match prepared:
-            case Refused(problems):
+            case LeadRefused(problems):
                 batch.refused.append(_refusal(candidate, "invalid_request", problems))
             case NewLead() as new:
                 if self._hash_of is not None:
@@ -167,7 +167,7 @@ class Intake:
                 batch.staged.append(_staged(candidate.row_no, new))
 
 
-def _request(row: Row, own_merchant_id: str | None) -> Candidate | RowResult:
+def _request(row: UploadRow, own_merchant_id: str | None) -> LeadCandidate | RowResult:
     if row.error is not None:
         return RowResult(row.no, "refused", code="unreadable", error=row.error)
     try:
@@ -180,7 +180,7 @@ def _request(row: Row, own_merchant_id: str | None) -> Candidate | RowResult:
     if merchant_id is None:
         problem = FieldProblem("merchant_id", "Name the merchant: this key is not bound to one.")
         return RowResult(row.no, "refused", request.request_id, code="invalid_request", fields=(problem,))
-    return Candidate(row.no, request, AdmissionKey(merchant_id, request.pool, request.campaign_id))
+    return LeadCandidate(row.no, request, AdmissionKey(merchant_id, request.pool, request.campaign_id))
 
 
 def _request_id(value: Any) -> str | None:
@@ -199,7 +199,7 @@ def _name(loc: tuple[str | int, ...]) -> str:
     return name[:FIELD_NAME_MAX].encode("utf-8", "replace").decode()
 
 
-def _refusal(candidate: Candidate, code: str, problems: tuple[FieldProblem, ...]) -> RowResult:
+def _refusal(candidate: LeadCandidate, code: str, problems: tuple[FieldProblem, ...]) -> RowResult:
     return RowResult(candidate.row_no, "refused", candidate.request.request_id, code=code, fields=problems)
 
 
@@ -223,4 +223,5 @@ def _staged(row_no: int, new: NewLead) -> StagedLead:
         new.due_at,
         new.closes_at,
         new.is_deferred,
+        new.expires_at,
     )

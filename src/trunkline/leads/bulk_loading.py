@@ -15,7 +15,7 @@ from trunkline.leads.bulk import Batch, Turns
 from trunkline.leads.upload_report import RowResult, UploadReport
 from trunkline.store import lead_uploads
 from trunkline.store.database import Connection
-from trunkline.store.lead_uploads import Known, Listed, Rest, StagedLead
+from trunkline.store.lead_uploads import KnownLead, ListedPerson, Rest, StagedLead
 
 BATCH_TIMEOUT_S = 30.0
 # A hundred thousand leads in one statement take some seconds.
@@ -26,14 +26,14 @@ COURTESY_MAX = 100
 OnLoaded = Callable[[Sequence[UUID]], Awaitable[object]]
 
 
-class Writing(Protocol):
+class WritingStore(Protocol):
     def writing(self, *, timeout_s: float | None = None) -> AbstractAsyncContextManager[Connection]: ...
 
 
 class PieceByPiece:
     """Each batch is a transaction of its own, loaded while the next one is being read."""
 
-    def __init__(self, store: Writing, report: UploadReport, on_loaded: OnLoaded):
+    def __init__(self, store: WritingStore, report: UploadReport, on_loaded: OnLoaded):
         self._store = store
         self._report = report
         self._on_loaded = on_loaded
@@ -70,16 +70,16 @@ class PieceByPiece:
 class AllOrNothing:
     """Keeps the leads aside, on disk, until the last row has been read: no transaction waits for a slow client."""
 
-    def __init__(self, store: Writing, report: UploadReport, on_loaded: OnLoaded):
+    def __init__(self, store: WritingStore, report: UploadReport, on_loaded: OnLoaded):
         self._store = store
         self._report = report
         self._on_loaded = on_loaded
-        self._aside = Aside()
+        self._parked_rows = ParkedRows()
         self._refused: list[RowResult] = []
 
     async def add(self, batch: Batch) -> None:
         self._refused += batch.refused
-        self._aside.add(batch.staged)
+        self._parked_rows.add(batch.staged)
 
     async def finish(self) -> None:
         """Load everything, unless a row was refused. What turns out to be refused only now undoes it."""
@@ -87,27 +87,27 @@ class AllOrNothing:
             await _record(self._report, self._refused, ())
             return
         async with self._store.writing(timeout_s=WHOLE_TIMEOUT_S) as tx:
-            rest = await _load(tx, self._aside.batches(), WHOLE_TIMEOUT_S)
+            rest = await _load(tx, self._parked_rows.batches(), WHOLE_TIMEOUT_S)
             if any(_is_problem(known) for known in rest.values()):
                 await self._tell_problems(rest)
                 raise Undone
         first: list[UUID] = []
-        for batch in self._aside.batches():
+        for batch in self._parked_rows.batches():
             await _record(self._report, (), _results(batch, rest))
             first += [lead.id for lead in batch if lead.row_no not in rest][: COURTESY_MAX - len(first)]
         if first:
             await self._on_loaded(first)
 
     async def _tell_problems(self, rest: Rest) -> None:
-        for batch in self._aside.batches():
+        for batch in self._parked_rows.batches():
             problems = [each for each in _results(batch, rest) if each.is_problem]
             await _record(self._report, (), problems)
 
     async def close(self) -> None:
-        self._aside.close()
+        self._parked_rows.close()
 
 
-class Aside:
+class ParkedRows:
     """Batches in a file."""
 
     def __init__(self) -> None:
@@ -153,16 +153,16 @@ def _results(staged: Iterable[StagedLead], rest: Rest) -> Iterator[RowResult]:
         match rest.get(lead.row_no):
             case None:
                 yield RowResult(lead.row_no, "created", lead.request_id, lead.id)
-            case Known(lead_id=lead_id, is_same=True):
+            case KnownLead(lead_id=lead_id, is_same=True):
                 yield RowResult(lead.row_no, "existing", lead.request_id, lead_id)
-            case Known():
+            case KnownLead():
                 yield RowResult(lead.row_no, "conflict", lead.request_id, code="request_id_reused")
-            case Listed():
+            case ListedPerson():
                 yield RowResult(lead.row_no, "refused", lead.request_id, code="do_not_call")
 
 
-def _is_problem(known: Known | Listed) -> bool:
-    return isinstance(known, Listed) or not known.is_same
+def _is_problem(known: KnownLead | ListedPerson) -> bool:
+    return isinstance(known, ListedPerson) or not known.is_same
 
 
 async def _record(report: UploadReport, refused: Iterable[RowResult], results: Iterable[RowResult]) -> None:

@@ -16,12 +16,12 @@ from pydantic import ConfigDict, Field
 from trunkline.leads import abandon_message, abandonment, windows
 from trunkline.leads.abandon_message import NAMES_THE_CALLER, Message
 from trunkline.leads.abandonment import Share
-from trunkline.leads.conditions import HttpCheck, fingerprint
-from trunkline.leads.frozen import Frozen, ZoneName
+from trunkline.leads.immutable import Frozen, ZoneName
 from trunkline.leads.limits import CallsPerPerson, PersonLimit
-from trunkline.leads.packs import AbandonedCalls, Pack, PackName, known_packs, named
+from trunkline.leads.precheck_conditions import HttpCheck, fingerprint
 from trunkline.leads.retries import DEFAULT, Retries
-from trunkline.leads.windows import Opening, Rule, Window
+from trunkline.leads.rule_packs import AbandonedCalls, Pack, PackName, known_packs, named
+from trunkline.leads.windows import Opening, Window, WindowRule
 from trunkline.leads.zones import zones_of
 
 Scope = Literal["platform", "reseller", "merchant", "campaign"]
@@ -214,14 +214,14 @@ class Effective:
         rules = self.rules_of(phone, zone)
         return windows.next_opening(rules, at) if rules else Opening(at, None)
 
-    def rules_of(self, phone: str, zone: str | None) -> tuple[Rule, ...]:
+    def rules_of(self, phone: str, zone: str | None) -> tuple[WindowRule, ...]:
         by_pack = (pack.windows for pack in self.packs if pack.concerns(phone))
         found: tuple[Window, ...] = sum(by_pack, self.windows)
         if not found:
             return ()
         given = zone or self.timezone
         zones = (given,) if given else zones_of(phone)
-        return tuple(Rule(window, (window.timezone,) if window.timezone else zones) for window in found)
+        return tuple(WindowRule(window, (window.timezone,) if window.timezone else zones) for window in found)
 
 
 def resolve(
@@ -261,18 +261,18 @@ def resolve(
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class PolicyProblem:
     field: str
     error: str
 
 
 def problems(
     policy: CallingPolicy, scope: Scope, above: Sequence[CallingPolicy], now: datetime
-) -> list[Problem]:
+) -> list[PolicyProblem]:
     """What is wrong with a layer that its shape alone does not show. `above` are the layers it adds to."""
     return [
         *(
-            Problem(name, f"Only {who} may set this.")
+            PolicyProblem(name, f"Only {who} may set this.")
             for name, who in _RESERVED.items()
             if scope not in who and getattr(policy, name) is not None
         ),
@@ -282,18 +282,18 @@ def problems(
     ]
 
 
-def _unknown_packs(policy: CallingPolicy, above: Sequence[CallingPolicy]) -> Iterator[Problem]:
+def _unknown_packs(policy: CallingPolicy, above: Sequence[CallingPolicy]) -> Iterator[PolicyProblem]:
     known = known_packs(pack for layer in (*above, policy) for pack in layer.edited_packs or ())
     for name in policy.packs:
         if name not in known:
-            yield Problem("packs", f"There is no pack {name!r}. There are: {', '.join(sorted(known))}.")
+            yield PolicyProblem("packs", f"There is no pack {name!r}. There are: {', '.join(sorted(known))}.")
 
 
-def _raised(policy: CallingPolicy, above: Sequence[CallingPolicy]) -> Iterator[Problem]:
+def _raised(policy: CallingPolicy, above: Sequence[CallingPolicy]) -> Iterator[PolicyProblem]:
     """A share above that of a higher layer would do nothing: better to hear so."""
     allowed = _least(layer.abandon_max for layer in above)
     if allowed is not None and policy.abandon_max is not None and policy.abandon_max > allowed:
-        yield Problem(
+        yield PolicyProblem(
             "abandon_max", f"At most {allowed:g}: a layer above says so, and can only be tightened."
         )
 
@@ -304,7 +304,7 @@ _RESERVED = {
     "max_concurrent": "a campaign",
     "starts_per_s": "a campaign",
 }
-_NEVER_OPENS = Problem(
+_NEVER_OPENS = PolicyProblem(
     "windows", "Together with the windows above it, it never opens: nobody would ever be called."
 )
 
@@ -313,7 +313,7 @@ def _never_opens(layers: Sequence[CallingPolicy], now: datetime) -> bool:
     """Judged as if all callees were in one place; of those who are not, ingest and the dial speak one by one."""
     found = [window for layer in layers for window in layer.windows]
     zone = _nearest([layer.timezone for layer in layers]) or "UTC"
-    rules = tuple(Rule(window, (window.timezone or zone,)) for window in found)
+    rules = tuple(WindowRule(window, (window.timezone or zone,)) for window in found)
     return bool(rules) and windows.next_opening(rules, now) is None
 
 

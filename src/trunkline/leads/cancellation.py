@@ -1,12 +1,13 @@
 """What a cancellation makes of a decision. Pure.
 
-Somebody wanted the lead's end while it was being called. It is not called again, whatever the rules of retrying say. A
-conversation that took place is still told as what it was; a call that we cut short before anybody answered is ABORTED.
+Somebody wanted the lead's end while it was being called. It is not called again, whatever the rules of retrying say.
+Where the call was to be cut short, the lead is ABORTED, whatever was said until then; where it was only to be the last,
+a conversation is still told as what it was.
 """
 
 from dataclasses import dataclass
 
-from trunkline.model import Decision, Finish, Outcome, Retry
+from trunkline.model import Finish, LeadDecision, Outcome, Retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +17,10 @@ class Cancellation:
     hang_up: bool
 
 
-def after_cancellation(decision: Decision, cancelled: Cancellation | None, *, was_answered: bool) -> Decision:
+def after_cancellation(decision: LeadDecision, cancelled: Cancellation | None) -> LeadDecision:
     """The decision about a lead, as it stands after its cancellation, if there was one."""
     if cancelled is None:
         return decision
-    if isinstance(decision, Retry) or (cancelled.hang_up and not was_answered):
+    if isinstance(decision, Retry) or cancelled.hang_up:
         return Finish(Outcome.ABORTED, cancelled.reason)
     return decision

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from trunkline.model import CallFacts
-from trunkline.states import ATTEMPT_MOVES, AttemptState
+from trunkline.states import ATTEMPT_MOVES, GIVEN_UP, AttemptState
 from trunkline.value import Value, replace
 
 # The state each kind of event proves, in the order in which they come about.
@@ -36,6 +36,7 @@ _ORDER: Mapping[AttemptState | None, int] = {state: n for n, state in enumerate(
 EARLIER_MAX = timedelta(days=7)
 LATER_MAX = timedelta(hours=1)
 TEXT_LENGTH_MAX = 255
+FAILED_FOR_US = "failed:"
 INT_MAX = 2**31 - 1
 
 
@@ -45,34 +46,59 @@ class Fact(Value, frozen=True):
     proves: AttemptState | None
     at: datetime
     call_id: str | None = None
+    # Further names of the same call. Without a name that can be compared it is not known whose fact it is.
+    other_ids: tuple[str, ...] = ()
+    is_comparable: bool = True
     reason: str | None = None
     duration_s: int | None = None
     is_machine: bool | None = None
     agent_joined: bool | None = None
     stream_began: bool | None = None
+    cost_micros: int | None = None
+    cost_currency: str | None = None
 
 
-class Unreadable(Value, frozen=True):
+class UnreadableEvent(Value, frozen=True):
     why: str
 
 
-def read(payload: object, arrived_at: datetime) -> Fact | Unreadable:
+def read(payload: object, arrived_at: datetime) -> Fact | UnreadableEvent:
     """Take from an event what can be used. A time that cannot be is replaced by that of the arrival."""
     if not isinstance(payload, Mapping):
-        return Unreadable("it is no JSON object")
+        return UnreadableEvent("it is no JSON object")
     kind = payload.get("kind")
     if not isinstance(kind, str) or kind not in _PROVES:
-        return Unreadable(f"no event is of kind {str(kind)[:TEXT_LENGTH_MAX]!r}")
+        return UnreadableEvent(f"no event is of kind {str(kind)[:TEXT_LENGTH_MAX]!r}")
+    cost_micros, cost_currency = _cost(payload.get("cost"))
     return Fact(
         proves=_PROVES[kind],
         at=_moment(payload.get("at"), arrived_at),
         call_id=_text(payload.get("call_id")),
-        reason=_text(payload.get("reason")),
+        other_ids=_texts(payload.get("other_ids")),
+        is_comparable=payload.get("is_leg_id") is not True,
+        reason=_reason(payload),
         duration_s=_count(payload.get("duration_s")),
         is_machine=_machine(payload.get("answered_by")),
         agent_joined=False if kind == "refused" else _flag(payload.get("agent_joined")),
         stream_began=_STREAM.get(kind),
+        cost_micros=cost_micros,
+        cost_currency=cost_currency,
     )
+
+
+def told_apart(call_id: str | None, facts: Iterable[Fact]) -> tuple[list[Fact], list[Fact]]:
+    """The facts of the attempt's own call, and those of another: a request that was doubled on its way makes two calls
+    under one attempt. Whose id is known is its own; else the first that is named."""
+    ordered = sorted(facts, key=_order)
+    known = call_id or next((fact.call_id for fact in ordered if fact.call_id and fact.is_comparable), None)
+    own: list[Fact] = []
+    foreign: list[Fact] = []
+    for fact in ordered:
+        is_foreign = (
+            known and fact.call_id and fact.is_comparable and known not in (fact.call_id, *fact.other_ids)
+        )
+        (foreign if is_foreign else own).append(fact)
+    return own, foreign
 
 
 def fold(before: CallFacts, facts: Iterable[Fact]) -> CallFacts:
@@ -85,11 +111,20 @@ def fold(before: CallFacts, facts: Iterable[Fact]) -> CallFacts:
 def _order(fact: Fact) -> tuple[object, ...]:
     """Total, so that what two contradicting events add up to does not hang on which of them came first. Of two that
     tell the same moment, the one that says more counts; a call of no seconds says more than one of unknown length."""
-    said = (fact.call_id, fact.reason, fact.duration_s)
+    said = (fact.call_id, fact.reason, fact.duration_s, fact.cost_micros, fact.cost_currency)
     return _ORDER[fact.proves], fact.at, *((value is None, value) for value in said)
 
 
+def found(facts: CallFacts) -> CallFacts:
+    """A call of which we were in doubt, or that we had given up: why and when is nothing of the call itself."""
+    if facts.state is AttemptState.IN_DOUBT or facts.state in GIVEN_UP:
+        return replace(facts, ended_at=None, end_reason=None, duration_s=None)
+    return facts
+
+
 def _add(known: CallFacts, fact: Fact) -> CallFacts:
+    if fact.proves is not None and fact.proves in ATTEMPT_MOVES[known.state]:
+        known = found(known)
     news: dict[str, Any] = {
         # Of those who say different things, whoever heard a machine, or missed an agent, heard more.
         "is_machine": _either(known.is_machine, fact.is_machine, told=True),
@@ -97,6 +132,8 @@ def _add(known: CallFacts, fact: Fact) -> CallFacts:
         # A stream that broke has begun before; one that could not be opened may be opened at another pod.
         "stream_began": _either(known.stream_began, fact.stream_began, told=True),
     }
+    if known.carrier_cost_micros is None and fact.cost_micros is not None:
+        news |= {"carrier_cost_micros": fact.cost_micros, "carrier_cost_currency": fact.cost_currency}
     if fact.proves is not None:
         news |= {"state": _furthest(known.state, fact.proves), "call_id": known.call_id or fact.call_id}
     match fact.proves:
@@ -146,10 +183,29 @@ def _machine(answered_by: Any) -> bool | None:
     return False if text.startswith("human") else None
 
 
+def _reason(payload: Mapping[Any, Any]) -> str | None:
+    """Why a call ended; with the carrier's code, if it failed for our sake."""
+    reason, fault = _text(payload.get("reason")), _text(payload.get("fault"))
+    return _text(f"{FAILED_FOR_US}{fault}") if fault and reason != "completed" else reason
+
+
 def _text(value: Any) -> str | None:
     """None for what Postgres could not store or index."""
     is_text = isinstance(value, str) and 0 < len(value) <= TEXT_LENGTH_MAX and value.isprintable()
     return value if is_text else None
+
+
+def _cost(value: Any) -> tuple[int | None, str | None]:
+    """Micros and currency: both or none."""
+    if not isinstance(value, Mapping):
+        return None, None
+    micros, currency = value.get("micros"), _text(value.get("currency"))
+    is_amount = isinstance(micros, int) and not isinstance(micros, bool) and 0 <= micros < 2**63
+    return (micros, currency) if is_amount and currency else (None, None)
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(filter(None, map(_text, value))) if isinstance(value, list) else ()
 
 
 def _count(value: Any) -> int | None:

@@ -12,14 +12,23 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+)
 from pydantic.config import JsonDict
 
 from trunkline.leads import payloads, phones
 from trunkline.leads.calling_policy import EMPTY, CallingPolicy, Effective, resolve
-from trunkline.leads.frozen import ZoneName
-from trunkline.leads.openings import Openings
+from trunkline.leads.immutable import ZoneName
+from trunkline.leads.opening_cache import OpeningCache
 from trunkline.model import new_id
+from trunkline.moments import has_utc
 from trunkline.store.leads import Admission, NewLead
 
 PAYLOAD_BYTES_MAX = 64 * 1024
@@ -47,10 +56,17 @@ def _only_text(value: object) -> object:
     raise ValueError("write a date and time as text, for example 2030-05-01T09:30:00+02:00")
 
 
+def _in_utc(value: datetime) -> datetime:
+    if not has_utc(value):
+        raise ValueError("this date lies beyond the end of the calendar")
+    return value
+
+
 # Printable text that Postgres can store: no control characters, so no NUL.
 Text = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$")]
-ObjectId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
-Moment = Annotated[AwareDatetime, BeforeValidator(_only_text)]
+OBJECT_ID = r"^[a-z0-9][a-z0-9_-]{0,62}$"
+ObjectId = Annotated[str, StringConstraints(pattern=OBJECT_ID)]
+Moment = Annotated[AwareDatetime, BeforeValidator(_only_text), AfterValidator(_in_utc)]
 
 
 class LeadRequest(BaseModel):
@@ -85,6 +101,11 @@ class LeadRequest(BaseModel):
     scheduled_at: Moment | None = Field(
         None, description="When to call, with an offset from UTC. Left out, or in the past: now."
     )
+    expires_at: Moment | None = Field(
+        None,
+        description="Not to be called from then on, with an offset from UTC: a lead that still waits ends as EXPIRED. "
+        "Left out: it waits for as long as it takes.",
+    )
     priority: int = Field(
         50, ge=1, le=99, strict=True, description="1 is called first, 99 last, within a merchant."
     )
@@ -110,7 +131,7 @@ class FieldProblem:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class LeadRefused:
     problems: tuple[FieldProblem, ...]
 
 
@@ -119,19 +140,19 @@ def prepare(
     admission: Admission,
     *,
     payload_bytes_max: int = PAYLOAD_BYTES_MAX,
-    openings: Openings | None = None,
-) -> NewLead | Refused:
+    openings: OpeningCache | None = None,
+) -> NewLead | LeadRefused:
     """Check what the shape alone cannot tell, normalise, and find the first lawful moment to call."""
     phone = _phone(request, admission)
     problems = tuple(_problems(request, admission, payload_bytes_max))
     if isinstance(phone, FieldProblem):
-        return Refused((phone, *problems))
+        return LeadRefused((phone, *problems))
     if problems or admission.pool_id is None:
-        return Refused(problems)
+        return LeadRefused(problems)
     scheduled_at = request.scheduled_at and request.scheduled_at.astimezone(UTC)
-    when = timing(phone, request.timezone, scheduled_at, admission, openings or Openings())
+    when = timing(phone, request.timezone, scheduled_at, admission, openings or OpeningCache())
     if isinstance(when, FieldProblem):
-        return Refused((when,))
+        return LeadRefused((when,))
     return NewLead(
         id=new_id(),
         reseller_id=admission.reseller_id,
@@ -150,6 +171,7 @@ def prepare(
         due_at=when.due_at,
         closes_at=when.closes_at,
         is_deferred=when.is_deferred,
+        expires_at=request.expires_at and request.expires_at.astimezone(UTC),
     )
 
 
@@ -166,7 +188,7 @@ AS_WANTED = Timing()
 
 
 def timing(
-    phone: str, zone: str | None, wanted_at: datetime | None, admission: Admission, openings: Openings
+    phone: str, zone: str | None, wanted_at: datetime | None, admission: Admission, openings: OpeningCache
 ) -> Timing | FieldProblem:
     """The first moment at which the calling policy lets this person be called. The dial looks again: this one saves it
     from being asked in vain, and tells the caller at once what will never be."""
@@ -195,7 +217,7 @@ def fingerprint(request: LeadRequest, phone: str, scheduled_at: datetime | None)
     The pool is taken as it was named, not as it was found: a repeated request stays the same after the
     merchant's default has changed.
     """
-    content = (
+    content: tuple[Any, ...] = (
         phone,
         request.timezone,
         request.payload,
@@ -206,6 +228,8 @@ def fingerprint(request: LeadRequest, phone: str, scheduled_at: datetime | None)
         request.max_attempts,
         request.reporting_webhook_url,
     )
+    if request.expires_at is not None:  # requests without it have the hash that they always had
+        content = (*content, request.expires_at.astimezone(UTC))
     return hashlib.sha256(payloads.encode(content)).digest()
 
 
@@ -229,6 +253,7 @@ def _problems(request: LeadRequest, admission: Admission, payload_bytes_max: int
     for problem in (
         payload_problem(request.payload, payload_bytes_max),
         moment_problem(request.scheduled_at),
+        expiry_problem(request.expires_at, request.scheduled_at),
         webhook_problem(request.reporting_webhook_url),
     ):
         if problem is not None:
@@ -244,6 +269,17 @@ def moment_problem(moment: datetime | None) -> FieldProblem | None:
     if moment is None or _fits_utc(moment):
         return None
     return FieldProblem("scheduled_at", "This moment is outside the calendar.")
+
+
+def expiry_problem(expires_at: datetime | None, scheduled_at: datetime | None) -> FieldProblem | None:
+    """A moment that has passed is none: the same request, repeated later, still has the same answer."""
+    if expires_at is None:
+        return None
+    if not _fits_utc(expires_at):
+        return FieldProblem("expires_at", "This moment is outside the calendar.")
+    if scheduled_at is not None and expires_at <= scheduled_at:
+        return FieldProblem("expires_at", "It would expire before it may be called.")
+    return None
 
 
 def webhook_problem(url: str | None) -> FieldProblem | None:

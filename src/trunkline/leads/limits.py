@@ -5,7 +5,7 @@ in what is counted.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import Field
 
-from trunkline.leads.frozen import Frozen
+from trunkline.leads.immutable import Frozen
 from trunkline.model import PersonCalls, PersonQuestion
 from trunkline.value import Value
 
@@ -90,12 +90,16 @@ class Pace:
 
 
 def start_together(paces: Sequence[Pace], earliest_at: datetime, within_s: float) -> datetime | Pace:
-    """The moment at which all of these paces let a call start, each advanced past it. If it cannot start soon after its
-    earliest, the pace that stands in its way, and none is advanced."""
+    """The moment at which all of these paces let a call start. If it cannot start soon after its earliest, the pace
+    that stands in its way."""
     start_at = max([earliest_at, *(pace.next_start_at for pace in paces)])
     if start_at > earliest_at + timedelta(seconds=within_s):
         return max(paces, key=lambda pace: pace.next_start_at)
+    return start_at
+
+
+def advance(paces: Iterable[Pace], start_at: datetime) -> None:
+    """A call starts then: each of its paces goes on from there."""
     for pace in paces:
         if pace.interval_s is not None:
             pace.next_start_at = start_at + timedelta(seconds=pace.interval_s)
-    return start_at

@@ -74,7 +74,7 @@ class Facts(Value, frozen=True):
         return self.carrier.answered_at is not None or self.carrier.end_reason == "completed"
 
 
-class Verdict(Value, frozen=True):
+class CallVerdict(Value, frozen=True):
     """`word` is the agent's own, where it has one: it stands in the place of the outcome."""
 
     outcome: Outcome
@@ -97,36 +97,36 @@ def agent_of(seen: Witnesses) -> Agent:
     return Agent.NONE if seen.is_unnamed else Agent.UNKNOWN
 
 
-def verdict(facts: Facts) -> Verdict:
+def verdict(facts: Facts) -> CallVerdict:
     if not facts.was_answered:
         return _unanswered(facts.carrier.end_reason or "")
     if facts.agent.disposition is not None:
         return _as_the_agent_says(facts.agent.disposition)
     session = facts.session
     if session.was_transferred:
-        return Verdict(Outcome.TRANSFERRED)
+        return CallVerdict(Outcome.TRANSFERRED)
     if session.is_machine:
-        return Verdict(Outcome.VOICEMAIL)
+        return CallVerdict(Outcome.VOICEMAIL)
     if session.agent is Agent.NONE:
-        return Verdict(Outcome.NO_AGENT)
+        return CallVerdict(Outcome.NO_AGENT)
     if session.has_reported and _was_short(facts.carrier):
-        return Verdict(Outcome.EARLY_HANGUP)
-    return Verdict(Outcome.ANSWERED)
+        return CallVerdict(Outcome.EARLY_HANGUP)
+    return CallVerdict(Outcome.ANSWERED)
 
 
-def _unanswered(end_reason: str) -> Verdict:
+def _unanswered(end_reason: str) -> CallVerdict:
     if end_reason == "busy":
-        return Verdict(Outcome.BUSY)
-    return Verdict(Outcome.NO_ANSWER, _REASONS.get(end_reason, "FAILED"))
+        return CallVerdict(Outcome.BUSY)
+    return CallVerdict(Outcome.NO_ANSWER, _REASONS.get(end_reason, "FAILED"))
 
 
-def _as_the_agent_says(disposition: str) -> Verdict:
+def _as_the_agent_says(disposition: str) -> CallVerdict:
     word = re.sub(r"[^A-Z0-9]+", "_", disposition.upper()).strip("_")[:WORD_MAX]
     if shared := _SHARED_WORDS.get(word):
-        return Verdict(shared)
+        return CallVerdict(shared)
     if word == _CONTRADICTION:
-        return Verdict(Outcome.ANSWERED, word)
-    return Verdict(Outcome.ANSWERED, word=word or None)
+        return CallVerdict(Outcome.ANSWERED, word)
+    return CallVerdict(Outcome.ANSWERED, word=word or None)
 
 
 def _was_short(carrier: CarrierFacts) -> bool:

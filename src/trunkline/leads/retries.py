@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trunkline.leads.frozen import Frozen
+from trunkline.leads.immutable import Frozen
 from trunkline.leads.legacy_outcomes import rule_words
 
 BASE_S = 60.0

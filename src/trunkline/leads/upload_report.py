@@ -35,7 +35,7 @@ class RowResult(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 @dataclass(slots=True)
-class Tally:
+class UploadCounts:
     rows: int = 0
     created: int = 0
     existing: int = 0
@@ -51,7 +51,7 @@ class UploadReport:
     """Results in the order of their rows, as lines of JSON."""
 
     def __init__(self, *, problems_only: bool = False) -> None:
-        self.tally = Tally()
+        self.tally = UploadCounts()
         # The first of them, at hand for an answer that is an error.
         self.problems: list[RowResult] = []
         self._problems_only = problems_only

@@ -24,7 +24,7 @@ _TOO_LONG = f"The row is longer than {ROW_BYTES_MAX} bytes."
 _NOT_UTF8 = "The row is not UTF-8."
 
 
-class Row(NamedTuple):
+class UploadRow(NamedTuple):
     """`no` counts from 1. Either a value or the reason why there is none."""
 
     no: int
@@ -33,11 +33,11 @@ class Row(NamedTuple):
 
 
 class Rows(Protocol):
-    def feed(self, chunk: bytes) -> Iterator[Row]:
+    def feed(self, chunk: bytes) -> Iterator[UploadRow]:
         """The rows that are whole now."""
         ...
 
-    def end(self) -> Iterator[Row]:
+    def end(self) -> Iterator[UploadRow]:
         """The rows that the end of the upload made whole."""
         ...
 
@@ -55,7 +55,7 @@ class BrokenUpload(Exception):
         self.message = message
 
 
-class Lines:
+class LineSplitter:
     """Splits bytes into lines. One that is too long is None: it is not kept, only its end is waited for."""
 
     def __init__(self) -> None:
@@ -83,26 +83,26 @@ class JsonLines:
     """One object per line; empty lines count for nothing."""
 
     def __init__(self) -> None:
-        self._lines = Lines()
+        self._lines = LineSplitter()
         self._no = 0
 
-    def feed(self, chunk: bytes) -> Iterator[Row]:
+    def feed(self, chunk: bytes) -> Iterator[UploadRow]:
         yield from self._rows(self._lines.feed(chunk))
 
-    def end(self) -> Iterator[Row]:
+    def end(self) -> Iterator[UploadRow]:
         yield from self._rows(self._lines.end())
 
-    def _rows(self, lines: Iterable[bytes | None]) -> Iterator[Row]:
+    def _rows(self, lines: Iterable[bytes | None]) -> Iterator[UploadRow]:
         for line in lines:
             if line is None or line.strip():
                 self._no += 1
-                yield Row(self._no, None, _TOO_LONG) if line is None else self._row(line)
+                yield UploadRow(self._no, None, _TOO_LONG) if line is None else self._row(line)
 
-    def _row(self, line: bytes) -> Row:
+    def _row(self, line: bytes) -> UploadRow:
         try:
-            return Row(self._no, msgspec.json.decode(line))
+            return UploadRow(self._no, msgspec.json.decode(line))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            return Row(self._no, None, f"The line is not JSON: {error}.")
+            return UploadRow(self._no, None, f"The line is not JSON: {error}.")
 
 
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -119,15 +119,15 @@ class JsonArray:
         self._no = 0
         self._awaits = "["
 
-    def feed(self, chunk: bytes) -> Iterator[Row]:
+    def feed(self, chunk: bytes) -> Iterator[UploadRow]:
         yield from self._read(chunk, is_end=False)
 
-    def end(self) -> Iterator[Row]:
+    def end(self) -> Iterator[UploadRow]:
         yield from self._read(b"", is_end=True)
         if self._awaits != "nothing":
             raise BrokenUpload("bad_json", f"The JSON array ends within row {self._no + 1}.")
 
-    def _read(self, chunk: bytes, *, is_end: bool) -> Iterator[Row]:
+    def _read(self, chunk: bytes, *, is_end: bool) -> Iterator[UploadRow]:
         try:
             self._text = self._text[self._at :] + self._decode_text(chunk, is_end)
         except UnicodeDecodeError:
@@ -166,7 +166,7 @@ class JsonArray:
                 raise BrokenUpload("bad_json", f"The JSON array is broken after row {self._no}.")
         self._at += 1
 
-    def _element(self, is_end: bool) -> Row | None:
+    def _element(self, is_end: bool) -> UploadRow | None:
         """The next element, or None if it is not whole yet."""
         try:
             value, end = self._scan(self._text, self._at)
@@ -178,7 +178,7 @@ class JsonArray:
             return None  # a number may go on
         self._at, self._awaits = end, ","
         self._no += 1
-        return Row(self._no, value)
+        return UploadRow(self._no, value)
 
 
 @dataclass(slots=True)
@@ -204,7 +204,7 @@ class CsvLines:
 
     def __init__(self, fields: Sequence[str], numbers: frozenset[str], rename: Rename | None = None):
         """`rename` says which field a column is, or None to leave the column out."""
-        self._lines = Lines()
+        self._lines = LineSplitter()
         self._fields = frozenset(fields)
         self._numbers = numbers
         self._rename = rename
@@ -214,11 +214,11 @@ class CsvLines:
         self._open = _Open()
         self._queue: deque[bytes | None] = deque()
 
-    def feed(self, chunk: bytes) -> Iterator[Row]:
+    def feed(self, chunk: bytes) -> Iterator[UploadRow]:
         self._queue.extend(self._lines.feed(chunk))
         yield from self._take()
 
-    def end(self) -> Iterator[Row]:
+    def end(self) -> Iterator[UploadRow]:
         self._queue.extend(self._lines.end())
         yield from self._take()
         while self._open.lines:
@@ -227,7 +227,7 @@ class CsvLines:
         if not self._columns:
             raise BrokenUpload("bad_csv", "The first line must name the columns, and there is none.")
 
-    def _take(self) -> Iterator[Row]:
+    def _take(self) -> Iterator[UploadRow]:
         while self._queue:
             line = self._queue.popleft()
             if line is None:
@@ -239,13 +239,13 @@ class CsvLines:
             elif line.strip():
                 yield self._plain(line)
 
-    def _plain(self, line: bytes) -> Row:
+    def _plain(self, line: bytes) -> UploadRow:
         try:
             return self._record(line.rstrip(b"\r").decode().split(self._delimiter))
         except UnicodeDecodeError:
             return self._broken(_NOT_UTF8)
 
-    def _quoted(self, line: bytes) -> Iterator[Row]:
+    def _quoted(self, line: bytes) -> Iterator[UploadRow]:
         self._open.add(line)
         if self._open.quotes % 2 == 0:
             records = self._parsed(self._open.lines)
@@ -257,7 +257,7 @@ class CsvLines:
         elif self._open.size > ROW_BYTES_MAX:
             yield from self._give_up()
 
-    def _give_up(self) -> Iterator[Row]:
+    def _give_up(self) -> Iterator[UploadRow]:
         """The first of the open lines is read alone, or is broken; the others are read again."""
         first, *others = self._open.lines
         self._open = _Open()
@@ -275,16 +275,16 @@ class CsvLines:
         except (csv.Error, UnicodeDecodeError):
             return None
 
-    def _record(self, cells: Sequence[str]) -> Row:
+    def _record(self, cells: Sequence[str]) -> UploadRow:
         if len(cells) != len(self._columns):
             return self._broken(f"The row has {len(cells)} cells, and the header names {len(self._columns)}.")
         self._no += 1
         try:
-            return Row(self._no, self._value(dict(zip(self._columns, cells, strict=True))))
+            return UploadRow(self._no, self._row_of(dict(zip(self._columns, cells, strict=True))))
         except msgspec.DecodeError as error:
-            return Row(self._no, None, f"The cell of payload is not JSON: {error}.")
+            return UploadRow(self._no, None, f"The cell of payload is not JSON: {error}.")
 
-    def _value(self, cells: Mapping[str | None, str]) -> dict[str, Any]:
+    def _row_of(self, cells: Mapping[str | None, str]) -> dict[str, Any]:
         """An empty cell is a field that was left out."""
         value: dict[str, Any] = {}
         parts: dict[str, Any] = {}
@@ -301,9 +301,9 @@ class CsvLines:
             value["payload"] = parts | value.get("payload", {})
         return value
 
-    def _broken(self, error: str) -> Row:
+    def _broken(self, error: str) -> UploadRow:
         self._no += 1
-        return Row(self._no, None, error)
+        return UploadRow(self._no, None, error)
 
     def _read_header(self, line: bytes) -> None:
         try:

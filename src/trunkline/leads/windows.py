@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 import holidays
 from pydantic import AfterValidator, Field, model_validator
 
-from trunkline.leads.frozen import Frozen, ZoneName
+from trunkline.leads.immutable import Frozen, ZoneName
 
 Weekday: TypeAlias = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 WEEKDAYS: tuple[Weekday, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -46,7 +46,7 @@ WallTime = Annotated[str, AfterValidator(_wall_time)]
 Country = Annotated[str, AfterValidator(_holiday_calendar)]
 
 
-class Span(Frozen):
+class TimeSpan(Frozen):
     """From `start` until `end` on each of these days. It may end on the morning after."""
 
     days: tuple[Weekday, ...] = Field(WEEKDAYS, min_length=1, description="The days on which it begins.")
@@ -54,7 +54,7 @@ class Span(Frozen):
     end: WallTime = Field(examples=["18:00"])
 
     @model_validator(mode="after")
-    def _has_length(self) -> "Span":
+    def _has_length(self) -> "TimeSpan":
         if self.start in (self.end, "24:00"):
             raise ValueError("start and end are the same: write 00:00 to 24:00 for a whole day")
         return self
@@ -79,14 +79,14 @@ class HolidayCalendar(Frozen):
 
 
 class Window(Frozen):
-    spans: tuple[Span, ...] = Field(min_length=1, max_length=50)
+    spans: tuple[TimeSpan, ...] = Field(min_length=1, max_length=50)
     timezone: ZoneName | None = Field(None, description="Left out: where the callee is.")
     holidays: tuple[HolidayCalendar, ...] = Field((), max_length=10, description="Nobody is called on these.")
     closed_on: tuple[date, ...] = Field((), max_length=400, description="Nor on these days.")
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class WindowRule:
     """A window in the time zones in which all of it must be open: of one callee, there may be several."""
 
     window: Window
@@ -101,7 +101,7 @@ class Opening:
     closes_at: datetime | None
 
 
-def is_open(rules: Iterable[Rule], at: datetime) -> bool:
+def is_open(rules: Iterable[WindowRule], at: datetime) -> bool:
     """A rule without a zone is closed: nobody knows what time it is there."""
     return all(
         rule.zones and all(_covers(rule.window, at.astimezone(ZoneInfo(zone))) for zone in rule.zones)
@@ -109,7 +109,7 @@ def is_open(rules: Iterable[Rule], at: datetime) -> bool:
     )
 
 
-def next_opening(rules: tuple[Rule, ...], at: datetime) -> Opening | None:
+def next_opening(rules: tuple[WindowRule, ...], at: datetime) -> Opening | None:
     """The opening at this moment or the next one after it. None: it never opens.
 
     Remembered per rules, because thousands of leads ask the same: until an opening has closed, it is the answer.
@@ -137,17 +137,17 @@ class _Found:
 
 
 FOUND_MAX = 4096
-_found: dict[tuple[Rule, ...], _Found] = {}
+_found: dict[tuple[WindowRule, ...], _Found] = {}
 
 
-def _search(rules: tuple[Rule, ...], at: datetime) -> Opening | None:
+def _search(rules: tuple[WindowRule, ...], at: datetime) -> Opening | None:
     opens_at = at if is_open(rules, at) else _first_open(rules, at)
     return None if opens_at is None else Opening(opens_at, _closes_at(rules, opens_at))
 
 
-def _first_open(rules: tuple[Rule, ...], at: datetime) -> datetime | None:
+def _first_open(rules: tuple[WindowRule, ...], at: datetime) -> datetime | None:
     """Searched with one zone for all whose clocks go alike: a country has forty names for ten clocks."""
-    few = tuple(Rule(rule.window, _unlike(rule.zones, at.date())) for rule in rules)
+    few = tuple(WindowRule(rule.window, _unlike(rule.zones, at.date())) for rule in rules)
     likely = (bound for bound in _bounds(few, at.date(), FAR_DAYS) if bound >= at and is_open(few, bound))
     return next((bound for bound in likely if is_open(rules, bound)), None)
 
@@ -161,7 +161,7 @@ def _unlike(zones: tuple[str, ...], day: date) -> tuple[str, ...]:
     return tuple(by_clock.values())
 
 
-def _closes_at(rules: tuple[Rule, ...], opens_at: datetime) -> datetime | None:
+def _closes_at(rules: tuple[WindowRule, ...], opens_at: datetime) -> datetime | None:
     later = (bound for bound in _bounds(rules, opens_at.date(), NEAR_DAYS) if bound > opens_at)
     return next((bound for bound in later if not is_open(rules, bound)), None)
 
@@ -173,7 +173,7 @@ def _covers(window: Window, local: datetime) -> bool:
     return any(_span_covers(window, span, day, wall) for span in window.spans)
 
 
-def _span_covers(window: Window, span: Span, day: date, wall: str) -> bool:
+def _span_covers(window: Window, span: TimeSpan, day: date, wall: str) -> bool:
     """Wall times compare as text. The end is not included, or two windows could share one instant that nobody hits."""
     if not span.wraps:
         return _begins_on(span, day) and span.start <= wall < span.end
@@ -183,7 +183,7 @@ def _span_covers(window: Window, span: Span, day: date, wall: str) -> bool:
     return _begins_on(span, before) and wall < span.end and not _is_closed_on(window, before)
 
 
-def _begins_on(span: Span, day: date) -> bool:
+def _begins_on(span: TimeSpan, day: date) -> bool:
     return WEEKDAYS[day.weekday()] in span.days
 
 
@@ -201,7 +201,7 @@ def _calendar(calendar: HolidayCalendar) -> holidays.HolidayBase:
     return holidays.country_holidays(calendar.country, subdiv=calendar.subdivision)
 
 
-def _bounds(rules: tuple[Rule, ...], first: date, days: int) -> Iterator[datetime]:
+def _bounds(rules: tuple[WindowRule, ...], first: date, days: int) -> Iterator[datetime]:
     """Every instant at which a rule may open or close, in order, from the day before `first` on."""
     clocks = {(zone, wall) for rule in rules for zone in rule.zones for wall in _walls(rule.window)}
     zones = {zone for zone, _ in clocks}

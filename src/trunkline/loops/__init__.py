@@ -1,1 +1,1 @@
-"""Everything that runs over and over. A loop is one class with `run_once`; tests call that directly."""
+"""What loops share. Each is one class with `run_once`, in the package of its duty; tests call that directly."""

@@ -102,7 +102,7 @@ class Loop(ABC):
             return
         self._down_since = now
         if isinstance(error, TrunklineError):
-            # An engine that is away, or a memory that is being rebuilt: its message says all there is to say.
+            # An engine that is away, or a projection that is being rebuilt: its message says all there is to say.
             log.warning("loop.waiting", loop=self.name, reason=str(error))
         else:
             log.error("loop.failed", loop=self.name, error=str(error) or type(error).__name__, exc_info=error)

@@ -11,7 +11,9 @@ Failure by failure: Postgres away: trust runs out, duties pause, nobody leads. H
 `ttl_s`. Clean stop: it resigns, and the next one begins at its next try. Clocks of machines are never compared.
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Any, Protocol, final
 from uuid import uuid4
 
 from trunkline.clock import Clock
@@ -81,15 +83,51 @@ class Leadership(Loop):
             await leaders.resign(conn, self._role, self._holder, term)
 
 
+class Elected(Protocol):
+    """The outcome of an election, in Postgres, on a cluster's Lease or without any."""
+
+    @property
+    def term(self) -> int | None:
+        """The term in which this process leads; None while it may not act as leader."""
+
+
+class Unelected:
+    """Without an election this process leads. The term grows with every start, so an earlier process is shut out."""
+
+    def __init__(self, clock: Clock):
+        self.term: int | None = int(clock.now().timestamp() * 1000)
+
+    async def resign(self) -> None:
+        return
+
+
 class LeaderLoop(Loop):
-    """A loop that does its duty only while this process leads."""
+    """A loop that does its duty only while this process leads: subclasses write `run_as_leader`, nothing else.
 
-    def __init__(self, leadership: Leadership, interval_s: float):
+    The check stands around that method and cannot be replaced: a subclass that has a `run_once` of its own would run
+    in every process, so mypy refuses it, and so does Python when the class is made.
+    """
+
+    def __init__(self, leadership: Elected, interval_s: float):
         super().__init__(interval_s)
-        self.leadership = leadership
+        self._leadership = leadership
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.run_once is not LeaderLoop.run_once:
+            raise TypeError(
+                f"{cls.__name__}.run_once would run without the check for leadership: write run_as_leader instead"
+            )
+
+    @final
     async def run_once(self) -> int:
-        return await self.lead_once() if self.leadership.trusted else 0
+        term = self._leadership.term
+        return await self.run_as_follower() if term is None else await self.run_as_leader(term)
 
-    async def lead_once(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    async def run_as_leader(self, term: int) -> int:
+        """Do the duty once. Writes that must not come from two leaders name `term`, or stand under `guard`."""
+
+    async def run_as_follower(self) -> int:
+        """While another process leads, or none. Most loops have nothing to do then."""
+        return 0

@@ -4,7 +4,8 @@
 `handler` what a handler is given and gives back. `application` puts them together for any application.
 """
 
-from trunkline.mailbox.application import Mailbox, Mailboxes, MailboxHandler, mailbox
+from trunkline.errors import NotInTransaction
+from trunkline.mailbox.application import Mailbox, Mailboxes, MailboxHandler, mailbox, new_event
 from trunkline.mailbox.handler import AfterCommit, Batch, Done, Handler, Write
 from trunkline.mailbox.inbox import BadEvent, Inbox, InboxLimits
 from trunkline.mailbox.processing import FailureRule
@@ -26,9 +27,11 @@ __all__ = [
     "MailboxWorker",
     "Mailboxes",
     "NewEvent",
+    "NotInTransaction",
     "Parked",
     "Receipt",
     "WorkerLimits",
     "Write",
     "mailbox",
+    "new_event",
 ]

@@ -9,41 +9,64 @@ async def triage(issue: Mailbox) -> Write | None:
 
     return write
 
-async with Mailboxes.open(database_url, redis_url, handlers=[triage]) as mailboxes:
-    await mailboxes.append("issue", "acme/site#12", "comment.created", {…}, dedupe_key=delivery_id)
+mailboxes = Mailboxes(database_url, redis_url, [triage])
+
+async with session.begin():                        # SQLAlchemy; or asyncpg, psycopg, Django
+    session.add(comment)
+    await mailboxes.append(session, "issue", "acme/site#12", "comment.created", {…})
+
+async with mailboxes:                              # by itself, for an event that follows from nothing else
+    await mailboxes.submit("issue", "acme/site#12", "comment.created", {…}, dedupe_key=delivery_id)
+
+asyncio.run(mailboxes.run())                       # the worker, in a process of its own or beside
+
+Tables and functions are in a schema of their own, and made when the object is opened or `prepare` is called. To append
+in a transaction of the application nothing has to be open: no connection of ours is used.
 """
 
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 from uuid import uuid4
 
 from trunkline.bus import connection as bus_connection
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
+from trunkline.errors import StoreUnavailable
+from trunkline.event_loop import LoopThread, asked_to_stop, running_loop
+from trunkline.handlers import refusal
 from trunkline.loops.base import Loop
+from trunkline.mailbox.gauges import MailboxGauges
 from trunkline.mailbox.handler import Batch, Done, Write
-from trunkline.mailbox.inbox import Inbox
+from trunkline.mailbox.inbox import Inbox, check, follow_up
+from trunkline.mailbox.notifier import MailboxNotifier
 from trunkline.mailbox.processing import FailureRule
 from trunkline.mailbox.retention import DAY_S, MailboxRetention
-from trunkline.mailbox.worker import MailboxWorker, WorkerLimits
+from trunkline.mailbox.worker import BadHandler, MailboxWorker, WorkerLimits
+from trunkline.store import adapters
 from trunkline.store import database as store_database
-from trunkline.store.database import Database
+from trunkline.store.adapters import Adapter, entries
+from trunkline.store.database import Connection, Database
 from trunkline.store.mailboxes import Event, NewEvent, Receipt
-from trunkline.store.migrate import migrate
+from trunkline.store.migrate import migrate, search_path_with
+
+# As many batches as the inbox writes at once, and an append that is alone.
+APPEND_CONNECTIONS = 3
 
 # All that is about mailboxes alone.
-SCHEMA = frozenset(
+MIGRATIONS = frozenset(
     {
         "0003_mailboxes",
         "0014_mailbox_append_one",
         "0031_mailbox_append_batch",
         "0032_mailbox_claim_one",
         "0034_mailbox_by_index",
+        "0049_mailbox_append_event",
     }
 )
 
@@ -94,50 +117,269 @@ def mailbox(
         events_max=events_max,
         failure=failure or FailureRule(),
     )
-    return lambda function: MailboxHandler(kind, function, limits)
+
+    def declare_it(function: HandlerFunction) -> MailboxHandler:
+        if (reason := refusal(function)) is not None:
+            raise BadHandler(f"The handler of mailboxes of kind {kind} cannot be run: {reason}")
+        return MailboxHandler(kind, function, limits)
+
+    return declare_it
 
 
 class Mailboxes:
     """The mailboxes of an application: append to them anywhere, handle them where handlers are given."""
 
     def __init__(
-        self, database: Database, bus: Bus, handlers: Sequence[MailboxHandler], *, worker: str, keep_s: float
-    ):
-        self.database = database
-        self.bus = bus
-        self.inbox = Inbox(database, bus)
-        self.workers = [MailboxWorker(database, bus, handler, worker, handler.limits) for handler in handlers]
-        self._loops: list[Loop] = [*self.workers, MailboxRetention(database, keep_s=keep_s)]
-        self._tasks: list[asyncio.Task[None]] = []
-
-    @classmethod
-    @asynccontextmanager
-    async def open(
-        cls,
+        self,
         database_url: str,
         redis_url: str,
         handlers: Sequence[MailboxHandler] = (),
         *,
+        schema: str | None = "trunkline",
         prefix: str = "mailboxes",
         domain: str | None = None,
+        behind_pooler: bool = False,
         pool_size: int = 10,
         worker: str | None = None,
         keep_s: float = 7 * DAY_S,
+    ):
+        """`domain` is that of a platform whose mailboxes these are, on the search path of the URL; an application alone
+        has a schema of its own, and keys with a prefix of its own. `behind_pooler`: the URL leads to a transaction
+        pooler."""
+        self.schema = None if domain else schema
+        self._url = database_url
+        self._redis_url = redis_url
+        self._keys = Keys(domain) if domain else Keys(prefix=prefix)
+        self._handlers = handlers
+        self._behind_pooler = behind_pooler
+        self._pool_size = pool_size
+        self._worker = worker or f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}"
+        self._keep_s = keep_s
+        self._thread = LoopThread("trunkline mailboxes", self._make_notifier)
+        self._open: _Open | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls, database_url: str, redis_url: str, handlers: Sequence[MailboxHandler] = (), **options: Any
     ) -> "AsyncIterator[Mailboxes]":
-        """Make the tables if they are missing, connect, and work until the end of the block. `domain` is that of a
-        platform whose mailboxes these are too; an application alone has keys with a prefix of its own."""
-        await migrate(database_url, only=SCHEMA)
-        database = await store_database.connect(database_url, pool_size=pool_size)
-        bus = bus_connection.connect(redis_url, Keys(domain) if domain else Keys(prefix=prefix))
-        name = worker or f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}"
-        mailboxes = cls(database, bus, handlers, worker=name, keep_s=keep_s)
-        mailboxes.start()
-        try:
+        """Open it, and work until the end of the block. The options are those of the object."""
+        async with cls(database_url, redis_url, handlers, **options) as mailboxes, mailboxes.working():
             yield mailboxes
+
+    # In a transaction of the application
+
+    async def append(
+        self,
+        tx: Any,
+        kind: str,
+        key: str,
+        event_type: str,
+        payload: dict[str, Any],
+        *,
+        dedupe_key: str | None = None,
+        urgent: bool | None = None,
+    ) -> Receipt:
+        """Append one event in an open transaction. `BadEvent` if no mailbox can hold it, `NotInTransaction` outside of
+        one: nothing was sent then, and the transaction can go on. The mailbox is locked until the transaction ends, so
+        append last."""
+        event = new_event(kind, key, event_type, payload, dedupe_key=dedupe_key, urgent=urgent)
+        return (await self.append_many(tx, [event]))[0]
+
+    async def append_many(self, tx: Any, events: Iterable[NewEvent]) -> list[Receipt]:
+        """Append events made by `new_event`, in order. Their mailboxes are locked sorted, so that two callers who name
+        the same ones do not deadlock."""
+        listed = _checked(events)
+        adapter = adapters.for_async(tx)
+        text = entries.events_in(listed)
+        answer = await adapters.call_async(adapter, self.schema, entries.APPEND_EVENTS, text)
+        return self._taken(listed, answer, adapter)
+
+    def append_sync(
+        self,
+        tx: Any,
+        kind: str,
+        key: str,
+        event_type: str,
+        payload: dict[str, Any],
+        *,
+        dedupe_key: str | None = None,
+        urgent: bool | None = None,
+    ) -> Receipt:
+        """As `append`, for a connection or session that is not asynchronous."""
+        event = new_event(kind, key, event_type, payload, dedupe_key=dedupe_key, urgent=urgent)
+        return self.append_many_sync(tx, [event])[0]
+
+    def append_many_sync(self, tx: Any, events: Iterable[NewEvent]) -> list[Receipt]:
+        listed = _checked(events)
+        adapter = adapters.for_sync(tx)
+        text = entries.events_in(listed)
+        answer = adapters.call_sync(adapter, self.schema, entries.APPEND_EVENTS, text)
+        return self._taken(listed, answer, adapter)
+
+    def wake(self, kind: str, *keys: str) -> None:
+        """Have these mailboxes looked into: after the commit, for before it nothing is found. Sessions of SQLAlchemy
+        and Django do it by themselves. Without it they are looked into within a second. Never waits, in any thread."""
+        if self._open is None:
+            self._thread.call(lambda notifier: notifier.wake(kind, keys))
+        elif self._open.loop is running_loop():
+            self._open.inbox.wake(kind, keys)
+        else:
+            self._open.loop.call_soon_threadsafe(self._open.inbox.wake, kind, keys)
+
+    # On connections of its own
+
+    async def submit(
+        self,
+        kind: str,
+        key: str,
+        event_type: str,
+        payload: dict[str, Any],
+        *,
+        dedupe_key: str | None = None,
+        urgent: bool | None = None,
+    ) -> Receipt:
+        """Append one event that follows from nothing else, and return when it is durable. With a dedupe key it is so
+        once, however often it is sent."""
+        event = new_event(kind, key, event_type, payload, dedupe_key=dedupe_key, urgent=urgent)
+        return await self._opened().inbox.append(event)
+
+    @asynccontextmanager
+    async def transaction(self) -> "AsyncIterator[Appending]":
+        """A transaction on a connection of ours, `tx` of what is given; it wakes workers once it is committed."""
+        async with self._opened().database.transaction() as tx:
+            appending = Appending(self, tx)
+            yield appending
+        for event in appending.events:
+            self.wake(event.kind, event.key)
+
+    # Its life
+
+    @property
+    def database(self) -> Database:
+        """Its connections: they find the tables of mailboxes, and then what the role finds otherwise."""
+        return self._opened().database
+
+    @property
+    def bus(self) -> Bus:
+        return self._opened().bus
+
+    async def prepare(self) -> list[str]:
+        """Make the tables, or bring them forward; the names of what was done. Opening it does this by itself. The role
+        must be allowed to create them; where nothing is missing, nothing is written."""
+        if self.schema is None:
+            return await migrate(self._url, only=MIGRATIONS)
+        return await migrate(self._url, only=MIGRATIONS, schema=self.schema)
+
+    def prepare_sync(self) -> list[str]:
+        return asyncio.run(self.prepare())
+
+    def close(self) -> None:
+        """For a synchronous process: send the last wake-ups and end the thread that sends them. A process that ends
+        without it loses at most those, and the events are found a second later."""
+        self._thread.close(MailboxNotifier.aclose)
+
+    async def __aenter__(self) -> "Mailboxes":
+        assert self._open is None, "open already"
+        await self.prepare()
+        path = None if self.schema is None else await search_path_with(self._url, self.schema)
+        # What a handler's transaction holds open starves no append, renewal or completion: those have connections of
+        # their own. And no other handler: there is one for each that may run.
+        hands = sum(handler.limits.concurrency for handler in self._handlers)
+        async with AsyncExitStack() as stack:
+
+            async def connect(name: str, size: int) -> Database:
+                database = await store_database.connect(
+                    self._url,
+                    pool_size=size,
+                    behind_pooler=self._behind_pooler,
+                    application_name=f"trunkline mailboxes: {name}",
+                    search_path=path,
+                )
+                stack.push_async_callback(database.close)
+                return database
+
+            bus = bus_connection.connect(self._redis_url, self._keys)
+            stack.push_async_callback(bus.close)
+            self._open = _Open(
+                await connect("handlers", max(self._pool_size, hands)),
+                await connect("appends", APPEND_CONNECTIONS),
+                await connect("leases", 2 * len(self._handlers) + 1),
+                bus,
+                stack.pop_all(),
+            )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Write what was submitted."""
+        opened = self._opened()
+        await opened.inbox.aclose()
+        self._open = None
+        await opened.closing.aclose()
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """Handle mailboxes until the end of the block, beside whatever else the process does; then finish what is in
+        hand or give it back."""
+        opened = self._opened()
+        loops: list[Loop] = [
+            *(
+                MailboxWorker(
+                    opened.database, opened.bus, handler, self._worker, handler.limits, own=opened.own
+                )
+                for handler in self._handlers
+            ),
+            MailboxRetention(opened.own, keep_s=self._keep_s),
+            MailboxGauges(opened.own),
+        ]
+        tasks = [asyncio.create_task(loop.run(), name=loop.name) for loop in loops]
+        try:
+            yield
         finally:
-            await mailboxes.aclose()
-            await bus.close()
-            await database.close()
+            for loop in loops:
+                loop.stop()
+            await asyncio.gather(*tasks)
+
+    async def run(self) -> None:
+        """Handle mailboxes until SIGTERM, SIGINT or a cancellation; then what is in hand is finished or given back.
+        Opens the object if it is not open."""
+        async with AsyncExitStack() as stack:
+            if self._open is None:
+                await stack.enter_async_context(self)
+            await stack.enter_async_context(self.working())
+            await asked_to_stop()
+
+    def _opened(self) -> "_Open":
+        if self._open is None:
+            raise StoreUnavailable(
+                "These mailboxes are not open: `async with mailboxes:` around what uses them."
+            )
+        return self._open
+
+    def _taken(self, events: Sequence[NewEvent], answer: str, adapter: Adapter) -> list[Receipt]:
+        receipts = entries.events_out(answer)
+        # Counted now, also where the driver does not say whether it is committed.
+        to_wake = list(follow_up(events, receipts))
+        adapter.after_commit(lambda: self._wake(to_wake))
+        return receipts
+
+    def _wake(self, kinds: Iterable[tuple[str, Iterable[str]]]) -> None:
+        for kind, keys in kinds:
+            self.wake(kind, *keys)
+
+    def _make_notifier(self) -> MailboxNotifier:
+        return MailboxNotifier(bus_connection.connect(self._redis_url, self._keys))
+
+
+class Appending:
+    """A transaction, and what was appended in it."""
+
+    def __init__(self, mailboxes: Mailboxes, tx: Connection):
+        self.tx = tx
+        self.events: list[NewEvent] = []
+        self._mailboxes = mailboxes
 
     async def append(
         self,
@@ -149,17 +391,43 @@ class Mailboxes:
         dedupe_key: str | None = None,
         urgent: bool | None = None,
     ) -> Receipt:
-        """Return when the event is durable. With a dedupe key it is so once, however often it is sent."""
-        return await self.inbox.append(
-            NewEvent(kind, key, dedupe_key or uuid4().hex, event_type, payload, urgent)
-        )
+        event = new_event(kind, key, event_type, payload, dedupe_key=dedupe_key, urgent=urgent)
+        [receipt] = await self._mailboxes.append_many(self.tx, [event])
+        if urgent is not False:
+            self.events.append(event)
+        return receipt
 
-    def start(self) -> None:
-        self._tasks = [asyncio.create_task(loop.run(), name=loop.name) for loop in self._loops]
 
-    async def aclose(self) -> None:
-        """Write what was appended, finish what is in hand or give it back."""
-        await self.inbox.aclose()
-        for loop in self._loops:
-            loop.stop()
-        await asyncio.gather(*self._tasks)
+class _Open:
+    """What an open object holds, and the loop that it was opened in."""
+
+    def __init__(
+        self, database: Database, appends: Database, own: Database, bus: Bus, closing: AsyncExitStack
+    ):
+        self.loop = asyncio.get_running_loop()
+        # Of handlers and of the application; of claims, renewals and completions.
+        self.database = database
+        self.own = own
+        self.bus = bus
+        self.inbox = Inbox(appends, bus)
+        self.closing = closing
+
+
+def new_event(
+    kind: str,
+    key: str,
+    event_type: str,
+    payload: dict[str, Any],
+    *,
+    dedupe_key: str | None = None,
+    urgent: bool | None = None,
+) -> NewEvent:
+    """An event that can be appended. Without a dedupe key it is another one each time."""
+    return NewEvent(kind, key, dedupe_key or uuid4().hex, event_type, payload, urgent)
+
+
+def _checked(events: Iterable[NewEvent]) -> list[NewEvent]:
+    listed = list(events)
+    for event in listed:
+        check(event)
+    return listed

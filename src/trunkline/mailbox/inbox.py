@@ -1,4 +1,4 @@
-"""The way into mailboxes: append events durably, then nudge a worker.
+"""The way into mailboxes: append events durably, then wake a worker.
 
 Concurrent appends share one transaction (group commit): what arrives while a batch is being written goes into the
 next one. Only when a whole batch waits is a second one written beside the first; no mailbox is in both, so its events
@@ -7,26 +7,23 @@ takes nothing back: its event is written all the same.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-
-import asyncpg
 
 from trunkline.bus.connection import Bus
 from trunkline.crashpoint import crash_point
-from trunkline.errors import StoreUnavailable, TrunklineError
+from trunkline.errors import PoolEmpty, StoreUnavailable, TrunklineError
 from trunkline.mailbox import measures
-from trunkline.mailbox.nudger import Nudger
+from trunkline.mailbox.notifier import MailboxNotifier
+from trunkline.old_names import kept_names
 from trunkline.states import MailboxStatus
 from trunkline.store import mailboxes
 from trunkline.store.database import UNAVAILABLE, Database, describe
+from trunkline.store.driver import ROLLED_BACK
 from trunkline.store.mailboxes import KEY_BYTES_MAX, KIND_BYTES_MAX, NewEvent, Receipt
 from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
-
-# Sent again, the same batch may pass: a deadlock, a row that somebody held too long.
-_PASSING = (asyncpg.TransactionRollbackError, asyncpg.LockNotAvailableError)
 
 
 class BadEvent(TrunklineError, ValueError):
@@ -39,15 +36,15 @@ class InboxLimits:
     batch_max: int = 500
     # Batches that are written at once. The second is begun while Postgres works on the first.
     writers_max: int = 2
-    # How long an append waits at most for company, so that a fast machine does not commit a few at a time. Measured at
+    # How long an append waits at most for others, so that a fast machine does not commit a few at a time. Measured at
     # 200 calls a second beside 5 ms and a crowd of 8: a sixth less of Postgres' time and a sixteenth of ours. One that
     # comes alone does not wait at all; two that come again and again wait for each other this long.
     linger_s: float = 0.015
-    # So many are company enough.
-    crowd: int = 24
-    # How much of the company of an earlier batch still counts after a smaller one: after a burst of fifty some ten more
+    # A batch of this size does not wait for more.
+    batch_target: int = 24
+    # How much of the size of an earlier batch still counts after a smaller one: after a burst of fifty some ten more
     # wait, before one that comes alone is taken for alone.
-    memory: float = 0.7
+    decay: float = 0.7
     # Beyond this many the store is not keeping up, and callers had better know.
     waiting_max: int = 20_000
     # How many mailboxes are written at once after a batch of them failed.
@@ -69,25 +66,26 @@ class _Waiting:
             self.done.set_exception(error)
 
 
+@kept_names
 class Inbox:
     """Appends events in groups. One per process."""
 
     def __init__(self, database: Database, bus: Bus, limits: InboxLimits | None = None):
         self._database = database
-        self._nudger = Nudger(bus)
+        self._notifier = MailboxNotifier(bus)
         self._limits = limits or InboxLimits()
         self._waiting: list[_Waiting] = []
         # Each that is at work, and the mailboxes that it writes to.
         self._writers: dict[asyncio.Future[None], set[tuple[str, str]]] = {}
         self._lingering: asyncio.TimerHandle | None = None
         # As many came together lately. Below two, whoever comes is alone.
-        self._company = 1.0
+        self._recent_batch_size = 1.0
         self._is_closed = False
 
     async def append(self, event: NewEvent) -> Receipt:
         """Return when the event is durable. A doubled event is durable already."""
         check(event)
-        is_alone = not self._writers and not self._waiting and self._company < 2
+        is_alone = not self._writers and not self._waiting and self._recent_batch_size < 2
         return await (self._append_alone(event) if is_alone else self._add(event))
 
     async def append_all(self, events: Iterable[NewEvent]) -> list[Receipt]:
@@ -101,9 +99,9 @@ class Inbox:
                 raise result
         return [result for result in results if isinstance(result, Receipt)]
 
-    def nudge(self, kind: str, keys: Iterable[str]) -> None:
+    def wake(self, kind: str, keys: Iterable[str]) -> None:
         """Wake a worker for mailboxes that are queued already, such as those that were replayed."""
-        self._nudger.wake(kind, keys)
+        self._notifier.wake(kind, keys)
 
     async def aclose(self) -> None:
         """Take nothing new, and return when everything taken is written or refused."""
@@ -112,7 +110,7 @@ class Inbox:
             self._start_writer()
         while self._writers:
             await asyncio.wait(self._writers)
-        await self._nudger.flush()
+        await self._notifier.flush()
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -152,7 +150,7 @@ class Inbox:
         return waiting.done.result()
 
     def _write_soon(self) -> None:
-        """A crowd goes as soon as the caller yields. Till there is one they wait a moment."""
+        """A full batch goes as soon as the caller yields. Until it is full they wait a moment."""
         if self._is_crowd():
             self._start_writer()
         elif self._lingering is None:
@@ -160,7 +158,7 @@ class Inbox:
             self._lingering = loop.call_later(self._limits.linger_s, self._start_writer)
 
     def _is_crowd(self) -> bool:
-        return self._is_closed or len(self._waiting) >= min(self._limits.crowd, self._limits.batch_max)
+        return self._is_closed or len(self._waiting) >= min(self._limits.batch_target, self._limits.batch_max)
 
     def _start_writer(self) -> None:
         if self._lingering is not None:
@@ -199,7 +197,7 @@ class Inbox:
                 self._write_soon()
 
     def _take_in(self, count: int) -> None:
-        self._company = max(count, self._company * self._limits.memory)
+        self._recent_batch_size = max(count, self._recent_batch_size * self._limits.decay)
 
     def _take_batch(self) -> list[_Waiting]:
         batch = self._waiting[: self._limits.batch_max]
@@ -220,8 +218,10 @@ class Inbox:
         try:
             try:
                 receipts = await self._append(batch)
-            except _PASSING:
+            except ROLLED_BACK:
                 receipts = await self._append(batch)
+        except PoolEmpty as error:
+            _refuse(batch, error, error)
         except UNAVAILABLE as error:
             _refuse(batch, StoreUnavailable(f"Postgres cannot be reached: {describe(error)}"), error)
         except Exception as error:
@@ -235,7 +235,7 @@ class Inbox:
     async def _write_apart(self, batch: list[_Waiting], error: Exception) -> None:
         """What cannot be written must not take its neighbours with it: by mailbox, and then one by one."""
         if len(batch) == 1:
-            lasting = not isinstance(error, _PASSING)
+            lasting = not isinstance(error, ROLLED_BACK)
             _refuse(batch, error if lasting else StoreUnavailable(f"Try again: {describe(error)}"), error)
             return
         parts: dict[tuple[str, str], list[_Waiting]] = {}
@@ -258,20 +258,24 @@ class Inbox:
             return await mailboxes.append(conn, [waiting.event for waiting in batch])
 
     def _follow_up(self, batch: Sequence[_Waiting], receipts: Sequence[Receipt]) -> None:
-        """Count what is new, alarm about what nobody will process, and wake workers for the rest."""
-        tallies: dict[str, _Tally] = {}
-        for waiting, receipt in zip(batch, receipts, strict=True):
-            if receipt.created:
-                event = waiting.event
-                tally = tallies.get(event.kind) or tallies.setdefault(event.kind, _Tally())
-                tally.events += 1
-                tally.add(event, receipt.status_before)
-        for kind, tally in tallies.items():
-            measures.appended(kind, tally.events, queued=len(tally.queued), dead=len(tally.dead))
-            for key in tally.dead:
-                log.error("mailbox.append_to_dead", kind=kind, key=key)
-            if tally.wake:
-                self._nudger.wake(kind, tally.wake)
+        for kind, keys in follow_up((waiting.event for waiting in batch), receipts):
+            self._notifier.wake(kind, keys)
+
+
+def follow_up(events: Iterable[NewEvent], receipts: Iterable[Receipt]) -> Iterator[tuple[str, Iterable[str]]]:
+    """Count what is new and alarm about what nobody will process; the mailboxes of each kind to wake workers for."""
+    tallies: dict[str, _Tally] = {}
+    for event, receipt in zip(events, receipts, strict=True):
+        if receipt.created:
+            tally = tallies.get(event.kind) or tallies.setdefault(event.kind, _Tally())
+            tally.events += 1
+            tally.add(event, receipt.status_before)
+    for kind, tally in tallies.items():
+        measures.appended(kind, tally.events, queued=len(tally.queued), dead=len(tally.dead))
+        for key in tally.dead:
+            log.error("mailbox.append_to_dead", kind=kind, key=key)
+        if tally.wake:
+            yield kind, tally.wake
 
 
 @dataclass(slots=True)

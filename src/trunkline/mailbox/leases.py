@@ -5,7 +5,7 @@ All leases of a worker are renewed by one statement, three times in a lease. Wor
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from trunkline.store import mailboxes
@@ -18,15 +18,18 @@ log = get_logger(__name__)
 BEATS_PER_LEASE = 3
 
 
-class LeaseLost(Exception):
+class MailboxLeaseLost(Exception):
     """Another worker owns these mailboxes now; nothing of this work may be written."""
 
 
 class Leases:
-    def __init__(self, database: Database, kind: str, lease_s: float):
+    def __init__(
+        self, database: Database, kind: str, lease_s: float, *, on_beat: Callable[[], None] = lambda: None
+    ):
         self._database = database
         self._kind = kind
         self._lease_s = lease_s
+        self._on_beat = on_beat
         self._held: dict[int, Claim] = {}
         self._cancellable: dict[int, asyncio.Task[object]] = {}
         self._heart: asyncio.Task[None] | None = None
@@ -47,8 +50,8 @@ class Leases:
 
     @contextmanager
     def cancelled_if_lost(self, claims: Sequence[Claim]) -> Iterator[None]:
-        """Leave the block with `LeaseLost` once none of these is ours. Never around a commit: what is written must
-        not be told as lost."""
+        """Leave the block with `MailboxLeaseLost` once none of these is ours. Never around a commit: what is written
+        must not be told as lost."""
         task = asyncio.current_task()
         assert task is not None
         fences = [claim.fence for claim in claims]
@@ -58,17 +61,30 @@ class Leases:
         except asyncio.CancelledError:
             if any(fence in self._held for fence in fences) or task.uncancel() > 0:
                 raise
-            raise LeaseLost(f"{len(claims)} mailboxes of kind {self._kind}") from None
+            raise MailboxLeaseLost(f"{len(claims)} mailboxes of kind {self._kind}") from None
         finally:
             for fence in fences:
                 self._cancellable.pop(fence, None)
 
+    def give_up(self, claims: Sequence[Claim]) -> None:
+        """Renew these no longer, whoever goes on with them."""
+        for claim in claims:
+            self._held.pop(claim.fence, None)
+            self._cancellable.pop(claim.fence, None)
+
+    def is_kept(self, claim: Claim) -> bool:
+        return claim.fence in self._held
+
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(self._lease_s / BEATS_PER_LEASE)
-            await self._renew()
+            self._on_beat()
+            await self.renew()
 
-    async def _renew(self) -> None:
+    async def renew(self) -> None:
+        """All of them, now."""
+        if not self._held:
+            return
         try:
             async with self._database.connection() as conn:
                 lost = await mailboxes.renew(

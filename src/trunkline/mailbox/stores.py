@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from trunkline.store import mailbox_admin, mailboxes
 from trunkline.store.database import Connection, Database
 from trunkline.store.mailbox_admin import MailboxRow, StoredEvent
-from trunkline.store.mailboxes import Claim, Claimed, NewEvent
-from trunkline.store.sql import query
+from trunkline.store.mailboxes import Claim, ClaimedMailbox, NewEvent
+from trunkline.store.sql import Area
 
-_QUEUE_IF_IDLE = query("mailbox/queue_if_idle")
-_MARK = query("mailbox/mark")
+_SQL = Area("mailbox")
 
 LIST_MAX = 1_000
 
@@ -53,9 +52,9 @@ class IssueStore:
     async def queue_if_idle(self, issue_id: str) -> bool:
         """`idle → queued`. An append does this by itself, together with the event."""
         async with self._database.connection() as conn:
-            return await conn.fetchval(_QUEUE_IF_IDLE, self._kind, issue_id) is not None
+            return await conn.fetchval(_SQL.queue_if_idle, self._kind, issue_id) is not None
 
-    async def claim_queued(self, issue_id: str) -> Claimed | None:
+    async def claim_queued(self, issue_id: str) -> ClaimedMailbox | None:
         """`queued → processing`, or from a lease that ran out. None if somebody else has it, or it has no work."""
         async with self._database.connection() as conn:
             claimed = await mailboxes.claim(
@@ -69,7 +68,7 @@ class IssueStore:
             )
         return claimed[0] if claimed else None
 
-    async def set_processed(self, tx: Connection, claimed: Claimed) -> bool:
+    async def set_processed(self, tx: Connection, claimed: ClaimedMailbox) -> bool:
         """`processing → idle`, or `queued` if more has come. Last in its transaction, which must not be committed if
         the answer is false: the lease was lost."""
         return bool(await mailboxes.complete(tx, [claimed]))
@@ -107,7 +106,7 @@ class EventLogStore:
 
     async def mark_batch_processed(self, tx: Connection, claim: Claim, seqs: Sequence[int]) -> int:
         """How many were marked: none, if the claim is no longer ours."""
-        return len(await tx.fetch(_MARK, self._kind, claim.key, claim.fence, list(seqs)))
+        return len(await tx.fetch(_SQL.mark, self._kind, claim.key, claim.fence, list(seqs)))
 
     async def mark_processed(self, tx: Connection, claim: Claim, seq: int) -> bool:
         return await self.mark_batch_processed(tx, claim, [seq]) == 1

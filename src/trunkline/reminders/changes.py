@@ -4,19 +4,20 @@ Who is being called right now goes on talking; what waits is ended and was skipp
 series, then its leads, then its occurrences.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
 
 from trunkline.model import new_id
-from trunkline.reminders.making import advanced, next_place
+from trunkline.reminders.making import about_to_ring, advanced, moved, next_place
 from trunkline.reminders.request import stored_series
-from trunkline.reminders.series import Place
+from trunkline.reminders.series import OccurrenceTime
 from trunkline.reminders.walltime import instant
 from trunkline.states import LeadStatus
 from trunkline.store import lead_edits, reminders
 from trunkline.store.database import Connection
-from trunkline.store.reminders import NewOccurrence, Reminder
+from trunkline.store.reminders import NewOccurrence, OpenLead, Reminder, WaitingOccurrence
 
 SEARCH_MAX = 10_000
 
@@ -29,14 +30,14 @@ async def pause(tx: Connection, reminder: Reminder) -> Reminder:
 
 async def resume(tx: Connection, reminder: Reminder) -> Reminder:
     """From the first occurrence that is yet to come: what went by in the pause is not made up for."""
-    assert reminder.next_wall is not None, "a paused reminder keeps its place"
-    series = stored_series(reminder)
-    since = Place(reminder.next_wall, instant(reminder.next_wall, reminder.timezone), reminder.next_no)
-    place = series.first_from(reminder.now, since)
-    if place is None:
-        return await reminders.move(
-            tx, replace(reminder, status="ENDED", ended_reason="finished", next_wall=None, next_at=None)
+    place = None
+    if reminder.next_wall is not None:  # a paused one keeps its place, if there was another one to come
+        since = OccurrenceTime(
+            reminder.next_wall, instant(reminder.next_wall, reminder.timezone), reminder.next_no
         )
+        place = stored_series(reminder).first_from(reminder.now, since)
+    if place is None:
+        return await moved(tx, replace(reminder, status="ACTIVE", next_wall=None, next_at=None))
     return await reminders.move(
         tx, replace(reminder, status="ACTIVE", next_wall=place.wall, next_at=place.at, next_no=place.no)
     )
@@ -51,20 +52,33 @@ async def cancel(tx: Connection, reminder: Reminder, *, hang_up: bool) -> Remind
     )
 
 
-async def skip(tx: Connection, reminder: Reminder, wall: datetime | None) -> tuple[Reminder, Place] | None:
-    """One occurrence: the next one, or the one at that wall time. None: there is no such occurrence to skip."""
-    waiting = await reminders.open_leads(tx, reminder.id, wall) if wall else []
-    if waiting and await _end(tx, reminder, [each.lead_id for each in waiting], "asked"):
-        return reminder, Place(waiting[0].wall_at, reminder.now, 0)
+async def skip(
+    tx: Connection, reminder: Reminder, wall: datetime | None
+) -> tuple[Reminder, OccurrenceTime] | None:
+    """One occurrence: the next one to ring, or the one at that wall time. None: there is no such occurrence to skip.
+
+    One that is a lead already is ended as long as it waits: until its intent."""
+    for each in await _leads_of(tx, reminder, wall):
+        if await _end(tx, reminder, [each.lead_id], "asked"):
+            return await reminders.finish(tx, reminder), OccurrenceTime(each.wall_at, reminder.now, 0)
     place = _find(reminder, wall)
     if place is None or not await reminders.insert_occurrence(tx, _skipped(reminder, place)):
         return None
     if place == next_place(reminder):
-        reminder = await reminders.move(tx, advanced(reminder, stored_series(reminder), place))
+        reminder = await moved(tx, advanced(reminder, stored_series(reminder), place))
     return reminder, place
 
 
-def _find(reminder: Reminder, wall: datetime | None) -> Place | None:
+async def _leads_of(
+    tx: Connection, reminder: Reminder, wall: datetime | None
+) -> Sequence[OpenLead | WaitingOccurrence]:
+    """Of the occurrence at that wall time, or of those that are about to ring."""
+    if wall is not None:
+        return await reminders.open_leads(tx, reminder.id, wall)
+    return await about_to_ring(tx, reminder)
+
+
+def _find(reminder: Reminder, wall: datetime | None) -> OccurrenceTime | None:
     place = next_place(reminder)
     if place is None or wall is None:
         return place
@@ -76,7 +90,7 @@ def _find(reminder: Reminder, wall: datetime | None) -> Place | None:
     return place if place is not None and place.wall == wall else None
 
 
-def _skipped(reminder: Reminder, place: Place) -> NewOccurrence:
+def _skipped(reminder: Reminder, place: OccurrenceTime) -> NewOccurrence:
     return NewOccurrence(
         new_id(), reminder.id, place.wall, place.at, "SKIPPED", "asked", reminder.max_attempts
     )

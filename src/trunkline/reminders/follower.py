@@ -1,12 +1,13 @@
 """The follower: brings what became of a lead back to the occurrence that it was made for, with log lines and metrics.
+It ends a series with its last occurrence.
 
 The engine knows nothing of reminders. What it decides is in the lead and its attempts; this reads it a moment later, in
 any number of processes, each occurrence by one of them.
 """
 
 from trunkline.loops.base import Loop
-from trunkline.reminders.states import followed, is_put_off, lines
-from trunkline.store import reminder_states
+from trunkline.reminders.states import followed, lines
+from trunkline.store import reminder_states, reminders
 from trunkline.store.database import Database
 from trunkline.store.reminder_states import Followed, StateChange
 from trunkline.telemetry import get_logger, metrics
@@ -29,6 +30,9 @@ class ReminderFollower(Loop):
             total += found
             if found < BATCH_MAX:
                 break
+        # In a transaction of its own: who changes a series locks it before its occurrences.
+        async with self._database.connection() as conn:
+            await reminders.finish_all(conn)
         return total
 
     async def _follow(self) -> int:
@@ -45,9 +49,8 @@ class ReminderFollower(Loop):
 def _tell(seen: Followed, change: StateChange) -> None:
     for line in lines(seen, change):
         getattr(log, line.level)(line.text, reminder_id=str(seen.reminder_id))
-    if is_put_off(seen, change):
-        metrics.REMINDERS_RETRIED.inc()
-    elif change.state in ("COMPLETED", "FAILED"):
+    metrics.REMINDERS_RETRIED.inc(change.retries_told - seen.retries_told)
+    if change.state in ("COMPLETED", "FAILED"):
         metrics.REMINDERS_PROCESSED.inc()
         if change.state == "FAILED":
             metrics.REMINDERS_FAILED.inc()

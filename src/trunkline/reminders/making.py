@@ -11,14 +11,15 @@ from uuid import UUID
 
 from trunkline.crashpoint import crash_point
 from trunkline.leads import ingest
-from trunkline.leads.ingest import LeadRequest, Refused
+from trunkline.leads.ingest import LeadRefused, LeadRequest
 from trunkline.model import new_id
 from trunkline.reminders.request import stored_series
-from trunkline.reminders.series import Place, Series
-from trunkline.store import leads, reminders
+from trunkline.reminders.series import OccurrenceTime, Series
+from trunkline.states import LeadStatus
+from trunkline.store import lead_edits, leads, reminders
 from trunkline.store.database import Connection
 from trunkline.store.leads import AdmissionKey, NewLead
-from trunkline.store.reminders import NewOccurrence, Reminder
+from trunkline.store.reminders import NewOccurrence, Reminder, WaitingOccurrence
 from trunkline.telemetry import metrics
 
 # After a long outage a series has many missed occurrences. So many are recorded in one transaction.
@@ -35,39 +36,51 @@ async def make_due(tx: Connection, reminder: Reminder, horizon_s: float) -> tupl
             break
         made += await _make(tx, reminder, place, place.at)
         reminder = advanced(reminder, series, place)
-    return await reminders.move(tx, reminder), made
+    return await moved(tx, reminder), made
 
 
-async def make_now(tx: Connection, reminder: Reminder) -> tuple[Reminder, list[UUID]]:
-    """Make the next occurrence at once, in the place of its own time."""
+async def make_now(tx: Connection, reminder: Reminder) -> tuple[Reminder, list[UUID]] | None:
+    """Ring the next occurrence at once, in the place of its own time: the one that is about to ring, as long as its
+    lead waits, or else the next of the series. None: there is no such occurrence."""
+    for each in await about_to_ring(tx, reminder):
+        locked = await lead_edits.lock(tx, reminder.tenant, [each.lead_id])
+        if each.lead_id in locked and locked[each.lead_id].status == LeadStatus.BACKLOG:
+            await lead_edits.make_due(tx, each.lead_id)
+            return reminder, [each.lead_id]
     place = next_place(reminder)
-    assert place is not None, "the caller has looked"
+    if place is None:
+        return None
     made = await _make(tx, reminder, place, reminder.now)
-    return await reminders.move(tx, advanced(reminder, stored_series(reminder), place)), made
+    return await moved(tx, advanced(reminder, stored_series(reminder), place)), made
 
 
-def next_place(reminder: Reminder) -> Place | None:
+async def about_to_ring(conn: Connection, reminder: Reminder) -> list[WaitingOccurrence]:
+    """The occurrences that wait as leads and ring before the next of the series is due."""
+    place = next_place(reminder)
+    waiting = await reminders.waiting(conn, [reminder.id])
+    return [each for each in waiting if place is None or each.due_at <= place.at]
+
+
+async def moved(tx: Connection, reminder: Reminder) -> Reminder:
+    """Write where a locked series has come to, and end it if nothing of it is left."""
+    return await reminders.finish(tx, await reminders.move(tx, reminder))
+
+
+def next_place(reminder: Reminder) -> OccurrenceTime | None:
     if reminder.next_wall is None or reminder.next_at is None:
         return None
-    return Place(reminder.next_wall, reminder.next_at, reminder.next_no)
+    return OccurrenceTime(reminder.next_wall, reminder.next_at, reminder.next_no)
 
 
-def advanced(reminder: Reminder, series: Series, place: Place) -> Reminder:
-    """The series after this occurrence: at the next one, or at its end."""
+def advanced(reminder: Reminder, series: Series, place: OccurrenceTime) -> Reminder:
+    """The series after this occurrence: at the next one, or without one. It ends when the last one has ended."""
     after = series.after(place, reminder.last_at)
     if after is None:
-        return replace(
-            reminder,
-            status="ENDED",
-            ended_reason="finished",
-            next_wall=None,
-            next_at=None,
-            last_at=place.at,
-        )
+        return replace(reminder, next_wall=None, next_at=None, last_at=place.at)
     return replace(reminder, next_wall=after.wall, next_at=after.at, next_no=after.no, last_at=place.at)
 
 
-async def _make(tx: Connection, reminder: Reminder, place: Place, wanted_at: datetime) -> list[UUID]:
+async def _make(tx: Connection, reminder: Reminder, place: OccurrenceTime, wanted_at: datetime) -> list[UUID]:
     is_missed = wanted_at < reminder.now - timedelta(seconds=reminder.late_s)
     occurrence = NewOccurrence(
         id=new_id(),
@@ -89,7 +102,7 @@ async def _make_lead(tx: Connection, reminder: Reminder, occurrence: NewOccurren
     key = AdmissionKey(reminder.merchant_id, reminder.pool_id, reminder.campaign_id)
     admission = (await leads.admissions(tx, reminder.tenant, [key]))[key]
     match ingest.prepare(lead_request(reminder, occurrence), admission):
-        case Refused(problems):
+        case LeadRefused(problems):
             await _fail(tx, occurrence, "; ".join(problem.error for problem in problems))
             return []
         case NewLead() as new:

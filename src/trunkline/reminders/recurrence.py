@@ -31,7 +31,7 @@ _DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RecurrenceRule:
     """A rule without its end, and its end: at the latest `until`, at most `count` occurrences."""
 
     text: str
@@ -48,7 +48,7 @@ class BadRule:
     error: str
 
 
-def parse(text: str, start: datetime, zone: str) -> Rule | BadRule:
+def parse(text: str, start: datetime, zone: str) -> RecurrenceRule | BadRule:
     """`start` is a wall time in `zone`: the first moment that may be an occurrence."""
     parts = _split(text)
     if isinstance(parts, BadRule):
@@ -62,17 +62,17 @@ def parse(text: str, start: datetime, zone: str) -> Rule | BadRule:
     count = int(parts.pop("COUNT", "0")) or None
     if until is not None and until < start:
         return BadRule("The rule ends before the reminder starts.")
-    rule = Rule(";".join(f"{name}={value}" for name, value in parts.items()), count, until)
+    rule = RecurrenceRule(";".join(f"{name}={value}" for name, value in parts.items()), count, until)
     return _unusable(rule, start) or rule
 
 
-def first(rule: Rule, start: datetime) -> datetime | None:
+def first(rule: RecurrenceRule, start: datetime) -> datetime | None:
     """The first occurrence at `start` or after it, whatever the rule's end."""
     found: datetime | None = next(_walls(rule.text, start), None)
     return found
 
 
-def following(rule: Rule, last: datetime) -> datetime | None:
+def following(rule: RecurrenceRule, last: datetime) -> datetime | None:
     """The occurrence after the one at `last`, whatever the rule's end. None: the calendar is at its end."""
     return next((wall for wall in islice(_walls(rule.text, last), 2) if wall > last), None)
 
@@ -135,7 +135,7 @@ def _until(text: str | None, zone: str) -> datetime | BadRule | None:
     return moment.replace(tzinfo=None)
 
 
-def _unusable(rule: Rule, start: datetime) -> BadRule | None:
+def _unusable(rule: RecurrenceRule, start: datetime) -> BadRule | None:
     try:
         if next(_walls(rule.text, _in_the_last_years(start)), None) is None:
             return BadRule("No day fits this rule: it would never ring.")

@@ -10,8 +10,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NaiveDatetim
 from pydantic.config import JsonDict
 
 from trunkline.leads import ingest, payloads, phones
-from trunkline.leads.frozen import ZoneName
-from trunkline.leads.ingest import FieldProblem, ObjectId, Refused, Text
+from trunkline.leads.immutable import ZoneName
+from trunkline.leads.ingest import FieldProblem, LeadRefused, ObjectId, Text
 from trunkline.leads.windows import Window
 from trunkline.model import new_id
 from trunkline.reminders import recurrence
@@ -117,17 +117,17 @@ class ReminderRequest(BaseModel):
 
 def prepare(
     request: ReminderRequest, admission: Admission, *, attempts: int, payload_bytes_max: int
-) -> NewReminder | Refused:
+) -> NewReminder | LeadRefused:
     """`admission` names the pool that was found for it."""
     assert admission.pool_id is not None, "the caller has looked"
     phone = phones.to_e164(request.phone, admission.default_region)
     series = series_of(request.starts_at, request.timezone, request.rrule, admission.now)
     problems = tuple(_problems(request, phone, series, payload_bytes_max))
     if problems or isinstance(phone, phones.BadPhone) or isinstance(series, FieldProblem):
-        return Refused(problems)
+        return LeadRefused(problems)
     place = series.first_from(admission.now)
     if place is None:
-        return Refused((FieldProblem("starts_at", "This moment has passed, and none comes after it."),))
+        return LeadRefused((FieldProblem("starts_at", "This moment has passed, and none comes after it."),))
     return NewReminder(
         id=new_id(),
         reseller_id=admission.reseller_id,

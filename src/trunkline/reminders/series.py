@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from trunkline.reminders import recurrence
-from trunkline.reminders.recurrence import Rule
+from trunkline.reminders.recurrence import RecurrenceRule
 from trunkline.reminders.walltime import instant
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OccurrenceTime:
     """An occurrence: its wall time, its instant, its number in the rule."""
 
     wall: datetime
@@ -26,16 +26,16 @@ class Place:
 class Series:
     starts_at: datetime
     zone: str
-    rule: Rule | None
+    rule: RecurrenceRule | None
 
-    def places(self) -> Iterator[Place]:
+    def places(self) -> Iterator[OccurrenceTime]:
         """All of them, one after the other."""
         place = self._first()
         while place is not None:
             yield place
             place = self.after(place)
 
-    def after(self, place: Place, last_at: datetime | None = None) -> Place | None:
+    def after(self, place: OccurrenceTime, last_at: datetime | None = None) -> OccurrenceTime | None:
         """The occurrence after this one. `last_at` is the instant that it must come after."""
         later_than = max(place.at, last_at or place.at)
         if self.rule is None:
@@ -43,25 +43,25 @@ class Series:
         wall, no = recurrence.following(self.rule, place.wall), place.no + 1
         while wall is not None and self.rule.allows(wall, no):
             if (at := instant(wall, self.zone)) > later_than:
-                return Place(wall, at, no)
+                return OccurrenceTime(wall, at, no)
             wall, no = recurrence.following(self.rule, wall), no + 1
         return None
 
-    def first_from(self, moment: datetime, since: Place | None = None) -> Place | None:
+    def first_from(self, moment: datetime, since: OccurrenceTime | None = None) -> OccurrenceTime | None:
         """The first occurrence that is not before the moment, searched from `since` on."""
         place = since or self._first()
         while place is not None and place.at < moment:
             place = self.after(place)
         return place
 
-    def upcoming(self, since: Place, limit: int) -> list[Place]:
+    def upcoming(self, since: OccurrenceTime, limit: int) -> list[OccurrenceTime]:
         found = [since]
         while len(found) < limit and (place := self.after(found[-1])) is not None:
             found.append(place)
         return found
 
-    def _first(self) -> Place | None:
+    def _first(self) -> OccurrenceTime | None:
         wall = recurrence.first(self.rule, self.starts_at) if self.rule else self.starts_at
         if wall is None or (self.rule and not self.rule.allows(wall, 1)):
             return None
-        return Place(wall, instant(wall, self.zone), 1)
+        return OccurrenceTime(wall, instant(wall, self.zone), 1)

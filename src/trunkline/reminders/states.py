@@ -9,7 +9,7 @@ SCHEDULED ─► PROCESSING ─► COMPLETED (somebody answered)
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from trunkline.model import Agent, Outcome
+from trunkline.model import Agent, Outcome, idempotency_key
 from trunkline.states import LeadStatus
 from trunkline.store.reminder_states import Followed, StateChange
 
@@ -29,7 +29,7 @@ _UNTOLD = frozenset(
 )
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """What is written to the log of a step."""
 
     level: Literal["info", "warning", "error"]
@@ -47,27 +47,33 @@ def followed(seen: Followed) -> StateChange:
         last_error=_error(seen, state),
         idempotency_key=_idempotency_key(seen),
         external_call_id=seen.carrier_call_id,
+        attempts_told=max(len(seen.attempt_nos), seen.attempts_told),
+        retries_told=max(_retries(seen), seen.retries_told),
     )
 
 
-def lines(seen: Followed, change: StateChange) -> Iterator[Line]:
-    """Also of steps that went by between two looks."""
-    if change.attempt_count > seen.attempt_count:
-        yield Line(
-            "info", f"Processing reminder {seen.id} (attempt {change.attempt_count}/{seen.max_attempts})"
-        )
-    if change.external_call_id not in (None, seen.external_call_id):
-        yield Line("info", f"Call initiated for reminder {seen.id}")
-    if is_put_off(seen, change):
-        yield Line("warning", f"Reminder {seen.id} failed, scheduling retry")
-    elif change.state == "FAILED":
-        yield Line("error", f"Reminder {seen.id} permanently failed")
+def lines(seen: Followed, change: StateChange) -> Iterator[LogLine]:
+    """Also of steps that went by between two looks, in the order in which they happened."""
+    new_call = change.external_call_id not in (None, seen.external_call_id)
+    for nth in range(seen.retries_told + 1, change.attempts_told + 1):
+        if nth > seen.attempts_told:
+            number = seen.attempt_nos[nth - 1]
+            yield LogLine("info", f"Processing reminder {seen.id} (attempt {number}/{seen.max_attempts})")
+        if new_call and nth == change.attempts_told:
+            yield LogLine("info", f"Call initiated for reminder {seen.id}")
+        if nth <= change.retries_told:
+            yield LogLine("warning", f"Reminder {seen.id} failed, scheduling retry")
+    if change.state == "FAILED":
+        yield LogLine("error", f"Reminder {seen.id} permanently failed")
 
 
-def is_put_off(seen: Followed, change: StateChange) -> bool:
-    """Whether it has failed since the last look and waits for a retry: maybe not for the first time."""
-    was_tried = seen.state != change.state or change.attempt_count > seen.attempt_count
-    return change.state == "PENDING_RETRY" and was_tried
+def _retries(seen: Followed) -> int:
+    """How many attempts were followed by another one, or will be: all that are over, but one that ended its lead."""
+    match seen.lead_status:
+        case LeadStatus.BACKLOG:
+            return len(seen.attempt_nos)
+        case _:
+            return max(len(seen.attempt_nos) - 1, 0)
 
 
 def _state(seen: Followed) -> State:
@@ -95,7 +101,6 @@ def _error(seen: Followed, state: State) -> str | None:
 
 
 def _idempotency_key(seen: Followed) -> str | None:
-    """`{id}-{attempt}-{8 hex}`. The eight are the attempt's own, so the key leads back to it."""
-    if seen.attempt_id is None:
+    if seen.attempt_id is None or seen.attempt_no is None:
         return None
-    return f"{seen.id}-{max(seen.lead_attempts, 1)}-{seen.attempt_id.hex[-8:]}"
+    return idempotency_key(str(seen.id), seen.attempt_no, seen.attempt_id)

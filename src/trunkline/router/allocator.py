@@ -14,20 +14,21 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from trunkline.bus import router as bus_router
-from trunkline.bus.router import Allocation, Begun, CallOver, Hold, NoPod, Runner, Stale
-from trunkline.bus.router_keys import RouterKeys
+from trunkline.bus.keys import RouterKeys
+from trunkline.bus.router import Allocation, BegunCall, CallOver, NoPod, QueuedForPod, Runner, Stale
 from trunkline.crashpoint import crash_point
 from trunkline.errors import BusUnavailable
 from trunkline.in_time import in_time
 from trunkline.model import Slot, new_id
+from trunkline.router.allocation_log import AllocationNotes, Note
 from trunkline.router.config import RouterConfig
 from trunkline.router.engine_breaker import EngineBreaker
-from trunkline.router.notes import AllocationNotes, Note
 from trunkline.router.streams import StreamKeys, stream_url
 from trunkline.settings.tiers import chain
 from trunkline.store import allocations, resumptions
-from trunkline.store.allocations import Address, Asked, Unallocated
-from trunkline.store.database import UNAVAILABLE, Database, is_of_database
+from trunkline.store.allocations import Address, AllocationRequest, Release, Unallocated
+from trunkline.store.database import ROW_HELD, UNAVAILABLE, Database, is_of_database
+from trunkline.store.group_commit import GroupCommit
 from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
@@ -62,7 +63,7 @@ class NoneFree:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PodWait:
     """No pod is free yet: ask again in `retry_s`. So many calls wait before this one."""
 
     before: int
@@ -70,7 +71,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class MustHangUp:
     """Hang up: the call is over (a duplicate of its answer webhook came late), was superseded by a newer attempt, or is
     not the one that its attempt has."""
 
@@ -94,7 +95,7 @@ class NotAllocated:
     """This call has no pod: it was released already, or never had one."""
 
 
-class Silent(Exception):
+class EngineSilent(Exception):
     """An engine did not answer in time."""
 
 
@@ -116,13 +117,15 @@ class Allocator:
         self._config = config
         self._database = database
         self._notes = notes
+        self._new_calls = GroupCommit(database, allocations.allocate_new, ENGINES_S)
+        self._releases = GroupCommit(database, allocations.release, ENGINES_S)
         self._valkey = EngineBreaker()
         self._postgres = EngineBreaker()
         self._chains: dict[str, tuple[float, tuple[str, ...]]] = {}
         self._telling: set[asyncio.Task[None]] = set()
 
     async def begin(self, attempt_id: UUID, call_sid: str) -> Allocated | None:
-        """The answer of a call whose pod was kept with its dial. None: none is, or not any more. Raises `Silent`."""
+        """The answer of a call whose pod was kept with its dial. None: none is kept. Raises `EngineSilent`."""
         kept = await self._ask_postgres(self._begin(attempt_id, call_sid), ENGINES_S)
         if kept is None:
             return None
@@ -138,7 +141,7 @@ class Allocator:
         attempt_id: UUID | None = None,
         may_wait: bool = False,
         turn: int = 0,
-    ) -> Allocated | NoneFree | Waiting | Ended | GivenUp:
+    ) -> Allocated | NoneFree | PodWait | MustHangUp | GivenUp:
         """Idempotent: every request for one call gets the same pod and the same token. `turn`: how often its agent was
         lost, also where no row could be told so."""
         began_s = time.monotonic()
@@ -150,15 +153,27 @@ class Allocator:
             proposed = await self._propose(call_sid, merchant_id, allocation_id, may_wait=may_wait)
         if isinstance(proposed, CallOver):
             metrics.ROUTER_ALLOCATIONS.labels("ended").inc()
-            return Ended()
+            return MustHangUp()
         crash_point("router.after_allocate")
         slot = _slot(proposed)
+        asked = AllocationRequest(
+            allocation_id,
+            call_sid,
+            attempt_id,
+            merchant_id,
+            slot,
+            wait_max_s=self._config.hold_max_s if may_wait else 0.0,
+            silence_s=self._config.wait_rule.silence_ms / 1000,
+            tombstone_s=self._config.ended_ttl_s,
+        )
         try:
-            decided = await self._ask_postgres(
-                self._decide(call_sid, merchant_id, allocation_id, attempt_id, slot, may_wait=may_wait),
-                began_s + ENGINES_S - time.monotonic(),
-            )
-        except Silent:
+            decided: allocations.Allocation | Unallocated | None = None
+            if attempt_id is None and slot is not None:
+                decided = await self._ask_postgres(self._give_new(asked), None)
+            if decided is None:
+                left_s = began_s + ENGINES_S - time.monotonic()
+                decided = await self._ask_postgres(self._decide(asked), left_s)
+        except EngineSilent:
             return await self._without_postgres(
                 call_sid, merchant_id, allocation_id, attempt_id, proposed, may_wait=may_wait, turn=turn
             )
@@ -173,11 +188,12 @@ class Allocator:
         call's streams it had: an older one ends nothing."""
         row = None
         try:
-            row = await self._ask_postgres(self._release(call_sid, by_pod, turn), ENGINES_S)
+            over = Release(call_sid, new_id(), by_pod, turn)
+            row = await self._ask_postgres(self._releases.ask(over), None)
             if row is None and turn is not None and await self.ask(self._is_resumed(call_sid, turn)):
                 # Valkey is not told either: its tombstone would keep the call from its next agent.
                 return NotAllocated()
-        except Silent as error:
+        except EngineSilent as error:
             log.warning("router.release_not_written", call_id=call_sid, reason=str(error))
             self._notes.over(call_sid, by_pod, turn)
         crash_point("router.after_release")
@@ -206,7 +222,7 @@ class Allocator:
         return Allocated(address.pod, url, token, "", datetime.now(UTC), was_existing=True)
 
     async def ask(self, question: Coroutine[Any, Any, T]) -> T:
-        """Another question about an answered call. Raises `Silent`."""
+        """Another question about an answered call. Raises `EngineSilent`."""
         return await self._ask_postgres(question, ENGINES_S)
 
     async def drain(self) -> None:
@@ -216,7 +232,7 @@ class Allocator:
 
     async def _propose(
         self, call_sid: str, merchant_id: str, allocation_id: UUID, *, may_wait: bool, is_alone: bool = False
-    ) -> Allocation | NoPod | Hold | CallOver | None:
+    ) -> Allocation | NoPod | QueuedForPod | CallOver | None:
         """None: Valkey is silent, or was lost and is not rebuilt."""
         if self._valkey.is_open:
             return None
@@ -238,29 +254,16 @@ class Allocator:
         self._valkey.heard()
         return None if isinstance(proposed, Stale) else proposed
 
-    async def _decide(
-        self,
-        call_sid: str,
-        merchant_id: str,
-        allocation_id: UUID,
-        attempt_id: UUID | None,
-        proposal: Slot | None,
-        *,
-        may_wait: bool,
-    ) -> allocations.Allocation | Unallocated:
+    async def _decide(self, asked: AllocationRequest) -> allocations.Allocation | Unallocated:
         async with self._database.connection() as conn:
-            asked = Asked(
-                allocation_id,
-                call_sid,
-                attempt_id,
-                merchant_id,
-                await self._chain(conn, merchant_id),
-                proposal,
-                wait_max_s=self._config.hold_max_s if may_wait else 0.0,
-                silence_s=self._config.wait_rule.silence_ms / 1000,
-                tombstone_s=self._config.ended_ttl_s,
-            )
-            return await allocations.allocate(conn, asked)
+            return await allocations.allocate(conn, asked, await self._chain(conn, asked.merchant_id))
+
+    async def _give_new(self, asked: AllocationRequest) -> allocations.Allocation | None:
+        """With others that come now. None: not so simply."""
+        try:
+            return await self._new_calls.ask(asked)
+        except ROW_HELD:
+            return None
 
     async def _chain(self, conn: Any, merchant_id: str) -> tuple[str, ...]:
         now_s = time.monotonic()
@@ -280,18 +283,18 @@ class Allocator:
         merchant_id: str,
         allocation_id: UUID,
         attempt_id: UUID | None,
-        proposed: Allocation | NoPod | Hold | None,
+        proposed: Allocation | NoPod | QueuedForPod | None,
         *,
         may_wait: bool,
         turn: int,
-    ) -> Allocated | NoneFree | Waiting | Ended:
+    ) -> Allocated | NoneFree | PodWait | MustHangUp:
         """Valkey alone decides, also where it was lost and knows only pods that it heard since; the note follows."""
         if proposed is None:
             found = await self._propose(
                 call_sid, merchant_id, allocation_id, may_wait=may_wait, is_alone=True
             )
             if isinstance(found, CallOver):
-                return Ended()
+                return MustHangUp()
             proposed = found
         match proposed:
             case Allocation():
@@ -299,16 +302,16 @@ class Allocator:
                 self._notes.begun(Note(allocation_id, call_sid, attempt_id is not None, merchant_id, slot))
                 metrics.ROUTER_ALLOCATIONS.labels("noted").inc()
                 return self._proposed(call_sid, proposed, turn)
-            case Hold():
-                return Waiting(proposed.before, self._config.hold_poll_s)
+            case QueuedForPod():
+                return PodWait(proposed.before, self._config.hold_poll_s)
             case NoPod():
                 return self._none(merchant_id, proposed)
             case _:
                 return NoneFree(is_known=False)
 
     async def _refused(
-        self, decided: Unallocated, proposed: Allocation | NoPod | Hold | None
-    ) -> NoneFree | Waiting | Ended | GivenUp:
+        self, decided: Unallocated, proposed: Allocation | NoPod | QueuedForPod | None
+    ) -> NoneFree | PodWait | MustHangUp | GivenUp:
         """Postgres gave no pod. What Valkey proposed is taken back by it after 5 s, or at once where it is told."""
         if isinstance(proposed, Allocation) and not proposed.was_existing:
             self._in_the_background(
@@ -317,14 +320,14 @@ class Allocator:
         match decided.result:
             case "waits":
                 metrics.ROUTER_ALLOCATIONS.labels("hold").inc()
-                return Waiting(decided.waiting_before, self._config.hold_poll_s)
+                return PodWait(decided.waiting_before, self._config.hold_poll_s)
             case "none":
                 return self._none("", proposed)
             case "given_up":
                 return GivenUp()
             case reason:
                 metrics.ROUTER_ALLOCATIONS.labels("ended").inc()
-                return Ended(reason)
+                return MustHangUp(reason)
 
     def _none(self, merchant_id: str, proposed: object) -> NoneFree:
         metrics.ROUTER_ALLOCATIONS.labels("none").inc()
@@ -336,7 +339,7 @@ class Allocator:
         call_sid: str,
         merchant_id: str,
         decided: allocations.Allocation,
-        proposed: Allocation | NoPod | Hold | None,
+        proposed: Allocation | NoPod | QueuedForPod | None,
         turn: int,
     ) -> Allocated:
         metrics.ROUTER_ALLOCATIONS.labels("existing" if decided.is_existing else "allocated").inc()
@@ -349,7 +352,7 @@ class Allocator:
     def _tell(self, decided: allocations.Allocation, call_sid: str) -> None:
         """What Postgres gave, where Valkey had proposed something else or nothing. If it is not told, it finds out."""
         slot = decided.slot
-        begun = Begun(
+        begun = BegunCall(
             str(decided.id), call_sid, slot.pod, slot.no, slot.incarnation, decided.merchant_id,
             slot.source_pool, decided.turn,
         )  # fmt: skip
@@ -365,28 +368,25 @@ class Allocator:
         async with self._database.connection() as conn:
             return await allocations.begin(conn, attempt_id, call_sid)
 
-    async def _release(self, call_sid: str, by_pod: str, turn: int | None) -> allocations.Released | None:
-        async with self._database.connection() as conn:
-            return await allocations.release(
-                conn, call_sid, tombstone_id=new_id(), why="released", by_pod=by_pod, turn=turn
-            )
-
     async def _is_resumed(self, call_sid: str, turn: int) -> bool:
         async with self._database.connection() as conn:
             return await resumptions.is_resumed(conn, call_sid, turn)
 
-    async def _ask_postgres(self, question: Coroutine[Any, Any, T], within_s: float) -> T:
-        """The driver does not let go of a connection to a server that hangs; who asks has to."""
+    async def _ask_postgres(self, question: Coroutine[Any, Any, T], within_s: float | None) -> T:
+        """The driver does not let go of a connection to a server that hangs; who asks has to. None: a group commit,
+        which has its own limit."""
         if self._postgres.is_open:
             question.close()
-            raise Silent("Postgres was silent lately")
+            raise EngineSilent("Postgres was silent lately")
         try:
-            answer = await in_time(max(within_s, 0.05), question)
+            answer = await (question if within_s is None else in_time(max(within_s, 0.05), question))
         except Exception as error:
             if not (isinstance(error, UNAVAILABLE) or is_of_database(error)):
                 raise
-            self._postgres.silent()
-            raise Silent(str(error)) from error
+            # Somebody holds this one row: of the server that says nothing.
+            if not isinstance(error, ROW_HELD):
+                self._postgres.silent()
+            raise EngineSilent(str(error)) from error
         self._postgres.heard()
         return answer
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from trunkline.bus.router_views import CallView, Counts, Drained, PodView
+from trunkline.bus.router_views import Drained, PodView, RouterCall, RouterCounts
 from trunkline.router.allocator import Allocated, Released
-from trunkline.router.pods import Heard, Heartbeat, Reset
+from trunkline.router.pods import HeartbeatResult, PodHeartbeat, Reset
 from trunkline.router.requests import Page
 
 
@@ -39,7 +39,7 @@ def drained(pod: str, drained: Drained, message: str) -> dict[str, Any]:
     }
 
 
-def heard(beat: Heartbeat, heard: Heard, call_time_limit_s: float) -> dict[str, Any]:
+def heard(beat: PodHeartbeat, heard: HeartbeatResult, call_time_limit_s: float) -> dict[str, Any]:
     return {
         "success": True,
         "pod_name": beat.pod,
@@ -72,7 +72,7 @@ def reset(pod: str, done: Reset) -> dict[str, Any]:
     }
 
 
-def status(counts: Counts, is_leader: bool) -> dict[str, Any]:
+def status(counts: RouterCounts, is_leader: bool) -> dict[str, Any]:
     pools: dict[str, int] = {}
     for pool in counts.pools:
         pools[f"{pool.tier}:available"] = pool.available
@@ -105,7 +105,7 @@ def pod(view: PodView) -> dict[str, Any]:
     }
 
 
-def call(view: CallView) -> dict[str, Any]:
+def call(view: RouterCall) -> dict[str, Any]:
     return {
         "call_sid": view.call_sid,
         "pod_name": view.pod,

@@ -3,11 +3,11 @@
 from trunkline.store import router as store
 from trunkline.store.database import UNAVAILABLE, Database
 from trunkline.telephony.carrier import CallView, NoSuchCall
-from trunkline.telephony.carriers import CARRIERS, CarrierConfigError
+from trunkline.telephony.carrier_registry import CARRIERS, CarrierConfigError
 from trunkline.telephony.directory import CarrierDirectory
 
 
-class CarrierWord:
+class CarrierStatus:
     def __init__(self, database: Database, carriers: CarrierDirectory):
         self._database = database
         self._carriers = carriers

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from trunkline.bus.router import WaitRule
+from trunkline.settings import Settings
 from trunkline.settings.tiers import DEFAULT, Tiers, assignment_order
 
 
@@ -30,6 +31,21 @@ class RouterConfig:
     hold_poll_s: int = 1
     # Pods are known by their heartbeats; else the cluster says which there are.
     by_heartbeat: bool = True
+
+    @classmethod
+    def of(cls, settings: Settings) -> "RouterConfig":
+        router = settings.router
+        return cls(
+            voice_agent_base_url=router.agent_base_url,
+            tiers=router.tiers,
+            lease_ttl_s=round(router.lease_ttl_s),
+            draining_ttl_s=round(router.draining_ttl_s),
+            heartbeat_ttl_s=router.heartbeat_ttl_s,
+            cleanup_interval_s=router.cleanup_interval_s,
+            reconcile_interval_s=router.reconcile_interval_s,
+            hold_max_s=router.hold_max_s,
+            by_heartbeat=router.pod_source == "heartbeat",
+        )
 
     def callers_of(self, tier: str) -> int:
         """Slots of a tier that dials leave to those who ring us; -1: a tenth of what it has."""

@@ -17,7 +17,7 @@ LASTS_MAX_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class FreezeState:
     is_frozen: bool
     vanished: int = 0
 
@@ -33,7 +33,7 @@ class Freeze:
     def is_on(self) -> bool:
         return self._since_s is not None
 
-    def judge(self, now_s: float, total: int, gone: list[str]) -> Verdict:
+    def judge(self, now_s: float, total: int, gone: list[str]) -> FreezeState:
         """May these be removed? Those that were held back are named again with every look."""
         names = {name for _, name in self._vanished}
         self._vanished.extend((now_s, name) for name in gone if name not in names)
@@ -48,10 +48,10 @@ class Freeze:
         is_mass = count >= COUNT_MIN and count > there_were * SHARE_MAX
         if not is_mass or not gone:
             self._since_s = None
-            return Verdict(False, count)
+            return FreezeState(False, count)
         self._since_s = now_s if self._since_s is None else self._since_s
         if now_s - self._since_s > LASTS_MAX_S:
             self._since_s = None
             self._vanished.clear()
-            return Verdict(False, count)
-        return Verdict(True, count)
+            return FreezeState(False, count)
+        return FreezeState(True, count)

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 from trunkline.bus import router as bus_router
 from trunkline.bus import router_views
+from trunkline.bus.keys import RouterKeys
 from trunkline.bus.router import Beat, BeatRule, KnownPod, PodSuperseded, Registration, Runner, Unregistered
-from trunkline.bus.router_keys import RouterKeys
-from trunkline.bus.router_views import CallView, Counts, Drained, PodView
+from trunkline.bus.router_views import Drained, PodView, RouterCall, RouterCounts
 from trunkline.crashpoint import crash_point
 from trunkline.errors import BusUnavailable
 from trunkline.router.config import RouterConfig
-from trunkline.router.registry import REGISTER_S, Registry
+from trunkline.router.registry import REGISTER_S, PodRegistry
 from trunkline.router.streams import StreamKeys
 from trunkline.store import pods as store
 from trunkline.store.database import UNAVAILABLE, Database
@@ -29,7 +29,7 @@ TwoClusters = Callable[[str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
+class PodHeartbeat:
     """A pod's own word: where it is, which calls it holds, and whether it is leaving."""
 
     pod: str
@@ -42,10 +42,11 @@ class Heartbeat:
     calls: Sequence[str] = ()
     draining: bool = False
     interval_s: float = 30.0
+    ended: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class HeartbeatResult:
     """The router's answer. `calls` have this pod, connected or not. `again_in_s`: when to speak again, 0: as usual."""
 
     tier: str
@@ -76,7 +77,7 @@ class Pods:
         stream_keys: StreamKeys,
         config: RouterConfig,
         database: Database,
-        registry: Registry | None = None,
+        registry: PodRegistry | None = None,
         *,
         two_clusters: TwoClusters = _no_alarm,
     ):
@@ -85,10 +86,10 @@ class Pods:
         self._stream_keys = stream_keys
         self._config = config
         self._database = database
-        self._registry = registry or Registry(database, bus, keys, config)
+        self._registry = registry or PodRegistry(database, bus, keys, config)
         self._two_clusters = two_clusters
 
-    async def heartbeat(self, beat: Heartbeat) -> Heard | PodSuperseded:
+    async def heartbeat(self, beat: PodHeartbeat) -> HeartbeatResult | PodSuperseded:
         """Into Valkey at once, into Postgres within a second; where one of them is away, into the other."""
         said = PodBeat(
             beat.pod,
@@ -101,6 +102,7 @@ class Pods:
             beat.version,
             beat.base_url,
             beat.interval_s,
+            tuple(beat.ended),
         )
         await self._registry.heard_first(said)
         try:
@@ -114,9 +116,13 @@ class Pods:
         if known.is_news and known.incarnation:
             self._registry.heard(said, known.incarnation)
         secrets = self._stream_keys.pod_secrets(beat.pod)
-        return Heard(
+        return HeartbeatResult(
             known.tier, known.draining, known.calls, known.max_concurrent, known.again_ms / 1000, secrets
         )
+
+    def released(self, pod: str, call_sid: str) -> None:
+        """It let go of a call, and both engines were told."""
+        self._registry.released(pod, call_sid)
 
     async def _to_valkey(self, said: PodBeat) -> Registration | PodSuperseded:
         beat, rule = self._beat(said), self._rule()
@@ -207,7 +213,7 @@ class Pods:
         except UNAVAILABLE as error:
             log.warning("router.drain_unwritten", pod=pod, reason=str(error))
 
-    async def counts(self) -> Counts:
+    async def counts(self) -> RouterCounts:
         return await router_views.counts(self._bus, self._keys)
 
     async def find(self, pod: str) -> PodView | None:
@@ -216,7 +222,7 @@ class Pods:
     async def pods(self, first: int, count: int) -> list[PodView]:
         return await router_views.pods(self._bus, self._keys, first, count)
 
-    async def calls(self, first: int, count: int) -> list[CallView]:
+    async def calls(self, first: int, count: int) -> list[RouterCall]:
         return await router_views.calls(self._bus, self._keys, first, count)
 
 

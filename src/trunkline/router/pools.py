@@ -12,14 +12,14 @@ from typing import TypeVar
 from uuid import UUID
 
 from trunkline.bus import router_manager
+from trunkline.bus.keys import RouterKeys
 from trunkline.bus.router import Runner
-from trunkline.bus.router_keys import RouterKeys
 from trunkline.bus.router_manager import PAGE, LiveRow, Term, TruePod
 from trunkline.crashpoint import crash_point
 from trunkline.router.config import RouterConfig
 from trunkline.store import pods as store
 from trunkline.store.database import Database
-from trunkline.store.pods import Pod, Row
+from trunkline.store.pods import Pod, SlotAllocation
 from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
@@ -112,7 +112,7 @@ class Pools:
                 rows = await store.live_rows(conn, names)
             if time.monotonic() - read_s < FRESH_S:
                 break
-        by_pod: dict[str, list[Row]] = defaultdict(list)
+        by_pod: dict[str, list[SlotAllocation]] = defaultdict(list)
         for row in rows:
             by_pod[row.pod].append(row)
         put = await term.put(
@@ -140,7 +140,7 @@ class Pools:
                 metrics.ROUTER_RECOVERED.inc()
 
 
-def _true(pod: Pod, rows: Sequence[Row], is_certain: bool | None) -> TruePod:
+def _true(pod: Pod, rows: Sequence[SlotAllocation], is_certain: bool | None) -> TruePod:
     fields = {
         "boot_id": pod.boot_id,
         "sequence": str(pod.sequence),
@@ -172,14 +172,14 @@ def _true(pod: Pod, rows: Sequence[Row], is_certain: bool | None) -> TruePod:
     )
 
 
-def _is_believed(pod: Pod, rows: Sequence[Row], is_certain: bool | None) -> bool:
+def _is_believed(pod: Pod, rows: Sequence[SlotAllocation], is_certain: bool | None) -> bool:
     if is_certain is None:
         # Whoever speaks is believed by its heartbeat.
         return pod.sequence == 0
     return is_certain or bool(rows)
 
 
-def _live(row: Row) -> LiveRow:
+def _live(row: SlotAllocation) -> LiveRow:
     return LiveRow(
         id=str(row.id),
         sid=row.call or "",

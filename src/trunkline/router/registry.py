@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from trunkline.bus import router as bus_router
+from trunkline.bus.keys import RouterKeys
 from trunkline.bus.router import Runner
-from trunkline.bus.router_keys import RouterKeys
 from trunkline.crashpoint import crash_point
 from trunkline.errors import BusUnavailable
 from trunkline.loops.base import PROMPT_BACKOFF_MAX_S, Loop
@@ -31,15 +31,20 @@ REGISTER_S = 0.5
 # After a failure Postgres is not asked for so long: heartbeats must not queue up behind it.
 REST_S = 2.0
 INTERVAL_S = 1.0
+# A call that a pod had is written again after so long. Postgres may have lost the first writing; whoever judges by a
+# pod's silence waits for 5 s after the call.
+ENDED_AGAIN_S = 4.0
 # What pods say within this time is written together. What changes whether they take calls does not wait for it.
 LINGER_S = 0.1
+# A pod that names its next call is busy already, by its allocation; others do so within this time.
+JOIN_LINGER_S = 0.02
 BATCH_MAX = 500
 KNOWN_MAX = 10_000
 FORGET_S = 3600.0
 _TEXT = re.compile(r"[es]\|(\d+)\|(\d+)(?:\|\d+)?")
 
 
-class Registry(Loop):
+class PodRegistry(Loop):
     """Every router process has one. What it could not write stays until it can."""
 
     name = "pod_registry"
@@ -53,10 +58,16 @@ class Registry(Loop):
         self._config = config
         self._rests_until_s = 0.0
         self._heard_at_s = float("-inf")
-        # What pods said since the last write, and what was written of each: said, incarnation, when.
+        # What pods said since the last write, and what was written of each, with their incarnations.
         self._news: dict[str, tuple[PodBeat, int]] = {}
-        self._written: dict[str, tuple[PodBeat, int, float]] = {}
+        self._written: dict[str, tuple[PodBeat, int]] = {}
+        self._written_at_s: dict[str, float] = {}
+        # Calls that pods named since the last write, in this order, also those that they let go of meanwhile.
+        self._joined: dict[tuple[str, str], None] = {}
+        # Calls that pods said they had, and when that was written: every heartbeat says it again for a while.
+        self._ended_at_s: dict[tuple[str, str], float] = {}
         self._wanted = asyncio.Event()
+        self._flushing: asyncio.Task[None] | None = None
         # One writes at a time.
         self._turn = asyncio.Lock()
 
@@ -76,7 +87,8 @@ class Registry(Loop):
             if written is None or written[1] != answer.incarnation:
                 # Whatever it names is news.
                 before = replace(beat, calls=(), sequence=beat.sequence - 1)
-                self._written[beat.pod] = (before, answer.incarnation, time.monotonic())
+                self._written[beat.pod] = (before, answer.incarnation)
+                self._written_at_s[beat.pod] = time.monotonic()
             for lost in answer.lost:
                 metrics.ROUTER_ORPHANS.inc()
                 log.warning("router.call_orphaned", call_id=lost.call or "", pod=beat.pod)
@@ -85,24 +97,37 @@ class Registry(Loop):
     async def heard_first(self, beat: PodBeat) -> None:
         """Before Valkey is told that a pod takes calls again, or none any more: what Valkey proposes must be so in
         Postgres. Of a process that is known here only; waits for Postgres no longer than a registration does."""
-        written = self._written.get(beat.pod)
-        if written is None or written[0].boot_id != beat.boot_id or written[0].sequence >= beat.sequence:
+        known = self._last(beat.pod)
+        if known is None or known[0].boot_id != beat.boot_id or known[0].sequence >= beat.sequence:
             return
-        if not _differs(beat, written[0]) or self.is_resting:
+        is_urgent = _frees_or_moves(beat, known[0])
+        if self.is_resting or not (is_urgent or set(beat.calls) - set(known[0].calls)):
             return
-        self.heard(beat, written[1])
+        self.heard(beat, known[1])
         try:
-            await _within(REGISTER_S, self._flush(beat.pod))
+            await _within(REGISTER_S, self._flush(beat.pod) if is_urgent else self._flush_soon())
         except UNAVAILABLE:
             self._rests_until_s = time.monotonic() + REST_S
 
     def heard(self, beat: PodBeat, incarnation: int) -> None:
         """To be written soon, and never later than a second after it."""
-        for known in (self._news.get(beat.pod), self._written.get(beat.pod)):
-            if known is not None and known[1] == incarnation and known[0].sequence >= beat.sequence:
-                return
+        known = self._last(beat.pod)
+        if known is not None and known[1] == incarnation and known[0].sequence >= beat.sequence:
+            return
+        before = known[0].calls if known is not None and known[1] == incarnation else ()
+        self._joined.update(dict.fromkeys((beat.pod, call) for call in beat.calls if call not in before))
         self._news[beat.pod] = (beat, incarnation)
         self._wanted.set()
+
+    def released(self, pod: str, call: str) -> None:
+        """A pod let go of a call, and Postgres knows: a heartbeat that does not name it any more frees nothing."""
+        for known in (self._news, self._written):
+            if (said := known.get(pod)) is not None and call in said[0].calls:
+                left = tuple(one for one in said[0].calls if one != call)
+                known[pod] = (replace(said[0], calls=left), said[1])
+
+    def _last(self, pod: str) -> tuple[PodBeat, int] | None:
+        return self._news.get(pod) or self._written.get(pod)
 
     def heard_again(self) -> None:
         """Say with the next write that heartbeats can be heard."""
@@ -134,41 +159,68 @@ class Registry(Loop):
     async def write(self) -> int:
         """What could not be written is tried again; a later heartbeat of the same pod takes its place."""
         if time.monotonic() - self._heard_at_s >= INTERVAL_S / 2:
-            async with self._database.transaction() as tx:
-                await store.advance_hearing(tx)
+            # In no transaction: a router that is stopped between two statements must not hold the row that every other
+            # one advances before it writes.
+            async with self._database.connection() as conn:
+                await store.advance_hearing(conn)
             self._heard_at_s = time.monotonic()
         async with self._turn:
             return await self._write()
 
     async def _write(self) -> int:
+        try:
+            return await self._write_page()
+        except UNAVAILABLE:
+            # A crash of Postgres may have undone what was written a moment ago.
+            self._ended_at_s.clear()
+            raise
+
+    async def _write_page(self) -> int:
         now_s = time.monotonic()
         page = dict(sorted(self._news.items())[:BATCH_MAX])
         if not page:
             return 0
-        joined, dropped = self._changed(page)
-        async with self._database.transaction() as tx:
-            await store.write_beats(tx, list(page.values()))
-        crash_point("router.after_beats")
+        joined = [one for one in self._joined if one[0] in page]
+        dropped = self._dropped(page)
+        ended = self._ended(page, now_s)
         async with self._database.connection() as conn:
-            if joined:
-                await store.join_calls(conn, joined)
-            ended = await store.end_dropped(conn, dropped) if dropped else []
-        await self._free(ended)
-        for pod, (beat, incarnation) in page.items():
-            self._written[pod] = (beat, incarnation, now_s)
-            if self._news.get(pod) == (beat, incarnation):
+            if ended:
+                # First: whoever sees that a pod was heard after a call takes its silence about the call for an answer.
+                await store.join_calls(conn, ended)
+            await store.write_beats(conn, list(page.values()))
+        crash_point("router.after_beats")
+        if joined or dropped:
+            async with self._database.connection() as conn:
+                if joined:
+                    await store.join_calls(conn, joined)
+                freed = await store.end_dropped(conn, dropped) if dropped else []
+            await self._free(freed)
+        self._ended_at_s |= dict.fromkeys(ended, now_s)
+        for one in joined:
+            self._joined.pop(one, None)
+        for pod, said in page.items():
+            self._written[pod] = said
+            self._written_at_s[pod] = now_s
+            if self._news.get(pod) == said:
                 del self._news[pod]
         if self._news:
             self._wanted.set()
         self._forget(now_s)
         return len(page)
 
+    def _ended(self, page: Mapping[str, tuple[PodBeat, int]], now_s: float) -> list[tuple[str, str]]:
+        """What pods say of calls that are over, but for what was written a moment ago."""
+        said = ((pod, call) for pod, (beat, _) in page.items() for call in beat.ended)
+        return [one for one in said if now_s - self._ended_at_s.get(one, float("-inf")) >= ENDED_AGAIN_S]
+
     def _forget(self, now_s: float) -> None:
-        """Names of pods that are gone are many in the end."""
+        """Names of pods that are gone, and of calls, are many in the end."""
+        if len(self._ended_at_s) > KNOWN_MAX:
+            fresh = {one: at_s for one, at_s in self._ended_at_s.items() if now_s - at_s < ENDED_AGAIN_S}
+            self._ended_at_s = fresh
         if len(self._written) > KNOWN_MAX:
-            self._written = {
-                pod: known for pod, known in self._written.items() if now_s - known[2] < FORGET_S
-            }
+            for pod in [pod for pod, at_s in self._written_at_s.items() if now_s - at_s >= FORGET_S]:
+                del self._written[pod], self._written_at_s[pod]
 
     async def _register(self, beat: PodBeat, tiers: Sequence[TierTarget]) -> Registered | Superseded | None:
         async with self._database.transaction() as tx:
@@ -180,18 +232,27 @@ class Registry(Loop):
             if pod in self._news:
                 await self._write()
 
-    def _changed(
-        self, page: Mapping[str, tuple[PodBeat, int]]
-    ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """Calls that pods name since the last write, and those that they name no more."""
-        joined: list[tuple[str, str]] = []
+    async def _flush_soon(self) -> None:
+        """With what other pods say in the next moment."""
+        if self._flushing is None or self._flushing.done():
+            self._flushing = asyncio.create_task(self._flush_later(), name="write heartbeats")
+            self._flushing.add_done_callback(_look_at)
+        await asyncio.shield(self._flushing)
+
+    async def _flush_later(self) -> None:
+        await asyncio.sleep(JOIN_LINGER_S)
+        self._flushing = None
+        async with self._turn:
+            await self._write()
+
+    def _dropped(self, page: Mapping[str, tuple[PodBeat, int]]) -> list[tuple[str, str]]:
+        """Calls that pods named when they were last written, and name no more."""
         dropped: list[tuple[str, str]] = []
         for pod, (beat, incarnation) in page.items():
             written = self._written.get(pod)
             before = written[0].calls if written and written[1] == incarnation else ()
-            joined += [(pod, call) for call in beat.calls if call not in before]
             dropped += [(pod, call) for call in before if call not in beat.calls]
-        return joined, dropped
+        return dropped
 
     async def _free(self, ended: Sequence[UUID]) -> None:
         if not ended:
@@ -215,12 +276,14 @@ class Registry(Loop):
         return [TierTarget(n, int(m[1]), int(m[2])) for n in order if (m := found.get(n)) is not None]
 
 
-def _differs(said: PodBeat, before: PodBeat) -> bool:
-    """Whether it is worth a write. One that does not follow right after `before` may have spoken to another process."""
-    if said.sequence != before.sequence + 1:
+def _frees_or_moves(said: PodBeat, before: PodBeat) -> bool:
+    """Whether it takes calls again, none any more, or elsewhere. One that does not follow right after `before` may have
+    named a call to another process."""
+    is_gap = said.sequence != before.sequence + 1
+    if (is_gap and not said.calls) or not set(before.calls) <= set(said.calls):
         return True
-    return (said.leaving, said.calls, said.base_url, said.ip, said.port, said.interval_s) != (
-        before.leaving, before.calls, before.base_url, before.ip, before.port, before.interval_s,
+    return (said.leaving, said.base_url, said.ip, said.port, said.interval_s) != (
+        before.leaving, before.base_url, before.ip, before.port, before.interval_s,
     )  # fmt: skip
 
 
@@ -230,6 +293,12 @@ async def _within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
     await asyncio.wait({asked}, timeout=seconds)
     if not asked.done():
         asked.cancel()
-        asked.add_done_callback(lambda late: late.cancelled() or late.exception())
+        asked.add_done_callback(_look_at)
         raise TimeoutError(f"Postgres was silent for {seconds} s")
     return asked.result()
+
+
+def _look_at(late: "asyncio.Task[Any]") -> None:
+    """There may be nobody left to tell."""
+    if not late.cancelled():
+        late.exception()

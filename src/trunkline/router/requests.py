@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from trunkline.router.pods import Heartbeat
+from trunkline.router.pods import PodHeartbeat
 
 # As Kubernetes names pods. `metadata` is taken by a key of its own.
 POD_NAME = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
@@ -68,6 +68,8 @@ class HeartbeatBody(msgspec.Struct):
     port: int = 0
     version: str = ""
     calls: list[str] = []
+    # Those that it had lately, and that are over.
+    ended: list[str] = []
     boot_id: str = ""
     sequence: int | UnsetType = UNSET
     draining: bool = False
@@ -119,9 +121,11 @@ def pod_name(text: str) -> str:
     return text
 
 
-def heartbeat(pod: str, body: HeartbeatBody) -> Heartbeat:
+def heartbeat(pod: str, body: HeartbeatBody) -> PodHeartbeat:
     if len(body.calls) > CALLS_MAX:
         raise BadRequest(f"calls must be at most {CALLS_MAX}", "calls")
+    if len(body.ended) > CALLS_MAX:
+        raise BadRequest(f"ended must be at most {CALLS_MAX}", "ended")
     if body.base_url and not body.base_url.startswith(("ws://", "wss://")):
         raise BadRequest("base_url must begin with ws:// or wss://", "base_url")
     if not 0 <= body.port <= 65535:
@@ -132,7 +136,7 @@ def heartbeat(pod: str, body: HeartbeatBody) -> Heartbeat:
     sequence = time.time_ns() // 1_000_000 if body.sequence is UNSET else body.sequence
     if not 0 <= sequence < SEQUENCE_MAX:
         raise BadRequest("sequence must be 0 or more, and less than 2^53", "sequence")
-    return Heartbeat(
+    return PodHeartbeat(
         pod=pod_name(pod),
         boot_id=_short(body.boot_id, "boot_id"),
         sequence=sequence,
@@ -141,6 +145,7 @@ def heartbeat(pod: str, body: HeartbeatBody) -> Heartbeat:
         version=_short(body.version, "version"),
         base_url=_short(body.base_url, "base_url"),
         calls=tuple(call_sid(call) for call in body.calls),
+        ended=tuple(call_sid(call) for call in body.ended),
         draining=body.draining,
         interval_s=body.interval_s,
     )

@@ -12,22 +12,22 @@ import asyncio
 from uuid import UUID
 
 from trunkline.bus import router as bus_router
+from trunkline.bus.keys import RouterKeys
 from trunkline.bus.router import Runner
-from trunkline.bus.router_keys import RouterKeys
 from trunkline.errors import BusUnavailable
 from trunkline.router.allocator import (
     VALKEY_S,
     Allocated,
     Allocator,
-    Ended,
+    EngineSilent,
     GivenUp,
+    MustHangUp,
     NoneFree,
-    Silent,
-    Waiting,
+    PodWait,
 )
 from trunkline.store import resumptions
 from trunkline.store.database import Database
-from trunkline.store.resumptions import Lost, Resumption
+from trunkline.store.resumptions import LostAgent, Resumption
 from trunkline.telemetry import get_logger, metrics
 from trunkline.telephony.callbacks import TURN_MAX
 
@@ -43,22 +43,22 @@ class Resumer:
 
     async def resume(
         self, call_sid: str, attempt_id: UUID, turn: int
-    ) -> Allocated | NoneFree | Waiting | Ended | GivenUp:
+    ) -> Allocated | NoneFree | PodWait | MustHangUp | GivenUp:
         """`turn` is that of the stream that is over. Idempotent: every request about one stream gets the same pod."""
         try:
             found = await self._allocator.ask(self._find(call_sid, attempt_id, turn))
-        except Silent as error:
+        except EngineSilent as error:
             log.error("router.resume_unwritten", call_id=call_sid, reason=str(error))
-            found = "exhausted" if turn >= TURN_MAX else Lost("", "")
+            found = "exhausted" if turn >= TURN_MAX else LostAgent("", "")
         match found:
             case "over":
                 metrics.ROUTER_RESUMPTIONS.labels("over").inc()
-                return Ended()
+                return MustHangUp()
             case "exhausted":
                 log.error("router.agents_lost", call_id=call_sid, turn=turn)
                 metrics.ROUTER_RESUMPTIONS.labels("exhausted").inc()
                 return NoneFree()
-            case Lost(pod=pod, merchant_id=merchant_id):
+            case LostAgent(pod=pod, merchant_id=merchant_id):
                 if pod is not None:
                     log.warning("router.agent_lost", call_id=call_sid, pod=pod, turn=turn)
                     metrics.ROUTER_RESUMPTIONS.labels("lost").inc()

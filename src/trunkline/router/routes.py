@@ -13,15 +13,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from trunkline.bus.router import PodSuperseded
+from trunkline.bus.router_views import PodView
 from trunkline.errors import BusUnavailable
-from trunkline.http_body import bounded_body
+from trunkline.http.body import bounded_body
 from trunkline.in_time import in_time
 from trunkline.router import bodies, requests
 from trunkline.router.addresses import PodAddresses
-from trunkline.router.allocator import Allocated, Allocator, NoneFree, NotAllocated, Released, Waiting
+from trunkline.router.allocator import Allocated, Allocator, NoneFree, NotAllocated, PodWait, Released
 from trunkline.router.pods import Pods
 from trunkline.router.requests import AllocateBody, BadRequest, DrainBody, HeartbeatBody, ReleaseBody
+from trunkline.store.allocations import Address
 from trunkline.telemetry import get_logger
+from trunkline.telemetry.outages import Outage
 from trunkline.telephony.callbacks import TURN_MAX
 
 log = get_logger(__name__)
@@ -29,6 +32,8 @@ log = get_logger(__name__)
 SCOPE = "router"
 # An answer comes within 2 s, whatever hangs: a key that was good before may have waited 0.5 s for Postgres already.
 ALLOCATE_S = 1.4
+# Valkey's answer takes a millisecond.
+ADDRESS_S = 0.15
 # A heartbeat with a thousand calls is 40 KB.
 BODY_MAX_BYTES = 256 * 1024
 
@@ -81,7 +86,9 @@ class _Face:
         self._deps = deps
 
     def guarded(self, handler: Handler) -> Handler:
-        """Check the key first, and turn what can go wrong into the one error shape."""
+        """Check the key first, and turn what can go wrong into the one error shape. Each request has an outage of its
+        own: some work on while others cannot."""
+        outage = Outage("router.unavailable", what=handler.__name__)
 
         async def answer(request: Request) -> Response:
             principal = await self._deps.authorize(request, SCOPE)
@@ -89,12 +96,15 @@ class _Face:
                 return principal
             if principal.reseller_id is not None:
                 return _error(request, 403, "forbidden", "the router needs a key of the platform")
+            begun_at = outage.now()
             try:
-                return await handler(request)
+                response = await handler(request)
+                outage.worked(begun_at)
+                return response
             except BadRequest as error:
                 return _error(request, 400, "invalid_request", error.message, error.field)
             except BusUnavailable as error:
-                log.error("router.unavailable", error=str(error))
+                outage.failed(error)
                 return _error(request, 503, "unavailable", "the router cannot reach its store")
 
         return answer
@@ -115,7 +125,7 @@ class _Face:
             case NoneFree():
                 log.warning("router.no_pods", call_id=call_sid)
                 return _error(request, 503, "no_pods_available", "no pods available")
-            case Waiting(before=before, retry_s=retry_s):
+            case PodWait(before=before, retry_s=retry_s):
                 more = {"waiting_before": before, "retry_after_s": retry_s}
                 held = _error(request, 503, "hold", "no pods available", more=more)
                 held.headers["Retry-After"] = str(retry_s)
@@ -128,8 +138,11 @@ class _Face:
         by_pod = requests.pod_name(body.pod_name) if body.pod_name else ""
         if body.turn is not None and not 0 <= body.turn <= TURN_MAX:
             raise BadRequest(f"turn must be 0 to {TURN_MAX}", "turn")
-        match await self._deps.allocator.release(requests.call_sid(body.call_sid), by_pod, body.turn):
+        call_sid = requests.call_sid(body.call_sid)
+        match await self._deps.allocator.release(call_sid, by_pod, body.turn):
             case Released() as released:
+                if by_pod:
+                    self._deps.pods.released(by_pod, call_sid)
                 return _json(200, bodies.released(released))
             case NotAllocated():
                 return _error(request, 404, "call_not_found", "call not found")
@@ -176,15 +189,26 @@ class _Face:
         return _json(200, bodies.pod(view)) if view else _no_pod(request)
 
     async def address(self, request: Request) -> Response:
-        """Where a proxy reaches a pod: 204 and the header, or 403 (of a subrequest, nginx understands no 404). A stream
-        waits for it, so what this process knows is enough; nobody is asked for a pod that it knows."""
+        """Where a proxy reaches a pod: 204 and the header, or 403 (of a subrequest, nginx understands no 404). Valkey
+        is asked first: a pod that comes back under its name is elsewhere, and what this process knows may be a second
+        old. A stream waits for the answer, so where Valkey is silent that is enough."""
         name = requests.pod_name(request.path_params["name"])
         known = self._deps.addresses.of_pod(name) if self._deps.addresses else None
-        found = known or await self._deps.pods.find(name)
+        found: Address | PodView | None = await self._seen(name, is_known=known is not None)
+        if known is not None and (found is None or found.incarnation < known.incarnation):
+            found = known
         if found is None or not found.ip or not found.port:
             return Response(status_code=403)
         host = f"[{found.ip}]" if ":" in found.ip else found.ip
         return Response(status_code=204, headers={"X-Pod-Address": f"{host}:{found.port}"})
+
+    async def _seen(self, name: str, *, is_known: bool) -> PodView | None:
+        try:
+            return await in_time(ADDRESS_S, self._deps.pods.find(name))
+        except (BusUnavailable, TimeoutError) as error:
+            if is_known:
+                return None
+            raise BusUnavailable(str(error)) from error
 
     async def pods(self, request: Request) -> Response:
         page = requests.page(request.query_params)

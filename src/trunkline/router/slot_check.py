@@ -1,4 +1,4 @@
-"""Ends slots that nothing needs any more, and forgets tombstones.
+"""Ends slots that nothing needs any more, forgets tombstones, and finds calls that did not reach their agents.
 
 A dial of unknown fate keeps its slot until nothing can ring any more. Everything else that ends an attempt ends its
 slot in the same statement, so a slot without a live attempt is a fault, and is told of.
@@ -43,6 +43,7 @@ class SlotCheck(Loop):
         async with self._database.connection() as conn:
             doubts = await allocations.end_doubts(conn, self._doubt_s)
             strays = await allocations.end_strays(conn)
+            await allocations.tell_untaken(conn)
             await allocations.forget(conn, self._tombstone_s)
             broken = await allocations.pods_without_streams(conn)
         if strays:

@@ -1,7 +1,7 @@
 """Proposes the slots that dials are kept on: from Valkey, or where it is away or behind, from Postgres.
 
 A proposal is no promise. The intent inserts it under a unique index, and a call whose slot did not go in is not
-dialled; Valkey takes back what has no row after 5 s. After a conflict Postgres picks for a moment: a memory that is
+dialled; Valkey takes back what has no row after 5 s. After a conflict Postgres picks for a moment: a projection that is
 behind offers its oldest mistakes first.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
 from trunkline.bus import router as bus_router
+from trunkline.bus.keys import RouterKeys
 from trunkline.bus.router import Runner, Stale
-from trunkline.bus.router_keys import RouterKeys
 from trunkline.errors import BusUnavailable
 from trunkline.model import AgentRoom, Grant, Slot
 from trunkline.router.config import RouterConfig
@@ -120,3 +120,24 @@ class SlotProposer:
         self._room = AgentRoom(common, {tier: n for tier, n in free.items() if tier not in COMMON})
         fresh_s = NO_ROOM_FRESH_S if self._room.is_none else ROOM_FRESH_S
         self._room_until_s = time.monotonic() + fresh_s
+
+
+class SlotReleaser:
+    """Tells Valkey that slots are free. A release that is lost costs nothing but time: Postgres has ended the rows, and
+    the pool manager compares."""
+
+    def __init__(self, bus: Runner, keys: RouterKeys, *, tombstone_s: int):
+        self._bus = bus
+        self._keys = keys
+        self.tombstone_s = tombstone_s
+
+    async def release(self, attempt_ids: Sequence[UUID]) -> None:
+        """These attempts are over, and their rows with them."""
+        if not attempt_ids:
+            return
+        try:
+            await bus_router.free(
+                self._bus, self._keys, [str(each) for each in attempt_ids], tombstone_s=self.tombstone_s
+            )
+        except BusUnavailable as error:
+            log.warning("router.release_lost", calls=len(attempt_ids), reason=str(error))

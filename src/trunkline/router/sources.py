@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from trunkline.bus import router_manager
+from trunkline.bus.keys import RouterKeys
 from trunkline.bus.router import Runner
-from trunkline.bus.router_keys import RouterKeys
 from trunkline.bus.router_manager import ClusterPod
 from trunkline.router.config import RouterConfig
 

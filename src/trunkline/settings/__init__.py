@@ -4,8 +4,8 @@ settings = load_settings()
 settings.http.port
 """
 
-from trunkline.settings.model import ROLES, Role, Row, Settings
-from trunkline.settings.problems import Problem, SettingsError
+from trunkline.settings.model import ROLES, Role, SettingRow, Settings
+from trunkline.settings.problems import SettingProblem, SettingsError
 from trunkline.settings.reading import load_settings
 
-__all__ = ["ROLES", "Problem", "Role", "Row", "Settings", "SettingsError", "load_settings"]
+__all__ = ["ROLES", "Role", "SettingProblem", "SettingRow", "Settings", "SettingsError", "load_settings"]

@@ -12,7 +12,7 @@ from trunkline.settings.values import (
 )
 
 
-class Dispatch(Group):
+class DispatchSettings(Group):
     """Pairing due leads with free channels."""
 
     grant_ttl_s: Seconds = env(
@@ -47,7 +47,7 @@ class Dispatch(Group):
     )
 
 
-class Carrier(Group):
+class CarrierSettings(Group):
     """What holds for the calls of every carrier."""
 
     request_timeout_s: Seconds = env(
@@ -83,7 +83,7 @@ class Carrier(Group):
     )
 
 
-class Twilio(Group):
+class TwilioSettings(Group):
     base_url: HttpUrl = env("TWILIO_BASE_URL", "https://api.twilio.com", "Where Twilio's API is.")
     account_sid: Text | None = env("TWILIO_ACCOUNT_SID", None, "The account. Unset, Twilio is not used.")
     auth_token: Secret | None = env(
@@ -96,7 +96,7 @@ class Twilio(Group):
     )
 
 
-class Plivo(Group):
+class PlivoSettings(Group):
     base_url: HttpUrl = env("PLIVO_BASE_URL", "https://api.plivo.com", "Where Plivo's API is.")
     auth_id: Text | None = env("PLIVO_AUTH_ID", None, "The account. Unset, Plivo is not used.")
     auth_token: Secret | None = env(
@@ -109,7 +109,7 @@ class Plivo(Group):
     )
 
 
-class Exotel(Group):
+class ExotelSettings(Group):
     base_url: HttpUrl = env(
         "EXOTEL_BASE_URL",
         "https://api.exotel.com",
@@ -131,7 +131,7 @@ class Exotel(Group):
     )
 
 
-class Vapi(Group):
+class VapiSettings(Group):
     base_url: HttpUrl = env("VAPI_BASE_URL", "https://api.vapi.ai", "Where Vapi's API is.")
     api_key: Secret | None = env(
         "VAPI_API_KEY", None, "The organisation's private key. Unset, Vapi is not used."

@@ -25,7 +25,7 @@ def host_and_process() -> str:
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
-class Database(Group):
+class DatabaseSettings(Group):
     """Postgres, the truth."""
 
     url: PostgresUrl | None = env(
@@ -41,7 +41,11 @@ class Database(Group):
         repr=False,
     )
     pool_size: int = env(
-        "DATABASE_POOL_SIZE", 10, "Connections that one process opens at most.", ge=1, le=1000
+        "DATABASE_POOL_SIZE",
+        10,
+        "Connections that one process opens at most, and as many again for what the API only reads.",
+        ge=1,
+        le=1000,
     )
     pooler: Literal["none", "transaction"] = env(
         "DATABASE_POOLER",
@@ -138,10 +142,13 @@ class Log(Group):
 
 
 class Leader(Group):
-    """The lease under which one process of many does what only one may do."""
+    """The leases under which one process of many does what only one may do: one of `control`, one of `router`."""
 
     enabled: Switch = env(
-        "LEADER_ELECTION_ENABLED", "true", "Without election this process leads. Only for a single process."
+        "LEADER_ELECTION_ENABLED",
+        "true",
+        "Without election this process manages the router's pools. Only for a single process with the role `router`. "
+        "The role `control` elects its leader in any case.",
     )
     duration_s: Seconds = env("LEADER_ELECTION_DURATION", "15s", "How long a lease holds without renewal.")
     renew_deadline_s: Seconds = env(

@@ -10,9 +10,16 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, PrivateAttr
 
-from trunkline.settings.calling import Carrier, Dispatch, Exotel, Plivo, Twilio, Vapi
+from trunkline.settings.calling import (
+    CarrierSettings,
+    DispatchSettings,
+    ExotelSettings,
+    PlivoSettings,
+    TwilioSettings,
+    VapiSettings,
+)
 from trunkline.settings.field import Group, env
-from trunkline.settings.ground import Database, Http, Leader, Log, Redis, Spans, host_and_process
+from trunkline.settings.ground import DatabaseSettings, Http, Leader, Log, Redis, Spans, host_and_process
 from trunkline.settings.routing import Router
 from trunkline.settings.values import (
     Allowed,
@@ -24,14 +31,14 @@ from trunkline.settings.values import (
     split_list,
 )
 from trunkline.settings.variables import variables_of
-from trunkline.settings.work import Control, Jobs, Mailboxes, Reminders
+from trunkline.settings.work import ControlSettings, JobSettings, MailboxSettings, Reminders
 
 Source = Literal["default", "environment", "argument"]
 Role = Literal["api", "dispatcher", "mailbox", "jobs", "router", "control"]
 ROLES: tuple[Role, ...] = ("api", "dispatcher", "mailbox", "jobs", "router", "control")
 
 
-class Row(NamedTuple):
+class SettingRow(NamedTuple):
     """A setting as `trunkline config` shows it."""
 
     name: str
@@ -69,22 +76,22 @@ class Settings(Group):
         None,
         "The first API key, with the scope `admin`. Unset, one is kept in the data folder.",
     )
-    database: Database = Database()
+    database: DatabaseSettings = DatabaseSettings()
     redis: Redis = Redis()
     http: Http = Http()
     log: Log = Log()
     leader: Leader = Leader()
-    dispatch: Dispatch = Dispatch()
-    carrier: Carrier = Carrier()
-    twilio: Twilio = Twilio()
-    plivo: Plivo = Plivo()
-    exotel: Exotel = Exotel()
-    vapi: Vapi = Vapi()
+    dispatch: DispatchSettings = DispatchSettings()
+    carrier: CarrierSettings = CarrierSettings()
+    twilio: TwilioSettings = TwilioSettings()
+    plivo: PlivoSettings = PlivoSettings()
+    exotel: ExotelSettings = ExotelSettings()
+    vapi: VapiSettings = VapiSettings()
     router: Router = Router()
-    jobs: Jobs = Jobs()
-    mailboxes: Mailboxes = Mailboxes()
+    jobs: JobSettings = JobSettings()
+    mailboxes: MailboxSettings = MailboxSettings()
     reminders: Reminders = Reminders()
-    control: Control = Control()
+    control: ControlSettings = ControlSettings()
     spans: Spans = Spans()
 
     _given: dict[str, tuple[Source, str]] = PrivateAttr(default_factory=dict)
@@ -95,11 +102,11 @@ class Settings(Group):
         """What was read and looks like a mistake, to be logged once there is a log."""
         return self._warnings
 
-    def describe(self) -> Iterator[Row]:
+    def describe(self) -> Iterator[SettingRow]:
         """Every setting with its value, secrets masked."""
         for variable in variables_of(type(self)).values():
             source, text = self._given.get(variable.name, ("default", variable.default))
-            yield Row(variable.name, variable.masked(text), variable.default, variable.meaning, source)
+            yield SettingRow(variable.name, variable.masked(text), variable.default, variable.meaning, source)
 
     @property
     def answers_calls(self) -> bool:

@@ -9,7 +9,7 @@ from trunkline.settings.model import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class SettingProblem:
     name: str
     given: str | None
     allowed: str
@@ -22,7 +22,7 @@ class Problem:
 class SettingsError(TrunklineError):
     """Settings that cannot be used. Every problem is named, one per line."""
 
-    def __init__(self, problems: Sequence[Problem]):
+    def __init__(self, problems: Sequence[SettingProblem]):
         super().__init__("\n".join(map(str, problems)))
         self.problems = tuple(problems)
 

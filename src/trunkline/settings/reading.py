@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from trunkline.settings.model import Settings, Source
-from trunkline.settings.problems import Problem, SettingsError, clashes
+from trunkline.settings.problems import SettingProblem, SettingsError, clashes
 from trunkline.settings.typos import warnings_about
 from trunkline.settings.variables import variables_of
 
@@ -40,7 +40,7 @@ def _given(environ: Mapping[str, str], overrides: Mapping[str, object]) -> Given
     }
 
 
-def _checked(given: Given) -> tuple[Settings, list[Problem]]:
+def _checked(given: Given) -> tuple[Settings, list[SettingProblem]]:
     """Clashes are looked for among what is left when wrong values are put aside, so that both kinds are told."""
     wrong = _wrong(given)
     settings = _built({name: value for name, value in given.items() if name not in wrong})
@@ -67,9 +67,9 @@ def _built(given: Given) -> Settings:
     return Settings.model_validate(laid_out)
 
 
-def _problem(name: str, given: Given, allowed: str) -> Problem:
+def _problem(name: str, given: Given, allowed: str) -> SettingProblem:
     _, value = given.get(name, ("default", VARIABLES[name].default))
-    return Problem(name, VARIABLES[name].masked(_text(value)) or None, allowed)
+    return SettingProblem(name, VARIABLES[name].masked(_text(value)) or None, allowed)
 
 
 def _text(value: object) -> str:

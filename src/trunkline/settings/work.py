@@ -12,7 +12,7 @@ from trunkline.settings.values import (
 )
 
 
-class Jobs(Group):
+class JobSettings(Group):
     """Durable work after a commit."""
 
     concurrency: int = env("JOB_CONCURRENCY", 100, "Jobs that one process runs at a time.", ge=1, le=10_000)
@@ -58,7 +58,7 @@ class Jobs(Group):
     )
 
 
-class Mailboxes(Group):
+class MailboxSettings(Group):
     """Folding the events of calls, and how long the events of every mailbox are kept."""
 
     concurrency: int = env(
@@ -109,13 +109,14 @@ class Reminders(Group):
     )
 
 
-class Control(Group):
+class ControlSettings(Group):
     """What steers the platform while it runs."""
 
     restore_guard: Literal["strict", "witness"] = env(
         "RESTORE_GUARD",
-        "witness",
-        "When nobody remembers how far Postgres had come: `strict` starts with the kill switch on, `witness` goes on.",
+        "strict",
+        "When nobody remembers how far Postgres had come and it has leads: `strict` starts with the kill switch on, "
+        "`witness` goes on.",
     )
     flag_provider: Text | None = env(
         "FEATURE_FLAG_PROVIDER",
@@ -123,5 +124,10 @@ class Control(Group):
         "`package.module:factory` of an OpenFeature provider. Unset, flags are those of the API.",
     )
     alarm_webhook_url: SecretUrl | None = env(
-        "ALARM_WEBHOOK_URL", None, "Where to tell that an alarm was raised or cleared. Unset, nowhere."
+        "ALARM_WEBHOOK_URL",
+        None,
+        "Where any process tells that an alarm was raised, lasts or was cleared. Unset, nowhere.",
+    )
+    alarm_repeat_s: Seconds = env(
+        "ALARM_REPEAT", "1h", "So often the webhook is told again of an alarm that lasts."
     )

@@ -1,4 +1,4 @@
-"""The only SQL of the platform. One query, one file in `queries/`, one function that runs it.
+"""The only SQL of the platform. One query, one named block of its area's file in `queries/`, one function that runs it.
 
 Functions take a connection, so that the caller decides what is one transaction:
 

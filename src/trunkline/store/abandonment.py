@@ -9,17 +9,11 @@ import asyncpg
 
 from trunkline.model import Counted
 from trunkline.store.database import Connection
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
 from trunkline.value import Private, Value
 
-_COUNT = query("abandonment/count")
-_COUNT_LATE = query("abandonment/count_late")
-_CORRECT = query("abandonment/correct")
-_FOLD = query("abandonment/fold")
-_MEASURED = query("abandonment/measured")
-_MEASURED_BY_TENANT = query("abandonment/measured_by_tenant")
-_RECENT = query("abandonment/recent")
+_SQL = Area("abandonment")
 
 NO_CAMPAIGN = UUID(int=0)
 
@@ -47,7 +41,7 @@ class Correction(Value, frozen=True):
     by_machine: bool
 
 
-class Measured(Value, frozen=True):
+class AbandonmentCounts(Value, frozen=True):
     """Calls of 30 days, of the last 24 hours, of a window of hours that a policy names, and of the last ten minutes."""
 
     last_30d: Counted = Counted()
@@ -61,7 +55,7 @@ async def count(tx: Connection, calls: Sequence[EndedCall]) -> list[bool]:
     if not calls:
         return []
     rows = await tx.fetch(
-        _COUNT,
+        _SQL.count,
         [call.attempt_id for call in calls],
         [call.tenant.reseller_id or "" for call in calls],
         [call.tenant.merchant_id or "" for call in calls],
@@ -80,7 +74,7 @@ async def count_late(tx: Connection, attempt_ids: Sequence[UUID]) -> list[bool]:
     """Calls of people that were counted before, and turn out to have been abandoned. Returns as `count` does."""
     if not attempt_ids:
         return []
-    return [row["overdialled"] for row in await tx.fetch(_COUNT_LATE, attempt_ids)]
+    return [row["overdialled"] for row in await tx.fetch(_SQL.count_late, attempt_ids)]
 
 
 async def correct(tx: Connection, corrections: Sequence[Correction], *, are_served: bool = False) -> None:
@@ -88,7 +82,7 @@ async def correct(tx: Connection, corrections: Sequence[Correction], *, are_serv
     does once."""
     if corrections:
         await tx.execute(
-            _CORRECT,
+            _SQL.correct,
             [each.attempt_id for each in corrections],
             [each.tenant.reseller_id or "" for each in corrections],
             [each.tenant.merchant_id or "" for each in corrections],
@@ -100,28 +94,30 @@ async def correct(tx: Connection, corrections: Sequence[Correction], *, are_serv
 
 async def fold(tx: Connection, *, fresh_min: int, fresh_max: int) -> int:
     """How many rows were folded: none while fewer than `fresh_min` are to be."""
-    return int(await tx.fetchval(_FOLD, fresh_min, fresh_max))
+    return int(await tx.fetchval(_SQL.fold, fresh_min, fresh_max))
 
 
 async def measured(
     conn: Connection, merchant_id: str, campaign_id: UUID | None = None, *, window_h: int = 24
-) -> Measured:
+) -> AbandonmentCounts:
     """Of a campaign, or without one of all calls of the merchant."""
-    rows = await conn.fetch(_MEASURED, merchant_id, campaign_id, window_h)
+    rows = await conn.fetch(_SQL.measured, merchant_id, campaign_id, window_h)
     spans = {row["name"]: _counted(row) for row in rows}
-    return Measured(spans["30d"], spans["24h"], spans["window"], spans["10m"])
+    return AbandonmentCounts(spans["30d"], spans["24h"], spans["window"], spans["10m"])
 
 
-async def measured_by_tenant(conn: Connection, tenant: Tenant) -> Measured:
+async def measured_by_tenant(conn: Connection, tenant: Tenant) -> AbandonmentCounts:
     if tenant.merchant_id is not None:
         return await measured(conn, tenant.merchant_id)
-    row = await conn.fetchrow(_MEASURED_BY_TENANT, tenant.reseller_id)
+    row = await conn.fetchrow(_SQL.measured_by_tenant, tenant.reseller_id)
     assert row is not None, "an aggregate has one row"
     spans = {
         span: Counted(by_person=row[f"by_person_{span}"], abandoned=row[f"abandoned_{span}"])
         for span in ("30d", "24h", "10m")
     }
-    return Measured(last_30d=spans["30d"], last_24h=spans["24h"], window=spans["24h"], last_10m=spans["10m"])
+    return AbandonmentCounts(
+        last_30d=spans["30d"], last_24h=spans["24h"], window=spans["24h"], last_10m=spans["10m"]
+    )
 
 
 async def recent(
@@ -130,7 +126,7 @@ async def recent(
     """The last hour of each of these, by merchant and campaign, newest first."""
     asked = list(dict.fromkeys(campaigns))
     rows = await conn.fetch(
-        _RECENT, [merchant_id for merchant_id, _ in asked], [each or NO_CAMPAIGN for _, each in asked]
+        _SQL.recent, [merchant_id for merchant_id, _ in asked], [each or NO_CAMPAIGN for _, each in asked]
     )
     found: dict[tuple[str, UUID | None], list[tuple[datetime, Counted]]] = defaultdict(list)
     for row in rows:

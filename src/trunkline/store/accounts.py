@@ -7,20 +7,13 @@ from uuid import UUID
 
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick, pick_or_none
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 
-_INSERT = query("accounts/insert")
-_GET = query("accounts/get")
-_LOCK = query("accounts/lock")
-_LIST = query("accounts/list")
-_ACTIVE = query("accounts/active")
-_UPDATE = query("accounts/update")
-_RESEAL = query("accounts/reseal")
-_DELETE = query("accounts/delete")
+_SQL = Area("accounts")
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class StoredAccount:
     id: UUID
     carrier: str
     name: str
@@ -56,9 +49,9 @@ class AccountChange:
     status: str | None = None
 
 
-async def insert(tx: Connection, new: NewAccount) -> Account | None:
+async def insert(tx: Connection, new: NewAccount) -> StoredAccount | None:
     row = await tx.fetchrow(
-        _INSERT,
+        _SQL.insert,
         new.id,
         new.carrier,
         new.name,
@@ -67,28 +60,30 @@ async def insert(tx: Connection, new: NewAccount) -> Account | None:
         new.starts_per_s,
         new.status,
     )
-    return pick_or_none(Account, row)
+    return pick_or_none(StoredAccount, row)
 
 
-async def get(conn: Connection, account_id: UUID) -> Account | None:
-    return pick_or_none(Account, await conn.fetchrow(_GET, account_id))
+async def get(conn: Connection, account_id: UUID) -> StoredAccount | None:
+    return pick_or_none(StoredAccount, await conn.fetchrow(_SQL.get, account_id))
 
 
-async def lock(tx: Connection, account_id: UUID) -> Account | None:
-    return pick_or_none(Account, await tx.fetchrow(_LOCK, account_id))
+async def lock(tx: Connection, account_id: UUID) -> StoredAccount | None:
+    return pick_or_none(StoredAccount, await tx.fetchrow(_SQL.lock, account_id))
 
 
-async def list_accounts(conn: Connection, *, carrier: str | None, after: UUID, limit: int) -> list[Account]:
-    return [pick(Account, row) for row in await conn.fetch(_LIST, after, carrier, limit)]
+async def list_accounts(
+    conn: Connection, *, carrier: str | None, after: UUID, limit: int
+) -> list[StoredAccount]:
+    return [pick(StoredAccount, row) for row in await conn.fetch(_SQL.list, after, carrier, limit)]
 
 
-async def active(conn: Connection) -> Sequence[Account]:
-    return [pick(Account, row) for row in await conn.fetch(_ACTIVE)]
+async def active(conn: Connection) -> Sequence[StoredAccount]:
+    return [pick(StoredAccount, row) for row in await conn.fetch(_SQL.active)]
 
 
-async def update(tx: Connection, account_id: UUID, change: AccountChange) -> Account | None:
+async def update(tx: Connection, account_id: UUID, change: AccountChange) -> StoredAccount | None:
     row = await tx.fetchrow(
-        _UPDATE,
+        _SQL.update,
         account_id,
         change.credentials,
         change.set_base_url,
@@ -97,13 +92,13 @@ async def update(tx: Connection, account_id: UUID, change: AccountChange) -> Acc
         change.starts_per_s,
         change.status,
     )
-    return pick_or_none(Account, row)
+    return pick_or_none(StoredAccount, row)
 
 
 async def reseal(conn: Connection, account_id: UUID, before: bytes, after: bytes) -> None:
-    await conn.execute(_RESEAL, account_id, before, after)
+    await conn.execute(_SQL.reseal, account_id, before, after)
 
 
 async def remove(tx: Connection, account_id: UUID) -> bool:
     """False if a number dials with it."""
-    return await tx.fetchval(_DELETE, account_id) is not None
+    return await tx.fetchval(_SQL.delete, account_id) is not None

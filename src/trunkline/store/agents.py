@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 from trunkline.store import allocations
 from trunkline.store.database import Connection
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 
-_BY_TIER = query("agents/by_tier")
-_ARE_KNOWN = query("agents/are_known")
+_SQL = Area("agents")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +48,8 @@ async def room(conn: Connection, rule: SlotRule, tiers: Sequence[str] | None = N
 
 async def by_tier(conn: Connection) -> Mapping[str, tuple[int, int]]:
     """How many pods a tier has, and how many of them take calls."""
-    return {row["tier"]: (row["pods"], row["able"]) for row in await conn.fetch(_BY_TIER)}
+    return {row["tier"]: (row["pods"], row["able"]) for row in await conn.fetch(_SQL.by_tier)}
 
 
 async def are_known(conn: Connection) -> bool:
-    return bool(await conn.fetchval(_ARE_KNOWN))
+    return bool(await conn.fetchval(_SQL.are_known))

@@ -1,6 +1,6 @@
 """Alarms: raised, cleared, told, and what they are judged by."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -9,26 +9,10 @@ from uuid import UUID
 from trunkline.model import new_id
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick, pick_or_none
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
 
-_RAISE = query("alarms/raise")
-_CLEAR = query("alarms/clear")
-_CLEAR_BY_ID = query("alarms/clear_by_id")
-_RECORD_PAST = query("alarms/record_past")
-_OPEN = query("alarms/open")
-_GET = query("alarms/get")
-_LIST = query("alarms/list")
-_UNTOLD = query("alarms/untold")
-_TOLD = query("alarms/told")
-_ADD_SAMPLES = query("alarms/add_samples")
-_SAMPLES = query("alarms/samples")
-_FORGET_SAMPLES = query("alarms/forget_samples")
-_LATENESS = query("alarms/lateness")
-_PLACED = query("alarms/placed")
-_OVERDUE = query("alarms/overdue")
-_UNKNOWN_ATTEMPTS = query("alarms/unknown_attempts")
-_DEAD_JOBS = query("alarms/dead_jobs")
+_SQL = Area("alarms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +29,8 @@ class Alarm:
     cleared_by: str | None
     raise_told_at: datetime | None
     clear_told_at: datetime | None
+    # When the webhook last took a notification of it.
+    notified_at: datetime | None
     reseller_id: str | None
     merchant_id: str | None
 
@@ -64,11 +50,13 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Overdue:
-    """Leads that should have been called by now, and how many of them need an agent of ours for it."""
+class LongStop:
+    """What is stopped, why, by whom, and for how many hours it has been."""
 
-    leads: float = 0.0
-    needing_agents: float = 0.0
+    subject: str
+    reason: str
+    changed_by: str
+    hours: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,38 +72,78 @@ async def raise_alarm(
     """True if it was not raised before."""
     alarm_id = new_id()
     stored = await tx.fetchval(
-        _RAISE, alarm_id, name, subject, severity, dict(detail), tenant.reseller_id, tenant.merchant_id
+        _SQL.raise_alarm,
+        alarm_id,
+        name,
+        subject,
+        severity,
+        dict(detail),
+        tenant.reseller_id,
+        tenant.merchant_id,
     )
     return bool(stored == alarm_id)
 
 
 async def clear(tx: Connection, name: str, subject: str, by: str) -> Alarm | None:
-    return pick_or_none(Alarm, await tx.fetchrow(_CLEAR, name, subject, by))
+    return pick_or_none(Alarm, await tx.fetchrow(_SQL.clear, name, subject, by))
 
 
 async def clear_by_id(tx: Connection, alarm_id: UUID, by: str) -> Alarm | None:
-    return pick_or_none(Alarm, await tx.fetchrow(_CLEAR_BY_ID, alarm_id, by))
+    return pick_or_none(Alarm, await tx.fetchrow(_SQL.clear_by_id, alarm_id, by))
 
 
-async def record_past(
-    tx: Connection, name: str, subject: str, *, severity: str, detail: Mapping[str, Any], lasted_s: float
+async def record_outage(
+    conn: Connection,
+    alarm_id: UUID,
+    name: str,
+    *,
+    severity: str,
+    detail: Mapping[str, Any],
+    lasted_s: float,
+    was_notified: bool,
 ) -> None:
-    await tx.execute(_RECORD_PAST, new_id(), name, subject, severity, dict(detail), lasted_s)
+    await conn.execute(_SQL.record_outage, alarm_id, name, severity, dict(detail), lasted_s, was_notified)
 
 
 async def list_open(conn: Connection) -> list[Alarm]:
-    return [pick(Alarm, row) for row in await conn.fetch(_OPEN)]
+    return [alarm for alarm, _ in await current(conn, 0) if alarm.cleared_at is None]
+
+
+async def current(conn: Connection, again_after_s: float) -> list[tuple[Alarm, bool]]:
+    """What is raised, and what has ended unnotified; with each, whether there is something to notify."""
+    return [(pick(Alarm, row), row["is_due"]) for row in await conn.fetch(_SQL.current, again_after_s)]
+
+
+async def claim_notifications(
+    conn: Connection, alarm_ids: Sequence[UUID], *, again_after_s: float, for_s: float
+) -> list[Alarm]:
+    rows = await conn.fetch(_SQL.claim_notifications, alarm_ids, again_after_s, for_s)
+    return [pick(Alarm, row) for row in rows]
+
+
+async def notified(conn: Connection, alarm_id: UUID, *, of_its_end: bool) -> None:
+    await conn.execute(_SQL.notified, alarm_id, of_its_end)
+
+
+async def not_notified(conn: Connection, alarm_id: UUID) -> None:
+    await conn.execute(_SQL.not_notified, alarm_id)
+
+
+async def give_up_notifications(conn: Connection) -> None:
+    await conn.execute(_SQL.give_up_notifications)
 
 
 async def get(conn: Connection, tenant: Tenant, alarm_id: UUID) -> Alarm | None:
-    return pick_or_none(Alarm, await conn.fetchrow(_GET, tenant.reseller_id, tenant.merchant_id, alarm_id))
+    return pick_or_none(
+        Alarm, await conn.fetchrow(_SQL.get, tenant.reseller_id, tenant.merchant_id, alarm_id)
+    )
 
 
 async def list_alarms(
     conn: Connection, tenant: Tenant, wanted: AlarmFilter, *, before: UUID, limit: int
 ) -> list[Alarm]:
     rows = await conn.fetch(
-        _LIST,
+        _SQL.list,
         tenant.reseller_id,
         tenant.merchant_id,
         before,
@@ -127,45 +155,49 @@ async def list_alarms(
     return [pick(Alarm, row) for row in rows]
 
 
-async def untold(tx: Connection, limit: int) -> list[Alarm]:
-    return [pick(Alarm, row) for row in await tx.fetch(_UNTOLD, limit)]
-
-
-async def told(tx: Connection, alarm_ids: Sequence[UUID]) -> None:
-    await tx.execute(_TOLD, alarm_ids)
-
-
 async def add_samples(conn: Connection, values: Mapping[tuple[str, str], float]) -> None:
     names, subjects = [name for name, _ in values], [subject for _, subject in values]
-    await conn.execute(_ADD_SAMPLES, names, subjects, list(values.values()))
+    await conn.execute(_SQL.add_samples, names, subjects, list(values.values()))
 
 
 async def samples(conn: Connection, within_s: float) -> list[Seen]:
-    return [Seen(**row) for row in await conn.fetch(_SAMPLES, within_s)]
+    return [Seen(**row) for row in await conn.fetch(_SQL.samples, within_s)]
 
 
 async def forget_samples(conn: Connection, after_s: float) -> None:
-    await conn.execute(_FORGET_SAMPLES, after_s)
+    await conn.execute(_SQL.forget_samples, after_s)
 
 
 async def lateness_p99_s(conn: Connection) -> float:
-    return float(await conn.fetchval(_LATENESS))
+    return float(await conn.fetchval(_SQL.lateness))
 
 
 async def was_placed(conn: Connection) -> bool:
-    return bool(await conn.fetchval(_PLACED))
-
-
-async def overdue(conn: Connection, streamless: Collection[str] = ()) -> Overdue:
-    """`streamless`: carriers that run the agent themselves."""
-    row = await conn.fetchrow(_OVERDUE, list(streamless))
-    assert row is not None, "a sum always has a row"
-    return Overdue(row["leads"], row["needing_agents"])
+    return bool(await conn.fetchval(_SQL.placed))
 
 
 async def unknown_attempts(conn: Connection) -> dict[str, float]:
-    return {row["subject"]: row["value"] for row in await conn.fetch(_UNKNOWN_ATTEMPTS)}
+    return {row["subject"]: row["value"] for row in await conn.fetch(_SQL.unknown_attempts)}
 
 
 async def dead_jobs(conn: Connection) -> dict[str, float]:
-    return {row["subject"]: row["value"] for row in await conn.fetch(_DEAD_JOBS)}
+    return {row["subject"]: row["value"] for row in await conn.fetch(_SQL.dead_jobs)}
+
+
+async def dead_mailboxes(conn: Connection) -> dict[str, float]:
+    """By kind."""
+    return {row["subject"]: row["value"] for row in await conn.fetch(_SQL.dead_mailboxes)}
+
+
+async def waiting_mailboxes(conn: Connection) -> dict[str, float]:
+    """By kind, how long the oldest waits that a worker could take."""
+    return {row["subject"]: row["value"] for row in await conn.fetch(_SQL.waiting_mailboxes)}
+
+
+async def events_set_aside(conn: Connection) -> dict[str, float]:
+    """By kind, how many within the last minute."""
+    return {row["subject"]: row["value"] for row in await conn.fetch(_SQL.events_set_aside)}
+
+
+async def long_stops(conn: Connection) -> list[LongStop]:
+    return [pick(LongStop, row) for row in await conn.fetch(_SQL.long_stops)]

@@ -11,25 +11,14 @@ from uuid import UUID
 import asyncpg
 
 from trunkline.model import Slot
+from trunkline.store import mailboxes
 from trunkline.store.database import Connection
-from trunkline.store.sql import query
-from trunkline.value import Value
+from trunkline.store.mailboxes import NewEvent
+from trunkline.store.sql import Area
+from trunkline.value import Value, replace
 
-_BEGIN = query("allocations/begin")
-_ALLOCATE = query("allocations/allocate")
-_RELEASE = query("allocations/release")
-_LET_GO = query("allocations/let_go")
-_FREE_SLOTS = query("allocations/free_slots")
-_DROP = query("allocations/drop")
-_NOTE = query("allocations/note")
-_MERCHANT_TIERS = query("allocations/merchant_tiers")
-_LIVE = query("allocations/live")
-_ADDRESSES = query("allocations/addresses")
-_END_DOUBTS = query("allocations/end_doubts")
-_OWNERS = query("allocations/owners")
-_MISSING = query("pods/missing")
-_END_STRAYS = query("allocations/end_strays")
-_FORGET = query("allocations/forget")
+_SQL = Area("allocations")
+_PODS_SQL = Area("pods")
 
 Result = Literal["pod", "none", "waits", "ended", "superseded", "given_up", "taken"]
 
@@ -52,13 +41,13 @@ class Unallocated(Value, frozen=True):
     waiting_before: int = 0
 
 
-class Released(Value, frozen=True):
+class ReleasedAllocation(Value, frozen=True):
     id: UUID
     pod: str | None
     source_pool: str
 
 
-class Ended(Value, frozen=True):
+class EndedAllocation(Value, frozen=True):
     id: UUID
     pod: str | None
 
@@ -74,14 +63,13 @@ class Address(Value, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AllocationRequest:
     """A call that wants a pod. `id` is that of its row if it has no attempt; `proposal` is Valkey's."""
 
     id: UUID
     call: str
     attempt_id: UUID | None
     merchant_id: str
-    tiers: Sequence[str]
     proposal: Slot | None = None
     # So long it may wait for one, 0: not at all.
     wait_max_s: float = 0.0
@@ -93,16 +81,19 @@ class Asked:
 async def begin(conn: Connection, attempt_id: UUID, call: str) -> Allocation | None:
     """The answer of a call whose slot was kept. None: it has none, or not any more, or another call has it."""
     try:
-        row = await conn.fetchrow(_BEGIN, attempt_id, call)
+        row = await conn.fetchrow(_SQL.begin, attempt_id, call)
     except asyncpg.UniqueViolationError:
         return None  # the call has a row of its own
     return _allocation(row) if row else None
 
 
-async def allocate(conn: Connection, asked: Asked) -> Allocation | Unallocated:
+async def allocate(
+    conn: Connection, asked: AllocationRequest, tiers: Sequence[str]
+) -> Allocation | Unallocated:
+    """`tiers`: where Postgres looks where nothing is proposed or the proposal is taken, in this order."""
     proposal = asked.proposal
     row = await conn.fetchrow(
-        _ALLOCATE,
+        _SQL.allocate,
         asked.id,
         asked.call,
         asked.attempt_id,
@@ -110,7 +101,7 @@ async def allocate(conn: Connection, asked: Asked) -> Allocation | Unallocated:
         proposal.pod if proposal else None,
         proposal.no if proposal else None,
         proposal.incarnation if proposal else None,
-        list(asked.tiers),
+        list(tiers),
         asked.wait_max_s,
         asked.silence_s,
         asked.tombstone_s,
@@ -121,22 +112,62 @@ async def allocate(conn: Connection, asked: Asked) -> Allocation | Unallocated:
     return _allocation(row, is_existing=row["is_existing"], merchant_id=asked.merchant_id)
 
 
+async def allocate_new(conn: Connection, asked: Sequence[AllocationRequest]) -> list[Allocation | None]:
+    """Calls without an attempt that Valkey proposes a slot for. None, of those that have to ask `allocate`: the call is
+    known already, the slot is another's, or its pod does not take it."""
+    slots = [one.proposal for one in asked]
+    rows = await conn.fetch(
+        _SQL.allocate_new,
+        [one.id for one in asked],
+        [one.call for one in asked],
+        [one.merchant_id for one in asked],
+        [slot.pod if slot else None for slot in slots],
+        [slot.no if slot else None for slot in slots],
+        [slot.incarnation if slot else None for slot in slots],
+    )
+    given = {row["id"]: row for row in rows}
+    return [_new_allocation(one, given.get(one.id)) for one in asked]
+
+
+def _new_allocation(asked: AllocationRequest, row: Any) -> Allocation | None:
+    if row is None or asked.proposal is None:
+        return None
+    slot = replace(asked.proposal, source_pool=row["source_pool"])
+    return Allocation(asked.id, slot, row["base_url"], 0, asked.merchant_id, is_existing=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """`by_pod` names the pod that lets go itself, `turn` which of the call's streams it had, None for any. A call that
+    has no row gets a tombstone of this id if no pod lets go."""
+
+    call: str
+    tombstone_id: UUID
+    by_pod: str = ""
+    turn: int | None = None
+
+
 async def release(
-    conn: Connection, call: str, *, tombstone_id: UUID, why: str, by_pod: str = "", turn: int | None = None
-) -> Released | None:
-    """End a call's allocation. None: it has no live one, or not with the pod and the turn that lets go."""
-    if by_pod:
-        # Apart from the release: pods are locked before allocations elsewhere.
-        await conn.execute(_LET_GO, by_pod, call)
-    row = await conn.fetchrow(_RELEASE, call, by_pod, turn, why, tombstone_id)
-    return Released(row["id"], row["pod"], row["source_pool"]) if row else None
+    conn: Connection, calls: Sequence[Release], why: str = "released"
+) -> list[ReleasedAllocation | None]:
+    """End calls' allocations. None: it has no live one, or not with the pod and the turn that lets go."""
+    rows = await conn.fetch(
+        _SQL.release,
+        [one.call for one in calls],
+        [one.by_pod for one in calls],
+        [one.turn for one in calls],
+        [one.tombstone_id for one in calls],
+        why,
+    )
+    ended = {row["no"]: ReleasedAllocation(row["id"], row["pod"], row["source_pool"]) for row in rows}
+    return [ended.get(no) for no in range(1, len(calls) + 1)]
 
 
 async def free_slots(
     conn: Connection, callers: Mapping[str, int], most: int, silence_s: float
 ) -> dict[str, list[Slot]]:
     """By tier: slots on which dials may be kept. `callers`: how many each tier leaves to callers, -1 for a tenth."""
-    rows = await conn.fetch(_FREE_SLOTS, list(callers), list(callers.values()), most, silence_s)
+    rows = await conn.fetch(_SQL.free_slots, list(callers), list(callers.values()), most, silence_s)
     found: dict[str, list[Slot]] = {tier: [] for tier in callers}
     for row in rows:
         found[row["tier"]].append(Slot(row["pod"], row["slot"], row["incarnation"], source_of(row["tier"])))
@@ -162,7 +193,7 @@ def source_of(tier: str) -> str:
 
 
 async def drop(tx: Connection, ids: Sequence[UUID]) -> None:
-    await tx.execute(_DROP, ids)
+    await tx.execute(_SQL.drop, ids)
 
 
 async def note(
@@ -172,10 +203,10 @@ async def note(
     and the pod's next heartbeat decides."""
     told = (allocation_id, has_attempt, call, merchant_id)
     try:
-        await conn.execute(_NOTE, *told, slot.pod, slot.no, slot.incarnation, slot.source_pool)
+        await conn.execute(_SQL.note, *told, slot.pod, slot.no, slot.incarnation, slot.source_pool)
     except asyncpg.UniqueViolationError:
         try:
-            await conn.execute(_NOTE, *told, None, None, None, "")
+            await conn.execute(_SQL.note, *told, None, None, None, "")
         except asyncpg.UniqueViolationError:
             return False  # the call has a row under another id
         return False
@@ -184,40 +215,55 @@ async def note(
 
 async def merchant_tiers(conn: Connection, merchant_ids: Sequence[str]) -> dict[str, str]:
     """Merchant -> its config as JSON, of those that have one."""
-    rows = await conn.fetch(_MERCHANT_TIERS, list(merchant_ids))
+    rows = await conn.fetch(_SQL.merchant_tiers, list(merchant_ids))
     return {row["merchant_id"]: row["config"] for row in rows}
 
 
 async def live(conn: Connection, ids: Sequence[UUID]) -> set[UUID]:
-    return {row["id"] for row in await conn.fetch(_LIVE, ids)}
+    return {row["id"] for row in await conn.fetch(_SQL.live, ids)}
 
 
 async def addresses(conn: Connection, after: int) -> list[Address]:
-    rows = await conn.fetch(_ADDRESSES, after)
+    rows = await conn.fetch(_SQL.addresses, after)
     return [Address(row["incarnation"], row["name"], row["base_url"], row["ip"], row["port"]) for row in rows]
 
 
 async def owners(conn: Connection, slots: Sequence[Slot]) -> dict[tuple[str, int], UUID]:
     """Which allocations have these slots, by pod and number."""
-    rows = await conn.fetch(_OWNERS, [slot.pod for slot in slots], [slot.no for slot in slots])
+    rows = await conn.fetch(_SQL.owners, [slot.pod for slot in slots], [slot.no for slot in slots])
     return {(row["pod"], row["slot"]): row["id"] for row in rows}
 
 
 async def pods_without_streams(conn: Connection) -> list[str]:
     """Pods that send heartbeats and whose last calls did not reach their agents."""
-    return [row["name"] for row in await conn.fetch(_MISSING)]
+    return [row["name"] for row in await conn.fetch(_PODS_SQL.missing)]
 
 
-async def end_doubts(conn: Connection, after_s: float) -> list[Ended]:
-    return [Ended(row["id"], row["pod"]) for row in await conn.fetch(_END_DOUBTS, after_s)]
+async def end_doubts(conn: Connection, after_s: float) -> list[EndedAllocation]:
+    return [EndedAllocation(row["id"], row["pod"]) for row in await conn.fetch(_SQL.end_doubts, after_s)]
 
 
-async def end_strays(conn: Connection) -> list[Ended]:
-    return [Ended(row["id"], row["pod"]) for row in await conn.fetch(_END_STRAYS)]
+async def end_strays(conn: Connection) -> list[EndedAllocation]:
+    return [EndedAllocation(row["id"], row["pod"]) for row in await conn.fetch(_SQL.end_strays)]
+
+
+async def tell_untaken(conn: Connection) -> int:
+    """Calls that did not reach the agent of the pod that they were given are told so. How many there are, whether they
+    were told before or not."""
+    ids = [row["id"] for row in await conn.fetch(_SQL.untaken)]
+    await tell_without_agent(conn, ids, "pod_silent")
+    return len(ids)
+
+
+async def tell_without_agent(conn: Connection, ids: Sequence[UUID], why: str) -> None:
+    """Into the mailboxes of these calls, once for each reason: what became of their leads is judged again."""
+    told = {"kind": "document", "agent_joined": False}
+    if ids:
+        await mailboxes.append(conn, [NewEvent("call", str(one), why, "document", told) for one in ids])
 
 
 async def forget(conn: Connection, without_attempt_s: float) -> None:
-    await conn.execute(_FORGET, without_attempt_s)
+    await conn.execute(_SQL.forget, without_attempt_s)
 
 
 def _allocation(row: Any, *, is_existing: bool = True, merchant_id: str = "") -> Allocation:

@@ -8,38 +8,21 @@ from uuid import UUID
 import asyncpg
 
 from trunkline.model import Agent, Budget, CallFacts, Entry, Finish, Retry
-from trunkline.states import AttemptState, LeadStatus, sources
+from trunkline.states import GIVEN_UP, AttemptState, LeadStatus, sources
 from trunkline.store.database import Connection
 from trunkline.store.schedule import entry_of
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 from trunkline.store.tenants import PLATFORM, Tenant
 from trunkline.value import Private, Value
 
-_LOCK = query("attempts/lock")
-_READ = query("attempts/read")
-_WRITE_RESULTS = query("attempts/write_results")
-_APPLY_FACTS = query("attempts/apply_facts")
-_FINISH_LEADS = query("attempts/finish_leads")
-_REVISE_LEADS = query("attempts/revise_leads")
-_RETRY_LEADS = query("attempts/retry_leads")
-_COUNT_AGAIN = query("attempts/count_again")
-_SETTLE_COSTS = query("attempts/settle_costs")
-_OWNER = query("attempts/owner")
-_CLAIM_CHECKS = query("attempts/claim_checks")
-_CHECK_LATER = query("attempts/check_later")
-_DOUBT = query("attempts/doubt")
-_GIVE_UP = query("attempts/give_up")
-_FREE_CHANNEL = query("attempts/free_channel")
-_TAKE_UP = query("attempts/take_up")
-_HOLD_AGAIN = query("attempts/hold_again")
-_KNOWN_CALL_IDS = query("attempts/known_call_ids")
+_SQL = Area("attempts")
 
 
 # An index refuses a row: the call's id, its line or its place as the live one is another attempt's.
 TAKEN: tuple[type[BaseException], ...] = (asyncpg.UniqueViolationError,)
 
 
-class Reported(Value, frozen=True):
+class ReportedOutcome(Value, frozen=True):
     """Of an agent's report, what decides on the lead."""
 
     disposition: str | None
@@ -74,12 +57,13 @@ class Attempt(Value, frozen=True):
     counted_at: datetime | None = None
     reserved_micros: int = 0
     # What its agent reported, and when that was read, by Postgres' clock.
-    report: Reported | None = None
+    report: ReportedOutcome | None = None
     read_at: datetime | None = None
     # What is known of the agent that was given to the call; None: none was.
     allocation: "CallAllocation | None" = None
     # It began after the merchant's dials were stopped because people found no agent.
     is_probe: bool = False
+    number_id: UUID | None = None
 
 
 class CallAllocation(Value, frozen=True):
@@ -118,7 +102,7 @@ class Result(Value, frozen=True):
     reason: str | None = None
 
 
-class Check(Value, frozen=True):
+class AttemptCheck(Value, frozen=True):
     """An attempt that has not been heard of for a while."""
 
     id: UUID
@@ -150,8 +134,8 @@ class CallOwner(Value, frozen=True):
 
 async def lock(tx: Connection, attempt_ids: Sequence[UUID]) -> dict[UUID, Attempt]:
     """Lock the leads of these attempts, then the attempts, each in id order; then read both."""
-    await tx.execute(_LOCK, attempt_ids)
-    rows = await tx.fetch(_READ, attempt_ids)
+    await tx.execute(_SQL.lock, attempt_ids)
+    rows = await tx.fetch(_SQL.read, attempt_ids)
     return {row["id"]: _attempt(row) for row in rows}
 
 
@@ -175,6 +159,8 @@ def _attempt(row: Any) -> Attempt:
             agent_joined=row["agent_joined"],
             stream_began=row["stream_began"],
             agent=Agent(row["agent"]) if row["agent"] else None,
+            carrier_cost_micros=row["carrier_cost_micros"],
+            carrier_cost_currency=row["carrier_cost_currency"],
         ),
         lead_status=LeadStatus(row["lead_status"]) if row["lead_status"] else None,
         budget=Budget(
@@ -198,6 +184,7 @@ def _attempt(row: Any) -> Attempt:
         read_at=row["read_at"],
         allocation=_allocation(row) if row["is_allocated"] else None,
         is_probe=row["is_probe"],
+        number_id=row["number_id"],
     )
 
 
@@ -205,17 +192,17 @@ def _allocation(row: Any) -> CallAllocation:
     return CallAllocation(row["begun_at"], row["has_joined"], row["unnamed_at"], row["was_refused"])
 
 
-def _reported(row: Any) -> Reported:
-    return Reported(row["disposition"], row["opt_out"], row["callback_at"])
+def _reported(row: Any) -> ReportedOutcome:
+    return ReportedOutcome(row["disposition"], row["opt_out"], row["callback_at"])
 
 
 async def write_results(tx: Connection, results: Sequence[Result]) -> set[UUID]:
     """Compare-and-set many answers at once; the ids whose state became what their answer says."""
     rows = await tx.fetch(
-        _WRITE_RESULTS,
+        _SQL.write_results,
         [r.attempt_id for r in results],
         [r.state.value for r in results],
-        [",".join(sources(r.state)) for r in results],
+        [",".join(state for state in sources(r.state) if state not in GIVEN_UP) for r in results],
         [r.call_id for r in results],
         [r.reason for r in results],
     )
@@ -227,7 +214,7 @@ async def apply_facts(tx: Connection, facts: Mapping[UUID, CallFacts]) -> None:
     """Write what is now known. The caller holds the locks under which it was worked out."""
     known = list(facts.values())
     await tx.execute(
-        _APPLY_FACTS,
+        _SQL.apply_facts,
         list(facts),
         [f.state.value for f in known],
         [f.call_id for f in known],
@@ -240,6 +227,8 @@ async def apply_facts(tx: Connection, facts: Mapping[UUID, CallFacts]) -> None:
         [f.agent_joined for f in known],
         [f.stream_began for f in known],
         [f.agent and f.agent.value for f in known],
+        [f.carrier_cost_micros for f in known],
+        [f.carrier_cost_currency for f in known],
     )
 
 
@@ -247,7 +236,7 @@ async def finish_leads(tx: Connection, ends: Mapping[UUID, Finish]) -> None:
     if ends:
         finishes = list(ends.values())
         await tx.execute(
-            _FINISH_LEADS, list(ends), [_outcome(f) for f in finishes], [f.reason for f in finishes]
+            _SQL.finish_leads, list(ends), [_outcome(f) for f in finishes], [f.reason for f in finishes]
         )
 
 
@@ -256,7 +245,7 @@ async def revise_leads(tx: Connection, ends: Mapping[UUID, Finish]) -> None:
     if ends:
         finishes = list(ends.values())
         await tx.execute(
-            _REVISE_LEADS, list(ends), [_outcome(f) for f in finishes], [f.reason for f in finishes]
+            _SQL.revise_leads, list(ends), [_outcome(f) for f in finishes], [f.reason for f in finishes]
         )
 
 
@@ -272,7 +261,7 @@ async def retry_leads(
         return []
     wanted = list(retries.values())
     rows = await tx.fetch(
-        _RETRY_LEADS,
+        _SQL.retry_leads,
         list(retries),
         [r.due_at for r in wanted],
         [r.closes_at for r in wanted],
@@ -287,14 +276,14 @@ async def retry_leads(
 async def count_again(tx: Connection, lead_ids: Sequence[UUID]) -> None:
     """The last call of these leads had an agent after all: they wait for no other because of it, and it counts."""
     if lead_ids:
-        await tx.execute(_COUNT_AGAIN, lead_ids)
+        await tx.execute(_SQL.count_again, lead_ids)
 
 
 async def settle_costs(tx: Connection, costs: Sequence[Cost]) -> None:
     """Let what calls cost take the place of what was set aside. Once for each: a cost that is known stays."""
     if costs:
         await tx.execute(
-            _SETTLE_COSTS,
+            _SQL.settle_costs,
             [c.attempt_id for c in costs],
             [c.micros for c in costs],
             [c.merchant_id for c in costs],
@@ -304,52 +293,67 @@ async def settle_costs(tx: Connection, costs: Sequence[Cost]) -> None:
 
 async def owner(conn: Connection, attempt_id: UUID) -> CallOwner | None:
     """Whose call this attempt is."""
-    row = await conn.fetchrow(_OWNER, attempt_id)
+    row = await conn.fetchrow(_SQL.owner, attempt_id)
     return CallOwner(**row) if row else None
 
 
 async def claim_checks(
     conn: Connection, *, limit: int, lease_s: float, not_of: Collection[tuple[str, str]] = ()
-) -> list[Check]:
+) -> list[AttemptCheck]:
     """Attempts that somebody should look at now, of all accounts but these; others leave them alone for `lease_s`."""
     carriers, accounts = [carrier for carrier, _ in not_of], [account for _, account in not_of]
-    rows = await conn.fetch(_CLAIM_CHECKS, limit, lease_s, carriers, accounts)
-    return [Check(**{**row, "state": AttemptState(row["state"])}) for row in rows]
+    rows = await conn.fetch(_SQL.claim_checks, limit, lease_s, carriers, accounts)
+    return [AttemptCheck(**{**row, "state": AttemptState(row["state"])}) for row in rows]
 
 
 async def check_later(conn: Connection, waits: Mapping[UUID, float], *, doubted: bool) -> None:
     """Look again after so many seconds. `doubted` counts a question to the carrier that led nowhere."""
     if waits:
-        await conn.execute(_CHECK_LATER, list(waits), list(waits.values()), [int(doubted)] * len(waits))
+        await conn.execute(_SQL.check_later, list(waits), list(waits.values()), [int(doubted)] * len(waits))
 
 
 async def doubt(conn: Connection, attempt_ids: Sequence[UUID]) -> list[UUID]:
     """Move attempts whose request was never answered to `in_doubt`."""
-    rows = await conn.fetch(_DOUBT, attempt_ids)
+    rows = await conn.fetch(_SQL.doubt, attempt_ids)
     return [row["id"] for row in rows]
 
 
 async def give_up(tx: Connection, attempt_id: UUID, state: AttemptState, reason: str, held_s: float) -> bool:
     """End a doubt without a call. False if a webhook came first."""
-    return await tx.fetchval(_GIVE_UP, attempt_id, state.value, reason, held_s) is not None
+    return await tx.fetchval(_SQL.give_up, attempt_id, state.value, reason, held_s) is not None
 
 
 async def free_channel(tx: Connection, attempt_id: UUID) -> bool:
-    return await tx.fetchval(_FREE_CHANNEL, attempt_id) is not None
+    return await tx.fetchval(_SQL.free_channel, attempt_id) is not None
 
 
-async def take_up(tx: Connection, lead_ids: Sequence[UUID]) -> None:
-    """These leads are being called after all, by an attempt that was given up."""
-    await tx.execute(_TAKE_UP, lead_ids)
+async def unknown(conn: Connection, attempt_id: UUID) -> AttemptCheck | None:
+    """The attempt, if its fate is unknown."""
+    row = await conn.fetchrow(_SQL.unknown, attempt_id)
+    return AttemptCheck(**{**row, "state": AttemptState(row["state"])}) if row else None
+
+
+async def is_absent(tx: Connection, attempt_id: UUID) -> bool:
+    """Its carrier has no such call. False if a webhook came first."""
+    return await tx.fetchval(_SQL.is_absent, attempt_id) is not None
+
+
+async def take_up(tx: Connection, given_up: Sequence[Attempt]) -> None:
+    """The leads of these attempts are being called by them after all."""
+    await tx.execute(
+        _SQL.take_up,
+        [attempt.lead_id for attempt in given_up],
+        [int(attempt.facts.state is AttemptState.ABSENT) for attempt in given_up],
+    )
 
 
 async def hold_again(tx: Connection, attempt_id: UUID, line: int | None = None) -> None:
     """Give a call that surfaced a line, the lowest free one unless it is named. An index refuses it if somebody took
     that line meanwhile."""
-    await tx.execute(_HOLD_AGAIN, attempt_id, line)
+    await tx.execute(_SQL.hold_again, attempt_id, line)
 
 
 async def known_call_ids(conn: Connection, carrier: str, call_ids: Sequence[str]) -> set[str]:
     """Those of the calls that belong to an attempt already."""
-    rows = await conn.fetch(_KNOWN_CALL_IDS, carrier, call_ids)
+    rows = await conn.fetch(_SQL.known_call_ids, carrier, call_ids)
     return {row["carrier_call_id"] for row in rows}

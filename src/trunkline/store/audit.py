@@ -7,12 +7,10 @@ from typing import Any
 
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
 
-_INSERT = query("audit/insert")
-_LIST = query("audit/list")
-_LIST_BETWEEN = query("audit/list_between")
+_SQL = Area("audit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,14 @@ async def record(
 ) -> None:
     """`action` is an event in the past tense (`key.revoked`); `tenant` says who may read the line."""
     await tx.execute(
-        _INSERT, actor, action, subject, reason, dict(details or {}), tenant.reseller_id, tenant.merchant_id
+        _SQL.insert,
+        actor,
+        action,
+        subject,
+        reason,
+        dict(details or {}),
+        tenant.reseller_id,
+        tenant.merchant_id,
     )
 
 
@@ -60,7 +65,7 @@ async def list_lines(
 ) -> list[AuditLine]:
     """Newest first: the lines of the tenant and of everybody below it."""
     rows = await conn.fetch(
-        _LIST if wanted.since is None or wanted.until is None else _LIST_BETWEEN,
+        _SQL.list if wanted.since is None or wanted.until is None else _SQL.list_between,
         tenant.reseller_id,
         tenant.merchant_id,
         before,

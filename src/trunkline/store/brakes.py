@@ -5,12 +5,10 @@ from collections.abc import Collection
 from datetime import datetime
 
 from trunkline.store.database import Connection
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 from trunkline.value import Value
 
-_LOCK = query("brakes/lock")
-_TRIP = query("brakes/trip")
-_RELEASE = query("brakes/release")
+_SQL = Area("brakes")
 
 
 class BrakeRule(Value, frozen=True):
@@ -33,12 +31,12 @@ class Tripped(Value, frozen=True):
 async def trip(tx: Connection, merchant_ids: Collection[str], rule: BrakeRule) -> list[Tripped]:
     """Of merchants who just had calls without an agent: those whose dials stop now."""
     named = sorted(set(merchant_ids))
-    await tx.execute(_LOCK, named)
-    rows = await tx.fetch(_TRIP, named, rule.window_s, rule.calls, rule.share, rule.stop_s)
+    await tx.execute(_SQL.lock, named)
+    rows = await tx.fetch(_SQL.trip, named, rule.window_s, rule.calls, rule.share, rule.stop_s)
     return [Tripped(**row) for row in rows]
 
 
 async def release(tx: Connection, merchant_ids: Collection[str]) -> list[str]:
     """Of merchants with a call that has its agent: those that were stopped, and are not any more."""
-    rows = await tx.fetch(_RELEASE, sorted(set(merchant_ids)))
+    rows = await tx.fetch(_SQL.release, sorted(set(merchant_ids)))
     return [row["merchant_id"] for row in rows]

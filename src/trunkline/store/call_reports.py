@@ -8,15 +8,10 @@ from uuid import UUID
 
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick_or_none
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
 
-_INSERT = query("call_reports/insert")
-_GET = query("call_reports/get")
-_CONTEXT = query("call_reports/context")
-_KEEP_RECORDINGS = query("call_reports/keep_recordings")
-_SAVE_STATE = query("call_reports/save_state")
-_JOIN = query("call_reports/join")
+_SQL = Area("call_reports")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +60,13 @@ class CallReport:
 
 
 async def context(conn: Connection, attempt_id: UUID) -> CallContext | None:
-    return pick_or_none(CallContext, await conn.fetchrow(_CONTEXT, attempt_id))
+    return pick_or_none(CallContext, await conn.fetchrow(_SQL.context, attempt_id))
 
 
 async def insert(tx: Connection, attempt_id: UUID, report: CallReport, turn: int = 0) -> bool:
     """Whether it is the first report of this agent on its call."""
     inserted = await tx.fetchval(
-        _INSERT,
+        _SQL.insert,
         attempt_id,
         report.disposition,
         report.opt_out,
@@ -85,21 +80,21 @@ async def insert(tx: Connection, attempt_id: UUID, report: CallReport, turn: int
 
 
 async def get(conn: Connection, attempt_id: UUID) -> CallReport | None:
-    return pick_or_none(CallReport, await conn.fetchrow(_GET, attempt_id))
+    return pick_or_none(CallReport, await conn.fetchrow(_SQL.get, attempt_id))
 
 
 async def keep_recordings(tx: Connection, recordings: Sequence[tuple[UUID, str]]) -> None:
     """Of attempts that exist, where carriers say that their recordings are."""
     if recordings:
         ids, refs = zip(*recordings, strict=True)
-        await tx.execute(_KEEP_RECORDINGS, ids, refs)
+        await tx.execute(_SQL.keep_recordings, ids, refs)
 
 
 async def save_state(conn: Connection, attempt_id: UUID, turn: int, state: Mapping[str, Any]) -> bool:
     """False if there is no such call, or another agent has it by now."""
-    return await conn.fetchval(_SAVE_STATE, attempt_id, turn, dict(state)) is not None
+    return await conn.fetchval(_SQL.save_state, attempt_id, turn, dict(state)) is not None
 
 
 async def join(conn: Connection, attempt_id: UUID) -> None:
     """The call's agent has taken it."""
-    await conn.execute(_JOIN, attempt_id)
+    await conn.execute(_SQL.join, attempt_id)

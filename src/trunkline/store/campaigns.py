@@ -8,25 +8,10 @@ from uuid import UUID
 
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick, pick_or_none
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
 
-_INSERT = query("campaigns/insert")
-_BY_REQUEST = query("campaigns/by_request")
-_GET = query("campaigns/get")
-_LOCK = query("campaigns/lock")
-_LIST = query("campaigns/list")
-_EDIT = query("campaigns/edit")
-_MOVE = query("campaigns/move")
-_UNSETTLED = query("campaigns/unsettled")
-_CLAIM = query("campaigns/claim")
-_WAITING = query("campaigns/waiting")
-_GIVE = query("campaigns/give")
-_GIVEN = query("campaigns/given")
-_PROGRESS = query("campaigns/progress")
-_FOLD_COUNTS = query("campaigns/fold_counts")
-_SAMPLE = query("campaigns/sample")
-_LAYERS = query("campaigns/layers")
+_SQL = Area("campaigns")
 
 
 class Given(NamedTuple):
@@ -75,6 +60,8 @@ class Campaign:
     stop_hangs_up: bool
     started_at: datetime | None
     stopped_at: datetime | None
+    completed_at: datetime | None
+    running_since: datetime | None
     created_at: datetime
     updated_at: datetime
     # Postgres' clock when this was read.
@@ -83,6 +70,13 @@ class Campaign:
     @property
     def tenant(self) -> Tenant:
         return Tenant(self.reseller_id, self.merchant_id)
+
+    @property
+    def runs_since(self) -> datetime | None:
+        """Since when its leads are called. Before its start nobody is."""
+        if self.running_since is None or self.starts_at is None:
+            return self.running_since
+        return max(self.running_since, self.starts_at)
 
     @property
     def gives(self) -> Given:
@@ -94,7 +88,15 @@ class Campaign:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class ListedCampaign(Campaign):
+    """With how many leads it has, and how many of them have finished."""
+
+    leads: int
+    finished: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeCount:
     """The leads of one status and outcome."""
 
     status: str
@@ -111,34 +113,36 @@ class Tally:
 async def insert(tx: Connection, new: NewCampaign) -> Campaign | None:
     """None if the merchant has sent this request before."""
     values = (getattr(new, name) for name in NewCampaign.__dataclass_fields__)
-    return pick_or_none(Campaign, await tx.fetchrow(_INSERT, *values))
+    return pick_or_none(Campaign, await tx.fetchrow(_SQL.insert, *values))
 
 
 async def by_request(tx: Connection, merchant_id: str, request_id: str) -> Campaign | None:
-    return pick_or_none(Campaign, await tx.fetchrow(_BY_REQUEST, merchant_id, request_id))
+    return pick_or_none(Campaign, await tx.fetchrow(_SQL.by_request, merchant_id, request_id))
 
 
 async def get(conn: Connection, tenant: Tenant, campaign_id: UUID) -> Campaign | None:
-    row = await conn.fetchrow(_GET, tenant.reseller_id, tenant.merchant_id, campaign_id)
+    row = await conn.fetchrow(_SQL.get, tenant.reseller_id, tenant.merchant_id, campaign_id)
     return pick_or_none(Campaign, row)
 
 
 async def lock(tx: Connection, tenant: Tenant, campaign_id: UUID) -> Campaign | None:
-    row = await tx.fetchrow(_LOCK, tenant.reseller_id, tenant.merchant_id, campaign_id)
+    row = await tx.fetchrow(_SQL.lock, tenant.reseller_id, tenant.merchant_id, campaign_id)
     return pick_or_none(Campaign, row)
 
 
 async def list_campaigns(
     conn: Connection, tenant: Tenant, *, merchant_id: str | None, status: str | None, before: UUID, limit: int
-) -> list[Campaign]:
-    rows = await conn.fetch(_LIST, tenant.reseller_id, tenant.merchant_id, before, merchant_id, status, limit)
-    return [pick(Campaign, row) for row in rows]
+) -> list[ListedCampaign]:
+    rows = await conn.fetch(
+        _SQL.list, tenant.reseller_id, tenant.merchant_id, before, merchant_id, status, limit
+    )
+    return [pick(ListedCampaign, row) for row in rows]
 
 
 async def edit(tx: Connection, campaign_id: UUID, changes: Mapping[str, Any]) -> Campaign:
     """What is named is changed; a start, an end or a webhook also to none."""
     row = await tx.fetchrow(
-        _EDIT,
+        _SQL.edit,
         campaign_id,
         changes.get("name"),
         changes.get("pool_id"),
@@ -157,7 +161,7 @@ async def edit(tx: Connection, campaign_id: UUID, changes: Mapping[str, Any]) ->
 async def move(
     tx: Connection, campaign_id: UUID, status: str, *, reason: str | None = None, hang_up: bool = False
 ) -> Campaign:
-    return _changed(await tx.fetchrow(_MOVE, campaign_id, status, reason, hang_up))
+    return _changed(await tx.fetchrow(_SQL.move, campaign_id, status, reason, hang_up))
 
 
 def _changed(row: Any) -> Campaign:
@@ -166,49 +170,58 @@ def _changed(row: Any) -> Campaign:
 
 
 async def unsettled(conn: Connection, *, limit: int) -> list[UUID]:
-    return [row["id"] for row in await conn.fetch(_UNSETTLED, limit)]
+    return [row["id"] for row in await conn.fetch(_SQL.unsettled, limit)]
 
 
 async def claim(tx: Connection, campaign_id: UUID) -> Campaign | None:
-    return pick_or_none(Campaign, await tx.fetchrow(_CLAIM, campaign_id))
+    return pick_or_none(Campaign, await tx.fetchrow(_SQL.claim, campaign_id))
+
+
+async def is_done(tx: Connection, campaign: Campaign) -> bool:
+    """It had leads, and none of them is left to call."""
+    return bool(await tx.fetchval(_SQL.is_done, campaign.id, campaign.merchant_id))
 
 
 async def waiting(tx: Connection, campaign: Campaign, *, limit: int) -> list[UUID]:
     """Leads that have to end with their campaign."""
-    rows = await tx.fetch(_WAITING, campaign.id, campaign.merchant_id, limit)
+    rows = await tx.fetch(_SQL.waiting, campaign.id, campaign.merchant_id, limit)
     return [row["id"] for row in rows]
 
 
 async def give(tx: Connection, campaign: Campaign, *, limit: int) -> bool:
     """Give waiting leads what was edited. Whether there are more of them."""
-    row = await tx.fetchrow(_GIVE, campaign.id, campaign.merchant_id, limit, *campaign.given, *campaign.gives)
+    row = await tx.fetchrow(
+        _SQL.give, campaign.id, campaign.merchant_id, limit, *campaign.given, *campaign.gives
+    )
     assert row is not None
     return bool(row["more"])
 
 
 async def mark_given(tx: Connection, campaign_id: UUID) -> None:
-    await tx.execute(_GIVEN, campaign_id)
+    await tx.execute(_SQL.given, campaign_id)
 
 
-async def progress(conn: Connection, campaign: Campaign) -> list[Tally]:
+async def progress(conn: Connection, campaign: Campaign) -> list[OutcomeCount]:
     """From what is kept: it costs the same with a million leads as with ten."""
-    rows = await conn.fetch(_PROGRESS, campaign.id, campaign.merchant_id, campaign.reseller_id)
-    return [pick(Tally, row) for row in rows]
+    rows = await conn.fetch(
+        _SQL.progress, campaign.id, campaign.merchant_id, campaign.reseller_id, campaign.runs_since
+    )
+    return [pick(OutcomeCount, row) for row in rows]
 
 
 async def fold_counts(tx: Connection, *, fresh_min: int, fresh_max: int) -> int:
     """How many rows of what is kept were folded: none while fewer than `fresh_min` are new."""
-    return int(await tx.fetchval(_FOLD_COUNTS, fresh_min, fresh_max))
+    return int(await tx.fetchval(_SQL.fold_counts, fresh_min, fresh_max))
 
 
 async def sample(conn: Connection, campaign: Campaign) -> tuple[str, str | None] | None:
     """Phone and zone of somebody whom it has yet to call."""
-    row = await conn.fetchrow(_SAMPLE, campaign.id, campaign.merchant_id)
+    row = await conn.fetchrow(_SQL.sample, campaign.id, campaign.merchant_id)
     return None if row is None else (row["phone"], row["timezone"])
 
 
 async def layers(conn: Connection, campaign: Campaign) -> list[str | None]:
     found: list[str | None] = await conn.fetchval(
-        _LAYERS, campaign.reseller_id, campaign.merchant_id, campaign.id
+        _SQL.layers, campaign.reseller_id, campaign.merchant_id, campaign.id
     )
     return found

@@ -5,22 +5,38 @@ lone statement costs altogether. So a few connections stay out, as long as nobod
 them. The pool still opens, counts, limits and closes them.
 """
 
+import asyncio
 from types import TracebackType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import asyncpg
+
+from trunkline.errors import PoolEmpty
+from trunkline.handlers import where
 
 PooledConnection: TypeAlias = "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
 
 # Then it goes through the pool once, which closes connections that have served for long (50,000 statements).
 TURNS_MAX = 1000
+# So many who hold a connection are named to whoever gets none.
+NAMED_MAX = 5
 
 
 class Checkout:
     """Lends the connections of a pool, at most `kept_max` of which it keeps between two borrowers."""
 
-    def __init__(self, pool: "asyncpg.Pool[asyncpg.Record]", *, kept_max: int, timeout_s: float):
+    def __init__(
+        self,
+        pool: "asyncpg.Pool[asyncpg.Record]",
+        *,
+        kept_max: int,
+        timeout_s: float,
+        name: str = "trunkline",
+    ):
         self._pool = pool
+        self._name = name
+        # Who has which, and since when on the clock of the event loop. Looked at when somebody gets none.
+        self._lent: dict[PooledConnection, tuple[asyncio.Task[Any] | None, float]] = {}
         self._kept_max = kept_max
         self._timeout_s = timeout_s
         # The one that was used last is the warmest: it is taken first.
@@ -36,16 +52,38 @@ class Checkout:
         while self._kept:
             connection, turns = self._kept.pop()
             if _is_sound(connection):
+                self._lent[connection] = (asyncio.current_task(), asyncio.get_running_loop().time())
                 return connection, turns
             await self._pool.release(connection)
         self._waiting += 1
         try:
-            return await self._pool.acquire(timeout=self._timeout_s), 0
+            connection = await self._pool.acquire(timeout=self._timeout_s)
+        except TimeoutError as error:
+            if len(self._lent) < self._pool.get_max_size():
+                raise  # not all are in use: Postgres lets us have no more
+            raise PoolEmpty(self._empty()) from error
         finally:
             self._waiting -= 1
+        self._lent[connection] = (asyncio.current_task(), asyncio.get_running_loop().time())
+        return connection, 0
+
+    def _empty(self) -> str:
+        """Which pool, and who has its connections: those first who have had them longest."""
+        now_s = asyncio.get_running_loop().time()
+        longest = sorted(self._lent.values(), key=lambda loan: loan[1])[:NAMED_MAX]
+        holders = "; ".join(
+            f"{task.get_name() if task else 'nobody'} for {now_s - since_s:.1f} s"
+            + (f" at {where(task)}" if task and not task.done() else "")
+            for task, since_s in longest
+        )
+        return (
+            f"None of the {self._pool.get_max_size()} connections of the pool {self._name!r} came free within "
+            f"{self._timeout_s:g} s. Longest held: {holders}"
+        )
 
     def keep(self, connection: PooledConnection, turns: int) -> bool:
         """False if it has to go back into the pool: somebody waits there, or it is not as it was lent."""
+        self._lent.pop(connection, None)
         is_wanted = len(self._kept) < self._kept_max and not self._waiting and not self._is_closed
         if not is_wanted or turns >= TURNS_MAX or not _is_sound(connection):
             return False
@@ -53,6 +91,7 @@ class Checkout:
         return True
 
     async def give_back(self, connection: PooledConnection) -> None:
+        self._lent.pop(connection, None)
         await self._pool.release(connection)
 
     async def close(self) -> None:

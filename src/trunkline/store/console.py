@@ -4,16 +4,15 @@ from datetime import datetime
 from uuid import UUID
 
 from trunkline.store.database import Connection
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 
-_SPEND = query("console/spend")
-_IS_SPENT = query("console/is_spent")
+_SQL = Area("console")
 
 
 async def spend(conn: Connection, spent_id: UUID, until: datetime) -> bool:
     """False if it was spent before: of two who try at once, one gets True."""
-    return await conn.fetchval(_SPEND, spent_id, until) is not None
+    return await conn.fetchval(_SQL.spend, spent_id, until) is not None
 
 
 async def is_spent(conn: Connection, spent_id: UUID) -> bool:
-    return bool(await conn.fetchval(_IS_SPENT, spent_id))
+    return bool(await conn.fetchval(_SQL.is_spent, spent_id))

@@ -3,25 +3,28 @@
 from uuid import UUID
 
 from trunkline.store.database import Connection
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 
-_BEGIN = query("continuity/begin")
-_ADVANCE = query("continuity/advance")
-_LEAP = query("continuity/leap")
+_SQL = Area("continuity")
 
 
 async def begin(conn: Connection) -> None:
     """Name an installation that has no name yet."""
-    await conn.execute(_BEGIN)
+    await conn.execute(_SQL.begin)
 
 
 async def advance(conn: Connection, installation: UUID, beat: int) -> int | None:
     """One further than `beat`; None if the database is somewhere else."""
-    further: int | None = await conn.fetchval(_ADVANCE, installation, beat)
+    further: int | None = await conn.fetchval(_SQL.advance, installation, beat, beat)
     return further
 
 
 async def leap(tx: Connection, installation: UUID, beat: int, beyond: int) -> int | None:
     """From `beat` past `beyond`; None if somebody else has moved it."""
-    further: int | None = await tx.fetchval(_LEAP, installation, beat, beyond)
+    further: int | None = await tx.fetchval(_SQL.advance, installation, beat, beyond)
     return further
+
+
+async def is_empty(conn: Connection) -> bool:
+    """Whether there is nobody whom this database could ring."""
+    return bool(await conn.fetchval(_SQL.is_empty))

@@ -10,19 +10,10 @@ from uuid import UUID
 import asyncpg
 
 from trunkline.store.database import Connection
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
 
-_POLL = query("controls/poll")
-_RAISE_VERSION = query("controls/raise_version")
-_IN_FORCE = query("controls/in_force")
-_GET = query("controls/get")
-_LIST = query("controls/list")
-_STOP = query("controls/stop")
-_RESUME = query("controls/resume")
-_FORGET_OVER = query("controls/forget_over")
-_MAY_START = query("controls/may_start")
-_CAMPAIGN_OWNER = query("controls/campaign_owner")
+_SQL = Area("controls")
 
 
 class Scope(StrEnum):
@@ -122,32 +113,32 @@ class Poll:
 
 
 async def poll(conn: Connection) -> Poll:
-    row = await conn.fetchrow(_POLL)
+    row = await conn.fetchrow(_SQL.poll)
     assert row is not None, "the migration makes both rows"
     return Poll(**row)
 
 
 async def in_force(conn: Connection) -> list[Control]:
-    return [_control(row) for row in await conn.fetch(_IN_FORCE)]
+    return [_control(row) for row in await conn.fetch(_SQL.in_force)]
 
 
 async def get(conn: Connection, scope: Scope, subject: str) -> list[Control]:
-    return [_control(row) for row in await conn.fetch(_GET, scope, subject)]
+    return [_control(row) for row in await conn.fetch(_SQL.get, scope, subject)]
 
 
 async def list_controls(
     conn: Connection, tenant: Tenant, *, scope: Scope | None, after: str, limit: int
 ) -> Sequence[Control]:
-    rows = await conn.fetch(_LIST, tenant.reseller_id, tenant.merchant_id, after, scope, limit)
+    rows = await conn.fetch(_SQL.list, tenant.reseller_id, tenant.merchant_id, after, scope, limit)
     return [_control(row) for row in rows]
 
 
 async def stop(tx: Connection, new: NewStop) -> Control:
     """Must be a transaction: the number it raises is the one under which others find the change."""
-    await tx.execute(_RAISE_VERSION)
-    await tx.execute(_FORGET_OVER)
+    await tx.execute(_SQL.raise_version)
+    await tx.execute(_SQL.forget_over)
     row = await tx.fetchrow(
-        _STOP,
+        _SQL.stop,
         new.scope,
         new.subject,
         new.set_by,
@@ -167,18 +158,18 @@ async def resume(
     tx: Connection, scope: Scope, subject: str, set_by: Level, *, reason: str, by: str, ramp_s: int
 ) -> Control | None:
     """None if it was not stopped."""
-    await tx.execute(_RAISE_VERSION)
-    row = await tx.fetchrow(_RESUME, scope, subject, set_by, reason, by, ramp_s)
+    await tx.execute(_SQL.raise_version)
+    row = await tx.fetchrow(_SQL.resume, scope, subject, set_by, reason, by, ramp_s)
     return None if row is None else _control(row)
 
 
 async def may_start(tx: Connection, installation: UUID, beat: int) -> bool:
     """Inside an intent: no kill switch, no promoter pause, and still the database that the caller knows."""
-    return bool(await tx.fetchval(_MAY_START, installation, beat))
+    return bool(await tx.fetchval(_SQL.may_start, installation, beat))
 
 
 async def campaign_owner(conn: Connection, tenant: Tenant, campaign_id: UUID) -> Tenant | None:
-    row = await conn.fetchrow(_CAMPAIGN_OWNER, tenant.reseller_id, tenant.merchant_id, campaign_id)
+    row = await conn.fetchrow(_SQL.campaign_owner, tenant.reseller_id, tenant.merchant_id, campaign_id)
     return None if row is None else Tenant(row["reseller_id"], row["merchant_id"])
 
 

@@ -6,16 +6,18 @@ because the pooler may hand its Parse and its Bind to two different servers.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
 import msgspec
 
-from trunkline.errors import StoreUnavailable
+from trunkline.errors import PoolEmpty, StoreUnavailable
 from trunkline.store.checkout import Checkout
+from trunkline.store.sql import Area
 
+T = TypeVar("T")
 Connection: TypeAlias = (
     "asyncpg.pool.PoolConnectionProxy[asyncpg.Record] | asyncpg.Connection[asyncpg.Record]"
 )
@@ -44,11 +46,19 @@ PASSING: tuple[type[BaseException], ...] = (
     asyncpg.ReadOnlySQLTransactionError,
 )
 
+# Somebody holds a row for longer than a statement waits for it.
+ROW_HELD = asyncpg.LockNotAvailableError
+
 # What can go wrong while connecting: all of that, a refused login, and a URL that is none.
 CANNOT_CONNECT: tuple[type[BaseException], ...] = (*UNAVAILABLE, asyncpg.PostgresError, ValueError)
 
+# What a driver hears that prepares statements in sessions which a pooler gives to others in between.
+_OF_POOLERS = (asyncpg.DuplicatePreparedStatementError, asyncpg.InvalidSQLStatementNameError)
+
 # Opening one takes 13 ms with all that has to be known of its types. The first calls of a process do not wait for it.
 OPENED_AT_ONCE = 4
+
+_SQL = Area("session")
 
 _encode_json = msgspec.json.Encoder().encode
 _decode_json = msgspec.json.Decoder().decode
@@ -58,20 +68,40 @@ class Database:
     """A pool with a limit on everything: connections, waiting for one, and the time of one command."""
 
     def __init__(
-        self, pool: "asyncpg.Pool[asyncpg.Record]", *, behind_pooler: bool, acquire_timeout_s: float
+        self,
+        pool: "asyncpg.Pool[asyncpg.Record]",
+        readers: "asyncpg.Pool[asyncpg.Record]",
+        *,
+        behind_pooler: bool,
+        acquire_timeout_s: float,
+        search_path: str | None = None,
+        name: str = "trunkline",
     ):
         self.pool = pool
+        # A session of our own has it from its start. A pooler's session is told at every transaction.
+        self._search_path = search_path if behind_pooler else None
         kept_max = min(OPENED_AT_ONCE, pool.get_max_size() - 1)
-        self.checkout = Checkout(pool, kept_max=kept_max, timeout_s=acquire_timeout_s)
+        self.checkout = Checkout(pool, kept_max=kept_max, timeout_s=acquire_timeout_s, name=name)
+        self._readers = readers
+        self._reading = Checkout(
+            readers, kept_max=kept_max, timeout_s=acquire_timeout_s, name=f"{name} reading"
+        )
         self._behind_pooler = behind_pooler
 
     def connection(self) -> AbstractAsyncContextManager[Connection]:
         """A connection for single statements, each its own transaction."""
         return self._in_one_piece() if self._behind_pooler else self.checkout.lend()
 
+    def reading(self) -> AbstractAsyncContextManager[Connection]:
+        """The same for statements that only read: Postgres refuses any other. The sessions of these connections are
+        read only from their start, so that no statement is sent for it; a pooler's session is told as its transaction
+        begins."""
+        return self._in_one_piece(readonly=True) if self._behind_pooler else self._reading.lend()
+
     @asynccontextmanager
-    async def _in_one_piece(self) -> AsyncIterator[Connection]:
-        async with self.checkout.lend() as connection, connection.transaction():
+    async def _in_one_piece(self, *, readonly: bool = False) -> AsyncIterator[Connection]:
+        async with self.checkout.lend() as connection, connection.transaction(readonly=readonly):
+            await self._find_tables(connection)
             yield connection
 
     @asynccontextmanager
@@ -82,14 +112,21 @@ class Database:
             self.checkout.lend() as connection,
             connection.transaction(isolation="read_committed"),
         ):
+            await self._find_tables(connection)
             yield connection
+
+    async def _find_tables(self, connection: Connection) -> None:
+        if self._search_path is not None:
+            await connection.execute(_SQL.use_path, self._search_path)
 
     async def close(self, timeout_s: float = 5.0) -> None:
         try:
             await self.checkout.close()
-            await asyncio.wait_for(self.pool.close(), timeout_s)
+            await self._reading.close()
+            await asyncio.wait_for(asyncio.gather(self.pool.close(), self._readers.close()), timeout_s)
         except TimeoutError:
             self.pool.terminate()
+            self._readers.terminate()
 
 
 async def connect(
@@ -101,28 +138,48 @@ async def connect(
     command_timeout_s: float = 30.0,
     application_name: str = "trunkline",
     session_settings: Mapping[str, str] | None = None,
+    search_path: str | None = None,
 ) -> Database:
-    """Open the pool, or say in one line why not. A pooler has sessions of its own, so it gets no settings for them."""
-    try:
-        pool = await asyncpg.create_pool(
+    """Open the pool, or say in one line why not. A pooler has sessions of its own, so it gets no settings for them.
+
+    `pool_size` connections at most, and as many again for what only reads: of those none is open before its turn."""
+    settings = dict(session_settings or {}) | ({"search_path": search_path} if search_path else {})
+
+    def pool(min_size: int, own: Mapping[str, str]) -> "asyncpg.Pool[asyncpg.Record]":
+        return asyncpg.create_pool(
             url,
-            min_size=min(OPENED_AT_ONCE, pool_size),
+            min_size=min_size,
             max_size=pool_size,
             timeout=connect_timeout_s,
             command_timeout=command_timeout_s,
             statement_cache_size=0 if behind_pooler else 256,
-            server_settings={
-                "application_name": application_name,
-                **({} if behind_pooler else session_settings or {}),
-            },
+            server_settings={"application_name": application_name, **({} if behind_pooler else own)},
             init=_prepare_connection,
             reset=_leave_as_it_is,
         )
+
+    try:
+        writers = await pool(min(OPENED_AT_ONCE, pool_size), settings)
+        readers = await pool(0, settings | {"default_transaction_read_only": "on"})
     except CANNOT_CONNECT as error:
-        raise StoreUnavailable(
-            f"Postgres cannot be reached: {describe(error)}. Check DATABASE_URL."
-        ) from error
-    return Database(pool, behind_pooler=behind_pooler, acquire_timeout_s=connect_timeout_s)
+        raise StoreUnavailable(_why_not(error)) from error
+    return Database(
+        writers,
+        readers,
+        behind_pooler=behind_pooler,
+        acquire_timeout_s=connect_timeout_s,
+        search_path=search_path,
+        name=application_name,
+    )
+
+
+def _why_not(error: BaseException) -> str:
+    if isinstance(error, _OF_POOLERS) or "unsupported startup parameter" in str(error):
+        return (
+            "A transaction pooler stands before Postgres: say so with behind_pooler=True "
+            f"(DATABASE_POOLER=transaction), or give a URL that leads past it. It said: {describe(error)}."
+        )
+    return f"Postgres cannot be reached: {describe(error)}. Check DATABASE_URL."
 
 
 async def _leave_as_it_is(_connection: Any) -> None:
@@ -152,10 +209,23 @@ def is_of_database(error: BaseException) -> bool:
     """Whether Postgres could not do it just now: locks, deadlocks, a fail-over, a full disk. No fault of who asked."""
     broken: tuple[type[BaseException], ...] = (
         *PASSING,
+        PoolEmpty,
         asyncpg.PostgresConnectionError,
         asyncpg.InterfaceError,
     )
     return isinstance(error, broken) and not isinstance(error, asyncpg.DataError)
+
+
+async def apart(tx: Connection, work: Awaitable[T]) -> T | Exception:
+    """Part of a transaction that may fail without the rest: what it returns, or why it left nothing behind. What
+    Postgres cannot do just now still ends the transaction: it is tried again as a whole."""
+    try:
+        async with tx.transaction():
+            return await work
+    except Exception as error:
+        if may_pass(error) or is_of_database(error):
+            raise
+        return error
 
 
 def describe(error: BaseException) -> str:

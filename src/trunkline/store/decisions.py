@@ -8,16 +8,14 @@ from uuid import UUID
 from trunkline.store.database import Connection
 from trunkline.store.dispatch import LockedLead, LockedNumber
 from trunkline.store.rows import pick
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
 
-_OF_LEAD = query("decisions/of_lead")
-_STANDING = query("decisions/standing")
-_STOPS = query("decisions/stops")
+_SQL = Area("decisions")
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class RecordedDecision:
     reason: str
     subject: str | None
     times: int
@@ -32,12 +30,16 @@ class StopOfLead:
     # Who may lift it: the platform, a reseller or a merchant.
     set_by: str
     reason: str
+    # Whoever set it, as the audit log names them.
+    changed_by: str
     ends_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A lead as an intent would see it now. Without a number, its pool has none that may dial."""
+    """A lead as an intent would see it now. `number`: the one that it could best be dialled from; None, its pools have
+    none that may dial. Of their `numbers`, so many are `usable`, because nobody stopped them, and so many of these have
+    a channel `free`."""
 
     lead: LockedLead
     number: LockedNumber | None
@@ -45,16 +47,21 @@ class Standing:
     outcome: str | None
     outcome_reason: str | None
     live_attempt: UUID | None
-    channels: int
-    held: int
+    numbers: int
+    usable: int
+    free: int
+    # Why its phone is on a do-not-call list, who put it there, and until when.
+    listed_reason: str | None = None
+    listed_actor: str | None = None
+    listed_until: datetime | None = None
 
 
-async def of_lead(conn: Connection, lead_id: UUID) -> list[Decision]:
-    return [pick(Decision, row) for row in await conn.fetch(_OF_LEAD, lead_id)]
+async def of_lead(conn: Connection, lead_id: UUID) -> list[RecordedDecision]:
+    return [pick(RecordedDecision, row) for row in await conn.fetch(_SQL.of_lead, lead_id)]
 
 
 async def standing(conn: Connection, tenant: Tenant, lead_id: UUID) -> Standing | None:
-    row = await conn.fetchrow(_STANDING, tenant.reseller_id, tenant.merchant_id, lead_id)
+    row = await conn.fetchrow(_SQL.standing, tenant.reseller_id, tenant.merchant_id, lead_id)
     if row is None:
         return None
     return Standing(
@@ -64,8 +71,12 @@ async def standing(conn: Connection, tenant: Tenant, lead_id: UUID) -> Standing 
         row["outcome"],
         row["outcome_reason"],
         row["live_attempt"],
-        row["channels"],
-        row["held"],
+        row["numbers"],
+        row["usable"],
+        row["free"],
+        row["listed_reason"],
+        row["listed_actor"],
+        row["listed_until"],
     )
 
 
@@ -80,14 +91,15 @@ def _number(row: Any) -> LockedNumber | None:
         row["max_channels"],
         row["starts_per_s"],
         "active",
-        row["pool_id"],
+        row["number_pool_id"],
         may_count=True,
     )
 
 
 async def stops(conn: Connection, lead: LockedLead) -> list[StopOfLead]:
+    """Of the lead, and of numbers that it could be dialled from (`number`, `carrier`)."""
     campaign = f"{lead.merchant_id}/{lead.campaign_id}" if lead.campaign_id else ""
-    return [
-        pick(StopOfLead, row)
-        for row in await conn.fetch(_STOPS, lead.reseller_id, lead.merchant_id, campaign)
-    ]
+    rows = await conn.fetch(
+        _SQL.stops, lead.reseller_id, lead.merchant_id, campaign, lead.pool_id, lead.overflow_pool_id
+    )
+    return [pick(StopOfLead, row) for row in rows]

@@ -11,20 +11,10 @@ import asyncpg
 from trunkline.model import Entry, Finish, Grant, Outcome, Slot
 from trunkline.store.database import Connection
 from trunkline.store.schedule import entry_of
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 from trunkline.value import Private, Value
 
-_LOCK_GRANTED = query("dispatch/lock_granted")
-_WRITE_INTENTS = query("dispatch/write_intents")
-_WRITE_REFUSALS = query("dispatch/write_refusals")
-_EXPLAIN = query("dispatch/explain")
-_OWNERS = query("dispatch/owners")
-_DISOWN_LOCK = query("dispatch/disown_lock")
-_DISOWN = query("dispatch/disown")
-_DISOWN_LEADS = query("dispatch/disown_leads")
-_SLOW_ACCOUNT = query("dispatch/slow_account")
-_PUT_OFF = query("dispatch/put_off")
-_LOCK_CLOSED = query("dispatch/lock_closed")
+_SQL = Area("dispatch")
 
 _NONE: frozenset[UUID] = frozenset()
 
@@ -73,6 +63,8 @@ class LockedLead(Value, frozen=True):
     agents_from: datetime | None = None
     # Somebody else's agents take the calls of its merchant or its pool.
     are_agents_elsewhere: bool = False
+    # From then on nobody calls it.
+    expires_at: datetime | None = None
 
     @property
     def earliest_at(self) -> datetime:
@@ -110,10 +102,14 @@ class NewAttempt(Value, frozen=True):
     send_at: datetime
     reserved_micros: int
     day: date
+    # The end of its calling window, as it stood when it was admitted.
+    closes_at: datetime | None = None
     # The agent that is kept for the call; None where it needs none, or is overdialled.
     slot: Slot | None = None
     overdial: Overdial | None = None
     ring_min_s: int = 0
+    # When everything that the call needs was there; None: when its lead was due.
+    ready_at: datetime | None = None
 
 
 class NextStart(Value, frozen=True):
@@ -139,7 +135,7 @@ class NewDecision(Value, frozen=True):
 
 
 @dataclass(slots=True)
-class Writing:
+class IntentWrites:
     """Everything that an intent writes."""
 
     attempts: list[NewAttempt] = field(default_factory=list)
@@ -153,7 +149,7 @@ class Writing:
         return bool(self.ends or self.moves or self.decisions)
 
 
-class Written(Value, frozen=True):
+class WrittenIntents(Value, frozen=True):
     """The attempts that went in, those whose slot did, and the leads that moved, as the schedule needs them."""
 
     inserted: frozenset[UUID]
@@ -203,7 +199,7 @@ async def lock_granted(
     """Bound the transaction, then lock the leads that are still as granted. By lead. `known` is the database that the
     caller has seen, and how far it had come."""
     rows = await tx.fetch(
-        _LOCK_GRANTED,
+        _SQL.lock_granted,
         [g.lead_id for g in grants],
         [g.version for g in grants],
         [g.granted_ms for g in grants],
@@ -215,20 +211,20 @@ async def lock_granted(
     return {row["id"]: LockedLead(**row) for row in rows}
 
 
-async def write(tx: Connection, writing: Writing, dialer: str) -> Written:
+async def write(tx: Connection, writing: IntentWrites, dialer: str) -> WrittenIntents:
     inserted, kept = await _write_attempts(tx, writing, dialer) if writing.attempts else (_NONE, _NONE)
     moved = await _write_refusals(tx, writing) if writing.has_refusals else {}
-    return Written(inserted, kept, moved)
+    return WrittenIntents(inserted, kept, moved)
 
 
 async def _write_attempts(
-    tx: Connection, writing: Writing, dialer: str
+    tx: Connection, writing: IntentWrites, dialer: str
 ) -> tuple[frozenset[UUID], frozenset[UUID]]:
     starts = writing.next_starts
     slots = [a.slot for a in writing.attempts]
     overdials = [a.overdial for a in writing.attempts]
     rows = await tx.fetch(
-        _WRITE_INTENTS,
+        _SQL.write_intents,
         *_columns(writing.attempts),
         [a.reserved_micros for a in writing.attempts],
         [a.day for a in writing.attempts],
@@ -244,15 +240,16 @@ async def _write_attempts(
         [o.group if o else None for o in overdials],
         [o.answer_rate if o else None for o in overdials],
         [o.abandon_max if o else None for o in overdials],
+        [a.ready_at for a in writing.attempts],
     )
     inserted = frozenset(row["id"] for row in rows if row["is_attempt"])
     return inserted, frozenset(row["id"] for row in rows if not row["is_attempt"])
 
 
-async def _write_refusals(tx: Connection, writing: Writing) -> dict[UUID, Entry]:
+async def _write_refusals(tx: Connection, writing: IntentWrites) -> dict[UUID, Entry]:
     finishes, moves, decisions = writing.ends.values(), writing.moves.values(), writing.decisions
     rows = await tx.fetch(
-        _WRITE_REFUSALS,
+        _SQL.write_refusals,
         list(writing.ends),
         [f.word or f.outcome.value for f in finishes],
         [f.reason for f in finishes],
@@ -291,7 +288,7 @@ def _columns(attempts: Sequence[NewAttempt]) -> tuple[list[Any], ...]:
 async def explain(tx: Connection, grants: Sequence[Grant]) -> dict[UUID, Explanation]:
     """By attempt."""
     rows = await tx.fetch(
-        _EXPLAIN,
+        _SQL.explain,
         [g.attempt_id for g in grants],
         [g.lead_id for g in grants],
         [g.granted_ms for g in grants],
@@ -302,7 +299,7 @@ async def explain(tx: Connection, grants: Sequence[Grant]) -> dict[UUID, Explana
 async def owners(tx: Connection, attempts: Sequence[NewAttempt]) -> dict[UUID, Owners]:
     """By the attempt that did not go in."""
     rows = await tx.fetch(
-        _OWNERS,
+        _SQL.owners,
         [a.grant.attempt_id for a in attempts],
         [a.lead.id for a in attempts],
         [a.number.id for a in attempts],
@@ -315,9 +312,9 @@ async def owners(tx: Connection, attempts: Sequence[NewAttempt]) -> dict[UUID, O
 
 async def disown(tx: Connection, attempts: Sequence[NewAttempt], dialer: str) -> list[Entry]:
     """Write attempts as not sent, whatever became of their commit; the leads that are due again."""
-    await tx.execute(_DISOWN_LOCK, [a.lead.id for a in attempts])
-    rows = await tx.fetch(_DISOWN, *_columns(attempts), dialer)
-    back = await tx.fetch(_DISOWN_LEADS, [row["lead_id"] for row in rows])
+    await tx.execute(_SQL.disown_lock, [a.lead.id for a in attempts])
+    rows = await tx.fetch(_SQL.disown, *_columns(attempts), dialer)
+    back = await tx.fetch(_SQL.disown_leads, [row["lead_id"] for row in rows])
     return [entry_of(row) for row in back]
 
 
@@ -325,7 +322,7 @@ async def put_off(
     conn: Connection, lead_id: UUID, version: int, error: str
 ) -> tuple[Finish | None, Entry | None]:
     """A lead that broke its own intent: later, for longer each time, or ended after ten."""
-    row = await conn.fetchrow(_PUT_OFF, lead_id, version, error[:500])
+    row = await conn.fetchrow(_SQL.put_off, lead_id, version, error[:500])
     if row is None:
         return None, None
     if row["outcome"] is not None:
@@ -334,11 +331,11 @@ async def put_off(
 
 
 async def slow_account(conn: Connection, account: str, seconds: float) -> None:
-    await conn.execute(_SLOW_ACCOUNT, account, seconds)
+    await conn.execute(_SQL.slow_account, account, seconds)
 
 
 async def lock_closed(tx: Connection, closed: Sequence[tuple[UUID, int]]) -> list[ClosedLead]:
     rows = await tx.fetch(
-        _LOCK_CLOSED, [lead_id for lead_id, _ in closed], [version for _, version in closed]
+        _SQL.lock_closed, [lead_id for lead_id, _ in closed], [version for _, version in closed]
     )
     return [ClosedLead(**row) for row in rows]

@@ -8,17 +8,14 @@ from uuid import UUID
 from trunkline.model import new_id
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick, pick_or_none
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
 
-_ADD = query("do_not_call/add")
-_GET = query("do_not_call/get")
-_LIST = query("do_not_call/list")
-_REMOVE = query("do_not_call/remove")
+_SQL = Area("do_not_call")
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class DoNotCallEntry:
     id: UUID
     phone: str = field(repr=False)
     reseller_id: str | None
@@ -41,10 +38,10 @@ async def add(
     reason: str,
     actor: str,
     expires_at: datetime | None = None,
-) -> list[tuple[Listed, bool]]:
+) -> list[tuple[DoNotCallEntry, bool]]:
     """Each phone once; with every entry, whether it is new."""
     rows = await tx.fetch(
-        _ADD,
+        _SQL.add,
         [new_id() for _ in phones],
         phones,
         owner.reseller_id,
@@ -53,19 +50,21 @@ async def add(
         expires_at,
         actor,
     )
-    return [(pick(Listed, row), row["is_new"]) for row in rows]
+    return [(pick(DoNotCallEntry, row), row["is_new"]) for row in rows]
 
 
-async def get(tx: Connection, tenant: Tenant, entry_id: UUID) -> Listed | None:
-    return pick_or_none(Listed, await tx.fetchrow(_GET, tenant.reseller_id, tenant.merchant_id, entry_id))
+async def get(tx: Connection, tenant: Tenant, entry_id: UUID) -> DoNotCallEntry | None:
+    return pick_or_none(
+        DoNotCallEntry, await tx.fetchrow(_SQL.get, tenant.reseller_id, tenant.merchant_id, entry_id)
+    )
 
 
 async def list_entries(
     tx: Connection, tenant: Tenant, *, phone: str | None, before: UUID, limit: int
-) -> list[Listed]:
-    rows = await tx.fetch(_LIST, tenant.reseller_id, tenant.merchant_id, before, phone, limit)
-    return [pick(Listed, row) for row in rows]
+) -> list[DoNotCallEntry]:
+    rows = await tx.fetch(_SQL.list, tenant.reseller_id, tenant.merchant_id, before, phone, limit)
+    return [pick(DoNotCallEntry, row) for row in rows]
 
 
 async def remove(tx: Connection, entry_id: UUID) -> None:
-    await tx.execute(_REMOVE, entry_id)
+    await tx.execute(_SQL.remove, entry_id)

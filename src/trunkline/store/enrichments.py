@@ -7,16 +7,10 @@ from uuid import UUID
 
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick, pick_or_none
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
 
-_INSERT = query("enrichments/insert")
-_GET = query("enrichments/get")
-_COMPLETE = query("enrichments/complete")
-_OF_ATTEMPT = query("enrichments/of_attempt")
-_OF_LEAD = query("enrichments/of_lead")
-_OLD = query("enrichments/old")
-_FORGET = query("enrichments/forget")
+_SQL = Area("enrichments")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +59,7 @@ class Found:
 async def insert(tx: Connection, items: Sequence[NewItem]) -> set[str]:
     """The ids of those that are new."""
     rows = await tx.fetch(
-        _INSERT,
+        _SQL.insert,
         [item.item_id for item in items],
         [item.attempt_id for item in items],
         [item.tenant.reseller_id for item in items],
@@ -76,31 +70,32 @@ async def insert(tx: Connection, items: Sequence[NewItem]) -> set[str]:
 
 
 async def get(conn: Connection, item_id: str) -> Item | None:
-    return pick_or_none(Item, await conn.fetchrow(_GET, item_id))
+    return pick_or_none(Item, await conn.fetchrow(_SQL.get, item_id))
 
 
 async def of_attempt(conn: Connection, tenant: Tenant, attempt_id: UUID) -> list[Found]:
-    rows = await conn.fetch(_OF_ATTEMPT, tenant.reseller_id, tenant.merchant_id, attempt_id)
+    rows = await conn.fetch(_SQL.of_attempt, tenant.reseller_id, tenant.merchant_id, attempt_id)
     return [pick(Found, row) for row in rows]
 
 
 async def of_lead(conn: Connection, lead_id: UUID) -> list[Found]:
     """The caller has made sure whose lead it is."""
-    return [pick(Found, row) for row in await conn.fetch(_OF_LEAD, lead_id)]
+    return [pick(Found, row) for row in await conn.fetch(_SQL.of_lead, lead_id)]
 
 
 async def complete(tx: Connection, item_id: str, found: Enriched) -> bool:
     """False: somebody else was faster, or the item was discarded."""
     return (
-        await tx.fetchval(_COMPLETE, item_id, found.recording_ref, found.transcript, found.data) is not None
+        await tx.fetchval(_SQL.complete, item_id, found.recording_ref, found.transcript, found.data)
+        is not None
     )
 
 
-async def old(conn: Connection, age_s: float, limit: int) -> dict[str, str | None]:
+async def expired(conn: Connection, age_s: float, limit: int) -> dict[str, str | None]:
     """Items that were not changed for so long, and where their recordings are."""
-    return {row["item_id"]: row["recording_ref"] for row in await conn.fetch(_OLD, age_s, limit)}
+    return {row["item_id"]: row["recording_ref"] for row in await conn.fetch(_SQL.expired, age_s, limit)}
 
 
 async def forget(conn: Connection, item_ids: Sequence[str], age_s: float) -> int:
-    status: str = await conn.execute(_FORGET, list(item_ids), age_s)
+    status: str = await conn.execute(_SQL.forget, list(item_ids), age_s)
     return int(status.rpartition(" ")[2])

@@ -6,15 +6,13 @@ from typing import Any
 from uuid import UUID
 
 from trunkline.model import Flow
+from trunkline.store.cooldowns import AccountName
 from trunkline.store.database import Connection
 from trunkline.store.schedule import NO_CAMPAIGN, campaign_of
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 from trunkline.value import Value
 
-_BOUNDS = query("fallback/bounds")
-_POOLS = query("fallback/pools")
-_CHANNELS = query("fallback/channels")
-_FLOWS = query("fallback/flows")
+_SQL = Area("fallback")
 
 FIRST_NUMBER = UUID(int=0)
 
@@ -43,12 +41,12 @@ class FlowHead(Value, frozen=True):
 
 async def set_bounds(tx: Connection, *, timeout_ms: int) -> None:
     """First in a transaction: for how long and how its statements run."""
-    await tx.execute(_BOUNDS, str(timeout_ms))
+    await tx.execute(_SQL.bounds, str(timeout_ms))
 
 
 async def waiting_pools(tx: Connection, *, after: str, limit: int) -> list[str]:
     """Pools with leads that wait, from the one after `after` and round to it again."""
-    return [row["pool_id"] for row in await tx.fetch(_POOLS, after, limit)]
+    return [row["pool_id"] for row in await tx.fetch(_SQL.pools, after, limit)]
 
 
 async def free_channels(
@@ -59,16 +57,19 @@ async def free_channels(
     channels_max: int,
     not_numbers: Sequence[UUID] = (),
     not_accounts_of: Sequence[UUID] = (),
+    not_accounts: Sequence[AccountName] = (),
 ) -> dict[str, list[SomeChannels]]:
-    """Of each pool the next numbers after the named one, round to it again. Accounts are named by a number each."""
+    """Of each pool the next numbers after the named one, round to it again. Accounts are named by a number each, or by
+    themselves."""
     rows = await tx.fetch(
-        _CHANNELS,
+        _SQL.channels,
         list(after),
         list(after.values()),
         numbers_max,
         channels_max,
         not_numbers,
         not_accounts_of,
+        [f"{carrier}/{account}" for carrier, account in not_accounts],
     )
     found: dict[str, list[SomeChannels]] = {pool_id: [] for pool_id in after}
     for row in rows:
@@ -89,7 +90,7 @@ async def flow_heads(
         for flow in after.values()
     ]
     rows = await tx.fetch(
-        _FLOWS,
+        _SQL.flows,
         list(after),
         [merchant_id for merchant_id, _ in keys],
         [campaign_id for _, campaign_id in keys],

@@ -6,12 +6,9 @@ from datetime import datetime
 
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick, pick_or_none
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 
-_RAISE_VERSION = query("flags/raise_version")
-_LIST = query("flags/list")
-_SET = query("flags/set")
-_DELETE = query("flags/delete")
+_SQL = Area("flags")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +23,22 @@ class Flag:
     reason: str
     changed_by: str
     changed_at: datetime
+    # Grows with every change. 0: nobody has set it.
+    version: int = 0
 
 
 async def list_flags(conn: Connection) -> list[Flag]:
-    return [pick(Flag, row) for row in await conn.fetch(_LIST)]
+    return [pick(Flag, row) for row in await conn.fetch(_SQL.list)]
+
+
+async def lock(tx: Connection, name: str) -> Flag | None:
+    """The flag as it is, now that nobody else can change it. Raises the number under which others find the change."""
+    await tx.execute(_SQL.raise_version)
+    return pick_or_none(Flag, await tx.fetchrow(_SQL.get, name))
+
+
+async def get(conn: Connection, name: str) -> Flag | None:
+    return pick_or_none(Flag, await conn.fetchrow(_SQL.get, name))
 
 
 async def set_flag(
@@ -43,13 +52,12 @@ async def set_flag(
     reason: str,
     by: str,
 ) -> Flag:
-    """Must be a transaction: the number it raises is the one under which others find the change."""
-    await tx.execute(_RAISE_VERSION)
-    row = await tx.fetchrow(_SET, name, enabled, percentage, resellers, merchants, reason, by)
+    """The caller has locked it."""
+    row = await tx.fetchrow(_SQL.set, name, enabled, percentage, resellers, merchants, reason, by)
     assert row is not None, "an upsert has one row"
     return pick(Flag, row)
 
 
 async def delete_flag(tx: Connection, name: str) -> Flag | None:
-    await tx.execute(_RAISE_VERSION)
-    return pick_or_none(Flag, await tx.fetchrow(_DELETE, name))
+    """The caller has locked it."""
+    return pick_or_none(Flag, await tx.fetchrow(_SQL.delete, name))

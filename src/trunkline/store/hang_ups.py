@@ -6,11 +6,9 @@ from uuid import UUID
 
 from trunkline.states import AttemptState
 from trunkline.store.database import Connection
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 
-_CLAIM = query("hang_ups/claim")
-_LATER = query("hang_ups/later")
-_WANT_BY_ID = query("hang_ups/want_by_id")
+_SQL = Area("hang_ups")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +26,16 @@ class HangUp:
 
 async def want(tx: Connection, attempt_ids: Sequence[UUID]) -> None:
     """These calls shall end. The caller holds their rows."""
-    await tx.execute(_WANT_BY_ID, attempt_ids)
+    await tx.execute(_SQL.want_by_id, attempt_ids)
 
 
 async def claim(conn: Connection, *, limit: int, lease_s: float) -> Sequence[HangUp]:
     """Those whose moment has come; others leave them alone for `lease_s`."""
-    rows = await conn.fetch(_CLAIM, limit, lease_s)
+    rows = await conn.fetch(_SQL.claim, limit, lease_s)
     return [HangUp(**{**row, "state": AttemptState(row["state"])}) for row in rows]
 
 
 async def ask_again(conn: Connection, delays_s: Mapping[UUID, float | None]) -> None:
     """After so many seconds, or, with None, never."""
     if delays_s:
-        await conn.execute(_LATER, list(delays_s), list(delays_s.values()))
+        await conn.execute(_SQL.later, list(delays_s), list(delays_s.values()))

@@ -7,15 +7,9 @@ from uuid import UUID
 
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick, pick_or_none
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 
-_LOCK_NUMBER = query("inbound/lock_number")
-_KNOWN = query("inbound/known")
-_TAKE = query("inbound/take")
-_REFUSE = query("inbound/refuse")
-_GET_POLICY = query("inbound/get_policy")
-_PUT_POLICY = query("inbound/put_policy")
-_DELETE_POLICY = query("inbound/delete_policy")
+_SQL = Area("inbound")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +39,7 @@ class RungNumber:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownCall:
     id: UUID
     merchant_id: str
     state: str
@@ -65,22 +59,22 @@ class InboundPolicy:
 
 
 async def lock_number(tx: Connection, arrival: Arrival) -> RungNumber | None:
-    row = await tx.fetchrow(_LOCK_NUMBER, arrival.to, arrival.carrier, arrival.account)
+    row = await tx.fetchrow(_SQL.lock_number, arrival.to, arrival.carrier, arrival.account)
     return pick_or_none(RungNumber, row)
 
 
-async def known(tx: Connection, arrival: Arrival) -> Known | None:
-    return pick_or_none(Known, await tx.fetchrow(_KNOWN, arrival.carrier, arrival.call_id))
+async def known(tx: Connection, arrival: Arrival) -> KnownCall | None:
+    return pick_or_none(KnownCall, await tx.fetchrow(_SQL.known, arrival.carrier, arrival.call_id))
 
 
 async def take(tx: Connection, arrival: Arrival, number: RungNumber, identity: str) -> int | None:
     """The channel it got, or None. The number is locked."""
-    row = await tx.fetchrow(_TAKE, *_values(arrival, number, identity), number.max_channels)
+    row = await tx.fetchrow(_SQL.take, *_values(arrival, number, identity), number.max_channels)
     return int(row["channel_no"]) if row else None
 
 
 async def refuse(tx: Connection, arrival: Arrival, number: RungNumber, identity: str, reason: str) -> None:
-    await tx.execute(_REFUSE, *_values(arrival, number, identity), reason)
+    await tx.execute(_SQL.refuse, *_values(arrival, number, identity), reason)
 
 
 def _values(arrival: Arrival, number: RungNumber, identity: str) -> tuple[object, ...]:
@@ -99,12 +93,12 @@ def _values(arrival: Arrival, number: RungNumber, identity: str) -> tuple[object
 
 
 async def get_policy(conn: Connection, number_id: UUID) -> InboundPolicy | None:
-    return pick_or_none(InboundPolicy, await conn.fetchrow(_GET_POLICY, number_id))
+    return pick_or_none(InboundPolicy, await conn.fetchrow(_SQL.get_policy, number_id))
 
 
 async def put_policy(tx: Connection, policy: InboundPolicy) -> InboundPolicy:
     row = await tx.fetchrow(
-        _PUT_POLICY,
+        _SQL.put_policy,
         policy.number_id,
         policy.admits,
         policy.whitelist,
@@ -118,4 +112,4 @@ async def put_policy(tx: Connection, policy: InboundPolicy) -> InboundPolicy:
 
 
 async def delete_policy(tx: Connection, number_id: UUID) -> None:
-    await tx.execute(_DELETE_POLICY, number_id)
+    await tx.execute(_SQL.delete_policy, number_id)

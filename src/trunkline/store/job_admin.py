@@ -12,23 +12,16 @@ from trunkline.states import JobStatus
 from trunkline.store.database import Connection
 from trunkline.store.jobs import Inserted, inserted
 from trunkline.store.rows import pick
-from trunkline.store.sql import query
+from trunkline.store.sql import Area, query
 from trunkline.store.tenants import Tenant
 
-_LIST_ALL = query("jobs/list_all")
-_LIST_OF_TENANT = query("jobs/list_of_tenant")
-_LIST_ALL_OF_TYPE = query("jobs/list_all_of_type")
-_LIST_OF_TENANT_OF_TYPE = query("jobs/list_of_tenant_of_type")
-_GET = query("jobs/get")
-_LOCK_ONE = query("jobs/lock_one")
-_CANCEL_PENDING = query("jobs/cancel_pending")
-_ASK_CANCEL = query("jobs/ask_cancel")
-_RUN_NOW = query("jobs/run_now")
-_DEAD_IDS = query("jobs/dead_ids")
-_REPLAY = query("jobs/replay")
-_PAUSE = query("jobs/pause")
-_RESUME = query("jobs/resume")
-_TYPES = query("jobs/types")
+_EVERYBODY = "$1::text IS NULL AND $2::text IS NULL"
+_TENANT = "reseller_id = $1 AND ($2::text IS NULL OR merchant_id = $2)"
+_LIST_ALL = query("jobs/list", whose=_EVERYBODY)
+_LIST_OF_TENANT = query("jobs/list", whose=_TENANT)
+_LIST_ALL_OF_TYPE = query("jobs/list_of_type", whose=_EVERYBODY)
+_LIST_OF_TENANT_OF_TYPE = query("jobs/list_of_type", whose=_TENANT)
+_SQL = Area("jobs")
 
 REPLAY_MAX = 1000
 # A count stops here.
@@ -114,7 +107,7 @@ def _listing(tenant: Tenant, job_type: str | None) -> str:
 
 
 async def get(conn: Connection, tenant: Tenant, job_id: UUID) -> Job | None:
-    row = await conn.fetchrow(_GET, tenant.reseller_id, tenant.merchant_id, job_id)
+    row = await conn.fetchrow(_SQL.get, tenant.reseller_id, tenant.merchant_id, job_id)
     return None if row is None else _job(row)
 
 
@@ -122,10 +115,10 @@ async def cancel(tx: Connection, tenant: Tenant, job_id: UUID, reason: str) -> C
     """End a waiting job, or ask for the end of a running one. None: it is neither."""
     match await _locked_status(tx, tenant, job_id):
         case JobStatus.PENDING:
-            await tx.execute(_CANCEL_PENDING, job_id, reason)
+            await tx.execute(_SQL.cancel_pending, job_id, reason)
             return Cancelled.DONE
         case JobStatus.IN_PROGRESS:
-            await tx.execute(_ASK_CANCEL, job_id)
+            await tx.execute(_SQL.ask_cancel, job_id)
             return Cancelled.ASKED
         case _:
             return None
@@ -135,7 +128,7 @@ async def run_now(tx: Connection, tenant: Tenant, job_id: UUID) -> Inserted | No
     """Let a waiting job run now. None: it does not wait."""
     if await _locked_status(tx, tenant, job_id) is not JobStatus.PENDING:
         return None
-    row = await tx.fetchrow(_RUN_NOW, job_id)
+    row = await tx.fetchrow(_SQL.run_now, job_id)
     return inserted(row) if row is not None else None
 
 
@@ -143,22 +136,22 @@ async def replay(
     tx: Connection, tenant: Tenant, *, job_id: UUID | None = None, job_type: str | None = None
 ) -> tuple[int, list[Inserted]]:
     """Put dead letters back; how many there were, and those that wait now. The others were superseded."""
-    rows = await tx.fetch(_DEAD_IDS, tenant.reseller_id, tenant.merchant_id, job_type, job_id, REPLAY_MAX)
-    back = await tx.fetch(_REPLAY, [row["id"] for row in rows])
+    rows = await tx.fetch(_SQL.dead_ids, tenant.reseller_id, tenant.merchant_id, job_type, job_id, REPLAY_MAX)
+    back = await tx.fetch(_SQL.replay, [row["id"] for row in rows])
     return len(rows), [inserted(row) for row in back]
 
 
 async def pause(tx: Connection, job_type: str, reason: str, paused_by: str) -> None:
-    await tx.execute(_PAUSE, job_type, reason, paused_by)
+    await tx.execute(_SQL.pause, job_type, reason, paused_by)
 
 
 async def resume(tx: Connection, job_type: str) -> bool:
     """Whether it was paused."""
-    return await tx.fetchval(_RESUME, job_type) is not None
+    return await tx.fetchval(_SQL.resume, job_type) is not None
 
 
 async def types(conn: Connection, job_types: Sequence[str]) -> list[TypeState]:
-    return [pick(TypeState, row) for row in await conn.fetch(_TYPES, job_types, COUNT_MAX)]
+    return [pick(TypeState, row) for row in await conn.fetch(_SQL.types, job_types, COUNT_MAX)]
 
 
 def _job(row: asyncpg.Record) -> Job:
@@ -167,5 +160,5 @@ def _job(row: asyncpg.Record) -> Job:
 
 
 async def _locked_status(tx: Connection, tenant: Tenant, job_id: UUID) -> JobStatus | None:
-    row = await tx.fetchrow(_LOCK_ONE, tenant.reseller_id, tenant.merchant_id, job_id)
+    row = await tx.fetchrow(_SQL.lock_one, tenant.reseller_id, tenant.merchant_id, job_id)
     return JobStatus(row["status"]) if row is not None else None

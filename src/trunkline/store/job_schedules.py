@@ -6,13 +6,9 @@ from datetime import datetime
 
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 
-_REGISTER = query("jobs/register_schedule")
-_LOCK_DUE = query("jobs/lock_due_schedules")
-_ADVANCE = query("jobs/advance_schedule")
-_NEXT_TICK = query("jobs/next_tick")
-_LIST = query("jobs/list_schedules")
+_SQL = Area("jobs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +35,21 @@ class Schedule:
 async def register(
     tx: Connection, name: str, *, job_type: str, rule: str, timezone: str, payload: str, next_at: datetime
 ) -> None:
-    await tx.execute(_REGISTER, name, job_type, rule, timezone, payload, next_at)
+    await tx.execute(_SQL.register_schedule, name, job_type, rule, timezone, payload, next_at)
 
 
 async def lock_due(tx: Connection, names: Sequence[str]) -> list[DueSchedule]:
-    return [pick(DueSchedule, row) for row in await tx.fetch(_LOCK_DUE, names)]
+    return [pick(DueSchedule, row) for row in await tx.fetch(_SQL.lock_due_schedules, names)]
 
 
 async def advance(tx: Connection, name: str, *, next_at: datetime, last_at: datetime) -> None:
-    await tx.execute(_ADVANCE, name, next_at, last_at)
+    await tx.execute(_SQL.advance_schedule, name, next_at, last_at)
 
 
 async def next_tick_in_s(conn: Connection, names: Sequence[str]) -> float | None:
-    seconds: float | None = await conn.fetchval(_NEXT_TICK, names)
+    seconds: float | None = await conn.fetchval(_SQL.next_tick, names)
     return seconds
 
 
 async def list_schedules(conn: Connection) -> list[Schedule]:
-    return [pick(Schedule, row) for row in await conn.fetch(_LIST)]
+    return [pick(Schedule, row) for row in await conn.fetch(_SQL.list_schedules)]

@@ -4,18 +4,14 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from trunkline.store import jobs
 from trunkline.store.database import Connection
-from trunkline.store.jobs import Lane
-from trunkline.store.sql import query
+from trunkline.store.jobs import Key, Lane
+from trunkline.store.sql import Area, query
 
-_FORGET_HISTORY = query("jobs/forget_history")
-_FORGET_DEAD = query("jobs/forget_dead")
-_FORGET_PROGRESS = query("jobs/forget_progress")
-_LOCK_KEYS = query("jobs/lock_drifting_keys")
-_RECOUNT = query("jobs/recount_keys")
-_UNPARK = query("jobs/unpark")
-_VACUUM = query("jobs/vacuum")
-_DEAD_ROWS = query("jobs/dead_rows")
+_FORGET_HISTORY = query("jobs/forget", table="job_history", ended="finished_at")
+_FORGET_DEAD = query("jobs/forget", table="job_dead", ended="died_at")
+_SQL = Area("jobs")
 
 
 async def forget_history(conn: Connection, before: datetime, limit: int) -> int:
@@ -27,37 +23,52 @@ async def forget_dead(conn: Connection, before: datetime, limit: int) -> int:
 
 
 async def forget_progress(conn: Connection) -> int:
-    return _count(await conn.execute(_FORGET_PROGRESS))
+    return _count(await conn.execute(_SQL.forget_progress))
 
 
-async def lock_keys(tx: Connection, after: tuple[str, str], limit: int) -> list[tuple[str, str]]:
+async def lock_keys(tx: Connection, after: Key, limit: int) -> list[Key]:
     """A page of concurrency keys, locked. Those in use right now are passed over."""
-    return [(row["job_type"], row["key"]) for row in await tx.fetch(_LOCK_KEYS, *after, limit)]
+    rows = await tx.fetch(
+        _SQL.lock_drifting_keys, after.job_type, after.key, after.reseller_id, after.merchant_id, limit
+    )
+    return [Key(*row) for row in rows]
 
 
 async def recount_keys(
-    tx: Connection, keys: Sequence[tuple[str, str]], running_max: dict[str, int]
+    tx: Connection, keys: Sequence[Key], running_max: dict[str, int]
 ) -> tuple[int, list[tuple[Lane, datetime]]]:
     """Make locked keys what they truly are; how many were wrong, and where parked jobs wait that were let in."""
-    rows = await tx.fetch(_RECOUNT, [key[0] for key in keys], [key[1] for key in keys])
-    wrong = sum(row["running"] != row["truth"] for row in rows)
-    waiting = [(row["job_type"], row["key"]) for row in rows if row["has_parked"]]
-    unparked = await tx.fetch(
-        _UNPARK,
-        [job_type for job_type, _ in waiting],
-        [key for _, key in waiting],
-        [running_max.get(job_type, 1) for job_type, _ in waiting],
+    rows = await tx.fetch(
+        _SQL.recount_keys,
+        [key.job_type for key in keys],
+        [key.key for key in keys],
+        [key.reseller_id for key in keys],
+        [key.merchant_id for key in keys],
     )
-    return wrong, [(Lane(row["job_type"], row["priority"], keyed=True), row["run_at"]) for row in unparked]
+    wrong = sum(row["running"] != row["truth"] for row in rows)
+    waiting = [
+        Key(row["job_type"], row["key"], row["reseller_id"], row["merchant_id"])
+        for row in rows
+        if row["has_parked"]
+    ]
+    return wrong, await jobs.unpark(tx, waiting, running_max)
+
+
+async def follow_clock_back(tx: Connection, jump_s: float, *, lease_s: float) -> list[tuple[Lane, datetime]]:
+    """The server's clock was set back: what was due at once is so again, and no lease is longer than one; the places of
+    the jobs that are due."""
+    await tx.execute(_SQL.leases_back, lease_s, jump_s)
+    rows = await tx.fetch(_SQL.due_back, jump_s)
+    return [(Lane(row["job_type"], row["priority"], row["is_keyed"]), row["run_at"]) for row in rows]
 
 
 async def dead_rows(conn: Connection) -> int:
-    count: int | None = await conn.fetchval(_DEAD_ROWS)
+    count: int | None = await conn.fetchval(_SQL.dead_rows)
     return count or 0
 
 
 async def vacuum(conn: Connection) -> None:
-    await conn.execute(_VACUUM)
+    await conn.execute(_SQL.vacuum)
 
 
 def id_at(moment: datetime) -> UUID:

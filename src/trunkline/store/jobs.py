@@ -1,9 +1,12 @@
 """The outbox of jobs: into it, claimed from it, and out of it.
 
-Everything that ends a claim names its fence. A job that is missing from an answer was no longer the caller's.
+Everything that ends a claim names its fence beside its id. A job that is missing from an answer was no longer the
+caller's, or was locked by somebody: `held` tells which. Nothing that a worker does here waits for a lock, so one row
+that is held open harms nobody but its own job.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -11,25 +14,12 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from trunkline.errors import MigrationError
 from trunkline.store.database import Connection
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 
-_INSERT = query("jobs/insert")
-_NOW = query("jobs/now")
-_CLAIM = query("jobs/claim")
-_KEYED_CANDIDATES = query("jobs/keyed_candidates")
-_LOCK_KEYS = query("jobs/lock_keys")
-_CLAIM_KEYED = query("jobs/claim_keyed")
-_NEXT_DUE = query("jobs/next_due")
-_SURVEY = query("jobs/survey")
-_RENEW = query("jobs/renew")
-_FINISH = query("jobs/finish")
-_PUT_BACK = query("jobs/put_back")
-_BURY = query("jobs/bury")
-_FREE_KEYS = query("jobs/free_keys")
-_UNPARK = query("jobs/unpark")
-_EXPIRED = query("jobs/expired")
-_UNKNOWN_HELD = query("jobs/unknown_held")
+_SQL = Area("jobs")
+_SESSION_SQL = Area("session")
 
 COPY_COLUMNS = (
     "id", "job_type", "priority", "run_at", "max_attempts", "concurrency_key", "reseller_id", "merchant_id", "payload",
@@ -39,7 +29,8 @@ COPY_COLUMNS = (
 # planned and full when it runs; a plan that reads all of it, made then and kept, costs a hundred times as much.
 PLANNER = {"enable_seqscan": "off", "enable_bitmapscan": "off", "jit": "off"}
 # And how long a worker may stand still inside a transaction: others wait for the keys that it has locked.
-SESSION = {**PLANNER, "idle_in_transaction_session_timeout": "5s", "lock_timeout": "5s"}
+# Nothing that a worker does waits for a lock, but for a completion that hopes to find none.
+SESSION = {**PLANNER, "idle_in_transaction_session_timeout": "5s", "lock_timeout": "250ms"}
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_ID = UUID(int=0)
@@ -53,11 +44,23 @@ class Lane(msgspec.Struct, frozen=True, order=True):
     keyed: bool = False
 
 
-class Place(msgspec.Struct, frozen=True, order=True):
+class LanePosition(msgspec.Struct, frozen=True, order=True):
     """A place in the order of a lane."""
 
     run_at: datetime = BEGINNING
     id: UUID = FIRST_ID
+
+
+class Key(msgspec.Struct, frozen=True, order=True):
+    """A concurrency key: it belongs to a type and to a tenant. The platform's own have two empty strings."""
+
+    job_type: str
+    key: str
+    reseller_id: str = ""
+    merchant_id: str = ""
+
+
+FIRST_KEY = Key("", "")
 
 
 class NewJob(msgspec.Struct, frozen=True):
@@ -76,6 +79,13 @@ class NewJob(msgspec.Struct, frozen=True):
     def lane(self) -> Lane:
         return Lane(self.job_type, self.priority, self.concurrency_key is not None)
 
+    @property
+    def unique(self) -> tuple[str, str, str | None, str | None] | None:
+        """What no two pending jobs share."""
+        if self.unique_key is None:
+            return None
+        return self.job_type, self.unique_key, self.reseller_id, self.merchant_id
+
 
 class Inserted(msgspec.Struct, frozen=True):
     """The pending job: the one that was given, or its twin with the same unique key."""
@@ -93,7 +103,7 @@ class Claimant(msgspec.Struct, frozen=True):
     lease_s: float = 15.0
 
 
-class Claimed(msgspec.Struct, frozen=True, gc=False):
+class JobClaim(msgspec.Struct, frozen=True, gc=False):
     """A job in our hands until its lease ends."""
 
     id: UUID
@@ -111,28 +121,27 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     payload: str
 
 
-class Look(msgspec.Struct, frozen=True):
+class ClaimResult(msgspec.Struct, frozen=True):
     """What a claim got, and the moment up to which it has seen everything. Not whole: but for jobs under a concurrency
     key that somebody was just changing."""
 
     at: datetime
-    claimed: list[Claimed]
+    claimed: list[JobClaim]
     is_whole: bool = True
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class JobCandidate(msgspec.Struct, frozen=True):
     """A job that may be claimed if its concurrency key has room."""
 
     id: UUID
-    job_type: str
-    concurrency_key: str
+    key: Key
 
 
 class Survey(msgspec.Struct, frozen=True):
     """The first waiting job of a lane."""
 
     lane: Lane
-    first: Place
+    first: LanePosition
     due_in_s: float
 
 
@@ -157,7 +166,7 @@ class End(msgspec.Struct, frozen=True):
     note: str | None = None
 
 
-class Return(msgspec.Struct, frozen=True):
+class ReturnedClaim(msgspec.Struct, frozen=True):
     """A claim ends, and the job waits again. No delay given: at its old place."""
 
     id: UUID
@@ -177,24 +186,38 @@ class Death(msgspec.Struct, frozen=True):
     error_message: str
 
 
-class Ended(msgspec.Struct, frozen=True):
+class EndedJob(msgspec.Struct, frozen=True):
     id: UUID
     job_type: str
     concurrency_key: str | None
+    reseller_id: str | None = None
+    merchant_id: str | None = None
+
+    @property
+    def key(self) -> Key | None:
+        if self.concurrency_key is None:
+            return None
+        return Key(self.job_type, self.concurrency_key, self.reseller_id or "", self.merchant_id or "")
+
+
+class Renewal(msgspec.Struct, frozen=True):
+    """What a renewal says of a job that is still ours. Not renewed: somebody has locked its row."""
+
+    is_renewed: bool
+    is_to_cancel: bool
 
 
 class Returned(msgspec.Struct, frozen=True):
     """Where a job waits now. Without a place it has ended, as superseded or cancelled."""
 
-    id: UUID
+    ended: EndedJob
     lane: Lane
-    concurrency_key: str | None
     run_at: datetime | None
     outcome: str | None
 
     @property
-    def ended(self) -> Ended:
-        return Ended(self.id, self.lane.job_type, self.concurrency_key)
+    def id(self) -> UUID:
+        return self.ended.id
 
 
 class Expired(msgspec.Struct, frozen=True):
@@ -204,12 +227,31 @@ class Expired(msgspec.Struct, frozen=True):
     attempt: int
     max_attempts: int
     locked_by: str
+    unique_key: str | None
+    lease_expires_at: datetime
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    id: UUID
+    fence: int
+    unique_key: str | None
+
+
+async def check_tables(connection: Connection) -> None:
+    """A worker without tables would fail at every look, for ever."""
+    if not await connection.fetchval(_SQL.has_tables):
+        raise MigrationError(
+            "There are no tables of jobs in this database. `trunkline migrate` makes them for a platform, "
+            "`trunkline.jobs.Jobs` for an application."
+        )
 
 
 async def insert(tx: Connection, jobs: Sequence[NewJob]) -> list[Inserted]:
-    """Enqueue jobs; no two of them may have the same unique key."""
+    """Enqueue jobs in the order in which they are given; no two of them may have the same unique key. A pending twin is
+    found instead, made as early and as urgent as the newcomer, and locked until the end of the transaction: it is not
+    claimed before what it is about is committed. One that is in another's open transaction is no twin."""
     rows = await tx.fetch(
-        _INSERT,
+        _SQL.insert if all(j.unique_key is None for j in jobs) else _SQL.insert_unique,
         [j.id for j in jobs],
         [j.job_type for j in jobs],
         [j.priority for j in jobs],
@@ -222,8 +264,8 @@ async def insert(tx: Connection, jobs: Sequence[NewJob]) -> list[Inserted]:
         [j.payload for j in jobs],
     )
     ours = {j.id: j for j in jobs}
-    twins = {(j.job_type, j.unique_key): j.id for j in jobs if j.unique_key is not None}
-    found = {twins.get((r["job_type"], r["unique_key"]), r["id"]): inserted(r, r["id"] in ours) for r in rows}
+    twins = {j.unique: j.id for j in jobs if j.unique is not None}
+    found = {twins.get(_unique(r), r["id"]): inserted(r, r["id"] in ours) for r in rows}
     return [found[j.id] for j in jobs]
 
 
@@ -244,58 +286,62 @@ async def copy(tx: Connection, jobs: Sequence[NewJob]) -> list[Inserted]:
 
 
 async def now(tx: Connection) -> datetime:
-    moment: datetime = await tx.fetchval(_NOW)
+    moment: datetime = await tx.fetchval(_SQL.now)
     return moment
 
 
 async def claim(
-    conn: Connection, lanes: Mapping[Lane, Place], limit: int, claimant: Claimant, *, ahead_s: float = 0.0
-) -> Look:
+    conn: Connection,
+    lanes: Mapping[Lane, LanePosition],
+    limit: int,
+    claimant: Claimant,
+    *,
+    ahead_s: float = 0.0,
+) -> ClaimResult:
     """Claim jobs without concurrency keys that are due, or will be within `ahead_s`, in the order of the lanes."""
-    rows = await conn.fetch(_CLAIM, *_columns(lanes), limit, claimant.worker, claimant.lease_s, ahead_s)
-    claimed = [Claimed(*columns) for _, *columns in rows if columns[0] is not None]
-    return Look(rows[0]["looked_at"] + timedelta(seconds=ahead_s), claimed)
+    rows = await conn.fetch(_SQL.claim, *_columns(lanes), limit, claimant.worker, claimant.lease_s, ahead_s)
+    claimed = [JobClaim(*columns) for _, *columns in rows if columns[0] is not None]
+    return ClaimResult(rows[0]["looked_at"] + timedelta(seconds=ahead_s), claimed)
 
 
 async def keyed_candidates(
-    conn: Connection, lanes: Mapping[Lane, Place], limit: int
-) -> tuple[datetime, list[Candidate]]:
-    """Due jobs under concurrency keys, and the moment of the look. A statement of its own: who adds a key's row must
-    not hold it any longer."""
-    rows = await conn.fetch(_KEYED_CANDIDATES, *_columns(lanes), limit)
-    candidates = [Candidate(*columns) for _, *columns in rows if columns[0] is not None]
+    conn: Connection, lanes: Mapping[Lane, LanePosition], limit: int, busy: Collection[Key] = ()
+) -> tuple[datetime, list[JobCandidate]]:
+    """Due jobs under concurrency keys other than the busy ones, and the moment of the look. A statement of its own: who
+    adds a key's row must not hold it any longer."""
+    rows = await conn.fetch(_SQL.keyed_candidates, *_columns(lanes), limit, *_keys(busy))
+    candidates = [JobCandidate(job_id, Key(*key)) for _, job_id, *key in rows if job_id is not None]
     return rows[0]["looked_at"], candidates
 
 
 async def claim_keyed(
-    tx: Connection, candidates: Sequence[Candidate], claimant: Claimant, running_max: Mapping[str, int]
-) -> tuple[list[Claimed], bool]:
-    """Claim as many as their keys have room for, and whether every key could be asked: one that somebody is changing
-    is passed over. `running_max` says how many of a type may run under one key."""
-    wanted = sorted({(c.job_type, c.concurrency_key) for c in candidates})
-    locked = await tx.fetch(_LOCK_KEYS, [w[0] for w in wanted], [w[1] for w in wanted])
+    tx: Connection, candidates: Sequence[JobCandidate], claimant: Claimant, running_max: Mapping[str, int]
+) -> tuple[list[JobClaim], set[Key]]:
+    """Claim as many as their keys have room for, and the keys that somebody is changing: those are passed over.
+    `running_max` says how many of a type may run under one key."""
+    wanted = sorted({candidate.key for candidate in candidates})
+    locked = [Key(*row) for row in await tx.fetch(_SQL.lock_keys, *_keys(wanted))]
     rows = await tx.fetch(
-        _CLAIM_KEYED,
+        _SQL.claim_keyed,
         [c.id for c in candidates],
-        [row["job_type"] for row in locked],
-        [row["key"] for row in locked],
-        [running_max[row["job_type"]] for row in locked],
+        *_keys(locked),
+        [running_max[key.job_type] for key in locked],
         claimant.worker,
         claimant.lease_s,
     )
-    return [Claimed(*row) for row in rows], len(locked) == len(wanted)
+    return [JobClaim(*row) for row in rows], set(wanted) - set(locked)
 
 
 async def survey(conn: Connection, job_types: Sequence[str]) -> list[Survey]:
-    rows = await conn.fetch(_SURVEY, job_types)
-    return [Survey(_lane(r), Place(r["run_at"], r["id"]), r["due_in_s"]) for r in rows]
+    rows = await conn.fetch(_SQL.survey, job_types)
+    return [Survey(_lane(r), LanePosition(r["run_at"], r["id"]), r["due_in_s"]) for r in rows]
 
 
 async def next_due(conn: Connection, lanes: Iterable[Lane], after: datetime) -> list[NextDue]:
     """When each lane has something again, behind the moment up to which a claim has seen everything."""
     listed = list(lanes)
     rows = await conn.fetch(
-        _NEXT_DUE,
+        _SQL.next_due,
         [x.job_type for x in listed],
         [x.priority for x in listed],
         [x.keyed for x in listed],
@@ -304,17 +350,45 @@ async def next_due(conn: Connection, lanes: Iterable[Lane], after: datetime) -> 
     return [NextDue(_lane(r), r["seen_at"], r["due_in_s"]) for r in rows]
 
 
-async def renew(conn: Connection, held: Mapping[UUID, int], claimant: Claimant) -> dict[UUID, bool]:
-    """Prolong the leases of jobs by their fences. Says of each that is still ours whether it is to be cancelled."""
-    fences = list(set(held.values()))
-    rows = await conn.fetch(_RENEW, list(held), fences, claimant.worker, claimant.lease_s)
-    return {row["id"]: row["cancel_requested"] for row in rows}
+async def renew(conn: Connection, held: Mapping[UUID, int], claimant: Claimant) -> dict[UUID, Renewal]:
+    """Prolong the leases of jobs by their fences; what is missing from the answer is no longer ours."""
+    rows = await conn.fetch(_SQL.renew, list(held), list(held.values()), claimant.worker, claimant.lease_s)
+    return {row["id"]: Renewal(row["is_renewed"], row["cancel_requested"]) for row in rows}
 
 
-async def finish(tx: Connection, ends: Sequence[End], worker: str | None) -> list[Ended]:
+async def held(conn: Connection, claims: Mapping[UUID, int], worker: str | None) -> set[UUID]:
+    """Those of these claims, by their fences, that are still the worker's."""
+    return {row["id"] for row in await conn.fetch(_SQL.held, list(claims), list(claims.values()), worker)}
+
+
+async def limit_waiting(tx: Connection, lock_timeout_ms: int) -> None:
+    """Let no statement of this transaction wait longer than this for what somebody else has locked."""
+    await tx.execute(_SESSION_SQL.patience, str(lock_timeout_ms))
+
+
+async def lock_held(tx: Connection, job_id: UUID, fence: int, worker: str) -> None:
+    """Wait for the row of a claim, so that what follows in this transaction does not pass it over."""
+    await tx.execute(_SQL.lock_held, job_id, fence, worker)
+
+
+async def lock_keys_of(tx: Connection, ids: Sequence[UUID]) -> set[UUID]:
+    """Lock the concurrency keys of jobs that are about to end; the jobs whose key somebody else has locked."""
+    return {row["id"] for row in await tx.fetch(_SQL.lock_keys_of, ids)}
+
+
+async def finish(tx: Connection, ends: Sequence[End], worker: str | None) -> list[EndedJob]:
     """Move finished jobs to the history. Without a worker, whoever owned them: the caller holds their locks."""
+    return await _finish(_SQL.finish, tx, ends, worker)
+
+
+async def finish_at_once(conn: Connection, ends: Sequence[End], worker: str) -> list[EndedJob]:
+    """As `finish`, and cheaper where nothing is locked: else it waits, for as long as the session's lock_timeout."""
+    return await _finish(_SQL.finish_at_once, conn, ends, worker)
+
+
+async def _finish(statement: str, tx: Connection, ends: Sequence[End], worker: str | None) -> list[EndedJob]:
     rows = await tx.fetch(
-        _FINISH,
+        statement,
         *_guard(ends, worker),
         [e.outcome for e in ends],
         [e.result for e in ends],
@@ -323,12 +397,12 @@ async def finish(tx: Connection, ends: Sequence[End], worker: str | None) -> lis
         [e.fraction for e in ends],
         [e.note for e in ends],
     )
-    return [Ended(*row) for row in rows]
+    return [EndedJob(*row) for row in rows]
 
 
-async def put_back(tx: Connection, returns: Sequence[Return], worker: str | None) -> list[Returned]:
+async def put_back(tx: Connection, returns: Sequence[ReturnedClaim], worker: str | None) -> list[Returned]:
     rows = await tx.fetch(
-        _PUT_BACK,
+        _SQL.put_back,
         *_guard(returns, worker),
         [r.delay_s for r in returns],
         [r.counted for r in returns],
@@ -337,9 +411,8 @@ async def put_back(tx: Connection, returns: Sequence[Return], worker: str | None
     )
     return [
         Returned(
-            r["id"],
+            EndedJob(r["id"], r["job_type"], r["concurrency_key"], r["reseller_id"], r["merchant_id"]),
             Lane(r["job_type"], r["priority"], r["concurrency_key"] is not None),
-            r["concurrency_key"],
             r["run_at"],
             r["outcome"],
         )
@@ -347,45 +420,46 @@ async def put_back(tx: Connection, returns: Sequence[Return], worker: str | None
     ]
 
 
-async def bury(tx: Connection, deaths: Sequence[Death], worker: str | None) -> list[Ended]:
+async def bury(tx: Connection, deaths: Sequence[Death], worker: str | None) -> list[EndedJob]:
     rows = await tx.fetch(
-        _BURY, *_guard(deaths, worker), [d.error_code for d in deaths], [d.error_message for d in deaths]
+        _SQL.bury, *_guard(deaths, worker), [d.error_code for d in deaths], [d.error_message for d in deaths]
     )
-    return [Ended(*row) for row in rows]
+    return [EndedJob(*row) for row in rows]
 
 
 async def free_keys(
-    tx: Connection, ended: Iterable[Ended], running_max: Mapping[str, int]
+    tx: Connection, ended: Iterable[EndedJob], running_max: Mapping[str, int]
 ) -> list[tuple[Lane, datetime]]:
     """Count down the keys of ended jobs and let the next ones in; the places at which these wait."""
-    counts: dict[tuple[str, str], int] = {}
-    for job in ended:
-        if job.concurrency_key is not None:
-            key = (job.job_type, job.concurrency_key)
-            counts[key] = counts.get(key, 0) + 1
+    counts = Counter(job.key for job in ended if job.key is not None)
     if not counts:
         return []
-    types, keys = [key[0] for key in counts], [key[1] for key in counts]
-    await tx.execute(_FREE_KEYS, types, keys, list(counts.values()))
-    rows = await tx.fetch(_UNPARK, types, keys, [running_max.get(job_type, 1) for job_type in types])
+    await tx.execute(_SQL.free_keys, *_keys(counts), list(counts.values()))
+    return await unpark(tx, list(counts), running_max)
+
+
+async def unpark(
+    tx: Connection, keys: Sequence[Key], running_max: Mapping[str, int]
+) -> list[tuple[Lane, datetime]]:
+    """Let in what has room under these keys, which are locked; the places at which it waits."""
+    rows = await tx.fetch(_SQL.unpark, *_keys(keys), [running_max.get(key.job_type, 1) for key in keys])
     return [(Lane(r["job_type"], r["priority"], keyed=True), r["run_at"]) for r in rows]
 
 
-async def lock_expired(tx: Connection, since: datetime, limit: int) -> list[Expired]:
-    """Jobs whose lease ran out after `since`, locked until the end of the transaction."""
-    rows = await tx.fetch(_EXPIRED, since, limit)
-    return [
-        Expired(r["id"], r["fence"], r["job_type"], r["attempt_count"], r["max_attempts"], r["locked_by"])
-        for r in rows
-    ]
+async def lock_expired(
+    tx: Connection, since: datetime, limit: int, among: Sequence[UUID] | None = None, *, jump_s: float = 0.0
+) -> list[Expired]:
+    """Jobs whose lease ran out after `since`, locked until the end of the transaction. `jump_s`: by how much the
+    server's clock was just set forward."""
+    return [Expired(*row) for row in await tx.fetch(_SQL.expired, since, limit, among, jump_s)]
 
 
-async def lock_unknown(tx: Connection, worker: str, known: Iterable[UUID]) -> dict[UUID, int]:
-    """The fences of jobs that are this worker's and not among those it knows."""
-    return {row["id"]: row["fence"] for row in await tx.fetch(_UNKNOWN_HELD, worker, list(known))}
+async def lock_unknown(tx: Connection, worker: str, known: Iterable[UUID]) -> list[Unknown]:
+    """Jobs that are this worker's and not among those it knows."""
+    return [Unknown(*row) for row in await tx.fetch(_SQL.unknown_held, worker, list(known))]
 
 
-def _columns(lanes: Mapping[Lane, Place]) -> tuple[list[Any], ...]:
+def _columns(lanes: Mapping[Lane, LanePosition]) -> tuple[list[Any], ...]:
     return (
         [lane.job_type for lane in lanes],
         [lane.priority for lane in lanes],
@@ -394,10 +468,23 @@ def _columns(lanes: Mapping[Lane, Place]) -> tuple[list[Any], ...]:
     )
 
 
+def _keys(keys: Collection[Key]) -> tuple[list[str], ...]:
+    return (
+        [key.job_type for key in keys],
+        [key.key for key in keys],
+        [key.reseller_id for key in keys],
+        [key.merchant_id for key in keys],
+    )
+
+
 def _guard(
-    ends: Sequence[End] | Sequence[Return] | Sequence[Death], worker: str | None
+    ends: Sequence[End] | Sequence[ReturnedClaim] | Sequence[Death], worker: str | None
 ) -> tuple[list[UUID], list[int], str | None]:
-    return [e.id for e in ends], list({e.fence for e in ends}), worker
+    return [e.id for e in ends], [e.fence for e in ends], worker
+
+
+def _unique(row: asyncpg.Record) -> tuple[str, str, str | None, str | None]:
+    return row["job_type"], row["unique_key"], row["reseller_id"], row["merchant_id"]
 
 
 def _lane(row: asyncpg.Record) -> Lane:

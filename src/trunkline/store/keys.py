@@ -6,14 +6,10 @@ from uuid import UUID
 
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick, pick_or_none
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
 
-_INSERT = query("keys/insert")
-_BY_HASH = query("keys/by_hash")
-_GET = query("keys/get")
-_LIST = query("keys/list")
-_REVOKE = query("keys/revoke")
+_SQL = Area("keys")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +44,7 @@ class NewKey:
 
 async def insert(tx: Connection, key: NewKey) -> ApiKey | None:
     row = await tx.fetchrow(
-        _INSERT,
+        _SQL.insert,
         key.id,
         key.key_hash,
         key.hint,
@@ -63,17 +59,17 @@ async def insert(tx: Connection, key: NewKey) -> ApiKey | None:
 
 
 async def by_hash(tx: Connection, key_hash: bytes) -> ApiKey | None:
-    return pick_or_none(ApiKey, await tx.fetchrow(_BY_HASH, key_hash))
+    return pick_or_none(ApiKey, await tx.fetchrow(_SQL.by_hash, key_hash))
 
 
 async def get(tx: Connection, tenant: Tenant, key_id: UUID) -> ApiKey | None:
-    return pick_or_none(ApiKey, await tx.fetchrow(_GET, tenant.reseller_id, tenant.merchant_id, key_id))
+    return pick_or_none(ApiKey, await tx.fetchrow(_SQL.get, tenant.reseller_id, tenant.merchant_id, key_id))
 
 
 async def list_keys(tx: Connection, tenant: Tenant, *, after: UUID, limit: int) -> list[ApiKey]:
-    rows = await tx.fetch(_LIST, tenant.reseller_id, tenant.merchant_id, after, limit)
+    rows = await tx.fetch(_SQL.list, tenant.reseller_id, tenant.merchant_id, after, limit)
     return [pick(ApiKey, row) for row in rows]
 
 
 async def revoke(tx: Connection, key_id: UUID) -> ApiKey | None:
-    return pick_or_none(ApiKey, await tx.fetchrow(_REVOKE, key_id))
+    return pick_or_none(ApiKey, await tx.fetchrow(_SQL.revoke, key_id))

@@ -9,16 +9,11 @@ from uuid import UUID
 from trunkline.store.database import Connection
 from trunkline.store.leads import Lead
 from trunkline.store.rows import pick
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
 
-_LOCK = query("leads/lock")
-_EDIT = query("leads/edit")
-_DUE_NOW = query("leads/due_now")
-_ABORT = query("leads/abort")
-_CANCEL = query("leads/cancel")
-_IS_CANCELLED = query("leads/is_cancelled")
-_WANT_HANG_UP = query("hang_ups/want")
+_SQL = Area("leads")
+_HANG_UPS_SQL = Area("hang_ups")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,24 +35,26 @@ class LeadChange:
     max_attempts: int | None = None
     set_webhook: bool = False
     reporting_webhook_url: str | None = None
+    set_expiry: bool = False
+    expires_at: datetime | None = None
     reschedule: Reschedule | None = None
 
 
 async def lock(tx: Connection, tenant: Tenant, lead_ids: Sequence[UUID]) -> dict[UUID, Lead]:
     """Those of the leads that are the tenant's, as they are now that nobody else can change them."""
-    rows = await tx.fetch(_LOCK, tenant.reseller_id, tenant.merchant_id, lead_ids)
+    rows = await tx.fetch(_SQL.lock, tenant.reseller_id, tenant.merchant_id, lead_ids)
     return {row["id"]: pick(Lead, row) for row in rows}
 
 
 async def is_cancelled(conn: Connection, lead_id: UUID) -> bool:
-    return bool(await conn.fetchval(_IS_CANCELLED, lead_id))
+    return bool(await conn.fetchval(_SQL.is_cancelled, lead_id))
 
 
 async def edit(tx: Connection, lead_id: UUID, change: LeadChange) -> Lead:
     """The caller has locked the lead and found it waiting."""
     when = change.reschedule
     row = await tx.fetchrow(
-        _EDIT,
+        _SQL.edit,
         lead_id,
         change.priority,
         change.pool_id,
@@ -69,13 +66,15 @@ async def edit(tx: Connection, lead_id: UUID, change: LeadChange) -> Lead:
         when and when.wanted_at,
         when and when.due_at,
         when and when.closes_at,
+        change.expires_at,
+        change.set_expiry,
     )
     return _changed(row)
 
 
 async def make_due(tx: Connection, lead_id: UUID) -> Lead:
     """The caller has locked the lead and found it waiting."""
-    return _changed(await tx.fetchrow(_DUE_NOW, lead_id))
+    return _changed(await tx.fetchrow(_SQL.due_now, lead_id))
 
 
 def _changed(row: Any) -> Lead:
@@ -85,14 +84,14 @@ def _changed(row: Any) -> Lead:
 
 async def abort(tx: Connection, lead_ids: Sequence[UUID], reason: str) -> list[Lead]:
     """End those of the locked leads that wait."""
-    return [pick(Lead, row) for row in await tx.fetch(_ABORT, lead_ids, reason)]
+    return [pick(Lead, row) for row in await tx.fetch(_SQL.abort, lead_ids, reason)]
 
 
 async def request_cancel(
     tx: Connection, lead_ids: Sequence[UUID], reason: str, *, hang_up: bool
 ) -> list[Lead]:
     """Let those of the locked leads that are being called end with their call, or cut it short."""
-    rows = await tx.fetch(_CANCEL, lead_ids, reason)
+    rows = await tx.fetch(_SQL.cancel, lead_ids, reason)
     if hang_up:
-        await tx.execute(_WANT_HANG_UP, lead_ids)
+        await tx.execute(_HANG_UPS_SQL.want, lead_ids)
     return [pick(Lead, row) for row in rows]

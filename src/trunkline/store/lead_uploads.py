@@ -10,11 +10,9 @@ import msgspec
 
 from trunkline.errors import StoreUnavailable
 from trunkline.store.database import Connection
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 
-_STAGE = query("leads/stage")
-_LOAD = query("leads/load")
-_LOAD_REST = query("leads/load_rest")
+_SQL = Area("leads")
 
 _TABLE = "staged_leads"
 
@@ -41,10 +39,11 @@ class StagedLead(msgspec.Struct, frozen=True, array_like=True, gc=False):
     due_at: datetime | None
     closes_at: datetime | None
     is_deferred: bool
+    expires_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownLead:
     """A lead that has this row's request_id already, with the same content or with other."""
 
     lead_id: UUID
@@ -52,15 +51,15 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedPerson:
     """Nobody may call this person."""
 
 
-Rest = dict[int, Known | Listed]
+Rest = dict[int, KnownLead | ListedPerson]
 
 
 async def stage(tx: Connection) -> None:
-    await tx.execute(_STAGE)
+    await tx.execute(_SQL.stage)
 
 
 async def copy(tx: Connection, rows: AsyncIterator[tuple[Any, ...]], *, timeout_s: float) -> None:
@@ -71,16 +70,16 @@ async def copy(tx: Connection, rows: AsyncIterator[tuple[Any, ...]], *, timeout_
 
 async def load(tx: Connection, staged: int, *, timeout_s: float) -> Rest:
     """Make leads of the rows that were staged; by row number, what became of those that made none."""
-    made = await tx.fetchval(_LOAD, timeout=timeout_s)
+    made = await tx.fetchval(_SQL.load, timeout=timeout_s)
     if made == staged:
         return {}
-    rest = await tx.fetch(_LOAD_REST, timeout=timeout_s)
+    rest = await tx.fetch(_SQL.load_rest, timeout=timeout_s)
     return {row["row_no"]: _known(row) for row in rest}
 
 
-def _known(row: Any) -> Known | Listed:
+def _known(row: Any) -> KnownLead | ListedPerson:
     if row["id"] is not None:
-        return Known(row["id"], row["is_same"])
+        return KnownLead(row["id"], row["is_same"])
     if row["is_listed"]:
-        return Listed()
+        return ListedPerson()
     raise StoreUnavailable("the lead of a request_id was removed while it was read")

@@ -9,23 +9,17 @@ from uuid import UUID
 from trunkline.states import LeadStatus
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick, pick_or_none
-from trunkline.store.sql import query
+from trunkline.store.sql import Area, query
 from trunkline.store.tenants import Tenant
 
-_ADMISSIONS = query("leads/admissions")
-_INSERT = query("leads/insert")
-_IS_LISTED = query("leads/is_listed")
-_BY_REQUEST = query("leads/by_request")
-_GET = query("leads/get")
-_ATTEMPTS = query("leads/attempts")
-_LIST_BY_PHONE = query("leads/list_by_phone")
-_LIST_BY_CAMPAIGN = query("leads/list_by_campaign")
-_LIST_BY_MERCHANT = query("leads/list_by_merchant")
-_LIST_BY_RESELLER = query("leads/list_by_reseller")
-_LIST_BY_REQUEST = query("leads/list_by_request")
-_LIST_FINISHED = query("leads/list_finished")
-_LIST_UNFINISHED = query("leads/list_unfinished")
-_LIST_ALL = query("leads/list_all")
+_SQL = Area("leads")
+_LIST_BY_PHONE = query("leads/list_of", whose="phone = $5")
+_LIST_BY_CAMPAIGN, _LIST_BY_MERCHANT, _LIST_BY_RESELLER = (
+    query("leads/list_by", whose=f"{key} = ANY(ARRAY[{value}])", key=f"{key} DESC, status DESC, id DESC")
+    for key, value in (("campaign_id", "$4::uuid"), ("merchant_id", "$3"), ("reseller_id", "$1"))
+)
+_LIST_UNFINISHED = query("leads/list_by", whose="status <> 'FINISHED'", key="status DESC, id DESC")
+_LIST_ALL = query("leads/list_of", whose="true")
 
 
 class AdmissionKey(NamedTuple):
@@ -73,6 +67,7 @@ class NewLead:
     closes_at: datetime | None = None
     # Wanted now, yet the window is closed.
     is_deferred: bool = False
+    expires_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +88,7 @@ class Lead:
     outcome_reason: str | None
     scheduled_at: datetime
     due_at: datetime
+    expires_at: datetime | None
     version: int
     attempt_count: int
     max_attempts: int
@@ -103,6 +99,8 @@ class Lead:
     finished_at: datetime | None
     cancel_requested_at: datetime | None
     cancel_reason: str | None
+    # How often a person had it called again after it had finished.
+    reopen_count: int
 
     @property
     def tenant(self) -> Tenant:
@@ -119,6 +117,13 @@ class LeadAttempt:
     carrier: str
     carrier_call_id: str | None
     from_phone: str
+    # When its lead was due, since when everything was there for the call, when it left (None: it never did), how long
+    # it waited for the former and how late it was by the latter.
+    due_at: datetime | None
+    ready_at: datetime | None
+    sent_at: datetime | None
+    waited_s: float | None
+    late_s: float | None
     intent_at: datetime
     accepted_at: datetime | None
     ringing_at: datetime | None
@@ -128,6 +133,10 @@ class LeadAttempt:
     duration_s: int | None
     # Who took it, once it has ended: see `model.Agent`. None: nobody answered.
     agent: str | None
+    # What it cost by the merchant's price, and by the carrier's own figure, in millionths.
+    cost_micros: int | None
+    carrier_cost_micros: int | None
+    carrier_cost_currency: str | None
     # What its agent reported, and where its carrier keeps recordings.
     report: dict[str, Any] | None
     recordings: list[str]
@@ -151,7 +160,7 @@ async def admissions(
 ) -> dict[AdmissionKey, Admission]:
     """Of those merchants that the tenant sees."""
     rows = await tx.fetch(
-        _ADMISSIONS,
+        _SQL.admissions,
         tenant.reseller_id,
         tenant.merchant_id,
         [key.merchant_id for key in keys],
@@ -176,7 +185,7 @@ def _admission(row: Any) -> Admission:
 async def insert(tx: Connection, new: NewLead) -> Lead | None:
     """None if the merchant has sent this request before, or if nobody may call this person."""
     row = await tx.fetchrow(
-        _INSERT,
+        _SQL.insert,
         new.id,
         new.reseller_id,
         new.merchant_id,
@@ -194,25 +203,36 @@ async def insert(tx: Connection, new: NewLead) -> Lead | None:
         new.due_at,
         new.closes_at,
         new.is_deferred,
+        new.expires_at,
     )
     return pick_or_none(Lead, row)
 
 
 async def is_listed(tx: Connection, new: NewLead) -> bool:
     """Whether this merchant may not call this person: by its own list, its reseller's or the platform's."""
-    return bool(await tx.fetchval(_IS_LISTED, new.phone, new.reseller_id, new.merchant_id))
+    return bool(await tx.fetchval(_SQL.is_listed, new.phone, new.reseller_id, new.merchant_id))
 
 
 async def by_request(tx: Connection, merchant_id: str, request_id: str) -> Lead | None:
-    return pick_or_none(Lead, await tx.fetchrow(_BY_REQUEST, merchant_id, request_id))
+    return pick_or_none(Lead, await tx.fetchrow(_SQL.by_request, merchant_id, request_id))
+
+
+async def ids_by_request(
+    conn: Connection, tenant: Tenant, merchant_id: str, request_ids: Sequence[str]
+) -> dict[str, UUID]:
+    """By request id, the leads that the tenant may see."""
+    rows = await conn.fetch(
+        _SQL.ids_by_request, tenant.reseller_id, tenant.merchant_id, merchant_id, request_ids
+    )
+    return {row["request_id"]: row["id"] for row in rows}
 
 
 async def get(tx: Connection, tenant: Tenant, lead_id: UUID) -> Lead | None:
-    return pick_or_none(Lead, await tx.fetchrow(_GET, tenant.reseller_id, tenant.merchant_id, lead_id))
+    return pick_or_none(Lead, await tx.fetchrow(_SQL.get, tenant.reseller_id, tenant.merchant_id, lead_id))
 
 
 async def attempts(tx: Connection, lead_id: UUID) -> list[LeadAttempt]:
-    return [pick(LeadAttempt, row) for row in await tx.fetch(_ATTEMPTS, lead_id)]
+    return [pick(LeadAttempt, row) for row in await tx.fetch(_SQL.attempts, lead_id)]
 
 
 async def list_leads(
@@ -240,7 +260,7 @@ async def _list_by_request(
     tx: Connection, tenant: Tenant, wanted: LeadFilter, before: UUID, limit: int
 ) -> list[Lead]:
     rows = await tx.fetch(
-        _LIST_BY_REQUEST,
+        _SQL.list_by_request,
         tenant.reseller_id,
         tenant.merchant_id,
         wanted.merchant_id,
@@ -265,4 +285,4 @@ def _list_query(tenant: Tenant, wanted: LeadFilter, merchant_id: str | None) -> 
         return _LIST_BY_RESELLER
     if wanted.status is None:
         return _LIST_ALL
-    return _LIST_FINISHED if wanted.status == LeadStatus.FINISHED else _LIST_UNFINISHED
+    return _SQL.list_finished if wanted.status == LeadStatus.FINISHED else _LIST_UNFINISHED

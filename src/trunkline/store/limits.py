@@ -7,14 +7,13 @@ from typing import Any
 from uuid import UUID
 
 from trunkline.model import PersonCalls, PersonQuestion
+from trunkline.store.cooldowns import AccountName, Cooldown, CooldownProbe, Subject
 from trunkline.store.database import Connection
 from trunkline.store.dispatch import LockedNumber
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 from trunkline.value import Private, Value
 
-_LOCK_AND_COUNT = query("dispatch/lock_and_count_limits")
-_COUNT = query("dispatch/count_limits")
-_COUNT_MORE = query("dispatch/count_more")
+_SQL = Area("dispatch")
 
 
 class TalkQuestion(Value, frozen=True):
@@ -65,7 +64,7 @@ class Questions:
 
 
 @dataclass(slots=True)
-class Counts:
+class LimitCounts:
     now: datetime
     persons: dict[PersonQuestion, PersonCalls] = field(default_factory=dict)
     talks: dict[TalkQuestion, datetime] = field(default_factory=dict)
@@ -76,29 +75,32 @@ class Counts:
     doubts: dict[tuple[str, str], Doubts] = field(default_factory=dict)
     # Calls of the numbers that have one above their maximum.
     crowds: dict[UUID, int] = field(default_factory=dict)
+    # When accounts last took a call, and the cooldowns of these accounts.
+    taken: dict[AccountName, datetime] = field(default_factory=dict)
+    cooldowns: dict[Subject, Cooldown] = field(default_factory=dict)
 
 
 async def lock_and_count(
     tx: Connection, keys: Sequence[int], asked: Questions
-) -> tuple[dict[UUID, LockedNumber], Counts]:
+) -> tuple[dict[UUID, LockedNumber], LimitCounts]:
     """Lock the names that are counted under, in the given order, then the numbers; and count under the locks."""
-    rows = await tx.fetch(_LOCK_AND_COUNT, keys, asked.numbers, *_columns(asked))
+    rows = await tx.fetch(_SQL.lock_and_count_limits, keys, asked.numbers, *_columns(asked))
     locked = {row["id"]: _locked(row) for row in rows if row["kind"] == "locked"}
     return locked, _counts(rows, asked)
 
 
-async def count(conn: Connection, asked: Questions) -> Counts:
+async def count(conn: Connection, asked: Questions) -> LimitCounts:
     """Without a lock: what nobody may act on."""
-    return _counts(await conn.fetch(_COUNT, *_columns(asked), asked.numbers), asked)
+    return _counts(await conn.fetch(_SQL.count_limits, *_columns(asked), asked.numbers), asked)
 
 
-async def count_more(tx: Connection, asked: Questions, counts: Counts) -> None:
+async def count_more(tx: Connection, asked: Questions, counts: LimitCounts) -> None:
     """Add what most intents do not ask, in a later statement than the locks under which it is asked."""
     if not asked.has_more:
         return
     talks, days = asked.talks, asked.days
     rows = await tx.fetch(
-        _COUNT_MORE,
+        _SQL.count_more,
         [q.phone for q in talks],
         [q.merchant_id for q in talks],
         [q.cooldown_s for q in talks],
@@ -144,15 +146,16 @@ def _locked(row: Any) -> LockedNumber:
     )
 
 
-def _counts(rows: Sequence[Any], asked: Questions) -> Counts:
-    counts = Counts(now=next(row["at"] for row in rows if row["kind"] == "now"))
+def _counts(rows: Sequence[Any], asked: Questions) -> LimitCounts:
+    counts = LimitCounts(now=next(row["at"] for row in rows if row["kind"] == "now"))
     _note(counts, rows, asked)
     return counts
 
 
-def _note(counts: Counts, rows: Sequence[Any], asked: Questions) -> None:
+def _note(counts: LimitCounts, rows: Sequence[Any], asked: Questions) -> None:
     """Answers name their question by its place, counted from 1."""
-    for kind, place, n, m, at, flag, *_ in rows:
+    for row in rows:
+        kind, place, n, m, at, flag, *_ = row
         which = place - 1
         match kind:
             case "person":
@@ -169,5 +172,19 @@ def _note(counts: Counts, rows: Sequence[Any], asked: Questions) -> None:
                 counts.paces[asked.paces[which]] = at
             case "doubt":
                 counts.doubts[asked.accounts[which]] = Doubts(n, m or 0)
+                if at is not None:
+                    counts.taken[asked.accounts[which]] = at
             case "number":
                 counts.crowds[asked.numbers[which]] = n
+            case "cooldown":
+                scope, subject, *_ = row["words"]
+                counts.cooldowns[Subject(scope, subject)] = _cooldown(row)
+
+
+def _cooldown(row: Any) -> Cooldown:
+    _, _, code, probe_id, state, end_reason, phone = row["words"]
+    # An attempt whose COMMIT was lost leaves none behind.
+    probe = (
+        CooldownProbe(UUID(probe_id), state, end_reason, row["since"], phone) if state is not None else None
+    )
+    return Cooldown(code, row["at"], row["n"], row["flag"], probe)

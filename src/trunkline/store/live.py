@@ -9,16 +9,10 @@ import asyncpg
 
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
 
-_CALLS = query("live/calls")
-_CHANNELS = query("live/channels")
-_RECENT = query("live/recent")
-_QUEUES = query("live/queues")
-_LEAD_ESTIMATE = query("live/lead_estimate")
-_PROCESSES = query("live/processes")
-_HOLDERS = query("live/holders")
+_SQL = Area("live")
 
 # Read in about 20 ms. At 30 dials per second that is the whole window.
 RECENT_MAX = 10_000
@@ -89,18 +83,20 @@ class ChannelHolder:
 
 
 async def calls(conn: Connection, tenant: Tenant) -> dict[str, int]:
-    rows = await conn.fetch(_CALLS, tenant.reseller_id, tenant.merchant_id)
+    rows = await conn.fetch(_SQL.calls, tenant.reseller_id, tenant.merchant_id)
     return {row["state"]: row["calls"] for row in rows}
 
 
 async def channels(conn: Connection, tenant: Tenant) -> Channels:
-    row = await conn.fetchrow(_CHANNELS, tenant.reseller_id, tenant.merchant_id)
+    row = await conn.fetchrow(_SQL.channels, tenant.reseller_id, tenant.merchant_id)
     assert row is not None, "an aggregate has one row"
     return pick(Channels, row)
 
 
 async def recent(conn: Connection, tenant: Tenant, *, window_s: int, slice_s: int) -> Recent:
-    rows = await conn.fetch(_RECENT, tenant.reseller_id, tenant.merchant_id, window_s, slice_s, RECENT_MAX)
+    rows = await conn.fetch(
+        _SQL.recent, tenant.reseller_id, tenant.merchant_id, window_s, slice_s, RECENT_MAX
+    )
     return Recent(
         since=rows[0]["since"] if rows else None,
         slices=[_slice(row) for row in rows if row["is_slice"]],
@@ -109,22 +105,24 @@ async def recent(conn: Connection, tenant: Tenant, *, window_s: int, slice_s: in
 
 
 async def queues(conn: Connection, tenant: Tenant) -> list[Queue]:
-    rows = await conn.fetch(_QUEUES, tenant.reseller_id, tenant.merchant_id, QUEUES_MAX, COUNT_MAX, FLOWS_MAX)
+    rows = await conn.fetch(
+        _SQL.queues, tenant.reseller_id, tenant.merchant_id, QUEUES_MAX, COUNT_MAX, FLOWS_MAX
+    )
     return [pick(Queue, row) for row in rows]
 
 
 async def lead_estimate(conn: Connection) -> int | None:
     """None while nobody has looked: the table is young."""
-    estimate = int(await conn.fetchval(_LEAD_ESTIMATE))
+    estimate = int(await conn.fetchval(_SQL.lead_estimate))
     return estimate if estimate >= 0 else None
 
 
 async def processes(conn: Connection) -> list[Process]:
-    return [pick(Process, row) for row in await conn.fetch(_PROCESSES, PROCESSES_MAX)]
+    return [pick(Process, row) for row in await conn.fetch(_SQL.processes, PROCESSES_MAX)]
 
 
 async def holders(conn: Connection, tenant: Tenant, number_id: UUID) -> list[ChannelHolder]:
-    rows = await conn.fetch(_HOLDERS, tenant.reseller_id, tenant.merchant_id, number_id)
+    rows = await conn.fetch(_SQL.holders, tenant.reseller_id, tenant.merchant_id, number_id)
     return [pick(ChannelHolder, row) for row in rows]
 
 

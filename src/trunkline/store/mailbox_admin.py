@@ -9,21 +9,11 @@ from trunkline.states import MailboxStatus
 from trunkline.store import mailboxes
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick, pick_or_none
-from trunkline.store.sql import query
+from trunkline.store.sql import Area, query
 
-_SUMMARY = query("mailbox/summary")
-_LIST = query("mailbox/list")
-_LIST_ACTIVE = query("mailbox/list_active")
-_LIST_DEAD = query("mailbox/list_dead")
-_STUCK = query("mailbox/stuck")
-_GET = query("mailbox/get")
-_LIST_EVENTS = query("mailbox/list_events")
-_GET_EVENT = query("mailbox/get_event")
-_REPLAY = query("mailbox/replay")
-_REPLAY_EVENT = query("mailbox/replay_event")
-_SET_ASIDE = query("mailbox/set_aside")
-_RETIRE_EVENTS = query("mailbox/retire_events")
-_RETIRE_MAILBOXES = query("mailbox/retire_mailboxes")
+_SQL = Area("mailbox")
+_LIST = query("mailbox/list", status="($2::text IS NULL OR processing_status = $2)")
+_LIST_DEAD = query("mailbox/list", status="processing_status = $2 AND processing_status = 'dead'")
 
 Which = Literal["all", "unprocessed", "parked"]
 # Enough to know that it is bad, and counted in milliseconds.
@@ -33,8 +23,8 @@ LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 # By the index that knows the status. Idle mailboxes are most of them: they are found in the order of keys.
 _LISTS = {
-    MailboxStatus.QUEUED: _LIST_ACTIVE,
-    MailboxStatus.PROCESSING: _LIST_ACTIVE,
+    MailboxStatus.QUEUED: _SQL.list_active,
+    MailboxStatus.PROCESSING: _SQL.list_active,
     MailboxStatus.DEAD: _LIST_DEAD,
 }
 
@@ -86,7 +76,7 @@ async def summary(
     conn: Connection, kinds: Sequence[str] | None = None, *, count_max: int | None = None
 ) -> list[Summary]:
     """Every kind that has mailboxes which are not idle; or of these kinds. With a limit, as far as that."""
-    return [pick(Summary, row) for row in await conn.fetch(_SUMMARY, kinds, count_max)]
+    return [pick(Summary, row) for row in await conn.fetch(_SQL.summary, kinds, count_max)]
 
 
 async def list_mailboxes(
@@ -100,51 +90,57 @@ async def stuck(
     conn: Connection, *, in_hand_for_s: float, limit: int, kinds: Sequence[str] | None = None
 ) -> list[MailboxRow]:
     """Mailboxes that one worker has had in hand for long, the longest first."""
-    return [pick(MailboxRow, row) for row in await conn.fetch(_STUCK, in_hand_for_s, limit, kinds)]
+    return [pick(MailboxRow, row) for row in await conn.fetch(_SQL.stuck, in_hand_for_s, limit, kinds)]
 
 
 async def get(conn: Connection, kind: str, key: str) -> MailboxRow | None:
-    return pick_or_none(MailboxRow, await conn.fetchrow(_GET, kind, key))
+    return pick_or_none(MailboxRow, await conn.fetchrow(_SQL.get, kind, key))
 
 
 async def list_events(
     conn: Connection, kind: str, key: str, *, which: Which, after: int, limit: int
 ) -> list[StoredEvent]:
-    rows = await conn.fetch(_LIST_EVENTS, kind, key, after, which, limit)
+    rows = await conn.fetch(_SQL.list_events, kind, key, after, which, limit)
     return [pick(StoredEvent, row) for row in rows]
 
 
 async def get_event(conn: Connection, kind: str, key: str, seq: int) -> StoredEvent | None:
-    return pick_or_none(StoredEvent, await conn.fetchrow(_GET_EVENT, kind, key, seq))
+    return pick_or_none(StoredEvent, await conn.fetchrow(_SQL.get_event, kind, key, seq))
 
 
 async def replay(conn: Connection, kind: str, key: str | None = None, *, limit: int = 1_000) -> list[str]:
     """Bring a dead mailbox back, or those of a kind; the keys of those that were dead."""
-    return [row["key"] for row in await conn.fetch(_REPLAY, kind, key, limit)]
+    return [row["key"] for row in await conn.fetch(_SQL.replay, kind, key, limit)]
 
 
 async def replay_event(tx: Connection, kind: str, key: str, seq: int) -> int | None:
     """Give an event that was set aside another turn; its new number. None if it was not set aside."""
     await mailboxes.lock(tx, {(kind, key)})
-    again: int | None = await tx.fetchval(_REPLAY_EVENT, kind, key, seq)
+    again: int | None = await tx.fetchval(_SQL.replay_event, kind, key, seq)
     return again
+
+
+async def rename(tx: Connection, kind: str, to: str, *, limit: int) -> tuple[list[str], bool]:
+    """Move mailboxes of a kind to another; the keys of those that were, and whether some are left."""
+    keys = [row["key"] for row in await tx.fetch(_SQL.rename, kind, to, limit)]
+    return keys, bool(await tx.fetchval(_SQL.has_kind, kind))
 
 
 async def set_aside(conn: Connection, kind: str, key: str, seq: int, error: str) -> bool:
     """Let a mailbox go on without one of its pending events."""
-    return await conn.fetchval(_SET_ASIDE, kind, key, seq, error) is not None
+    return await conn.fetchval(_SQL.set_aside, kind, key, seq, error) is not None
 
 
 async def retire_events(
     conn: Connection, *, older_than_s: float, limit: int, after: datetime = LONG_AGO
 ) -> tuple[int, datetime | None]:
     """Remove events that were processed long ago; how many, and up to which moment of their arrival."""
-    row = await conn.fetchrow(_RETIRE_EVENTS, older_than_s, limit, after)
+    row = await conn.fetchrow(_SQL.retire_events, older_than_s, limit, after)
     assert row is not None, "an aggregate"
     return row["removed"], row["upto"]
 
 
 async def retire_mailboxes(conn: Connection, *, idle_for_s: float, limit: int) -> int:
     """Remove mailboxes that are long idle and empty; how many."""
-    status: str = await conn.execute(_RETIRE_MAILBOXES, idle_for_s, limit)
+    status: str = await conn.execute(_SQL.retire_mailboxes, idle_for_s, limit)
     return int(status.removeprefix("DELETE "))

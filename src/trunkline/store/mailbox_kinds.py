@@ -5,16 +5,10 @@ from datetime import datetime
 
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick, pick_or_none
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
 
-_INSERT = query("mailbox_kinds/insert")
-_GET = query("mailbox_kinds/get")
-_LIST = query("mailbox_kinds/list")
-_NAMES = query("mailbox_kinds/names")
-_SECRETS = query("mailbox_kinds/secrets")
-_ROTATE = query("mailbox_kinds/rotate")
-_DELETE = query("mailbox_kinds/delete")
+_SQL = Area("mailbox_kinds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +26,18 @@ class MailboxKind:
 
 async def insert(tx: Connection, kind: str, tenant: Tenant, secret_sealed: bytes) -> MailboxKind | None:
     """None: there is a kind of this name."""
-    row = await tx.fetchrow(_INSERT, kind, tenant.reseller_id, tenant.merchant_id, secret_sealed)
+    row = await tx.fetchrow(_SQL.insert, kind, tenant.reseller_id, tenant.merchant_id, secret_sealed)
     return pick_or_none(MailboxKind, row)
 
 
 async def get(conn: Connection, tenant: Tenant, kind: str) -> MailboxKind | None:
-    return pick_or_none(MailboxKind, await conn.fetchrow(_GET, tenant.reseller_id, tenant.merchant_id, kind))
+    return pick_or_none(
+        MailboxKind, await conn.fetchrow(_SQL.get, tenant.reseller_id, tenant.merchant_id, kind)
+    )
 
 
 async def list_kinds(conn: Connection, tenant: Tenant, *, after: str, limit: int) -> list[MailboxKind]:
-    rows = await conn.fetch(_LIST, tenant.reseller_id, tenant.merchant_id, after, limit)
+    rows = await conn.fetch(_SQL.list, tenant.reseller_id, tenant.merchant_id, after, limit)
     return [pick(MailboxKind, row) for row in rows]
 
 
@@ -49,20 +45,20 @@ async def names(conn: Connection, tenant: Tenant) -> list[str] | None:
     """The kinds whose mailboxes a tenant may see. None: all of them, also those that nobody made by the API."""
     if tenant.is_platform:
         return None
-    rows = await conn.fetch(_NAMES, tenant.reseller_id, tenant.merchant_id)
+    rows = await conn.fetch(_SQL.names, tenant.reseller_id, tenant.merchant_id)
     return [row["kind"] for row in rows]
 
 
 async def secrets(conn: Connection, kind: str) -> list[bytes]:
     """The sealed secrets that are good now; none if there is no such kind."""
-    row = await conn.fetchrow(_SECRETS, kind)
+    row = await conn.fetchrow(_SQL.secrets, kind)
     return [secret for secret in row if secret is not None] if row else []
 
 
 async def rotate(tx: Connection, kind: str, secret_sealed: bytes, *, overlap_s: float) -> MailboxKind | None:
-    return pick_or_none(MailboxKind, await tx.fetchrow(_ROTATE, kind, secret_sealed, overlap_s))
+    return pick_or_none(MailboxKind, await tx.fetchrow(_SQL.rotate, kind, secret_sealed, overlap_s))
 
 
 async def delete(tx: Connection, kind: str) -> bool:
     """False: it has mailboxes."""
-    return await tx.fetchval(_DELETE, kind) is not None
+    return await tx.fetchval(_SQL.delete, kind) is not None

@@ -13,21 +13,11 @@ import msgspec
 
 from trunkline.states import MailboxStatus
 from trunkline.store.database import Connection
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 from trunkline.value import Value
 
-_LOCK = query("mailbox/lock")
-_APPEND = query("mailbox/append")
-_APPEND_ONE = query("mailbox/append_one")
-_CLAIM = query("mailbox/claim")
-_CLAIM_ONE = query("mailbox/claim_one")
-_COMPLETE = query("mailbox/complete")
-_PARK = query("mailbox/park")
-_FAIL = query("mailbox/fail")
-_BURY = query("mailbox/bury")
-_RENEW = query("mailbox/renew")
-_RELEASE = query("mailbox/release")
-_PATIENCE = query("mailbox/patience")
+_SQL = Area("mailbox")
+_SESSION_SQL = Area("session")
 
 _STATUSES = {status.value: status for status in MailboxStatus}
 
@@ -79,7 +69,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     created_at: datetime
 
 
-class Claimed(Value, frozen=True):
+class ClaimedMailbox(Value, frozen=True):
     """A claim and its pending events in order, at most `events_max` of them."""
 
     claim: Claim
@@ -121,7 +111,7 @@ async def append(conn: Connection, events: Sequence[NewEvent]) -> list[Receipt]:
         amounts[box] += 1
         ordinals.append(amounts[box])
     rows = await conn.fetch(
-        _APPEND,
+        _SQL.append,
         [kind for kind, _ in boxes],
         [key for _, key in boxes],
         [amounts[box] for box in boxes.values()],
@@ -140,7 +130,7 @@ async def append(conn: Connection, events: Sequence[NewEvent]) -> list[Receipt]:
 
 async def _append_one(conn: Connection, event: NewEvent) -> Receipt:
     row = await conn.fetchrow(
-        _APPEND_ONE, event.kind, event.key, event.dedupe_key, event.type, event.payload, LOCK_TIMEOUT_MS
+        _SQL.append_one, event.kind, event.key, event.dedupe_key, event.type, event.payload, LOCK_TIMEOUT_MS
     )
     assert row is not None, "a function's answer"
     return Receipt(row["number"], row["is_new"], _STATUSES[row["status_before"]])
@@ -167,7 +157,7 @@ def _receipts(boxes: Sequence[int], rows: Sequence[Any]) -> Iterator[Receipt]:
 async def lock(tx: Connection, mailboxes: set[tuple[str, str]]) -> None:
     """Lock mailboxes, made if they are missing, until the end of the transaction."""
     kinds, keys = [kind for kind, _ in mailboxes], [key for _, key in mailboxes]
-    await tx.execute(_LOCK, kinds, keys, LOCK_TIMEOUT_MS)
+    await tx.execute(_SQL.lock, kinds, keys, LOCK_TIMEOUT_MS)
 
 
 async def claim(
@@ -179,17 +169,17 @@ async def claim(
     worker: str,
     lease_s: float,
     events_max: int,
-) -> list[Claimed]:
+) -> list[ClaimedMailbox]:
     """Those of these mailboxes that have work and are in nobody's hands; without keys, whatever is so."""
     if keys is not None and len(keys) == limit == 1:
-        rows = await conn.fetch(_CLAIM_ONE, kind, keys[0], worker, lease_s, events_max)
+        rows = await conn.fetch(_SQL.claim_one, kind, keys[0], worker, lease_s, events_max)
     else:
-        rows = await conn.fetch(_CLAIM, kind, keys, limit, worker, lease_s, events_max)
-    claimed: list[Claimed] = []
+        rows = await conn.fetch(_SQL.claim, kind, keys, limit, worker, lease_s, events_max)
+    claimed: list[ClaimedMailbox] = []
     for key, mailbox_id, fence, processed, appended, failures, seq, type_, payload, created_at in rows:
         if not claimed or claimed[-1].claim.mailbox_id != mailbox_id:
             claim = Claim(kind, key, mailbox_id, fence, processed, appended, failures)
-            claimed.append(Claimed(claim, [], events_max))
+            claimed.append(ClaimedMailbox(claim, [], events_max))
         if seq is not None:
             claimed[-1].events.append(Event(key, seq, type_, payload, created_at))
     return claimed
@@ -197,14 +187,14 @@ async def claim(
 
 async def limit_waiting(tx: Connection, lock_timeout_ms: int) -> None:
     """Let no statement of this transaction wait longer than this for what somebody else has locked."""
-    await tx.execute(_PATIENCE, str(lock_timeout_ms))
+    await tx.execute(_SESSION_SQL.patience, str(lock_timeout_ms))
 
 
-async def complete(tx: Connection, handled: Sequence[Claimed]) -> dict[str, Completed]:
+async def complete(tx: Connection, handled: Sequence[ClaimedMailbox]) -> dict[str, Completed]:
     """Mark the events and free the mailboxes, last in the handler's transaction. A key that is missing from the
     answer lost its lease: its effects must not be committed."""
     rows = await tx.fetch(
-        _COMPLETE,
+        _SQL.complete,
         handled[0].claim.kind,
         [each.claim.key for each in handled],
         [each.claim.fence for each in handled],
@@ -217,7 +207,9 @@ async def complete(tx: Connection, handled: Sequence[Claimed]) -> dict[str, Comp
 
 async def park(tx: Connection, kind: str, parked: Sequence[Parked]) -> None:
     """Set events aside with the reason why nobody can read them."""
-    await tx.execute(_PARK, kind, [p.key for p in parked], [p.seq for p in parked], [p.error for p in parked])
+    await tx.execute(
+        _SQL.park, kind, [p.key for p in parked], [p.seq for p in parked], [p.error for p in parked]
+    )
 
 
 async def fail(
@@ -225,24 +217,41 @@ async def fail(
 ) -> MailboxStatus | None:
     """Put a mailbox back for later, or park it as dead. None if it is no longer ours."""
     status = await conn.fetchval(
-        _FAIL, claim.kind, claim.key, claim.fence, error, failures_max, delay_s, counts
+        _SQL.fail, claim.kind, claim.key, claim.fence, error, failures_max, delay_s, counts
     )
     return MailboxStatus(status) if status else None
 
 
 async def bury(conn: Connection, claim: Claim) -> str | None:
     """Park a mailbox as dead that its workers did not survive; the last error. None if it is no longer ours."""
-    error: str | None = await conn.fetchval(_BURY, claim.kind, claim.key, claim.fence)
+    error: str | None = await conn.fetchval(_SQL.bury, claim.kind, claim.key, claim.fence)
     return error
 
 
 async def renew(conn: Connection, kind: str, held: Sequence[Claim], *, lease_s: float) -> set[int]:
     """Lengthen leases; the fences of those that were lost."""
-    rows = await conn.fetch(_RENEW, kind, [c.key for c in held], [c.fence for c in held], lease_s)
+    rows = await conn.fetch(_SQL.renew, kind, [c.key for c in held], [c.fence for c in held], lease_s)
     return {row["fence"] for row in rows}
 
 
 async def release(conn: Connection, kind: str, held: Sequence[Claim]) -> list[str]:
     """Give claims back unhandled; the keys of those that were still ours."""
-    rows = await conn.fetch(_RELEASE, kind, [c.key for c in held], [c.fence for c in held])
+    rows = await conn.fetch(_SQL.release, kind, [c.key for c in held], [c.fence for c in held])
     return [row["key"] for row in rows]
+
+
+async def now(conn: Connection) -> datetime:
+    moment: datetime = await conn.fetchval(_SQL.now)
+    return moment
+
+
+async def follow_clock_back(
+    conn: Connection, kind: str, jump_s: float, *, lease_s: float, delay_max_s: float
+) -> None:
+    """The server's clock was set back: nothing waits for as long as the jump was."""
+    await conn.execute(_SQL.follow_clock_back, kind, lease_s, delay_max_s, jump_s)
+
+
+async def truly_due(conn: Connection, kind: str, jump_s: float, limit: int) -> list[str]:
+    """The server's clock was set forward: what could be claimed if it had not been."""
+    return [row["key"] for row in await conn.fetch(_SQL.truly_due, kind, jump_s, limit)]

@@ -6,21 +6,10 @@ from uuid import UUID
 
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick, pick_or_none
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 from trunkline.store.tenants import InUse, Tenant, delete
 
-_INSERT_POOL = query("numbers/insert_pool")
-_GET_POOL = query("numbers/get_pool")
-_LIST_POOLS = query("numbers/list_pools")
-_UPDATE_POOL = query("numbers/update_pool")
-_DELETE_POOL = query("numbers/delete_pool")
-_INSERT = query("numbers/insert")
-_GET = query("numbers/get")
-_LIST = query("numbers/list")
-_LOCK = query("numbers/lock")
-_HELD_CHANNELS = query("numbers/held_channels")
-_UPDATE = query("numbers/update")
-_DELETE = query("numbers/delete")
+_SQL = Area("numbers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +96,7 @@ async def insert_pool(
     agents: str = "ours",
 ) -> Pool | None:
     row = await tx.fetchrow(
-        _INSERT_POOL,
+        _SQL.insert_pool,
         pool_id,
         tenant.reseller_id,
         tenant.merchant_id,
@@ -121,12 +110,12 @@ async def insert_pool(
 
 
 async def get_pool(tx: Connection, tenant: Tenant, pool_id: str) -> Pool | None:
-    row = await tx.fetchrow(_GET_POOL, tenant.reseller_id, tenant.merchant_id, pool_id)
+    row = await tx.fetchrow(_SQL.get_pool, tenant.reseller_id, tenant.merchant_id, pool_id)
     return pick_or_none(Pool, row)
 
 
 async def list_pools(tx: Connection, tenant: Tenant, *, after: str, limit: int) -> list[Pool]:
-    rows = await tx.fetch(_LIST_POOLS, tenant.reseller_id, tenant.merchant_id, after, limit)
+    rows = await tx.fetch(_SQL.list_pools, tenant.reseller_id, tenant.merchant_id, after, limit)
     return [pick(Pool, row) for row in rows]
 
 
@@ -141,7 +130,7 @@ async def update_pool(
     agents: str | None = None,
 ) -> Pool | None:
     row = await tx.fetchrow(
-        _UPDATE_POOL,
+        _SQL.update_pool,
         pool_id,
         name,
         set_overflow,
@@ -154,12 +143,12 @@ async def update_pool(
 
 
 async def delete_pool(tx: Connection, pool_id: str) -> InUse | None:
-    return await delete(tx, _DELETE_POOL, pool_id)
+    return await delete(tx, _SQL.delete_pool, pool_id)
 
 
 async def insert(tx: Connection, new: NewNumber) -> Number | None:
     row = await tx.fetchrow(
-        _INSERT,
+        _SQL.insert,
         new.id,
         new.e164,
         new.pool_id,
@@ -173,13 +162,15 @@ async def insert(tx: Connection, new: NewNumber) -> Number | None:
 
 
 async def get(tx: Connection, tenant: Tenant, number_id: UUID) -> Number | None:
-    return pick_or_none(Number, await tx.fetchrow(_GET, tenant.reseller_id, tenant.merchant_id, number_id))
+    return pick_or_none(
+        Number, await tx.fetchrow(_SQL.get, tenant.reseller_id, tenant.merchant_id, number_id)
+    )
 
 
 async def list_numbers(
     tx: Connection, tenant: Tenant, *, pool_id: str | None, e164: str | None = None, after: UUID, limit: int
 ) -> list[Number]:
-    rows = await tx.fetch(_LIST, tenant.reseller_id, tenant.merchant_id, after, pool_id, limit, e164)
+    rows = await tx.fetch(_SQL.list, tenant.reseller_id, tenant.merchant_id, after, pool_id, limit, e164)
     return [pick(Number, row) for row in rows]
 
 
@@ -189,13 +180,13 @@ async def lock_and_count_held(tx: Connection, number_id: UUID) -> int:
     Two statements on purpose: the count needs a snapshot from after the lock, or it misses the intent
     that it waited for.
     """
-    await tx.execute(_LOCK, number_id)
-    return int(await tx.fetchval(_HELD_CHANNELS, number_id))
+    await tx.execute(_SQL.lock, number_id)
+    return int(await tx.fetchval(_SQL.held_channels, number_id))
 
 
 async def update(tx: Connection, number_id: UUID, change: NumberChange) -> Number | None:
     row = await tx.fetchrow(
-        _UPDATE,
+        _SQL.update,
         number_id,
         change.pool_id,
         change.carrier,
@@ -209,4 +200,4 @@ async def update(tx: Connection, number_id: UUID, change: NumberChange) -> Numbe
 
 
 async def remove(tx: Connection, number_id: UUID) -> None:
-    await tx.execute(_DELETE, number_id)
+    await tx.execute(_SQL.delete, number_id)

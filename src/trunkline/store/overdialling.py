@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from trunkline.store.database import Connection
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 from trunkline.value import Private, Value
 
-_COUNT = query("dispatch/count_overdialled")
-_GROUPS_RINGING = query("dispatch/groups_ringing")
+_SQL = Area("dispatch")
 
 
 class GroupCount(Value, frozen=True):
@@ -36,7 +35,7 @@ async def count(
     """`callers`: by group, its tiers and how many slots each leaves to callers, -1 for a tenth."""
     tiers = [(group, tier, left) for group, of in callers.items() for tier, left in of.items()]
     rows = await tx.fetch(
-        _COUNT,
+        _SQL.count_overdialled,
         [group for group, _, _ in tiers],
         [tier for _, tier, _ in tiers],
         [left for _, _, left in tiers],
@@ -55,4 +54,4 @@ async def count(
 
 
 async def groups_ringing(conn: Connection) -> frozenset[str]:
-    return frozenset(row["overdial_group"] for row in await conn.fetch(_GROUPS_RINGING))
+    return frozenset(row["overdial_group"] for row in await conn.fetch(_SQL.groups_ringing))

@@ -6,11 +6,9 @@ from datetime import datetime
 from uuid import UUID
 
 from trunkline.store.database import Connection
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 
-_RUN_PROGRESS = query("overview/run_progress")
-_RUN_DUE = query("overview/run_due")
-_CHANNELS = query("overview/channels")
+_SQL = Area("overview")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,7 @@ class ChannelUse:
 
 
 async def run_progress(conn: Connection, merchant_ids: Sequence[str], prefix: str) -> RunProgress:
-    row = await conn.fetchrow(_RUN_PROGRESS, merchant_ids, prefix)
+    row = await conn.fetchrow(_SQL.run_progress, merchant_ids, prefix)
     assert row is not None, "an aggregate has one row"
     return RunProgress(
         row["backlog"], row["processing"], row["finished"], row["placed"], dict(row["outcomes"] or {})
@@ -42,8 +40,8 @@ async def run_progress(conn: Connection, merchant_ids: Sequence[str], prefix: st
 
 
 async def run_due(conn: Connection, merchant_ids: Sequence[str], prefix: str) -> dict[UUID, datetime]:
-    return {row["id"]: row["lead_due_at"] for row in await conn.fetch(_RUN_DUE, merchant_ids, prefix)}
+    return {row["id"]: row["lead_due_at"] for row in await conn.fetch(_SQL.run_due, merchant_ids, prefix)}
 
 
 async def channels(conn: Connection) -> list[ChannelUse]:
-    return [ChannelUse(**row) for row in await conn.fetch(_CHANNELS)]
+    return [ChannelUse(**row) for row in await conn.fetch(_SQL.channels)]

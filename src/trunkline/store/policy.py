@@ -7,15 +7,10 @@ from typing import Any, NamedTuple
 
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
 
-_READ = query("policy/read")
-_LOCK = query("policy/lock")
-_PUT = query("policy/put")
-_PACKS_NAMED = query("policy/packs_named")
-_REMOVE = query("policy/remove")
-_WAKE = query("policy/wake")
+_SQL = Area("policy")
 
 
 class PolicyKey(NamedTuple):
@@ -38,31 +33,31 @@ class PolicyRow:
 
 
 async def read(conn: Connection, keys: Sequence[PolicyKey]) -> list[PolicyRow]:
-    rows = await conn.fetch(_READ, [key.scope for key in keys], [key.subject for key in keys])
+    rows = await conn.fetch(_SQL.read, [key.scope for key in keys], [key.subject for key in keys])
     return [pick(PolicyRow, row) for row in rows]
 
 
 async def lock(tx: Connection) -> None:
     """Until the transaction ends nobody else changes a layer."""
-    await tx.execute(_LOCK)
+    await tx.execute(_SQL.lock)
 
 
 async def put(
     tx: Connection, key: PolicyKey, document: dict[str, Any], *, owner: Tenant, actor: str
 ) -> PolicyRow:
-    row = await tx.fetchrow(_PUT, *key, document, owner.reseller_id, owner.merchant_id, actor)
+    row = await tx.fetchrow(_SQL.put, *key, document, owner.reseller_id, owner.merchant_id, actor)
     assert row is not None
     return pick(PolicyRow, row)
 
 
 async def remove(tx: Connection, key: PolicyKey) -> bool:
-    return await tx.fetchval(_REMOVE, *key) is not None
+    return await tx.fetchval(_SQL.remove, *key) is not None
 
 
 async def packs_named(conn: Connection) -> list[str]:
-    return [row["pack"] for row in await conn.fetch(_PACKS_NAMED)]
+    return [row["pack"] for row in await conn.fetch(_SQL.packs_named)]
 
 
 async def wake(conn: Connection, tenant: Tenant, *, limit: int) -> int:
     """Make leads due that wait for a window, because the windows have changed; how many there were, `limit` at most."""
-    return int(await conn.fetchval(_WAKE, tenant.reseller_id, tenant.merchant_id, limit))
+    return int(await conn.fetchval(_SQL.wake, tenant.reseller_id, tenant.merchant_id, limit))

@@ -8,14 +8,9 @@ from uuid import UUID
 
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 
-_ARE_WANTED = query("prechecks/are_wanted")
-_WAITING = query("prechecks/waiting")
-_CLAIM = query("prechecks/claim")
-_PASS = query("prechecks/pass")
-_LOCK_LEAD = query("prechecks/lock_lead")
-_FAIL = query("prechecks/fail")
+_SQL = Area("prechecks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +31,11 @@ class AskedLead:
 
 
 async def are_wanted(conn: Connection) -> bool:
-    return bool(await conn.fetchval(_ARE_WANTED))
+    return bool(await conn.fetchval(_SQL.are_wanted))
 
 
 async def waiting(conn: Connection, lead_ids: Sequence[UUID], *, fresh_for_s: float) -> list[AskedLead]:
-    return [pick(AskedLead, row) for row in await conn.fetch(_WAITING, lead_ids, fresh_for_s)]
+    return [pick(AskedLead, row) for row in await conn.fetch(_SQL.waiting, lead_ids, fresh_for_s)]
 
 
 async def claim(
@@ -49,7 +44,7 @@ async def claim(
     """Claim leads with the hash of their checks, for so many seconds; those that are ours, with their deferrals. As for
     `waiting`, one that has passed for `fresh_for_s` from now needs no asking."""
     rows = await conn.fetch(
-        _CLAIM,
+        _SQL.claim,
         list(leases),
         [hash_ for hash_, _ in leases.values()],
         [lease_s for _, lease_s in leases.values()],
@@ -59,14 +54,14 @@ async def claim(
 
 
 async def passed(conn: Connection, lead_id: UUID, checks_hash: bytes, *, valid_s: float, answer: str) -> None:
-    await conn.execute(_PASS, lead_id, checks_hash, valid_s, answer)
+    await conn.execute(_SQL.let_pass, lead_id, checks_hash, valid_s, answer)
 
 
 async def lock_lead(tx: Connection, lead_id: UUID, version: int) -> datetime | None:
     """The time, if the lead is still as it was asked about."""
-    row = await tx.fetchrow(_LOCK_LEAD, lead_id, version)
+    row = await tx.fetchrow(_SQL.lock_lead, lead_id, version)
     return None if row is None else row["now"]
 
 
 async def failed(tx: Connection, lead_id: UUID, *, deferred: bool, answer: str) -> None:
-    await tx.execute(_FAIL, lead_id, int(deferred), answer)
+    await tx.execute(_SQL.fail, lead_id, int(deferred), answer)

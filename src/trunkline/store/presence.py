@@ -4,36 +4,46 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trunkline.store.database import Connection
-from trunkline.store.sql import query
+from trunkline.store.sql import Area, query
 
-_REPORT = query("presence/report")
-_LEAVE = query("presence/leave")
-_COUNT = query("presence/count")
-_GAUGE = query("presence/gauge")
-_IS_LED = query("presence/is_led")
-_ALIVE = query("presence/alive")
-_MEASURED = query("presence/measured")
-_FORGET_OLD = query("presence/forget_old")
-_FORGET_OLD_MEASURES = query("presence/forget_old_measures")
+_SQL = Area("presence")
+_COUNT = query("presence/measure", value="m.value + excluded.value")
+_GAUGE = query("presence/measure", value="greatest(m.value, excluded.value)")
 
 # (name, subject): what was counted, and of which carrier, reconciler or kind.
 Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredValue:
     name: str
     subject: str
     minutes_ago: int
     value: float
 
 
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Processes that run, and processes that died and were not replaced. Those that stopped on purpose are neither."""
+
+    alive: int
+    lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipRow:
+    """`has_resigned`: the last leader stopped on purpose, or there has never been one."""
+
+    is_led: bool
+    has_resigned: bool
+
+
 async def report(conn: Connection, process_id: str, roles: Sequence[str]) -> None:
-    await conn.execute(_REPORT, process_id, list(roles))
+    await conn.execute(_SQL.report, process_id, list(roles))
 
 
 async def leave(conn: Connection, process_id: str) -> None:
-    await conn.execute(_LEAVE, process_id)
+    await conn.execute(_SQL.leave, process_id)
 
 
 async def count(conn: Connection, counted: Mapping[Key, float]) -> None:
@@ -44,21 +54,28 @@ async def gauge(conn: Connection, seen: Mapping[Key, float]) -> None:
     await conn.execute(_GAUGE, *_columns(seen))
 
 
-async def is_led(conn: Connection, name: str) -> bool:
-    return bool(await conn.fetchval(_IS_LED, name))
+async def leadership(conn: Connection, name: str) -> LeadershipRow:
+    row = await conn.fetchrow(_SQL.leadership, name)
+    assert row is not None, "an aggregate has one row"
+    return LeadershipRow(row["is_led"], row["has_resigned"])
 
 
 async def alive(conn: Connection, within_s: float) -> dict[str, int]:
-    return {row["role"]: row["alive"] for row in await conn.fetch(_ALIVE, within_s)}
+    return {row["role"]: row["alive"] for row in await conn.fetch(_SQL.alive, within_s)}
 
 
-async def measured(conn: Connection, minutes: int) -> list[Measured]:
-    return [Measured(**row) for row in await conn.fetch(_MEASURED, minutes)]
+async def losses(conn: Connection, within_s: float) -> dict[str, Losses]:
+    """By role."""
+    return {row["role"]: Losses(row["alive"], row["lost"]) for row in await conn.fetch(_SQL.losses, within_s)}
+
+
+async def measured(conn: Connection, minutes: int) -> list[MeasuredValue]:
+    return [MeasuredValue(**row) for row in await conn.fetch(_SQL.measured, minutes)]
 
 
 async def forget_old(conn: Connection) -> None:
-    await conn.execute(_FORGET_OLD)
-    await conn.execute(_FORGET_OLD_MEASURES)
+    await conn.execute(_SQL.forget_old)
+    await conn.execute(_SQL.forget_old_measures)
 
 
 def _columns(values: Mapping[Key, float]) -> tuple[list[str], list[str], list[float]]:

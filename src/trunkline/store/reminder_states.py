@@ -7,10 +7,9 @@ from uuid import UUID
 
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 
-_CHANGED = query("reminders/changed")
-_WRITE_STATES = query("reminders/write_states")
+_SQL = Area("reminders")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +23,9 @@ class Followed:
     external_call_id: str | None
     last_error: str | None
     max_attempts: int
+    # Attempts that the log has told of, and how many of them were followed by a retry.
+    attempts_told: int
+    retries_told: int
     lead_version: int
     lead_status: str
     outcome: str | None
@@ -37,6 +39,9 @@ class Followed:
     answered_at: datetime | None
     end_reason: str | None
     agent: str | None
+    attempt_no: int | None
+    # Of every attempt in order, those that the carrier refused included. They are not counted, so their numbers repeat.
+    attempt_nos: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +54,14 @@ class StateChange:
     last_error: str | None
     idempotency_key: str | None
     external_call_id: str | None
+    attempts_told: int
+    retries_told: int
 
 
 async def changed(tx: Connection, *, limit: int) -> list[Followed]:
-    return [pick(Followed, row) for row in await tx.fetch(_CHANGED, limit)]
+    return [pick(Followed, row) for row in await tx.fetch(_SQL.changed, limit)]
 
 
 async def write(tx: Connection, changes: Sequence[StateChange]) -> None:
     columns = [[getattr(change, name) for change in changes] for name in StateChange.__dataclass_fields__]
-    await tx.execute(_WRITE_STATES, *columns)
+    await tx.execute(_SQL.write_states, *columns)

@@ -8,26 +8,10 @@ from uuid import UUID
 
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick, pick_or_none
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
 
-_INSERT = query("reminders/insert")
-_BY_REQUEST = query("reminders/by_request")
-_GET = query("reminders/get")
-_LOCK = query("reminders/lock")
-_LIST = query("reminders/list")
-_DUE = query("reminders/due")
-_CLAIM = query("reminders/claim")
-_MOVE = query("reminders/move")
-_SET_ASIDE = query("reminders/set_aside")
-_EDIT = query("reminders/edit")
-_INSERT_OCCURRENCE = query("reminders/insert_occurrence")
-_GIVE_LEAD = query("reminders/give_lead")
-_OPEN_LEADS = query("reminders/open_leads")
-_SKIP = query("reminders/skip")
-_KNOWN_WALLS = query("reminders/known_walls")
-_OCCURRENCES = query("reminders/occurrences")
-_POOL = query("reminders/pool")
+_SQL = Area("reminders")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +42,8 @@ class NewReminder:
 
 @dataclass(frozen=True, slots=True)
 class Reminder:
-    """A series. `next_wall`, `next_at` and `next_no` name the occurrence to be made next."""
+    """A series. `next_wall`, `next_at` and `next_no` name the occurrence to be made next. It is active without one as
+    long as its last occurrence has not ended."""
 
     id: UUID
     reseller_id: str
@@ -140,23 +125,33 @@ class OpenLead:
     wall_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class WaitingOccurrence:
+    """An occurrence that is a lead and waits: it is about to ring."""
+
+    reminder_id: UUID
+    lead_id: UUID
+    wall_at: datetime
+    due_at: datetime
+
+
 async def insert(tx: Connection, new: NewReminder) -> Reminder | None:
     """None if the merchant has sent this request before."""
     values = (getattr(new, name) for name in NewReminder.__dataclass_fields__)
-    return pick_or_none(Reminder, await tx.fetchrow(_INSERT, *values))
+    return pick_or_none(Reminder, await tx.fetchrow(_SQL.insert, *values))
 
 
 async def by_request(tx: Connection, merchant_id: str, request_id: str) -> Reminder | None:
-    return pick_or_none(Reminder, await tx.fetchrow(_BY_REQUEST, merchant_id, request_id))
+    return pick_or_none(Reminder, await tx.fetchrow(_SQL.by_request, merchant_id, request_id))
 
 
 async def get(conn: Connection, tenant: Tenant, reminder_id: UUID) -> Reminder | None:
-    row = await conn.fetchrow(_GET, tenant.reseller_id, tenant.merchant_id, reminder_id)
+    row = await conn.fetchrow(_SQL.get, tenant.reseller_id, tenant.merchant_id, reminder_id)
     return pick_or_none(Reminder, row)
 
 
 async def lock(tx: Connection, tenant: Tenant, reminder_id: UUID) -> Reminder | None:
-    row = await tx.fetchrow(_LOCK, tenant.reseller_id, tenant.merchant_id, reminder_id)
+    row = await tx.fetchrow(_SQL.lock, tenant.reseller_id, tenant.merchant_id, reminder_id)
     return pick_or_none(Reminder, row)
 
 
@@ -171,24 +166,24 @@ async def list_reminders(
     limit: int,
 ) -> list[Reminder]:
     rows = await conn.fetch(
-        _LIST, tenant.reseller_id, tenant.merchant_id, before, merchant_id, status, phone, limit
+        _SQL.list, tenant.reseller_id, tenant.merchant_id, before, merchant_id, status, phone, limit
     )
     return [pick(Reminder, row) for row in rows]
 
 
 async def due(conn: Connection, *, horizon_s: float, limit: int) -> list[UUID]:
-    return [row["id"] for row in await conn.fetch(_DUE, horizon_s, limit)]
+    return [row["id"] for row in await conn.fetch(_SQL.due, horizon_s, limit)]
 
 
 async def claim(tx: Connection, reminder_id: UUID, *, horizon_s: float) -> Reminder | None:
     """None if somebody else has it, or has made its occurrence already."""
-    return pick_or_none(Reminder, await tx.fetchrow(_CLAIM, reminder_id, horizon_s))
+    return pick_or_none(Reminder, await tx.fetchrow(_SQL.claim, reminder_id, horizon_s))
 
 
 async def move(tx: Connection, reminder: Reminder) -> Reminder:
     """Write where a locked series has come to."""
     row = await tx.fetchrow(
-        _MOVE,
+        _SQL.move,
         reminder.id,
         reminder.status,
         reminder.ended_reason,
@@ -202,12 +197,12 @@ async def move(tx: Connection, reminder: Reminder) -> Reminder:
 
 async def set_aside(tx: Connection, reminder_id: UUID) -> None:
     """Pause it where it stands."""
-    await tx.execute(_SET_ASIDE, reminder_id)
+    await tx.execute(_SQL.set_aside, reminder_id)
 
 
 async def edit(tx: Connection, reminder_id: UUID, changes: Mapping[str, Any]) -> Reminder:
     names = ("message", "assistant_id", "payload", "priority", "max_attempts", "late_s")
-    return _changed(await tx.fetchrow(_EDIT, reminder_id, *(changes.get(name) for name in names)))
+    return _changed(await tx.fetchrow(_SQL.edit, reminder_id, *(changes.get(name) for name in names)))
 
 
 def _changed(row: Any) -> Reminder:
@@ -218,36 +213,51 @@ def _changed(row: Any) -> Reminder:
 async def insert_occurrence(tx: Connection, new: NewOccurrence) -> bool:
     """False if it was made or skipped before."""
     values = (getattr(new, name) for name in NewOccurrence.__dataclass_fields__)
-    return await tx.fetchval(_INSERT_OCCURRENCE, *values) is not None
+    return await tx.fetchval(_SQL.insert_occurrence, *values) is not None
 
 
 async def give_lead(
     tx: Connection, occurrence_id: UUID, lead_id: UUID | None, lead_version: int | None, error: str | None
 ) -> None:
-    await tx.execute(_GIVE_LEAD, occurrence_id, lead_id, lead_version, error)
+    await tx.execute(_SQL.give_lead, occurrence_id, lead_id, lead_version, error)
 
 
 async def open_leads(tx: Connection, reminder_id: UUID, wall_at: datetime | None = None) -> list[OpenLead]:
-    return [pick(OpenLead, row) for row in await tx.fetch(_OPEN_LEADS, reminder_id, wall_at)]
+    return [pick(OpenLead, row) for row in await tx.fetch(_SQL.open_leads, reminder_id, wall_at)]
+
+
+async def waiting(conn: Connection, reminder_ids: Sequence[UUID]) -> list[WaitingOccurrence]:
+    """What is about to ring of these series, in order."""
+    return [pick(WaitingOccurrence, row) for row in await conn.fetch(_SQL.waiting, reminder_ids)]
+
+
+async def finish(tx: Connection, reminder: Reminder) -> Reminder:
+    """End a locked series if nothing of it is left."""
+    return pick_or_none(Reminder, await tx.fetchrow(_SQL.finish, reminder.id)) or reminder
+
+
+async def finish_all(conn: Connection) -> int:
+    """End every series of which nothing is left."""
+    return len(await conn.fetch(_SQL.finish, None))
 
 
 async def skip(tx: Connection, lead_ids: Sequence[UUID], reason: str) -> int:
-    return len(await tx.fetch(_SKIP, lead_ids, reason))
+    return len(await tx.fetch(_SQL.skip, lead_ids, reason))
 
 
 async def known_walls(conn: Connection, reminder_id: UUID, walls: Sequence[datetime]) -> dict[datetime, str]:
     """Of these wall times, those that have an occurrence, and its state."""
-    rows = await conn.fetch(_KNOWN_WALLS, reminder_id, walls)
+    rows = await conn.fetch(_SQL.known_walls, reminder_id, walls)
     return {row["wall_at"]: row["state"] for row in rows}
 
 
 async def occurrences(
     conn: Connection, reminder_id: UUID, *, before: datetime, limit: int
 ) -> list[Occurrence]:
-    return [pick(Occurrence, row) for row in await conn.fetch(_OCCURRENCES, reminder_id, before, limit)]
+    return [pick(Occurrence, row) for row in await conn.fetch(_SQL.occurrences, reminder_id, before, limit)]
 
 
 async def pool(conn: Connection, merchant_id: str, pool_id: str | None, carrier: str | None) -> str | None:
     """From which a merchant's reminders are rung. None: there is no such pool."""
-    found: str | None = await conn.fetchval(_POOL, merchant_id, pool_id, carrier)
+    found: str | None = await conn.fetchval(_SQL.pool, merchant_id, pool_id, carrier)
     return found

@@ -6,23 +6,10 @@ from uuid import UUID
 
 from trunkline.model import Entry, Flow, Holder, NumberLimit
 from trunkline.store.database import Connection
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 
-_FLOWS = query("schedule/flows")
-_HEADS = query("schedule/heads")
-_PLACES = query("schedule/places")
-_NUMBERS = query("schedule/numbers")
-_WEIGHTS = query("schedule/weights")
-_CAPS = query("schedule/caps")
-_UNGATED = query("schedule/ungated")
-_OVERDIALLED = query("schedule/overdialled")
-_MERCHANT_TIERS = query("router/merchants")
-_WAITING_MERCHANTS = query("schedule/waiting_merchants")
-_HOLDERS = query("schedule/holders")
-_PILE = query("schedule/pile")
-_NEXT_EPOCH = query("schedule/next_epoch")
-_CLOCK = query("schedule/clock")
-_KNOWN_ATTEMPTS = query("schedule/known_attempts")
+_SQL = Area("schedule")
+_ROUTER_SQL = Area("router")
 
 # How the index writes "no campaign".
 NO_CAMPAIGN = UUID(int=0)
@@ -32,7 +19,7 @@ BEFORE_ALL = Flow("", "", "", None)
 async def flows(conn: Connection, *, after: Flow, limit: int) -> list[Flow]:
     """A page of the flows that have leads to call, in their own order."""
     start = (after.pool_id, after.merchant_id, after.campaign_id or NO_CAMPAIGN)
-    rows = await conn.fetch(_FLOWS, *start, limit)
+    rows = await conn.fetch(_SQL.flows, *start, limit)
     return [
         Flow(row["pool_id"], row["reseller_id"], row["merchant_id"], campaign_of(row["campaign"]))
         for row in rows
@@ -42,12 +29,12 @@ async def flows(conn: Connection, *, after: Flow, limit: int) -> list[Flow]:
 async def heads(conn: Connection, flow: Flow, *, horizon_s: float, limit: int) -> list[Entry]:
     """The next leads of a flow, in the order in which they are called."""
     key = (flow.pool_id, flow.merchant_id, flow.campaign_id or NO_CAMPAIGN)
-    return [_entry(row, flow) for row in await conn.fetch(_HEADS, *key, horizon_s, limit)]
+    return [_entry(row, flow) for row in await conn.fetch(_SQL.heads, *key, horizon_s, limit)]
 
 
 async def places(conn: Connection, lead_ids: Sequence[UUID]) -> dict[UUID, Entry]:
     """Those of the leads that still want to be called."""
-    rows = await conn.fetch(_PLACES, lead_ids)
+    rows = await conn.fetch(_SQL.places, lead_ids)
     return {row["id"]: entry_of(row) for row in rows}
 
 
@@ -77,7 +64,7 @@ def campaign_of(value: UUID) -> UUID | None:
 
 async def numbers(conn: Connection) -> list[tuple[NumberLimit, str]]:
     """Every number's limit, and its carrier."""
-    rows = await conn.fetch(_NUMBERS)
+    rows = await conn.fetch(_SQL.numbers)
     return [
         (
             NumberLimit(
@@ -94,36 +81,36 @@ async def numbers(conn: Connection) -> list[tuple[NumberLimit, str]]:
 
 
 async def weights(conn: Connection) -> dict[str, int]:
-    return {row["id"]: row["weight"] for row in await conn.fetch(_WEIGHTS)}
+    return {row["id"]: row["weight"] for row in await conn.fetch(_SQL.weights)}
 
 
 async def ungated(conn: Connection) -> list[str]:
     """Whose calls need no agent of ours, as the scripts name them."""
-    return [row["subject"] for row in await conn.fetch(_UNGATED)]
+    return [row["subject"] for row in await conn.fetch(_SQL.ungated)]
 
 
 async def overdialled(conn: Connection) -> list[str]:
     """Whose calls may be dialled without keeping an agent for them, as the scripts name them."""
-    return [row["subject"] for row in await conn.fetch(_OVERDIALLED)]
+    return [row["subject"] for row in await conn.fetch(_SQL.overdialled)]
 
 
 async def merchant_tiers(conn: Connection) -> dict[str, str]:
     """Merchant -> the config of its agents' tier, as JSON."""
-    return {row["merchant_id"]: row["config"] for row in await conn.fetch(_MERCHANT_TIERS)}
+    return {row["merchant_id"]: row["config"] for row in await conn.fetch(_ROUTER_SQL.merchants)}
 
 
 async def caps(conn: Connection) -> dict[str, int]:
     """By subject: `m/<merchant>`, `c/<merchant>/<campaign>`."""
-    return {row["subject"]: row["cap"] for row in await conn.fetch(_CAPS)}
+    return {row["subject"]: row["cap"] for row in await conn.fetch(_SQL.caps)}
 
 
 async def waiting_merchants(conn: Connection) -> list[tuple[str, str]]:
     """Resellers and merchants that have leads to call."""
-    return [(row["reseller_id"], row["id"]) for row in await conn.fetch(_WAITING_MERCHANTS)]
+    return [(row["reseller_id"], row["id"]) for row in await conn.fetch(_SQL.waiting_merchants)]
 
 
 async def holders(conn: Connection) -> list[Holder]:
-    rows = await conn.fetch(_HOLDERS)
+    rows = await conn.fetch(_SQL.holders)
     return [
         Holder(row["id"], row["number_id"], row["channel_no"], row["lead_id"], _flow(row)) for row in rows
     ]
@@ -137,20 +124,20 @@ def _flow(row: Any) -> Flow | None:
 
 async def known_attempts(conn: Connection, attempt_ids: Sequence[UUID]) -> set[UUID]:
     """Those of the holders that are attempts; a grant that nothing followed is none."""
-    return {row["id"] for row in await conn.fetch(_KNOWN_ATTEMPTS, attempt_ids)}
+    return {row["id"] for row in await conn.fetch(_SQL.known_attempts, attempt_ids)}
 
 
 async def pile(conn: Connection) -> tuple[int, int]:
     """About how many leads wait, and how many are being called."""
-    row = await conn.fetchrow(_PILE)
+    row = await conn.fetchrow(_SQL.pile)
     assert row is not None, "two counts are one row"
     return row["backlog"], row["processing"]
 
 
 async def next_epoch(conn: Connection) -> int:
-    return int(await conn.fetchval(_NEXT_EPOCH))
+    return int(await conn.fetchval(_SQL.next_epoch))
 
 
 async def clock_s(conn: Connection) -> float:
     """Postgres' time, in seconds since the epoch."""
-    return float(await conn.fetchval(_CLOCK))
+    return float(await conn.fetchval(_SQL.clock))

@@ -7,20 +7,11 @@ import asyncpg
 
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick, pick_or_none
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 from trunkline.value import Value
 
-_INSERT_RESELLER = query("tenants/insert_reseller")
-_GET_RESELLER = query("tenants/get_reseller")
-_LIST_RESELLERS = query("tenants/list_resellers")
-_UPDATE_RESELLER = query("tenants/update_reseller")
-_DELETE_RESELLER = query("tenants/delete_reseller")
-_INSERT_MERCHANT = query("tenants/insert_merchant")
-_GET_MERCHANT = query("tenants/get_merchant")
-_LIST_MERCHANTS = query("tenants/list_merchants")
-_UPDATE_MERCHANT = query("tenants/update_merchant")
-_DELETE_MERCHANT = query("tenants/delete_merchant")
-_FORGET_DEAD_KEYS = query("keys/forget_dead")
+_SQL = Area("tenants")
+_KEYS_SQL = Area("keys")
 
 
 class Tenant(Value, frozen=True):
@@ -92,26 +83,26 @@ class InUse:
 
 
 async def insert_reseller(tx: Connection, reseller_id: str, name: str) -> Reseller | None:
-    return pick_or_none(Reseller, await tx.fetchrow(_INSERT_RESELLER, reseller_id, name))
+    return pick_or_none(Reseller, await tx.fetchrow(_SQL.insert_reseller, reseller_id, name))
 
 
 async def get_reseller(tx: Connection, tenant: Tenant, reseller_id: str) -> Reseller | None:
-    row = await tx.fetchrow(_GET_RESELLER, tenant.reseller_id, tenant.merchant_id, reseller_id)
+    row = await tx.fetchrow(_SQL.get_reseller, tenant.reseller_id, tenant.merchant_id, reseller_id)
     return pick_or_none(Reseller, row)
 
 
 async def list_resellers(tx: Connection, tenant: Tenant, *, after: str, limit: int) -> list[Reseller]:
-    rows = await tx.fetch(_LIST_RESELLERS, tenant.reseller_id, tenant.merchant_id, after, limit)
+    rows = await tx.fetch(_SQL.list_resellers, tenant.reseller_id, tenant.merchant_id, after, limit)
     return [pick(Reseller, row) for row in rows]
 
 
 async def update_reseller(tx: Connection, reseller_id: str, name: str | None) -> Reseller | None:
-    return pick_or_none(Reseller, await tx.fetchrow(_UPDATE_RESELLER, reseller_id, name))
+    return pick_or_none(Reseller, await tx.fetchrow(_SQL.update_reseller, reseller_id, name))
 
 
 async def delete_reseller(tx: Connection, reseller_id: str) -> InUse | None:
-    await tx.execute(_FORGET_DEAD_KEYS, reseller_id, None)
-    return await delete(tx, _DELETE_RESELLER, reseller_id)
+    await tx.execute(_KEYS_SQL.forget_dead, reseller_id, None)
+    return await delete(tx, _SQL.delete_reseller, reseller_id)
 
 
 async def insert_merchant(
@@ -127,7 +118,7 @@ async def insert_merchant(
     agents: str = "ours",
 ) -> Merchant | None:
     row = await tx.fetchrow(
-        _INSERT_MERCHANT,
+        _SQL.insert_merchant,
         merchant_id,
         reseller_id,
         name,
@@ -141,20 +132,22 @@ async def insert_merchant(
 
 
 async def get_merchant(tx: Connection, tenant: Tenant, merchant_id: str) -> Merchant | None:
-    row = await tx.fetchrow(_GET_MERCHANT, tenant.reseller_id, tenant.merchant_id, merchant_id)
+    row = await tx.fetchrow(_SQL.get_merchant, tenant.reseller_id, tenant.merchant_id, merchant_id)
     return pick_or_none(Merchant, row)
 
 
 async def list_merchants(
     tx: Connection, tenant: Tenant, *, reseller_id: str | None, after: str, limit: int
 ) -> list[Merchant]:
-    rows = await tx.fetch(_LIST_MERCHANTS, tenant.reseller_id, tenant.merchant_id, after, reseller_id, limit)
+    rows = await tx.fetch(
+        _SQL.list_merchants, tenant.reseller_id, tenant.merchant_id, after, reseller_id, limit
+    )
     return [pick(Merchant, row) for row in rows]
 
 
 async def update_merchant(tx: Connection, merchant_id: str, change: MerchantChange) -> Merchant | None:
     row = await tx.fetchrow(
-        _UPDATE_MERCHANT,
+        _SQL.update_merchant,
         merchant_id,
         change.name,
         change.weight,
@@ -170,8 +163,8 @@ async def update_merchant(tx: Connection, merchant_id: str, change: MerchantChan
 
 
 async def delete_merchant(tx: Connection, merchant_id: str) -> InUse | None:
-    await tx.execute(_FORGET_DEAD_KEYS, None, merchant_id)
-    return await delete(tx, _DELETE_MERCHANT, merchant_id)
+    await tx.execute(_KEYS_SQL.forget_dead, None, merchant_id)
+    return await delete(tx, _SQL.delete_merchant, merchant_id)
 
 
 async def delete(tx: Connection, statement: str, key: object) -> InUse | None:

@@ -7,19 +7,10 @@ from uuid import UUID
 
 from trunkline.store.database import Connection
 from trunkline.store.rows import pick, pick_or_none
-from trunkline.store.sql import query
+from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
 
-_INSERT = query("webhook_endpoints/insert")
-_BY_URL = query("webhook_endpoints/by_url")
-_GET = query("webhook_endpoints/get")
-_LIST = query("webhook_endpoints/list")
-_UPDATE = query("webhook_endpoints/update")
-_ROTATE = query("webhook_endpoints/rotate")
-_DISABLE = query("webhook_endpoints/disable")
-_DELETE = query("webhook_endpoints/delete")
-_SUBSCRIBED = query("webhook_endpoints/subscribed")
-_FOR_DELIVERY = query("webhook_endpoints/for_delivery")
+_SQL = Area("webhook_endpoints")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +32,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class WebhookTarget:
     """An endpoint as a delivery sees it."""
 
     id: UUID
@@ -61,22 +52,24 @@ async def insert(
 ) -> Endpoint | None:
     """None: the tenant has an endpoint with this URL."""
     row = await tx.fetchrow(
-        _INSERT, endpoint_id, tenant.reseller_id, tenant.merchant_id, url, event_types, secret_sealed
+        _SQL.insert, endpoint_id, tenant.reseller_id, tenant.merchant_id, url, event_types, secret_sealed
     )
     return pick_or_none(Endpoint, row)
 
 
 async def by_url(conn: Connection, tenant: Tenant, url: str) -> Endpoint | None:
-    return pick_or_none(Endpoint, await conn.fetchrow(_BY_URL, tenant.reseller_id, tenant.merchant_id, url))
+    return pick_or_none(
+        Endpoint, await conn.fetchrow(_SQL.by_url, tenant.reseller_id, tenant.merchant_id, url)
+    )
 
 
 async def get(conn: Connection, tenant: Tenant, endpoint_id: UUID) -> Endpoint | None:
-    row = await conn.fetchrow(_GET, tenant.reseller_id, tenant.merchant_id, endpoint_id)
+    row = await conn.fetchrow(_SQL.get, tenant.reseller_id, tenant.merchant_id, endpoint_id)
     return pick_or_none(Endpoint, row)
 
 
 async def list_endpoints(conn: Connection, tenant: Tenant, *, before: UUID, limit: int) -> list[Endpoint]:
-    rows = await conn.fetch(_LIST, tenant.reseller_id, tenant.merchant_id, before, limit)
+    rows = await conn.fetch(_SQL.list, tenant.reseller_id, tenant.merchant_id, before, limit)
     return [pick(Endpoint, row) for row in rows]
 
 
@@ -89,27 +82,29 @@ async def update(
     status: str | None = None,
     reason: str | None = None,
 ) -> Endpoint | None:
-    return pick_or_none(Endpoint, await tx.fetchrow(_UPDATE, endpoint_id, url, event_types, status, reason))
+    return pick_or_none(
+        Endpoint, await tx.fetchrow(_SQL.update, endpoint_id, url, event_types, status, reason)
+    )
 
 
 async def rotate(
     tx: Connection, endpoint_id: UUID, secret_sealed: bytes, *, overlap_s: float
 ) -> Endpoint | None:
-    return pick_or_none(Endpoint, await tx.fetchrow(_ROTATE, endpoint_id, secret_sealed, overlap_s))
+    return pick_or_none(Endpoint, await tx.fetchrow(_SQL.rotate, endpoint_id, secret_sealed, overlap_s))
 
 
 async def disable(tx: Connection, endpoint_id: UUID, reason: str) -> bool:
-    return await tx.fetchval(_DISABLE, endpoint_id, reason) is not None
+    return await tx.fetchval(_SQL.disable, endpoint_id, reason) is not None
 
 
 async def delete(tx: Connection, endpoint_id: UUID) -> None:
-    await tx.execute(_DELETE, endpoint_id)
+    await tx.execute(_SQL.delete, endpoint_id)
 
 
 async def subscribed(tx: Connection, tenant: Tenant, event_type: str) -> list[UUID]:
-    rows = await tx.fetch(_SUBSCRIBED, tenant.reseller_id, tenant.merchant_id, event_type)
+    rows = await tx.fetch(_SQL.subscribed, tenant.reseller_id, tenant.merchant_id, event_type)
     return [row["id"] for row in rows]
 
 
-async def for_delivery(conn: Connection, endpoint_id: UUID) -> Target | None:
-    return pick_or_none(Target, await conn.fetchrow(_FOR_DELIVERY, endpoint_id))
+async def for_delivery(conn: Connection, endpoint_id: UUID) -> WebhookTarget | None:
+    return pick_or_none(WebhookTarget, await conn.fetchrow(_SQL.for_delivery, endpoint_id))

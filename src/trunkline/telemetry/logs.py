@@ -21,6 +21,7 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
+from trunkline import old_names
 from trunkline.settings import Settings
 from trunkline.telemetry.redaction import mask_value, pseudonyms
 
@@ -63,11 +64,19 @@ def configure_logging(settings: Settings, stream: TextIO | None = None) -> None:
     _log_crashes()
 
 
+def name_old_event(_logger: WrappedLogger, _method: str, line: EventDict) -> EventDict:
+    """A renamed event also says what it was called before."""
+    if (old := old_names.LOG_EVENTS.get(line["event"])) is not None:
+        line["formerly"] = old
+    return line
+
+
 def _configure(level: int, form: str, stream: TextIO) -> None:
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
+            name_old_event,
             structlog.processors.StackInfoRenderer(),
             structlog.processors.format_exc_info,
             _redact,

@@ -83,6 +83,14 @@ BUILD_INFO.labels(__version__, platform.python_version()).set(1)
 LOOP_RUNS = _counter("loop_runs_total", "Runs of a loop, failed ones included.", "loop")
 LOOP_FAILURES = _counter("loop_failures_total", "Runs of a loop that ended in an error.", "loop")
 LOOP_SECONDS = _histogram("loop_duration_seconds", "Time of one run of a loop.", "loop", buckets=REQUEST_S)
+HANDLERS_STUCK = _counter(
+    "handlers_stuck_total",
+    "Handlers of jobs and mailboxes that block the event loop (blocks) or go on although they were told to stop "
+    "(ignores_cancellation). The log names the line.",
+    "of",
+    "kind",
+    "how",
+)
 LEADER = _gauge("leader", "1 while this process leads under that name, else 0.", "name")
 LEADER_ELECTIONS = _counter("leader_elections_total", "Times that this process began to lead.", "name")
 
@@ -119,7 +127,8 @@ GRANT_WAIT_SECONDS = _histogram(
 CALLS_IN_FLIGHT = _gauge("calls_in_flight", "Calls that this process is sending, or asking about, right now.")
 DISPATCH_LATENESS_SECONDS = _histogram(
     "dispatch_lateness_seconds",
-    "From a lead's due moment to its request at the carrier.",
+    "How late calls left for the carrier, from the moment when everything they need was there: lead, window, campaign, "
+    "channel, agent and pace. What they waited for before is in `trunkline_grant_wait_seconds`.",
     buckets=LATENESS_S,
 )
 CALLS_PLACED = _counter(
@@ -127,6 +136,13 @@ CALLS_PLACED = _counter(
     "Requests to dial by the carrier's answer: accepted, rejected, throttled, in_doubt.",
     "carrier",
     "outcome",
+)
+CARRIER_REFUSALS = _counter(
+    "carrier_refusals_total",
+    "Requests to dial that came to nothing, by whom that blames: destination, country, number, account, network, "
+    "unknown, or nobody if we did not send it.",
+    "carrier",
+    "blames",
 )
 CALL_REPORTS = _counter(
     "call_reports_total", "Reports of agents on their calls, by what became of them.", "result"
@@ -262,7 +278,7 @@ MAILBOX_APPENDED_TO_DEAD = _counter(
     "kind",
 )
 MAILBOX_PENDING_NUDGES = _gauge(
-    "mailbox_pending_nudges", "Nudges that were read and not yet acknowledged.", "kind"
+    "mailbox_pending_nudges", "Wakeups that were read and not yet acknowledged.", "kind"
 )
 MAILBOXES = _gauge("mailboxes", "Mailboxes that are not idle, as Postgres counts them.", "kind", "status")
 MAILBOX_EVENTS_PENDING = _gauge("mailbox_events_pending", "Events that wait in them.", "kind", "status")
@@ -281,7 +297,7 @@ ISSUE_BATCH_EVENTS = _histogram(
     "events_per_issue_batch", "Events of one issue that were processed together.", buckets=EVENTS
 )
 ISSUES_PENDING_MESSAGES = _gauge(
-    "redis_pending_messages", "Nudges of issues that were read and not yet acknowledged."
+    "redis_pending_messages", "Wakeups of issues that were read and not yet acknowledged."
 )
 
 # Jobs
@@ -299,10 +315,10 @@ JOB_SECONDS = _histogram(
     "job_processing_seconds", "Time in a job's handler.", "job_type", buckets=(*SCRIPT_S, 10, 60, 600)
 )
 JOB_NOTIFICATIONS_RECEIVED = _counter(
-    "job_notification_received_total", "Pokes that this process heard.", "channel"
+    "job_notification_received_total", "Wakeups that this process received.", "channel"
 )
 JOBS_FOUND_BY_POLL = _counter(
-    "job_poll_scanned_total", "Jobs that were claimed after a look at everything instead of a poke."
+    "job_poll_scanned_total", "Jobs that were claimed after a look at everything instead of a wakeup."
 )
 
 # Reminders
@@ -328,6 +344,14 @@ ALARM = _gauge("alarm", "Open alarms of that name. Every alarm there is has a se
 PROCESSES = _gauge("processes_alive", "Processes that were heard of lately, by role.", "role")
 SCHEDULE_ADDS = _counter(
     "schedule_adds_total", "New leads that were to be scheduled at once, by outcome: ok, failed.", "outcome"
+)
+WEBHOOKS_LOST = _counter(
+    "webhooks_lost_total", "Ends of calls that no webhook told, found by asking the carrier."
+)
+OLDEST_LOOK_SECONDS = _gauge(
+    "oldest_look_seconds",
+    "How long ago, at most, the carrier of a call that goes on told of it or was asked about it.",
+    "carrier",
 )
 RECONCILER_FIXES = _counter(
     "reconciler_fixes_total", "What a reconciler found wrong and put right.", "reconciler"
@@ -361,7 +385,7 @@ def set_exactly(gauge: Gauge, values: Mapping[str, float]) -> None:
         gauge.labels(label).set(value)
 
 
-class Pool(Protocol):
+class PoolStats(Protocol):
     """What is asked of a pool of connections."""
 
     def get_size(self) -> int: ...
@@ -371,7 +395,7 @@ class Pool(Protocol):
     def get_max_size(self) -> int: ...
 
 
-def watch_pool(pool: Pool) -> None:
+def watch_pool(pool: PoolStats) -> None:
     """Whoever scrapes asks the pool itself, so the gauge is never old."""
     DB_POOL.labels("idle").set_function(pool.get_idle_size)
     DB_POOL.labels("in_use").set_function(lambda: pool.get_size() - pool.get_idle_size())

@@ -5,7 +5,7 @@ exception that leaves a `Carrier` is a bug of ours. No carrier has an idempotent
 matters most is `InDoubt`: it may have dialled, and nobody may dial again until that is known.
 """
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Protocol
@@ -20,6 +20,10 @@ EventKind = Literal["initiated", "ringing", "answered", "ended", "machine", "rec
 EndReason = Literal["completed", "busy", "no_answer", "failed", "canceled"]
 CallState = Literal["queued", "ringing", "answered", "ended"]
 Direction = Literal["outbound", "inbound"]
+
+# Whom a refusal is about: the person called, calls of the account to that country, our number, the account, or the way
+# to the carrier. `unknown`: the carrier's word is in no table. `nobody`: we ourselves did not send it.
+Blame = Literal["destination", "country", "number", "account", "network", "unknown", "nobody"]
 
 DEFAULT_ACCOUNT = "default"
 
@@ -47,6 +51,8 @@ class CallOrder(Value, frozen=True):
     send_by_boottime_s: float | None = None
     # For carriers that can store our words beside the call (assistant variables, custom fields).
     metadata: Mapping[str, str] = msgspec.field(default_factory=dict)
+    # Our name of this attempt of a reminder, for carriers that can keep it beside the call. Empty: it is none.
+    idempotency_key: str = ""
     # Empty: nobody asks whether a machine answered, nothing is recorded.
     machine_url: Private[str] = ""
     recording_url: Private[str] = ""
@@ -64,17 +70,15 @@ class Accepted(Value, frozen=True):
     call_id: str
     queued_ms: int | None = 0
 
-    @property
-    def is_queued(self) -> bool:
-        return self.queued_ms != 0
-
 
 class Rejected(Value, frozen=True):
-    """Certainly not dialled. `retryable`: refused for the moment or the account, not for this destination."""
+    """Certainly not dialled. `retryable`: this destination may be asked for again. `why`: for an operator."""
 
     reason: Literal["refused", "not_connected", "not_sent_in_time"]
     code: str
     retryable: bool
+    blames: Blame
+    why: str = ""
 
 
 class Throttled(Value, frozen=True):
@@ -93,6 +97,13 @@ class InDoubt(Value, frozen=True):
 PlaceResult = Accepted | Rejected | Throttled | InDoubt
 
 
+class CarrierCost(Value, frozen=True):
+    """What the carrier charges for a call, by its own figure."""
+
+    micros: int
+    currency: str
+
+
 class CallView(Value, frozen=True):
     """A call as the carrier itself shows it."""
 
@@ -108,6 +119,8 @@ class CallView(Value, frozen=True):
     duration_s: int | None = None
     # Only where the carrier's own record carries our tag.
     attempt_id: UUID | None = None
+    direction: Direction = "outbound"
+    cost: CarrierCost | None = None
 
 
 class NoSuchCall(Value, frozen=True):
@@ -150,6 +163,8 @@ class NumbersUnavailable(Value, frozen=True):
 NumbersResult = list[str] | NumbersUnavailable
 LookUpResult = CallView | NoSuchCall | LookUpUnavailable
 ListResult = list[CallView] | ListUnavailable
+# A page of a list, or why there is no more of it: then the list is not complete, and this is its last page.
+ListPages = AsyncIterator[ListResult]
 HangUpResult = HangUpAsked | AlreadyOver | NoSuchCall | HangUpUnavailable
 
 
@@ -201,9 +216,13 @@ class CallEvent(Value, frozen=True):
     agent: KeptAgent | None = None
     # Further names of the same call, where a carrier gives one at create and another in its webhooks.
     alias_ids: tuple[str, ...] = ()
+    # `call_id` is such a further name, and the one given at create is not told: it cannot be compared with that.
+    is_leg_id: bool = False
     sequence: int | None = None
     carrier_status: str = ""
     reason: EndReason | None = None
+    # The carrier's code, if the call failed for our sake: an account without credit, a number that is not ours.
+    fault: str = ""
     duration_s: int | None = None
     answered_by: str | None = None
     direction: Direction = "outbound"
@@ -214,6 +233,7 @@ class CallEvent(Value, frozen=True):
     raw: Mapping[str, str] = msgspec.field(default_factory=dict)
     # With the end of a call whose agent is the carrier's own.
     report: AgentReport | None = None
+    cost: CarrierCost | None = None
 
 
 class Forged(Value, frozen=True):
@@ -263,6 +283,13 @@ class Limits:
     list_lag_s: float
     # False: a call ends by its document, its stream or its time limit, and by no request of ours.
     can_hang_up: bool = True
+    # How often the account may be asked about its calls, one by one or by the page, beside all that dialling asks for.
+    looks_per_min: float = 60.0
+    # Whether its lists tell of many calls with one request: of those alone that are not over, of all since a moment, or
+    # (`none`) only their ids, so that each has to be asked about.
+    lists: Literal["live", "all", "none"] = "all"
+    # What a call cost is not in its webhooks: it is in the list, some time after the end.
+    prices_later: bool = False
 
 
 class Documents(Protocol):
@@ -324,6 +351,21 @@ class Carrier(Documents, Protocol):
 
     async def list_calls(self, to: str, from_: str, since: datetime) -> ListResult:
         """Every call of this pair since then, in every state: queued, live and ended."""
+        ...
+
+    def account_calls(self, since: datetime) -> ListPages:
+        """Every call of the account since then, in every state and direction, page by page. A call that moves on while
+        the list is read may be shown twice; what is shown later is newer."""
+        ...
+
+    def live_calls(self, since: datetime) -> ListPages:
+        """Every call of the account that is not over, page by page, whenever it began; where the carrier cannot be
+        asked for these alone, all calls since then. One that is not shown need not be over: look it up."""
+        ...
+
+    def ended_calls(self, since: datetime, until: datetime) -> ListPages:
+        """Calls of the account that ended in this time, page by page; where the carrier cannot be asked for these
+        alone, all calls since then."""
         ...
 
     async def own_numbers(self) -> NumbersResult:

@@ -11,7 +11,7 @@ from typing import cast
 
 import httptools
 
-from trunkline.telephony.exchange import Lost, Reply
+from trunkline.telephony.http_exchange import HttpReply, ReplyLost
 
 # Of headers and body. The largest that carriers send are pages of calls, some hundred kilobytes.
 REPLY_BYTES_MAX = 4 * 1024 * 1024
@@ -25,7 +25,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._kernel = select.poll()
         self._parser = httptools.HttpResponseParser(self)
-        self._waiter: asyncio.Future[Reply | Lost] | None = None
+        self._waiter: asyncio.Future[HttpReply | ReplyLost] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._headers: dict[str, str] = {}
         self._body = bytearray()
@@ -33,7 +33,7 @@ class Connection(asyncio.Protocol):
         self._has_headers = False
         self._keeps_alive = True
         # It was closed after a request, before the first byte of a reply: as one does that was idle too long.
-        self.closed_unheard = False
+        self.closed_before_reply = False
         self.idle_since_s = 0.0
 
     @property
@@ -47,12 +47,12 @@ class Connection(asyncio.Protocol):
             and not transport.is_closing()
         )
 
-    def is_quiet(self) -> bool:
+    def has_no_pending_bytes(self) -> bool:
         """Whether the kernel holds nothing that the loop has not seen yet: an end, or what nobody asked for.
         Only for one that is free, whose socket is open."""
         return not self._kernel.poll(0)
 
-    def exchange(self, request: bytes, until_s: float) -> "asyncio.Future[Reply | Lost]":
+    def exchange(self, request: bytes, until_s: float) -> "asyncio.Future[HttpReply | ReplyLost]":
         """Send, and wait for the reply until then, on the loop's clock. Only one that is free may be asked."""
         assert self.is_free, "one request at a time, on an open connection"
         assert self._transport is not None
@@ -81,10 +81,10 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self.closed_unheard = self._waiter is not None and self._bytes_received == 0
+        self.closed_before_reply = self._waiter is not None and self._bytes_received == 0
         # Without a length, the end of the connection is the end of the body.
         is_whole = exc is None and self._has_headers and not _LENGTHS & self._headers.keys()
-        self._finish(self._reply() if is_whole else Lost("connection closed"))
+        self._finish(self._reply() if is_whole else ReplyLost("connection closed"))
 
     def on_message_begin(self) -> None:
         self._headers = {}  # a new one: the last belongs to whoever has that reply
@@ -112,16 +112,16 @@ class Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._give_up("reply is not HTTP/1")
 
-    def _reply(self) -> Reply:
-        return Reply(self._parser.get_status_code(), self._headers, bytes(self._body))
+    def _reply(self) -> HttpReply:
+        return HttpReply(self._parser.get_status_code(), self._headers, bytes(self._body))
 
     def _give_up(self, reason: str) -> None:
         self._keeps_alive = False
         if self._transport is not None:
             self._transport.abort()
-        self._finish(Lost(reason))
+        self._finish(ReplyLost(reason))
 
-    def _finish(self, outcome: Reply | Lost) -> None:
+    def _finish(self, outcome: HttpReply | ReplyLost) -> None:
         waiter, self._waiter = self._waiter, None
         if self._timer is not None:
             self._timer.cancel()

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from trunkline.telephony.carrier import DEFAULT_ACCOUNT, Carrier
-from trunkline.telephony.carriers import CarrierAccount, CarrierConfigError, carrier_for
+from trunkline.telephony.carrier_registry import CarrierAccount, CarrierConfigError, carrier_for
 
 AccountName: TypeAlias = tuple[str, str]
 
@@ -46,6 +46,15 @@ class CarrierDirectory:
             return self.get(carrier, account).limits.starts_per_s
         except CarrierConfigError:
             return None  # nothing can be sent through it
+
+    def media_authorization(self, carrier: str | None, account: str | None, url: str) -> str | None:
+        """The account that a call was made with opens its recording, at its carrier's own hosts."""
+        if carrier is None or account is None:
+            return None
+        try:
+            return self.get(carrier, account).media_authorization(url)
+        except CarrierConfigError:
+            return None
 
     @property
     def names(self) -> list[AccountName]:

@@ -7,7 +7,7 @@ from pydantic import SecretStr
 from trunkline.settings import Settings
 from trunkline.telephony.callbacks import CallbackKeys
 from trunkline.telephony.carrier import DEFAULT_ACCOUNT
-from trunkline.telephony.carriers import NEEDS, CarrierAccount
+from trunkline.telephony.carrier_registry import NEEDS, CarrierAccount
 from trunkline.telephony.directory import AccountName
 
 Given = dict[str, str | SecretStr | None]

@@ -29,6 +29,7 @@ from trunkline.telephony.carrier import (
     HangUpResult,
     HangUpUnavailable,
     Limits,
+    ListPages,
     ListResult,
     ListUnavailable,
     LookUpResult,
@@ -42,14 +43,15 @@ from trunkline.telephony.carrier import (
     WebhookRequest,
     WebhookResult,
 )
-from trunkline.telephony.doubt import judge
 from trunkline.telephony.events import accept_event
-from trunkline.telephony.exchange import Dialect, Reply, classify, why
 from trunkline.telephony.exotel_documents import ExotelDocuments
 from trunkline.telephony.exotel_webhooks import END_REASONS, Locale, read_event, state_of, with_legs
 from trunkline.telephony.forms import FORM, JSON, Fields, json_object, read_fields, read_query, whole
+from trunkline.telephony.http_exchange import Dialect, HttpReply, classify, why
+from trunkline.telephony.listing import ACCOUNT_PAGES_MAX, whole_list
 from trunkline.telephony.media import is_carriers_own
 from trunkline.telephony.own_numbers import NumbersPage, read_all, rows_of, text_or_none
+from trunkline.telephony.reply_rules import judge
 from trunkline.telephony.session import CarrierSession, basic
 from trunkline.value import replace
 
@@ -67,7 +69,10 @@ class Exotel(ExotelDocuments):
     """One Exotel account."""
 
     # 200 requests a minute; details of a call follow its end by minutes.
-    limits = Limits(starts_per_s=200 / 60, queues_excess=False, list_lag_s=300.0, can_hang_up=False)
+    # Dials and looks share 200 requests a minute.
+    limits = Limits(
+        starts_per_s=200 / 60, queues_excess=False, list_lag_s=300.0, can_hang_up=False, looks_per_min=20
+    )
     terminal_statuses = frozenset(END_REASONS)
 
     def __init__(
@@ -100,7 +105,9 @@ class Exotel(ExotelDocuments):
 
     async def place(self, order: CallOrder) -> PlaceResult:
         if not self._app_id:
-            return Rejected("refused", "no_app_id", retryable=True)
+            return Rejected(
+                "refused", "no_app_id", retryable=True, blames="account", why="the account names no app_id"
+            )
         exchange = await self._session.post(
             f"{self._calls_url}/connect.json", FORM, self._create_form(order), order.send_by_boottime_s
         )
@@ -118,40 +125,53 @@ class Exotel(ExotelDocuments):
     async def look_up(self, call_id: str) -> LookUpResult:
         exchange = await self._session.get(f"{self._calls_url}/{quote(call_id, safe='')}.json")
         match exchange:
-            case Reply(status=200):
+            case HttpReply(status=200):
                 return self._view(json_object(exchange.body).get("Call")) or LookUpUnavailable("not a call")
-            case Reply(status=404) if _error(exchange) is not None:
+            case HttpReply(status=404) if _error(exchange) is not None:
                 return NoSuchCall()
             case _:
                 return LookUpUnavailable(why(exchange))
 
     async def list_calls(self, to: str, from_: str, since: datetime) -> ListResult:
         """One view has every state. Its filters are by the person's number and by the ExoPhone."""
+        return await whole_list(self._pages({"From": to, "PhoneNumber": from_}, since, LIST_PAGES_MAX))
+
+    def account_calls(self, since: datetime) -> ListPages:
+        return self._pages({}, since, ACCOUNT_PAGES_MAX)
+
+    async def _pages(self, wanted: Mapping[str, str], since: datetime, pages_max: int) -> ListPages:
         query = {
-            "From": to,
-            "PhoneNumber": from_,
+            **wanted,
             "DateCreated": f"gte:{self._locale.local(since)}",
             "PageSize": str(LIST_PAGE_SIZE),
         }
-        calls: dict[str, CallView] = {}
         exchange = await self._session.get(f"{self._calls_url}.json", query)
-        for _ in range(LIST_PAGES_MAX):
+        for _ in range(pages_max):
             page = (
-                json_object(exchange.body) if isinstance(exchange, Reply) and exchange.status == 200 else {}
+                json_object(exchange.body)
+                if isinstance(exchange, HttpReply) and exchange.status == 200
+                else {}
             )
             rows, metadata = page.get("Calls"), page.get("Metadata")
             if not isinstance(rows, list) or not isinstance(metadata, dict):
-                return ListUnavailable(why(exchange))
-            for row in rows:
-                view = self._view(row)
-                if view is None:
-                    return ListUnavailable("a call that cannot be read")
-                calls[view.call_id] = view
+                yield ListUnavailable(why(exchange))
+                return
+            views = [self._view(row) for row in rows]
+            if None in views:
+                yield ListUnavailable("a call that cannot be read")
+                return
+            yield [view for view in views if view and _is_since(view, since)]
             following = metadata.get("NextPageUri")
             if not following:
-                return [call for call in calls.values() if _is_since(call, since)]
+                return
             exchange = await self._session.get(f"{self._base_url}/{str(following).lstrip('/')}")
-        return ListUnavailable(f"more than {LIST_PAGES_MAX} pages")
+        yield ListUnavailable(f"more than {pages_max} pages")
+
+    def live_calls(self, since: datetime) -> ListPages:
+        return self.account_calls(since)
+
+    def ended_calls(self, since: datetime, until: datetime) -> ListPages:
+        return self.account_calls(since)
 
     async def own_numbers(self) -> NumbersResult:
         """The next page is named by another host of Exotel's: only its query is taken."""
@@ -245,6 +265,7 @@ class Exotel(ExotelDocuments):
             started_at=self._locale.moment(call.get("StartTime")),
             ended_at=self._locale.moment(call.get("EndTime")),
             duration_s=whole(call.get("Duration")) if is_answered else None,
+            direction="inbound" if str(call.get("Direction")).startswith("in") else "outbound",
         )
 
 
@@ -254,13 +275,13 @@ def _fields(request: WebhookRequest) -> Fields | None:
     return read_fields(request.headers.get("content-type", ""), request.body)
 
 
-def _accepted(reply: Reply) -> Accepted | None:
+def _accepted(reply: HttpReply) -> Accepted | None:
     call = json_object(reply.body).get("Call")
     sid = call.get("Sid") if isinstance(call, dict) else None
     return Accepted(sid) if isinstance(sid, str) and sid else None
 
 
-def _refused(reply: Reply) -> Rejected | Throttled | None:
+def _refused(reply: HttpReply) -> Rejected | Throttled | None:
     error = _error(reply)
     return None if error is None else judge("exotel", reply.status, str(reply.status), error)
 
@@ -268,7 +289,7 @@ def _refused(reply: Reply) -> Rejected | Throttled | None:
 DIALECT = Dialect(accepted=_accepted, refused=_refused)
 
 
-def _error(reply: Reply) -> str | None:
+def _error(reply: HttpReply) -> str | None:
     error = json_object(reply.body).get("RestException")
     return str(error.get("Message", "")) if isinstance(error, dict) and "Status" in error else None
 

@@ -5,11 +5,12 @@ Exotel dials `From` and shows `PhoneNumberSid` (the ExoPhone); its times are loc
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+from trunkline.moments import read_moment
 from trunkline.telephony.carrier import (
     CallbackTag,
     CallEvent,
@@ -52,13 +53,7 @@ class Locale:
     country_code: str = "91"
 
     def moment(self, text: object) -> datetime | None:
-        try:
-            moment = datetime.fromisoformat(text) if isinstance(text, str) and text else None
-        except ValueError:
-            return None
-        if moment is None:
-            return None
-        return (moment if moment.tzinfo else moment.replace(tzinfo=self.zone)).astimezone(UTC)
+        return read_moment(text, self.zone)
 
     def local(self, moment: datetime) -> str:
         return f"{moment.astimezone(self.zone):%Y-%m-%d %H:%M:%S}"

@@ -10,7 +10,6 @@ from urllib.parse import parse_qsl, quote_plus, unquote_to_bytes, urlsplit
 import msgspec
 
 FORM = "application/x-www-form-urlencoded"
-MULTIPART = "multipart/form-data"
 JSON = "application/json"
 
 FIELDS_MAX = 200

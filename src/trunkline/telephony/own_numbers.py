@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trunkline.telephony.carrier import NumbersResult, NumbersUnavailable
-from trunkline.telephony.exchange import Exchange, Reply, why
+from trunkline.telephony.http_exchange import Exchange, HttpReply, why
 
 PAGES_MAX = 50
 # Twilio and Vapi say 401 to wrong credentials, Exotel and Plivo may say 403.
@@ -28,9 +28,9 @@ async def read_all(
     following: str | None = None
     for _ in range(PAGES_MAX):
         exchange = await ask(following)
-        if isinstance(exchange, Reply) and exchange.status in _UNAUTHORIZED:
+        if isinstance(exchange, HttpReply) and exchange.status in _UNAUTHORIZED:
             return NumbersUnavailable(why(exchange), is_unauthorized=True)
-        page = read(exchange.body) if isinstance(exchange, Reply) and exchange.status == 200 else None
+        page = read(exchange.body) if isinstance(exchange, HttpReply) and exchange.status == 200 else None
         if page is None:
             return NumbersUnavailable(why(exchange))
         numbers |= dict.fromkeys(page.numbers)

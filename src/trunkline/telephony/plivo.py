@@ -19,6 +19,7 @@ from trunkline.telephony.carrier import (
     HangUpResult,
     HangUpUnavailable,
     Limits,
+    ListPages,
     ListResult,
     ListUnavailable,
     LookUpResult,
@@ -31,16 +32,17 @@ from trunkline.telephony.carrier import (
     WebhookRequest,
     WebhookResult,
 )
-from trunkline.telephony.doubt import judge
 from trunkline.telephony.events import accept_event
-from trunkline.telephony.exchange import Dialect, Exchange, Reply, classify, why
 from trunkline.telephony.forms import JSON, json_object
+from trunkline.telephony.http_exchange import Dialect, Exchange, HttpReply, classify, why
+from trunkline.telephony.listing import ACCOUNT_PAGES_MAX, whole_list
 from trunkline.telephony.media import is_carriers_own
 from trunkline.telephony.own_numbers import NumbersPage, read_all, rows_of, text_or_none
 from trunkline.telephony.plivo_records import ended_view, live_view
 from trunkline.telephony.plivo_signature import verified_fields
 from trunkline.telephony.plivo_webhooks import END_REASONS, e164, read_event
 from trunkline.telephony.plivo_xml import PlivoDocuments
+from trunkline.telephony.reply_rules import judge
 from trunkline.telephony.retry_orders import ASK_AGAIN, SEND_AGAIN
 from trunkline.telephony.session import CarrierSession, basic
 
@@ -58,7 +60,8 @@ MEDIA_DOMAINS = ("plivo.com",)
 class Plivo(PlivoDocuments):
     """One Plivo account or subaccount."""
 
-    limits = Limits(starts_per_s=2.0, queues_excess=True, list_lag_s=120.0)
+    # Of the 3,600 requests that an account has in a minute.
+    limits = Limits(starts_per_s=2.0, queues_excess=True, list_lag_s=120.0, looks_per_min=600, lists="none")
     terminal_statuses = frozenset(END_REASONS)
 
     def __init__(
@@ -92,9 +95,9 @@ class Plivo(PlivoDocuments):
         what = "Request" if only_unanswered else "Call"
         exchange = await self._session.delete(f"{self._account_url}/{what}/{_safe(call_id)}/")
         match exchange:
-            case Reply(status=204 | 200 | 202):
+            case HttpReply(status=204 | 200 | 202):
                 return HangUpAsked("")
-            case Reply(status=404) if _error(exchange) is not None:
+            case HttpReply(status=404) if _error(exchange) is not None:
                 return _nothing_to_hang_up(await self.look_up(call_id), only_unanswered)
             case _:
                 return HangUpUnavailable(why(exchange))
@@ -106,28 +109,32 @@ class Plivo(PlivoDocuments):
                 self._call_url(call_id), {"status": status} if status else None
             )
             match exchange:
-                case Reply(status=200):
+                case HttpReply(status=200):
                     row = json_object(exchange.body)
                     return (live_view(row) if status else ended_view(row)) or LookUpUnavailable("not a call")
-                case Reply(status=404) if _error(exchange) is not None:
+                case HttpReply(status=404) if _error(exchange) is not None:
                     continue
                 case _:
                     return LookUpUnavailable(why(exchange))
         return NoSuchCall()
 
     async def list_calls(self, to: str, from_: str, since: datetime) -> ListResult:
-        """The same three views. The ended ones can be asked for by the time of their end only."""
-        calls: dict[str, CallView] = {}
-        for status in ("queued", "live"):
-            waiting = await self._waiting(status, to, from_)
-            if isinstance(waiting, ListUnavailable):
-                return waiting
-            calls |= {call.call_id: call for call in waiting}
-        ended = await self._ended(to, from_, since)
-        if isinstance(ended, ListUnavailable):
-            return ended
-        calls |= {call.call_id: call for call in ended}
-        return [call for call in calls.values() if _is_since(call, since)]
+        """The same three views. The ended ones can be asked for by the time of their end only. Filters match prefixes
+        of numbers too, and queued calls know none."""
+        pair = {"to_number": to.lstrip("+"), "from_number": from_.lstrip("+")}
+        listed = await whole_list(self._views(pair, since, LIST_PAGES_MAX, QUEUED_MAX))
+        if isinstance(listed, ListUnavailable):
+            return listed
+        return [call for call in listed if (call.to, call.from_) == (to, from_)]
+
+    def account_calls(self, since: datetime) -> ListPages:
+        return self._views({}, since, ACCOUNT_PAGES_MAX, ACCOUNT_PAGES_MAX)
+
+    def live_calls(self, since: datetime) -> ListPages:
+        return self.account_calls(since)
+
+    def ended_calls(self, since: datetime, until: datetime) -> ListPages:
+        return self.account_calls(since)
 
     async def own_numbers(self) -> NumbersResult:
         first = f"{self._account_url}/Number/?limit={LIST_PAGE_SIZE}&offset=0"
@@ -159,66 +166,79 @@ class Plivo(PlivoDocuments):
     def _call_url(self, call_id: str) -> str:
         return f"{self._account_url}/Call/{_safe(call_id)}/"
 
-    async def _waiting(self, status: str, to: str, from_: str) -> list[CallView] | ListUnavailable:
-        """Queued or live calls of a pair: ids first, then each of them."""
-        query = {"status": status}
-        if status == "live":
-            query |= {"to_number": to.lstrip("+"), "from_number": from_.lstrip("+")}
-        ids = await self._ids(query)
+    async def _views(
+        self, wanted: Mapping[str, str], since: datetime, pages_max: int, waiting_max: int
+    ) -> ListPages:
+        for status in ("queued", "live"):
+            query = {**(wanted if status == "live" else {}), "status": status}
+            page = await self._waiting(query, waiting_max)
+            if isinstance(page, ListUnavailable):
+                yield page
+                return
+            yield [call for call in page if _is_since(call, since)]
+        async for page in self._ended(wanted, since, pages_max):
+            yield (
+                page
+                if isinstance(page, ListUnavailable)
+                else [call for call in page if _is_since(call, since)]
+            )
+
+    async def _waiting(self, query: Mapping[str, str], most: int) -> ListResult:
+        """Queued or live calls: ids first, then each of them."""
+        status = query["status"]
+        ids = await self._ids(query, most)
         if isinstance(ids, ListUnavailable):
             return ids
         views = []
         for call_id in ids:
             exchange = await self._session.get(self._call_url(call_id), {"status": status})
-            if isinstance(exchange, Reply) and exchange.status == 404 and _error(exchange) is not None:
+            if isinstance(exchange, HttpReply) and exchange.status == 404 and _error(exchange) is not None:
                 continue  # it has moved on, into a view that is read later
             view = live_view(json_object(exchange.body)) if _is_ok(exchange) else None
             if view is None:
                 return ListUnavailable(f"a {status} call that cannot be read: {why(exchange)}")
-            if (view.to, view.from_) == (to, from_):
-                views.append(view)
+            views.append(view)
         return views
 
-    async def _ids(self, query: Mapping[str, str]) -> list[str] | ListUnavailable:
-        ids: list[str] = []
-        while len(ids) <= QUEUED_MAX:
+    async def _ids(self, query: Mapping[str, str], most: int) -> list[str] | ListUnavailable:
+        ids: dict[str, None] = {}
+        while len(ids) <= most:
             paging = {"limit": str(LIST_PAGE_SIZE), "offset": str(len(ids))}
             exchange = await self._session.get(f"{self._account_url}/Call/", {**query, **paging})
             calls = json_object(exchange.body).get("calls") if _is_ok(exchange) else None
             if not isinstance(calls, list) or not all(isinstance(one, str) for one in calls):
                 return ListUnavailable(why(exchange))
             new = [one for one in calls if one not in ids]
-            ids += new
+            ids |= dict.fromkeys(new)
             # Not every list of ids is paged: one that repeats itself, or is short, is at its end.
             if not new or len(calls) < LIST_PAGE_SIZE:
-                return ids
-        return ListUnavailable(f"more than {QUEUED_MAX} calls")
+                return list(ids)
+        return ListUnavailable(f"more than {most} calls")
 
-    async def _ended(self, to: str, from_: str, since: datetime) -> list[CallView] | ListUnavailable:
+    async def _ended(self, wanted: Mapping[str, str], since: datetime, pages_max: int) -> ListPages:
         query: dict[str, str] = {
-            "to_number": to.lstrip("+"),
-            "from_number": from_.lstrip("+"),
+            **wanted,
             "end_time__gte": f"{since.astimezone(UTC):%Y-%m-%d %H:%M:%S}",
             "limit": str(LIST_PAGE_SIZE),
             "offset": "0",
         }
-        calls: list[CallView] = []
-        for _ in range(LIST_PAGES_MAX):
+        for _ in range(pages_max):
             exchange = await self._session.get(f"{self._account_url}/Call/", query)
             page = json_object(exchange.body) if _is_ok(exchange) else {}
             rows, meta = page.get("objects"), page.get("meta")
             if not isinstance(rows, list) or not isinstance(meta, dict):
-                return ListUnavailable(why(exchange))
+                yield ListUnavailable(why(exchange))
+                return
             views = [ended_view(row) for row in rows]
             if None in views:
-                return ListUnavailable("a call that cannot be read")
-            # Filters match prefixes of numbers too.
-            calls += [view for view in views if view and (view.to, view.from_) == (to, from_)]
+                yield ListUnavailable("a call that cannot be read")
+                return
+            yield [view for view in views if view]
             following = meta.get("next")
             if not following:
-                return calls
+                return
             query = dict(parse_qsl(urlsplit(str(following)).query))
-        return ListUnavailable(f"more than {LIST_PAGES_MAX} pages")
+        yield ListUnavailable(f"more than {pages_max} pages")
 
 
 def _create_body(order: CallOrder) -> bytes:
@@ -246,12 +266,12 @@ def _create_body(order: CallOrder) -> bytes:
     return msgspec.json.encode(body)
 
 
-def _accepted(reply: Reply) -> Accepted | None:
+def _accepted(reply: HttpReply) -> Accepted | None:
     request_id = json_object(reply.body).get("request_uuid")
     return Accepted(request_id) if isinstance(request_id, str) and request_id else None
 
 
-def _refused(reply: Reply) -> Rejected | Throttled | None:
+def _refused(reply: HttpReply) -> Rejected | Throttled | None:
     error = _error(reply)
     return None if error is None else judge("plivo", reply.status, str(reply.status), error)
 
@@ -259,15 +279,15 @@ def _refused(reply: Reply) -> Rejected | Throttled | None:
 DIALECT = Dialect(accepted=_accepted, refused=_refused)
 
 
-def _error(reply: Reply) -> str | None:
+def _error(reply: HttpReply) -> str | None:
     """Plivo's own errors have `error`, a sentence or an object, and the id of the request."""
     body = json_object(reply.body)
     error = body.get("error")
     return None if error is None or "api_id" not in body else str(error)
 
 
-def _is_ok(exchange: Exchange) -> TypeGuard[Reply]:
-    return isinstance(exchange, Reply) and exchange.status == 200
+def _is_ok(exchange: Exchange) -> TypeGuard[HttpReply]:
+    return isinstance(exchange, HttpReply) and exchange.status == 200
 
 
 def _is_since(call: CallView, since: datetime) -> bool:

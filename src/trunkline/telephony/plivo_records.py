@@ -1,10 +1,12 @@
 """Calls as Plivo's REST API shows them: queued and live ones by status, ended ones by the cause of their end."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC
 from typing import Any
 
-from trunkline.telephony.carrier import CallView, EndReason
+from trunkline.moments import read_moment
+from trunkline.telephony.carrier import CallView, Direction, EndReason
+from trunkline.telephony.costs import cost_of
 from trunkline.telephony.forms import whole
 from trunkline.telephony.plivo_webhooks import e164, state_of
 
@@ -21,7 +23,8 @@ def live_view(row: Mapping[str, Any]) -> CallView | None:
         from_=e164(str(row.get("from", ""))),
         status=status,
         state=state,
-        created_at=_moment(row.get("session_start"), UTC),
+        created_at=read_moment(row.get("session_start"), UTC),
+        direction=_direction(row.get("direction")),
     )
 
 
@@ -36,9 +39,12 @@ def ended_view(row: object) -> CallView | None:
         status=_STATUSES[reason],
         state="ended",
         reason=reason,
-        created_at=_moment(row.get("initiation_time")),
-        ended_at=_moment(row.get("end_time")),
+        # Told in the console's time zone, with its offset. Without one a time says nothing.
+        created_at=read_moment(row.get("initiation_time")),
+        ended_at=read_moment(row.get("end_time")),
         duration_s=whole(row.get("call_duration")) if reason == "completed" else None,
+        direction=_direction(row.get("call_direction")),
+        cost=cost_of(row.get("total_amount")),
     )
 
 
@@ -51,6 +57,10 @@ _STATUSES: Mapping[EndReason, str] = {
 }
 
 
+def _direction(word: object) -> Direction:
+    return "inbound" if word == "inbound" else "outbound"
+
+
 def _reason(row: Mapping[str, Any]) -> EndReason:
     """A record of a call names its cause, never its status: answered is what has a time of answer."""
     if row.get("answer_time"):
@@ -61,14 +71,3 @@ def _reason(row: Mapping[str, Any]) -> EndReason:
     if "no answer" in cause or "timeout" in cause:
         return "no_answer"
     return "canceled" if "cancel" in cause else "failed"
-
-
-def _moment(text: object, zone: tzinfo | None = None) -> datetime | None:
-    """Records are told in the console's time zone, with its offset. Without one a time says nothing."""
-    try:
-        moment = datetime.fromisoformat(text) if isinstance(text, str) else None
-    except ValueError:
-        return None
-    if moment is None or moment.tzinfo:
-        return moment
-    return moment.replace(tzinfo=zone) if zone else None

@@ -16,7 +16,9 @@ from trunkline.telephony.carrier import (
     Unreadable,
     WebhookResult,
 )
+from trunkline.telephony.costs import cost_of
 from trunkline.telephony.forms import whole
+from trunkline.telephony.reply_rules import our_fault
 
 END_REASONS: Mapping[str, EndReason] = {
     "completed": "completed",
@@ -70,8 +72,11 @@ def read_event(fields: Mapping[str, str], tag: CallbackTag) -> WebhookResult:
         dedupe_key=_dedupe_key(call_id, kind, fields, tag),
         attempt_id=tag.attempt_id,
         alias_ids=tuple(others),
+        is_leg_id=not any(names[:2]),
+        cost=cost_of(fields.get("TotalCost")) if kind == "ended" else None,
         carrier_status=status,
         reason=END_REASONS.get(status),
+        fault=our_fault("plivo", fields.get("HangupCauseCode")),
         duration_s=whole(fields.get("Duration")),
         answered_by=_ANSWERED_BY.get(fields.get("Machine", "").lower()),
         direction=_direction(fields),

@@ -16,8 +16,8 @@ from urllib.parse import urlencode
 
 from trunkline.clock import Clock, SystemClock
 from trunkline.telephony.connection import REPLY_BYTES_MAX, Connection
-from trunkline.telephony.exchange import Exchange, NotSent
-from trunkline.telephony.origin import Origin, split
+from trunkline.telephony.http_exchange import Exchange, NotSent
+from trunkline.telephony.http_origin import Origin, split
 from trunkline.value import Value
 
 _LINGER_0_S = struct.pack("ii", 1, 0)
@@ -106,7 +106,7 @@ class CarrierSession:
         if kept_alive is None:
             return await self._over_a_new_one(origin, request)
         exchange = await self._over(kept_alive, origin, request)
-        if request.is_repeatable and kept_alive.closed_unheard:
+        if request.is_repeatable and kept_alive.closed_before_reply:
             return await self._over_a_new_one(origin, request)
         return exchange
 

@@ -17,6 +17,7 @@ from trunkline.telephony.carrier import (
     HangUpResult,
     HangUpUnavailable,
     Limits,
+    ListPages,
     ListResult,
     ListUnavailable,
     LookUpResult,
@@ -29,12 +30,14 @@ from trunkline.telephony.carrier import (
     WebhookRequest,
     WebhookResult,
 )
-from trunkline.telephony.doubt import judge
+from trunkline.telephony.costs import cost_of
 from trunkline.telephony.events import accept_event
-from trunkline.telephony.exchange import Dialect, Reply, classify, why
 from trunkline.telephony.forms import json_object, whole, write_form
+from trunkline.telephony.http_exchange import Dialect, HttpReply, classify, why
+from trunkline.telephony.listing import ACCOUNT_PAGES_MAX, whole_list
 from trunkline.telephony.media import is_carriers_own
 from trunkline.telephony.own_numbers import NumbersPage, read_all, rows_of, text_or_none
+from trunkline.telephony.reply_rules import judge
 from trunkline.telephony.retry_orders import ASK_AGAIN, SEND_AGAIN
 from trunkline.telephony.session import CarrierSession, basic
 from trunkline.telephony.twilio_signature import FORM, verified_fields
@@ -43,6 +46,7 @@ from trunkline.telephony.twiml import TwilioDocuments
 
 BASE_URL = "https://api.twilio.com"
 STATUS_EVENTS = ("initiated", "ringing", "answered", "completed")
+LIVE_STATUSES = ("queued", "ringing", "in-progress")
 RING_TIMEOUT_MAX_S = 600
 LIST_PAGE_SIZE = 1000
 LIST_PAGES_MAX = 20
@@ -55,7 +59,14 @@ MEDIA_DOMAINS = ("twilio.com",)
 class Twilio(TwilioDocuments):
     """One Twilio account or subaccount."""
 
-    limits = Limits(starts_per_s=1.0, queues_excess=True, list_lag_s=60.0)
+    limits = Limits(
+        starts_per_s=1.0,
+        queues_excess=True,
+        list_lag_s=60.0,
+        looks_per_min=120,
+        lists="live",
+        prices_later=True,
+    )
     terminal_statuses = frozenset(END_REASONS)
 
     def __init__(
@@ -91,11 +102,11 @@ class Twilio(TwilioDocuments):
         status = "canceled" if only_unanswered else "completed"
         exchange = await self._session.post(self._call_url(call_id), FORM, f"Status={status}".encode())
         match exchange:
-            case Reply(status=200):
+            case HttpReply(status=200):
                 return HangUpAsked(str(json_object(exchange.body).get("status", "")))
-            case Reply(status=404) if _error_code(exchange) is not None:
+            case HttpReply(status=404) if _error_code(exchange) is not None:
                 return NoSuchCall()
-            case Reply() if _error_code(exchange) == CODE_CALL_NOT_LIVE:
+            case HttpReply() if _error_code(exchange) == CODE_CALL_NOT_LIVE:
                 return AlreadyOver()
             case _:
                 return HangUpUnavailable(why(exchange))
@@ -103,9 +114,9 @@ class Twilio(TwilioDocuments):
     async def look_up(self, call_id: str) -> LookUpResult:
         exchange = await self._session.get(self._call_url(call_id))
         match exchange:
-            case Reply(status=200):
+            case HttpReply(status=200):
                 return _view(json_object(exchange.body)) or LookUpUnavailable("not a call")
-            case Reply(status=404) if _error_code(exchange) is not None:
+            case HttpReply(status=404) if _error_code(exchange) is not None:
                 return NoSuchCall()
             case _:
                 return LookUpUnavailable(why(exchange))
@@ -115,15 +126,24 @@ class Twilio(TwilioDocuments):
 
         The queue is read first. A call only ever leaves it, and one that does so in between is in the second.
         """
-        pair = {"To": to, "From": from_, "PageSize": str(LIST_PAGE_SIZE)}
-        queued = await self._pages(pair | {"Status": "queued"})
-        if isinstance(queued, ListUnavailable):
-            return queued
-        started = await self._pages(pair | {"StartTime>": f"{since.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"})
-        if isinstance(started, ListUnavailable):
-            return started
-        calls = {call.call_id: call for call in (*queued, *started)}
-        return [call for call in calls.values() if _is_since(call, since)]
+        return await whole_list(self._views({"To": to, "From": from_}, since, LIST_PAGES_MAX))
+
+    def account_calls(self, since: datetime) -> ListPages:
+        return self._views({}, since, ACCOUNT_PAGES_MAX)
+
+    async def live_calls(self, since: datetime) -> ListPages:
+        """In the order in which a call passes through them: it cannot slip by between two."""
+        for status in LIVE_STATUSES:
+            async for page in self._pages(
+                {"Status": status, "PageSize": str(LIST_PAGE_SIZE)}, LIST_PAGES_MAX
+            ):
+                yield page
+                if isinstance(page, ListUnavailable):
+                    return
+
+    def ended_calls(self, since: datetime, until: datetime) -> ListPages:
+        window = {"EndTime>": _instant(since), "EndTime<": _instant(until), "PageSize": str(LIST_PAGE_SIZE)}
+        return self._pages(window, ACCOUNT_PAGES_MAX)
 
     async def own_numbers(self) -> NumbersResult:
         first = (
@@ -160,26 +180,37 @@ class Twilio(TwilioDocuments):
     def _call_url(self, call_id: str) -> str:
         return f"{self._calls_url}/{quote(call_id, safe='')}.json"
 
-    async def _pages(self, query: Mapping[str, str]) -> list[CallView] | ListUnavailable:
-        """Follow the list to its end. A page missing is a list missing."""
-        calls: list[CallView] = []
+    async def _views(self, wanted: Mapping[str, str], since: datetime, pages_max: int) -> ListPages:
+        for view in ({"Status": "queued"}, {"StartTime>": _instant(since)}):
+            async for page in self._pages({**wanted, **view, "PageSize": str(LIST_PAGE_SIZE)}, pages_max):
+                if isinstance(page, ListUnavailable):
+                    yield page
+                    return
+                yield [call for call in page if _is_since(call, since)]
+
+    async def _pages(self, query: Mapping[str, str], pages_max: int) -> ListPages:
+        """Follow the list to its end."""
         exchange = await self._session.get(f"{self._calls_url}.json", query)
-        for _ in range(LIST_PAGES_MAX):
+        for _ in range(pages_max):
             page = (
-                json_object(exchange.body) if isinstance(exchange, Reply) and exchange.status == 200 else {}
+                json_object(exchange.body)
+                if isinstance(exchange, HttpReply) and exchange.status == 200
+                else {}
             )
             rows = page.get("calls")
             if not isinstance(rows, list):
-                return ListUnavailable(why(exchange))
+                yield ListUnavailable(why(exchange))
+                return
             views = [_view(row) for row in rows]
             if None in views:
-                return ListUnavailable("a call that cannot be read")
-            calls += [view for view in views if view]
+                yield ListUnavailable("a call that cannot be read")
+                return
+            yield [view for view in views if view]
             following = page.get("next_page_uri")
             if not following:
-                return calls
+                return
             exchange = await self._session.get(f"{self._base_url}/{str(following).lstrip('/')}")
-        return ListUnavailable(f"more than {LIST_PAGES_MAX} pages")
+        yield ListUnavailable(f"more than {pages_max} pages")
 
 
 def _create_form(order: CallOrder) -> bytes:
@@ -208,7 +239,7 @@ def _create_form(order: CallOrder) -> bytes:
     return write_form(form)
 
 
-def _accepted(reply: Reply) -> Accepted | None:
+def _accepted(reply: HttpReply) -> Accepted | None:
     call = json_object(reply.body)
     sid = call.get("sid")
     if not isinstance(sid, str) or not sid:
@@ -216,15 +247,19 @@ def _accepted(reply: Reply) -> Accepted | None:
     return Accepted(sid, whole(call.get("queue_time")) or 0)
 
 
-def _refused(reply: Reply) -> Rejected | Throttled | None:
+def _refused(reply: HttpReply) -> Rejected | Throttled | None:
     code = _error_code(reply)
     return None if code is None else judge("twilio", reply.status, str(code))
+
+
+def _instant(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 DIALECT = Dialect(accepted=_accepted, refused=_refused)
 
 
-def _error_code(reply: Reply) -> int | None:
+def _error_code(reply: HttpReply) -> int | None:
     """Twilio's own error body has a number for a code and a message."""
     body = json_object(reply.body)
     code = body.get("code")
@@ -249,6 +284,8 @@ def _view(call: object) -> CallView | None:
         started_at=moment(call.get("start_time")),
         ended_at=moment(call.get("end_time")),
         duration_s=whole(call.get("duration")),
+        direction="inbound" if call.get("direction") == "inbound" else "outbound",
+        cost=cost_of(call.get("price"), call.get("price_unit")),
     )
 
 

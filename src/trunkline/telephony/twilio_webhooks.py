@@ -16,6 +16,7 @@ from trunkline.telephony.carrier import (
     WebhookResult,
 )
 from trunkline.telephony.forms import whole
+from trunkline.telephony.reply_rules import our_fault
 
 END_REASONS: Mapping[str, EndReason] = {
     "completed": "completed",
@@ -68,6 +69,7 @@ def read_event(fields: Mapping[str, str], tag: CallbackTag) -> WebhookResult:
         sequence=whole(fields.get("SequenceNumber")),
         carrier_status=status,
         reason=END_REASONS.get(status),
+        fault=our_fault("twilio", fields.get("ErrorCode")),
         duration_s=whole(fields.get("CallDuration")),
         answered_by=fields.get("AnsweredBy") or None,
         direction=_direction(fields),

@@ -1,6 +1,6 @@
 """Vapi: it runs the agent itself. We start its calls, follow them, and tell it who answers a call that comes in."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
@@ -13,12 +13,12 @@ from trunkline.telephony.carrier import (
     Accepted,
     AlreadyOver,
     CallOrder,
-    CallView,
     Forged,
     HangUpAsked,
     HangUpResult,
     HangUpUnavailable,
     Limits,
+    ListPages,
     ListResult,
     ListUnavailable,
     LookUpResult,
@@ -31,11 +31,12 @@ from trunkline.telephony.carrier import (
     WebhookRequest,
     WebhookResult,
 )
-from trunkline.telephony.doubt import judge
 from trunkline.telephony.events import accept_event
-from trunkline.telephony.exchange import Dialect, Reply, classify, why
 from trunkline.telephony.forms import JSON, json_object
+from trunkline.telephony.http_exchange import Dialect, Exchange, HttpReply, classify, why
+from trunkline.telephony.listing import ACCOUNT_PAGES_MAX, whole_list
 from trunkline.telephony.own_numbers import NumbersPage, read_all
+from trunkline.telephony.reply_rules import judge
 from trunkline.telephony.session import CarrierSession
 from trunkline.telephony.vapi_documents import VapiDocuments
 from trunkline.telephony.vapi_records import control_url, view_of
@@ -84,7 +85,13 @@ class Vapi(VapiDocuments):
     async def place(self, order: CallOrder) -> PlaceResult:
         assistant_id = order.metadata.get("assistant_id") or self._assistant_id
         if not assistant_id:
-            return Rejected("refused", "no_assistant", retryable=True)
+            return Rejected(
+                "refused",
+                "no_assistant",
+                retryable=True,
+                blames="account",
+                why="neither lead nor account names an assistant",
+            )
         number_id = await self._number_id(order.from_)
         if isinstance(number_id, Rejected):
             return number_id
@@ -111,7 +118,7 @@ class Vapi(VapiDocuments):
                 if url is None:
                     return HangUpUnavailable("no control URL")
                 exchange = await self._control.post(url, JSON, b'{"type":"end-call"}')
-        is_taken = isinstance(exchange, Reply) and 200 <= exchange.status < 300
+        is_taken = isinstance(exchange, HttpReply) and 200 <= exchange.status < 300
         return HangUpAsked(status) if is_taken else HangUpUnavailable(why(exchange))
 
     async def look_up(self, call_id: str) -> LookUpResult:
@@ -126,26 +133,46 @@ class Vapi(VapiDocuments):
         number_id = await self._number_id(from_)
         if isinstance(number_id, Rejected):
             return ListUnavailable(number_id.code)
+        listed = await whole_list(self._pages({"phoneNumberId": number_id}, since, LIST_PAGES_MAX))
+        return listed if isinstance(listed, ListUnavailable) else [call for call in listed if call.to == to]
+
+    async def account_calls(self, since: datetime) -> ListPages:
+        exchange = await self._learn_numbers(again=True)
+        if exchange is not None:
+            yield ListUnavailable(f"numbers unknown: {why(exchange)}")
+            return
+        async for page in self._pages({}, since, ACCOUNT_PAGES_MAX):
+            yield page
+
+    async def _pages(self, wanted: Mapping[str, str], since: datetime, pages_max: int) -> ListPages:
         query = {
-            "phoneNumberId": number_id,
+            **wanted,
             "createdAtGe": _iso(since.replace(microsecond=0)),
             "limit": str(LIST_PAGE_SIZE),
         }
-        calls: dict[str, CallView] = {}
-        for _ in range(LIST_PAGES_MAX):
+        before: set[str] = set()
+        for _ in range(pages_max):
             exchange = await self._session.get(f"{self._base_url}/call", query)
-            rows = _list(exchange) if isinstance(exchange, Reply) and exchange.status == 200 else None
+            rows = _list(exchange) if isinstance(exchange, HttpReply) and exchange.status == 200 else None
             views = [view_of(row, self._numbers) for row in rows or ()]
             if rows is None or None in views:
-                return ListUnavailable(why(exchange) if rows is None else "a call that cannot be read")
-            found = {view.call_id: view for view in views if view}
-            is_new = not found.keys() <= calls.keys()
-            calls |= found
-            oldest = min((view.created_at for view in found.values() if view.created_at), default=None)
-            if len(views) < LIST_PAGE_SIZE or not is_new or oldest is None:
-                return [call for call in calls.values() if call.to == to]
-            query["createdAtLe"] = _iso(oldest)
-        return ListUnavailable(f"more than {LIST_PAGES_MAX} pages")
+                yield ListUnavailable(why(exchange) if rows is None else "a call that cannot be read")
+                return
+            page = [view for view in views if view]
+            yield page
+            # Pages overlap by the calls of one instant: one that has nothing new is the last.
+            shown = {view.call_id for view in page}
+            oldest = min((view.created_at for view in page if view.created_at), default=None)
+            if len(views) < LIST_PAGE_SIZE or shown <= before or oldest is None:
+                return
+            before, query["createdAtLe"] = shown, _iso(oldest)
+        yield ListUnavailable(f"more than {pages_max} pages")
+
+    def live_calls(self, since: datetime) -> ListPages:
+        return self.account_calls(since)
+
+    def ended_calls(self, since: datetime, until: datetime) -> ListPages:
+        return self.account_calls(since)
 
     async def own_numbers(self) -> NumbersResult:
         query = {"limit": str(LIST_PAGE_SIZE)}
@@ -182,7 +209,7 @@ class Vapi(VapiDocuments):
             "name": attempt,
             "assistantOverrides": {
                 "variableValues": {**order.metadata, "attempt": attempt},
-                "metadata": {"attempt": attempt},
+                "metadata": {"attempt": attempt} | _key(order),
                 "maxDurationSeconds": min(max(order.time_limit_s, shortest_s), longest_s),
                 "transportConfigurations": [
                     {"provider": "twilio", "timeout": min(order.ring_timeout_s, RING_TIMEOUT_MAX_S)}
@@ -201,9 +228,9 @@ class Vapi(VapiDocuments):
     async def _call(self, call_id: str) -> dict[str, Any] | NoSuchCall | LookUpUnavailable:
         exchange = await self._session.get(self._call_url(call_id))
         match exchange:
-            case Reply(status=200):
+            case HttpReply(status=200):
                 return json_object(exchange.body)
-            case Reply(status=404) if _error(exchange) is not None:
+            case HttpReply(status=404) if _error(exchange) is not None:
                 return NoSuchCall()
             case _:
                 return LookUpUnavailable(why(exchange))
@@ -211,18 +238,25 @@ class Vapi(VapiDocuments):
     async def _number_id(self, e164: str) -> str | Rejected:
         """Vapi knows a number by an id of its own, which is asked for once."""
         if e164 not in self._numbers:
-            failure = await self._learn_numbers(again=True)
-            if failure:
-                return Rejected("not_connected", failure, retryable=True)
-        return self._numbers.get(e164) or Rejected("refused", "number_unknown", retryable=True)
+            exchange = await self._learn_numbers(again=True)
+            if exchange is not None:
+                return _numbers_unknown(exchange)
+        return self._numbers.get(e164) or Rejected(
+            "refused",
+            "number_unknown",
+            retryable=True,
+            blames="number",
+            why="the organisation has no such number",
+        )
 
-    async def _learn_numbers(self, *, again: bool = False) -> str | None:
+    async def _learn_numbers(self, *, again: bool = False) -> Exchange | None:
+        """What came of it, if not the numbers."""
         if self._numbers and not again:
             return None
         exchange = await self._session.get(f"{self._base_url}/phone-number", {"limit": str(LIST_PAGE_SIZE)})
-        rows = _list(exchange) if isinstance(exchange, Reply) and exchange.status == 200 else None
+        rows = _list(exchange) if isinstance(exchange, HttpReply) and exchange.status == 200 else None
         if rows is None:
-            return f"numbers unknown: {why(exchange)}"
+            return exchange
         self._numbers = {
             str(row["number"]): str(row["id"]) for row in rows if row.get("number") and row.get("id")
         }
@@ -232,7 +266,20 @@ class Vapi(VapiDocuments):
         return f"{self._base_url}/call/{quote(call_id, safe='')}"
 
 
-def _accepted(reply: Reply) -> Accepted | None:
+def _numbers_unknown(exchange: Exchange) -> Rejected:
+    """Nothing was dialled, whatever the answer: only the numbers were asked for."""
+    refused = _refused(exchange) if isinstance(exchange, HttpReply) else None
+    if isinstance(refused, Rejected):
+        return refused
+    code = f"numbers unknown: {why(exchange)}"
+    return Rejected("not_connected", code, retryable=True, blames="network")
+
+
+def _key(order: CallOrder) -> dict[str, str]:
+    return {"idempotency_key": order.idempotency_key} if order.idempotency_key else {}
+
+
+def _accepted(reply: HttpReply) -> Accepted | None:
     call = json_object(reply.body)
     call_id, limits = call.get("id"), call.get("subscriptionLimits")
     if not isinstance(call_id, str) or not call_id:
@@ -242,7 +289,7 @@ def _accepted(reply: Reply) -> Accepted | None:
     return Accepted(call_id, None if is_blocked else 0)
 
 
-def _refused(reply: Reply) -> Rejected | Throttled | None:
+def _refused(reply: HttpReply) -> Rejected | Throttled | None:
     error = _error(reply)
     return None if error is None else judge("vapi", reply.status, str(reply.status), error)
 
@@ -250,7 +297,7 @@ def _refused(reply: Reply) -> Rejected | Throttled | None:
 DIALECT = Dialect(accepted=_accepted, refused=_refused)
 
 
-def _error(reply: Reply) -> str | None:
+def _error(reply: HttpReply) -> str | None:
     """Vapi's own errors name their status again, and have a message or several."""
     body = json_object(reply.body)
     return str(body.get("message", "")) if body.get("statusCode") == reply.status else None
@@ -261,7 +308,7 @@ def _numbers_page(body: bytes) -> NumbersPage | None:
     return None if rows is None else NumbersPage([str(row["number"]) for row in rows if row.get("number")])
 
 
-def _list(reply: Reply) -> list[dict[str, Any]] | None:
+def _list(reply: HttpReply) -> list[dict[str, Any]] | None:
     return _rows(reply.body)
 
 

@@ -5,7 +5,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trunkline.telephony.carrier import CallView
+from trunkline.telephony.costs import cost_of
 from trunkline.telephony.vapi_webhooks import STATES, attempt_of, end_reason, moment, seconds_between
+
+# Others come in: by phone, or from a web page.
+OUTBOUND = "outboundPhoneCall"
 
 
 def view_of(call: Mapping[str, Any], numbers: Mapping[str, str]) -> CallView | None:
@@ -28,6 +32,9 @@ def view_of(call: Mapping[str, Any], numbers: Mapping[str, str]) -> CallView | N
         ended_at=moment(call.get("endedAt")),
         duration_s=seconds_between(call.get("startedAt"), call.get("endedAt")),
         attempt_id=attempt_of(call),
+        # 0 until the figure is complete.
+        cost=cost_of(call.get("cost") or None),
+        direction="outbound" if call.get("type", OUTBOUND) == OUTBOUND else "inbound",
     )
 
 

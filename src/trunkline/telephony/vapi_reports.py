@@ -5,11 +5,11 @@ data or a structured output has them, and all of it as data. The transcript stay
 """
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 import msgspec
 
+from trunkline.moments import read_moment
 from trunkline.telephony.carrier import AgentReport
 
 DATA_BYTES_MAX = 64 * 1024
@@ -23,7 +23,7 @@ def read_report(message: Mapping[str, Any], call_id: str, base_url: str) -> Agen
     report = AgentReport(
         disposition=_text(told.get("disposition"), WORD_MAX),
         opt_out=_is_true(told.get("opt_out", told.get("optOut"))),
-        callback_at=_moment(told.get("callback_at", told.get("callbackAt"))),
+        callback_at=read_moment(told.get("callback_at", told.get("callbackAt"))),
         transcript_ref=f"{base_url}/call/{call_id}" if artifact.get("transcript") else None,
         recording_ref=_text(artifact.get("recordingUrl"), REFERENCE_MAX),
         data=_bounded(analysis, told),
@@ -54,15 +54,6 @@ def _bounded(analysis: Mapping[str, Any], told: dict[str, Any]) -> dict[str, Any
 
 def _is_true(value: object) -> bool:
     return value is True or (isinstance(value, str) and value.lower() == "true")
-
-
-def _moment(value: object) -> datetime | None:
-    """A time without its zone could be any of two dozen: nobody is called at a guess."""
-    try:
-        moment = datetime.fromisoformat(value) if isinstance(value, str) else None
-    except ValueError:
-        return None
-    return moment if moment is not None and moment.tzinfo else None
 
 
 def _text(value: object, length_max: int) -> str | None:

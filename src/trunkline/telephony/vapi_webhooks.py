@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from trunkline.moments import read_moment
 from trunkline.telephony.carrier import (
     CallbackTag,
     CallEvent,
@@ -14,7 +15,9 @@ from trunkline.telephony.carrier import (
     Unreadable,
     WebhookResult,
 )
+from trunkline.telephony.costs import cost_of
 from trunkline.telephony.forms import json_object
+from trunkline.telephony.reply_rules import our_fault
 from trunkline.telephony.vapi_reports import read_report
 
 STATES: Mapping[str, CallState] = {
@@ -90,6 +93,7 @@ def read_event(body: bytes, tag: CallbackTag, base_url: str) -> WebhookResult:
         attempt_id=tag.attempt_id,
         carrier_status=status,
         reason=end_reason(ended) if kind == "ended" else None,
+        fault=our_fault("vapi", ended),
         duration_s=_duration_s(message, call) if kind == "ended" else None,
         answered_by="machine" if ended == "voicemail" else None,
         direction="inbound" if is_inbound else "outbound",
@@ -98,15 +102,13 @@ def read_event(body: bytes, tag: CallbackTag, base_url: str) -> WebhookResult:
         at=_instant(message.get("timestamp")),
         raw=_raw(message, call_id, status, ended),
         report=read_report(message, call_id, base_url) if message.get("type") == REPORT else None,
+        # Before that report the figure is not complete.
+        cost=cost_of(message.get("cost")) if message.get("type") == REPORT else None,
     )
 
 
 def moment(text: object) -> datetime | None:
-    try:
-        read = datetime.fromisoformat(text) if isinstance(text, str) else None
-    except ValueError:
-        return None
-    return read.replace(tzinfo=UTC) if read and read.tzinfo is None else read
+    return read_moment(text, UTC)
 
 
 def seconds_between(began: object, ended: object) -> int | None:

@@ -1,1 +1,1 @@
-"""Tools for tests: real servers with fresh databases, crash points, a faulty network.."""
+"""For tests of applications: a clock, a carrier that rings nobody, fixtures on real engines. See docs/testing.md."""

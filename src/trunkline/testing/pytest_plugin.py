@@ -1,28 +1,28 @@
 """Fixtures on real servers: one Postgres and one Valkey per session, a fresh database and prefix per test.
 
-With xdist each worker has servers of its own: they start in under a second, and share nothing.
+With xdist each worker has servers of its own: they start in under a second, and share nothing. To have the fixtures:
+`pytest_plugins = ["trunkline.testing.pytest_plugin"]` in the topmost conftest.py.
 """
 
-import gc
 import itertools
 import os
-import re
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 import pytest
 
 if TYPE_CHECKING:
     # Only for types: this file is read before anything else of a session.
     from trunkline.embedded import Engines
+    from trunkline.testing.carrier import FakeCarrier
+    from trunkline.testing.clock import ManualClock
     from trunkline.testing.servers import Background, Databases
 
 _numbers = itertools.count(1)
-MEMORY = Path("/dev/shm")
+MEMORY = Path("/dev/shm")  # noqa: S108 (the folder is made there by mkdtemp)
 # Two workers with a Postgres each, at a few hundred megabytes.
 MEMORY_FREE_MIN_BYTES = 4_000_000_000
 
@@ -88,44 +88,18 @@ def key_prefix() -> str:
     return f"test{next(_numbers)}"
 
 
-@pytest.fixture(scope="session")
-def valkey_cluster(
-    _background: "Background", tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[list[str]]:
-    """The URLs of a real cluster's three nodes. It takes two seconds to form, once, if a test asks for it."""
-    from trunkline.embedded import Cluster
+@pytest.fixture
+def fake_carrier(_background: "Background") -> "Iterator[FakeCarrier]":
+    """A carrier that rings nobody, on the thread of the servers: a test without an event loop can have it too."""
+    from trunkline.testing.carrier import FakeCarrier
 
-    with _background.opened(Cluster(tmp_path_factory.mktemp("cluster"))) as cluster:
-        yield cluster.urls
+    with _background.opened(FakeCarrier()) as carrier:
+        yield carrier
 
 
 @pytest.fixture
-async def private_engines(tmp_path: Path) -> "AsyncIterator[Engines]":
-    """Both servers for this test alone, which may stop and kill them."""
-    from trunkline.embedded import Engines
+def manual_clock() -> "ManualClock":
+    """A clock that moves only when told to."""
+    from trunkline.testing.clock import ManualClock
 
-    folder = tmp_path / "private-engines"
-    async with Engines(folder, durable=False) as engines:
-        yield engines
-    shutil.rmtree(folder / "postgres")
-
-
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-
-
-def pytest_make_parametrize_id(val: object) -> str | None:
-    """Workers of one session have to agree on the names of tests, so a random id is not part of one."""
-    if isinstance(val, str | UUID) and _UUID.search(str(val)):
-        return _UUID.sub("uuid", str(val))
-    return None
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_sessionfinish() -> None:
-    """Finalise what is left before plugins import at the end of the session.
-
-    CPython 3.11 before .8 breaks when a finaliser formats a traceback in the midst of `ast.parse` (gh-106905), which
-    pytest's import hook calls: the session would end in a SystemError with every test passed.
-    """
-    gc.collect()
-    gc.disable()
+    return ManualClock()

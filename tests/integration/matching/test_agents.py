@@ -6,12 +6,12 @@ from uuid import uuid4
 
 import pytest
 
+from tests.support.bus.matching import NUMBER, again, entry, numbers
 from trunkline.bus import channels, schedule
 from trunkline.bus.channels import Configuration
 from trunkline.bus.connection import Bus
 from trunkline.bus.schedule import Match
 from trunkline.model import Flow, NumberLimit
-from trunkline.testing.matching import NUMBER, again, entry, numbers
 
 
 async def match(bus: Bus, agents: Mapping[str, int] | None, most: int = 10) -> Match:

@@ -5,12 +5,12 @@ from uuid import uuid4
 
 import pytest
 
+from tests.support.bus.matching import NUMBER, PAST, again, entry, match, numbers
 from trunkline.bus import channels, schedule
 from trunkline.bus.channels import Configuration
 from trunkline.bus.connection import Bus
-from trunkline.bus.schedule import GiveBack, Return
+from trunkline.bus.schedule import GiveBack, GrantReturn
 from trunkline.model import Holder, NumberLimit
-from trunkline.testing.matching import NUMBER, PAST, again, entry, match, numbers
 from trunkline.value import replace
 
 
@@ -90,8 +90,8 @@ async def test_a_grant_that_was_given_back_can_be_granted_again(bus: Bus) -> Non
     assert second.lead_id == grant.lead_id
 
 
-@pytest.mark.parametrize("how", [Return.AGAIN, Return.FORGET])
-async def test_giving_back_a_stale_grant_leaves_the_newer_version_alone(bus: Bus, how: Return) -> None:
+@pytest.mark.parametrize("how", [GrantReturn.AGAIN, GrantReturn.FORGET])
+async def test_giving_back_a_stale_grant_leaves_the_newer_version_alone(bus: Bus, how: GrantReturn) -> None:
     await numbers(bus, (NUMBER, "p", 5))
     lead = entry()
     await schedule.add(bus, [lead])
@@ -109,7 +109,7 @@ async def test_a_grant_given_back_without_a_time_is_forgotten(bus: Bus) -> None:
     lead = entry()
     await schedule.add(bus, [lead])
     (grant,) = await match(bus)
-    await schedule.give_back(bus, [GiveBack(grant.attempt_id, Return.FORGET)])
+    await schedule.give_back(bus, [GiveBack(grant.attempt_id, GrantReturn.FORGET)])
     assert await match(bus) == ()
     assert await schedule.add(bus, [lead]) == 1
 
@@ -187,7 +187,7 @@ async def test_a_release_never_frees_somebody_elses_channel(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 1))
     await schedule.add(bus, [entry(), entry()])
     (grant,) = await match(bus)
-    await bus.client.hset(f"{bus.memory}channels:{NUMBER}", "1", "another")
+    await bus.client.hset(f"{bus.projection}channels:{NUMBER}", "1", "another")
     await channels.release(bus, [grant.attempt_id])
     assert await match(bus) == ()
 
@@ -200,7 +200,7 @@ async def test_a_person_who_is_being_called_makes_a_lead_wait_for_that_call(bus:
     await schedule.add(bus, [waiting])
     (refused,) = await match(bus)
     later_ms = schedule.to_ms(datetime.now(UTC) + timedelta(hours=1))
-    back = GiveBack(refused.attempt_id, Return.BEHIND, later_ms, behind=talking.attempt_id)
+    back = GiveBack(refused.attempt_id, GrantReturn.BEHIND, later_ms, behind=talking.attempt_id)
     await schedule.give_back(bus, [back])
     assert await match(bus) == ()
     await channels.release(bus, [talking.attempt_id])
@@ -212,7 +212,7 @@ async def test_a_paced_number_rests_until_its_time(bus: Bus) -> None:
     await schedule.add(bus, [entry(), entry()])
     (grant,) = await match(bus, most=1)
     soon_ms = schedule.to_ms(datetime.now(UTC) + timedelta(hours=1))
-    await schedule.give_back(bus, [GiveBack(grant.attempt_id, Return.REST, soon_ms)])
+    await schedule.give_back(bus, [GiveBack(grant.attempt_id, GrantReturn.REST, soon_ms)])
     assert await match(bus) == ()
     found = await schedule.match(bus, [uuid4()], clock_offset_ms=3_700_000)
     assert len(found.grants) == 1
@@ -226,7 +226,7 @@ async def test_a_paced_account_rests_with_all_of_its_numbers(bus: Bus) -> None:
     await schedule.add(bus, [entry() for _ in range(6)])
     (grant,) = await match(bus, most=1)
     soon_ms = schedule.to_ms(datetime.now(UTC) + timedelta(hours=1))
-    await schedule.give_back(bus, [GiveBack(grant.attempt_id, Return.REST_ALL, soon_ms)])
+    await schedule.give_back(bus, [GiveBack(grant.attempt_id, GrantReturn.REST_ALL, soon_ms)])
     assert [grant.number_id for grant in await match(bus)] == [of_another]
     found = await schedule.match(bus, [uuid4() for _ in range(9)], clock_offset_ms=3_700_000)
     assert {grant.number_id for grant in found.grants} == {one, other}
@@ -240,5 +240,5 @@ async def test_a_number_that_changed_its_account_rests_with_the_new_one(bus: Bus
     await schedule.add(bus, [entry(), entry()])
     (grant,) = await match(bus, most=1)
     soon_ms = schedule.to_ms(datetime.now(UTC) + timedelta(hours=1))
-    await schedule.give_back(bus, [GiveBack(grant.attempt_id, Return.REST_ALL, soon_ms)])
+    await schedule.give_back(bus, [GiveBack(grant.attempt_id, GrantReturn.REST_ALL, soon_ms)])
     assert [grant.number_id for grant in await match(bus)] == [moves]

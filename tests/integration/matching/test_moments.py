@@ -1,20 +1,18 @@
-"""When: ahead of the time, together, and at a ring of the bell."""
+"""When: ahead of the time, together, and at a wakeup."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
-from redis.asyncio import RedisCluster
 
+from tests.support.bus.matching import NUMBER, entry, match, numbers
 from trunkline.bus import channels, schedule
 from trunkline.bus.connection import Bus
-from trunkline.bus.doorbell import Bell
-from trunkline.bus.line import Client
-from trunkline.bus.schedule import GiveBack, Return
+from trunkline.bus.dialer_wakeups import DialerWakeups
+from trunkline.bus.schedule import GiveBack, GrantReturn
 from trunkline.errors import BusUnavailable
 from trunkline.model import Holder
-from trunkline.testing.matching import NUMBER, entry, match, numbers
 
 
 async def test_a_lead_is_granted_ahead_of_its_time_and_says_when_that_is(bus: Bus) -> None:
@@ -39,7 +37,9 @@ async def test_what_falls_due_soon_after_a_match_gathers_and_what_wakes_does_not
     await schedule.add(bus, [entry(), entry(due_at=in_a_minute)])
     (grant,) = await match(bus)
     if what == "park":
-        await schedule.give_back(bus, [GiveBack(grant.attempt_id, Return.PARK, schedule.to_ms(in_a_minute))])
+        await schedule.give_back(
+            bus, [GiveBack(grant.attempt_id, GrantReturn.PARK, schedule.to_ms(in_a_minute))]
+        )
     found = await schedule.match(bus, [uuid4()], clock_offset_ms=0, gather_ms=300_000)
     assert found.next_in_s is not None
     assert found.next_in_s == 300 if what == "due" else 0 < found.next_in_s < 61
@@ -59,9 +59,9 @@ async def test_the_end_of_a_call_rings_for_whoever_waits_and_for_nobody_else(bus
     await numbers(bus, (NUMBER, "p", 1))
     await schedule.add(bus, [entry() for _ in range(1 + waiting)])
     (grant,) = await match(bus)
-    await bus.client.delete(bus.keys.bell)
+    await bus.client.delete(bus.keys.dialer_wakeups)
     assert await channels.release(bus, [grant.attempt_id]) == 1
-    assert await bus.client.llen(bus.keys.bell) == waiting
+    assert await bus.client.llen(bus.keys.dialer_wakeups) == waiting
 
 
 async def test_the_end_of_a_call_rings_for_whoever_waits_behind_it(bus: Bus) -> None:
@@ -69,59 +69,51 @@ async def test_the_end_of_a_call_rings_for_whoever_waits_behind_it(bus: Bus) -> 
     await schedule.add(bus, [entry(), entry()])
     first, second = await match(bus)
     later_ms = schedule.to_ms(datetime.now(UTC) + timedelta(minutes=5))
-    behind = GiveBack(second.attempt_id, Return.BEHIND, later_ms, behind=first.attempt_id)
+    behind = GiveBack(second.attempt_id, GrantReturn.BEHIND, later_ms, behind=first.attempt_id)
     await schedule.give_back(bus, [behind])
     assert await match(bus) == ()
-    await bus.client.delete(bus.keys.bell)
+    await bus.client.delete(bus.keys.dialer_wakeups)
     await channels.release(bus, [first.attempt_id])
-    assert await bus.client.llen(bus.keys.bell) == 1
+    assert await bus.client.llen(bus.keys.dialer_wakeups) == 1
 
 
 async def test_a_lead_whose_channel_was_another_attempts_is_rung_for(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 2))
     await schedule.add(bus, [entry()])
     (grant,) = await match(bus)
-    await bus.client.delete(bus.keys.bell)
+    await bus.client.delete(bus.keys.dialer_wakeups)
     await channels.hold(bus, [Holder(uuid4(), NUMBER, grant.channel_no)])
-    assert await bus.client.llen(bus.keys.bell) == 1
+    assert await bus.client.llen(bus.keys.dialer_wakeups) == 1
     assert [again.lead_id for again in await match(bus)] == [grant.lead_id]
 
 
 async def test_the_bell_rings_for_new_work(bus: Bus) -> None:
-    bell = Bell(bus)
-    assert await bell.wait(5.0) is True, "the new epoch"
+    wakeups = DialerWakeups(bus)
+    assert await wakeups.wait(5.0) is True, "the new epoch"
     await schedule.add(bus, [entry()])
-    assert await bell.wait(5.0) is True
-    assert await bell.wait(0.01) is False
-    await bell.close()
+    assert await wakeups.wait(5.0) is True
+    assert await wakeups.wait(0.01) is False
+    await wakeups.close()
 
 
 async def test_a_ring_between_two_waits_is_heard_by_the_second(bus: Bus) -> None:
-    bell = Bell(bus)
-    assert await bell.wait(5.0) is True, "the new epoch"
-    assert await bell.wait(0.01) is False
+    wakeups = DialerWakeups(bus)
+    assert await wakeups.wait(5.0) is True, "the new epoch"
+    assert await wakeups.wait(0.01) is False
     await schedule.add(bus, [entry()])
-    assert await bell.wait(5.0) is True
-    await bell.close()
-
-
-async def cut(client: Client) -> None:
-    """Break every connection, those in use too."""
-    if isinstance(client, RedisCluster):
-        await asyncio.gather(*(node.disconnect() for node in client.get_nodes()))
-    else:
-        await client.connection_pool.disconnect()
+    assert await wakeups.wait(5.0) is True
+    await wakeups.close()
 
 
 async def test_a_bell_that_cannot_be_heard_says_so_and_is_heard_again_later(bus: Bus) -> None:
-    bell = Bell(bus)
-    assert await bell.wait(5.0) is True, "the new epoch"
-    waiting = asyncio.create_task(bell.wait(60.0))
+    wakeups = DialerWakeups(bus)
+    assert await wakeups.wait(5.0) is True, "the new epoch"
+    waiting = asyncio.create_task(wakeups.wait(60.0))
     while not waiting.done():  # it may be about to connect, and then there is nothing to break yet
-        await cut(bus.blocking)
+        await bus.waits.close()
         await asyncio.wait({waiting}, timeout=0.01)
     with pytest.raises(BusUnavailable):
         await waiting
     await schedule.add(bus, [entry()])
-    assert await bell.wait(5.0) is True
-    await bell.close()
+    assert await wakeups.wait(5.0) is True
+    await wakeups.close()

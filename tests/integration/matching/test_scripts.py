@@ -1,18 +1,20 @@
 """How scripts are run, and whose memory is believed. On one server and on a real cluster, as all in this folder."""
 
 import asyncio
+import re
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
 
-from trunkline.bus import connection, epoch, schedule
+from tests.support.bus.matching import entry, match
+from trunkline.bus import connection, epoch, schedule, server
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
-from trunkline.bus.probe import server_time_s
-from trunkline.errors import BusUnavailable, MemoryLost
+from trunkline.bus.server import Server
+from trunkline.bus.server_time import server_time_s
+from trunkline.errors import BusUnavailable, ProjectionLost
 from trunkline.model import Flow
-from trunkline.testing.matching import entry, match
 
 
 async def test_the_probe_runs_a_script_and_tells_the_time(bus: Bus) -> None:
@@ -38,7 +40,7 @@ async def test_a_burst_of_callers_shares_the_way(bus: Bus) -> None:
 
 
 async def test_one_failing_script_takes_no_other_with_it(bus: Bus) -> None:
-    await bus.client.set(f"{bus.memory}leads", "not a hash")
+    await bus.client.set(f"{bus.projection}leads", "not a hash")
     ok, broken = await asyncio.gather(
         server_time_s(bus), schedule.add(bus, [entry()]), return_exceptions=True
     )
@@ -59,19 +61,20 @@ async def test_whoever_has_not_measured_the_clocks_goes_by_what_the_match_was_to
 async def test_memory_of_another_life_is_refused(bus: Bus) -> None:
     await schedule.add(bus, [entry()])
     await bus.client.hset(bus.keys.epoch, "run_id", "another")
-    with pytest.raises(MemoryLost):
+    with pytest.raises(ProjectionLost):
         await match(bus)
     assert await epoch.read(bus) == 0
 
 
-async def test_a_life_that_is_not_believed_is_asked_for_again(bus: Bus) -> None:
-    """Somebody between us and the server may have kept our connection while the server began another life."""
+async def test_after_a_refusal_the_run_id_is_read_anew(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody between us and the server may have kept our connection while another process took its place."""
     await match(bus)
-    for line in bus._pipe._lines._kept:
-        line._life = "an earlier one"
-    if bus._pipe._lines._kept:  # in a cluster scripts ask themselves
-        with pytest.raises(MemoryLost):
-            await match(bus)
+    await bus.scripts.close()
+    if isinstance(bus.scripts, Server):  # in a cluster scripts read the run id themselves
+        with monkeypatch.context() as earlier:
+            earlier.setattr(server, "_RUN_ID", re.compile(r"^(run_id):", re.MULTILINE))
+            with pytest.raises(ProjectionLost):
+                await match(bus)
     await epoch.ensure(bus)
     await match(bus)
 
@@ -84,7 +87,7 @@ async def test_of_two_rebuilds_the_newer_wins(bus: Bus) -> None:
     newer = await epoch.begin(bus, 8)
     assert older is not None
     assert newer is not None
-    with pytest.raises(MemoryLost):
+    with pytest.raises(ProjectionLost):
         await schedule.add(older, [entry()])
     assert await schedule.add(newer, [entry()]) == 1
     assert await epoch.publish(bus, 7) is False
@@ -94,7 +97,7 @@ async def test_of_two_rebuilds_the_newer_wins(bus: Bus) -> None:
 
 async def test_keys_of_older_epochs_are_swept(bus: Bus) -> None:
     await schedule.add(bus, [entry()])
-    old = bus.memory
+    old = bus.projection
     building = await epoch.begin(bus, 2)
     assert building is not None
     await schedule.add(building, [entry()])

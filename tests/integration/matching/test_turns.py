@@ -6,11 +6,11 @@ from uuid import uuid4
 
 import pytest
 
+from tests.support.bus.matching import NUMBER, PAST, again, entry, match, numbers
 from trunkline.bus import channels, schedule
 from trunkline.bus.connection import Bus
-from trunkline.bus.schedule import GiveBack, Return
+from trunkline.bus.schedule import GiveBack, GrantReturn
 from trunkline.model import Entry, Flow
-from trunkline.testing.matching import NUMBER, PAST, again, entry, match, numbers
 
 
 async def test_a_lower_priority_number_goes_first_and_then_the_older_lead(bus: Bus) -> None:
@@ -69,10 +69,10 @@ async def test_a_grant_given_back_costs_its_flow_nothing(bus: Bus) -> None:
     assert grant.lead_id == first.lead_id
 
 
-@pytest.mark.parametrize("how", [Return.FORGET, Return.AGAIN])
+@pytest.mark.parametrize("how", [GrantReturn.FORGET, GrantReturn.AGAIN])
 @pytest.mark.parametrize("leads_left", [0, 3])
 async def test_a_refused_grant_costs_its_flow_nothing_whatever_becomes_of_the_lead(
-    bus: Bus, how: Return, leads_left: int
+    bus: Bus, how: GrantReturn, leads_left: int
 ) -> None:
     await numbers(bus, (NUMBER, "p", 1))
     await schedule.add(bus, [entry(merchant="a") for _ in range(1 + leads_left)])

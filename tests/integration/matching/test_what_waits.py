@@ -6,11 +6,11 @@ from uuid import uuid4
 
 import pytest
 
+from tests.support.bus.matching import NUMBER, PAST, entry, match, numbers
 from trunkline.bus import channels, schedule
 from trunkline.bus.connection import Bus
-from trunkline.bus.schedule import GiveBack, Return
+from trunkline.bus.schedule import GiveBack, GrantReturn
 from trunkline.model import Entry, Flow, Holder
-from trunkline.testing.matching import NUMBER, PAST, entry, match, numbers
 
 
 @pytest.mark.parametrize("what", ["park", "rest", "move"])
@@ -23,7 +23,7 @@ async def test_race_2_14_the_match_says_when_what_was_set_aside_comes_back(bus: 
         await channels.hold(bus, [Holder(uuid4(), NUMBER, 1)])
     else:
         (grant,) = await match(bus)
-        await schedule.give_back(bus, [GiveBack(grant.attempt_id, Return(what), later_ms)])
+        await schedule.give_back(bus, [GiveBack(grant.attempt_id, GrantReturn(what), later_ms)])
     found = await schedule.match(bus, [uuid4()], clock_offset_ms=0)
     assert found.grants == ()
     assert found.next_in_s is not None
@@ -69,7 +69,7 @@ async def test_a_flow_that_waits_for_a_pod_is_woken_by_the_end_of_any_call(bus: 
     await schedule.add(bus, [entry(merchant="waiting"), entry(merchant="waiting")])
     (refused,) = await match(bus, most=1)
     later_ms = schedule.to_ms(datetime.now(UTC) + timedelta(hours=1))
-    back = GiveBack(refused.attempt_id, Return.PARK, later_ms, until_a_release=True)
+    back = GiveBack(refused.attempt_id, GrantReturn.PARK, later_ms, until_a_release=True)
     await schedule.give_back(bus, [back])
     assert await match(bus) == (), "a grant that is given back is no end of a call"
     await channels.release(bus, [talking.attempt_id])

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from trunkline.telephony.connection import Connection
-from trunkline.telephony.exchange import Exchange, Lost, Reply
+from trunkline.telephony.http_exchange import Exchange, HttpReply, ReplyLost
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
 
@@ -27,7 +27,9 @@ class Transport:
         return lambda *_: self.calls.append(name)
 
 
-def asked(until_s: float | None = None) -> "tuple[Connection, Transport, asyncio.Future[Reply | Lost]]":
+def asked(
+    until_s: float | None = None,
+) -> "tuple[Connection, Transport, asyncio.Future[HttpReply | ReplyLost]]":
     connection, transport = Connection(), Transport()
     connection.connection_made(cast(asyncio.Transport, transport))  # all of one that is used
     return connection, transport, connection.exchange(b"", until_s or asyncio.get_running_loop().time() + 60)
@@ -41,17 +43,17 @@ async def test_the_time_of_an_earlier_request_does_not_end_a_later_one() -> None
     loop.call_at(loop.time() + 0.03, over.set)  # timers fire in their order
     await over.wait()
     connection.data_received(OK)
-    assert [type(reply) for reply in await asyncio.gather(first, second)] == [Reply, Reply]
+    assert [type(reply) for reply in await asyncio.gather(first, second)] == [HttpReply, HttpReply]
 
 
 async def test_what_is_given_up_is_thrown_away_and_not_flushed() -> None:
     connection, transport, reply = asked()
     connection.close()
     assert transport.calls == ["is_closing", "write", "abort"]
-    assert isinstance(await reply, Lost)
+    assert isinstance(await reply, ReplyLost)
 
 
-@pytest.mark.parametrize(("error", "kind"), [(None, Reply), (ConnectionResetError(), Lost)])
+@pytest.mark.parametrize(("error", "kind"), [(None, HttpReply), (ConnectionResetError(), ReplyLost)])
 async def test_a_reply_ends_with_its_connection_only_if_that_ends_well(
     error: Exception | None, kind: type[Exchange]
 ) -> None:

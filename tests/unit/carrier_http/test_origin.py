@@ -17,12 +17,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from trunkline.telephony import origin as origin_module
+from tests.support.faults.silence import silent_address
+from trunkline.telephony import http_origin as origin_module
 from trunkline.telephony.connection import Connection
-from trunkline.telephony.exchange import NotSent, Reply
-from trunkline.telephony.origin import Origin, split
+from trunkline.telephony.http_exchange import HttpReply, NotSent
+from trunkline.telephony.http_origin import Origin, split
 from trunkline.telephony.session import CarrierSession
-from trunkline.testing.silence import silent_address
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
 
@@ -298,5 +298,5 @@ async def test_https_is_spoken_with_those_whose_certificate_is_good(
     async with listening(server) as port:
         session = CarrierSession(None)
         replies = [await session.get(f"https://127.0.0.1:{port}/") for _ in range(2)]
-        assert all(isinstance(reply, Reply if is_trusted else NotSent) for reply in replies)
+        assert all(isinstance(reply, HttpReply if is_trusted else NotSent) for reply in replies)
         await session.aclose()

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from trunkline.clock import ManualClock
 from trunkline.telephony import session as session_module
 from trunkline.telephony.connection import Connection
-from trunkline.telephony.exchange import Exchange, Lost, NotSent, Reply
-from trunkline.telephony.origin import Origin
+from trunkline.telephony.http_exchange import Exchange, HttpReply, NotSent, ReplyLost
+from trunkline.telephony.http_origin import Origin
 from trunkline.telephony.session import CarrierSession, basic
+from trunkline.testing.clock import ManualClock
 
 OK = b'HTTP/1.1 201 Created\r\nContent-Length: 13\r\n\r\n{"sid":"CA1"}'
 Answer = Callable[["Server", asyncio.StreamWriter, int], Awaitable[None]]
@@ -129,14 +129,14 @@ async def send(session: CarrierSession, url: str, body: str = "a=1", **options: 
 async def test_a_reply_is_read_whole() -> None:
     async with against(answer_ok) as (server, session):
         reply = await send(session, server.url)
-    assert isinstance(reply, Reply)
+    assert isinstance(reply, HttpReply)
     assert (reply.status, reply.body, reply.headers["content-length"]) == (201, b'{"sid":"CA1"}', "13")
 
 
 async def test_a_post_on_a_kept_alive_connection_that_closes_is_sent_once() -> None:
     async with against(close_at_second) as (server, session):
-        assert isinstance(await send(session, server.url, "first"), Reply)
-        assert isinstance(await send(session, server.url, "second"), Lost)
+        assert isinstance(await send(session, server.url, "first"), HttpReply)
+        assert isinstance(await send(session, server.url, "second"), ReplyLost)
         assert server.connections == 1  # it was the kept-alive one, and no other was tried
         assert server.bodies == {"first": 1, "second": 1}
 
@@ -145,7 +145,7 @@ async def test_posts_to_a_server_that_drops_idle_connections_are_sent_at_most_on
     async with against(answer_and_close) as (server, session):
         results = [await send(session, server.url, f"order-{n}") for n in range(50)]
         assert max(server.bodies.values()) == 1
-        answered = [n for n, result in enumerate(results) if isinstance(result, Reply)]
+        answered = [n for n, result in enumerate(results) if isinstance(result, HttpReply)]
         assert all(server.bodies[f"order-{n}"] == 1 for n in answered)
 
 
@@ -154,7 +154,7 @@ async def test_what_is_no_post_is_sent_again_once(method: str) -> None:
     """What the two tests above would see if a POST were treated the same."""
     async with against(close_at_second) as (server, session):
         for _ in range(2):
-            assert isinstance(await getattr(session, method)(server.url), Reply)
+            assert isinstance(await getattr(session, method)(server.url), HttpReply)
         assert server.bodies == {method.upper(): 3}
 
 
@@ -165,8 +165,8 @@ async def test_what_was_heard_in_part_is_not_sent_again() -> None:
             writer.close()
 
     async with against(says_a_little) as (server, session):
-        assert isinstance(await session.get(server.url), Reply)
-        assert isinstance(await session.get(server.url), Lost)
+        assert isinstance(await session.get(server.url), HttpReply)
+        assert isinstance(await session.get(server.url), ReplyLost)
         assert server.bodies == {"GET": 2}
 
 
@@ -175,7 +175,7 @@ async def test_an_end_that_the_loop_has_not_seen_yet_is_seen_before_a_post() -> 
         await send(session, server.url, "first")
         with beneath(server.writers[0]) as connection:
             connection.shutdown(socket.SHUT_WR)
-        assert isinstance(await send(session, server.url, "second"), Reply)
+        assert isinstance(await send(session, server.url, "second"), HttpReply)
         assert server.connections == 2
 
 
@@ -185,7 +185,7 @@ async def test_a_reply_that_comes_too_late_is_none_to_the_next_request() -> None
         with beneath(server.writers[0]) as connection:
             connection.send(OK.replace(b"CA1", b"CA9"))
         reply = await send(session, server.url, "second")
-        assert isinstance(reply, Reply)
+        assert isinstance(reply, HttpReply)
         assert reply.body == b'{"sid":"CA1"}'
 
 
@@ -199,9 +199,9 @@ async def test_a_connection_that_says_something_while_it_is_idle_is_closed() -> 
 async def test_no_reply_in_time_is_lost() -> None:
     """On a connection that is there already: the time it takes to connect counts too."""
     async with against(answer_first) as (server, session):
-        assert isinstance(await send(session, server.url, "first"), Reply)
+        assert isinstance(await send(session, server.url, "first"), HttpReply)
         session._total_timeout_s = 0.2
-        assert isinstance(await send(session, server.url), Lost)
+        assert isinstance(await send(session, server.url), ReplyLost)
         for _ in range(2):
             await asyncio.wait_for(server.asked.acquire(), 10)
         assert server.bodies == {"first": 1, "a=1": 1}
@@ -210,7 +210,7 @@ async def test_no_reply_in_time_is_lost() -> None:
 
 async def test_a_reset_after_sending_is_lost() -> None:
     async with against(reset) as (server, session):
-        assert isinstance(await send(session, server.url), Lost)
+        assert isinstance(await send(session, server.url), ReplyLost)
         assert server.bodies == {"a=1": 1}
 
 
@@ -226,7 +226,7 @@ async def test_a_reset_after_sending_is_lost() -> None:
 )
 async def test_a_broken_reply_is_lost(reply: bytes) -> None:
     async with against(saying(reply)) as (server, session):
-        assert isinstance(await send(session, server.url), Lost)
+        assert isinstance(await send(session, server.url), ReplyLost)
         assert server.bodies == {"a=1": 1}
 
 
@@ -234,7 +234,7 @@ async def test_what_comes_before_the_reply_is_not_the_reply() -> None:
     early = b"HTTP/1.1 100 Continue\r\nX-Early: 1\r\n\r\nHTTP/1.1 103 Early Hints\r\n\r\n"
     async with against(saying(early + OK)) as (server, session):
         reply = await send(session, server.url)
-        assert isinstance(reply, Reply)
+        assert isinstance(reply, HttpReply)
         assert (reply.status, reply.body) == (201, b'{"sid":"CA1"}')
         assert "x-early" not in reply.headers
 
@@ -242,20 +242,20 @@ async def test_what_comes_before_the_reply_is_not_the_reply() -> None:
 async def test_a_reply_may_end_with_its_connection() -> None:
     async with against(saying(b"HTTP/1.1 201 Created\r\n\r\nwhole")) as (server, session):
         reply = await send(session, server.url)
-        assert isinstance(reply, Reply)
+        assert isinstance(reply, HttpReply)
         assert reply.body == b"whole"
 
 
 async def test_another_protocol_is_lost() -> None:
     upgrade = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n"
     async with against(saying(upgrade)) as (server, session):
-        assert isinstance(await send(session, server.url), Lost)
+        assert isinstance(await send(session, server.url), ReplyLost)
 
 
 async def test_headers_without_end_are_lost() -> None:
     endless = b"HTTP/1.1 200 OK\r\n" + b"X-More: 1\r\n" * 200
     async with against(saying(endless), reply_bytes_max=1000) as (server, session):
-        assert await send(session, server.url) == Lost("reply too long")
+        assert await send(session, server.url) == ReplyLost("reply too long")
 
 
 async def test_what_nobody_asked_for_is_no_reply_to_the_next() -> None:
@@ -265,7 +265,7 @@ async def test_what_nobody_asked_for_is_no_reply_to_the_next() -> None:
     async with against(twice) as (server, session):
         for name in ("first", "second"):
             reply = await send(session, server.url, name)
-            assert isinstance(reply, Reply)
+            assert isinstance(reply, HttpReply)
             assert reply.body == b'{"sid":"CA1"}'
         assert server.connections == 2
 
@@ -276,7 +276,7 @@ async def test_what_follows_a_reply_does_not_change_it() -> None:
     )
     async with against(saying(first + second)) as (server, session):
         reply = await send(session, server.url)
-        assert isinstance(reply, Reply)
+        assert isinstance(reply, HttpReply)
         assert reply.headers["retry-after"] == "2"
 
 
@@ -302,7 +302,7 @@ async def test_a_session_with_too_many_origins_forgets_them(monkeypatch: pytest.
     monkeypatch.setattr(session_module, "_ORIGINS_MAX", 2)
     async with against(answer_ok, keepalive_s=60) as (server, session):
         for name in ("http://", "HTTP://", "http://user:password@"):
-            assert isinstance(await send(session, server.url.replace("http://", name)), Reply)
+            assert isinstance(await send(session, server.url.replace("http://", name)), HttpReply)
         assert server.connections == 3
         for _ in range(2):
             await asyncio.wait_for(server.left.acquire(), 10)
@@ -324,7 +324,7 @@ async def test_a_connection_that_is_said_to_close_is_not_used_again() -> None:
 
     async with against(closing) as (server, session):
         for _ in range(2):
-            assert isinstance(await send(session, server.url), Reply)
+            assert isinstance(await send(session, server.url), HttpReply)
         assert server.connections == 2
 
 
@@ -340,13 +340,13 @@ async def test_headers_before_the_reply_without_end_are_lost() -> None:
         server,
         session,
     ):
-        assert await send(session, server.url) == Lost("reply too long")
+        assert await send(session, server.url) == ReplyLost("reply too long")
 
 
 async def test_a_reply_without_end_is_lost() -> None:
     endless = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 5000
     async with against(saying(endless), reply_bytes_max=1000) as (server, session):
-        assert isinstance(await send(session, server.url), Lost)
+        assert isinstance(await send(session, server.url), ReplyLost)
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -354,7 +354,7 @@ async def test_a_redirect_is_not_followed(status: int) -> None:
     redirect = f"HTTP/1.1 {status} X\r\nLocation: /calls\r\nContent-Length: 0\r\n\r\n".encode()
     async with against(saying(redirect)) as (server, session):
         reply = await send(session, server.url)
-        assert isinstance(reply, Reply)
+        assert isinstance(reply, HttpReply)
         assert reply.status == status
         assert server.bodies == {"a=1": 1}
 
@@ -431,7 +431,7 @@ async def test_what_connects_after_its_deadline_is_not_sent() -> None:
         result = await send(session, server.url, send_by_boottime_s=5.0)
         assert result == NotSent("not_sent_in_time", "connected after the deadline")
         assert (server.connections, server.bytes_read) == (1, 0)
-        assert isinstance(await send(session, server.url, send_by_boottime_s=10.0), Reply)
+        assert isinstance(await send(session, server.url, send_by_boottime_s=10.0), HttpReply)
 
 
 async def test_a_reason_never_quotes_the_url() -> None:
@@ -456,7 +456,7 @@ class Watched(CarrierSession):
 async def test_connections_give_up_on_silence_and_forget_unsent_bytes() -> None:
     async with against(answer_ok) as (server, _):
         session = Watched(basic("user", "password"), user_timeout_s=5.0)
-        assert isinstance(await send(session, server.url), Reply)
+        assert isinstance(await send(session, server.url), HttpReply)
         (used,) = session.sockets
         assert used.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5000
         assert used.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8) == b"\x01\0\0\0\0\0\0\0"

@@ -24,6 +24,7 @@ from trunkline.api.routes import (
     leads,
     leads_abort,
     leads_bulk,
+    leads_reopen,
     mailbox_events,
     mailbox_kinds,
     mailboxes,
@@ -43,6 +44,7 @@ from trunkline.api.routes import (
 ROUTERS: tuple[APIRouter, ...] = (
     leads_bulk.router,
     leads_abort.router,
+    leads_reopen.router,
     lead_edits.router,
     leads.router,
     enrichments.router,

@@ -18,14 +18,16 @@ from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, Body,
 from trunkline.api.ownership import record
 from trunkline.api.paging import FIRST_ID, Cursors, Page, PageOut, PageQuery
 from trunkline.api.principal import Principal
-from trunkline.dispatch.accounts import AccountDesk
+from trunkline.control.raising import clear_alarm
+from trunkline.dispatch.cooldowns import ALARM, alarm_subject
 from trunkline.leads.ingest import FieldProblem
 from trunkline.model import new_id
-from trunkline.store import accounts
-from trunkline.store.accounts import Account, AccountChange, NewAccount
+from trunkline.store import accounts, cooldowns
+from trunkline.store.accounts import AccountChange, NewAccount, StoredAccount
 from trunkline.store.tenants import PLATFORM
-from trunkline.telephony.carriers import NEEDS, CarrierConfigError
-from trunkline.telephony.vault import Unopenable
+from trunkline.telephony.accounts import KNOWN_IN_S, AccountService
+from trunkline.telephony.carrier_registry import NEEDS, CarrierConfigError
+from trunkline.telephony.credentials import Unopenable
 
 router = APIRouter(prefix=f"{API_ROOT}/accounts", tags=["accounts"])
 
@@ -191,6 +193,10 @@ async def update_account(account_id: UUID, body: AccountPatch, who: AdminKey, ap
             status=body.status,
         )
         account = found(await accounts.update(tx, account_id, change), "account")
+        if change.credentials is not None or change.set_base_url:
+            over = await cooldowns.renew_account(tx, (account.carrier, account.name), known_in_s=KNOWN_IN_S)
+            for subject in over:
+                await clear_alarm(tx, ALARM, alarm_subject(subject), "account changed")
         changed = sorted({*body.model_fields_set - {"credentials"}, *(body.credentials or {})})
         await record(tx, who, "account.changed", account.id, PLATFORM, changed=changed)
     await desk.refresh()
@@ -214,7 +220,7 @@ def _require_sight(who: Principal) -> None:
         raise not_found("account")
 
 
-def _desk(api: Api) -> AccountDesk:
+def _desk(api: Api) -> AccountService:
     if api.deps.accounts is None:
         raise ApiError(
             503, "accounts_unavailable", "This process has no accounts. Ask one with the role api."
@@ -222,7 +228,7 @@ def _desk(api: Api) -> AccountDesk:
     return api.deps.accounts
 
 
-def _merged(desk: AccountDesk, before: Account, body: AccountPatch) -> bytes | None:
+def _merged(desk: AccountService, before: StoredAccount, body: AccountPatch) -> bytes | None:
     if body.credentials is None:
         return None
     known = desk.credentials(before)
@@ -241,7 +247,7 @@ def _merged(desk: AccountDesk, before: Account, body: AccountPatch) -> bytes | N
 
 
 def _checked(
-    desk: AccountDesk, carrier: str, name: str, credentials: Mapping[str, str], base_url: str | None
+    desk: AccountService, carrier: str, name: str, credentials: Mapping[str, str], base_url: str | None
 ) -> dict[str, str]:
     """What is given and known, or every name that is not."""
     kept = {key: value for key, value in credentials.items() if value}
@@ -262,7 +268,7 @@ def _checked(
     return kept
 
 
-def _shown(desk: AccountDesk, account: Account) -> AccountOut:
+def _shown(desk: AccountService, account: StoredAccount) -> AccountOut:
     opened = desk.credentials(account)
     known = {} if isinstance(opened, Unopenable) else opened
     shown = NEEDS[account.carrier].shown if account.carrier in NEEDS else ()

@@ -17,16 +17,16 @@ from trunkline.campaigns.lifecycle import Status
 from trunkline.leads import ingest
 from trunkline.leads.abandonment import recent as recent_calls
 from trunkline.leads.calling_policy import Effective
-from trunkline.leads.windows import Rule
+from trunkline.leads.windows import WindowRule
 from trunkline.states import LeadStatus
 from trunkline.store import abandonment, campaigns
-from trunkline.store.campaigns import Campaign, Tally
+from trunkline.store.campaigns import Campaign, OutcomeCount
 from trunkline.store.database import Connection
 
 router = APIRouter(prefix=f"{API_ROOT}/campaigns", tags=["campaigns"])
 
 
-class ProgressOut(BaseModel):
+class CampaignProgressOut(BaseModel):
     status: Status
     leads: int
     waiting: int = Field(description="Not called yet, or to be called again.")
@@ -36,10 +36,11 @@ class ProgressOut(BaseModel):
     outcomes: dict[str, int] = Field(description="Of those that have finished.")
     attempts: int
     share: float = Field(description="Of the leads that have finished, from 0 to 1.")
-    finished_per_minute: float = Field(description="In the last ten minutes.")
+    finished_per_minute: float = Field(description="In the last ten minutes, or since it runs.")
     next_due_at: datetime | None = Field(description="When the next of those that wait is due.")
     estimated_end_at: datetime | None = Field(
-        description="If it goes on as in the last ten minutes, in its windows. null: it does not run, or nobody knows."
+        description="If it goes on as in the last ten minutes, or since it runs, in its windows. null: it does not "
+        "run, is completed, or nobody knows."
     )
     abandonment: CampaignSharesOut = Field(description="People who answered and found no agent.")
     as_of: datetime
@@ -47,11 +48,11 @@ class ProgressOut(BaseModel):
 
 @router.get(
     "/{campaign_id}/progress",
-    response_model=ProgressOut,
+    response_model=CampaignProgressOut,
     responses=READ_ERRORS,
     summary="How far is a campaign?",
 )
-async def get_progress(campaign_id: UUID, who: ReadKey, api: Deps) -> ProgressOut:
+async def get_progress(campaign_id: UUID, who: ReadKey, api: Deps) -> CampaignProgressOut:
     """As its leads are now, from counts that are kept with every change of them."""
     async with api.store.reading() as connection:
         campaign = found(await campaigns.get(connection, who.tenant, campaign_id), "campaign")
@@ -62,7 +63,7 @@ async def get_progress(campaign_id: UUID, who: ReadKey, api: Deps) -> ProgressOu
     return _progress(campaign, tallies, rules, shares)
 
 
-async def _rules(connection: Connection, campaign: Campaign, policy: Effective) -> tuple[Rule, ...]:
+async def _rules(connection: Connection, campaign: Campaign, policy: Effective) -> tuple[WindowRule, ...]:
     """The windows of somebody whom it has yet to call, for all of them."""
     somebody = await campaigns.sample(connection, campaign)
     return () if somebody is None else policy.rules_of(*somebody)
@@ -80,18 +81,21 @@ async def _shares(connection: Connection, campaign: Campaign, policy: Effective)
 
 
 def _progress(
-    campaign: Campaign, tallies: Sequence[Tally], rules: tuple[Rule, ...], shares: CampaignSharesOut
-) -> ProgressOut:
+    campaign: Campaign,
+    tallies: Sequence[OutcomeCount],
+    rules: tuple[WindowRule, ...],
+    shares: CampaignSharesOut,
+) -> CampaignProgressOut:
     by_status: Counter[str] = Counter()
     for tally in tallies:
         by_status[tally.status] += tally.leads
     total, finished = by_status.total(), by_status[LeadStatus.FINISHED]
-    began = [tally.first_finished_at for tally in tallies if tally.first_finished_at]
-    pace = estimate.pace(sum(tally.lately for tally in tallies), min(began, default=None), campaign.now)
+    pace = estimate.pace(sum(tally.lately for tally in tallies), campaign.runs_since, campaign.now)
     left = total - finished
     waits = [tally for tally in tallies if tally.status == LeadStatus.BACKLOG]
-    end_at = estimate.ends_at(left, pace.per_s, campaign.now, rules) if campaign.status == "RUNNING" else None
-    return ProgressOut.model_validate(
+    is_running = campaign.status == "RUNNING" and left > 0
+    end_at = estimate.ends_at(left, pace.per_s, campaign.now, rules) if is_running else None
+    return CampaignProgressOut.model_validate(
         {
             "status": campaign.status,
             "leads": total,

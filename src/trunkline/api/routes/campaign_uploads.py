@@ -14,7 +14,7 @@ from trunkline.api.deps import Api, Deps
 from trunkline.api.errors import conflict, invalid
 from trunkline.api.models import WRITE_ERRORS, found
 from trunkline.api.ownership import record
-from trunkline.api.routes.leads import bring
+from trunkline.api.routes.leads import schedule_best_effort
 from trunkline.api.routes.leads_bulk import (
     FAILED,
     NDJSON,
@@ -140,7 +140,9 @@ async def _load(
     request: Request, api: Api, campaign: Campaign, spool: Spool, rows: Rows, query: CampaignUploadQuery
 ) -> StreamingResponse:
     report = UploadReport(problems_only=query.results == "problems")
-    loader = (AllOrNothing if query.atomic else PieceByPiece)(api.store, report, partial(bring, api))
+    loader = (AllOrNothing if query.atomic else PieceByPiece)(
+        api.store, report, partial(schedule_best_effort, api)
+    )
     intake = Intake(
         rows,
         api.store,

@@ -22,13 +22,13 @@ from trunkline.api.routes.policy import above_merchant, put_layer, wake_leads
 from trunkline.campaigns import lifecycle
 from trunkline.campaigns.lifecycle import DONE, FROM, Act, Status
 from trunkline.campaigns.request import ENDS, STARTS, CampaignRequest, prepare, time_problems
-from trunkline.dispatch.policies import campaign_key
+from trunkline.dispatch.policy_cache import campaign_key
 from trunkline.jobs.platform.exports import COLUMNS, as_csv
 from trunkline.leads import ingest
 from trunkline.leads.calling_policy import CallingPolicy
-from trunkline.leads.ingest import FieldProblem, Moment, ObjectId, Refused, Text
+from trunkline.leads.ingest import FieldProblem, LeadRefused, Moment, ObjectId, Text
 from trunkline.store import campaigns, leads, policy
-from trunkline.store.campaigns import Campaign, NewCampaign
+from trunkline.store.campaigns import Campaign, ListedCampaign, NewCampaign
 from trunkline.store.database import Connection
 from trunkline.store.leads import AdmissionKey, LeadFilter
 from trunkline.store.policy import PolicyKey
@@ -45,7 +45,8 @@ class CampaignOut(Out):
     merchant_id: str
     name: str
     status: Status = Field(
-        description="A DRAFT calls nobody. STOPPING: nobody new is called, and its leads are being ended."
+        description="A DRAFT calls nobody. COMPLETED: none of its leads is left to call; it runs again when one is "
+        "added or called again. STOPPING: nobody new is called, and its leads are being ended."
     )
     pool: str = Field(validation_alias=AliasChoices("pool_id", "pool"))
     priority: int
@@ -58,6 +59,12 @@ class CampaignOut(Out):
     stopped_at: datetime | None
     created_at: datetime
     updated_at: datetime
+    completed_at: datetime | None = Field(description="Since when none of its leads is left to call.")
+
+
+class ListedCampaignOut(CampaignOut):
+    leads: int = Field(description="How many it has.")
+    finished: int = Field(description="How many of them have finished.")
 
 
 class CampaignWithPolicyOut(CampaignOut):
@@ -100,7 +107,7 @@ class PauseIn(Body):
     reason: Reason = Field("paused", description="Why. It is in the audit log.")
 
 
-class StopIn(Body):
+class CampaignStopIn(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "sold out", "hang_up": True}]})
 
     reason: Reason = Field(
@@ -136,9 +143,11 @@ async def create_campaign(
         return await with_policy(tx, campaign)
 
 
-@router.get("", response_model=PageOut[CampaignOut], responses=READ_ERRORS, summary="List campaigns")
-async def list_campaigns(query: Annotated[CampaignQuery, Query()], who: ReadKey, api: Deps) -> Page[Campaign]:
-    """Newest first."""
+@router.get("", response_model=PageOut[ListedCampaignOut], responses=READ_ERRORS, summary="List campaigns")
+async def list_campaigns(
+    query: Annotated[CampaignQuery, Query()], who: ReadKey, api: Deps
+) -> Page[ListedCampaign]:
+    """Newest first, each with how far it is."""
     cursors = Cursors("campaigns", who, query)
     async with api.store.reading() as connection:
         rows = await campaigns.list_campaigns(
@@ -230,7 +239,7 @@ async def pause_campaign(campaign_id: UUID, body: PauseIn, who: LeadsKey, api: D
     responses=WRITE_ERRORS,
     summary="Stop a campaign for good",
 )
-async def stop_campaign(campaign_id: UUID, body: StopIn, who: LeadsKey, api: Deps) -> Campaign:
+async def stop_campaign(campaign_id: UUID, body: CampaignStopIn, who: LeadsKey, api: Deps) -> Campaign:
     """Nobody new is called. Whoever waits is ended within seconds as ABORTED; calls that are going on go on, or are
     cut short if `hang_up` asks for it. Safe to repeat."""
     async with api.store.writing() as tx:
@@ -319,7 +328,7 @@ async def _prepared(tx: Connection, who: Principal, body: CampaignRequest, merch
     if admission is None:
         raise unknown("merchant_id", "merchant")
     match prepare(body, admission):
-        case Refused(problems):
+        case LeadRefused(problems):
             raise invalid(*problems)
         case NewCampaign() as new:
             return new

@@ -9,7 +9,7 @@ from trunkline.api.errors import ApiError, conflict
 from trunkline.api.models import WRITE_ERRORS, Body, ErrorOut, Responses
 from trunkline.api.routes.accounts import AccountName, CarrierName
 from trunkline.telephony.carrier import NumbersUnavailable
-from trunkline.telephony.carriers import CarrierConfigError
+from trunkline.telephony.carrier_registry import CarrierConfigError
 
 router = APIRouter(prefix=f"{API_ROOT}/accounts", tags=["accounts"])
 

@@ -14,14 +14,14 @@ from pydantic import ConfigDict, Field, StringConstraints
 from trunkline.api.auth import API_ROOT, AdminKey, ReadKey, require_platform
 from trunkline.api.control_subjects import KILL_SWITCH, PROMOTER, ControlSubject, find_subject
 from trunkline.api.deps import Api, Deps
-from trunkline.api.errors import forbidden, invalid
+from trunkline.api.errors import conflict, forbidden, invalid
 from trunkline.api.models import READ_ERRORS, WRITE_ERRORS, Body, Out
 from trunkline.api.ownership import require_owner
 from trunkline.api.paging import Cursors, Page, PageOut, PageQuery
 from trunkline.api.principal import Principal
 from trunkline.control.raising import clear_alarm
 from trunkline.leads.ingest import FieldProblem, Moment
-from trunkline.store import audit, controls
+from trunkline.store import audit, controls, restores
 from trunkline.store.controls import Control, Level, NewStop, Scope
 from trunkline.store.database import Connection
 
@@ -135,7 +135,8 @@ async def set_kill_switch(body: StopIn, who: AdminKey, api: Deps) -> SubjectOut:
 async def lift_kill_switch(
     who: AdminKey, api: Deps, reason: LiftReason = None, ramp_s: Ramp = RAMP_DEFAULT_S
 ) -> SubjectOut:
-    """Also says that a restored database was looked at: its alarm is cleared. Needs a key of the platform."""
+    """Also clears the alarm of a restored database. Refused (409, `restore_unsettled`) until `trunkline restore-check`
+    has settled it. Needs a key of the platform."""
     require_platform(who, "turn the kill switch")
     return await _lift(api, who, KILL_SWITCH, reason, ramp_s, Level.PLATFORM)
 
@@ -219,6 +220,8 @@ async def _stop(api: Api, who: Principal, what: ControlSubject, body: StopIn) ->
         ends_in_s=body.duration_s,
     )
     async with api.store.writing() as tx:
+        if what is KILL_SWITCH and (body.expires_at or body.duration_s):
+            await _require_settled(tx)
         control = await controls.stop(tx, new)
         if control.phase(control.seen_at) != "stopped":
             raise invalid(FieldProblem("expires_at", "This moment has passed."))
@@ -235,6 +238,8 @@ async def _lift(
     if not Level.of(who.tenant).is_over(set_by):
         raise forbidden("not_owner", f"Only the {set_by} may lift a stop that the {set_by} has set.")
     async with api.store.writing() as tx:
+        if what is KILL_SWITCH:
+            await _require_settled(tx)
         control = await controls.resume(
             tx, what.scope, what.subject, set_by, reason=reason, by=who.actor, ramp_s=ramp_s
         )
@@ -244,6 +249,17 @@ async def _lift(
                 await clear_alarm(tx, "store_restored", by=who.actor)
         in_force = await controls.get(tx, what.scope, what.subject)
     return _together(what, who, in_force)
+
+
+async def _require_settled(tx: Connection) -> None:
+    """After a restore the kill switch stays on until nobody would be called again, and no end is set for it either."""
+    unsettled = await restores.unsettled(tx)
+    if unsettled is not None:
+        raise conflict(
+            "restore_unsettled",
+            f"Postgres was restored to {unsettled.backup_at:%Y-%m-%d %H:%M:%S} UTC, and calls that were placed since "
+            "are unknown. `trunkline restore-check` shows who would be called again, and settles it.",
+        )
 
 
 async def _audit(tx: Connection, who: Principal, action: str, what: ControlSubject, control: Control) -> None:

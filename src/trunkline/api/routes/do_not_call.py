@@ -26,7 +26,7 @@ from trunkline.api.paging import LAST_ID, Cursors, Page, PageOut, PageQuery
 from trunkline.leads import phones
 from trunkline.leads.ingest import FieldProblem, Moment, ObjectId, Text
 from trunkline.store import do_not_call
-from trunkline.store.do_not_call import Listed
+from trunkline.store.do_not_call import DoNotCallEntry
 
 router = APIRouter(prefix=f"{API_ROOT}/do-not-call", tags=["policy"])
 
@@ -88,7 +88,7 @@ class EntryQuery(PageQuery):
     responses=WRITE_ERRORS | {200: {"model": EntryOut, "description": "It was on the list before."}},
     summary="Put a phone on a do-not-call list",
 )
-async def add_entry(body: EntryIn, who: LeadsKey, api: Deps, response: Response) -> Listed:
+async def add_entry(body: EntryIn, who: LeadsKey, api: Deps, response: Response) -> DoNotCallEntry:
     """Takes effect at the next dial: a lead to this person ends as BLACKLISTED, and a new one is refused with 403."""
     phone = phones.to_e164(body.phone, None)
     if isinstance(phone, phones.BadPhone):
@@ -130,7 +130,9 @@ async def add_entries(body: EntriesIn, who: LeadsKey, api: Deps) -> EntriesOut:
 
 
 @router.get("", response_model=PageOut[EntryOut], responses=READ_ERRORS, summary="List do-not-call entries")
-async def list_entries(query: Annotated[EntryQuery, Query()], who: ReadKey, api: Deps) -> Page[Listed]:
+async def list_entries(
+    query: Annotated[EntryQuery, Query()], who: ReadKey, api: Deps
+) -> Page[DoNotCallEntry]:
     """Newest first: your own, and those of your merchants."""
     cursors = Cursors("do_not_call", who, query)
     before = cursors.start_id(LAST_ID)
@@ -142,7 +144,7 @@ async def list_entries(query: Annotated[EntryQuery, Query()], who: ReadKey, api:
 
 
 @router.get("/{entry_id}", response_model=EntryOut, responses=READ_ERRORS, summary="Get a do-not-call entry")
-async def get_entry(entry_id: UUID, who: ReadKey, api: Deps) -> Listed:
+async def get_entry(entry_id: UUID, who: ReadKey, api: Deps) -> DoNotCallEntry:
     async with api.store.reading() as connection:
         return found(await do_not_call.get(connection, who.tenant, entry_id), "entry")
 

@@ -1,48 +1,92 @@
 """Feature flags: on or off for everybody, for a percentage, for those they name. They are the platform's."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from trunkline.api.auth import API_ROOT, AdminKey, ReadKey
-from trunkline.api.deps import Deps
-from trunkline.api.errors import invalid, not_found
+from trunkline.api.deps import Api, Deps
+from trunkline.api.errors import conflict, invalid, not_found
 from trunkline.api.models import READ_ERRORS, WRITE_ERRORS, Body, Out
 from trunkline.api.paging import Cursors, Page, PageOut, PageQuery
 from trunkline.api.principal import Principal
 from trunkline.api.routes.controls import LiftReason, Reason
-from trunkline.control.flags import DEFINITIONS, FlagDefinition
+from trunkline.control.flags import DEFINITIONS, EVENT_DISPATCH, FlagDefinition, translate
+from trunkline.control.flags import decide as decide_flag
+from trunkline.dispatch import cutover
+from trunkline.dispatch.cutover import Cutover
 from trunkline.leads.ingest import FieldProblem, ObjectId
 from trunkline.store import audit, flags
+from trunkline.store.database import Connection
 from trunkline.store.flags import Flag
 from trunkline.store.tenants import PLATFORM
 
 router = APIRouter(prefix=f"{API_ROOT}/flags", tags=["control"])
 
 NAMED_MAX = 10_000
-FlagName = Annotated[str, Path(pattern=r"^[a-z][a-z0-9_]{0,62}$", description="The name of the flag.")]
+NEVER = datetime.min.replace(tzinfo=UTC)
+# In the preview, those with the most overdue leads.
+SHOWN_MAX = 100
+NAME = r"^[a-z][a-z0-9_]{0,62}$"
+FlagName = Annotated[str, Path(pattern=NAME, description="The name of the flag.")]
+# With the names of the system before this one, which carry the id of a reseller.
+AnyFlagName = Annotated[
+    str, Path(pattern=r"^[a-z][a-z0-9_-]{0,150}$", description="The name of the flag, or an old name of it.")
+]
 _NAMED = "Ids that are on (true) or off (false) whatever the percentage says. A merchant counts before its reseller."
+_TAKE_OVERDUE = (
+    "Of the merchants that this turns on, call also the leads that were due before: at most so many, as the preview "
+    "said. Left out: another system has called them, and they end as ABORTED (`DUE_BEFORE_CUTOVER`)."
+)
+_VERSION = (
+    "The version that you have read; left out: nobody has set the flag yet. Another one is refused (409)."
+)
 
 
-class FlagIn(Body):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"enabled": True, "percentage": 10, "resellers": {"acme": True}, "reason": "First tenth"}
-            ]
-        }
-    )
-
+class FlagRule(Body):
     enabled: bool = Field(strict=True, description="false: off for everybody, whatever else is said.")
     percentage: int = Field(
         100, ge=0, le=100, strict=True, description="Of those who are not named, how many have it on."
     )
     resellers: dict[ObjectId, bool] = Field(default_factory=dict, max_length=NAMED_MAX, description=_NAMED)
     merchants: dict[ObjectId, bool] = Field(default_factory=dict, max_length=NAMED_MAX, description=_NAMED)
+
+
+class PreviewIn(FlagRule):
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"enabled": True, "percentage": 0, "resellers": {"acme": True}}]}
+    )
+
+
+class FlagIn(FlagRule):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "enabled": True,
+                    "percentage": 10,
+                    "resellers": {"acme": True},
+                    "reason": "First tenth",
+                    "version": 3,
+                }
+            ]
+        }
+    )
+
     reason: Reason = Field(description="Why. It is in the audit log.")
+    version: int = Field(0, ge=0, strict=True, description=_VERSION)
+    take_overdue: int | None = Field(None, ge=0, strict=True, description=_TAKE_OVERDUE)
+
+
+class UnsetQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    reason: LiftReason = None
+    version: int | None = Field(None, ge=0, description="The version that you have read.")
+    take_overdue: int | None = Field(None, ge=0, description=_TAKE_OVERDUE)
 
 
 class FlagOut(Out):
@@ -56,6 +100,35 @@ class FlagOut(Out):
     reason: str | None
     changed_by: str | None
     changed_at: datetime | None
+    version: int = Field(description="To name with the next change. 0: nobody has set it.")
+
+
+class MerchantOverdueOut(Out):
+    merchant_id: str
+    leads: int
+
+
+class PreviewOut(Out):
+    version: int = Field(description="Of the flag as it is.")
+    turned_on: int = Field(description="Merchants for whom it would be on, and is off now.")
+    turned_off: int = Field(description="Merchants for whom it would be off, and is on now.")
+    overdue: int = Field(
+        description="Of `event_dispatch`: leads of those who are turned on that were due before. They are not called, "
+        "unless `take_overdue` says so."
+    )
+    merchants: list[MerchantOverdueOut] = Field(description="Whose they are, most first, 100 at most.")
+
+
+class EvaluationOut(Out):
+    flag: str = Field(description="The flag that decided: our name of it.")
+    is_on: bool
+
+
+class EvaluationQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    reseller_id: ObjectId | None = Field(None, description="For whom: a reseller.")
+    merchant_id: ObjectId | None = Field(None, description="For whom: a merchant, of that reseller.")
 
 
 @router.get("", response_model=PageOut[FlagOut], responses=READ_ERRORS, summary="List flags")
@@ -72,14 +145,74 @@ async def list_flags(query: Annotated[PageQuery, Query()], who: ReadKey, api: De
     return cursors.page(shown, lambda flag: flag.name)
 
 
-@router.put("/{flag}", response_model=FlagOut, responses=WRITE_ERRORS, summary="Set a flag")
-async def set_flag(flag: FlagName, body: FlagIn, who: AdminKey, api: Deps) -> FlagOut:
-    """As a whole: what is left out is back at its default. In force within a second. Needs a key of the platform."""
+@router.get(
+    "/{flag}/evaluation", response_model=EvaluationOut, responses=READ_ERRORS, summary="Is a flag on?"
+)
+async def evaluate_flag(
+    flag: AnyFlagName, query: Annotated[EvaluationQuery, Query()], who: ReadKey, api: Deps
+) -> EvaluationOut:
+    """As the platform itself asks, a hosted flag service included, for a system that shares the work with it. The names
+    of the system before this one are understood. Needs a key of the platform."""
     _require_platform(who)
+    name, reseller_in_name = translate(flag)
+    definition = DEFINITIONS.get(name)
+    if definition is None:
+        raise not_found("flag")
+    reseller_id = reseller_in_name or query.reseller_id
+    if api.deps.flags is not None:
+        is_on = api.deps.flags.is_on(definition, reseller_id=reseller_id, merchant_id=query.merchant_id)
+        return EvaluationOut(flag=name, is_on=is_on)
+    async with api.store.reading() as connection:
+        stored = await flags.get(connection, name)
+    key = query.merchant_id or reseller_id
+    is_on = (
+        decide_flag(stored, reseller_id=reseller_id, merchant_id=query.merchant_id, key=key)[0]
+        if stored
+        else definition.default
+    )
+    return EvaluationOut(flag=name, is_on=is_on)
+
+
+@router.post(
+    "/{flag}/preview", response_model=PreviewOut, responses=WRITE_ERRORS, summary="Preview a change of a flag"
+)
+async def preview_flag(flag: AnyFlagName, body: PreviewIn, who: AdminKey, api: Deps) -> PreviewOut:
+    """What setting it so would do. Changes nothing. Needs a key of the platform."""
+    _require_platform(who)
+    name = _own_name(flag)
+    async with api.store.reading() as connection:
+        before = await flags.get(connection, name)
+        foreseen = await _foreseen(connection, name, before, _ruled(name, body))
+    return PreviewOut(
+        version=before.version if before else 0,
+        turned_on=len(foreseen.turned_on),
+        turned_off=len(foreseen.turned_off),
+        overdue=foreseen.overdue_count,
+        merchants=[
+            MerchantOverdueOut(merchant_id=merchant_id, leads=leads)
+            for merchant_id, leads in list(foreseen.overdue.items())[:SHOWN_MAX]
+        ],
+    )
+
+
+@router.put("/{flag}", response_model=FlagOut, responses=WRITE_ERRORS, summary="Set a flag")
+async def set_flag(flag: AnyFlagName, body: FlagIn, who: AdminKey, api: Deps) -> FlagOut:
+    """As a whole: what is left out is back at its default. In force within a second. Needs a key of the platform.
+
+    Of two who change what both have read the second is refused (`version_changed`). Turning `event_dispatch` on takes
+    what is due from then on; what was due before is not called, unless `take_overdue` says so.
+    """
+    _require_platform(who)
+    name = _own_name(flag)
+    _require_own(api)
     async with api.store.writing() as tx:
+        before = await flags.lock(tx, name)
+        _require_version(before, body.version)
+        foreseen = await _foreseen(tx, name, before, _ruled(name, body))
+        await _cut_over(tx, foreseen, body.take_overdue)
         stored = await flags.set_flag(
             tx,
-            flag,
+            name,
             enabled=body.enabled,
             percentage=body.percentage,
             resellers=body.resellers,
@@ -87,30 +220,32 @@ async def set_flag(flag: FlagName, body: FlagIn, who: AdminKey, api: Deps) -> Fl
             reason=body.reason,
             by=who.actor,
         )
-        await audit.record(
-            tx,
-            actor=who.actor,
-            action="flag.set",
-            subject=flag,
-            tenant=PLATFORM,
-            reason=body.reason,
-            details=body.model_dump(mode="json", exclude={"reason"}),
-        )
-    return _shown(flag, {flag: stored})
+        details = body.model_dump(mode="json", exclude={"reason", "version"}) | _told(foreseen)
+        await _record(tx, who, "flag.set", name, body.reason, details)
+    return _shown(name, {name: stored})
 
 
 @router.delete("/{flag}", response_model=FlagOut, responses=WRITE_ERRORS, summary="Unset a flag")
-async def delete_flag(flag: FlagName, who: AdminKey, api: Deps, reason: LiftReason = None) -> FlagOut:
-    """Back to the default of the code. Needs a key of the platform with the scope `admin`."""
+async def delete_flag(
+    flag: FlagName, query: Annotated[UnsetQuery, Query()], who: AdminKey, api: Deps
+) -> FlagOut:
+    """Back to the default of the code. Needs a key of the platform with the scope `admin`. What this turns on is turned
+    on as by setting it."""
     _require_platform(who)
+    reason = query.reason
     if not reason or not reason.strip() or not reason.isprintable():
         raise invalid(FieldProblem("reason", "Say why, in the query: ?reason=…"))
+    _require_own(api)
     async with api.store.writing() as tx:
-        if await flags.delete_flag(tx, flag) is None:
+        before = await flags.lock(tx, flag)
+        if before is None:
             raise not_found("object")
-        await audit.record(
-            tx, actor=who.actor, action="flag.unset", subject=flag, tenant=PLATFORM, reason=reason
-        )
+        _require_version(before, query.version)
+        foreseen = await _foreseen(tx, flag, before, None)
+        await _cut_over(tx, foreseen, query.take_overdue)
+        await flags.delete_flag(tx, flag)
+        details = {"take_overdue": query.take_overdue} | _told(foreseen)
+        await _record(tx, who, "flag.unset", flag, reason, details)
     return _shown(flag, {})
 
 
@@ -118,6 +253,84 @@ def _require_platform(who: Principal) -> None:
     """To a tenant there are no flags."""
     if not who.tenant.is_platform:
         raise not_found("object")
+
+
+def _own_name(name: str) -> str:
+    """The system before this one had other names. Set under one of those, a flag would decide nothing."""
+    own, reseller_id = translate(name)
+    if reseller_id is not None:
+        raise invalid(
+            FieldProblem("flag", f'An old name: set {own} with resellers {{"{reseller_id}": true or false}}.')
+        )
+    if own != name:
+        raise invalid(FieldProblem("flag", f"An old name: set {own}."))
+    return name
+
+
+def _require_own(api: Api) -> None:
+    if api.deps.flags is not None and api.deps.flags.is_hosted:
+        raise conflict(
+            "flags_hosted",
+            "FEATURE_FLAG_PROVIDER names a flag service, and it alone decides: set the flag there.",
+        )
+
+
+def _require_version(before: Flag | None, version: int | None) -> None:
+    now = before.version if before else 0
+    if version != now:
+        said = (
+            f"{before.changed_by} changed it at {before.changed_at:%Y-%m-%d %H:%M:%S} UTC" if before else ""
+        )
+        raise conflict(
+            "version_changed",
+            f"The flag is at version {now}, not {version or 0}. {said or 'Nobody has set it'}. Read it again.",
+        )
+
+
+def _ruled(name: str, rule: FlagRule) -> Flag:
+    """What somebody wants, as a flag."""
+    return Flag(
+        name,
+        rule.enabled,
+        rule.percentage,
+        rule.resellers,
+        rule.merchants,
+        reason="",
+        changed_by="",
+        changed_at=NEVER,
+    )
+
+
+async def _foreseen(conn: Connection, name: str, before: Flag | None, after: Flag | None) -> Cutover:
+    if name != EVENT_DISPATCH.name:
+        return cutover.NOTHING
+    return await cutover.foresee(conn, before, after)
+
+
+async def _cut_over(tx: Connection, foreseen: Cutover, take_overdue: int | None) -> None:
+    if take_overdue is not None and foreseen.overdue_count > take_overdue:
+        raise conflict(
+            "more_overdue",
+            f"By now {foreseen.overdue_count} leads were due before, not {take_overdue}. Look at the preview again.",
+        )
+    await cutover.carry_out(tx, foreseen, take_overdue=take_overdue is not None)
+
+
+def _told(foreseen: Cutover) -> dict[str, object]:
+    """For the audit log."""
+    return {
+        "turned_on": len(foreseen.turned_on),
+        "turned_off": len(foreseen.turned_off),
+        "overdue": foreseen.overdue_count,
+    }
+
+
+async def _record(
+    tx: Connection, who: Principal, action: str, name: str, reason: str, details: Mapping[str, object]
+) -> None:
+    await audit.record(
+        tx, actor=who.actor, action=action, subject=name, tenant=PLATFORM, reason=reason, details=details
+    )
 
 
 def _shown(name: str, stored: Mapping[str, Flag]) -> FlagOut:
@@ -136,6 +349,7 @@ def _shown(name: str, stored: Mapping[str, Flag]) -> FlagOut:
         reason=flag.reason,
         changed_by=flag.changed_by,
         changed_at=flag.changed_at,
+        version=flag.version,
     )
 
 
@@ -152,4 +366,5 @@ def _default(name: str, definition: FlagDefinition | None, meaning: str | None) 
         reason=None,
         changed_by=None,
         changed_at=None,
+        version=0,
     )

@@ -5,22 +5,24 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import FileResponse
-from pydantic import ConfigDict, Field
+from pydantic import AwareDatetime, ConfigDict, Field
 
-from trunkline.api.auth import API_ROOT, AdminKey, LeadsKey, ReadKey
+from trunkline.api.auth import API_ROOT, AdminKey, JobsKey, LeadsKey, ReadKey
 from trunkline.api.deps import Api, Deps
-from trunkline.api.errors import ApiError, conflict, not_found
+from trunkline.api.errors import ApiError, conflict, invalid, not_found
 from trunkline.api.models import READ_ERRORS, WRITE_ERRORS, Body, Out, found
 from trunkline.api.ownership import owner_of, record
 from trunkline.api.paging import LAST_ID, Cursors, Page, PageOut, PageQuery
 from trunkline.api.principal import Principal
 from trunkline.api.routes.controls import Reason
-from trunkline.jobs.face import JobFace
+from trunkline.jobs.api import JobsApi
+from trunkline.jobs.errors import InvalidJob, PayloadRefused
 from trunkline.jobs.platform.exports import EXPORT, Export
-from trunkline.jobs.pokes import CANCELLED
-from trunkline.leads.ingest import ObjectId, Text
+from trunkline.jobs.registry import KEY_MAX
+from trunkline.jobs.wakeups import CANCELLED
+from trunkline.leads.ingest import FieldProblem, ObjectId, Text
 from trunkline.states import JobStatus, LeadStatus
 from trunkline.store import job_admin, job_schedules
 from trunkline.store.job_admin import Cancelled, Job, TypeState
@@ -62,7 +64,7 @@ class JobDetailOut(JobOut):
     note: str | None
 
 
-class ProgressOut(Out):
+class JobProgressOut(Out):
     id: UUID
     status: JobStatus
     progress: float | None
@@ -111,7 +113,7 @@ class ReasonIn(Body):
     reason: Reason = Field(description="Why. It is in the audit log.")
 
 
-class ReplayIn(Body):
+class ReplayJobsIn(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"job_type": "deliver_webhook"}]})
 
     job_type: Text | None = Field(None, max_length=50, description="Only letters of this type.")
@@ -120,6 +122,35 @@ class ReplayIn(Body):
 class ReplayOut(Out):
     replayed: int = Field(description=f"At most {job_admin.REPLAY_MAX} at a time: ask again until it is 0.")
     superseded: int = Field(description="Ended, because a newer job with the same unique key waits.")
+
+
+class JobIn(Body):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"job_type": "send_report", "payload": {"merchant": "acme"}, "unique_key": "acme"}]
+        }
+    )
+
+    job_type: Text = Field(min_length=1, max_length=50, description="A type that allows it: `over_http`.")
+    payload: Any = Field(default_factory=dict, description="As the type has it.")
+    run_at: AwareDatetime | None = Field(None, description="Not before this moment. In the past: now.")
+    priority: int | None = Field(
+        None, ge=1, le=99, description="1 runs first, 99 last. Left out: the type's."
+    )
+    unique_key: Text | None = Field(
+        None,
+        min_length=1,
+        max_length=KEY_MAX,
+        description="What it is about, in log lines `item_id`. A job of this type and key that waits is the same one.",
+    )
+    concurrency_key: Text | None = Field(
+        None, min_length=1, max_length=KEY_MAX, description="So many of this type and key run at once."
+    )
+    max_attempts: int | None = Field(
+        None, ge=1, le=1000, description="All runs counted. Left out: the type's."
+    )
+    reseller_id: ObjectId | None = Field(None, description="Whose it is. Left out: the key's.")
+    merchant_id: ObjectId | None = Field(None, description="Whose it is. Left out: the key's.")
 
 
 class ExportIn(Body):
@@ -137,6 +168,48 @@ async def list_jobs(query: Annotated[JobQuery, Query()], who: ReadKey, api: Deps
     return await _page(api, who, "jobs", query, statuses, query.job_type)
 
 
+@router.post(
+    "",
+    status_code=201,
+    response_model=JobOut,
+    responses=WRITE_ERRORS
+    | {200: {"model": JobOut, "description": "A job with this unique key waits already."}},
+    summary="Enqueue a job",
+)
+async def enqueue_job(body: JobIn, who: JobsKey, api: Deps, response: Response) -> Job:
+    """Of a type that its application opened to keys. 201 when it is durable; it never waits for a worker. Needs the
+    scope `jobs`."""
+    face = face_of(api)
+    job_type = next((known for known in face.registry if known.name == body.job_type), None)
+    if job_type is None or not job_type.over_http:
+        raise not_found("type of job")
+    async with api.store.writing() as tx:
+        owner = await owner_of(tx, who, body.reseller_id, body.merchant_id)
+        try:
+            enqueued = await face.outbox.enqueue(
+                tx,
+                job_type,
+                body.payload,
+                run_at=body.run_at,
+                priority=body.priority,
+                unique_key=body.unique_key,
+                concurrency_key=body.concurrency_key,
+                max_attempts=body.max_attempts,
+                tenant=owner,
+            )
+        except PayloadRefused as error:
+            raise invalid(FieldProblem("payload", str(error))) from None
+        except InvalidJob as error:
+            raise invalid(FieldProblem("unique_key", str(error))) from None
+        if enqueued.is_new:
+            await record(tx, who, "job.enqueued", enqueued.id, owner, job_type=job_type.name)
+        job = found(await job_admin.get(tx, who.tenant, enqueued.id), "job")
+    face.outbox.wake(enqueued)
+    if not enqueued.is_new:
+        response.status_code = 200
+    return job
+
+
 @router.get("/dead", response_model=PageOut[JobOut], responses=READ_ERRORS, summary="List dead letters")
 async def list_dead(query: Annotated[DeadQuery, Query()], who: ReadKey, api: Deps) -> Page[Job]:
     """Jobs that failed too often, newest first. They wait for a replay, or to be forgotten."""
@@ -144,13 +217,13 @@ async def list_dead(query: Annotated[DeadQuery, Query()], who: ReadKey, api: Dep
 
 
 @router.post("/dead/replay", response_model=ReplayOut, responses=WRITE_ERRORS, summary="Replay dead letters")
-async def replay_dead(body: ReplayIn, who: AdminKey, api: Deps) -> ReplayOut:
+async def replay_dead(body: ReplayJobsIn, who: AdminKey, api: Deps) -> ReplayOut:
     """Oldest first, with all their attempts before them."""
     face = face_of(api)
     async with api.store.writing() as tx:
         count, back = await job_admin.replay(tx, who.tenant, job_type=body.job_type)
         await record(tx, who, "jobs.replayed", body.job_type or "all", who.tenant, count=count)
-    face.outbox.poke(*back)
+    face.outbox.wake(*back)
     return ReplayOut(replayed=len(back), superseded=count - len(back))
 
 
@@ -187,7 +260,7 @@ async def resume_type(job_type: TypeName, who: AdminKey, api: Deps) -> TypeState
         if await job_admin.resume(tx, job_type):
             await record(tx, who, "jobs.resumed", job_type, PLATFORM)
         [state] = await job_admin.types(tx, [job_type])
-    face_of(api).poker.say("")
+    face_of(api).notifier.say("")
     return state
 
 
@@ -213,7 +286,7 @@ async def create_export(body: ExportIn, who: LeadsKey, api: Deps) -> Job:
         enqueued = await face.outbox.enqueue(tx, EXPORT, wanted, concurrency_key="export", tenant=owner)
         await record(tx, who, "export.requested", enqueued.id, owner)
         job = found(await job_admin.get(tx, who.tenant, enqueued.id), "job")
-    face.outbox.poke(enqueued)
+    face.outbox.wake(enqueued)
     return job
 
 
@@ -224,11 +297,11 @@ async def get_job(job_id: UUID, who: ReadKey, api: Deps) -> JobDetailOut:
 
 
 @router.get(
-    "/{job_id}/progress", response_model=ProgressOut, responses=READ_ERRORS, summary="How far is a job?"
+    "/{job_id}/progress", response_model=JobProgressOut, responses=READ_ERRORS, summary="How far is a job?"
 )
-async def get_progress(job_id: UUID, who: ReadKey, api: Deps) -> ProgressOut:
+async def get_progress(job_id: UUID, who: ReadKey, api: Deps) -> JobProgressOut:
     job = await _get(api, who, job_id)
-    return ProgressOut(
+    return JobProgressOut(
         id=job.id, status=job.status, progress=job.fraction, note=job.note, result=_json(job.result)
     )
 
@@ -264,7 +337,7 @@ async def retry_job(job_id: UUID, who: AdminKey, api: Deps) -> Job:
             back = [woken]
         await record(tx, who, "job.retried", job_id, before.tenant)
         job = found(await job_admin.get(tx, who.tenant, job_id), "job")
-    face.outbox.poke(*back)
+    face.outbox.wake(*back)
     return job
 
 
@@ -279,7 +352,7 @@ async def cancel_job(job_id: UUID, body: ReasonIn, who: AdminKey, api: Deps) -> 
         await record(tx, who, "job.cancelled", job_id, before.tenant, reason=body.reason)
         job = found(await job_admin.get(tx, who.tenant, job_id), "job")
     if cancelled is Cancelled.ASKED:
-        face_of(api).poker.say(CANCELLED)
+        face_of(api).notifier.say(CANCELLED)
     return job
 
 
@@ -326,7 +399,7 @@ def _require_type(api: Api, who: Principal, job_type: str) -> None:
         raise not_found("type of job")
 
 
-def face_of(api: Api) -> JobFace:
+def face_of(api: Api) -> JobsApi:
     if api.deps.jobs is None:
         raise ApiError(503, "jobs_unavailable", "This process has no jobs. Ask one with the role api.")
     return api.deps.jobs

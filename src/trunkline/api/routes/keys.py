@@ -47,7 +47,8 @@ class KeyIn(Body):
         min_length=1,
         max_length=len(SCOPES),
         json_schema_extra={"uniqueItems": True},
-        description="`admin` may do everything, `leads` take in and read leads, `router` route calls, `read` read.",
+        description="`admin` may do everything, `leads` take in and read leads, `router` route calls, `read` read, "
+        "`jobs` enqueue jobs of types that allow it.",
     )
     reseller_id: ObjectId | None = RESELLER
     merchant_id: ObjectId | None = MERCHANT

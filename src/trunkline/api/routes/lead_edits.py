@@ -16,10 +16,10 @@ from trunkline.api.errors import ApiError, conflict, invalid
 from trunkline.api.models import DELETE_ERRORS, WRITE_ERRORS, Body, found
 from trunkline.api.ownership import record
 from trunkline.api.principal import Principal
-from trunkline.api.routes.leads import LeadOut, bring
+from trunkline.api.routes.leads import LeadOut, schedule_best_effort
 from trunkline.leads import ingest
 from trunkline.leads.ingest import FieldProblem, Moment, ObjectId, Text
-from trunkline.leads.openings import Openings
+from trunkline.leads.opening_cache import OpeningCache
 from trunkline.model import Outcome
 from trunkline.states import LeadStatus
 from trunkline.store import lead_edits, leads
@@ -43,6 +43,9 @@ class LeadPatch(Body):
     )
 
     scheduled_at: Moment | None = Field(None, description="When to call instead. In the past: now.")
+    expires_at: Moment | None = Field(
+        None, description="From when on it is not to be called. null: no such moment any more."
+    )
     priority: int | None = Field(None, ge=1, le=99, strict=True)
     pool: ObjectId | None = Field(None, description="The number pool to dial from.")
     payload: dict[str, Any] | None = Field(None, description="Takes the place of the payload there was.")
@@ -74,7 +77,7 @@ async def update_lead(
         details = body.model_dump(mode="json", exclude_unset=True, exclude={"payload"})
         named = sorted(body.model_fields_set)
         await record(tx, who, "lead.changed", lead.id, lead.tenant, fields=named, **details)
-    afterwards.add_task(bring, api, [lead.id])
+    afterwards.add_task(schedule_best_effort, api, [lead.id])
     return lead
 
 
@@ -87,7 +90,7 @@ async def dispatch_now(lead_id: UUID, who: LeadsKey, api: Deps, afterwards: Back
         await _waiting(tx, who, lead_id)
         lead = await lead_edits.make_due(tx, lead_id)
         await record(tx, who, "lead.made_due", lead.id, lead.tenant)
-    afterwards.add_task(bring, api, [lead.id])
+    afterwards.add_task(schedule_best_effort, api, [lead.id])
     return lead
 
 
@@ -113,12 +116,48 @@ async def abort_lead(
                 await record(tx, who, "lead.aborted", lead.id, lead.tenant, reason=query.reason)
             case LeadStatus.PROCESSING:
                 [lead] = await lead_edits.request_cancel(tx, [lead_id], query.reason, hang_up=query.hang_up)
-                asked = query.model_dump()
-                await record(tx, who, "lead.cancel_requested", lead.id, lead.tenant, **asked)
+                await record(
+                    tx,
+                    who,
+                    "lead.cancel_requested",
+                    lead.id,
+                    lead.tenant,
+                    reason=query.reason,
+                    hang_up=query.hang_up,
+                )
                 response.status_code = 202
             case _ if lead.outcome != Outcome.ABORTED:
                 raise _not_waiting(lead)
     return lead
+
+
+class AbortRequestQuery(AbortQuery):
+    request_id: Text = Field(min_length=1, max_length=200, description="The id that its sender gave it.")
+    merchant_id: ObjectId | None = Field(
+        None, description="Whose lead it is. A key that is bound to a merchant may leave it out."
+    )
+
+
+@router.delete(
+    "",
+    response_model=LeadOut,
+    responses=DELETE_ERRORS
+    | {202: {"model": LeadOut, "description": "It is being called, and ends with this call."}},
+    summary="Abort a lead by its request",
+)
+async def abort_request(
+    query: Annotated[AbortRequestQuery, Query()], who: LeadsKey, api: Deps, response: Response
+) -> Lead:
+    """As `DELETE /leads/{lead_id}`, for those who know it by their own `request_id`. Safe to repeat."""
+    merchant_id = query.merchant_id or who.tenant.merchant_id
+    if merchant_id is None:
+        raise invalid(FieldProblem("merchant_id", "Name the merchant: this key is not bound to one."))
+    async with api.store.reading() as connection:
+        known = await leads.ids_by_request(connection, who.tenant, merchant_id, [query.request_id])
+    lead_id = found(known.get(query.request_id), "lead")
+    return await abort_lead(
+        lead_id, AbortQuery(reason=query.reason, hang_up=query.hang_up), who, api, response
+    )
 
 
 async def _waiting(tx: Connection, who: Principal, lead_id: UUID) -> Lead:
@@ -132,7 +171,9 @@ async def _waiting(tx: Connection, who: Principal, lead_id: UUID) -> Lead:
 def _not_waiting(lead: Lead) -> ApiError:
     if lead.status == LeadStatus.PROCESSING:
         return conflict("being_called", "The lead is being called right now. Wait, or abort it.")
-    return conflict("finished", f"The lead has ended: {lead.outcome}. Send a new one.")
+    return conflict(
+        "finished", f"The lead has ended: {lead.outcome}. Reopen it to call it again, or send a new one."
+    )
 
 
 async def _change(tx: Connection, lead: Lead, body: LeadPatch, payload_bytes_max: int) -> LeadChange:
@@ -151,6 +192,8 @@ async def _change(tx: Connection, lead: Lead, body: LeadPatch, payload_bytes_max
         max_attempts=body.max_attempts,
         set_webhook="reporting_webhook_url" in body.model_fields_set,
         reporting_webhook_url=body.reporting_webhook_url,
+        set_expiry="expires_at" in body.model_fields_set,
+        expires_at=body.expires_at,
         reschedule=reschedule,
     )
 
@@ -161,7 +204,7 @@ def _reschedule(lead: Lead, body: LeadPatch, admission: Admission) -> Reschedule
     if problem := ingest.moment_problem(body.scheduled_at):
         return problem
     wanted_at = body.scheduled_at.astimezone(UTC)
-    timing = ingest.timing(lead.phone, lead.timezone, wanted_at, admission, Openings())
+    timing = ingest.timing(lead.phone, lead.timezone, wanted_at, admission, OpeningCache())
     if isinstance(timing, FieldProblem):
         return timing
     return Reschedule(wanted_at, timing.due_at, timing.closes_at)
@@ -173,6 +216,7 @@ def _problems(
     found_ = [
         ingest.payload_problem(body.payload, payload_bytes_max) if body.payload is not None else None,
         ingest.webhook_problem(body.reporting_webhook_url),
+        ingest.expiry_problem(body.expires_at, body.scheduled_at),
     ]
     if body.pool is not None and admission.pool_id is None:
         found_.append(FieldProblem("pool", f"This merchant has no pool {body.pool!r}."))

@@ -18,8 +18,8 @@ from trunkline.api.principal import Principal
 from trunkline.api.routes.enrichments import EnrichmentOut, told
 from trunkline.api.routes.why import DecisionOut
 from trunkline.errors import StoreUnavailable
-from trunkline.leads import ingest, phones
-from trunkline.leads.ingest import FieldProblem, LeadRequest, ObjectId, Refused, Text
+from trunkline.leads import ingest, phones, timeline
+from trunkline.leads.ingest import FieldProblem, LeadRefused, LeadRequest, ObjectId, Text
 from trunkline.model import Agent
 from trunkline.states import AttemptState, LeadStatus
 from trunkline.store import decisions, enrichments, lead_timeline, leads
@@ -40,6 +40,14 @@ class AttemptOut(Out):
     carrier: str
     carrier_call_id: str | None
     from_phone: str
+    due_at: datetime | None = Field(description="When its lead was due.")
+    ready_at: datetime | None = Field(
+        description="Since when everything was there that the call needs: its lead due, its window open, nothing "
+        "stopped, a channel and an agent free, its turn in every pace. null: an attempt of an older version."
+    )
+    sent_at: datetime | None = Field(description="When it left for the carrier; null: it never did.")
+    waited_s: float | None = Field(description="From `due_at` to `ready_at`.")
+    late_s: float | None = Field(description="How late it left: from `ready_at` to `sent_at`.")
     intent_at: datetime
     accepted_at: datetime | None
     ringing_at: datetime | None
@@ -52,6 +60,15 @@ class AttemptOut(Out):
         "ours to see. `none`: nobody. `unknown`: nobody can say; it counts as answered. null: nobody answered, or the "
         "call goes on."
     )
+    cost_micros: int | None = Field(
+        description="What it cost by the price of its merchant's policy, in millionths of that currency. null: no "
+        "price is set, or it goes on."
+    )
+    carrier_cost_micros: int | None = Field(
+        description="What it cost by the carrier's own figure, in millionths of `carrier_cost_currency`. null: the "
+        "carrier has not told one (Twilio does minutes after the end; Exotel does not)."
+    )
+    carrier_cost_currency: str | None
     report: dict[str, Any] | None = Field(description="What its agent reported, if it has.")
     recordings: list[str] = Field(description="Where its carrier keeps recordings, as the carrier tells it.")
 
@@ -72,6 +89,7 @@ class LeadOut(Out):
     outcome_reason: str | None
     scheduled_at: datetime = Field(description="When it was to be called at the earliest.")
     due_at: datetime = Field(description="When it is to be called next.")
+    expires_at: datetime | None = Field(description="From then on it is not called. null: no such moment.")
     attempt_count: int = Field(description="Attempts that count: not those that ended by our failing.")
     max_attempts: int
     no_agent_count: int = Field(
@@ -86,25 +104,35 @@ class LeadOut(Out):
         description="Its end was asked for while it was being called: it ends with this call."
     )
     cancel_reason: str | None
+    reopen_count: int = Field(description="How often it was called again by an order after it had finished.")
 
 
-class HappeningOut(Out):
-    at: datetime
+class TimelineEventOut(Out):
+    at: datetime = Field(description="When we did it, or heard of it.")
+    clock: str = Field(
+        description="Whose clock `at` is: `ours`, or `carrier` where only that is known any more."
+    )
+    carrier_at: str | None = Field(
+        description="When it was by the carrier's own clock, as the carrier told it."
+    )
     source: str = Field(
-        description="Who knows: `lead`, `attempt`, `carrier`, `agent`, `audit`, `job`, `webhook`."
+        description="Who knows: `lead`, `attempt`, `carrier`, `agent`, `audit`, `decision`, `job`, `webhook`."
     )
     what: str
-    attempt_id: UUID | None
+    attempt_id: UUID | None = Field(description="Of which attempt.")
     actor: str | None
     reason: str | None
     details: dict[str, Any]
 
 
-class LeadWithStoryOut(LeadOut):
+class LeadDetailOut(LeadOut):
     attempts: list[AttemptOut] = Field(description="Every dial, in order.")
     enrichments: list[EnrichmentOut] = Field(description="What was found out about its calls, in order.")
     decisions: list[DecisionOut] = Field(description="Every reason for which it was not called.")
-    timeline: list[HappeningOut] = Field(description="What happened to it, in order, 1000 entries at most.")
+    timeline: list[TimelineEventOut] = Field(
+        description="What happened to it, in order: attempt by attempt, each step by step, and everything else between "
+        "by our clock. 1000 entries at most."
+    )
 
 
 class LeadQuery(PageQuery):
@@ -142,7 +170,7 @@ async def create_lead(
     merchant_id = body.merchant_id or who.tenant.merchant_id
     if merchant_id is None:
         raise invalid(FieldProblem("merchant_id", "Name the merchant: this key is not bound to one."))
-    async with api.store.reading() as connection:
+    async with api.store.autocommit() as connection:
         new = await _prepared(connection, who, body, merchant_id, api.deps.limits.payload_bytes_max)
         lead, is_new = await _insert_once(connection, new)
     if lead.request_hash != new.request_hash:
@@ -150,7 +178,7 @@ async def create_lead(
             "request_id_reused", "This request_id was used before with other content. Choose another one."
         )
     if is_new:
-        afterwards.add_task(bring, api, [lead.id])
+        afterwards.add_task(schedule_best_effort, api, [lead.id])
     else:
         response.status_code = 200
     return lead
@@ -171,20 +199,20 @@ async def list_leads(query: Annotated[LeadQuery, Query()], who: ReadKey, api: De
     return cursors.page(rows, lambda lead: lead.id)
 
 
-@router.get("/{lead_id}", response_model=LeadWithStoryOut, responses=READ_ERRORS, summary="Get a lead")
-async def get_lead(lead_id: UUID, who: ReadKey, api: Deps) -> LeadWithStoryOut:
+@router.get("/{lead_id}", response_model=LeadDetailOut, responses=READ_ERRORS, summary="Get a lead")
+async def get_lead(lead_id: UUID, who: ReadKey, api: Deps) -> LeadDetailOut:
     """With every attempt to call it, every reason not to, and all that happened to it."""
     async with api.store.reading() as connection:
         lead = found(await leads.get(connection, who.tenant, lead_id), "lead")
         attempts = await leads.attempts(connection, lead_id)
         reasons = await decisions.of_lead(connection, lead_id)
         learnt = await enrichments.of_lead(connection, lead_id)
-        timeline = await lead_timeline.of_lead(connection, lead_id, limit=TIMELINE_MAX)
-    return LeadWithStoryOut(
+        happened = await lead_timeline.of_lead(connection, lead_id, limit=TIMELINE_MAX)
+    return LeadDetailOut(
         attempts=[AttemptOut.model_validate(attempt) for attempt in attempts],
         enrichments=told(api, learnt),
         decisions=[DecisionOut.model_validate(reason) for reason in reasons],
-        timeline=[HappeningOut.model_validate(happening) for happening in timeline],
+        timeline=[TimelineEventOut.model_validate(happening) for happening in timeline.in_order(happened)],
         **LeadOut.model_validate(lead).model_dump(),
     )
 
@@ -197,7 +225,7 @@ async def _prepared(
     if admission is None:
         raise unknown("merchant_id", "merchant")
     match ingest.prepare(body, admission, payload_bytes_max=payload_bytes_max):
-        case Refused(problems):
+        case LeadRefused(problems):
             raise invalid(*problems)
         case NewLead() as new:
             return new
@@ -215,7 +243,7 @@ async def _insert_once(connection: Connection, new: NewLead) -> tuple[Lead, bool
     raise StoreUnavailable("the lead of this request_id was removed while it was read")
 
 
-async def bring(api: Api, lead_ids: Sequence[UUID]) -> None:
+async def schedule_best_effort(api: Api, lead_ids: Sequence[UUID]) -> None:
     """To the schedule, best effort: what fails here is brought by the loader from Postgres."""
     try:
         async with asyncio.timeout(api.deps.limits.schedule_timeout_s):

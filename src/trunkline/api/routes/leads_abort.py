@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Response
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trunkline.api.auth import API_ROOT, LeadsKey
 from trunkline.api.deps import Api, Deps
-from trunkline.api.errors import unknown
+from trunkline.api.errors import invalid, unknown
 from trunkline.api.models import WRITE_ERRORS, Body
 from trunkline.api.ownership import record
 from trunkline.api.paging import LAST_ID
@@ -20,7 +20,7 @@ from trunkline.api.principal import Principal
 from trunkline.api.routes.lead_edits import HANG_UP, Reason
 from trunkline.api.routes.leads import e164
 from trunkline.leads import phones
-from trunkline.leads.ingest import ObjectId, Text
+from trunkline.leads.ingest import FieldProblem, ObjectId, Text
 from trunkline.model import Outcome
 from trunkline.states import LeadStatus
 from trunkline.store import lead_edits, leads, tenants
@@ -36,6 +36,7 @@ PAGE = 500
 # Then the answer says that it is not complete, and the same request goes on where it ended.
 BUDGET_S = 20.0
 
+RequestId = Annotated[Text, Field(min_length=1, max_length=200)]
 Result = Literal["aborted", "cancel_requested", "finished", "not_found"]
 
 
@@ -45,7 +46,16 @@ class AbortIn(Body):
     )
 
     lead_ids: list[UUID] | None = Field(None, min_length=1, max_length=IDS_MAX)
-    merchant_id: ObjectId | None = Field(None, description="All of this merchant's that have not ended.")
+    request_ids: list[RequestId] | None = Field(
+        None,
+        min_length=1,
+        max_length=IDS_MAX,
+        description="Of one merchant: the ids that their sender gave them. With a key that is not bound to a merchant, "
+        "`merchant_id` says of which.",
+    )
+    merchant_id: ObjectId | None = Field(
+        None, description="All of this merchant's that have not ended, or those of its `request_ids`."
+    )
     campaign_id: UUID | None = Field(None, description="All of this campaign's.")
     phone: Text | None = Field(
         None, min_length=1, max_length=phones.TEXT_MAX, description="All to this phone."
@@ -55,14 +65,22 @@ class AbortIn(Body):
 
     @model_validator(mode="after")
     def _names_some(self) -> "AbortIn":
+        others = (self.lead_ids, self.campaign_id, self.phone)
+        if self.request_ids is not None:
+            if others != (None, None, None):
+                raise ValueError("beside request_ids only merchant_id is named")
+            return self
         has_filter = (self.merchant_id, self.campaign_id, self.phone) != (None, None, None)
         if has_filter == (self.lead_ids is not None):
-            raise ValueError("name either lead_ids, or at least one of merchant_id, campaign_id and phone")
+            raise ValueError(
+                "name either lead_ids, or request_ids, or at least one of merchant_id, campaign_id and phone"
+            )
         return self
 
 
 class AbortedOut(BaseModel):
-    id: UUID
+    id: UUID | None = Field(description="null: no lead has this request id.")
+    request_id: str | None = Field(None, description="Where it was named by it.")
     result: Result
 
 
@@ -70,11 +88,11 @@ class AbortOut(BaseModel):
     aborted: int = Field(description="They waited, and have ended.")
     cancel_requested: int = Field(description="They are being called, and end with this call.")
     complete: bool = Field(description="false: there was more than time. Send the same request again.")
-    results: list[AbortedOut] | None = Field(None, description="Of each lead that was named by its id.")
+    results: list[AbortedOut] | None = Field(None, description="Of each lead that was named by an id.")
 
 
 @dataclass(slots=True)
-class Tally:
+class AbortCounts:
     aborted: int = 0
     cancel_requested: int = 0
     results: list[AbortedOut] = field(default_factory=list)
@@ -92,15 +110,19 @@ async def abort_leads(body: AbortIn, who: LeadsKey, api: Deps, response: Respons
 
     Safe to repeat.
     """
-    tally = Tally()
+    tally = AbortCounts()
     if body.lead_ids is not None:
         async with api.store.writing() as tx:
             await _abort(tx, who, body, sorted(set(body.lead_ids)), tally)
         complete = True
+    elif body.request_ids is not None:
+        await _abort_requests(api, who, body, body.request_ids, tally)
+        complete = True
     else:
         complete = await _abort_all(api, who, body, tally)
     response.status_code = 202 if tally.cancel_requested else 200
-    results = None if body.lead_ids is None else tally.results
+    is_named = body.lead_ids is not None or body.request_ids is not None
+    results = tally.results if is_named else None
     return AbortOut(
         aborted=tally.aborted,
         cancel_requested=tally.cancel_requested,
@@ -109,7 +131,24 @@ async def abort_leads(body: AbortIn, who: LeadsKey, api: Deps, response: Respons
     )
 
 
-async def _abort_all(api: Api, who: Principal, body: AbortIn, tally: Tally) -> bool:
+async def _abort_requests(
+    api: Api, who: Principal, body: AbortIn, request_ids: Sequence[str], tally: AbortCounts
+) -> None:
+    merchant_id = body.merchant_id or who.tenant.merchant_id
+    if merchant_id is None:
+        raise invalid(FieldProblem("merchant_id", "Name the merchant: this key is not bound to one."))
+    await _check_merchant(api, who.tenant, merchant_id)
+    async with api.store.writing() as tx:
+        known = await leads.ids_by_request(tx, who.tenant, merchant_id, request_ids)
+        await _abort(tx, who, body, sorted(known.values()), tally)
+    by_id = {result.id: result.result for result in tally.results}
+    tally.results = [
+        AbortedOut(id=known.get(each), request_id=each, result=by_id.get(known.get(each), "not_found"))
+        for each in dict.fromkeys(request_ids)
+    ]
+
+
+async def _abort_all(api: Api, who: Principal, body: AbortIn, tally: AbortCounts) -> bool:
     """Round after round, until one finds nothing: a lead may begin or end a call while the others are looked at."""
     await _check_merchant(api, who.tenant, body.merchant_id)
     deadline_s = asyncio.get_running_loop().time() + BUDGET_S
@@ -133,7 +172,7 @@ async def _check_merchant(api: Api, tenant: Tenant, merchant_id: str | None) -> 
 
 
 async def _abort_page(
-    api: Api, who: Principal, body: AbortIn, wanted: LeadFilter, before: UUID, tally: Tally
+    api: Api, who: Principal, body: AbortIn, wanted: LeadFilter, before: UUID, tally: AbortCounts
 ) -> UUID | None:
     """Where the next page begins, if there is one."""
     async with api.store.writing() as tx:
@@ -144,14 +183,17 @@ async def _abort_page(
     return page[-1].id if len(page) == PAGE else None
 
 
-async def _abort(tx: Connection, who: Principal, body: AbortIn, ids: Sequence[UUID], tally: Tally) -> None:
+async def _abort(
+    tx: Connection, who: Principal, body: AbortIn, ids: Sequence[UUID], tally: AbortCounts
+) -> None:
     locked = await lead_edits.lock(tx, who.tenant, ids)
     aborted = await lead_edits.abort(tx, _with(locked, LeadStatus.BACKLOG), body.reason)
     called = _with(locked, LeadStatus.PROCESSING)
     await lead_edits.request_cancel(tx, called, body.reason, hang_up=body.hang_up)
     new = [lead_id for lead_id in called if locked[lead_id].cancel_requested_at is None]
     tally.aborted += len(aborted)
-    tally.cancel_requested += len(new) if body.lead_ids is None else len(called)
+    is_filter = body.lead_ids is None and body.request_ids is None
+    tally.cancel_requested += len(new) if is_filter else len(called)
     tally.results += [AbortedOut(id=lead_id, result=_result(locked.get(lead_id))) for lead_id in ids]
     await _record(tx, who, body, [*aborted, *(locked[lead_id] for lead_id in called)])
 
@@ -159,10 +201,10 @@ async def _abort(tx: Connection, who: Principal, body: AbortIn, ids: Sequence[UU
 async def _record(tx: Connection, who: Principal, body: AbortIn, changed: Sequence[Lead]) -> None:
     """A line for each merchant: it may read who did this."""
     for owner, count in Counter(lead.tenant for lead in changed).items():
-        details = {"leads": count, "hang_up": body.hang_up, "reason": body.reason}
+        details: dict[str, object] = {"leads": count, "hang_up": body.hang_up}
         if body.campaign_id is not None:
             details["campaign_id"] = str(body.campaign_id)
-        await record(tx, who, "leads.aborted", owner.merchant_id, owner, **details)
+        await record(tx, who, "leads.aborted", owner.merchant_id, owner, reason=body.reason, **details)
 
 
 def _with(locked: dict[UUID, Lead], status: LeadStatus) -> list[UUID]:

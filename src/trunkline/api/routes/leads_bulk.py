@@ -19,7 +19,7 @@ from trunkline.api.auth import API_ROOT, LeadsKey
 from trunkline.api.deps import Api, Deps
 from trunkline.api.errors import ApiError, store_unavailable
 from trunkline.api.models import WRITE_ERRORS, ErrorOut, FieldErrorOut, Responses
-from trunkline.api.routes.leads import bring
+from trunkline.api.routes.leads import schedule_best_effort
 from trunkline.errors import StoreUnavailable
 from trunkline.leads.bulk import Intake
 from trunkline.leads.bulk_loading import AllOrNothing, PieceByPiece, Undone
@@ -132,7 +132,9 @@ async def create_leads(
     """
     reader = _reader(request)
     report = UploadReport(problems_only=query.results == "problems")
-    loader = (AllOrNothing if query.atomic else PieceByPiece)(api.store, report, partial(bring, api))
+    loader = (AllOrNothing if query.atomic else PieceByPiece)(
+        api.store, report, partial(schedule_best_effort, api)
+    )
     intake = Intake(
         reader,
         api.store,

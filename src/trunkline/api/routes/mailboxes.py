@@ -17,7 +17,7 @@ from trunkline.api.paging import Cursors, Page, PageOut, PageQuery
 from trunkline.api.principal import Principal
 from trunkline.api.routes.controls import Reason
 from trunkline.api.routes.mailbox_events import KeyPath, inbox_of
-from trunkline.api.routes.mailbox_kinds import KindPath, visible_kind
+from trunkline.api.routes.mailbox_kinds import KindName, KindPath, visible_kind
 from trunkline.states import MailboxStatus
 from trunkline.store import mailbox_admin, mailbox_kinds
 from trunkline.store.database import Connection
@@ -97,7 +97,7 @@ class StuckQuery(PageQuery):
     in_hand_for_s: float = Field(600, ge=0, le=1e9, description="In one worker's hands for at least so long.")
 
 
-class ReplayIn(Body):
+class ReplayMailboxesIn(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "The handler is mended"}]})
 
     reason: Reason = Field(description="Why. It is in the audit log.")
@@ -117,6 +117,20 @@ class ReplayKindIn(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "The handler is mended"}]})
 
     reason: Reason = Field(description="Why. It is in the audit log.")
+
+
+class RenameIn(Body):
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"to": "ticket", "reason": "Its handler has another name"}]}
+    )
+
+    to: KindName = Field(description="The kind that they become.")
+    reason: Reason = Field(description="Why. It is in the audit log.")
+
+
+class RenamedOut(Out):
+    renamed: int = Field(description=f"At most {REPLAY_MAX} at a time: ask again until it is 0.")
+    left: bool = Field(description="Whether mailboxes of the old kind are left.")
 
 
 class ReplayedOut(Out):
@@ -170,8 +184,25 @@ async def replay_kind(kind: KindPath, body: ReplayKindIn, who: AdminKey, api: De
         owner = await _owner(tx, who, kind)
         keys = await mailbox_admin.replay(tx, kind, limit=REPLAY_MAX)
         await record(tx, who, "mailboxes.replayed", kind, owner, reason=body.reason, count=len(keys))
-    inbox.nudge(kind, keys)
+    inbox.wake(kind, keys)
     return ReplayedOut(replayed=len(keys))
+
+
+@router.post("/{kind}/rename", response_model=RenamedOut, responses=WRITE_ERRORS, summary="Rename a kind")
+async def rename_kind(kind: KindPath, body: RenameIn, who: AdminKey, api: Deps) -> RenamedOut:
+    """Its mailboxes become another kind's, with all their events. Those stay that a worker has in hand, and those whose
+    key is there already."""
+    inbox = inbox_of(api)
+    async with api.store.writing() as tx:
+        owner = await _owner(tx, who, kind)
+        if await _owner(tx, who, body.to) != owner:
+            raise conflict("kind_of_another", "The two kinds belong to different tenants.")
+        keys, has_more = await mailbox_admin.rename(tx, kind, body.to, limit=REPLAY_MAX)
+        await record(
+            tx, who, "mailboxes.renamed", kind, owner, reason=body.reason, to=body.to, count=len(keys)
+        )
+    inbox.wake(body.to, keys)
+    return RenamedOut(renamed=len(keys), left=has_more)
 
 
 @router.get(
@@ -198,7 +229,7 @@ async def list_events(
     "/{kind}/{key:path}/replay", response_model=MailboxOut, responses=WRITE_ERRORS, summary="Replay a mailbox"
 )
 async def replay_mailbox(
-    kind: KindPath, key: KeyPath, body: ReplayIn, who: AdminKey, api: Deps
+    kind: KindPath, key: KeyPath, body: ReplayMailboxesIn, who: AdminKey, api: Deps
 ) -> MailboxRow:
     """A dead mailbox gets another turn; or, with `seq`, one event that was set aside, as if it came now."""
     inbox = inbox_of(api)
@@ -209,7 +240,7 @@ async def replay_mailbox(
         subject = f"{kind}/{key}"
         await record(tx, who, "mailbox.replayed", subject, owner, reason=body.reason, seq=body.seq)
         mailbox = found(await mailbox_admin.get(tx, kind, key), "mailbox")
-    inbox.nudge(kind, [key])
+    inbox.wake(kind, [key])
     return mailbox
 
 

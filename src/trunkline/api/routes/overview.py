@@ -8,10 +8,15 @@ from pydantic import AliasChoices, Field
 
 from trunkline.api.abandonment import SharesOut, shares
 from trunkline.api.auth import API_ROOT, ReadKey
-from trunkline.api.deps import Deps
+from trunkline.api.deps import Api, Deps
 from trunkline.api.models import READ_ERRORS, Out
+from trunkline.control import inputs
+from trunkline.control.waits import Cause, everybody, until
 from trunkline.store import abandonment, live
-from trunkline.store.live import Process, Recent, Slice
+from trunkline.store.database import Connection
+from trunkline.store.live import Process, Queue, Recent, Slice
+from trunkline.store.tenants import Tenant
+from trunkline.store.waiting import WaitingFlow
 
 router = APIRouter(prefix=f"{API_ROOT}/overview", tags=["operation"])
 
@@ -21,7 +26,7 @@ SLICE_S = 5
 SILENT_S = 20.0
 
 
-class ChannelsOut(Out):
+class ChannelUseOut(Out):
     capacity: int
     held: int
 
@@ -40,6 +45,13 @@ class QueueOut(Out):
     first_due_at: datetime
     due: int = Field(description=f"Leads whose time has come, counted up to {live.COUNT_MAX}.")
     waiting: int = Field(description=f"All that wait, counted up to {live.COUNT_MAX}.")
+    waits_for: str | None = Field(
+        default=None,
+        description="Why what is due waits: `stopped`, `event_dispatch`, `no_agent_brake`, `no_number`, "
+        "`numbers_stopped`, `cooldown`, `channels`, `no_agents`, `agents_busy`, the reason of an intent's refusal, or "
+        "`turn`: nothing but its turn. null: nothing is due.",
+    )
+    waits_until: datetime | None = Field(default=None, description="When that ends, as far as it is known.")
 
 
 class ProcessOut(Out):
@@ -54,7 +66,7 @@ class ProcessOut(Out):
 class OverviewOut(Out):
     at: datetime
     calls: dict[str, int] = Field(description="Calls that hold a channel now, by state.")
-    channels: ChannelsOut = Field(description="Of your own numbers.")
+    channels: ChannelUseOut = Field(description="Of your own numbers.")
     window_s: int
     slice_s: int
     since: datetime = Field(
@@ -81,18 +93,44 @@ async def get_overview(who: ReadKey, api: Deps) -> OverviewOut:
         return OverviewOut(
             at=api.deps.clock.now(),
             calls=await live.calls(connection, tenant),
-            channels=ChannelsOut.model_validate(await live.channels(connection, tenant)),
+            channels=ChannelUseOut.model_validate(await live.channels(connection, tenant)),
             window_s=WINDOW_S,
             slice_s=SLICE_S,
             since=_since(recent, api.deps.clock.now(), exact=tenant.is_platform),
             slices=[_slice(each) for each in recent.slices],
             endings=recent.endings,
-            queues=[QueueOut.model_validate(queue) for queue in await live.queues(connection, tenant)],
+            queues=await _queues(connection, api, tenant),
             abandonment=shares(await abandonment.measured_by_tenant(connection, tenant)),
             leads_about=await live.lead_estimate(connection) if tenant.is_platform else None,
             processes=[_process(each) for each in processes],
             is_led=any(each.is_leader for each in processes) if tenant.is_platform else None,
         )
+
+
+async def _queues(connection: Connection, api: Api, tenant: Tenant) -> list[QueueOut]:
+    found = await live.queues(connection, tenant)
+    view = api.deps.dispatch
+    named = [(queue.pool_id, queue.merchant_id, queue.campaign_id) for queue in found]
+    waits = await inputs.waits(
+        connection,
+        view.slots if view.agents.are_ours else None,
+        view.includes or everybody,
+        overdue_s=0,
+        named=named,
+    )
+    causes = {
+        (flow.pool_id, flow.merchant_id, flow.campaign_id): (flow, why) for flow, why in waits.causes.items()
+    }
+    return [_queue(queue, causes.get(name)) for queue, name in zip(found, named, strict=True)]
+
+
+def _queue(queue: Queue, waits: tuple[WaitingFlow, Cause] | None) -> QueueOut:
+    shown = QueueOut.model_validate(queue)
+    if waits is None:
+        return shown
+    flow, why = waits
+    words = {Cause.REFUSED: flow.refused_for, Cause.NONE: "turn"}
+    return shown.model_copy(update={"waits_for": words.get(why, why.value), "waits_until": until(flow, why)})
 
 
 def _since(recent: Recent, now: datetime, *, exact: bool) -> datetime:

@@ -15,14 +15,14 @@ from trunkline.api.errors import invalid, not_found
 from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, Body, found
 from trunkline.api.ownership import record
 from trunkline.api.principal import Principal
-from trunkline.dispatch.policies import campaign_key
+from trunkline.dispatch.policy_cache import campaign_key
 from trunkline.errors import StoreUnavailable
-from trunkline.jobs.platform.addresses import check_url
+from trunkline.http.addresses import check_url
 from trunkline.leads.calling_policy import CallingPolicy, Scope, problems
 from trunkline.leads.ingest import FieldProblem, ObjectId
 from trunkline.leads.limits import PersonLimit
-from trunkline.leads.packs import AbandonedCalls, AreaPrefix, Pack, known_packs, named
-from trunkline.leads.packs import warnings as pack_warnings
+from trunkline.leads.rule_packs import AbandonedCalls, AreaPrefix, Pack, known_packs, named
+from trunkline.leads.rule_packs import warnings as pack_warnings
 from trunkline.leads.windows import Window
 from trunkline.store import policy as store
 from trunkline.store import tenants
@@ -418,7 +418,7 @@ async def wake_leads(api: Api, tenant: Tenant) -> None:
     """After the answer: leads that wait for a window look again, a batch at a time. What is left waits as it did."""
     try:
         while True:
-            async with api.store.reading() as connection:
+            async with api.store.autocommit() as connection:
                 if await store.wake(connection, tenant, limit=WAKE_BATCH) < WAKE_BATCH:
                     return
     except StoreUnavailable as error:

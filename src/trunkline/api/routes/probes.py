@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trunkline import __version__
-from trunkline.api.deps import Deps, Probe
+from trunkline.api.deps import Deps, HealthProbe
 from trunkline.api.errors import ApiError, body_of
 from trunkline.api.models import ErrorOut
 from trunkline.telemetry import get_logger
@@ -24,7 +24,7 @@ class HealthOut(BaseModel):
     version: str
 
 
-class CheckOut(BaseModel):
+class ProbeOut(BaseModel):
     ok: bool
     required: bool = Field(description="Whether this process is ready without it.")
     error: str | None = None
@@ -32,12 +32,12 @@ class CheckOut(BaseModel):
 
 class ReadyOut(BaseModel):
     status: Literal["ready", "degraded"]
-    checks: dict[str, CheckOut]
+    checks: dict[str, ProbeOut]
 
 
 class NotReadyOut(ErrorOut):
     status: Literal["not ready"]
-    checks: dict[str, CheckOut]
+    checks: dict[str, ProbeOut]
 
 
 @router.get("/health", summary="Is the process alive?")
@@ -76,20 +76,20 @@ async def get_metrics(request: Request, api: Deps) -> Response:
     return Response(body, headers={"Content-Type": content_type})
 
 
-async def ask(name: str, probe: Probe, timeout_s: float) -> CheckOut:
+async def ask(name: str, probe: HealthProbe, timeout_s: float) -> ProbeOut:
     """The reason goes to the log: this page is open, and the reason may name hosts."""
     try:
         async with asyncio.timeout(timeout_s):
             await probe.check()
     except TimeoutError:
-        return CheckOut(ok=False, required=probe.required, error=f"no answer within {timeout_s:g} s")
+        return ProbeOut(ok=False, required=probe.required, error=f"no answer within {timeout_s:g} s")
     except Exception as error:
         log.warning("probe.failed", probe=name, reason=f"{type(error).__name__}: {error}")
-        return CheckOut(ok=False, required=probe.required, error="unavailable")
-    return CheckOut(ok=True, required=probe.required)
+        return ProbeOut(ok=False, required=probe.required, error="unavailable")
+    return ProbeOut(ok=True, required=probe.required)
 
 
-def _not_ready(checks: dict[str, CheckOut], request_id: str) -> Response:
+def _not_ready(checks: dict[str, ProbeOut], request_id: str) -> Response:
     away = ", ".join(name for name, check in checks.items() if check.required and not check.ok)
     problem = ApiError(503, "not_ready", f"Not ready: {away} cannot be used. See checks.")
     details = {name: check.model_dump() for name, check in checks.items()}

@@ -1,5 +1,7 @@
 """Reminders: calls at a local time, once or by a rule."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -14,12 +16,12 @@ from trunkline.api.models import DELETE_ERRORS, READ_ERRORS, WRITE_ERRORS, Body,
 from trunkline.api.ownership import record
 from trunkline.api.paging import LAST_ID, Cursors, Page, PageOut, PageQuery
 from trunkline.api.principal import Principal
-from trunkline.api.routes.leads import bring, e164
+from trunkline.api.routes.leads import e164, schedule_best_effort
 from trunkline.api.routes.policy import above_merchant, put_layer
-from trunkline.dispatch.policies import campaign_key
+from trunkline.dispatch.policy_cache import campaign_key
 from trunkline.leads import ingest, phones
 from trunkline.leads.calling_policy import CallingPolicy
-from trunkline.leads.ingest import FieldProblem, ObjectId, Refused, Text
+from trunkline.leads.ingest import FieldProblem, LeadRefused, ObjectId, Text
 from trunkline.reminders import changes, making
 from trunkline.reminders.request import (
     CARRIER,
@@ -35,7 +37,7 @@ from trunkline.store import leads, reminders
 from trunkline.store.database import Connection
 from trunkline.store.leads import AdmissionKey
 from trunkline.store.policy import PolicyKey
-from trunkline.store.reminders import NewReminder, Occurrence, Reminder
+from trunkline.store.reminders import NewReminder, Occurrence, Reminder, WaitingOccurrence
 
 router = APIRouter(prefix=f"{API_ROOT}/reminders", tags=["reminders"])
 
@@ -64,9 +66,12 @@ class ReminderOut(Out):
     status: Status
     ended_reason: Literal["finished", "cancelled"] | None
     next_wall: WallTimeOut | None = Field(
-        description="The next occurrence that is not made yet, as wall time."
+        description="The occurrence that rings next, as wall time, be it a lead already or not."
     )
-    next_at: datetime | None = Field(description="The same as an instant. null: paused or ended.")
+    next_at: datetime | None = Field(
+        description="When it rings, as an instant: a retry or a calling window may be later than the wall time says. "
+        "null: paused or ended, or its last call is going on."
+    )
     created_at: datetime
     updated_at: datetime
 
@@ -93,6 +98,9 @@ class UpcomingOut(BaseModel):
     wall_at: WallTimeOut
     at: datetime
     skipped: bool = Field(description="It was skipped ahead of its time.")
+    lead_id: UUID | None = Field(
+        description="The lead that waits to be called for it. null: it is not made yet."
+    )
 
 
 class UpcomingListOut(BaseModel):
@@ -149,13 +157,14 @@ async def create_reminder(
         reminder = await reminders.insert(tx, new)
         if reminder is None:
             response.status_code = 200
-            return await _sent_before(tx, new)
+            return await _shown(tx, await _sent_before(tx, new))
         if body.windows:
             await _put_windows(tx, api, who, reminder, body)
         reminder, made = await making.make_due(tx, reminder, api.deps.reminders.horizon_s)
         await record(tx, who, "reminder.made", reminder.id, reminder.tenant)
-    afterwards.add_task(bring, api, made)
-    return reminder
+        shown = await _shown(tx, reminder)
+    afterwards.add_task(schedule_best_effort, api, made)
+    return shown
 
 
 @router.get("", response_model=PageOut[ReminderOut], responses=READ_ERRORS, summary="List reminders")
@@ -172,13 +181,15 @@ async def list_reminders(query: Annotated[ReminderQuery, Query()], who: ReadKey,
             before=cursors.start_id(LAST_ID),
             limit=cursors.fetch_limit,
         )
-    return cursors.page(rows, lambda reminder: reminder.id)
+        shown = await _all_shown(connection, rows)
+    return cursors.page(shown, lambda reminder: reminder.id)
 
 
 @router.get("/{reminder_id}", response_model=ReminderOut, responses=READ_ERRORS, summary="Get a reminder")
 async def get_reminder(reminder_id: UUID, who: ReadKey, api: Deps) -> Reminder:
     async with api.store.reading() as connection:
-        return found(await reminders.get(connection, who.tenant, reminder_id), "reminder")
+        reminder = found(await reminders.get(connection, who.tenant, reminder_id), "reminder")
+        return await _shown(connection, reminder)
 
 
 @router.patch(
@@ -196,7 +207,7 @@ async def change_reminder(reminder_id: UUID, body: ReminderChange, who: LeadsKey
         reminder = await _locked(tx, who, reminder_id)
         changed = await reminders.edit(tx, reminder.id, given)
         await record(tx, who, "reminder.changed", reminder.id, reminder.tenant, fields=sorted(given))
-    return changed
+        return await _shown(tx, changed)
 
 
 @router.get(
@@ -208,15 +219,23 @@ async def change_reminder(reminder_id: UUID, body: ReminderChange, who: LeadsKey
 async def get_upcoming(
     reminder_id: UUID, query: Annotated[UpcomingQuery, Query()], who: ReadKey, api: Deps
 ) -> UpcomingListOut:
-    """The occurrences that are not made yet, in order. None while it is paused."""
+    """In order, what is about to ring first: an occurrence becomes a lead shortly before its time, and waits. None
+    while it is paused."""
     async with api.store.reading() as connection:
         reminder = found(await reminders.get(connection, who.tenant, reminder_id), "reminder")
+        waiting = await reminders.waiting(connection, [reminder_id])
         place = making.next_place(reminder)
         places = stored_series(reminder).upcoming(place, query.limit) if place else []
         known = await reminders.known_walls(connection, reminder_id, [each.wall for each in places])
-    return UpcomingListOut(
-        items=[UpcomingOut(wall_at=each.wall, at=each.at, skipped=each.wall in known) for each in places]
-    )
+    items = [
+        UpcomingOut(wall_at=each.wall_at, at=each.due_at, skipped=False, lead_id=each.lead_id)
+        for each in waiting
+    ]
+    items += [
+        UpcomingOut(wall_at=each.wall, at=each.at, skipped=each.wall in known, lead_id=None)
+        for each in places
+    ]
+    return UpcomingListOut(items=sorted(items, key=lambda each: each.at)[: query.limit])
 
 
 @router.get(
@@ -244,7 +263,8 @@ async def list_occurrences(
     summary="Skip one occurrence of a reminder",
 )
 async def skip_occurrence(reminder_id: UUID, body: SkipIn, who: LeadsKey, api: Deps) -> Reminder:
-    """The next one, or the one at a wall time. One that is a lead already is ended, unless its phone rings by now."""
+    """The next one to ring, or the one at a wall time. One that is a lead already is ended, as long as it waits: one
+    that is being called is not the next."""
     async with api.store.writing() as tx:
         reminder = await _locked(tx, who, reminder_id)
         skipped = await changes.skip(tx, reminder, body.wall_at)
@@ -256,7 +276,7 @@ async def skip_occurrence(reminder_id: UUID, body: SkipIn, who: LeadsKey, api: D
         await record(
             tx, who, "reminder.skipped", reminder.id, reminder.tenant, wall_at=place.wall.isoformat()
         )
-    return reminder
+        return await _shown(tx, reminder)
 
 
 @router.post(
@@ -266,15 +286,18 @@ async def skip_occurrence(reminder_id: UUID, body: SkipIn, who: LeadsKey, api: D
     summary="Ring the next occurrence now",
 )
 async def ring_next(reminder_id: UUID, who: LeadsKey, api: Deps, afterwards: BackgroundTasks) -> Reminder:
-    """In the place of its own time. Windows, limits and stops hold as they do for every call."""
+    """In the place of its own time: the one that is about to ring, or else the next of the series. Windows, limits and
+    stops hold as they do for every call."""
     async with api.store.writing() as tx:
         reminder = await _locked(tx, who, reminder_id)
-        if making.next_place(reminder) is None:
+        rung = await making.make_now(tx, reminder)
+        if rung is None:
             raise conflict("not_active", f"This reminder is {reminder.status}: it has no next occurrence.")
-        reminder, made = await making.make_now(tx, reminder)
+        reminder, made = rung
         await record(tx, who, "reminder.rung", reminder.id, reminder.tenant)
-    afterwards.add_task(bring, api, made)
-    return reminder
+        shown = await _shown(tx, reminder)
+    afterwards.add_task(schedule_best_effort, api, made)
+    return shown
 
 
 @router.post(
@@ -308,8 +331,9 @@ async def resume_reminder(
             reminder = await changes.resume(tx, reminder)
             reminder, made = await making.make_due(tx, reminder, api.deps.reminders.horizon_s)
             await record(tx, who, "reminder.resumed", reminder.id, reminder.tenant)
-    afterwards.add_task(bring, api, made)
-    return reminder
+        shown = await _shown(tx, reminder)
+    afterwards.add_task(schedule_best_effort, api, made)
+    return shown
 
 
 @router.delete(
@@ -333,6 +357,24 @@ async def _locked(tx: Connection, who: Principal, reminder_id: UUID) -> Reminder
     return found(await reminders.lock(tx, who.tenant, reminder_id), "reminder")
 
 
+async def _shown(conn: Connection, reminder: Reminder) -> Reminder:
+    """With the occurrence that rings next, which may be a lead already."""
+    return (await _all_shown(conn, [reminder]))[0]
+
+
+async def _all_shown(conn: Connection, found_: Sequence[Reminder]) -> list[Reminder]:
+    first: dict[UUID, WaitingOccurrence] = {}
+    for each in await reminders.waiting(conn, [reminder.id for reminder in found_]):
+        first.setdefault(each.reminder_id, each)
+    return [_with_next(reminder, first.get(reminder.id)) for reminder in found_]
+
+
+def _with_next(reminder: Reminder, waiting: WaitingOccurrence | None) -> Reminder:
+    if waiting is None or (reminder.next_at is not None and reminder.next_at < waiting.due_at):
+        return reminder
+    return replace(reminder, next_wall=waiting.wall_at, next_at=waiting.due_at)
+
+
 async def _prepared(
     tx: Connection, api: Api, who: Principal, body: ReminderRequest, merchant_id: str
 ) -> NewReminder:
@@ -351,7 +393,7 @@ async def _prepared(
         attempts=api.deps.reminders.attempts_max,
         payload_bytes_max=api.deps.limits.payload_bytes_max,
     )
-    if isinstance(prepared, Refused):
+    if isinstance(prepared, LeadRefused):
         raise invalid(*prepared.problems)
     return prepared
 

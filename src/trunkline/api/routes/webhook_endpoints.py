@@ -25,8 +25,8 @@ from trunkline.api.ownership import owner_of, record, require_owner
 from trunkline.api.paging import LAST_ID, Cursors, Page, PageOut, PageQuery
 from trunkline.api.principal import Principal
 from trunkline.api.routes.jobs import face_of
+from trunkline.http.addresses import URL_MAX, check_url
 from trunkline.jobs.platform import signing
-from trunkline.jobs.platform.addresses import URL_MAX, check_url
 from trunkline.leads.ingest import FieldProblem, ObjectId
 from trunkline.model import new_id
 from trunkline.store import webhook_endpoints

@@ -9,17 +9,20 @@ from pydantic import AliasChoices, Field
 from trunkline.api.auth import API_ROOT, ReadKey
 from trunkline.api.deps import Deps
 from trunkline.api.models import READ_ERRORS, Out, found
-from trunkline.dispatch.policies import Policies
+from trunkline.dispatch.policy_cache import Policies
 from trunkline.dispatch.why import Why, why
 
 router = APIRouter(prefix=f"{API_ROOT}/leads", tags=["leads"])
 
 
-class CheckOut(Out):
+class GateCheckOut(Out):
     gate: str
     open: bool = Field(validation_alias=AliasChoices("is_open", "open"))
     detail: str | None
     until: datetime | None = Field(description="When it opens, as far as that is known.")
+    set_by: str | None = Field(
+        description="Whose word it is that it is closed: a person or key, a layer of the policy, a setting."
+    )
 
 
 class DecisionOut(Out):
@@ -34,9 +37,14 @@ class DecisionOut(Out):
 class WhyOut(Out):
     lead_id: UUID
     status: str
-    answer: str = Field(description="A sentence for people.")
+    answer: str = Field(
+        description="A sentence for people: what really refuses it, who set that, and when it ends."
+    )
+    refused_by: str | None = Field(
+        description="The gate that the answer names; null: nothing refuses it, or it does not wait."
+    )
     next_at: datetime | None = Field(description="When it may be called, as far as that is known.")
-    checks: list[CheckOut] = Field(description="Every gate that it has to pass, as of now.")
+    checks: list[GateCheckOut] = Field(description="Every gate that it has to pass, as of now.")
     decisions: list[DecisionOut] = Field(
         validation_alias=AliasChoices("history", "decisions"), description="Every refusal so far, by reason."
     )
@@ -46,9 +54,10 @@ class WhyOut(Out):
     "/{lead_id}/why", response_model=WhyOut, responses=READ_ERRORS, summary="Say why a lead is not called"
 )
 async def why_lead(lead_id: UUID, who: ReadKey, api: Deps) -> Why:
-    """The present answer: is it due, stopped, inside its window, over a limit, waiting for an agent or a channel?
+    """The present answer: what keeps it from being called, or what refused it last. Every gate is listed as of now:
+    stops, the rollout, dialers, due time, numbers, lists, window, limits, pace, agents, channels, Valkey's memory.
 
     A moment may be rounded where an exact one would tell of another tenant's calls.
     """
     async with api.store.reading() as connection:
-        return found(await why(connection, Policies(), who.tenant, lead_id, api.deps.agents), "lead")
+        return found(await why(connection, Policies(), who.tenant, lead_id, api.deps.dispatch), "lead")

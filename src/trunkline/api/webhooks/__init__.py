@@ -4,8 +4,8 @@ A request comes in through `routes`; `seen` says which URL the carrier was given
 what the carrier shall do with the call.
 """
 
-from trunkline.api.webhooks.answers import FindStream, NoStream, Stream
-from trunkline.api.webhooks.routes import WebhookDeps, Webhooks
+from trunkline.api.webhooks.answers import FindStream
+from trunkline.api.webhooks.routes import WebhookDeps, WebhookRoutes
 from trunkline.api.webhooks.seen import PublicView
 
-__all__ = ["FindStream", "NoStream", "PublicView", "Stream", "WebhookDeps", "Webhooks"]
+__all__ = ["FindStream", "PublicView", "WebhookDeps", "WebhookRoutes"]

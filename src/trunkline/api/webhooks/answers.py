@@ -5,16 +5,16 @@ where its carrier can hold, for as long as `ROUTER_HOLD_MAX` says, and then gets
 """
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from trunkline.api.webhooks.reading import Heard
+from trunkline.api.webhooks.reading import VerifiedWebhook
 from trunkline.dispatch.inbound import Inbound, Taken, Turned
 from trunkline.in_time import in_time
-from trunkline.router.connector import Answered
+from trunkline.router.connector import CallToConnect
+from trunkline.router.stream_finder import NoStream, Stream
 from trunkline.store.database import UNAVAILABLE
 from trunkline.telemetry import bind, get_logger
 from trunkline.telephony.callbacks import CallbackKeys, callback_url
@@ -31,26 +31,7 @@ CONNECT_S = 0.9
 ADMIT_SHARE = 0.5
 
 
-class Stream(Value, frozen=True):
-    """Where the call's audio goes, and what the agent is told with it. `turn`: how often the call was given another
-    agent before."""
-
-    url: str
-    parameters: dict[str, str]
-    turn: int = 0
-
-
-class NoStream(Value, frozen=True):
-    """Why a call gets no agent now. `hold`: it may wait for one. `unknown`: nobody could say. `busy`: none is free.
-    `elsewhere`: its agents are not ours. `ended`: hang up. `given_up`: it has to be adopted first. Of a call for which
-    none was kept by choice: what is said instead of the fallback's message, and how long it may wait at most."""
-
-    why: str
-    message: str = ""
-    wait_max_s: float = math.inf
-
-
-class Reply(Value, frozen=True):
+class AnswerReply(Value, frozen=True):
     """What the carrier is told, and whether there was no agent for the call, or one that is not ours to see: that
     decides what becomes of its lead."""
 
@@ -66,7 +47,7 @@ class Reply(Value, frozen=True):
         return True if self.is_external else None
 
 
-FindStream = Callable[[Answered], Awaitable[Stream | NoStream]]
+FindStream = Callable[[CallToConnect], Awaitable[Stream | NoStream]]
 # Takes up a call that was given up and is answered now. False: a newer attempt is calling, or the lead has ended.
 Adopt = Callable[[UUID, str], Awaitable[bool]]
 
@@ -85,29 +66,29 @@ class Answers:
     hold_max_s: float = 0.0
     connect_s: float = CONNECT_S
 
-    async def to_answered(self, heard: Heard) -> Reply:
+    async def to_answered(self, heard: VerifiedWebhook) -> AnswerReply:
         """The answer gate: whether the call is still wanted is decided with its pod, in one step. A call that was
         superseded, or that somebody wants ended, is hung up."""
         with bind(attempt_id=str(heard.attempt_id)):
             agent = heard.tag.agent or heard.event.agent
             is_dialled = heard.event.direction == "outbound"
-            answered = Answered(heard.event.call_id, heard.attempt_id, is_dialled, agent=agent)
+            answered = CallToConnect(heard.event.call_id, heard.attempt_id, is_dialled, agent=agent)
             return await self._connect(heard, answered)
 
-    async def to_resumed(self, heard: Heard) -> Document:
+    async def to_resumed(self, heard: VerifiedWebhook) -> Document:
         """A stream has closed. If its call was not released, its agent was lost, and the person gets another one."""
         event = heard.event
         with bind(attempt_id=str(heard.attempt_id)):
             if event.kind == "ended":
                 return heard.carrier.hang_up_document()
             is_dialled = event.direction == "outbound"
-            call = Answered(event.call_id, heard.attempt_id, is_dialled, over_turn=heard.tag.turn)
+            call = CallToConnect(event.call_id, heard.attempt_id, is_dialled, over_turn=heard.tag.turn)
             return (await self._connect(heard, call)).document
 
-    async def to_arrived(self, heard: Heard) -> Document:
+    async def to_arrived(self, heard: VerifiedWebhook) -> Document:
         """A call rings at one of our numbers."""
         event, carrier = heard.event, heard.carrier
-        answered = Answered(event.call_id, heard.attempt_id, is_dialled=False)
+        answered = CallToConnect(event.call_id, heard.attempt_id, is_dialled=False)
         with bind(attempt_id=str(heard.attempt_id)):
             try:
                 admitting = self.inbound.admit(
@@ -122,38 +103,42 @@ class Answers:
                 case Taken(is_over=True):
                     return carrier.hang_up_document()
                 case Taken(merchant_id=merchant_id):
-                    own = Answered(event.call_id, heard.attempt_id, is_dialled=False, merchant_id=merchant_id)
+                    own = CallToConnect(
+                        event.call_id, heard.attempt_id, is_dialled=False, merchant_id=merchant_id
+                    )
                     return (await self._connect(heard, own)).document
                 case Turned():
                     return _turn_away(heard, admitted)
 
-    async def _connect(self, heard: Heard, answered: Answered) -> Reply:
+    async def _connect(self, heard: VerifiedWebhook, answered: CallToConnect) -> AnswerReply:
         carrier = heard.carrier
         if not carrier.streams:
-            return Reply(carrier.answer_document("", {"attempt": str(answered.attempt_id)}), is_external=True)
+            return AnswerReply(
+                carrier.answer_document("", {"attempt": str(answered.attempt_id)}), is_external=True
+            )
         match await self._find(heard, answered):
             case Stream() as stream:
-                return Reply(
+                return AnswerReply(
                     carrier.answer_document(
                         stream.url, stream.parameters, self._resume_url(heard, stream.turn)
                     )
                 )
             case NoStream(why="ended"):
                 log.warning("answer.not_connected", call_id=answered.call_id)
-                return Reply(carrier.hang_up_document())
+                return AnswerReply(carrier.hang_up_document())
             case NoStream(why="elsewhere"):
-                return Reply(carrier.fallback_document(self.fallback), is_external=True)
+                return AnswerReply(carrier.fallback_document(self.fallback), is_external=True)
             case NoStream(why="hold" | "unknown", wait_max_s=wait_max_s) if self._may_hold(heard, wait_max_s):
-                return Reply(carrier.hold_document(HOLD_S, self._again_url(heard)))
+                return AnswerReply(carrier.hold_document(HOLD_S, self._again_url(heard)))
             case NoStream(why=why, message=message):
                 log.warning("answer.no_pod", call_id=answered.call_id, reason=why)
                 # The operator's own URL is somebody else's agent; an apology is none.
                 is_external = bool(self.fallback.url)
                 fallback = replace(self.fallback, message=message) if message else self.fallback
                 document = carrier.fallback_document(fallback)
-                return Reply(document, no_agent=not is_external, is_external=is_external)
+                return AnswerReply(document, no_agent=not is_external, is_external=is_external)
 
-    async def _find(self, heard: Heard, answered: Answered) -> Stream | NoStream:
+    async def _find(self, heard: VerifiedWebhook, answered: CallToConnect) -> Stream | NoStream:
         """Whatever goes wrong is an answer too: somebody is on the line."""
         passed_s = asyncio.get_running_loop().time() - heard.asked_at_s if heard.asked_at_s else 0.0
         try:
@@ -164,35 +149,35 @@ class Answers:
             log.error("answer.failed", call_id=answered.call_id, exc_info=error)
         return NoStream("unknown")
 
-    async def _stream_of(self, answered: Answered) -> Stream | NoStream:
+    async def _stream_of(self, answered: CallToConnect) -> Stream | NoStream:
         found = await self.find_stream(answered)
         if found == NoStream("given_up"):
             is_ours = await self.adopt(answered.attempt_id, answered.call_id)
             found = await self.find_stream(answered) if is_ours else NoStream("ended")
         return found
 
-    def _may_hold(self, heard: Heard, wait_max_s: float) -> bool:
+    def _may_hold(self, heard: VerifiedWebhook, wait_max_s: float) -> bool:
         """How often it has held stands in its URL, signed, so that waiting ends also while no engine counts. Who may
         wait for 2 s has to be told before that."""
         held_s = (heard.tag.held + 1) * HOLD_S
         return heard.carrier.can_hold and held_s <= self.hold_max_s and held_s < wait_max_s
 
-    def _again_url(self, heard: Heard) -> str:
+    def _again_url(self, heard: VerifiedWebhook) -> str:
         held = heard.tag.held + 1
         if heard.tag.kind == "resume":
             return self._url(heard, "resume", turn=heard.tag.turn, held=held)
         return self._url(heard, "answer", held=held, agent=heard.tag.agent)
 
-    def _resume_url(self, heard: Heard, turn: int) -> str:
+    def _resume_url(self, heard: VerifiedWebhook, turn: int) -> str:
         return self._url(heard, "resume", turn=turn)
 
-    def _url(self, heard: Heard, kind: Any, **more: Any) -> str:
+    def _url(self, heard: VerifiedWebhook, kind: Any, **more: Any) -> str:
         return callback_url(
             heard.base_url, heard.carrier.name, kind, heard.attempt_id, self.keys, heard.tag.account, **more
         )
 
 
-def _turn_away(heard: Heard, turned: Turned) -> Document:
+def _turn_away(heard: VerifiedWebhook, turned: Turned) -> Document:
     log.info("inbound.turned", reason=turned.reason, otherwise=turned.otherwise)
     match turned.otherwise:
         case "message":

@@ -4,8 +4,8 @@ The URL proves itself before a byte of the body is waited for; the carrier's own
 the body is read. A refusal says nothing about which of the two was wrong.
 
 An account that this process does not know, or whose proof does not fit, is looked up once more before the webhook is
-refused (`dispatch.account_look`). If that is not possible either, a call that was answered still gets its document: its
-URL is proof enough for that, and for nothing else.
+refused (`telephony.account_look`). If that is not possible either, a call that was answered still gets its document:
+its URL is proof enough for that, and for nothing else.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trunkline.api.webhooks.seen import PublicView
-from trunkline.dispatch.account_look import AccountLook
 from trunkline.dispatch.inbound import inbound_attempt_id
-from trunkline.http_body import bounded_body
+from trunkline.http.body import bounded_body
 from trunkline.telemetry import get_logger, metrics
+from trunkline.telephony.account_check import AccountLook
 from trunkline.telephony.callbacks import CallbackKeys, is_fallback, verify_callback
 from trunkline.telephony.carrier import (
     CallbackKind,
@@ -33,7 +33,7 @@ from trunkline.telephony.carrier import (
     WebhookRequest,
     WebhookResult,
 )
-from trunkline.telephony.carriers import CARRIERS, CarrierConfigError
+from trunkline.telephony.carrier_registry import CARRIERS, CarrierConfigError
 from trunkline.telephony.directory import CarrierDirectory
 from trunkline.telephony.documents import documents_for
 from trunkline.telephony.unproven import read_answer
@@ -47,7 +47,7 @@ BODY_MAX_BYTES = 1024 * 1024
 _OF_ONE_CALL: frozenset[CallbackKind] = frozenset({"answer", "resume"})
 
 
-class Heard(Value, frozen=True):
+class VerifiedWebhook(Value, frozen=True):
     """An event, and the attempt it is about: one of ours, or that of a call which came in."""
 
     carrier: Documents
@@ -78,7 +78,7 @@ class _Judged(Value, frozen=True):
         return not isinstance(self.result, Forged)
 
 
-class Reader:
+class WebhookReader:
     def __init__(
         self,
         carriers: CarrierDirectory,
@@ -91,7 +91,7 @@ class Reader:
         self._view = view
         self._look = look
 
-    async def read(self, request: Request) -> Heard | Response:
+    async def read(self, request: Request) -> VerifiedWebhook | Response:
         asked_at_s = asyncio.get_running_loop().time()
         urls = self._view.urls(request.scope)
         tag = verify_callback(urls[0], self._keys)
@@ -155,7 +155,7 @@ def _as_sent(request: Request, urls: Sequence[str], body: bytes, tag: CallbackTa
     return [WebhookRequest(request.method, url, headers, body, tag) for url in urls]
 
 
-def _heard(judged: _Judged, tag: CallbackTag, asked_at_s: float) -> Heard | Response:
+def _heard(judged: _Judged, tag: CallbackTag, asked_at_s: float) -> VerifiedWebhook | Response:
     carrier, result = judged.carrier, judged.result
     if carrier is None:
         return _refuse(_label(tag.carrier), "no_account", 403)
@@ -167,7 +167,7 @@ def _heard(judged: _Judged, tag: CallbackTag, asked_at_s: float) -> Heard | Resp
             return _refuse(carrier.name, "unreadable", 202)
         case CallEvent():
             base_url = judged.url.partition("/webhooks/")[0]
-            return Heard(carrier, tag, result, base_url, asked_at_s, judged.is_proven)
+            return VerifiedWebhook(carrier, tag, result, base_url, asked_at_s, judged.is_proven)
 
 
 @cache

@@ -10,27 +10,29 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import asdict
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from trunkline.api.hot_routes import Endpoint, HotRoute
+from trunkline.api.raw_routes import Endpoint, RawRoute
 from trunkline.api.webhooks.answers import CONNECT_S, Adopt, Answers, FindStream, never_adopt
 from trunkline.api.webhooks.late_events import LateEvents
-from trunkline.api.webhooks.reading import Heard, Reader
+from trunkline.api.webhooks.reading import VerifiedWebhook, WebhookReader
 from trunkline.api.webhooks.seen import PublicView
 from trunkline.clock import Clock
-from trunkline.dispatch import reports
-from trunkline.dispatch.account_look import AccountLook
+from trunkline.dispatch import agent_reports
 from trunkline.dispatch.calls import KIND, URGENT
 from trunkline.dispatch.inbound import Inbound
+from trunkline.errors import StoreUnavailable
 from trunkline.in_time import in_time
 from trunkline.mailbox.inbox import Inbox
 from trunkline.store.database import Database
 from trunkline.store.mailboxes import NewEvent
 from trunkline.telemetry import get_logger, metrics
+from trunkline.telephony.account_check import AccountLook
 from trunkline.telephony.callbacks import CallbackKeys
 from trunkline.telephony.carrier import AnswerFallback, CallbackKind, Document
-from trunkline.telephony.carriers import CARRIERS
+from trunkline.telephony.carrier_registry import CARRIERS
 from trunkline.telephony.directory import CarrierDirectory
 from trunkline.telephony.documents import last_resorts
 
@@ -62,9 +64,9 @@ class WebhookDeps:
     connect_s: float = CONNECT_S
 
 
-class Webhooks:
+class WebhookRoutes:
     def __init__(self, deps: WebhookDeps):
-        self._reader = Reader(deps.carriers, deps.keys, deps.view, deps.look)
+        self._reader = WebhookReader(deps.carriers, deps.keys, deps.view, deps.look)
         self._answers = Answers(
             deps.inbound,
             deps.find_stream,
@@ -81,7 +83,7 @@ class Webhooks:
         self._answer_s = deps.answer_s
         self._is_fallback_elsewhere = bool(deps.fallback.url)
 
-    def hot_routes(self) -> list[HotRoute]:
+    def raw_routes(self) -> list[RawRoute]:
         return [
             _route("POST", "status", self.event, "A call changed its state"),
             _route("GET", "status", self.seen, "Which URL is seen here, for whoever can sign one"),
@@ -99,7 +101,13 @@ class Webhooks:
         heard = await self._reader.read(request)
         if isinstance(heard, Response):
             return heard
-        receipt = await self._inbox.append(self._event(heard))
+        event = self._event(heard)
+        try:
+            receipt = await self._inbox.append(event)
+        except StoreUnavailable:
+            # The carrier is asked to send it again, and may not: it is written when Postgres is back.
+            self._late_events.put(heard.carrier.name, event)
+            raise
         if not receipt.created:
             metrics.WEBHOOKS_REPEATED.labels(heard.carrier.name).inc()
         return Response(status_code=_KEPT.get(heard.carrier.name, 204))
@@ -121,17 +129,17 @@ class Webhooks:
         """Somebody calls us: what shall the carrier do with the call?"""
         return await self._with_a_document(request, self._arrived)
 
-    async def _answered(self, heard: Heard) -> Document:
+    async def _answered(self, heard: VerifiedWebhook) -> Document:
         reply = await self._answers.to_answered(heard)
         if heard.is_proven:
             self._late_events.put(heard.carrier.name, self._event(heard, agent_joined=reply.agent_joined))
         return reply.document
 
-    async def _arrived(self, heard: Heard) -> Document:
+    async def _arrived(self, heard: VerifiedWebhook) -> Document:
         return await self._answers.to_arrived(heard)
 
     async def _with_a_document(
-        self, request: Request, answer: Callable[[Heard], Awaitable[Document]]
+        self, request: Request, answer: Callable[[VerifiedWebhook], Awaitable[Document]]
     ) -> Response:
         carrier = request.path_params["carrier"]
         try:
@@ -147,7 +155,9 @@ class Webhooks:
             )
         return self._last_resort(request)
 
-    async def _asked(self, request: Request, answer: Callable[[Heard], Awaitable[Document]]) -> Response:
+    async def _asked(
+        self, request: Request, answer: Callable[[VerifiedWebhook], Awaitable[Document]]
+    ) -> Response:
         heard = await self._reader.read(request)
         if isinstance(heard, Response):
             if heard.status_code < 400:  # truly from the carrier, which waits for a document
@@ -169,7 +179,7 @@ class Webhooks:
             self._late_events.put(carrier, _without_stream(tag.attempt_id, self._is_fallback_elsewhere))
         return _told(document)
 
-    def _event(self, heard: Heard, *, agent_joined: bool | None = None) -> NewEvent:
+    def _event(self, heard: VerifiedWebhook, *, agent_joined: bool | None = None) -> NewEvent:
         event, no_agent = heard.event, agent_joined is False
         return NewEvent(
             kind=KIND,
@@ -180,13 +190,18 @@ class Webhooks:
             payload={
                 "kind": event.kind,
                 "call_id": event.call_id,
+                **({"other_ids": list(event.alias_ids)} if event.alias_ids else {}),
+                **({"is_leg_id": True} if event.is_leg_id else {}),
                 "at": (event.at or self._clock.now()).isoformat(),
+                **({} if event.at else {"is_our_clock": True}),
                 "reason": event.reason,
+                **({"fault": event.fault} if event.fault else {}),
                 "duration_s": event.duration_s,
                 "answered_by": event.answered_by,
                 **({"agent_joined": agent_joined} if agent_joined is not None else {}),
                 "raw": dict(event.raw),
-                **({"report": reports.as_payload(event.report)} if event.report else {}),
+                **({"report": agent_reports.as_payload(event.report)} if event.report else {}),
+                **({"cost": asdict(event.cost)} if event.cost else {}),
             },
             urgent=event.kind in URGENT,
         )
@@ -215,8 +230,8 @@ def _told(document: Document) -> Response:
     return Response(document.body, document.status, media_type=document.content_type)
 
 
-def _route(method: str, kind: CallbackKind, endpoint: Endpoint, summary: str) -> HotRoute:
-    return HotRoute(method, f"/webhooks/{{carrier}}/{kind}", endpoint, None, _operation(summary))
+def _route(method: str, kind: CallbackKind, endpoint: Endpoint, summary: str) -> RawRoute:
+    return RawRoute(method, f"/webhooks/{{carrier}}/{kind}", endpoint, None, _operation(summary))
 
 
 def _operation(summary: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 #!lua
 -- Begins a rebuild under a new epoch number, or says that it is still going on. Nothing that is live is touched: a number
--- has keys of its own. Refused if this life of the server already has a published epoch as new, a newer rebuild under
+-- has keys of its own. Refused if this run of the server already has a published epoch as new, a newer rebuild under
 -- way, or any rebuild that was heard of lately: two that began anew over each other would never be done.
 --
 -- KEYS[1] epoch

@@ -1,7 +1,7 @@
 #!lua
--- Publishes a rebuilt epoch: from now on it is the memory that counts. An older rebuild that comes late is refused.
+-- Publishes a rebuilt epoch: from now on it is the projection that counts. An older rebuild that comes late is refused.
 --
--- KEYS[1] epoch  KEYS[2] bell
+-- KEYS[1] epoch  KEYS[2] dialer_wakeups
 -- ARGV[1] epoch number
 -- -> 1 published, 0 refused
 -- @include run_id

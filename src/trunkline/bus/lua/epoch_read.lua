@@ -1,8 +1,8 @@
 #!lua flags=no-writes
--- The epoch of this server's memory, if it is of this life.
+-- The epoch of this server's projection, if it is of this run.
 --
 -- KEYS[1] epoch
--- -> the number, or 0 if memory was lost
+-- -> the number, or 0 if the projection was lost
 -- @include run_id
 local run_id = server_run_id()
 local known = redis.call('HMGET', KEYS[1], 'run_id', 'number')

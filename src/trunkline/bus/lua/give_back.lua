@@ -5,16 +5,18 @@
 --   forget   Postgres no longer wants this version called; it brings the lead again if it ever does
 --   behind   the person is being called: the lead waits until that attempt ends, or until the given time
 --   park     a limit of its merchant or campaign: the whole flow waits until the given time, or for what the subject names
---   rest     a pace of its number: the number waits until the given time
---   rest_all a pace of its account, or its carrier takes nothing of it: every number of the account waits
+--   rest     a pace of its number, or its carrier refuses it: the number waits until the given time
+--   rest_all a pace of its account, or its carrier refuses it: every number of the account waits
 -- A grant that is no longer held changes nothing: somebody gave it back already.
 --
--- KEYS[1] epoch  KEYS[2] bell
+-- KEYS[1] epoch  KEYS[2] dialer_wakeups
+-- @keys ARGV[7..] by 5: behind blocked
 -- ARGV[1] key prefix  ARGV[2] epoch (number@run id)  ARGV[3] offset of Postgres' clock in ms ('': as known here)
--- ARGV[4..] records of four: attempt, what, until in ms (0: now; below: so many from now), subject (the attempt it is
--- behind, `any` for the end of any call, or '')
+-- ARGV[4..] records of five: attempt, what, until in ms (0: now; below: so many from now), subject (the attempt it is
+-- behind, `any` for the end of any call, `cooldown` for a rest that Postgres may end before its time, or ''), 1 if the lead
+-- has to wait until then, 0 if we failed: its lateness goes on
 -- -> the number of grants that were given back
-local base = ARGV[1]
+-- @include keys
 -- @include epoch
 -- @include clock
 -- @include leads
@@ -29,54 +31,57 @@ local given, tired = 0, {}
 local function refund(held)
   if held.flow == '' then return end
   local pool = parts_of(held.flow).pool
-  for _, set in ipairs({'active:', 'finish:'}) do
-    if redis.call('ZSCORE', base .. set .. pool, held.flow) then
-      redis.call('ZINCRBY', base .. set .. pool, -tonumber(held.cost), held.flow)
+  for _, set in ipairs({key('active', pool), key('finish', pool)}) do
+    if redis.call('ZSCORE', set, held.flow) then
+      redis.call('ZINCRBY', set, -tonumber(held.cost), held.flow)
       return
     end
   end
 end
 
-local function rest(number, till)
-  redis.call('ZADD', base .. 'resting', till, number)
+local function rest(number, till, subject)
+  redis.call('ZADD', key('resting'), till, number)
+  if subject == 'cooldown' then redis.call('HSET', key('cooling'), number, string.format('%.0f', till)) end
   note_free(number)
 end
 
-local function put_back(lead, held, what, till, subject)
+local function put_back(lead, held, what, till, subject, is_wait)
   if what == 'forget' then
     forget(lead)
     return
   end
+  if is_wait and till > lead.counts_from then lead.counts_from = till end
   if (what == 'again' or what == 'behind') and till > lead.due then lead.due = till end
-  if what == 'behind' and redis.call('HEXISTS', base .. 'holders', subject) == 1 then
-    redis.call('SADD', base .. 'behind:' .. subject, lead.id)
+  if what == 'behind' and redis.call('HEXISTS', key('holders'), subject) == 1 then
+    redis.call('SADD', key('behind', subject), lead.id)
   end
   place(lead, now)
   if what == 'park' then park(held.flow, till, subject ~= '' and subject or nil) end
 end
 
-for i = 4, #ARGV, 4 do
+for i = 4, #ARGV, 5 do
   local what, till, subject = ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]
   if till < 0 then till = now - till end
   local held = release(ARGV[i])
   if held then
     given = given + 1
-    if what == 'rest' then rest(held.number, till) end
+    if what == 'rest' then rest(held.number, till, subject) end
     if what == 'rest_all' then
       local _, _, _, account = read_number(held.number)
-      tired[account] = math.max(tired[account] or 0, till)
+      local before = tired[account] or {till = 0}
+      tired[account] = {till = math.max(before.till, till), subject = subject}
     end
     -- A newer version may have been scheduled meanwhile; only our own grant is ours to move.
     local lead = held.lead ~= '' and read_lead(held.lead)
     if lead and lead.place == 'g' and lead.version == tonumber(held.version) then
-      put_back(lead, held, what, till, subject)
+      put_back(lead, held, what, till, subject, ARGV[i + 4] == '1')
     end
     refund(held)
   end
 end
 -- Once for all that were refused, and after all of them are given back.
-for account, till in pairs(tired) do
-  for _, number in ipairs(redis.call('SMEMBERS', base .. 'account:' .. account)) do rest(number, till) end
+for account, its in pairs(tired) do
+  for _, number in ipairs(redis.call('SMEMBERS', key('account', account))) do rest(number, its.till, its.subject) end
 end
-if given > 0 then ring(KEYS[2]) end
+if given > 0 then wake_dialers(KEYS[2]) end
 return given

@@ -1,20 +1,22 @@
 #!lua
--- Writes down who holds a channel, as Postgres has it: after memory was lost, and after a dial was refused because
+-- Writes down who holds a channel, as Postgres has it: after the projection was lost, and after a dial was refused because
 -- another attempt held its channel. A holder that is already right stays as it is; a wrong one is given up, and its
--- lead waits again: the intent of its grant is refused, because the channel is not free.
+-- lead waits again: the intent of its grant is refused, because the channel is not free. If only the names of the holders
+-- were lost, the channel is theirs as it was.
 --
--- KEYS[1] epoch  KEYS[2] bell
+-- KEYS[1] epoch  KEYS[2] dialer_wakeups
+-- @keys ARGV[4..] by 6: channels
 -- ARGV[1] key prefix  ARGV[2] epoch (number@run id)
 -- ARGV[3..] records of six: attempt, number, channel, lead ('' for an inbound call), flow (''), version
 -- -> the number of holders that were written
-local base = ARGV[1]
+-- @include keys
 -- @include epoch
 -- @include clock
 -- @include leads
 -- @include flows
 -- @include channels
 if not is_current(KEYS[1], ARGV[2]) then return LOST end
-local now, written = now_by(''), 0
+local now, written, is_uncounted = now_by(''), 0, false
 
 local function give_up(attempt)
   local held = release(attempt)
@@ -26,17 +28,19 @@ end
 
 for i = 3, #ARGV, 6 do
   local attempt, number, channel, lead_id, flow, version = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4], ARGV[i + 5]
-  local before = redis.call('HGET', base .. 'channels:' .. number, channel)
-  if before ~= attempt then
-    if before then give_up(before) end
+  local before = redis.call('HGET', key('channels', number), channel)
+  if before ~= attempt or redis.call('HEXISTS', key('holders'), attempt) == 0 then
+    if before and before ~= attempt then give_up(before) end
     release(attempt)
-    redis.call('HSET', base .. 'channels:' .. number, channel, attempt)
-    redis.call('HSET', base .. 'holders', attempt, table.concat({number, channel, lead_id, flow, version, 0, 0, 0, 0}, '|'))
+    redis.call('HSET', key('channels', number), channel, attempt)
+    redis.call('HSET', key('holders'), attempt, table.concat({number, channel, lead_id, flow, version, 0, 0, 0, 0}, '|'))
     note_free(number)
-    count_live(flow, 1)
+    if before == attempt then is_uncounted = true else count_live(flow, 1) end
     written = written + 1
   end
 end
+-- Nobody knows which of them are still counted.
+if is_uncounted then recount_live() end
 -- A lead that was given up may wait beside a free channel.
-if written > 0 and redis.call('EXISTS', base .. 'pools') == 1 then ring(KEYS[2]) end
+if written > 0 and redis.call('EXISTS', key('pools')) == 1 then wake_dialers(KEYS[2]) end
 return written

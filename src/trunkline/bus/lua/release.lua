@@ -2,12 +2,13 @@
 -- Frees channels by attempt id: twice frees once, and never somebody else's channel. Leads are forgotten, so that their
 -- next version can be scheduled again; leads that waited behind this call are due now, and so are flows that waited for
 -- what any call may leave: a pod.
--- The bell is rung if somebody waits for what was freed. Most calls end when nobody does, and every ring costs a match.
+-- A dialer is woken if a lead waits for what was freed. Most calls end when none does, and every wakeup costs a match.
 --
--- KEYS[1] epoch  KEYS[2] bell
+-- KEYS[1] epoch  KEYS[2] dialer_wakeups
+-- @keys ARGV[3..]: behind
 -- ARGV[1] key prefix  ARGV[2] epoch (number@run id)  ARGV[3..] attempt ids
 -- -> the number of channels that were freed
-local base = ARGV[1]
+-- @include keys
 -- @include epoch
 -- @include leads
 -- @include flows
@@ -16,7 +17,7 @@ if not is_current(KEYS[1], ARGV[2]) then return LOST end
 local freed, is_wanted = 0, false
 
 local function come_forward(attempt)
-  for _, id in ipairs(redis.call('SMEMBERS', base .. 'behind:' .. attempt)) do
+  for _, id in ipairs(redis.call('SMEMBERS', key('behind', attempt))) do
     local lead = read_lead(id)
     if lead and lead.place == 's' then
       redis.call('ZADD', key_of(lead.flow, 's'), 'XX', 'LT', 0, id)
@@ -24,7 +25,7 @@ local function come_forward(attempt)
       is_wanted = true
     end
   end
-  redis.call('DEL', base .. 'behind:' .. attempt)
+  redis.call('DEL', key('behind', attempt))
 end
 
 for i = 3, #ARGV do
@@ -38,5 +39,5 @@ for i = 3, #ARGV do
 end
 if freed > 0 then unblock_some('any', 16) end
 -- Pools that have both waiting leads and free channels.
-if is_wanted or (freed > 0 and redis.call('EXISTS', base .. 'pools') == 1) then ring(KEYS[2]) end
+if is_wanted or (freed > 0 and redis.call('EXISTS', key('pools')) == 1) then wake_dialers(KEYS[2]) end
 return freed

@@ -6,30 +6,32 @@
 -- A call that may wait keeps its place by asking again; what is free belongs to those before it.
 --
 -- KEYS[1] epoch
+-- @keys ARGV[3]: call ended
+-- @keys ARGV[5]: begun
 -- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] call sid  ARGV[4] merchant  ARGV[5] allocation id
 -- ARGV[6] lease in s  ARGV[7] the longest wait in ms, 0: none  ARGV[8] a waiter that is silent for so many ms has left
--- ARGV[9] the most waiters  ARGV[10] 1 if Postgres cannot be asked: then this memory decides, rebuilt or not
+-- ARGV[9] the most waiters  ARGV[10] 1 if Postgres cannot be asked: then this projection decides, rebuilt or not
 -- -> {'allocated' | 'already', pod, source pool, allocated at, allocation id, base URL of the pod, 1 if the merchant's
 --     config names no tier there is, slot, incarnation of the pod}
 --    {'none', 1 if …}  no pod is free
 --    {'hold', how many wait before it, ms it has waited}
 --    {'ended'}  the call is over
---    {'stale'}  this memory was lost and is not rebuilt yet
+--    {'stale'}  this projection was lost and is not rebuilt yet
 -- @include router
 -- @include router_choose
 local sid, merchant, allocation, lease_s = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local wait_max_ms, silence_ms, waiters_max = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
 local is_alone = ARGV[10] == '1'
-local call = call_key(sid)
+local call = key('call', sid)
 local function take(pool, pod, slot, is_queue)
-  local waited = is_queue and redis.call('HEXISTS', base .. 'waiters', sid) == 1
+  local waited = is_queue and redis.call('HEXISTS', key('waiters'), sid) == 1
   redis.call('HSET', call, 'pod_name', pod, 'source_pool', pool.source, 'merchant_id', merchant,
     'allocated_at', now_s, 'allocation_id', allocation, 'slot', slot, 'incarnation', incarnation)
   redis.call('EXPIRE', call, lease_s)
-  redis.call('HSET', slots_key(pod), slot, allocation)
-  redis.call('SET', begun_key(allocation), sid, 'EX', lease_s)
-  redis.call('ZADD', base .. 'unproven', whole(now_ms), allocation)
-  redis.call('HSET', pod_key(pod), 'status', 'allocated', 'allocated_call_sid', sid, 'allocated_at', now_s,
+  redis.call('HSET', key('pod:slots', pod), slot, allocation)
+  redis.call('SET', key('begun', allocation), sid, 'EX', lease_s)
+  redis.call('ZADD', key('unproven'), whole(now_ms), allocation)
+  redis.call('HSET', key('pod', pod), 'status', 'allocated', 'allocated_call_sid', sid, 'allocated_at', now_s,
     'source_pool', pool.source)
   hold_call(pod, sid, lease_s)
   if waited then
@@ -40,7 +42,7 @@ local function take(pool, pod, slot, is_queue)
 end
 
 local function forget_silent_waiters()
-  local silent = redis.call('ZRANGE', base .. 'waiting', '-inf', whole(now_ms - silence_ms), 'BYSCORE', 'LIMIT', 0, 100)
+  local silent = redis.call('ZRANGE', key('waiting'), '-inf', whole(now_ms - silence_ms), 'BYSCORE', 'LIMIT', 0, 100)
   for _, waiter in ipairs(silent) do stop_waiting(waiter) end
 end
 
@@ -58,11 +60,11 @@ end
 local function wait(tiers, odd)
   local since = tiers[1] and redis.call('ZSCORE', tiers[1].pool.waiting, sid)
   local waited_ms = since and now_ms - tonumber(since) or 0
-  if not tiers[1] or waited_ms >= wait_max_ms or (not since and redis.call('ZCARD', base .. 'waiting') >= waiters_max) then
+  if not tiers[1] or waited_ms >= wait_max_ms or (not since and redis.call('ZCARD', key('waiting')) >= waiters_max) then
     stop_waiting(sid)
     return {'none', odd}
   end
-  local names, before = {}, redis.call('ZCARD', base .. 'waiting')
+  local names, before = {}, redis.call('ZCARD', key('waiting'))
   for i, tier in ipairs(tiers) do
     names[i] = tier.pool.tier
     if redis.call('ZADD', tier.pool.waiting, 'NX', whole(now_ms), sid) == 1 then
@@ -70,8 +72,8 @@ local function wait(tiers, odd)
     end
     before = math.min(before, redis.call('ZRANK', tier.pool.waiting, sid))
   end
-  redis.call('HSET', base .. 'waiters', sid, table.concat(names, ' ') .. '\n' .. merchant)
-  redis.call('ZADD', base .. 'waiting', whole(now_ms), sid)
+  redis.call('HSET', key('waiters'), sid, table.concat(names, ' ') .. '\n' .. merchant)
+  redis.call('ZADD', key('waiting'), whole(now_ms), sid)
   return {'hold', before, waited_ms}
 end
 
@@ -79,7 +81,7 @@ epoch()
 if not is_rebuilt and not is_alone then return {'stale'} end
 
 -- Nearly always there is none of these: one question for all three.
-local ended, waiting = base .. 'ended:' .. sid, base .. 'waiting'
+local ended, waiting = key('ended', sid), key('waiting')
 local is_new = redis.call('EXISTS', ended, call, waiting) == 0
 if not is_new and redis.call('EXISTS', ended) == 1 then return {'ended'} end
 
@@ -89,10 +91,10 @@ if holder then
   local is_named = redis.call('HSETNX', call, 'allocation_id', allocation) == 1
   local record = redis.call('HMGET', call, 'source_pool', 'allocated_at', 'allocation_id', 'slot', 'incarnation')
   if is_named then
-    redis.call('SET', begun_key(allocation), sid, 'EX', lease_s)
-    if record[4] then redis.call('HSET', slots_key(holder), record[4], allocation) end
+    redis.call('SET', key('begun', allocation), sid, 'EX', lease_s)
+    if record[4] then redis.call('HSET', key('pod:slots', holder), record[4], allocation) end
   end
-  local url = redis.call('HGET', pod_key(holder), 'base_url')
+  local url = redis.call('HGET', key('pod', holder), 'base_url')
   return {'already', holder, record[1] or '', record[2] or '', record[3], url or '', 0, record[4] or '0', record[5] or '0'}
 end
 

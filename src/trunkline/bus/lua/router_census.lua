@@ -4,13 +4,13 @@
 -- KEYS[1] epoch
 -- ARGV[1] key prefix
 -- -> {{tier, pod, …}, …}
-local base, found = ARGV[1], {}
-local tiers = redis.call('HGETALL', base .. 'tiers')
+-- @include keys
+-- @include router_pools
+local found = {}
+local tiers = redis.call('HGETALL', key('tiers'))
 for i = 1, #tiers, 2 do
   if string.match(tiers[i + 1], '^%a|') then
-    local merchant = string.match(tiers[i], '^merchant:(.+)$')
-    local root = base .. (merchant and 'merchant:' .. merchant or 'pool:' .. tiers[i])
-    local row = redis.call('SMEMBERS', root .. ':assigned')
+    local row = redis.call('SMEMBERS', pool_of(tiers[i]).assigned)
     table.insert(row, 1, tiers[i])
     found[#found + 1] = row
   end

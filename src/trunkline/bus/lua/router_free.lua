@@ -2,6 +2,7 @@
 -- Allocations that are over, kept or begun. Twice frees once. What had begun leaves a tombstone of its call.
 --
 -- KEYS[1] epoch
+-- @keys ARGV[4..]: kept begun
 -- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] tombstone in s, 0: none  ARGV[4..] allocation ids
 -- -> {1 if a slot came free while dials wait for agents; how many were known}
 -- @include router

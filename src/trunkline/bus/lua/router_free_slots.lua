@@ -9,7 +9,7 @@
 epoch()
 if not is_rebuilt then return {'stale'} end
 local free, total = {'free'}, 0
-local flat = redis.call('HGETALL', base .. 'tiers')
+local flat = redis.call('HGETALL', key('tiers'))
 for i = 1, #flat, 2 do
   local kind, max, callers = string.match(flat[i + 1], '^(%a)|%d+|(%d+)|?(%d*)$')
   if kind then
@@ -19,5 +19,5 @@ for i = 1, #flat, 2 do
     total = total + slots
   end
 end
-if total == 0 then redis.call('SET', base .. 'dials:waiting', '1', 'PX', 3000) end
+if total == 0 then redis.call('SET', key('dials:waiting'), '1', 'PX', 3000) end
 return free

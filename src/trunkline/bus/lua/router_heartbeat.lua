@@ -4,11 +4,12 @@
 -- Which process of a pod speaks is known by its boot id; which of two is the newer one only Postgres can say, by the number
 -- that it gave (the incarnation). So a boot id that is not known here is registered there first. While Postgres is silent a
 -- boot id that was not heard before counts as the newer one. Within one boot an older sequence number is ignored.
--- After a loss of memory an idle pod is believed once the leader has rebuilt it from Postgres. Until then, and without
+-- After a loss of the projection an idle pod is believed once the leader has rebuilt it from Postgres. Until then, and without
 -- Postgres, only if its heartbeat began long enough after the loss: before that it may have been given a call that has not
 -- connected yet. The first heartbeat of a boot is believed at once, and so is a pod that Postgres never knew.
 --
 -- KEYS[1] epoch
+-- @keys ARGV[3]: pod pod:tier pod:draining pod:calls pod:slots lease superseded
 -- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] pod  ARGV[4] boot id  ARGV[5] sequence
 -- ARGV[6] 1 if the pod is leaving  ARGV[7] the calls it holds, separated by spaces
 -- ARGV[8] its incarnation; '?' if Postgres has not been asked; 0 if it is silent  ARGV[9] its tier in Postgres, '' for none
@@ -24,20 +25,20 @@
 -- @include router
 local name, boot, sequence, leaving, named = ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local number, lease_s, settle_ms = ARGV[8], ARGV[14], tonumber(ARGV[15])
-local pod = pod_key(name)
+local pod = key('pod', name)
 
 local function publish_missing_tiers()
-  if redis.call('EXISTS', base .. 'tiers') == 1 then return end
+  if redis.call('EXISTS', key('tiers')) == 1 then return end
   for tier, text in string.gmatch(ARGV[16], '(%S+)=(%S+)') do
-    redis.call('HSET', base .. 'tiers', tier, (string.gsub(text, ',', ' ')))
+    redis.call('HSET', key('tiers'), tier, (string.gsub(text, ',', ' ')))
   end
 end
 
 local function names(sid) return string.find(' ' .. named .. ' ', ' ' .. sid .. ' ', 1, true) ~= nil end
 
 local function superseded()
-  local times = redis.call('INCR', base .. 'superseded:' .. name)
-  redis.call('EXPIRE', base .. 'superseded:' .. name, 120)
+  local times = redis.call('INCR', key('superseded', name))
+  redis.call('EXPIRE', key('superseded', name), 120)
   return {'superseded', times}
 end
 
@@ -49,34 +50,34 @@ end
 
 -- What processes before this one had. A call that the new one names is its own.
 local function lose_slots()
-  local slots = redis.call('HGETALL', slots_key(name))
+  local slots = redis.call('HGETALL', key('pod:slots', name))
   for i = 1, #slots, 2 do
     local id = slots[i + 1]
-    local sid = redis.call('GET', begun_key(id))
+    local sid = redis.call('GET', key('begun', id))
     if sid and names(sid) then
-      redis.call('HSET', call_key(sid), 'incarnation', number)
+      redis.call('HSET', key('call', sid), 'incarnation', number)
     else
-      local theirs = sid and redis.call('HGET', call_key(sid), 'incarnation') or redis.call('HGET', kept_key(id), 'incarnation')
+      local theirs = sid and redis.call('HGET', key('call', sid), 'incarnation') or redis.call('HGET', key('kept', id), 'incarnation')
       if tonumber(theirs or '0') < tonumber(number) or number == '0' then
         end_by_id(id, 0)
-        redis.call('HDEL', slots_key(name), slots[i])
+        redis.call('HDEL', key('pod:slots', name), slots[i])
       end
     end
   end
 end
 
--- A call that the pod holds and nobody has recorded, while memory is lost and Postgres has not been read. Afterwards a pod
+-- A call that the pod holds and nobody has recorded, while the projection is lost and Postgres has not been read. Afterwards a pod
 -- that names a call which is not its own is `ending`: its call may be over, and is not revived.
 local function restore(source, max)
   if is_rebuilt then return end
   for sid in string.gmatch(named, '%S+') do
-    local record = call_key(sid)
+    local record = key('call', sid)
     local slot = not redis.call('HGET', record, 'pod_name') and free_slot(name, max)
-    if slot and redis.call('EXISTS', base .. 'ended:' .. sid) == 0 then
+    if slot and redis.call('EXISTS', key('ended', sid)) == 0 then
       redis.call('HSET', record, 'pod_name', name, 'source_pool', source, 'merchant_id', '', 'allocated_at', now_s,
         'slot', slot, 'incarnation', redis.call('HGET', pod, 'incarnation') or '0')
       redis.call('EXPIRE', record, lease_s)
-      redis.call('HSET', slots_key(name), slot, heard_id(sid))
+      redis.call('HSET', key('pod:slots', name), slot, heard_id(sid))
       hold_call(name, sid, lease_s)
       redis.call('HSET', pod, 'allocated_call_sid', sid, 'allocated_at', now_s, 'source_pool', source)
     end
@@ -87,7 +88,7 @@ local id, began_ms = epoch()
 publish_missing_tiers()
 local known_boot, known_sequence, known_epoch, known_number, past, reset =
   unpack(redis.call('HMGET', pod, 'boot_id', 'sequence', 'epoch', 'incarnation', 'past_boots', 'reset_calls'))
-local tier = redis.call('GET', base .. 'pod:tier:' .. name)
+local tier = redis.call('GET', key('pod:tier', name))
 known_number = tonumber(known_number or '0')
 if known_boot and known_boot ~= boot and past then
   for _, before in ipairs(cjson.decode(past)) do
@@ -96,7 +97,7 @@ if known_boot and known_boot ~= boot and past then
 end
 if number == '?' then
   if not tier or known_boot ~= boot or known_number == 0 then
-    local flat = redis.call('HGETALL', base .. 'tiers')
+    local flat = redis.call('HGETALL', key('tiers'))
     table.insert(flat, 1, 'register')
     return flat
   end
@@ -128,7 +129,7 @@ if known_boot and known_boot ~= boot then
     redis.call('HSET', pod, 'past_boots', cjson.encode(before))
   end
 end
-local given = ARGV[9] ~= '' and redis.call('HEXISTS', base .. 'tiers', ARGV[9]) == 1 and ARGV[9] or nil
+local given = ARGV[9] ~= '' and redis.call('HEXISTS', key('tiers'), ARGV[9]) == 1 and ARGV[9] or nil
 if not tier or (given and given ~= tier) then
   if tier then leave_tier(name, tier) end
   tier = given or assign_tier(ARGV[9])
@@ -136,11 +137,11 @@ if not tier or (given and given ~= tier) then
 end
 redis.call('SADD', pool_of(tier).assigned, name)
 note_presence(pool_of(tier), name, leaving)
-redis.call('ZADD', base .. 'heartbeats', whole(now_ms), name)
+redis.call('ZADD', key('heartbeats'), whole(now_ms), name)
 redis.call('HSET', pod, 'boot_id', boot, 'sequence', ARGV[5], 'leaving', leaving, 'calls', named, 'incarnation', number,
   'heard_ms', whole(now_ms), unpack(ARGV, 17))
 if ARGV[11] ~= '' then redis.call('HSET', pod, 'past_boots', ARGV[11]) end
-if ARGV[12] ~= '' then redis.call('SET', base .. 'version', ARGV[12]) end
+if ARGV[12] ~= '' then redis.call('SET', key('version'), ARGV[12]) end
 
 local again_ms = 0
 if known_epoch ~= id then

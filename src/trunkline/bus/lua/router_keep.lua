@@ -5,10 +5,11 @@
 -- for those who call us, and for those who wait. The same id again gets what is kept for it.
 --
 -- KEYS[1] epoch
+-- @keys ARGV[3..] by 2: kept begun
 -- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3..] allocation id, merchant, …
 -- -> {'kept', {pod, slot, incarnation, source pool, base URL} or {} for each …, {tier, slots on which a dial could still be
 --     kept, …} of the tiers that were looked at}
---    {'stale'}  this memory was lost and is not rebuilt yet
+--    {'stale'}  this projection was lost and is not rebuilt yet
 -- @include router
 -- @include router_choose
 -- @include router_room
@@ -28,9 +29,9 @@ local function room_for(tier, merchant)
 end
 
 local function kept_already(id)
-  local kept = redis.call('HMGET', kept_key(id), 'pod', 'slot', 'incarnation', 'source_pool')
+  local kept = redis.call('HMGET', key('kept', id), 'pod', 'slot', 'incarnation', 'source_pool')
   if not kept[1] or (kept[4] or '') == '' then return nil end
-  kept[5] = redis.call('HGET', pod_key(kept[1]), 'base_url') or ''
+  kept[5] = redis.call('HGET', key('pod', kept[1]), 'base_url') or ''
   return kept
 end
 
@@ -43,13 +44,13 @@ local function keep(id, merchant)
       local pod, slot = choose(tier, true)
       if pod then
         left[pool.tier] = left[pool.tier] - 1
-        redis.call('HSET', slots_key(pod), slot, id)
-        redis.call('HSET', kept_key(id), 'pod', pod, 'slot', slot, 'incarnation', incarnation, 'source_pool', pool.source,
+        redis.call('HSET', key('pod:slots', pod), slot, id)
+        redis.call('HSET', key('kept', id), 'pod', pod, 'slot', slot, 'incarnation', incarnation, 'source_pool', pool.source,
           'merchant_id', merchant)
-        redis.call('ZADD', base .. 'kept', whole(now_ms), id)
+        redis.call('ZADD', key('kept'), whole(now_ms), id)
         redis.call('ZADD', pool.kept, whole(now_ms), id)
-        redis.call('ZADD', base .. 'unproven', whole(now_ms), id)
-        if not tier.shared then redis.call('HSET', pod_key(pod), 'status', 'kept') end
+        redis.call('ZADD', key('unproven'), whole(now_ms), id)
+        if not tier.shared then redis.call('HSET', key('pod', pod), 'status', 'kept') end
         return {pod, slot, incarnation, pool.source, base_url}
       end
       left[pool.tier] = 0
@@ -65,7 +66,7 @@ for i = 3, #ARGV, 2 do
   answer[#answer + 1] = kept
 end
 -- Whoever frees a slot in the next seconds wakes the dialers.
-if is_short then redis.call('SET', base .. 'dials:waiting', '1', 'PX', 3000) end
+if is_short then redis.call('SET', key('dials:waiting'), '1', 'PX', 3000) end
 local free = {}
 for _, name in ipairs(order) do
   free[#free + 1] = name

@@ -12,12 +12,12 @@
 -- @include router
 -- @include router_term
 if not has_term(ARGV[3], ARGV[4]) then return {0} end
-local live, written = base .. 'merchant:config', base .. 'merchant:written'
+local live, written = key('merchant:config'), key('merchant:written')
 local edits = redis.call('HGET', KEYS[1], 'merchant_edits') or '0'
 if ARGV[5] ~= edits then return {2, edits} end
 
-local function read(key)
-  local flat, all = redis.call('HGETALL', key), {}
+local function read(hash)
+  local flat, all = redis.call('HGETALL', hash), {}
   for i = 1, #flat, 2 do all[flat[i]] = flat[i + 1] end
   return all
 end

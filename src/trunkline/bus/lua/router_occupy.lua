@@ -3,21 +3,23 @@
 -- right or frees the slot. What was only proposed for the slot gives way.
 --
 -- KEYS[1] epoch
+-- @keys ARGV[3]: pod pod:tier pod:draining pod:calls pod:slots lease
+-- @keys ARGV[5]: kept begun
 -- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] pod  ARGV[4] slot  ARGV[5] allocation id
 -- -> {0}
 -- @include router
 -- @include router_rows
 local pod, slot, id = ARGV[3], ARGV[4], ARGV[5]
-local other = redis.call('HGET', slots_key(pod), slot)
+local other = redis.call('HGET', key('pod:slots', pod), slot)
 if other == id then return {0} end
 if other then
-  if not redis.call('ZSCORE', base .. 'unproven', other) then return {0} end
+  if not redis.call('ZSCORE', key('unproven'), other) then return {0} end
   touched[end_by_id(other, 0) or pod] = true
 end
-redis.call('HSET', slots_key(pod), slot, id)
-if redis.call('EXISTS', kept_key(id), begun_key(id)) == 0 then redis.call('HSET', kept_key(id), 'pod', pod, 'slot', slot) end
+redis.call('HSET', key('pod:slots', pod), slot, id)
+if redis.call('EXISTS', key('kept', id), key('begun', id)) == 0 then redis.call('HSET', key('kept', id), 'pod', pod, 'slot', slot) end
 -- 5 s old in 2 s.
-redis.call('ZADD', base .. 'unproven', whole(now_ms - 3000), id)
+redis.call('ZADD', key('unproven'), whole(now_ms - 3000), id)
 touched[pod] = true
 settle_touched()
 return {0}

@@ -1,6 +1,6 @@
 #!lua
 -- Puts pods where Postgres says they belong: their tier, their slots, whether they are ready, leaving or about to change.
--- What a pod says itself (its calls, its address) is newer here than there, so it is taken from Postgres only where memory
+-- What a pod says itself (its calls, its address) is newer here than there, so it is taken from Postgres only where the projection
 -- has lost it, or knows an earlier process. Slots without a live row are freed, rows that are missing are put back; what is
 -- not proven yet is left to whoever asks about it. A lease and a call record that an operator deleted are not put back.
 --
@@ -37,11 +37,11 @@ local function write_fields(pod, p, known_number)
   if p.reset_calls == '' then redis.call('HDEL', pod, 'reset_calls') else redis.call('HSET', pod, 'reset_calls', p.reset_calls) end
 end
 
--- A drain in Valkey is the operator's own word; only a pod that memory had lost gets Postgres'.
+-- A drain in Valkey is the operator's own word; only a pod that the projection had lost gets Postgres'.
 local function write_drain(p, was_lost)
-  local left_s = redis.call('TTL', draining_key(p.name))
+  local left_s = redis.call('TTL', key('pod:draining', p.name))
   if was_lost and p.drain_s > 0 and left_s < 0 then
-    redis.call('SET', draining_key(p.name), 'true', 'EX', p.drain_s)
+    redis.call('SET', key('pod:draining', p.name), 'true', 'EX', p.drain_s)
   elseif (left_s > 0) ~= (p.drain_s > 0) then
     found[#found + 1] = p.name
     found[#found + 1] = math.max(0, left_s)
@@ -49,48 +49,48 @@ local function write_drain(p, was_lost)
 end
 
 local function is_here(row)
-  if redis.call('HGET', slots_key(row.pod), row.slot) ~= row.id then return false end
-  if row.sid == '' then return redis.call('EXISTS', kept_key(row.id)) == 1 end
-  local holder, id, slot = unpack(redis.call('HMGET', call_key(row.sid), 'pod_name', 'allocation_id', 'slot'))
-  return holder == row.pod and id == row.id and slot == row.slot and redis.call('GET', begun_key(row.id)) == row.sid
+  if redis.call('HGET', key('pod:slots', row.pod), row.slot) ~= row.id then return false end
+  if row.sid == '' then return redis.call('EXISTS', key('kept', row.id)) == 1 end
+  local holder, id, slot = unpack(redis.call('HMGET', key('call', row.sid), 'pod_name', 'allocation_id', 'slot'))
+  return holder == row.pod and id == row.id and slot == row.slot and redis.call('GET', key('begun', row.id)) == row.sid
 end
 
 local function free_others(name, is_live)
-  local slots = redis.call('HGETALL', slots_key(name))
+  local slots = redis.call('HGETALL', key('pod:slots', name))
   for i = 1, #slots, 2 do
     local id = slots[i + 1]
-    if not is_live[id] and not redis.call('ZSCORE', base .. 'unproven', id) then
+    if not is_live[id] and not redis.call('ZSCORE', key('unproven'), id) then
       local sid = string.match(id, '^heard:(.+)$')
       if sid and holder_of(sid) == name then end_allocation(name, sid, name) else end_by_id(id, 0) end
-      if redis.call('HGET', slots_key(name), slots[i]) == id then redis.call('HDEL', slots_key(name), slots[i]) end
+      if redis.call('HGET', key('pod:slots', name), slots[i]) == id then redis.call('HDEL', key('pod:slots', name), slots[i]) end
     end
   end
 end
 
 local function put(p)
-  local name, pod = p.name, pod_key(p.name)
+  local name, pod = p.name, key('pod', p.name)
   local known_number, status = unpack(redis.call('HMGET', pod, 'incarnation', 'status'))
   -- Another process has registered since this was read.
   if known_number and tonumber(known_number) > tonumber(p.incarnation) then return end
-  local own = redis.call('GET', base .. 'pod:tier:' .. name)
-  local tier = redis.call('HEXISTS', base .. 'tiers', p.tier) == 1 and p.tier or 'standard'
+  local own = redis.call('GET', key('pod:tier', name))
+  local tier = redis.call('HEXISTS', key('tiers'), p.tier) == 1 and p.tier or 'standard'
   local before = place(pool_of(own or tier), name)
   if own and own ~= tier then leave_tier(name, own) end
   if own ~= tier then write_tier(name, tier) end
   redis.call('SADD', pool_of(tier).assigned, name)
   write_fields(pod, p, known_number)
   write_drain(p, not known_number)
-  if p.unheard_ms >= 0 then redis.call('ZADD', base .. 'heartbeats', 'NX', whole(now_ms - p.unheard_ms), name) end
-  if status == 'available' then adopt_reset(name, redis.call('HGETALL', slots_key(name))) end
+  if p.unheard_ms >= 0 then redis.call('ZADD', key('heartbeats'), 'NX', whole(now_ms - p.unheard_ms), name) end
+  if status == 'available' then adopt_reset(name, redis.call('HGETALL', key('pod:slots', name))) end
   local is_live = {}
   for _, row in ipairs(p.rows) do is_live[row.id] = true end
   free_others(name, is_live)
   for _, row in ipairs(p.rows) do
     row.pod = name
-    local is_over = row.sid ~= '' and redis.call('EXISTS', base .. 'ended:' .. row.sid) == 1
-    if not is_over and redis.call('HEXISTS', base .. 'resets', row.id) == 0 and not is_here(row) then
+    local is_over = row.sid ~= '' and redis.call('EXISTS', key('ended', row.sid)) == 1
+    if not is_over and redis.call('HEXISTS', key('resets'), row.id) == 0 and not is_here(row) then
       put_row(row, lease_s)
-      redis.call('ZADD', base .. 'unproven', whole(now_ms), row.id)
+      redis.call('ZADD', key('unproven'), whole(now_ms), row.id)
     end
   end
   -- One that was deleted by hand is believed as before.

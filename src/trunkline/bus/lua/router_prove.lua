@@ -12,13 +12,13 @@
 if not has_term(ARGV[3], ARGV[4]) then return {0} end
 local given_back = 0
 for _, row in ipairs(cjson.decode(ARGV[6])) do
-  local is_over, has_record = false, (redis.call('HGET', kept_key(row.id), 'source_pool') or '') ~= ''
+  local is_over, has_record = false, (redis.call('HGET', key('kept', row.id), 'source_pool') or '') ~= ''
   if row.sid ~= '' then
-    is_over, has_record = redis.call('EXISTS', base .. 'ended:' .. row.sid) == 1, holder_of(row.sid) == row.pod
+    is_over, has_record = redis.call('EXISTS', key('ended', row.sid)) == 1, holder_of(row.sid) == row.pod
   end
-  local is_here = has_record and redis.call('HGET', slots_key(row.pod), row.slot) == row.id
+  local is_here = has_record and redis.call('HGET', key('pod:slots', row.pod), row.slot) == row.id
   if not is_over and not is_here then put_row(row, ARGV[5]) end
-  redis.call('ZREM', base .. 'unproven', row.id)
+  redis.call('ZREM', key('unproven'), row.id)
 end
 for _, id in ipairs(cjson.decode(ARGV[7])) do
   local pod = end_by_id(id, 0)
@@ -26,7 +26,7 @@ for _, id in ipairs(cjson.decode(ARGV[7])) do
     touched[pod] = true
     given_back = given_back + 1
   end
-  redis.call('ZREM', base .. 'unproven', id)
+  redis.call('ZREM', key('unproven'), id)
 end
-for _, id in ipairs(cjson.decode(ARGV[8])) do redis.call('HDEL', base .. 'resets', id) end
+for _, id in ipairs(cjson.decode(ARGV[8])) do redis.call('HDEL', key('resets'), id) end
 return {1, settle_touched(), given_back}

@@ -1,5 +1,5 @@
 #!lua
--- Everything that was known is in this epoch's memory: whoever leads next need not bring it back, and what ended since
+-- Everything that was known is in this epoch's projection: whoever leads next need not bring it back, and what ended since
 -- then is not brought back to life.
 --
 -- KEYS[1] epoch

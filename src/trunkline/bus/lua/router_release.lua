@@ -5,6 +5,8 @@
 -- out until it lets go itself: by its own release, or by a heartbeat without the call.
 --
 -- KEYS[1] epoch
+-- @keys ARGV[3]: call ended
+-- @keys ARGV[4]: pod pod:tier pod:draining pod:calls pod:slots lease
 -- ARGV[1] key prefix  ARGV[2] run id of the server  ARGV[3] call sid  ARGV[4] the pod that lets go, '' when the platform
 -- releases  ARGV[5] tombstone in s, 0: none  ARGV[6] only this allocation, '' for any
 -- -> {'released', pod, source pool, 1 if the pod is draining, status of the pod, allocation id,
@@ -14,24 +16,24 @@
 local sid, by, tombstone_s, only = ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 
 local function bury()
-  if tombstone_s > 0 then redis.call('SET', base .. 'ended:' .. sid, '1', 'EX', tombstone_s) end
+  if tombstone_s > 0 then redis.call('SET', key('ended', sid), '1', 'EX', tombstone_s) end
 end
 
 local function let_go(pod)
   local named = {}
-  for other in string.gmatch(redis.call('HGET', pod_key(pod), 'calls') or '', '%S+') do
+  for other in string.gmatch(redis.call('HGET', key('pod', pod), 'calls') or '', '%S+') do
     if other ~= sid then named[#named + 1] = other end
   end
-  redis.call('HSET', pod_key(pod), 'calls', table.concat(named, ' '))
+  redis.call('HSET', key('pod', pod), 'calls', table.concat(named, ' '))
 end
 
 -- A pod that was removed meanwhile is not brought back by the end of its call.
 local function tier_of(pod)
-  local tier = redis.call('GET', base .. 'pod:tier:' .. pod)
+  local tier = redis.call('GET', key('pod:tier', pod))
   if tier and redis.call('SISMEMBER', pool_of(tier).assigned, pod) == 1 then return tier end
 end
 
-local holder, source, allocation = unpack(redis.call('HMGET', call_key(sid), 'pod_name', 'source_pool', 'allocation_id'))
+local holder, source, allocation = unpack(redis.call('HMGET', key('call', sid), 'pod_name', 'source_pool', 'allocation_id'))
 if only ~= '' and allocation ~= only then return {'unknown', 0} end
 stop_waiting(sid)
 

@@ -11,22 +11,22 @@
 -- @include router_hearing
 local ttl_ms, gap_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
 -- Records run out after their lease, or are deleted by hand; the oldest of the list are looked at.
-for _, sid in ipairs(redis.call('ZRANGE', base .. 'calls', 0, 99)) do
-  if redis.call('EXISTS', call_key(sid)) == 0 then redis.call('ZREM', base .. 'calls', sid) end
+for _, sid in ipairs(redis.call('ZRANGE', key('calls'), 0, 99)) do
+  if redis.call('EXISTS', key('call', sid)) == 0 then redis.call('ZREM', key('calls'), sid) end
 end
 -- Those who hung up while nobody else asked for a pod: an autoscaler would go on making pods for them.
-for _, sid in ipairs(redis.call('ZRANGE', base .. 'waiting', '-inf', whole(now_ms - ARGV[6]), 'BYSCORE', 'LIMIT', 0, 100)) do
+for _, sid in ipairs(redis.call('ZRANGE', key('waiting'), '-inf', whole(now_ms - ARGV[6]), 'BYSCORE', 'LIMIT', 0, 100)) do
   stop_waiting(sid)
 end
-local found = {redis.call('ZCARD', base .. 'heartbeats')}
+local found = {redis.call('ZCARD', key('heartbeats'))}
 local heard_for_ms = advance_hearing(gap_ms)
 -- Silent for dials long before they are given up: set aside, so that they do not count as free.
 if heard_for_ms >= SILENT_MIN_MS then
-  local quiet = redis.call('ZRANGE', base .. 'heartbeats', '-inf', '(' .. whole(now_ms - SILENT_MIN_MS), 'BYSCORE', 'LIMIT', 0, ARGV[5])
+  local quiet = redis.call('ZRANGE', key('heartbeats'), '-inf', '(' .. whole(now_ms - SILENT_MIN_MS), 'BYSCORE', 'LIMIT', 0, ARGV[5])
   for _, name in ipairs(quiet) do
-    local tier = redis.call('GET', base .. 'pod:tier:' .. name)
+    local tier = redis.call('GET', key('pod:tier', name))
     local pool = tier and pool_of(tier)
-    if pool and is_silent(name, redis.call('HGET', pod_key(name), 'interval_s')) then
+    if pool and is_silent(name, redis.call('HGET', key('pod', name), 'interval_s')) then
       local kind = redis.call('TYPE', pool.available).ok
       if (kind == 'set' and redis.call('SISMEMBER', pool.available, name) == 1)
         or (kind == 'zset' and redis.call('ZSCORE', pool.available, name)) then set_aside(pool, name) end
@@ -34,11 +34,11 @@ if heard_for_ms >= SILENT_MIN_MS then
   end
 end
 if heard_for_ms < ttl_ms then return found end
-local silent = redis.call('ZRANGE', base .. 'heartbeats', '-inf', '(' .. whole(now_ms - ttl_ms), 'BYSCORE', 'LIMIT', 0, ARGV[5],
+local silent = redis.call('ZRANGE', key('heartbeats'), '-inf', '(' .. whole(now_ms - ttl_ms), 'BYSCORE', 'LIMIT', 0, ARGV[5],
   'WITHSCORES')
 for i = 1, #silent, 2 do
   found[#found + 1] = silent[i]
   found[#found + 1] = silent[i + 1]
-  found[#found + 1] = redis.call('HGET', pod_key(silent[i]), 'leaving') == '1' and 1 or 0
+  found[#found + 1] = redis.call('HGET', key('pod', silent[i]), 'leaving') == '1' and 1 or 0
 end
 return found

@@ -5,16 +5,16 @@
 -- ARGV[1] key prefix
 -- -> {calls, waiting, kept, tier, 1 if shared, pods in `available`, assigned, calls that it could take now, waiting, kept,
 --     tier, …}
-local base = ARGV[1]
-local counts = {redis.call('ZCARD', base .. 'calls'), redis.call('ZCARD', base .. 'waiting'),
-  redis.call('ZCARD', base .. 'kept')}
-local tiers = redis.call('HGETALL', base .. 'tiers')
+-- @include keys
+-- @include router_pools
+local counts = {redis.call('ZCARD', key('calls')), redis.call('ZCARD', key('waiting')),
+  redis.call('ZCARD', key('kept'))}
+local tiers = redis.call('HGETALL', key('tiers'))
 for i = 1, #tiers, 2 do
   local tier, kind, max = tiers[i], string.match(tiers[i + 1], '^(%a)|%d+|(%d+)')
   if kind then
-    local merchant = string.match(tier, '^merchant:(.+)$')
-    local root = base .. (merchant and 'merchant:' .. merchant or 'pool:' .. tier)
-    local available = root .. (merchant and ':pods' or ':available')
+    local pool = pool_of(tier)
+    local available = pool.available
     local stored, pods, room = redis.call('TYPE', available).ok, 0, 0
     if stored == 'zset' then
       pods = redis.call('ZCARD', available)
@@ -26,8 +26,8 @@ for i = 1, #tiers, 2 do
       pods = redis.call('SCARD', available)
       room = pods
     end
-    for _, value in ipairs({tier, kind == 's' and 1 or 0, pods, redis.call('SCARD', root .. ':assigned'), room,
-      redis.call('ZCARD', root .. ':waiting'), redis.call('ZCARD', root .. ':kept')}) do counts[#counts + 1] = value end
+    for _, value in ipairs({tier, kind == 's' and 1 or 0, pods, redis.call('SCARD', pool.assigned), room,
+      redis.call('ZCARD', pool.waiting), redis.call('ZCARD', pool.kept)}) do counts[#counts + 1] = value end
   end
 end
 return counts

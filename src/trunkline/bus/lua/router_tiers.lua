@@ -10,18 +10,18 @@
 -- @include router
 -- @include router_term
 if not has_term(ARGV[3], ARGV[4]) then return 0 end
-local key = base .. 'tiers'
+local tiers = key('tiers')
 local wanted, changed = {['#order'] = ARGV[5]}, {}
 for i = 6, #ARGV, 2 do wanted[ARGV[i]] = ARGV[i + 1] end
 local known, is_new = {}, false
-local flat = redis.call('HGETALL', key)
+local flat = redis.call('HGETALL', tiers)
 for i = 1, #flat, 2 do known[flat[i]] = flat[i + 1] end
 for tier, text in pairs(known) do
   if not wanted[tier] and string.match(text, '^%a|') then
     if redis.call('SCARD', pool_of(tier).assigned) > 0 then
       wanted[tier] = string.gsub(text, '^(%a)|%d+|', '%1|0|')
     else
-      redis.call('HDEL', key, tier)
+      redis.call('HDEL', tiers, tier)
       is_new = true
     end
   end
@@ -29,7 +29,7 @@ end
 for tier, text in pairs(wanted) do
   if known[tier] ~= text then
     is_new = true
-    redis.call('HSET', key, tier, text)
+    redis.call('HSET', tiers, tier, text)
   end
   if string.sub(tier, 1, 1) ~= '#' then
     local kind, before = string.sub(text, 1, 1), string.sub(known[tier] or text, 1, 1)
@@ -42,5 +42,5 @@ for _, tier in ipairs(changed) do
   redis.call('DEL', pool.available, pool.order)
   for _, name in ipairs(redis.call('SMEMBERS', pool.assigned)) do settle(name, tier) end
 end
-if is_new then redis.call('HINCRBY', key, '#number', 1) end
+if is_new then redis.call('HINCRBY', tiers, '#number', 1) end
 return is_new and 1 or 2

@@ -8,5 +8,5 @@
 -- @include router
 -- @include router_term
 if not has_term(ARGV[3], ARGV[4]) then return {0} end
-return {1, redis.call('ZRANGE', base .. 'unproven', '-inf', whole(now_ms - ARGV[5]), 'BYSCORE', 'LIMIT', 0, ARGV[6]),
-  redis.call('HGETALL', base .. 'resets')}
+return {1, redis.call('ZRANGE', key('unproven'), '-inf', whole(now_ms - ARGV[5]), 'BYSCORE', 'LIMIT', 0, ARGV[6]),
+  redis.call('HGETALL', key('resets'))}

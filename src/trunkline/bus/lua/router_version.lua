@@ -7,5 +7,5 @@
 -- @include router
 -- @include router_term
 if not has_term(ARGV[3], ARGV[4]) then return 0 end
-if ARGV[5] == '' then redis.call('DEL', base .. 'version') else redis.call('SET', base .. 'version', ARGV[5]) end
+if ARGV[5] == '' then redis.call('DEL', key('version')) else redis.call('SET', key('version'), ARGV[5]) end
 return 1

@@ -20,12 +20,15 @@ function isBusy() {
   const filled = [...live.querySelectorAll("input:not([type=hidden])")].some((field) => field.value !== field.defaultValue);
   const selection = document.getSelection();
   const marking = selection && !selection.isCollapsed && live.contains(selection.anchorNode);
-  return typing || filled || marking;
+  const kept = live.querySelector("[data-kept]") !== null;
+  return typing || filled || marking || kept;
 }
 
 let latest = null;
 
 function show(html) {
+  // A page that could not be shown has no head and no forms: it is loaded as a whole when it can be.
+  if (live.querySelector("[data-refused]") && !html.includes("data-refused")) return location.reload();
   latest = html;
   if (isBusy()) return;
   latest = null;

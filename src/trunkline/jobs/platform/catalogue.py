@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trunkline.clock import Clock
+from trunkline.http.outgoing import Outgoing
 from trunkline.jobs.outbox import Outbox
 from trunkline.jobs.platform.enrichment import (
     ENRICH_CALL,
@@ -15,7 +16,6 @@ from trunkline.jobs.platform.enrichment import (
 from trunkline.jobs.platform.exports import EXPORT, LeadExport
 from trunkline.jobs.platform.files import FileStore
 from trunkline.jobs.platform.lead_reports import REPORT_LEAD, LeadReport
-from trunkline.jobs.platform.outgoing import Outgoing
 from trunkline.jobs.platform.sealing import Sealer
 from trunkline.jobs.platform.webhooks import DELIVER_WEBHOOK, WebhookDelivery
 from trunkline.jobs.registry import Registry, declared

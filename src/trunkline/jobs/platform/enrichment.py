@@ -14,10 +14,10 @@ from uuid import UUID
 import aiohttp
 import msgspec
 
+from trunkline.http.outgoing import FAILURES, Outgoing, was_refused
 from trunkline.jobs.outbox import Outbox
 from trunkline.jobs.outcomes import Cancel, Done, Failed, Outcome, Policy
 from trunkline.jobs.platform.files import FileStore, FileTooLarge
-from trunkline.jobs.platform.outgoing import FAILURES, Outgoing, was_refused
 from trunkline.jobs.registry import JobType
 from trunkline.jobs.run import Run
 from trunkline.store import enrichments
@@ -99,7 +99,7 @@ def _item(wanted: Wanted) -> NewItem:
     return NewItem(wanted.item_id, wanted.tenant, source, wanted.attempt_id)
 
 
-class EnrichmentDesk:
+class EnrichmentService:
     """Takes requests for enrichment where calls end. There is none where nobody wants calls enriched."""
 
     def __init__(self, outbox: Outbox):
@@ -108,9 +108,9 @@ class EnrichmentDesk:
     async def ask(self, tx: Connection, wanted: Iterable[Wanted]) -> list[Inserted]:
         return await request_enrichment(tx, self._outbox, wanted)
 
-    def poke(self, asked: list[Inserted]) -> None:
+    def wake(self, asked: list[Inserted]) -> None:
         """After the commit."""
-        self._outbox.poke(*asked)
+        self._outbox.wake(*asked)
 
 
 class CallEnrichment:

@@ -1,9 +1,12 @@
-"""`report_lead`: a lead has ended. Whoever wants to hear of it gets a `lead.finished`.
+"""`report_lead`: a lead has ended, or is called again. Whoever wants to hear of it gets a `lead.finished`, or a
+`lead.reopened`.
 
-Enqueued by Postgres itself with the end of the lead (`0018_lead_ends.sql`), whoever ends it. It only finds out whom to
-tell; each of them is told by a job of its own, so that a receiver that is down keeps nobody else waiting.
+Enqueued by Postgres itself with the end of the lead or the order (`0045_reopenings.sql`), whoever gives it. It only
+finds out whom to tell; each of them is told by a job of its own, so that a receiver that is down keeps nobody waiting.
 """
 
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -16,16 +19,22 @@ from trunkline.jobs.platform.webhooks import deliver, ensure_endpoint
 from trunkline.jobs.registry import JobType
 from trunkline.jobs.run import Run
 from trunkline.leads.legacy_outcomes import legacy
-from trunkline.store import leads, webhook_endpoints
+from trunkline.store import lead_reopenings, leads, webhook_endpoints
 from trunkline.store.database import Connection, Database
+from trunkline.store.lead_reopenings import Reopening
 from trunkline.store.leads import Lead, LeadAttempt
 from trunkline.store.tenants import PLATFORM
 
 LEAD_FINISHED = "lead.finished"
+LEAD_REOPENED = "lead.reopened"
 
 
 class LeadEnd(msgspec.Struct):
+    """The end of a lead, or the order by which it is called again: the number of orders tells one end from the next."""
+
     lead_id: UUID
+    reopen_no: int = 0
+    is_reopened: bool = False
 
 
 REPORT_LEAD: JobType[LeadEnd] = JobType(
@@ -44,32 +53,81 @@ class LeadReport:
     async def run(self, end: LeadEnd, run: Run) -> Outcome:
         async with self._database.transaction() as tx:
             lead = await leads.get(tx, PLATFORM, end.lead_id)
-            if lead is None or lead.finished_at is None:
+            told = await _message(tx, lead, end) if lead is not None else None
+            if lead is None or told is None:
                 return Cancel("The lead is gone, or waits again")
-            data = data_of(lead, await leads.attempts(tx, lead.id))
-            listeners = await self._listeners(tx, lead)
+            event_type, at, data = told
             jobs = await deliver(
                 tx,
                 self._outbox,
-                listeners,
+                await self._listeners(tx, lead, event_type),
                 lead.tenant,
-                LEAD_FINISHED,
+                event_type,
                 data,
-                at=lead.finished_at,
-                about=lead.id,
+                at=at,
+                about=_about(end),
             )
             result = {"deliveries": len(jobs)}
             await run.finish(tx, result)
-        self._outbox.poke(*jobs)
+        self._outbox.wake(*jobs)
         return Done(result)
 
-    async def _listeners(self, tx: Connection, lead: Lead) -> list[UUID]:
+    async def _listeners(self, tx: Connection, lead: Lead, event_type: str) -> list[UUID]:
         """Endpoints of the tenant, and the URL that came with the lead; one that is both is told once."""
-        found = await webhook_endpoints.subscribed(tx, lead.tenant, LEAD_FINISHED)
+        found = await webhook_endpoints.subscribed(tx, lead.tenant, event_type)
         if lead.reporting_webhook_url is not None:
             own = await ensure_endpoint(tx, self._sealer, lead.tenant, lead.reporting_webhook_url)
             found = [*(endpoint_id for endpoint_id in found if endpoint_id != own.id), own.id]
         return found
+
+
+async def _message(tx: Connection, lead: Lead, end: LeadEnd) -> tuple[str, datetime, dict[str, Any]] | None:
+    """What is told, and since when it is so. An end that an order has followed meanwhile is told as it was. None: the
+    lead waits again because its agent said so, and has not ended."""
+    if end.is_reopened:
+        order = await lead_reopenings.get(tx, lead.id, end.reopen_no)
+        return None if order is None else (LEAD_REOPENED, order.at, reopened_data(lead, order))
+    attempts = await leads.attempts(tx, lead.id)
+    if lead.reopen_count > end.reopen_no:
+        order = await lead_reopenings.get(tx, lead.id, end.reopen_no + 1)
+        if order is None:
+            return None
+        lead = replace(
+            lead,
+            outcome=order.outcome,
+            outcome_reason=order.outcome_reason,
+            finished_at=order.finished_at,
+            reopen_count=end.reopen_no,
+        )
+    if lead.finished_at is None:
+        return None
+    return LEAD_FINISHED, lead.finished_at, data_of(lead, attempts)
+
+
+def _about(end: LeadEnd) -> str:
+    """The message's id: a repeat has the same one, the end of the next order another."""
+    order = f"_{end.reopen_no}" if end.reopen_no else ""
+    return f"{end.lead_id.hex}{order}{'_reopened' if end.is_reopened else ''}"
+
+
+def reopened_data(lead: Lead, order: Reopening) -> dict[str, Any]:
+    """`previous_outcome` is what its last `lead.finished` said."""
+    return {
+        "id": lead.id,
+        "request_id": lead.request_id,
+        "merchant_id": lead.merchant_id,
+        "campaign_id": lead.campaign_id,
+        "phone": lead.phone,
+        "payload": lead.payload,
+        "reopen_count": order.no,
+        "reason": order.reason,
+        "reopened_at": order.at,
+        "previous_outcome": order.outcome,
+        "previous_outcome_reason": order.outcome_reason,
+        "previous_finished_at": order.finished_at,
+        "scheduled_at": lead.scheduled_at,
+        "attempt_count": lead.attempt_count,
+    }
 
 
 def data_of(lead: Lead, attempts: list[LeadAttempt]) -> dict[str, Any]:
@@ -90,6 +148,7 @@ def data_of(lead: Lead, attempts: list[LeadAttempt]) -> dict[str, Any]:
         "scheduled_at": lead.scheduled_at,
         "finished_at": lead.finished_at,
         "attempt_count": lead.attempt_count,
+        "reopen_count": lead.reopen_count,
         "attempts": [_attempt(attempt) for attempt in attempts],
     }
 

@@ -50,7 +50,7 @@ class FileRetention(Loop):
         total = 0
         while not self.stopping:
             async with self._database.connection() as conn:
-                old = await enrichments.old(conn, age_s, CHUNK)
+                old = await enrichments.expired(conn, age_s, CHUNK)
                 for ref in old.values():
                     await asyncio.to_thread(self._files.remove, ref or "")
                 total += await enrichments.forget(conn, list(old), age_s)

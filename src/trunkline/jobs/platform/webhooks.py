@@ -16,10 +16,10 @@ import msgspec
 from yarl import URL
 
 from trunkline.clock import Clock
+from trunkline.http.outgoing import FAILURES, Outgoing, was_refused
 from trunkline.jobs.outbox import Outbox
 from trunkline.jobs.outcomes import Cancel, Done, Failed, Outcome, Policy
 from trunkline.jobs.platform import signing
-from trunkline.jobs.platform.outgoing import FAILURES, Outgoing, was_refused
 from trunkline.jobs.platform.sealing import Sealer
 from trunkline.jobs.registry import JobType
 from trunkline.jobs.run import Run
@@ -28,7 +28,7 @@ from trunkline.store import webhook_endpoints
 from trunkline.store.database import Connection, Database
 from trunkline.store.jobs import Inserted
 from trunkline.store.tenants import Tenant
-from trunkline.store.webhook_endpoints import Endpoint, Target
+from trunkline.store.webhook_endpoints import Endpoint, WebhookTarget
 from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
@@ -61,7 +61,7 @@ DELIVER_WEBHOOK: JobType[Webhook] = JobType(
 async def publish(
     tx: Connection, outbox: Outbox, tenant: Tenant, event_type: str, data: dict[str, Any], *, at: datetime
 ) -> list[Inserted]:
-    """Enqueue a delivery for everybody who wants to hear of this. Poke after the commit."""
+    """Enqueue a delivery for everybody who wants to hear of this. Wake the workers after the commit."""
     endpoints = await webhook_endpoints.subscribed(tx, tenant, event_type)
     return await deliver(tx, outbox, endpoints, tenant, event_type, data, at=at)
 
@@ -75,11 +75,11 @@ async def deliver(
     data: dict[str, Any],
     *,
     at: datetime,
-    about: UUID | None = None,
+    about: str | None = None,
 ) -> list[Inserted]:
     """Enqueue one message for each of these endpoints. They all get the same id; of what happens once (`about`), also
     when it is enqueued again."""
-    message_id = f"msg_{(about or new_id()).hex}"
+    message_id = f"msg_{about or new_id().hex}"
     return await outbox.enqueue_many(
         tx, [_delivery(endpoint_id, message_id, event_type, data, at, tenant) for endpoint_id in endpoints]
     )
@@ -122,7 +122,7 @@ class WebhookDelivery:
             code = "timeout" if isinstance(error, TimeoutError) else "not_reached"
             return Failed(code, f"{type(error).__name__}: {error}")
 
-    async def _send(self, target: Target, webhook: Webhook) -> Outcome:
+    async def _send(self, target: WebhookTarget, webhook: Webhook) -> Outcome:
         body = body_of(webhook)
         sent_at = self._clock.now()
         headers = signing.signed_headers(
@@ -136,14 +136,16 @@ class WebhookDelivery:
                 return await self._disable(target)
             return await _failed(answer, sent_at)
 
-    def _secrets(self, target: Target) -> Sequence[str]:
+    def _secrets(self, target: WebhookTarget) -> Sequence[str]:
         sealed = [target.secret_sealed, target.old_secret_sealed]
         return [self._sealer.open(secret) for secret in sealed if secret is not None]
 
-    async def _disable(self, target: Target) -> Outcome:
+    async def _disable(self, target: WebhookTarget) -> Outcome:
         async with self._database.connection() as conn:
             if await webhook_endpoints.disable(conn, target.id, "It answered 410 Gone"):
-                log.warning("webhook_endpoint_disabled", endpoint_id=target.id, host=URL(target.url).host)
+                log.warning(
+                    "jobs.webhook_endpoint_disabled", endpoint_id=target.id, host=URL(target.url).host
+                )
         return Cancel("The endpoint answered 410 Gone and is disabled")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 
 from trunkline.errors import TrunklineError
+from trunkline.settings import Settings
 
 # A pod with everything in it is some tens of KB; a line that is longer is no pod.
 LINE_MAX_BYTES = 4 * 1024 * 1024
@@ -20,7 +21,7 @@ class ClusterUnavailable(TrunklineError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApiResponse:
     status: int
     body: dict[str, Any]
 
@@ -32,6 +33,13 @@ class ClusterAddress:
     url: str
     token_file: Path | None = None
     ca_file: Path | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> "ClusterAddress":
+        router = settings.router
+        host = f"https://{router.cluster_host or 'kubernetes.default.svc'}:{router.cluster_port}"
+        token, ca = router.cluster_token_file, router.cluster_ca_file
+        return cls(router.cluster_url or host, token if token.exists() else None, ca if ca.exists() else None)
 
 
 class ClusterApi:
@@ -48,7 +56,7 @@ class ClusterApi:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
-    ) -> Answer:
+    ) -> ApiResponse:
         data = None if body is None else json.dumps(body)
         headers = self._headers() | ({"Content-Type": content_type} if data else {})
         url = self._address.url + path
@@ -61,7 +69,7 @@ class ClusterApi:
                 headers=headers,
                 timeout=ClientTimeout(total=self._timeout_s),
             ) as response:
-                return Answer(response.status, await response.json(content_type=None) or {})
+                return ApiResponse(response.status, await response.json(content_type=None) or {})
         except (ClientError, OSError, ValueError) as error:
             raise ClusterUnavailable(f"{method} {path}: {str(error) or type(error).__name__}") from error
 

@@ -4,10 +4,9 @@
 from moving them. Only the leader writes, and only what differs from what it sees.
 """
 
-from trunkline.loops.base import Loop
+from trunkline.loops.leader import Elected, LeaderLoop
 from trunkline.router.kubernetes.api import ClusterApi, ClusterUnavailable
 from trunkline.router.kubernetes.reflector import Reflector
-from trunkline.router.manager import Leads
 from trunkline.router.pods import Pods
 from trunkline.telemetry import get_logger
 
@@ -24,7 +23,7 @@ def wanted(is_busy: bool) -> dict[str, str]:
     return {COST: BUSY_COST if is_busy else "0", EVICT: "false" if is_busy else "true"}
 
 
-class Protection(Loop):
+class Protection(LeaderLoop):
     name = "pod_protection"
 
     def __init__(
@@ -32,20 +31,17 @@ class Protection(Loop):
         api: ClusterApi,
         reflector: Reflector,
         pods: Pods,
-        leadership: Leads,
+        leadership: Elected,
         namespace: str,
         interval_s: float = 5.0,
     ):
-        super().__init__(interval_s)
+        super().__init__(leadership, interval_s)
         self._api = api
         self._reflector = reflector
         self._pods = pods
-        self._leadership = leadership
         self._path = f"/api/v1/namespaces/{namespace}/pods"
 
-    async def run_once(self) -> int:
-        if self._leadership.term is None:
-            return 0
+    async def run_as_leader(self, term: int) -> int:
         count = 0
         for name, is_busy in (await self._busy()).items():
             seen = self._reflector.pods.get(name)

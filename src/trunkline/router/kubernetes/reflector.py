@@ -14,7 +14,7 @@ from typing import Any
 
 from trunkline.loops.base import Loop
 from trunkline.router.kubernetes.api import ClusterApi, ClusterUnavailable
-from trunkline.router.kubernetes.pods import SeenPod, read_pod
+from trunkline.router.kubernetes.observed_pod import SeenPod, read_pod
 from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)

@@ -73,11 +73,11 @@ async def serve(config: SimulatorConfig) -> None:
         for account in config.accounts:
             sys.stdout.write(f"  {account.carrier}: {_shown(account)}\n")
         sys.stdout.flush()
-        _keep_what_stays()
+        _freeze_gc_after_startup()
         await stopped.wait()
 
 
-def _keep_what_stays() -> None:
+def _freeze_gc_after_startup() -> None:
     """Left to the collector, what the process is made of is looked through again and again: 40 ms without an answer."""
     gc.collect()
     gc.freeze()

@@ -7,9 +7,9 @@ import msgspec
 from aiohttp import web
 
 from trunkline.telephony.simulator.answered_calls import summary
-from trunkline.telephony.simulator.calls import Calls
+from trunkline.telephony.simulator.bodies import json_reply
+from trunkline.telephony.simulator.calls import SimulatedCalls
 from trunkline.telephony.simulator.faults import Faults
-from trunkline.telephony.simulator.json_replies import json_reply
 from trunkline.telephony.simulator.ledger import Ledger, peaks
 from trunkline.telephony.simulator.media import MediaStreams
 from trunkline.telephony.simulator.webhooks import Webhooks
@@ -18,7 +18,9 @@ PAGE_DEFAULT, PAGE_MAX = 1000, 10_000
 
 
 class Admin:
-    def __init__(self, ledger: Ledger, calls: Calls, webhooks: Webhooks, streams: MediaStreams) -> None:
+    def __init__(
+        self, ledger: Ledger, calls: SimulatedCalls, webhooks: Webhooks, streams: MediaStreams
+    ) -> None:
         self._ledger = ledger
         self._calls = calls
         self._webhooks = webhooks

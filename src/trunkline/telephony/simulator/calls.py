@@ -27,8 +27,16 @@ from trunkline.telephony.simulator.faults import Faults, ReplyFault, WebhookFaul
 from trunkline.telephony.simulator.ledger import Dial, Ledger
 from trunkline.telephony.simulator.magic import magic
 from trunkline.telephony.simulator.pace import PacedQueue, RequestWindow
-from trunkline.telephony.simulator.webhooks import Lane, Webhooks
-from trunkline.telephony.simulator.wire import Event, HangUp, Order, Stream, Talk, Verb, Wire
+from trunkline.telephony.simulator.webhooks import CallWebhooks, Webhooks
+from trunkline.telephony.simulator.wire import (
+    CreateRequest,
+    Event,
+    HangUpOrder,
+    StreamOrder,
+    Talk,
+    Verb,
+    Wire,
+)
 from trunkline.value import Value
 
 
@@ -36,7 +44,7 @@ class Request(Value, frozen=True):
     """One create request: its order, and how often this number was asked for before. Both decide its luck."""
 
     account: SimulatedAccount
-    order: Order
+    order: CreateRequest
     wire: Wire
     nth: int
     fault: ReplyFault | None
@@ -44,10 +52,10 @@ class Request(Value, frozen=True):
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class SimulatedCall:
     sid: str
     account: SimulatedAccount
-    order: Order
+    order: CreateRequest
     wire: Wire
     nth: int
     fate: Fate
@@ -59,7 +67,7 @@ class Call:
     # The number of webhooks sent so far.
     sequence: int = 0
     dial: Dial | None = None
-    lane: Lane = field(default_factory=Lane)
+    lane: CallWebhooks = field(default_factory=CallWebhooks)
     timer: asyncio.TimerHandle | None = None
     task: asyncio.Task[None] | None = None
     # What became of whoever answered, or rang us.
@@ -77,7 +85,7 @@ class QueueFullError(Exception):
     """The account's queue takes no more calls."""
 
 
-class Calls:
+class SimulatedCalls:
     """Every call of the simulator, by id and by the number called."""
 
     def __init__(
@@ -98,8 +106,8 @@ class Calls:
             one.sid: RequestWindow(one.requests_per_min) for one in config.accounts if one.requests_per_min
         }
         self._asked: Counter[str] = Counter()
-        self._by_to: dict[str, list[Call]] = defaultdict(list)
-        self.by_sid: dict[str, Call] = {}
+        self._by_to: dict[str, list[SimulatedCall]] = defaultdict(list)
+        self.by_sid: dict[str, SimulatedCall] = {}
         self.faults: Faults = config.faults
 
     # --- what a wire asks for
@@ -115,7 +123,7 @@ class Calls:
         live = sum(call.account is account and call.state != "ended" for call in self.by_sid.values())
         return live < account.max_concurrent
 
-    def request(self, account: SimulatedAccount, order: Order, wire: Wire) -> Request:
+    def request(self, account: SimulatedAccount, order: CreateRequest, wire: Wire) -> Request:
         nth = self._asked[order.to]
         self._asked[order.to] += 1
         key = (self._config.seed, order.to, nth)
@@ -124,12 +132,12 @@ class Calls:
         slow_s = faulty.slow_reply_s(self.faults, *key) if fault is ReplyFault.SLOW else 0.0
         return Request(account, order, wire, nth, fault, slow_s)
 
-    def place(self, request: Request) -> Call:
+    def place(self, request: Request) -> SimulatedCall:
         queue = self._queues[request.account.sid]
         if len(queue) >= self._config.queue_max:
             raise QueueFullError
         now = self._ledger.now()
-        call = Call(
+        call = SimulatedCall(
             sid=request.wire.new_call_id(),
             account=request.account,
             order=request.order,
@@ -146,12 +154,12 @@ class Calls:
         queue.add(call)
         return call
 
-    def arrive(self, account: SimulatedAccount, order: Order, wire: Wire) -> Call:
+    def arrive(self, account: SimulatedAccount, order: CreateRequest, wire: Wire) -> SimulatedCall:
         """Somebody calls one of the account's numbers."""
         now = self._ledger.now()
         asked = Request(account, order, wire, self._asked[order.from_], None, 0.0)
         self._asked[order.from_] += 1
-        call = Call(
+        call = SimulatedCall(
             wire.new_call_id(), account, order, wire, asked.nth, self._fate(asked), now, now, 0, "ringing"
         )
         self._add(call)
@@ -160,7 +168,7 @@ class Calls:
         call.task = self._activity.spawn(self._arrival(call))
         return call
 
-    def hang_up(self, call: Call, *, only_unanswered: bool) -> None:
+    def hang_up(self, call: SimulatedCall, *, only_unanswered: bool) -> None:
         if call.state == "answered":
             if not only_unanswered:
                 self._end(call, "completed", by="request")
@@ -169,14 +177,14 @@ class Calls:
             self._queues[call.account.sid].remove(call)
         self._end(call, "canceled")
 
-    def end(self, call: Call, reason: EndReason) -> None:
+    def end(self, call: SimulatedCall, reason: EndReason) -> None:
         """Whatever its fate would have been."""
         if call.state == "queued":
             self._queues[call.account.sid].remove(call)
         if call.state != "ended":
             self._end(call, reason)
 
-    def newest_first(self, to: str | None) -> list[Call]:
+    def newest_first(self, to: str | None) -> list[SimulatedCall]:
         """What the list shows: with a lag, the newest calls are missing from it."""
         visible_before = self._ledger.now() - self.faults.list_lag_s
         calls = self._by_to.get(to, []) if to else self.by_sid.values()
@@ -193,14 +201,14 @@ class Calls:
 
     # --- the life of a call
 
-    def _add(self, call: Call) -> None:
+    def _add(self, call: SimulatedCall) -> None:
         self.by_sid[call.sid] = call
         self._by_to[call.order.to].append(call)
         self._activity.begin()
 
-    async def _arrival(self, call: Call) -> None:
+    async def _arrival(self, call: SimulatedCall) -> None:
         verbs = await self._answered.document(call, call.order.answer_url)
-        if not verbs or verbs[0] == HangUp(unanswered=True):
+        if not verbs or verbs[0] == HangUpOrder(unanswered=True):
             call.task = None
             self._end(call, "busy")
             return
@@ -209,13 +217,13 @@ class Calls:
         self._talk(call)
         await self._follow(call, verbs)
 
-    def _stream(self, call: Call, url: str) -> None:
+    def _stream(self, call: SimulatedCall, url: str) -> None:
         if call.dial is None:  # it came in, and was held before there was an agent for it
             call.dial = self._open(call)
             call.dial.answered_at = self._ledger.now()
         call.dial.stream_url = url
 
-    def _answered_call(self, call: Call) -> AnsweredCall:
+    def _answered_call(self, call: SimulatedCall) -> AnsweredCall:
         return self._ledger.answer(
             call_id=call.sid,
             carrier=call.account.carrier,
@@ -227,7 +235,7 @@ class Calls:
             machine=call.fate.machine,
         )
 
-    def _open(self, call: Call) -> Dial:
+    def _open(self, call: SimulatedCall) -> Dial:
         return self._ledger.open(
             call_id=call.sid,
             account=call.account.sid,
@@ -238,12 +246,12 @@ class Calls:
             direction=call.order.direction,
         )
 
-    def _dial(self, call: Call) -> None:
+    def _dial(self, call: SimulatedCall) -> None:
         call.dial = self._open(call)
         self._move(call, "initiated")
         self._after(call, self._config.setup_s, lambda: self._ring(call))
 
-    def _ring(self, call: Call) -> None:
+    def _ring(self, call: SimulatedCall) -> None:
         if call.fate.reaction == "failed":
             self._end(call, "failed")
             return
@@ -256,13 +264,13 @@ class Calls:
         else:
             self._after(call, call.fate.ring_s, lambda: self._answer(call))
 
-    def _answer(self, call: Call) -> None:
+    def _answer(self, call: SimulatedCall) -> None:
         call.on_stream = lambda url: self._stream(call, url)
         call.answered = self._answered_call(call)
         self._talk(call)
         call.task = self._activity.spawn(self._follow(call))
 
-    def _talk(self, call: Call) -> None:
+    def _talk(self, call: SimulatedCall) -> None:
         if call.dial is not None:
             call.dial.answered_at = self._ledger.now()
         self._move(call, "answered")
@@ -274,11 +282,11 @@ class Calls:
         else:
             self._leave_after_talk(call)
 
-    def _connected(self, call: Call) -> None:
+    def _connected(self, call: SimulatedCall) -> None:
         call.talks_since = asyncio.get_running_loop().time()
         self._leave_after_talk(call)
 
-    def _silent(self, call: Call) -> None:
+    def _silent(self, call: SimulatedCall) -> None:
         """They hear nobody: at first, or because an agent is gone and another may follow."""
         if call.state != "answered":
             return
@@ -291,18 +299,18 @@ class Calls:
         else:
             self._after(call, 0.0, lambda: self._leave(call), call.fate.silence_s)
 
-    def _leave_after_talk(self, call: Call, silent_s: float = 0.0) -> None:
+    def _leave_after_talk(self, call: SimulatedCall, silent_s: float = 0.0) -> None:
         self._after(call, call.talk_left_s, lambda: self._leave(call), silent_s)
 
-    def _leave(self, call: Call) -> None:
+    def _leave(self, call: SimulatedCall) -> None:
         self._end(call, "completed", by="person")
 
-    async def _follow(self, call: Call, verbs: Sequence[Verb] | None = None) -> None:
+    async def _follow(self, call: SimulatedCall, verbs: Sequence[Verb] | None = None) -> None:
         await self._answered.follow(call, verbs)
         call.task = None
         self._end(call, "completed")
 
-    def _end(self, call: Call, reason: EndReason, by: EndedBy = "carrier") -> None:
+    def _end(self, call: SimulatedCall, reason: EndReason, by: EndedBy = "carrier") -> None:
         _stop_timer(call)
         if call.task is not None:
             call.task.cancel()
@@ -314,7 +322,7 @@ class Calls:
         self._move(call, "ended")
         self._activity.end()
 
-    def _move(self, call: Call, event: Event) -> None:
+    def _move(self, call: SimulatedCall, event: Event) -> None:
         call.state = event
         call.updated_at = self._ledger.now()
         if call.dial is not None:
@@ -334,7 +342,7 @@ class Calls:
         known = magic(person)
         return known.fate if known else fate(self._config.behaviour, self._config.seed, person, request.nth)
 
-    def _webhook_fault(self, call: Call) -> tuple[WebhookFault | None, float]:
+    def _webhook_fault(self, call: SimulatedCall) -> tuple[WebhookFault | None, float]:
         key = (self._config.seed, call.order.to, call.nth, call.sequence)
         known = magic(call.order.to)
         fault = known.webhook if known else faulty.webhook_fault(self.faults, *key)
@@ -342,7 +350,7 @@ class Calls:
         return fault, late_s
 
     def _after(
-        self, call: Call, simulated_s: float, then: Callable[[], None], further_s: float = 0.0
+        self, call: SimulatedCall, simulated_s: float, then: Callable[[], None], further_s: float = 0.0
     ) -> None:
         """`further_s` are real seconds, added to the simulated ones."""
         _stop_timer(call)
@@ -351,10 +359,10 @@ class Calls:
 
 
 def _reaches_an_agent(verbs: Sequence[Verb]) -> bool:
-    return any(isinstance(verb, Stream | Talk) for verb in verbs)
+    return any(isinstance(verb, StreamOrder | Talk) for verb in verbs)
 
 
-def _stop_timer(call: Call) -> None:
+def _stop_timer(call: SimulatedCall) -> None:
     if call.timer is not None:
         call.timer.cancel()
         call.timer = None

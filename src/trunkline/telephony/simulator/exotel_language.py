@@ -11,11 +11,11 @@ import msgspec
 
 from trunkline.telephony.carrier import EndReason
 from trunkline.telephony.simulator import retries
-from trunkline.telephony.simulator.calls import Call
+from trunkline.telephony.simulator.calls import SimulatedCall
 from trunkline.telephony.simulator.durations import duration_s, moment
 from trunkline.telephony.simulator.frames import ExotelFrames
 from trunkline.telephony.simulator.post import Outgoing
-from trunkline.telephony.simulator.wire import Event, Letter, Stream, Verb
+from trunkline.telephony.simulator.wire import Event, Letter, StreamOrder, Verb
 from trunkline.value import replace
 
 ZONE = ZoneInfo("Asia/Kolkata")
@@ -28,7 +28,7 @@ END_STATUSES: Mapping[EndReason, str] = {
 }
 
 
-def status_of(call: Call) -> str:
+def status_of(call: SimulatedCall) -> str:
     """From the request on a call is in progress."""
     if call.reason:
         return END_STATUSES[call.reason]
@@ -42,18 +42,15 @@ def local(instant: float) -> str:
 class ExotelLanguage:
     """The `Wire` of calls that were ordered from Exotel."""
 
-    def __init__(self, time_scale: float) -> None:
-        self._time_scale = time_scale
-
     def new_call_id(self) -> str:
         return token_hex(16)
 
-    def letters(self, call: Call, event: Event) -> list[Letter]:
+    def letters(self, call: SimulatedCall, event: Event) -> list[Letter]:
         url = call.order.event_urls.get(event)
         return [_sent("POST", url, self._about(call, event))] if url else []
 
-    def _about(self, call: Call, event: Event) -> dict[str, Any]:
-        order, talked_s = call.order, duration_s(call, self._time_scale)
+    def _about(self, call: SimulatedCall, event: Event) -> dict[str, Any]:
+        order, talked_s = call.order, duration_s(call)
         is_inbound = order.direction == "inbound"
         return {
             "CallSid": call.sid,
@@ -76,7 +73,7 @@ class ExotelLanguage:
     def is_refusal(self, status: int) -> bool:
         return status == 503
 
-    def question(self, call: Call, url: str, failed_url: str = "") -> Letter:
+    def question(self, call: SimulatedCall, url: str, failed_url: str = "") -> Letter:
         """The Voicebot applet asks with a GET where the stream is."""
         order = call.order
         is_inbound = order.direction == "inbound"
@@ -96,12 +93,12 @@ class ExotelLanguage:
             url = msgspec.json.decode(body, type=dict[str, str])["url"]
         except (msgspec.DecodeError, msgspec.ValidationError, KeyError) as error:
             raise ValueError("no URL of a stream") from error
-        return [Stream(url)]
+        return [StreamOrder(url)]
 
-    def stream_headers(self, call: Call, url: str) -> dict[str, str]:
+    def stream_headers(self, call: SimulatedCall, url: str) -> dict[str, str]:
         return {}
 
-    def frames(self, call: Call, stream: Stream) -> ExotelFrames:
+    def frames(self, call: SimulatedCall, stream: StreamOrder) -> ExotelFrames:
         return ExotelFrames(call, stream)
 
 

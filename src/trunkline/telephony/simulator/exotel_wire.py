@@ -10,14 +10,14 @@ from urllib.parse import parse_qsl, urlencode
 from aiohttp import web
 
 from trunkline.telephony.callbacks import attempt_in
-from trunkline.telephony.simulator.calls import Call, Calls
+from trunkline.telephony.simulator.bodies import json_reply
+from trunkline.telephony.simulator.calls import SimulatedCall, SimulatedCalls
 from trunkline.telephony.simulator.config import SimulatedAccount
 from trunkline.telephony.simulator.durations import duration_s
 from trunkline.telephony.simulator.exotel_language import ZONE, ExotelLanguage, local, status_of
-from trunkline.telephony.simulator.json_replies import json_reply
 from trunkline.telephony.simulator.magic import REFUSALS
 from trunkline.telephony.simulator.placing import Replies, place
-from trunkline.telephony.simulator.wire import Event, Order
+from trunkline.telephony.simulator.wire import CreateRequest, Event
 
 Handler = Callable[[web.Request, SimulatedAccount], Awaitable[web.StreamResponse]]
 PAGE_SIZE, PAGE_SIZE_MAX = 50, 100
@@ -30,15 +30,13 @@ class ExotelWire:
 
     def __init__(
         self,
-        calls: Calls,
+        calls: SimulatedCalls,
         accounts: tuple[SimulatedAccount, ...],
-        time_scale: float,
         flows: MutableMapping[str, str],
     ) -> None:
         self._calls = calls
         self._flows = flows
-        self.language = ExotelLanguage(time_scale)
-        self._time_scale = time_scale
+        self.language = ExotelLanguage()
         self._accounts = {one.sid: (one, _basic(one)) for one in accounts if one.carrier == "exotel"}
         self._replies = Replies(
             created=lambda call: json_reply({"Call": self._record(call)}),
@@ -74,7 +72,7 @@ class ExotelWire:
             return _error(400, order)
         return await place(self._calls, request, account, order, self.language, self._replies)
 
-    def _read_order(self, fields: list[tuple[str, str]], account: SimulatedAccount) -> Order | str:
+    def _read_order(self, fields: list[tuple[str, str]], account: SimulatedAccount) -> CreateRequest | str:
         """An order, or what is wrong with it."""
         form = dict(fields)
         to, from_, kept = form.get("From", ""), form.get("CallerId", ""), form.get("CustomField", "")
@@ -88,7 +86,7 @@ class ExotelWire:
         status_url = form.get("StatusCallback", "")
         named = [value for name, value in fields if name.startswith("StatusCallbackEvents")] or ["terminal"]
         try:
-            return Order(
+            return CreateRequest(
                 to=to,
                 from_=from_,
                 answer_url=self._flows[app_id],
@@ -138,8 +136,8 @@ class ExotelWire:
         }
         return json_reply({"Metadata": metadata, "Calls": [self._record(call) for call in page]})
 
-    def _record(self, call: Call) -> dict[str, Any]:
-        talked_s = duration_s(call, self._time_scale)
+    def _record(self, call: SimulatedCall) -> dict[str, Any]:
+        talked_s = duration_s(call)
         return {
             "Sid": call.sid,
             "ParentCallSid": None,

@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 from uuid import uuid4
 
-from trunkline.telephony.simulator.calls import Call
-from trunkline.telephony.simulator.wire import Stream
+from trunkline.telephony.simulator.calls import SimulatedCall
+from trunkline.telephony.simulator.wire import StreamOrder
 
 # 20 ms of silence in 8 kHz mu-law, and 100 ms of it in 8 kHz 16-bit samples.
 _MULAW = b64encode(b"\xff" * 160).decode()
@@ -31,7 +31,7 @@ def mark_of(text: str, event: str, *path: str) -> str | None:
 
 
 class TwilioFrames:
-    def __init__(self, call: Call, stream: Stream) -> None:
+    def __init__(self, call: SimulatedCall, stream: StreamOrder) -> None:
         self._call = call
         self._stream = stream
         self._stream_sid = f"MZ{token_hex(16)}"
@@ -78,7 +78,7 @@ class TwilioFrames:
 
 
 class PlivoFrames:
-    def __init__(self, call: Call, stream: Stream) -> None:
+    def __init__(self, call: SimulatedCall, stream: StreamOrder) -> None:
         self._call = call
         self._stream_id = str(uuid4())
         self._sequence = -1
@@ -112,7 +112,7 @@ class PlivoFrames:
 
 
 class ExotelFrames:
-    def __init__(self, call: Call, stream: Stream) -> None:
+    def __init__(self, call: SimulatedCall, stream: StreamOrder) -> None:
         self._call = call
         self._query = dict(parse_qsl(urlsplit(stream.url).query))
         self._stream_sid = token_hex(16)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import aiohttp
 
 from trunkline.telephony.simulator.answered_calls import REFUSED_CODES, StreamAsked, StreamEnd
-from trunkline.telephony.simulator.wire import Frames, Stream
+from trunkline.telephony.simulator.wire import Frames, StreamOrder
 
 if TYPE_CHECKING:
-    from trunkline.telephony.simulator.calls import Call
+    from trunkline.telephony.simulator.calls import SimulatedCall
 
 # How an agent closes that has done its work: normally, or because it goes away.
 _IN_ORDER = frozenset({1000, 1001})
@@ -61,7 +61,7 @@ class MediaStreams:
         self._session: aiohttp.ClientSession | None = None
         self.counts: Counter[str] = Counter()
 
-    async def run(self, call: "Call", stream: Stream) -> None:
+    async def run(self, call: "SimulatedCall", stream: StreamOrder) -> None:
         """Returns when the agent closed the stream; cancelled when the other side hung up."""
         asked = StreamAsked(stream.url, self._now())
         if call.answered is not None:
@@ -87,7 +87,9 @@ class MediaStreams:
         if self._session is not None:
             await self._session.close()
 
-    async def _talk(self, call: "Call", stream: Stream, frames: Frames, asked: StreamAsked) -> None:
+    async def _talk(
+        self, call: "SimulatedCall", stream: StreamOrder, frames: Frames, asked: StreamAsked
+    ) -> None:
         async with asyncio.timeout(self._connect_timeout_s) as connecting:
             async with self._opened().ws_connect(
                 stream.url, headers=call.wire.stream_headers(call, stream.url), max_msg_size=1024 * 1024
@@ -97,7 +99,7 @@ class MediaStreams:
                 asked.opened_at = self._now()
                 await self._converse(call, _Socket(socket, frames), asked)
 
-    async def _converse(self, call: "Call", socket: _Socket, asked: StreamAsked) -> None:
+    async def _converse(self, call: "SimulatedCall", socket: _Socket, asked: StreamAsked) -> None:
         def heard() -> None:
             if asked.heard_at is None:
                 asked.heard_at = self._now()
@@ -121,7 +123,7 @@ class MediaStreams:
         else:
             self._end(call, asked, "by_agent" if asked.code in _IN_ORDER else "lost")
 
-    def _end(self, call: "Call", asked: StreamAsked, ended: StreamEnd) -> None:
+    def _end(self, call: "SimulatedCall", asked: StreamAsked, ended: StreamEnd) -> None:
         asked.closed_at = self._now()
         asked.ended = ended
         if asked.opened_at is not None and ended in ("by_agent", "by_person"):
@@ -138,6 +140,6 @@ class MediaStreams:
         return self._session
 
 
-def _agent_is_there(call: "Call", at: float) -> None:
+def _agent_is_there(call: "SimulatedCall", at: float) -> None:
     if call.answered is not None and call.answered.agent_at is None:
         call.answered.agent_at = at

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from trunkline.telephony.simulator.calls import Call, Calls, QueueFullError, Request
+from trunkline.telephony.simulator.calls import QueueFullError, Request, SimulatedCall, SimulatedCalls
 from trunkline.telephony.simulator.config import SimulatedAccount
 from trunkline.telephony.simulator.faults import UNDIALLED, ReplyFault
-from trunkline.telephony.simulator.wire import Order, Wire
+from trunkline.telephony.simulator.wire import CreateRequest, Wire
 
 
 @dataclass(frozen=True, slots=True)
 class Replies:
     """How one carrier says each of these."""
 
-    created: Callable[[Call], web.Response]
+    created: Callable[[SimulatedCall], web.Response]
     throttled: Callable[[int], web.Response]
     error: Callable[[], web.Response]
     queue_full: Callable[[], web.Response]
@@ -28,7 +28,12 @@ class Replies:
 
 
 async def place(
-    calls: Calls, request: web.Request, account: SimulatedAccount, order: Order, wire: Wire, replies: Replies
+    calls: SimulatedCalls,
+    request: web.Request,
+    account: SimulatedAccount,
+    order: CreateRequest,
+    wire: Wire,
+    replies: Replies,
 ) -> web.StreamResponse:
     wait_s = calls.wait_s(account)
     if wait_s:
@@ -45,7 +50,9 @@ async def place(
     return await _reply(calls, request, asked, call, replies)
 
 
-def _undialled(calls: Calls, request: web.Request, asked: Request, replies: Replies) -> web.StreamResponse:
+def _undialled(
+    calls: SimulatedCalls, request: web.Request, asked: Request, replies: Replies
+) -> web.StreamResponse:
     match asked.fault:
         case ReplyFault.THROTTLED:
             return replies.throttled(calls.faults.retry_after_s)
@@ -58,7 +65,7 @@ def _undialled(calls: Calls, request: web.Request, asked: Request, replies: Repl
 
 
 async def _reply(
-    calls: Calls, request: web.Request, asked: Request, call: Call, replies: Replies
+    calls: SimulatedCalls, request: web.Request, asked: Request, call: SimulatedCall, replies: Replies
 ) -> web.StreamResponse:
     """The call is dialled. What the caller gets to know of it is another matter."""
     match asked.fault:

@@ -9,21 +9,20 @@ from trunkline.telephony.carrier import EndReason
 from trunkline.telephony.forms import FORM
 from trunkline.telephony.plivo_signature import signature_v2, signature_v3
 from trunkline.telephony.simulator import retries
-from trunkline.telephony.simulator.calls import Call
-from trunkline.telephony.simulator.documents import read_xml
+from trunkline.telephony.simulator.bodies import form_of, read_xml
+from trunkline.telephony.simulator.calls import SimulatedCall
 from trunkline.telephony.simulator.durations import duration_s, moment
 from trunkline.telephony.simulator.frames import PlivoFrames
 from trunkline.telephony.simulator.post import Outgoing
-from trunkline.telephony.simulator.webhook_forms import form_of
 from trunkline.telephony.simulator.wire import (
     Event,
     Forward,
-    HangUp,
+    HangUpOrder,
     Letter,
     Pause,
     Redirect,
     Say,
-    Stream,
+    StreamOrder,
     Verb,
 )
 
@@ -49,7 +48,7 @@ CAUSES: Mapping[EndReason, tuple[str, str, int]] = {
 }
 
 
-def status_of(call: Call) -> str:
+def status_of(call: SimulatedCall) -> str:
     return END_STATUSES[call.reason] if call.reason else STATUSES[call.state]
 
 
@@ -61,13 +60,10 @@ def bare(number: str) -> str:
 class PlivoLanguage:
     """The `Wire` of calls that were ordered from Plivo."""
 
-    def __init__(self, time_scale: float) -> None:
-        self._time_scale = time_scale
-
     def new_call_id(self) -> str:
         return str(uuid4())
 
-    def letters(self, call: Call, event: Event) -> list[Letter]:
+    def letters(self, call: SimulatedCall, event: Event) -> list[Letter]:
         letters = [self._event(call, event, url)] if (url := call.order.event_urls.get(event)) else []
         if event == "answered" and call.order.machine_url:
             machine = {
@@ -78,13 +74,14 @@ class PlivoLanguage:
             letters.append(_signed(call, "POST", call.order.machine_url, machine))
         return letters
 
-    def _event(self, call: Call, event: Event, url: str) -> Letter:
+    def _event(self, call: SimulatedCall, event: Event, url: str) -> Letter:
         fields = _about(call) | {"Event": "Hangup" if event == "ended" else "Ring"}
         if event == "ended" and call.reason:
             cause, name, code = CAUSES[call.reason]
             fields |= {
-                "Duration": str(duration_s(call, self._time_scale)),
-                "BillDuration": str(-(-duration_s(call, self._time_scale) // 60) * 60),
+                "Duration": str(duration_s(call)),
+                "BillDuration": str(-(-duration_s(call) // 60) * 60),
+                "TotalCost": f"{0.01 * -(-duration_s(call) // 60):.5f}",
                 "HangupCause": cause,
                 "HangupCauseName": name,
                 "HangupCauseCode": str(code),
@@ -96,20 +93,20 @@ class PlivoLanguage:
     def is_refusal(self, status: int) -> bool:
         return False
 
-    def question(self, call: Call, url: str, failed_url: str = "") -> Letter:
+    def question(self, call: SimulatedCall, url: str, failed_url: str = "") -> Letter:
         return _signed(call, call.order.answer_method, url, _about(call) | {"Event": "StartApp"})
 
     def read_document(self, body: bytes) -> list[Verb]:
         return list(_verbs(read_xml(body)))
 
-    def stream_headers(self, call: Call, url: str) -> dict[str, str]:
+    def stream_headers(self, call: SimulatedCall, url: str) -> dict[str, str]:
         return {}
 
-    def frames(self, call: Call, stream: Stream) -> PlivoFrames:
+    def frames(self, call: SimulatedCall, stream: StreamOrder) -> PlivoFrames:
         return PlivoFrames(call, stream)
 
 
-def _about(call: Call) -> dict[str, str]:
+def _about(call: SimulatedCall) -> dict[str, str]:
     order = call.order
     fields = {
         "CallUUID": call.sid,
@@ -125,7 +122,7 @@ def _about(call: Call) -> dict[str, str]:
     return fields
 
 
-def _signed(call: Call, method: str, url: str, fields: dict[str, str]) -> Letter:
+def _signed(call: SimulatedCall, method: str, url: str, fields: dict[str, str]) -> Letter:
     """Both versions are sent, as Plivo does. The fragment holds orders to the carrier and is not signed."""
     target, _, fragment = url.partition("#")
     form = form_of(fields)
@@ -157,8 +154,8 @@ def _verbs(root: Element) -> Iterator[Verb]:
             case "Redirect":
                 yield Redirect(text)
             case "Hangup":
-                yield HangUp(unanswered=element.get("reason") in ("busy", "rejected"))
+                yield HangUpOrder(unanswered=element.get("reason") in ("busy", "rejected"))
             case "Dial":
                 yield Forward("".join(element.itertext()).strip())
             case "Stream":
-                yield Stream(text)
+                yield StreamOrder(text)

@@ -12,14 +12,14 @@ import msgspec
 from aiohttp import web
 
 from trunkline.telephony.callbacks import attempt_in
-from trunkline.telephony.simulator.calls import Call, Calls
+from trunkline.telephony.simulator.bodies import json_reply
+from trunkline.telephony.simulator.calls import SimulatedCall, SimulatedCalls
 from trunkline.telephony.simulator.config import SimulatedAccount
 from trunkline.telephony.simulator.durations import duration_s, moment
-from trunkline.telephony.simulator.json_replies import json_reply
 from trunkline.telephony.simulator.magic import REFUSALS
 from trunkline.telephony.simulator.placing import Replies, place
 from trunkline.telephony.simulator.plivo_language import CAUSES, PlivoLanguage, bare, status_of
-from trunkline.telephony.simulator.wire import Event, Order
+from trunkline.telephony.simulator.wire import CreateRequest, Event
 
 Handler = Callable[[web.Request, SimulatedAccount], Awaitable[web.StreamResponse]]
 PAGE_SIZE_MAX = 20
@@ -28,10 +28,9 @@ ZONE = timezone(timedelta(hours=5, minutes=30))
 
 
 class PlivoWire:
-    def __init__(self, calls: Calls, accounts: tuple[SimulatedAccount, ...], time_scale: float) -> None:
+    def __init__(self, calls: SimulatedCalls, accounts: tuple[SimulatedAccount, ...]) -> None:
         self._calls = calls
-        self.language = PlivoLanguage(time_scale)
-        self._time_scale = time_scale
+        self.language = PlivoLanguage()
         self._accounts = {one.sid: (one, _basic(one)) for one in accounts if one.carrier == "plivo"}
         self._replies = Replies(
             created=lambda call: _json({"message": "call fired", "request_uuid": call.sid}, 201),
@@ -121,11 +120,11 @@ class PlivoWire:
         }
         return _json({"meta": meta, "objects": [self._record(call) for call in page]})
 
-    def _record(self, call: Call) -> dict[str, Any]:
+    def _record(self, call: SimulatedCall) -> dict[str, Any]:
         assert call.reason is not None
         _, name, code = CAUSES[call.reason]
         answered_at = call.dial.answered_at if call.dial else None
-        talked_s = duration_s(call, self._time_scale)
+        talked_s = duration_s(call)
         return {
             "answer_time": _local(answered_at) if answered_at else None,
             "bill_duration": talked_s,
@@ -142,11 +141,11 @@ class PlivoWire:
             "parent_call_uuid": None,
             "resource_uri": f"/v1/Account/{call.account.sid}/Call/{call.sid}/",
             "to_number": bare(call.order.to),
-            "total_amount": "0.00000",
+            "total_amount": f"{0.01 * -(-talked_s // 60):.5f}",
             "total_rate": "0.00550",
         }
 
-    def _call(self, request: web.Request, account: SimulatedAccount) -> Call | None:
+    def _call(self, request: web.Request, account: SimulatedAccount) -> SimulatedCall | None:
         call = self._calls.by_sid.get(request.match_info["call"])
         return call if call and call.account is account else None
 
@@ -161,19 +160,19 @@ class PlivoWire:
         return handle
 
 
-def _view(call: Call) -> str:
+def _view(call: SimulatedCall) -> str:
     """Which of the three lists shows it."""
     if call.state == "ended":
         return ""
     return "queued" if call.state in ("queued", "initiated") else "live"
 
 
-def _is_of_pair(call: Call, query: Mapping[str, str]) -> bool:
+def _is_of_pair(call: SimulatedCall, query: Mapping[str, str]) -> bool:
     to, from_ = query.get("to_number", ""), query.get("from_number", "")
     return bare(call.order.to).startswith(bare(to)) and bare(call.order.from_).startswith(bare(from_))
 
 
-def _live(call: Call) -> dict[str, Any]:
+def _live(call: SimulatedCall) -> dict[str, Any]:
     return {
         "call_status": status_of(call),
         "call_uuid": call.sid,
@@ -186,7 +185,7 @@ def _live(call: Call) -> dict[str, Any]:
     }
 
 
-def _read_order(body: bytes) -> Order | str:
+def _read_order(body: bytes) -> CreateRequest | str:
     """An order, or what is wrong with it."""
     try:
         form: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
@@ -208,7 +207,7 @@ def _read_order(body: bytes) -> Order | str:
     if form.get("ring_url"):
         urls["ringing"] = str(form["ring_url"])
     urls["ended"] = str(form.get("hangup_url") or answer_url)
-    return Order(
+    return CreateRequest(
         to=to,
         from_=from_,
         answer_url=answer_url,

@@ -8,8 +8,8 @@ import asyncio
 from functools import partial
 
 from trunkline.telephony.connection import Connection
-from trunkline.telephony.exchange import Exchange, Lost, NotSent, Reply
-from trunkline.telephony.origin import Origin, split
+from trunkline.telephony.http_exchange import Exchange, HttpReply, NotSent, ReplyLost
+from trunkline.telephony.http_origin import Origin, split
 from trunkline.value import Private, Value
 
 # Below the 5 s after which common servers close an idle connection.
@@ -34,13 +34,26 @@ class Timeouts(Value, frozen=True):
         return Timeouts(min(self.connect_s, left_s), min(self.read_s, left_s))
 
 
-class _Slots(asyncio.Semaphore):
+class _Slots:
+    """So many requests at a time; the others wait."""
+
+    def __init__(self, count: int):
+        self._free: asyncio.Queue[None] = asyncio.Queue()
+        for _ in range(count):
+            self.release()
+
     def take_at_once(self) -> bool:
-        """False: all are taken, or others wait for one."""
-        if self.locked():
+        """False: all are taken."""
+        if self._free.empty():
             return False
-        self._value -= 1  # as `acquire` does when it does not wait
+        self._free.get_nowait()
         return True
+
+    async def acquire(self) -> None:
+        await self._free.get()
+
+    def release(self) -> None:
+        self._free.put_nowait(None)
 
 
 class Poster:
@@ -69,7 +82,9 @@ class Poster:
             return NotSent("not_connected", "closed at once")
         return await self._exchange(connection, origin, content, timeouts)
 
-    def send_at_once(self, request: Outgoing, timeouts: Timeouts) -> "asyncio.Future[Reply | Lost] | None":
+    def send_at_once(
+        self, request: Outgoing, timeouts: Timeouts
+    ) -> "asyncio.Future[HttpReply | ReplyLost] | None":
         """Needs no task, so nearly all requests go this way. None: no connection is free."""
         try:
             origin, content = self._addressed(request)
@@ -90,14 +105,14 @@ class Poster:
 
     def _exchange(
         self, connection: Connection, origin: Origin, content: bytes, timeouts: Timeouts
-    ) -> "asyncio.Future[Reply | Lost]":
+    ) -> "asyncio.Future[HttpReply | ReplyLost]":
         until_s = asyncio.get_running_loop().time() + timeouts.read_s
         answer = connection.exchange(content, until_s)
         answer.add_done_callback(partial(self._exchanged, connection, origin))
         return answer
 
     def _exchanged(
-        self, connection: Connection, origin: Origin, _answer: "asyncio.Future[Reply | Lost]"
+        self, connection: Connection, origin: Origin, _answer: "asyncio.Future[HttpReply | ReplyLost]"
     ) -> None:
         self._slots.release()
         origin.keep(connection)

@@ -3,12 +3,12 @@
 from functools import lru_cache
 from urllib.parse import parse_qsl
 
-from trunkline.telephony.exchange import Exchange, Lost, NotSent, Reply
+from trunkline.telephony.http_exchange import Exchange, HttpReply, NotSent, ReplyLost
 from trunkline.telephony.simulator.post import Timeouts
 from trunkline.value import Value
 
 
-class RetryRule(Value, frozen=True):
+class WebhookRetryRule(Value, frozen=True):
     retries: int = 1
     # ct = could not connect, rt = no answer in time, 4xx and 5xx = by status, all.
     policy: frozenset[str] = frozenset({"ct"})
@@ -16,7 +16,7 @@ class RetryRule(Value, frozen=True):
     # All tries together.
     total_s: float = 15.0
 
-    def ordered_by(self, url: str) -> "RetryRule":
+    def ordered_by(self, url: str) -> "WebhookRetryRule":
         """The orders in the URL's fragment: `#rc=2&rp=all&ct=500&rt=1000&tt=5000`."""
         fragment = url.partition("#")[2]
         return _ordered(self, fragment) if fragment else self
@@ -25,9 +25,9 @@ class RetryRule(Value, frozen=True):
         match outcome:
             case NotSent():
                 kind = "ct"
-            case Lost():
+            case ReplyLost():
                 kind = "rt"
-            case Reply(status=status) if status >= 400:
+            case HttpReply(status=status) if status >= 400:
                 kind = "4xx" if status < 500 else "5xx"
             case _:
                 return False
@@ -35,9 +35,9 @@ class RetryRule(Value, frozen=True):
 
 
 @lru_cache(maxsize=256)  # one caller gives the same orders with every call
-def _ordered(rule: RetryRule, fragment: str) -> RetryRule:
+def _ordered(rule: WebhookRetryRule, fragment: str) -> WebhookRetryRule:
     given = dict(parse_qsl(fragment))
-    return RetryRule(
+    return WebhookRetryRule(
         retries=min(int(given.get("rc", rule.retries)), 5),
         policy=frozenset(given["rp"].split(",")) if "rp" in given else rule.policy,
         timeouts=Timeouts(
@@ -51,11 +51,11 @@ def _seconds(given: dict[str, str], name: str, otherwise: float) -> float:
     return int(given[name]) / 1000 if name in given else otherwise
 
 
-TWILIO = RetryRule()
-PLIVO = RetryRule(policy=frozenset({"ct", "rt"}), timeouts=Timeouts(2.0, 40.0), total_s=55.0)
-NEVER = RetryRule(retries=0)
-EXOTEL = RetryRule(retries=2, policy=frozenset({"all"}), total_s=45.0)
+TWILIO = WebhookRetryRule()
+PLIVO = WebhookRetryRule(policy=frozenset({"ct", "rt"}), timeouts=Timeouts(2.0, 40.0), total_s=55.0)
+NEVER = WebhookRetryRule(retries=0)
+EXOTEL = WebhookRetryRule(retries=2, policy=frozenset({"all"}), total_s=45.0)
 # Nothing is sent again, unless the call was ordered with a backoff plan.
-VAPI = RetryRule(retries=0, timeouts=Timeouts(5.0, 20.0), total_s=600.0)
+VAPI = WebhookRetryRule(retries=0, timeouts=Timeouts(5.0, 20.0), total_s=600.0)
 # Who answers a call that came in has to be said in this time.
-VAPI_QUESTION = RetryRule(retries=0, timeouts=Timeouts(5.0, 7.5), total_s=7.5)
+VAPI_QUESTION = WebhookRetryRule(retries=0, timeouts=Timeouts(5.0, 7.5), total_s=7.5)

@@ -14,7 +14,7 @@ from trunkline.telephony.simulator import recordings
 from trunkline.telephony.simulator.activity import Activity
 from trunkline.telephony.simulator.admin import Admin
 from trunkline.telephony.simulator.answered import Answered
-from trunkline.telephony.simulator.calls import Call, Calls
+from trunkline.telephony.simulator.calls import SimulatedCall, SimulatedCalls
 from trunkline.telephony.simulator.config import CarrierName, SimulatorConfig
 from trunkline.telephony.simulator.exotel_wire import ExotelWire
 from trunkline.telephony.simulator.faults import Faults
@@ -25,7 +25,7 @@ from trunkline.telephony.simulator.post import Poster
 from trunkline.telephony.simulator.twilio_wire import TwilioWire
 from trunkline.telephony.simulator.vapi_wire import VapiWire
 from trunkline.telephony.simulator.webhooks import Webhooks
-from trunkline.telephony.simulator.wire import Order, Wire
+from trunkline.telephony.simulator.wire import CreateRequest, Wire
 
 # A burst of dials opens a burst of connections; one that overflows is a dial in doubt.
 BACKLOG = 1024
@@ -42,7 +42,7 @@ class Simulator:
             self.config.media_interval_s, self.config.stream_connect_timeout_s, self.ledger.now
         )
         answered = Answered(self._webhooks, self._streams, self.config.time_scale, self.ledger.now)
-        self._calls = Calls(self.config, self.ledger, self._webhooks, answered, self._activity)
+        self._calls = SimulatedCalls(self.config, self.ledger, self._webhooks, answered, self._activity)
         # What an operator would set up at the carrier. Exotel: where the applet of each flow asks for its stream.
         # Vapi: the numbers of the organisation, and by credential the secret that signs messages.
         self.flows: dict[str, str] = {}
@@ -50,7 +50,7 @@ class Simulator:
             number for one in self.config.accounts if one.carrier == "vapi" for number in one.numbers
         }
         self.vapi_credentials: dict[str, str] = {}
-        wire = (self._calls, self.config.accounts, self.config.time_scale)
+        wire = (self._calls, self.config.accounts)
         self._twilio, self._plivo = TwilioWire(*wire), PlivoWire(*wire)
         self._exotel = ExotelWire(*wire, self.flows)
         self._vapi = VapiWire(*wire, self.vapi_numbers, self.vapi_credentials)
@@ -90,9 +90,9 @@ class Simulator:
         fallback_url: str = "",
         headers: Mapping[str, str] | None = None,
         hmac_secret: str = "",
-    ) -> Call:
+    ) -> SimulatedCall:
         """Somebody calls one of our numbers. The URLs are what the operator would enter at the carrier."""
-        order = Order(
+        order = CreateRequest(
             to=to,
             from_=from_,
             answer_url=inbound_url,
@@ -111,7 +111,7 @@ class Simulator:
         }
         return self._calls.arrive(self.config.account(carrier), order, wires[carrier])
 
-    def calls(self, carrier: CarrierName) -> list[Call]:
+    def calls(self, carrier: CarrierName) -> list[SimulatedCall]:
         """All that were ordered from this carrier, or came in there."""
         return [call for call in self._calls.by_sid.values() if call.account.carrier == carrier]
 

@@ -8,21 +8,20 @@ from xml.etree.ElementTree import Element
 
 from trunkline.telephony.carrier import EndReason
 from trunkline.telephony.simulator import retries
-from trunkline.telephony.simulator.calls import Call
-from trunkline.telephony.simulator.documents import read_xml
+from trunkline.telephony.simulator.bodies import form_of, read_xml
+from trunkline.telephony.simulator.calls import SimulatedCall
 from trunkline.telephony.simulator.durations import duration_s
 from trunkline.telephony.simulator.frames import TwilioFrames
 from trunkline.telephony.simulator.post import Outgoing
-from trunkline.telephony.simulator.webhook_forms import form_of
 from trunkline.telephony.simulator.wire import (
     Event,
     Forward,
-    HangUp,
+    HangUpOrder,
     Letter,
     Pause,
     Redirect,
     Say,
-    Stream,
+    StreamOrder,
     Verb,
 )
 from trunkline.telephony.twilio_signature import FORM, signature
@@ -49,7 +48,7 @@ _SIP_CODES: Mapping[EndReason, str] = {
 }
 
 
-def status_of(call: Call) -> str:
+def status_of(call: SimulatedCall) -> str:
     return END_STATUSES[call.reason] if call.reason else STATUSES[call.state]
 
 
@@ -65,15 +64,14 @@ def _second(instant: int) -> str:
 class TwilioLanguage:
     """The `Wire` of calls that were ordered from Twilio."""
 
-    def __init__(self, time_scale: float) -> None:
-        self._time_scale = time_scale
+    def __init__(self) -> None:
         # Where recordings are: known when the simulator listens.
         self.base_url = "https://api.twilio.com"
 
     def new_call_id(self) -> str:
         return f"CA{token_hex(16)}"
 
-    def letters(self, call: Call, event: Event) -> list[Letter]:
+    def letters(self, call: SimulatedCall, event: Event) -> list[Letter]:
         letters = [self._status(call, event, url)] if (url := call.order.event_urls.get(event)) else []
         if event == "answered" and call.order.machine_url:
             letters.append(_post(call, call.order.machine_url, _machine(call)))
@@ -81,14 +79,14 @@ class TwilioLanguage:
             letters.append(_post(call, call.order.recording_url, self._recording(call)))
         return letters
 
-    def _status(self, call: Call, event: Event, url: str) -> Letter:
+    def _status(self, call: SimulatedCall, event: Event, url: str) -> Letter:
         fields = _about(call) | {
             "CallbackSource": "call-progress-events",
             "SequenceNumber": str(call.sequence),
             "Timestamp": rfc2822(call.updated_at),
         }
         if event == "ended" and call.reason:
-            talked_s = duration_s(call, self._time_scale)
+            talked_s = duration_s(call)
             fields |= {
                 "CallDuration": str(talked_s),
                 "Duration": str(-(-talked_s // 60)),
@@ -96,7 +94,7 @@ class TwilioLanguage:
             }
         return _signed(call, call.order.status_method, url, fields)
 
-    def _recording(self, call: Call) -> dict[str, str]:
+    def _recording(self, call: SimulatedCall) -> dict[str, str]:
         sid = f"RE{call.sid[2:]}"
         return {
             "AccountSid": call.account.sid,
@@ -104,10 +102,10 @@ class TwilioLanguage:
             "RecordingSid": sid,
             "RecordingStatus": "completed",
             "RecordingUrl": f"{self.base_url}/2010-04-01/Accounts/{call.account.sid}/Recordings/{sid}",
-            "RecordingDuration": str(duration_s(call, self._time_scale)),
+            "RecordingDuration": str(duration_s(call)),
         }
 
-    def question(self, call: Call, url: str, failed_url: str = "") -> Letter:
+    def question(self, call: SimulatedCall, url: str, failed_url: str = "") -> Letter:
         failed = {"ErrorCode": "11200", "ErrorUrl": failed_url.partition("#")[0]} if failed_url else {}
         return _signed(call, call.order.answer_method, url, _about(call) | failed)
 
@@ -117,15 +115,15 @@ class TwilioLanguage:
     def read_document(self, body: bytes) -> list[Verb]:
         return list(_verbs(read_xml(body)))
 
-    def frames(self, call: Call, stream: Stream) -> TwilioFrames | None:
+    def frames(self, call: SimulatedCall, stream: StreamOrder) -> TwilioFrames | None:
         """31920: query strings are not supported."""
         return None if "?" in stream.url else TwilioFrames(call, stream)
 
-    def stream_headers(self, call: Call, url: str) -> dict[str, str]:
+    def stream_headers(self, call: SimulatedCall, url: str) -> dict[str, str]:
         return {"X-Twilio-Signature": signature(call.account.auth_token, url)}
 
 
-def _about(call: Call) -> dict[str, str]:
+def _about(call: SimulatedCall) -> dict[str, str]:
     order = call.order
     fields = {
         "AccountSid": call.account.sid,
@@ -144,11 +142,11 @@ def _about(call: Call) -> dict[str, str]:
     return fields
 
 
-def _answered_by(call: Call) -> str:
+def _answered_by(call: SimulatedCall) -> str:
     return "machine_start" if call.fate.machine else "human"
 
 
-def _machine(call: Call) -> dict[str, str]:
+def _machine(call: SimulatedCall) -> dict[str, str]:
     return {
         "AccountSid": call.account.sid,
         "CallSid": call.sid,
@@ -157,11 +155,11 @@ def _machine(call: Call) -> dict[str, str]:
     }
 
 
-def _post(call: Call, url: str, fields: dict[str, str]) -> Letter:
+def _post(call: SimulatedCall, url: str, fields: dict[str, str]) -> Letter:
     return _signed(call, "POST", url, fields)
 
 
-def _signed(call: Call, method: str, url: str, fields: dict[str, str]) -> Letter:
+def _signed(call: SimulatedCall, method: str, url: str, fields: dict[str, str]) -> Letter:
     """The fragment holds orders to the carrier; it is neither sent nor signed."""
     target, _, fragment = url.partition("#")
     form = form_of(fields)
@@ -189,15 +187,15 @@ def _verbs(root: Element) -> Iterator[Verb]:
             case "Redirect":
                 yield Redirect((element.text or "").strip())
             case "Hangup":
-                yield HangUp()
+                yield HangUpOrder()
             case "Reject":
-                yield HangUp(unanswered=True)
+                yield HangUpOrder(unanswered=True)
             case "Dial":
                 yield Forward((element.text or "").strip())
             case "Connect":
                 yield from (_stream(one) for one in element.iter("Stream"))
 
 
-def _stream(element: Element) -> Stream:
+def _stream(element: Element) -> StreamOrder:
     parameters = {one.get("name", ""): one.get("value", "") for one in element.iter("Parameter")}
-    return Stream(element.get("url", ""), parameters)
+    return StreamOrder(element.get("url", ""), parameters)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from trunkline.telephony.callbacks import attempt_in
 from trunkline.telephony.forms import Fields
 from trunkline.telephony.simulator.magic import REFUSALS
-from trunkline.telephony.simulator.wire import Event, Order
+from trunkline.telephony.simulator.wire import CreateRequest, Event
 
 _EVENTS: Mapping[str, Event] = {
     "initiated": "initiated",
@@ -15,7 +15,7 @@ _EVENTS: Mapping[str, Event] = {
 }
 
 
-def read_order(fields: Fields) -> Order | int:
+def read_order(fields: Fields) -> CreateRequest | int:
     """An order, or the code of the error in it."""
     form = dict(fields)
     to, from_ = form.get("To", ""), form.get("From", "")
@@ -26,7 +26,7 @@ def read_order(fields: Fields) -> Order | int:
     named = [value for name, value in fields if name == "StatusCallbackEvent"] or ["completed"]
     answer_url, status_url = form.get("Url", ""), form.get("StatusCallback", "")
     try:
-        return Order(
+        return CreateRequest(
             to=to,
             from_=from_,
             answer_url=answer_url,

@@ -4,14 +4,16 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from trunkline.telephony.simulator.calls import Call
+from trunkline.telephony.simulator.calls import SimulatedCall
 from trunkline.telephony.simulator.durations import duration_s
 from trunkline.telephony.simulator.twilio_language import rfc2822, status_of
 
+PRICE_PER_MINUTE = 0.0140
 
-def resource(call: Call, time_scale: float) -> dict[str, Any]:
+
+def resource(call: SimulatedCall) -> dict[str, Any]:
     dial = call.dial
-    talked_s = duration_s(call, time_scale)
+    talked_s = duration_s(call)
     uri = f"/2010-04-01/Accounts/{call.account.sid}/Calls/{call.sid}"
     return {
         "sid": call.sid,
@@ -30,7 +32,8 @@ def resource(call: Call, time_scale: float) -> dict[str, Any]:
         "queue_time": str(call.queue_ms),
         "answered_by": None,
         "api_version": "2010-04-01",
-        "price": None,
+        # There minutes after the end at Twilio, at once here.
+        "price": f"-{PRICE_PER_MINUTE * -(-talked_s // 60):.5f}" if talked_s else None,
         "price_unit": "USD",
         "parent_call_sid": None,
         "phone_number_sid": None,
@@ -43,18 +46,22 @@ def resource(call: Call, time_scale: float) -> dict[str, Any]:
     }
 
 
-def call_filter(query: Mapping[str, str]) -> Callable[[Call], bool]:
+def call_filter(query: Mapping[str, str]) -> Callable[[SimulatedCall], bool]:
     from_, status = query.get("From"), query.get("Status")
     after, before = _instant(query.get("StartTime>")), _instant(query.get("StartTime<"))
+    over_after, over_before = _instant(query.get("EndTime>")), _instant(query.get("EndTime<"))
 
-    def wanted(call: Call) -> bool:
+    def wanted(call: SimulatedCall) -> bool:
         # A call that was not dialled yet has no start time, and no filter by start time finds it.
         started = call.dial.started_at if call.dial else None
+        ended = call.dial.ended_at if call.dial else None
         return (
             (not from_ or call.order.from_ == from_)
             and (not status or status == _shown(call))
             and (after is None or (started is not None and int(started) >= after))
             and (before is None or (started is not None and int(started) <= before))
+            and (over_after is None or (ended is not None and int(ended) >= over_after))
+            and (over_before is None or (ended is not None and int(ended) <= over_before))
         )
 
     return wanted
@@ -67,6 +74,6 @@ def _instant(text: str | None) -> float | None:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _shown(call: Call) -> str:
+def _shown(call: SimulatedCall) -> str:
     """REST knows no "initiated": until it rings, a dialled call is still shown as queued."""
     return "queued" if call.state == "initiated" else status_of(call)

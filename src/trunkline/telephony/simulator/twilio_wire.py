@@ -9,9 +9,9 @@ from urllib.parse import parse_qsl, urlencode
 from aiohttp import web
 
 from trunkline.telephony.forms import read_form
-from trunkline.telephony.simulator.calls import Call, Calls
+from trunkline.telephony.simulator.bodies import json_reply
+from trunkline.telephony.simulator.calls import SimulatedCall, SimulatedCalls
 from trunkline.telephony.simulator.config import SimulatedAccount
-from trunkline.telephony.simulator.json_replies import json_reply
 from trunkline.telephony.simulator.placing import Replies, place
 from trunkline.telephony.simulator.twilio_language import TwilioLanguage
 from trunkline.telephony.simulator.twilio_orders import read_order
@@ -40,13 +40,12 @@ Handler = Callable[[web.Request, SimulatedAccount], Awaitable[web.StreamResponse
 
 
 class TwilioWire:
-    def __init__(self, calls: Calls, accounts: tuple[SimulatedAccount, ...], time_scale: float) -> None:
+    def __init__(self, calls: SimulatedCalls, accounts: tuple[SimulatedAccount, ...]) -> None:
         self._calls = calls
-        self.language = TwilioLanguage(time_scale)
-        self._time_scale = time_scale
+        self.language = TwilioLanguage()
         self._accounts = {one.sid: (one, _basic(one)) for one in accounts if one.carrier == "twilio"}
         self._replies = Replies(
-            created=lambda call: json_reply(resource(call, time_scale), status=201),
+            created=lambda call: json_reply(resource(call), status=201),
             throttled=lambda wait_s: _refusal(429, 20429, headers={"Retry-After": str(wait_s)}),
             error=lambda: json_reply({"code": 20500, "message": "Internal Server Error"}, status=500),
             queue_full=lambda: _refusal(400, 22005),
@@ -88,7 +87,7 @@ class TwilioWire:
 
     async def _fetch(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
         call = self._call(request, account)
-        return json_reply(resource(call, self._time_scale)) if call else _refusal(404, 20404)
+        return json_reply(resource(call)) if call else _refusal(404, 20404)
 
     async def _update(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
         call = self._call(request, account)
@@ -100,7 +99,7 @@ class TwilioWire:
         if call.state == "ended":
             return _refusal(400, 21220)
         self._calls.hang_up(call, only_unanswered=status == "canceled")
-        return json_reply(resource(call, self._time_scale))
+        return json_reply(resource(call))
 
     async def _list(self, request: web.Request, account: SimulatedAccount) -> web.StreamResponse:
         if self._calls.faults.list_down:
@@ -116,7 +115,9 @@ class TwilioWire:
         matching = [call for call in calls if call.account is account and wanted(call)]
         return json_reply(self._page(request, matching, number, size))
 
-    def _page(self, request: web.Request, calls: list[Call], number: int, size: int) -> dict[str, Any]:
+    def _page(
+        self, request: web.Request, calls: list[SimulatedCall], number: int, size: int
+    ) -> dict[str, Any]:
         """Pages go on from the last call shown, so calls that arrive in between push none out of sight."""
         token = request.query.get("PageToken", "")
         first = next((i + 1 for i, call in enumerate(calls) if call.sid == token), 0)
@@ -126,7 +127,7 @@ class TwilioWire:
             query = dict(request.query) | {"Page": str(number + 1), "PageToken": shown[-1].sid}
             following = f"{request.path}?{urlencode(query)}"
         return {
-            "calls": [resource(call, self._time_scale) for call in shown],
+            "calls": [resource(call) for call in shown],
             "page": number,
             "page_size": size,
             "start": first,
@@ -137,7 +138,7 @@ class TwilioWire:
             "next_page_uri": following,
         }
 
-    def _call(self, request: web.Request, account: SimulatedAccount) -> Call | None:
+    def _call(self, request: web.Request, account: SimulatedAccount) -> SimulatedCall | None:
         call = self._calls.by_sid.get(request.match_info["call"])
         return call if call and call.account is account else None
 

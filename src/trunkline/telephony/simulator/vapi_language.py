@@ -9,10 +9,19 @@ import msgspec
 
 from trunkline.telephony.carrier import EndReason
 from trunkline.telephony.simulator import retries
-from trunkline.telephony.simulator.calls import Call
+from trunkline.telephony.simulator.calls import SimulatedCall
 from trunkline.telephony.simulator.durations import moment
 from trunkline.telephony.simulator.post import Outgoing
-from trunkline.telephony.simulator.wire import Event, Forward, HangUp, Letter, Say, Stream, Talk, Verb
+from trunkline.telephony.simulator.wire import (
+    Event,
+    Forward,
+    HangUpOrder,
+    Letter,
+    Say,
+    StreamOrder,
+    Talk,
+    Verb,
+)
 from trunkline.telephony.vapi_signature import SIGNATURE, TIMESTAMP, signature
 from trunkline.value import replace
 
@@ -41,8 +50,7 @@ def iso(instant: float | None) -> str | None:
 class VapiLanguage:
     """The `Wire` of calls that were ordered from Vapi."""
 
-    def __init__(self, time_scale: float, base_url: str = "") -> None:
-        self._time_scale = time_scale
+    def __init__(self, base_url: str = "") -> None:
         # Where the control URLs of calls and their recordings are: known when the simulator listens.
         self.base_url = base_url
         # What the assistant's plan of analysis finds out about every conversation.
@@ -51,7 +59,7 @@ class VapiLanguage:
     def new_call_id(self) -> str:
         return str(uuid4())
 
-    def letters(self, call: Call, event: Event) -> list[Letter]:
+    def letters(self, call: SimulatedCall, event: Event) -> list[Letter]:
         url = call.order.event_urls.get(event)
         if not url:
             return []
@@ -75,7 +83,7 @@ class VapiLanguage:
         }
         return [self._sent(call, url, update | {"endedReason": ended}), self._sent(call, url, report)]
 
-    def _artifact(self, call: Call) -> dict[str, str]:
+    def _artifact(self, call: SimulatedCall) -> dict[str, str]:
         if call.reason != "completed":
             return {}
         return {
@@ -86,7 +94,7 @@ class VapiLanguage:
     def is_refusal(self, status: int) -> bool:
         return False
 
-    def question(self, call: Call, url: str, failed_url: str = "") -> Letter:
+    def question(self, call: SimulatedCall, url: str, failed_url: str = "") -> Letter:
         asked = self._sent(
             call, url, {"type": "assistant-request", "timestamp": round(call.updated_at * 1000)}
         )
@@ -105,16 +113,16 @@ class VapiLanguage:
         if answer.get("destination"):
             return [Forward(str(answer["destination"].get("number", "")))]
         if answer.get("error"):
-            return [Say(str(answer["error"])), HangUp()]
+            return [Say(str(answer["error"])), HangUpOrder()]
         raise ValueError("no assistant")
 
-    def stream_headers(self, call: Call, url: str) -> dict[str, str]:
+    def stream_headers(self, call: SimulatedCall, url: str) -> dict[str, str]:
         return {}
 
-    def frames(self, call: Call, stream: Stream) -> None:
+    def frames(self, call: SimulatedCall, stream: StreamOrder) -> None:
         return None
 
-    def resource(self, call: Call) -> dict[str, Any]:
+    def resource(self, call: SimulatedCall) -> dict[str, Any]:
         """The call as REST shows it and as every message carries it."""
         order, dial = call.order, call.dial
         shown: dict[str, Any] = {
@@ -134,16 +142,12 @@ class VapiLanguage:
             **order.kept,
         }
         if dial is not None and dial.answered_at is not None:
-            shown["startedAt"] = iso(self._stretched(call, dial.answered_at))
+            shown["startedAt"] = iso(dial.answered_at)
         if call.reason:
             shown |= {"endedAt": iso(call.updated_at), "endedReason": ENDED_REASONS[call.reason]}
         return shown
 
-    def _stretched(self, call: Call, answered_at: float) -> float:
-        """So that the conversation lasts as long as it did in simulated time."""
-        return call.updated_at - (call.updated_at - answered_at) / self._time_scale
-
-    def _sent(self, call: Call, url: str, message: dict[str, Any]) -> Letter:
+    def _sent(self, call: SimulatedCall, url: str, message: dict[str, Any]) -> Letter:
         shown = self.resource(call)
         if message.get("startedAt"):
             message["startedAt"] = shown.get("startedAt")

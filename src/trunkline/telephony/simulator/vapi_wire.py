@@ -12,13 +12,13 @@ from aiohttp import web
 
 from trunkline.telephony.callbacks import attempt_in
 from trunkline.telephony.simulator import retries
-from trunkline.telephony.simulator.calls import Call, Calls
+from trunkline.telephony.simulator.bodies import json_reply
+from trunkline.telephony.simulator.calls import SimulatedCall, SimulatedCalls
 from trunkline.telephony.simulator.config import SimulatedAccount
-from trunkline.telephony.simulator.json_replies import json_reply
 from trunkline.telephony.simulator.magic import REFUSALS
 from trunkline.telephony.simulator.placing import Replies, place
 from trunkline.telephony.simulator.vapi_language import VapiLanguage
-from trunkline.telephony.simulator.wire import Event, Order
+from trunkline.telephony.simulator.wire import CreateRequest, Event
 from trunkline.value import replace
 
 Handler = Callable[[web.Request, SimulatedAccount], Awaitable[web.StreamResponse]]
@@ -31,16 +31,15 @@ class VapiWire:
 
     def __init__(
         self,
-        calls: Calls,
+        calls: SimulatedCalls,
         accounts: tuple[SimulatedAccount, ...],
-        time_scale: float,
         numbers: set[str],
         credentials: Mapping[str, str],
     ) -> None:
         self._calls = calls
         self._numbers = numbers
         self._credentials = credentials
-        self.language = VapiLanguage(time_scale)
+        self.language = VapiLanguage()
         self._accounts = [one for one in accounts if one.carrier == "vapi"]
         self._replies = Replies(
             created=lambda call: json_reply(self._created(call), status=201),
@@ -67,12 +66,12 @@ class VapiWire:
             return _error(400, order)
         return await place(self._calls, request, account, order, self.language, self._replies)
 
-    def _created(self, call: Call) -> dict[str, Any]:
+    def _created(self, call: SimulatedCall) -> dict[str, Any]:
         limit = call.account.max_concurrent or 10
         limits = {"concurrencyBlocked": False, "concurrencyLimit": limit, "remainingConcurrentCalls": limit}
         return {**self.language.resource(call), "subscriptionLimits": limits}
 
-    def _read_order(self, body: bytes) -> Order | str:
+    def _read_order(self, body: bytes) -> CreateRequest | str:
         """An order, or what is wrong with it."""
         try:
             form: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
@@ -102,7 +101,7 @@ class VapiWire:
         if "metadata" in form:
             return "property metadata should not exist"
         url = str(server.get("url", ""))
-        return Order(
+        return CreateRequest(
             to=to,
             from_=number,
             event_urls=dict.fromkeys(STATUS_EVENTS, url) if url else {},
@@ -180,7 +179,7 @@ class VapiWire:
     def _number(self, wanted: str) -> str | None:
         return next((one for one in self._numbers if number_id(one) == wanted), None)
 
-    def _call(self, request: web.Request, account: SimulatedAccount) -> Call | None:
+    def _call(self, request: web.Request, account: SimulatedAccount) -> SimulatedCall | None:
         call = self._calls.by_sid.get(request.match_info["call"])
         return call if call and call.account is account else None
 
@@ -202,7 +201,7 @@ def number_id(number: str) -> str:
     return str(UUID(bytes=sha256(number.encode()).digest()[:16], version=4))
 
 
-def _rule(plan: Any) -> retries.RetryRule | None:
+def _rule(plan: Any) -> retries.WebhookRetryRule | None:
     times = plan.get("maxRetries") if isinstance(plan, dict) else None
     if not isinstance(times, int):
         return None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from trunkline.telephony.exchange import Exchange, Lost, Reply
+from trunkline.telephony.http_exchange import Exchange, HttpReply, ReplyLost
 from trunkline.telephony.simulator.activity import Activity
 from trunkline.telephony.simulator.faults import WebhookFault
 from trunkline.telephony.simulator.post import Poster
@@ -14,7 +14,7 @@ from trunkline.telephony.simulator.wire import Letter
 
 
 @dataclass(slots=True)
-class Lane:
+class CallWebhooks:
     """The webhooks of one call: where a swapped one waits for the next to overtake it."""
 
     held: Letter | None = None
@@ -29,7 +29,7 @@ class Webhooks:
         self.counts: Counter[str] = Counter()
 
     def send(
-        self, lane: Lane, letter: Letter, fault: WebhookFault | None, late_s: float, *, last: bool
+        self, lane: CallWebhooks, letter: Letter, fault: WebhookFault | None, late_s: float, *, last: bool
     ) -> None:
         """`last`: nothing follows in this lane, so there is nothing to swap it with."""
         if fault:
@@ -68,7 +68,7 @@ class Webhooks:
             tried(outcome)
         return outcome
 
-    def _start(self, lane: Lane, batch: list[Letter], delay_s: float) -> None:
+    def _start(self, lane: CallWebhooks, batch: list[Letter], delay_s: float) -> None:
         if not batch:
             return
         self._activity.begin()
@@ -78,7 +78,7 @@ class Webhooks:
             # Not at once: what made the call do this is answered first.
             asyncio.get_running_loop().call_soon(self._try, lane, batch)
 
-    def _try(self, lane: Lane, batch: list[Letter]) -> None:
+    def _try(self, lane: CallWebhooks, batch: list[Letter]) -> None:
         """Nearly every letter is taken at the first try over a connection that is open: it needs no task."""
         letter = batch[0]
         answer = self._poster.send_at_once(letter.request, letter.rule.timeouts) if len(batch) == 1 else None
@@ -88,7 +88,9 @@ class Webhooks:
             self._activity.watch(answer)
             answer.add_done_callback(partial(self._tried, lane, letter))
 
-    def _tried(self, lane: Lane, letter: Letter, answer: "asyncio.Future[Reply | Lost]") -> None:
+    def _tried(
+        self, lane: CallWebhooks, letter: Letter, answer: "asyncio.Future[HttpReply | ReplyLost]"
+    ) -> None:
         if answer.cancelled():
             self._activity.end()
         elif letter.rule.applies(answer.result()):
@@ -97,15 +99,15 @@ class Webhooks:
             self._count(lane, answer.result())
             self._activity.end()
 
-    async def _deliver(self, lane: Lane, batch: list[Letter], first: Exchange | None = None) -> None:
+    async def _deliver(self, lane: CallWebhooks, batch: list[Letter], first: Exchange | None = None) -> None:
         try:
             for letter in batch:
                 self._count(lane, await self.ask(letter, first))
         finally:
             self._activity.end()
 
-    def _count(self, lane: Lane, outcome: Exchange) -> None:
-        accepted = isinstance(outcome, Reply) and outcome.status < 400
+    def _count(self, lane: CallWebhooks, outcome: Exchange) -> None:
+        accepted = isinstance(outcome, HttpReply) and outcome.status < 400
         self.counts["delivered" if accepted else "failed"] += 1
         if lane.first_delivered is not None:
             lane.first_delivered.set()

@@ -8,16 +8,16 @@ import msgspec
 
 from trunkline.telephony.carrier import Direction
 from trunkline.telephony.simulator.post import Outgoing
-from trunkline.telephony.simulator.retries import RetryRule
+from trunkline.telephony.simulator.retries import WebhookRetryRule
 from trunkline.value import Value
 
 if TYPE_CHECKING:
-    from trunkline.telephony.simulator.calls import Call
+    from trunkline.telephony.simulator.calls import SimulatedCall
 
 Event = Literal["initiated", "ringing", "answered", "ended"]
 
 
-class Order(Value, frozen=True):
+class CreateRequest(Value, frozen=True):
     """A create request, read; or a call that rings at one of our numbers."""
 
     to: str
@@ -40,7 +40,7 @@ class Order(Value, frozen=True):
     # What the order wants sent with its webhooks, and how often again.
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     hmac_secret: str = ""
-    rule: RetryRule | None = None
+    rule: WebhookRetryRule | None = None
     # What the carrier keeps beside the call and shows again: Exotel's custom field, Vapi's overrides.
     kept: Mapping[str, object] = msgspec.field(default_factory=dict)
 
@@ -49,7 +49,7 @@ class Letter(Value, frozen=True):
     """A webhook with the rule by which it is sent again."""
 
     request: Outgoing
-    rule: RetryRule
+    rule: WebhookRetryRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class StreamOrder:
     url: str
     parameters: Mapping[str, str] = field(default_factory=dict)
 
@@ -86,13 +86,13 @@ class Redirect:
 
 
 @dataclass(frozen=True, slots=True)
-class HangUp:
+class HangUpOrder:
     """`unanswered`: a call that comes in is refused instead of being answered and ended."""
 
     unanswered: bool = False
 
 
-Verb = Say | Pause | Stream | Talk | Forward | Redirect | HangUp
+Verb = Say | Pause | StreamOrder | Talk | Forward | Redirect | HangUpOrder
 
 
 class Frames(Protocol):
@@ -112,11 +112,11 @@ class Frames(Protocol):
 class Wire(Protocol):
     def new_call_id(self) -> str: ...
 
-    def letters(self, call: "Call", event: Event) -> Sequence[Letter]:
+    def letters(self, call: "SimulatedCall", event: Event) -> Sequence[Letter]:
         """The signed webhooks of an event, as the call is now."""
         ...
 
-    def question(self, call: "Call", url: str, failed_url: str = "") -> Letter:
+    def question(self, call: "SimulatedCall", url: str, failed_url: str = "") -> Letter:
         """The signed request for the document that says what to do with the call. `failed_url` gave none, and this is
         the fallback."""
         ...
@@ -129,10 +129,10 @@ class Wire(Protocol):
         """What the document asks for; ValueError if it cannot be read."""
         ...
 
-    def stream_headers(self, call: "Call", url: str) -> Mapping[str, str]:
+    def stream_headers(self, call: "SimulatedCall", url: str) -> Mapping[str, str]:
         """What proves a media socket's handshake."""
         ...
 
-    def frames(self, call: "Call", stream: Stream) -> Frames | None:
+    def frames(self, call: "SimulatedCall", stream: StreamOrder) -> Frames | None:
         """None: the carrier opens no socket to such a URL."""
         ...

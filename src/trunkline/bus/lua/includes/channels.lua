@@ -5,7 +5,7 @@
 -- A holder: number|channel|lead|flow|version|due|granted at|start tag|cost. Lead and flow are '' for a call that was
 -- not granted here: an inbound one, or one that Postgres knows and this server had forgotten.
 local function read_number(number)
-  local text = redis.call('HGET', base .. 'numbers', number)
+  local text = redis.call('HGET', key('numbers'), number)
   if not text then return nil, 0, '', '' end
   local pool, max, region, account = string.match(text, '^([^|]*)|(%d+)|([^|]*)|(.*)$')
   return pool, tonumber(max), region, account
@@ -14,13 +14,13 @@ end
 local function note_free(number)
   local pool, max, region = read_number(number)
   if not pool then return end
-  local free = max - redis.call('HLEN', base .. 'channels:' .. number)
-  local sets = {base .. 'free:' .. pool}
-  if region ~= '' then sets[2] = sets[1] .. '@' .. region end
-  if free > 0 and not redis.call('ZSCORE', base .. 'resting', number) then
+  local free = max - redis.call('HLEN', key('channels', number))
+  local sets = {key('free', pool)}
+  if region ~= '' then sets[2] = key('free', pool .. '@' .. region) end
+  if free > 0 and not redis.call('ZSCORE', key('resting'), number) then
     for _, set in ipairs(sets) do redis.call('ZADD', set, free, number) end
     -- A pool without a free channel is not looked at; now this one is again.
-    if redis.call('EXISTS', base .. 'active:' .. pool) == 1 then redis.call('ZADD', base .. 'pools', 'NX', 0, pool) end
+    if redis.call('EXISTS', key('active', pool)) == 1 then redis.call('ZADD', key('pools'), 'NX', 0, pool) end
   else
     for _, set in ipairs(sets) do redis.call('ZREM', set, number) end
   end
@@ -28,14 +28,14 @@ end
 
 local function lowest_free(number, max)
   local held = {}
-  for _, channel in ipairs(redis.call('HKEYS', base .. 'channels:' .. number)) do held[channel] = true end
+  for _, channel in ipairs(redis.call('HKEYS', key('channels', number))) do held[channel] = true end
   for channel = 1, max do
     if not held[tostring(channel)] then return channel end
   end
 end
 
 local function read_holder(attempt)
-  local text = redis.call('HGET', base .. 'holders', attempt)
+  local text = redis.call('HGET', key('holders'), attempt)
   if not text then return nil end
   local held = {attempt = attempt}
   held.number, held.channel, held.lead, held.flow, held.version, held.due, held.at, held.start, held.cost = string.match(
@@ -48,24 +48,49 @@ local function count_live(flow, by)
   if flow == '' then return end
   local parts = parts_of(flow)
   for _, subject in ipairs({'m/' .. parts.merchant, campaign_of(parts)}) do
-    if redis.call('HINCRBY', base .. 'live', subject, by) <= 0 then redis.call('HDEL', base .. 'live', subject) end
+    if redis.call('HINCRBY', key('live'), subject, by) <= 0 then redis.call('HDEL', key('live'), subject) end
     if by < 0 then unblock(subject) end
   end
+end
+
+-- The same, counted anew from those who hold a channel: for when a key was lost. Returns whether it was wrong.
+local function recount_live()
+  local live, is_wrong = {}, false
+  for _, held in ipairs(redis.call('HVALS', key('holders'))) do
+    local flow = string.match(held, '^[^|]*|[^|]*|[^|]*|([^|]*)|')
+    if flow ~= '' then
+      local parts = parts_of(flow)
+      for _, subject in ipairs({'m/' .. parts.merchant, campaign_of(parts)}) do live[subject] = (live[subject] or 0) + 1 end
+    end
+  end
+  for _, subject in ipairs(redis.call('HKEYS', key('live'))) do
+    if not live[subject] then
+      redis.call('HDEL', key('live'), subject)
+      is_wrong = true
+    end
+  end
+  for subject, count in pairs(live) do
+    if redis.call('HGET', key('live'), subject) ~= tostring(count) then
+      redis.call('HSET', key('live'), subject, count)
+      is_wrong = true
+    end
+  end
+  return is_wrong
 end
 
 -- Frees what an attempt holds. Twice frees once, and never somebody else's channel.
 local function release(attempt)
   local held = read_holder(attempt)
   if not held then return nil end
-  local channels = base .. 'channels:' .. held.number
+  local channels = key('channels', held.number)
   if redis.call('HGET', channels, held.channel) == attempt then redis.call('HDEL', channels, held.channel) end
-  redis.call('HDEL', base .. 'holders', attempt)
+  redis.call('HDEL', key('holders'), attempt)
   note_free(held.number)
   count_live(held.flow, -1)
   return held
 end
 
-local function ring(bell)
-  redis.call('LPUSH', bell, '1')
-  redis.call('LTRIM', bell, 0, 15)
+local function wake_dialers(wakeups)
+  redis.call('LPUSH', wakeups, '1')
+  redis.call('LTRIM', wakeups, 0, 15)
 end

@@ -2,6 +2,6 @@
 -- says '' and gets what the last match was told, so that all scripts have one time.
 local function now_by(offset)
   local time = redis.call('TIME')
-  if offset == '' then offset = redis.call('GET', base .. 'offset') or '0' end
+  if offset == '' then offset = redis.call('GET', key('offset')) or '0' end
   return time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(offset)
 end

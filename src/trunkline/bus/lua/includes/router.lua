@@ -1,20 +1,12 @@
 -- Pods, pools and calls, as every script of the router sees them.
 -- KEYS[1] epoch  ARGV[1] key prefix  ARGV[2] run id of the server, '' if the caller does not know it
-local base = ARGV[1]
+-- @include keys
 local time = redis.call('TIME')
 local now_s, now_ms = time[1], time[1] * 1000 + math.floor(time[2] / 1000)
 
 local function whole(number) return string.format('%.0f', number) end
-local function pod_key(name) return base .. 'pod:' .. name end
-local function lease_key(name) return base .. 'lease:' .. name end
-local function call_key(sid) return base .. 'call:' .. sid end
-local function draining_key(name) return base .. 'pod:draining:' .. name end
-local function held_key(name) return base .. 'pod:calls:' .. name end
-local function slots_key(name) return base .. 'pod:slots:' .. name end
-local function kept_key(id) return base .. 'kept:' .. id end
-local function begun_key(id) return base .. 'begun:' .. id end
 
--- Memory counts in the life of the server it was written in. When it is lost (another run id, or no epoch at all) the
+-- A projection counts in the run of the server it was written in. When it is lost (another run id, or no epoch at all) the
 -- next script to run begins an epoch: pods are then unknown until they were heard again, and the leader's term is gone.
 -- @include run_id
 -- Until the leader has compared it with Postgres (`rebuilt`) it is not asked for a pod.
@@ -26,7 +18,7 @@ local function epoch()
   if known[1] == run_id and known[2] then
     epoch_id, epoch_began_ms, is_rebuilt = known[2], tonumber(known[3] or '0'), known[4] == '1'
   else
-    -- Of one life no two begin in the same microsecond.
+    -- Of one run no two begin in the same microsecond.
     epoch_id, epoch_began_ms = run_id .. '.' .. time[1] .. '.' .. time[2], now_ms
     redis.call('DEL', KEYS[1])
     redis.call('HSET', KEYS[1], 'run_id', run_id, 'id', epoch_id, 'began_ms', whole(now_ms))
@@ -37,57 +29,39 @@ end
 -- Which tiers there are is what the leader published, never what one process was told: `e|target|1` or `s|target|max`, and
 -- `|callers` after it if the config says on how many slots no dial is kept.
 local function tier_config(tier)
-  local text = redis.call('HGET', base .. 'tiers', tier)
+  local text = redis.call('HGET', key('tiers'), tier)
   if not text then return nil end
   local kind, target, max = string.match(text, '^(%a)|(%d+)|(%d+)')
   return {shared = kind == 's', target = tonumber(target), max = tonumber(max)}
 end
 
--- A merchant's own pool has names of its own.
-local function pool_of(tier)
-  local merchant = string.match(tier, '^merchant:(.+)$')
-  local root = base .. (merchant and 'merchant:' .. merchant or 'pool:' .. tier)
-  return {
-    tier = tier,
-    source = merchant and tier or 'pool:' .. tier,
-    available = root .. (merchant and ':pods' or ':available'),
-    assigned = root .. ':assigned',
-    order = root .. ':order',
-    waiting = root .. ':waiting',
-    waiting_merchants = root .. ':waiting:merchants',
-    yielded = root .. ':yielded',
-    kept = root .. ':kept',
-    silent = root .. ':silent',
-    leaving = root .. ':leaving',
-  }
-end
-
+-- @include router_pools
 local function tier_of_source(source) return string.match(source, '^pool:(.+)$') or source end
 
-local function holder_of(sid) return redis.call('HGET', call_key(sid), 'pod_name') end
+local function holder_of(sid) return redis.call('HGET', key('call', sid), 'pod_name') end
 
 -- The calls that have this pod. The call's own record is the truth; a member without one was reset by hand or ran out.
 local function held_calls(name)
   local found = {}
-  for _, sid in ipairs(redis.call('SMEMBERS', held_key(name))) do
+  for _, sid in ipairs(redis.call('SMEMBERS', key('pod:calls', name))) do
     if holder_of(sid) == name then
       found[#found + 1] = sid
     else
-      redis.call('SREM', held_key(name), sid)
+      redis.call('SREM', key('pod:calls', name), sid)
     end
   end
   return found
 end
 
 local function hold_call(name, sid, lease_s)
-  redis.call('SADD', held_key(name), sid)
-  redis.call('SET', lease_key(name), sid, 'EX', lease_s)
-  redis.call('ZADD', base .. 'calls', 'NX', whole(now_ms), sid)
+  redis.call('SADD', key('pod:calls', name), sid)
+  redis.call('SET', key('lease', name), sid, 'EX', lease_s)
+  redis.call('ZADD', key('calls'), 'NX', whole(now_ms), sid)
 end
 
 -- Slots are numbered from 1. An exclusive pod has slot 1 alone.
 local function free_slot(name, max)
-  local taken = redis.call('HKEYS', slots_key(name))
+  local taken = redis.call('HKEYS', key('pod:slots', name))
   if #taken == 0 then return 1 end
   if #taken >= max then return nil end
   local is_taken = {}
@@ -101,17 +75,17 @@ end
 local function heard_id(sid) return 'heard:' .. sid end
 
 local function give_slot(name, slot, id)
-  if slot and redis.call('HGET', slots_key(name), slot) == id then redis.call('HDEL', slots_key(name), slot) end
+  if slot and redis.call('HGET', key('pod:slots', name), slot) == id then redis.call('HDEL', key('pod:slots', name), slot) end
 end
 
 -- A slot that was kept for a dial is not kept any more. Returns its pod, or nil if nothing was kept under this id.
 local function unkeep(id)
-  local name, slot, source = unpack(redis.call('HMGET', kept_key(id), 'pod', 'slot', 'source_pool'))
+  local name, slot, source = unpack(redis.call('HMGET', key('kept', id), 'pod', 'slot', 'source_pool'))
   if not name then return nil end
-  redis.call('DEL', kept_key(id))
-  redis.call('ZREM', base .. 'kept', id)
+  redis.call('DEL', key('kept', id))
+  redis.call('ZREM', key('kept'), id)
   redis.call('ZREM', pool_of(tier_of_source(source or '')).kept, id)
-  redis.call('ZREM', base .. 'unproven', id)
+  redis.call('ZREM', key('unproven'), id)
   give_slot(name, slot, id)
   return name
 end
@@ -121,28 +95,28 @@ end
 local function end_allocation(name, sid, holder)
   if holder == name then
     local id, slot, waited, source =
-      unpack(redis.call('HMGET', call_key(sid), 'allocation_id', 'slot', 'waited', 'source_pool'))
+      unpack(redis.call('HMGET', key('call', sid), 'allocation_id', 'slot', 'waited', 'source_pool'))
     give_slot(name, slot, id or heard_id(sid))
     if id then
-      redis.call('DEL', begun_key(id))
-      redis.call('ZREM', base .. 'unproven', id)
+      redis.call('DEL', key('begun', id))
+      redis.call('ZREM', key('unproven'), id)
     end
     if waited then redis.call('SREM', pool_of(tier_of_source(source or '')).yielded, sid) end
-    redis.call('DEL', call_key(sid))
-    redis.call('ZREM', base .. 'calls', sid)
+    redis.call('DEL', key('call', sid))
+    redis.call('ZREM', key('calls'), sid)
   end
-  redis.call('SREM', held_key(name), sid)
-  if redis.call('GET', lease_key(name)) == sid then
-    local other = redis.call('SRANDMEMBER', held_key(name))
+  redis.call('SREM', key('pod:calls', name), sid)
+  if redis.call('GET', key('lease', name)) == sid then
+    local other = redis.call('SRANDMEMBER', key('pod:calls', name))
     if other then
-      redis.call('SET', lease_key(name), other, 'EX', math.max(1, redis.call('TTL', call_key(other))))
+      redis.call('SET', key('lease', name), other, 'EX', math.max(1, redis.call('TTL', key('call', other))))
     else
-      redis.call('DEL', lease_key(name))
+      redis.call('DEL', key('lease', name))
     end
   end
-  if redis.call('HGET', pod_key(name), 'allocated_call_sid') == sid then
-    redis.call('HDEL', pod_key(name), 'allocated_call_sid', 'allocated_at')
-    redis.call('HSET', pod_key(name), 'released_at', now_s)
+  if redis.call('HGET', key('pod', name), 'allocated_call_sid') == sid then
+    redis.call('HDEL', key('pod', name), 'allocated_call_sid', 'allocated_at')
+    redis.call('HSET', key('pod', name), 'released_at', now_s)
   end
 end
 
@@ -150,25 +124,25 @@ end
 local function end_by_id(id, tombstone_s)
   local name = unkeep(id)
   if name then return name end
-  local sid = redis.call('GET', begun_key(id))
+  local sid = redis.call('GET', key('begun', id))
   if not sid then return nil end
-  local holder, known = unpack(redis.call('HMGET', call_key(sid), 'pod_name', 'allocation_id'))
-  redis.call('DEL', begun_key(id))
-  redis.call('ZREM', base .. 'unproven', id)
+  local holder, known = unpack(redis.call('HMGET', key('call', sid), 'pod_name', 'allocation_id'))
+  redis.call('DEL', key('begun', id))
+  redis.call('ZREM', key('unproven'), id)
   if not holder or known ~= id then return nil end
-  if tombstone_s > 0 then redis.call('SET', base .. 'ended:' .. sid, '1', 'EX', tombstone_s) end
+  if tombstone_s > 0 then redis.call('SET', key('ended', sid), '1', 'EX', tombstone_s) end
   end_allocation(holder, sid, holder)
   return holder
 end
 
 local function is_draining(name)
-  return redis.call('EXISTS', draining_key(name)) == 1
-    or redis.call('HGET', pod_key(name), 'leaving') == '1'
+  return redis.call('EXISTS', key('pod:draining', name)) == 1
+    or redis.call('HGET', key('pod', name), 'leaving') == '1'
 end
 
 -- Newer versions first, then the one that is free longest: older versions stand behind every newer one.
 local function rank_of(version)
-  local newest = redis.call('GET', base .. 'version')
+  local newest = redis.call('GET', key('version'))
   return whole((newest and version and version ~= newest) and now_ms + 1e13 or now_ms)
 end
 
@@ -188,9 +162,9 @@ local function fits(pool, shared)
 end
 
 local function write_tier(name, tier)
-  redis.call('SET', base .. 'pod:tier:' .. name, tier)
+  redis.call('SET', key('pod:tier', name), tier)
   redis.call('SADD', pool_of(tier).assigned, name)
-  redis.call('HSET', base .. 'pod:metadata', name, cjson.encode({tier = tier, name = name}))
+  redis.call('HSET', key('pod:metadata'), name, cjson.encode({tier = tier, name = name}))
 end
 
 local function leave_tier(name, tier)
@@ -208,8 +182,8 @@ end
 
 -- The documented order: merchants' pools, gold, shared pools, further ones, standard, overflow; then standard.
 local function assign_tier(durable)
-  if durable ~= '' and redis.call('HEXISTS', base .. 'tiers', durable) == 1 then return durable end
-  for tier in string.gmatch(redis.call('HGET', base .. 'tiers', '#order') or '', '%S+') do
+  if durable ~= '' and redis.call('HEXISTS', key('tiers'), durable) == 1 then return durable end
+  for tier in string.gmatch(redis.call('HGET', key('tiers'), '#order') or '', '%S+') do
     local config = tier_config(tier)
     local pool = pool_of(tier)
     -- Who is leaving fills no target.
@@ -223,17 +197,17 @@ end
 -- `available`. Nothing of ours does that while the slot is taken, and keys that are merely missing leave the status. The
 -- leader ends the rows in Postgres.
 local function adopt_reset(name, slots)
-  local is_reset, leased = false, redis.call('GET', lease_key(name))
+  local is_reset, leased = false, redis.call('GET', key('lease', name))
   for i = 1, #slots, 2 do
     local id = slots[i + 1]
-    local sid = redis.call('GET', begun_key(id))
-    if sid and sid ~= leased and redis.call('EXISTS', call_key(sid)) == 0 then
-      redis.call('HDEL', slots_key(name), slots[i])
-      redis.call('DEL', begun_key(id))
-      redis.call('ZREM', base .. 'unproven', id)
-      redis.call('ZREM', base .. 'calls', sid)
-      redis.call('SREM', held_key(name), sid)
-      redis.call('HSET', base .. 'resets', id, sid .. ' ' .. name)
+    local sid = redis.call('GET', key('begun', id))
+    if sid and sid ~= leased and redis.call('EXISTS', key('call', sid)) == 0 then
+      redis.call('HDEL', key('pod:slots', name), slots[i])
+      redis.call('DEL', key('begun', id))
+      redis.call('ZREM', key('unproven'), id)
+      redis.call('ZREM', key('calls'), sid)
+      redis.call('SREM', key('pod:calls', name), sid)
+      redis.call('HSET', key('resets'), id, sid .. ' ' .. name)
       is_reset = true
     end
   end
@@ -244,16 +218,16 @@ end
 -- whether it drains, is ready, and was heard in this epoch. Returns its status, tier and whether it drains, and 1 if it came
 -- to have a free slot while dials wait for agents.
 local function settle(name, tier)
-  local pod = pod_key(name)
+  local pod = key('pod', name)
   local named, known_epoch, ready, version, leaving, changing, status_before =
     unpack(redis.call('HMGET', pod, 'calls', 'epoch', 'ready', 'version', 'leaving', 'changing', 'status'))
   -- Nearly always there is neither: one question for both.
-  local is_marked = redis.call('EXISTS', lease_key(name), draining_key(name)) > 0
-  local leased = is_marked and redis.call('EXISTS', lease_key(name)) == 1
-  local drains = leaving == '1' or (is_marked and redis.call('EXISTS', draining_key(name)) == 1)
-  local slots = redis.call('HGETALL', slots_key(name))
+  local is_marked = redis.call('EXISTS', key('lease', name), key('pod:draining', name)) > 0
+  local leased = is_marked and redis.call('EXISTS', key('lease', name)) == 1
+  local drains = leaving == '1' or (is_marked and redis.call('EXISTS', key('pod:draining', name)) == 1)
+  local slots = redis.call('HGETALL', key('pod:slots', name))
   if status_before == 'available' and #slots > 0 and adopt_reset(name, slots) then
-    slots = redis.call('HGETALL', slots_key(name))
+    slots = redis.call('HGETALL', key('pod:slots', name))
   end
   local held, is_held = held_calls(name), {}
   local load = #slots / 2
@@ -272,7 +246,7 @@ local function settle(name, tier)
   if status == 'kept' and status_before == 'allocated' then
     -- Its call record was deleted, and nobody has said that the pod is free.
     for i = 2, #slots, 2 do
-      if redis.call('EXISTS', begun_key(slots[i])) == 1 then status = 'allocated' end
+      if redis.call('EXISTS', key('begun', slots[i])) == 1 then status = 'allocated' end
     end
   end
   redis.call('HSET', pod, 'status', status)
@@ -292,13 +266,13 @@ local function settle(name, tier)
     redis.call('SREM', pool.available, name)
     redis.call('ZREM', pool.order, name)
   end
-  local wakes = is_free and redis.call('EXISTS', base .. 'dials:waiting') == 1
+  local wakes = is_free and redis.call('EXISTS', key('dials:waiting')) == 1
   return status, tier, drains, wakes and 1 or 0
 end
 
 -- A call that waited for a pod waits no longer. What it waits for: tiers, a line break, its merchant.
 local function stop_waiting(sid)
-  local text = redis.call('HGET', base .. 'waiters', sid)
+  local text = redis.call('HGET', key('waiters'), sid)
   if not text then return end
   local tiers, merchant = string.match(text, '^([^\n]*)\n?(.*)$')
   for tier in string.gmatch(tiers, '%S+') do
@@ -307,6 +281,6 @@ local function stop_waiting(sid)
       redis.call('HDEL', pool.waiting_merchants, merchant)
     end
   end
-  redis.call('HDEL', base .. 'waiters', sid)
-  redis.call('ZREM', base .. 'waiting', sid)
+  redis.call('HDEL', key('waiters'), sid)
+  redis.call('ZREM', key('waiting'), sid)
 end

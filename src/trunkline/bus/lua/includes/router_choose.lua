@@ -8,7 +8,7 @@ local HEARING_GAP_MS, SILENT_MIN_MS = 15000, 15000
 local hearing_ms
 local function hearing_for_ms()
   if hearing_ms then return hearing_ms end
-  local since, ran = unpack(redis.call('HMGET', base .. 'hearing', 'since', 'ran'))
+  local since, ran = unpack(redis.call('HMGET', key('hearing'), 'since', 'ran'))
   local is_hearing = since and math.abs(now_ms - tonumber(ran)) <= HEARING_GAP_MS
   hearing_ms = is_hearing and now_ms - tonumber(since) or 0
   return hearing_ms
@@ -18,7 +18,7 @@ end
 local function is_silent(pod, interval_s)
   local limit_ms = math.max(SILENT_MIN_MS, 3000 * tonumber(interval_s or '5'))
   if hearing_for_ms() < limit_ms then return false end
-  local heard_ms = redis.call('ZSCORE', base .. 'heartbeats', pod)
+  local heard_ms = redis.call('ZSCORE', key('heartbeats'), pod)
   return heard_ms and now_ms - tonumber(heard_ms) > limit_ms
 end
 
@@ -27,14 +27,14 @@ end
 -- and comes back with its next heartbeat, or it has a lease and does not belong among the free.
 local base_url, incarnation = '', '0'
 local function look_at(pod, shared, for_dial, may_be_silent)
-  local known_epoch, leaving, ready, url, number, interval_s, changing, heard_ms = unpack(redis.call('HMGET', pod_key(pod),
+  local known_epoch, leaving, ready, url, number, interval_s, changing, heard_ms = unpack(redis.call('HMGET', key('pod', pod),
     'epoch', 'leaving', 'ready', 'base_url', 'incarnation', 'interval_s', 'changing', 'heard_ms'))
   base_url, incarnation = url or '', number or '0'
   if known_epoch ~= epoch() or leaving == '1' or ready == '0' or changing == '1' then return 'never' end
   -- Nearly always there is none of these: one question for all.
-  if redis.call('EXISTS', draining_key(pod), shared and draining_key(pod) or lease_key(pod),
-    shared and draining_key(pod) or slots_key(pod)) > 0 then
-    if redis.call('EXISTS', draining_key(pod)) == 1 then return 'later' end
+  if redis.call('EXISTS', key('pod:draining', pod), shared and key('pod:draining', pod) or key('lease', pod),
+    shared and key('pod:draining', pod) or key('pod:slots', pod)) > 0 then
+    if redis.call('EXISTS', key('pod:draining', pod)) == 1 then return 'later' end
     return 'never'
   end
   local is_heard = heard_ms and math.abs(now_ms - tonumber(heard_ms)) < SILENT_MIN_MS
@@ -80,7 +80,7 @@ local function longest_free(pool, for_dial)
 end
 
 local function least_loaded(pool, max, for_dial)
-  local newest, first, first_load, first_url, first_number = redis.call('GET', base .. 'version'), nil, nil, '', '0'
+  local newest, first, first_load, first_url, first_number = redis.call('GET', key('version')), nil, nil, '', '0'
   for page = 0, 7 do
     local found = redis.call('ZRANGE', pool.available, '-inf', '(' .. max, 'BYSCORE', 'LIMIT', page * LOOKS, LOOKS, 'WITHSCORES')
     for i = 1, #found, 2 do
@@ -92,7 +92,7 @@ local function least_loaded(pool, max, for_dial)
       if state == 'never' then redis.call('ZREM', pool.available, found[i]) end
       if state == 'silent' then set_aside(pool, found[i]) end
       if state == 'usable' then
-        if not newest or redis.call('HGET', pod_key(found[i]), 'version') == newest then return found[i] end
+        if not newest or redis.call('HGET', key('pod', found[i]), 'version') == newest then return found[i] end
         if not first then
           first, first_load, first_url, first_number = found[i], tonumber(found[i + 1]), base_url, incarnation
         end
@@ -131,7 +131,7 @@ end
 -- The tiers of this merchant that there are, in order and without repeats; 1 if its config names none there is.
 local function chain(merchant)
   local wanted, odd = 'standard', 0
-  local text = merchant ~= '' and redis.call('HGET', base .. 'merchant:config', merchant)
+  local text = merchant ~= '' and redis.call('HGET', key('merchant:config'), merchant)
   if text then
     local is_json, config = pcall(cjson.decode, text)
     local tier = is_json and type(config) == 'table' and config.tier
@@ -142,7 +142,7 @@ local function chain(merchant)
     if type(tier) == 'string' then wanted = tier else odd = 1 end
   end
   local names, tiers, seen = {wanted, 'standard', 'overflow', 'basic'}, {}, {}
-  local texts = redis.call('HMGET', base .. 'tiers', unpack(names))
+  local texts = redis.call('HMGET', key('tiers'), unpack(names))
   for i, tier in ipairs(names) do
     local kind, max, callers = string.match(texts[i] or '', '^(%a)|%d+|(%d+)|?(%d*)$')
     if kind and not seen[tier] then

@@ -2,13 +2,13 @@
 -- time again, or one outage would silence them all; and so when the clock was set back, or nobody would be found silent
 -- until it has caught up. Returns for how many ms they could be heard.
 local function advance_hearing(gap_ms)
-  local hearing = base .. 'hearing'
+  local hearing = key('hearing')
   local since, ran = unpack(redis.call('HMGET', hearing, 'since', 'ran'))
   since, ran = tonumber(since or now_ms), tonumber(ran or '0')
   if now_ms - ran > gap_ms or ran > now_ms + 1000 or since > now_ms then since = now_ms end
   if ran > now_ms + 1000 then
-    local ahead = redis.call('ZRANGE', base .. 'heartbeats', '(' .. whole(now_ms), '+inf', 'BYSCORE', 'LIMIT', 0, 10000)
-    for _, name in ipairs(ahead) do redis.call('ZADD', base .. 'heartbeats', whole(now_ms), name) end
+    local ahead = redis.call('ZRANGE', key('heartbeats'), '(' .. whole(now_ms), '+inf', 'BYSCORE', 'LIMIT', 0, 10000)
+    for _, name in ipairs(ahead) do redis.call('ZADD', key('heartbeats'), whole(now_ms), name) end
   end
   redis.call('HSET', hearing, 'since', whole(since), 'ran', whole(now_ms))
   return now_ms - since

@@ -1,0 +1,5 @@
+from django.urls import path
+
+from examples.django_orders.views import orders
+
+urlpatterns = [path("orders", orders)]

@@ -1,0 +1,286 @@
+"""The agent's contract: what an agent may know of the call it has, and what it reports of it.
+
+All ask for the call's own token instead of an API key. An agent gets it with the stream of the call, so it can ask
+about the calls that it was given and about no others. An agent that was lost, and whose call another one has by now,
+changes nothing any more: its token names its turn.
+"""
+
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+from pydantic import ConfigDict, Field, StringConstraints, ValidationError
+from pydantic.config import JsonDict
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trunkline.api.auth import API_ROOT
+from trunkline.api.errors import ApiError, conflict, invalid, not_found
+from trunkline.api.models import Body
+from trunkline.api.raw_routes import RawRoute
+from trunkline.api.store import Store
+from trunkline.dispatch import agent_reports
+from trunkline.http.body import bounded_body
+from trunkline.jobs.platform.enrichment import CallSource, EnrichmentService, Wanted
+from trunkline.leads import payloads
+from trunkline.leads.ingest import FieldProblem, Moment
+from trunkline.router.call_tokens import CallKeys, CallProof
+from trunkline.store import call_reports
+from trunkline.store.call_reports import CallContext, CallReport
+from trunkline.store.database import Connection
+from trunkline.store.jobs import Inserted
+from trunkline.telemetry import metrics
+
+CALL_PATH = f"{API_ROOT}/calls/{{call_sid}}"
+DATA_BYTES_MAX = 64 * 1024
+STATE_BYTES_MAX = 64 * 1024
+# A report with its data; transcripts are referred to, not sent.
+BODY_BYTES_MAX = 128 * 1024
+
+Reference = Annotated[str, StringConstraints(min_length=1, max_length=2000, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Disposition = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+EXAMPLE: JsonDict = {
+    "disposition": "interested",
+    "opt_out": False,
+    "callback_at": "2030-05-01T09:30:00+02:00",
+    "transcript_ref": "s3://transcripts/4711.json",
+    "recording_ref": "s3://recordings/4711.wav",
+    "data": {"appointment": "2030-05-03"},
+}
+
+
+class OutcomeIn(Body):
+    """What came of a call."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
+
+    disposition: Disposition | None = Field(
+        None,
+        description="The outcome in the agent's word. BUSY, VOICEMAIL and TRANSFERRED mean what they mean here.",
+    )
+    opt_out: bool = Field(False, description="The person wants no more calls of this merchant.")
+    callback_at: Moment | None = Field(None, description="When the person wants to be called again.")
+    transcript_ref: Reference | None = Field(None, description="Where the transcript is kept.")
+    recording_ref: Reference | None = Field(None, description="Where the recording is kept.")
+    data: dict[str, Any] = Field(default_factory=dict, description="Whatever else the agent found out.")
+
+
+class AgentApi:
+    def __init__(self, store: Store, keys: CallKeys, enrichment: EnrichmentService | None = None):
+        self._store = store
+        self._keys = keys
+        # Who asks for more of a call than its agent says, where somebody wants more.
+        self._enrichment = enrichment
+
+    def raw_routes(self) -> list[RawRoute]:
+        return [
+            RawRoute("GET", CALL_PATH, self.context, None, _CONTEXT_DOC),
+            RawRoute("PUT", f"{CALL_PATH}/state", self.save_state, None, _STATE_DOC),
+            RawRoute("POST", f"{CALL_PATH}/outcome", self.outcome, None, _OUTCOME_DOC),
+        ]
+
+    async def context(self, request: Request) -> Response:
+        proof = self._proof(request)
+        async with self._store.autocommit() as conn:
+            call = await call_reports.context(conn, proof.attempt_id)
+            report = await call_reports.get(conn, proof.attempt_id)
+            await call_reports.join(conn, proof.attempt_id)
+        if call is None:
+            raise not_found("call")
+        return _json(200, _told(call, request.path_params["call_sid"], report is not None, proof.turn))
+
+    async def save_state(self, request: Request) -> Response:
+        proof = self._proof(request)
+        state = _state(await _bounded_body(request))
+        async with self._store.autocommit() as conn:
+            is_kept = await call_reports.save_state(conn, proof.attempt_id, proof.turn, state)
+            is_known = is_kept or await call_reports.context(conn, proof.attempt_id) is not None
+        if not is_known:
+            raise not_found("call")
+        if not is_kept:
+            raise _superseded()
+        return _json(200, {"success": True, "attempt_id": str(proof.attempt_id)})
+
+    async def outcome(self, request: Request) -> Response:
+        proof = self._proof(request)
+        attempt_id = proof.attempt_id
+        report = _report(await _bounded_body(request))
+        async with self._store.writing() as tx:
+            taken = await agent_reports.take(tx, attempt_id, report, proof.turn)
+            asked = await self._enrich(tx, attempt_id, report) if taken == "new" else []
+        if taken == "new":
+            async with self._store.autocommit() as conn:
+                await call_reports.join(conn, attempt_id)
+        if self._enrichment is not None:
+            self._enrichment.wake(asked)
+        metrics.CALL_REPORTS.labels(taken).inc()
+        match taken:
+            case "no_call":
+                raise not_found("call")
+            case "contradicted":
+                raise conflict("reported_before", "This call was reported on before, with other content.")
+            case "superseded":
+                raise _superseded()
+            case "new":
+                return _json(201, {"success": True, "attempt_id": str(attempt_id)})
+            case "known":
+                return _json(200, {"success": True, "attempt_id": str(attempt_id)})
+
+    async def _enrich(self, tx: Connection, attempt_id: UUID, report: CallReport) -> list[Inserted]:
+        if self._enrichment is None:
+            return []
+        call = await call_reports.context(tx, attempt_id)
+        assert call is not None, "reported on"
+        source = CallSource(report.recording_ref, report.transcript_ref, dict(report.data))
+        return await self._enrichment.ask(tx, [Wanted(str(attempt_id), source, call.tenant, attempt_id)])
+
+    def _proof(self, request: Request) -> CallProof:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        proof = self._keys.verify(token.strip(), request.path_params["call_sid"])
+        if scheme.lower() != "bearer" or proof is None:
+            raise ApiError(
+                401,
+                "unauthorized",
+                f"Send the call's own token. {_PROOF}",
+                headers={"WWW-Authenticate": 'Bearer realm="trunkline"'},
+            )
+        return proof
+
+
+def _superseded() -> ApiError:
+    return conflict("call_resumed", "Another agent has this call by now: nothing more is taken of this one.")
+
+
+def _told(call: CallContext, call_sid: str, is_reported: bool, turn: int) -> dict[str, Any]:
+    return {
+        "call_sid": call_sid,
+        "attempt_id": str(call.attempt_id),
+        "attempt_no": call.attempt_no,
+        "direction": call.direction,
+        "carrier": call.carrier,
+        "to": call.to_phone,
+        "from": call.from_phone,
+        "reseller_id": call.reseller_id,
+        "merchant_id": call.merchant_id,
+        "campaign_id": str(call.campaign_id) if call.campaign_id else None,
+        "template": (call.payload or {}).get("template"),
+        "lead": _lead(call),
+        "reported": is_reported,
+        "resumed": turn > 0,
+        "turn": turn,
+        "state": call.state,
+    }
+
+
+def _lead(call: CallContext) -> dict[str, Any] | None:
+    if call.lead_id is None:
+        return None
+    return {
+        "id": str(call.lead_id),
+        "request_id": call.request_id,
+        "payload": call.payload,
+        "max_attempts": call.max_attempts,
+        "timezone": call.timezone,
+    }
+
+
+def _report(body: bytes) -> CallReport:
+    try:
+        given = OutcomeIn.model_validate_json(body)
+    except ValidationError as error:
+        raise invalid(*_problems(error)) from None
+    reason = payloads.problem(given.data, bytes_max=DATA_BYTES_MAX)
+    if reason:
+        raise invalid(FieldProblem("data", reason))
+    return CallReport(
+        given.disposition,
+        given.opt_out,
+        given.callback_at,
+        given.transcript_ref,
+        given.recording_ref,
+        given.data,
+    )
+
+
+def _state(body: bytes) -> dict[str, Any]:
+    try:
+        state = msgspec.json.decode(body, type=dict[str, Any])
+    except msgspec.DecodeError:
+        raise invalid(FieldProblem("body", "The state must be a JSON object.")) from None
+    reason = payloads.problem(state, bytes_max=STATE_BYTES_MAX)
+    if reason:
+        raise invalid(FieldProblem("body", reason))
+    return state
+
+
+def _problems(error: ValidationError) -> list[FieldProblem]:
+    return [
+        FieldProblem(".".join(map(str, each["loc"]))[:100] or "body", each["msg"]) for each in error.errors()
+    ]
+
+
+async def _bounded_body(request: Request) -> bytes:
+    body = await bounded_body(request, BODY_BYTES_MAX)
+    if body is None:
+        raise ApiError(413, "body_too_large", f"At most {BODY_BYTES_MAX} bytes are taken here.")
+    return body
+
+
+def _json(status: int, content: dict[str, Any]) -> Response:
+    return Response(msgspec.json.encode(content), status, media_type="application/json")
+
+
+_PROOF = (
+    "Authorization: `Bearer <attempt>.<key>`, as the parameters of the call's stream have them; "
+    "`<attempt>.<resumed>.<key>` where they have `resumed`."
+)
+_OBJECT = {"application/json": {"schema": {"type": "object"}}}
+_CONTEXT_DOC: dict[str, Any] = {
+    "tags": ["agents"],
+    "summary": "What an agent has to know of its call",
+    "description": (
+        "Lead, payload, template and direction. `resumed`: an agent before this one had the call and was lost; "
+        f"`state` is what it had stored. {_PROOF}"
+    ),
+    "responses": {
+        "200": {"description": "The call.", "content": _OBJECT},
+        "401": {"description": "Not the token of this call.", "content": _OBJECT},
+        "404": {"description": "There is no such call.", "content": _OBJECT},
+    },
+}
+_STATE_DOC: dict[str, Any] = {
+    "tags": ["agents"],
+    "summary": "Store what another agent would need to go on with the call",
+    "description": f"A JSON object of at most 64 KiB; the last one counts. {_PROOF}",
+    "requestBody": {"required": True, "content": _OBJECT},
+    "responses": {
+        "200": {"description": "Kept.", "content": _OBJECT},
+        "401": {"description": "Not the token of this call.", "content": _OBJECT},
+        "404": {"description": "There is no such call.", "content": _OBJECT},
+        "409": {"description": "Another agent has this call by now.", "content": _OBJECT},
+        "413": {"description": "Too large.", "content": _OBJECT},
+        "422": {"description": "Not a JSON object, or too large.", "content": _OBJECT},
+    },
+}
+_OUTCOME_DOC: dict[str, Any] = {
+    "tags": ["agents"],
+    "summary": "Report what came of a call",
+    "description": f"Once per call, also after its end; the same report again changes nothing. {_PROOF}",
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": OutcomeIn.model_json_schema(), "example": EXAMPLE}},
+    },
+    "responses": {
+        "200": {"description": "This report was kept before.", "content": _OBJECT},
+        "201": {"description": "Kept.", "content": _OBJECT},
+        "401": {"description": "Not the token of this call.", "content": _OBJECT},
+        "404": {"description": "There is no such call.", "content": _OBJECT},
+        "409": {
+            "description": "Another report of this call was kept before, or another agent has it by now.",
+            "content": _OBJECT,
+        },
+        "413": {"description": "Too large.", "content": _OBJECT},
+        "422": {"description": "A field is wrong: see `fields`.", "content": _OBJECT},
+    },
+}

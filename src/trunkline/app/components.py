@@ -1,0 +1,415 @@
+"""The components of a process, in the order of a call's life. Each is built of those above it; nothing decides here."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from trunkline.api.webhooks.late_events import LateEvents
+from trunkline.bus.connection import Bus
+from trunkline.bus.keys import RouterKeys
+from trunkline.clock import Clock
+from trunkline.control.controls import Controls
+from trunkline.control.flags import FlagBoard
+from trunkline.control.guardian import Guardian
+from trunkline.control.notifier import AlarmNotifier, NotifierTimes
+from trunkline.control.presence import Presence
+from trunkline.control.provider import Flags
+from trunkline.control.refresh import ControlRefresh
+from trunkline.control.webhook import AlarmWebhook
+from trunkline.dispatch.agents import AgentRule, NoAgentsNeeded
+from trunkline.dispatch.calls import LIMITS, CallFold
+from trunkline.dispatch.carrier_responses import ResultWriter
+from trunkline.dispatch.channel_reconciler import ChannelReconciler
+from trunkline.dispatch.checker import Checker
+from trunkline.dispatch.checks import CheckLimits
+from trunkline.dispatch.configuration import DialStops
+from trunkline.dispatch.cooldowns import CooldownBook
+from trunkline.dispatch.dialer import Dialer, DialerLimits
+from trunkline.dispatch.fallback import PostgresFallback
+from trunkline.dispatch.gates_windows import reopen
+from trunkline.dispatch.intent import is_cancelled
+from trunkline.dispatch.intent_batch import Rules
+from trunkline.dispatch.live_calls import LiveCalls
+from trunkline.dispatch.loader import schedule_best_effort
+from trunkline.dispatch.overdialling import Overdialling
+from trunkline.dispatch.policy_cache import Policies
+from trunkline.dispatch.precheck_walk import PrecheckWalk
+from trunkline.dispatch.prechecks import Prechecks
+from trunkline.dispatch.rollout import Rollout
+from trunkline.dispatch.sender import Callbacks, Sender, SenderLimits
+from trunkline.dispatch.settlement import Settler
+from trunkline.http.outgoing import Outgoing
+from trunkline.jobs.api import JobsApi
+from trunkline.jobs.application import load_enricher, load_modules
+from trunkline.jobs.notifier import JobNotifier
+from trunkline.jobs.platform.catalogue import PlatformParts, job_files, platform_registry
+from trunkline.jobs.platform.enrichment import EnrichmentService
+from trunkline.jobs.recurring import declared_schedules
+from trunkline.jobs.registry import Registry as JobRegistry
+from trunkline.jobs.service import JobConfig, JobService
+from trunkline.leads.retries import Retries
+from trunkline.loops.base import Loop
+from trunkline.loops.leader import LeaderLoop, Leadership, LeaseTimes, Unelected
+from trunkline.mailbox.inbox import Inbox
+from trunkline.mailbox.processing import FailureRule
+from trunkline.mailbox.worker import MailboxWorker
+from trunkline.reminders.scheduler import ReminderScheduler
+from trunkline.router.addresses import PodAddresses
+from trunkline.router.alarms import PodAlarms
+from trunkline.router.allocation_log import AllocationNotes
+from trunkline.router.allocator import Allocator
+from trunkline.router.call_tokens import CallKeys
+from trunkline.router.carriers import CarrierStatus
+from trunkline.router.config import RouterConfig
+from trunkline.router.connector import Connector
+from trunkline.router.kubernetes.api import ClusterAddress, ClusterApi
+from trunkline.router.kubernetes.lease import ClusterLeadership
+from trunkline.router.kubernetes.protection import Protection
+from trunkline.router.kubernetes.reflector import Reflector
+from trunkline.router.kubernetes.source import KubernetesSource
+from trunkline.router.pods import Pods
+from trunkline.router.pool_manager import PoolManager
+from trunkline.router.registry import PodRegistry as PodRegistry
+from trunkline.router.resumption import Resumer
+from trunkline.router.slots import SlotProposer, SlotReleaser
+from trunkline.router.sources import HeartbeatSource, PodSource
+from trunkline.router.stream_finder import StreamFinder
+from trunkline.router.streams import StreamKeys
+from trunkline.settings import Settings
+from trunkline.store.agents import SlotRule
+from trunkline.store.database import Database
+from trunkline.telemetry import get_logger
+from trunkline.telephony.account_check import AccountLook
+from trunkline.telephony.accounts import AccountService, AccountsRefresh
+from trunkline.telephony.callbacks import CallbackKeys
+from trunkline.telephony.carrier import AnswerFallback
+from trunkline.telephony.carrier_registry import STREAMLESS
+from trunkline.telephony.credentials import Vault
+from trunkline.telephony.directory import CarrierDirectory
+from trunkline.telephony.environment import accounts_of
+
+log = get_logger(__name__)
+
+# The names under which one process of a role leads, as they stand in the table `leaders`.
+CONTROL_LEADER = "control"
+ROUTER_LEADER = "router"
+# A batch of appends takes milliseconds.
+INBOX_CLOSE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What every component stands on."""
+
+    settings: Settings
+    database: Database
+    bus: Bus
+    clock: Clock
+    public_base_url: str
+    # Connections that only answers to carriers use: a person who picked up does not wait behind a report.
+    answers_database: Database
+    secrets: list[str] = field(repr=False)
+
+    @property
+    def fallback_base_url(self) -> str:
+        return self.settings.http.fallback_base_url or self.public_base_url
+
+    @property
+    def answer_fallback(self) -> AnswerFallback:
+        carrier = self.settings.carrier
+        return AnswerFallback(carrier.answer_fallback_url or "", carrier.answer_fallback_message)
+
+    @property
+    def lease_times(self) -> LeaseTimes:
+        leader = self.settings.leader
+        return LeaseTimes(leader.duration_s, leader.renew_deadline_s, leader.retry_period_s)
+
+
+class Ingress:
+    """Accounts at carriers, whose webhooks report what became of calls, and the inbox that keeps the reports."""
+
+    def __init__(self, runtime: Runtime):
+        settings, database = runtime.settings, runtime.database
+        self.callback_keys = CallbackKeys.from_secrets(runtime.secrets)
+        self.carriers = CarrierDirectory(accounts_of(settings, self.callback_keys))
+        self.accounts = AccountService(
+            database,
+            self.carriers,
+            Vault.from_secrets(runtime.secrets),
+            self.callback_keys,
+            runtime.public_base_url,
+            settings.carrier.request_timeout_s,
+        )
+        self.accounts_refresh = AccountsRefresh(self.accounts)
+        self.look = AccountLook(self.accounts.refresh)
+        self.inbox = Inbox(database, runtime.bus)
+        self.late_events = LateEvents(self.inbox.append_all)
+
+    async def close_inbox(self) -> None:
+        """What it has taken is written; a Postgres that hangs does not keep the process from ending."""
+        try:
+            async with asyncio.timeout(INBOX_CLOSE_S):
+                await self.late_events.aclose()
+                await self.inbox.aclose()
+        except TimeoutError:
+            log.warning("platform.inbox_not_written")
+
+
+class ControlPlane:
+    """Stops and flags, the guard against a restored database, and whoever tells operators of alarms."""
+
+    def __init__(self, runtime: Runtime):
+        settings, database, clock = runtime.settings, runtime.database, runtime.clock
+        board = FlagBoard()
+        self.controls = Controls(clock)
+        self.flags = Flags(board, settings.control.flag_provider)
+        self.rollout = Rollout(self.flags)
+        self.guardian = Guardian(database, runtime.bus, clock, settings.control.restore_guard)
+        self.refresh = ControlRefresh(database, self.guardian, self.controls, board)
+        self.presence = Presence(database, settings.identity, settings.roles)
+        url = settings.control.alarm_webhook_url
+        self.notifier = AlarmNotifier(
+            database,
+            runtime.bus,
+            clock,
+            settings.identity,
+            CONTROL_LEADER,
+            AlarmWebhook(url.get_secret_value()) if url else None,
+            NotifierTimes(again_after_s=settings.control.alarm_repeat_s),
+        )
+
+
+class CallRouter:
+    """Gives calls their pods, and the agents there a key to the call."""
+
+    def __init__(self, runtime: Runtime, ingress: Ingress):
+        settings, database, bus = runtime.settings, runtime.database, runtime.bus
+        answers_database, config = runtime.answers_database, RouterConfig.of(settings)
+        alarms, stream_keys = PodAlarms(database), StreamKeys.from_secrets(runtime.secrets)
+        self.keys = RouterKeys(settings.router_key_prefix)
+        self.call_keys = CallKeys.from_secrets(runtime.secrets)
+        self.notes = AllocationNotes(database)
+        self.addresses = PodAddresses(database)
+        self.allocator = Allocator(bus, self.keys, stream_keys, config, answers_database, self.notes)
+        connector = Connector(
+            self.allocator,
+            self.addresses,
+            answers_database,
+            runtime.clock,
+            Resumer(self.allocator, bus, self.keys, answers_database),
+            are_agents_elsewhere=settings.router.agents == "elsewhere",
+        )
+        self.streams = StreamFinder(connector, self.call_keys, answers_database, Policies().on_abandonment)
+        self.slot_rule = SlotRule(config.callers_of, config.wait_rule.silence_ms / 1000)
+        self.slots = SlotProposer(bus, self.keys, database, config)
+        self.slot_releaser = SlotReleaser(bus, self.keys, tombstone_s=config.ended_ttl_s)
+        self.registry = PodRegistry(database, bus, self.keys, config)
+        self.pods = Pods(
+            bus, self.keys, stream_keys, config, database, self.registry, two_clusters=alarms.two_clusters
+        )
+        self._cluster: ClusterApi | None = None
+        reflector: Reflector | None = None
+        # Who says which pods there are, and who manages their pools: on a cluster, or with Postgres alone.
+        self.election: list[Loop] = []
+        self.protection: list[LeaderLoop] = []
+        heartbeats = HeartbeatSource(bus, self.keys, config)
+        source: PodSource = heartbeats
+        if settings.router.pod_source == "kubernetes":
+            self._cluster = ClusterApi(ClusterAddress.of(settings))
+            reflector = Reflector(self._cluster, settings.router.namespace, settings.router.label_selector)
+            source = KubernetesSource(reflector, heartbeats)
+            self.election.append(reflector)
+        self._leadership = self._elect(runtime)
+        if isinstance(self._leadership, Loop):
+            self.election.append(self._leadership)
+        self.manager = PoolManager(
+            bus,
+            self.keys,
+            config,
+            source,
+            self._leadership,
+            runtime.clock,
+            database,
+            is_over=CarrierStatus(database, ingress.carriers).is_over,
+            alarms=alarms,
+        )
+        if self._cluster is not None and reflector is not None:
+            self.protection.append(
+                Protection(self._cluster, reflector, self.pods, self._leadership, settings.router.namespace)
+            )
+
+    def _elect(self, runtime: Runtime) -> Leadership | ClusterLeadership | Unelected:
+        settings, clock = runtime.settings, runtime.clock
+        router = settings.router
+        if not settings.leader.enabled:
+            return Unelected(clock)
+        if self._cluster is None:
+            return Leadership(runtime.database, clock, ROUTER_LEADER, settings.identity, runtime.lease_times)
+        namespace = router.lease_namespace or router.namespace
+        return ClusterLeadership(
+            self._cluster, clock, namespace, router.lease_name, settings.identity, runtime.lease_times
+        )
+
+    async def close(self) -> None:
+        await self._leadership.resign()
+        if self._cluster is not None:
+            await self._cluster.close()
+
+
+class Dispatch:
+    """Due leads meet free channels, and are dialled."""
+
+    def __init__(self, runtime: Runtime, ingress: Ingress, control: ControlPlane, router: CallRouter):
+        settings, database, bus = runtime.settings, runtime.database, runtime.bus
+        policies = Policies(usual_retries=Retries(base_s=settings.reminders.retry_base_s))
+        self.schedule = partial(schedule_best_effort, database, bus)
+        self.settler = Settler(policies, router.slot_releaser.release)
+        self.agents = AgentRule(settings.router.agents == "elsewhere", STREAMLESS)
+        self.cooldowns = CooldownBook(database, settings.identity)
+        self.to_tenants = Outgoing(allow_insecure=settings.jobs.allow_insecure_webhooks)
+        rules = Rules(
+            policies=policies,
+            stopped=DialStops(control.controls, control.rollout),
+            mark=lambda: control.guardian.mark,
+            account_pace=ingress.carriers.starts_per_s,
+            agents=self.agents,
+            overdialling=Overdialling(router.slot_rule),
+            unreachable=self.cooldowns.unreachable,
+        )
+        prechecks = Prechecks(database, self.to_tenants, rules)
+        self.precheck_walk = PrecheckWalk(database, bus, control.controls, policies, prechecks)
+        sender = Sender(
+            runtime.clock,
+            ingress.carriers,
+            Callbacks(runtime.public_base_url, ingress.callback_keys, runtime.fallback_base_url),
+            ResultWriter(database, bus, self.settler, self.cooldowns),
+            _sender_limits(settings),
+            killed=control.controls.killed,
+            unwanted=partial(is_cancelled, database),
+            look=ingress.look,
+        )
+        self.dialer = Dialer(
+            database,
+            bus,
+            runtime.clock,
+            sender,
+            settings.identity,
+            rules,
+            partial(reopen, database, rules),
+            _dialer_limits(settings),
+            prechecks.ask,
+            PostgresFallback(control.rollout.includes, settings.identity),
+            NoAgentsNeeded() if self.agents.are_elsewhere else router.slots,
+        )
+
+
+class PostCall:
+    """Folds what carriers report into facts, and enqueues what follows a call with the fact that caused it."""
+
+    def __init__(self, runtime: Runtime, ingress: Ingress, dispatch: Dispatch):
+        self._runtime = runtime
+        self._carriers = ingress.carriers
+        settings, jobs = runtime.settings, runtime.settings.jobs
+        self.notifier = JobNotifier(settings.database.session_url if jobs.notify else None)
+        load_modules(jobs.modules)
+        self.jobs = JobsApi.build(
+            self.notifier,
+            runtime.secrets,
+            settings.data_dir,
+            allow_insecure_webhooks=jobs.allow_insecure_webhooks,
+        )
+        self.enrichment = EnrichmentService(self.jobs.outbox) if jobs.enricher else None
+        self.call_worker = MailboxWorker(
+            runtime.database,
+            runtime.bus,
+            CallFold(runtime.bus, dispatch.settler, self.enrichment, dispatch.cooldowns),
+            settings.identity,
+            replace(
+                LIMITS,
+                concurrency=settings.mailboxes.concurrency,
+                lease_s=settings.mailboxes.lease_s,
+                failure=FailureRule(failures_max=settings.mailboxes.failures_max),
+            ),
+        )
+
+    @asynccontextmanager
+    async def running_jobs(self) -> AsyncIterator[None]:
+        """With the role `jobs`, the service that runs them, on connections of its own."""
+        settings = self._runtime.settings
+        if "jobs" not in settings.roles:
+            yield
+            return
+        assert settings.database.url, "connected"
+        tenants = Outgoing(allow_insecure=settings.jobs.allow_insecure_webhooks)
+        async with JobService.open(
+            JobConfig.of(settings),
+            self._job_types(tenants),
+            settings.database.url,
+            direct_url=settings.database.direct_url,
+            behind_pooler=settings.database.pooler == "transaction",
+            recurring=declared_schedules,
+            notifier=self.notifier,
+        ):
+            yield
+        await tenants.close()
+
+    def _job_types(self, tenants: Outgoing) -> JobRegistry:
+        runtime, carriers = self._runtime, self._carriers
+        return platform_registry(
+            PlatformParts(
+                runtime.database,
+                self.jobs.sealer,
+                tenants,
+                runtime.clock,
+                job_files(runtime.settings.data_dir),
+                self.jobs.outbox,
+                load_enricher(runtime.settings.jobs.enricher),
+                lambda call, url: carriers.media_authorization(call.carrier, call.account, url),
+            )
+        )
+
+
+class Maintenance:
+    """Finds what is lost or late, and makes what recurs: what others than the table of loops need of it."""
+
+    def __init__(self, runtime: Runtime, ingress: Ingress, control: ControlPlane, dispatch: Dispatch):
+        settings, database, bus, clock = runtime.settings, runtime.database, runtime.bus, runtime.clock
+        carrier = settings.carrier
+        self.check_limits = CheckLimits(
+            carrier.request_timeout_s, carrier.ring_timeout_s, carrier.time_limit_s
+        )
+        self.leadership = Leadership(database, clock, CONTROL_LEADER, settings.identity, runtime.lease_times)
+        self.reminders = ReminderScheduler(
+            database,
+            dispatch.schedule,
+            interval_s=settings.reminders.poll_s,
+            batch_max=settings.reminders.batch_max,
+        )
+        self.checker = Checker(
+            database, bus, clock, ingress.carriers, ingress.inbox, self.check_limits, dispatch.settler
+        )
+        self.live_calls = LiveCalls(database, clock, ingress.carriers, ingress.inbox)
+        self.channels = ChannelReconciler(
+            database, bus, control.controls, control.rollout, grant_ttl_s=settings.dispatch.grant_ttl_s
+        )
+
+
+def _sender_limits(settings: Settings) -> SenderLimits:
+    return SenderLimits(
+        late_max_s=settings.dispatch.send_late_max_s,
+        ring_timeout_s=int(settings.carrier.ring_timeout_s),
+        time_limit_s=int(settings.carrier.time_limit_s),
+        detects_machines=settings.carrier.machine_detection,
+        records=settings.carrier.record_calls,
+    )
+
+
+def _dialer_limits(settings: Settings) -> DialerLimits:
+    return DialerLimits(
+        batch_max=settings.dispatch.batch_max,
+        wait_max_s=settings.dispatch.idle_wait_s,
+        ahead_s=settings.dispatch.ahead_s,
+        fallback_starts_per_s=settings.dispatch.fallback_starts_per_s,
+    )

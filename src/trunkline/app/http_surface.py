@@ -1,0 +1,162 @@
+"""What the outside sees: the API, webhooks, agents, the router's endpoints and the console, behind one port."""
+
+from functools import partial
+
+from fastapi import FastAPI
+
+from trunkline.api import router_endpoints
+from trunkline.api.agent_endpoints import AgentApi
+from trunkline.api.application import create_api
+from trunkline.api.body_guard import BodyRule
+from trunkline.api.deps import ApiDeps, ApiLimits, HealthProbe, ReminderRules
+from trunkline.api.fast_path import FastPath
+from trunkline.api.raw_routes import RawRoute
+from trunkline.api.router_carriers import CarrierApi
+from trunkline.api.router_merchants import MerchantApi
+from trunkline.api.store import Store
+from trunkline.api.webhooks import PublicView, WebhookDeps, WebhookRoutes
+from trunkline.api.write_guard import WriteGuard
+from trunkline.app.components import (
+    CallRouter,
+    ControlPlane,
+    Dispatch,
+    Ingress,
+    Maintenance,
+    PostCall,
+    Runtime,
+)
+from trunkline.bus import match_explanation
+from trunkline.bus.server_time import server_time_s
+from trunkline.console.application import Console
+from trunkline.dispatch import late_facts
+from trunkline.dispatch.inbound import Inbound
+from trunkline.dispatch.why import DispatchView
+from trunkline.store import schedule as store_schedule
+from trunkline.telemetry import metrics
+from trunkline.telephony.account_check import AccountLook
+from trunkline.telephony.carrier_registry import CARRIERS
+
+
+class HttpSurface:
+    def __init__(
+        self,
+        runtime: Runtime,
+        ingress: Ingress,
+        control: ControlPlane,
+        router: CallRouter,
+        dispatch: Dispatch,
+        post_call: PostCall,
+        maintenance: Maintenance,
+    ):
+        self._runtime = runtime
+        self._ingress = ingress
+        self._router = router
+        http = runtime.settings.http
+        self._limits = ApiLimits(body=BodyRule(http.max_body_bytes, http.read_timeout_s))
+        self._view = PublicView(http.public_base_url, http.trusted_proxies, http.fallback_base_url)
+        # Those that bound their bodies themselves, and are asked for by the thousand.
+        self._hottest = [*self._webhooks().raw_routes(), *self._router_routes()]
+        self.api: FastAPI = create_api(
+            ApiDeps(
+                database=runtime.database,
+                clock=runtime.clock,
+                on_leads_accepted=dispatch.schedule,
+                probes=self._probes(),
+                render_metrics=metrics.render,
+                limits=self._limits,
+                carriers=frozenset(CARRIERS),
+                jobs=post_call.jobs,
+                accounts=ingress.accounts,
+                inbox=ingress.inbox,
+                free_dead_channels=maintenance.channels.free_dead,
+                resolve_unknown=maintenance.checker.resolve_unknown,
+                dispatch=DispatchView(
+                    agents=dispatch.agents,
+                    slots=router.slot_rule,
+                    includes=control.rollout.includes,
+                    has_flag_service=runtime.settings.control.flag_provider is not None,
+                    account_pace=ingress.carriers.starts_per_s,
+                    projection=partial(match_explanation.projection, runtime.bus),
+                    looks_for_dialers=True,
+                ),
+                flags=control.flags,
+                reminders=ReminderRules(
+                    maintenance.reminders.horizon_s, runtime.settings.reminders.attempts_max
+                ),
+            ),
+            [*self._hottest, *self._raw_routes(post_call)],
+        )
+        is_secure = runtime.public_base_url.startswith("https:")
+        self.console = Console(self.api, runtime.secrets, is_secure=is_secure)
+
+    def _router_routes(self) -> list[RawRoute]:
+        settings, router = self._runtime.settings, self._router
+        return router_endpoints.raw_routes(
+            router.allocator,
+            router.pods,
+            is_leader=lambda: router.manager.is_leader,
+            is_open=settings.router.is_open,
+            addresses=router.addresses,
+            call_time_limit_s=settings.carrier.time_limit_s,
+        )
+
+    def fast_path(self) -> FastPath:
+        """The API, with a lane of their own for those who cannot wait."""
+        http = self._runtime.settings.http
+        return FastPath(
+            WriteGuard(self.api, http.write_timeout_s),
+            self.api.state.api.verifier,
+            self._hottest,
+            body=self._limits.body,
+        )
+
+    def _raw_routes(self, post_call: PostCall) -> list[RawRoute]:
+        ingress, router, keys = self._ingress, self._router, self._ingress.callback_keys
+        store = Store(self._runtime.database, timeout_s=self._limits.store_timeout_s)
+        agents = AgentApi(store, router.call_keys, post_call.enrichment)
+        # Anybody can knock there, so it has looks of its own, and fewer: nobody delays those of the webhooks.
+        look = AccountLook(ingress.accounts.refresh, interval_s=1.0)
+        carriers = CarrierApi(router.allocator, ingress.carriers, keys, self._view, look)
+        merchants = MerchantApi(
+            store, self._runtime.bus, router.keys, ingress.carriers, keys, self._runtime.public_base_url
+        )
+        return [
+            *agents.raw_routes(),
+            *carriers.raw_routes(),
+            *merchants.raw_routes(),
+        ]
+
+    def _webhooks(self) -> WebhookRoutes:
+        runtime, ingress = self._runtime, self._ingress
+        return WebhookRoutes(
+            WebhookDeps(
+                runtime.database,
+                ingress.inbox,
+                ingress.carriers,
+                runtime.clock,
+                ingress.callback_keys,
+                self._view,
+                Inbound(runtime.database, runtime.bus, runtime.settings.identity),
+                find_stream=self._router.streams.find,
+                late_events=ingress.late_events,
+                look=ingress.look,
+                adopt=partial(late_facts.adopt, runtime.database),
+                fallback=runtime.answer_fallback,
+                hold_max_s=runtime.settings.router.hold_max_s,
+            )
+        )
+
+    def _probes(self) -> dict[str, HealthProbe]:
+        """By role: the API cannot work without Postgres, the router not without Valkey; the rest is reported."""
+        roles = self._runtime.settings.roles
+        return {
+            "postgres": HealthProbe(self._probe_postgres, required="api" in roles),
+            "valkey": HealthProbe(self._probe_valkey, required="router" in roles),
+        }
+
+    async def _probe_postgres(self) -> float:
+        async with self._runtime.database.connection() as conn:
+            return await store_schedule.clock_s(conn)
+
+    async def _probe_valkey(self) -> float:
+        return await server_time_s(self._runtime.bus)

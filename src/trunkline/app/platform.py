@@ -1,0 +1,323 @@
+"""The whole system: every component and every loop of one Trunkline process, in the order of a call's life.
+
+    async with Platform.open(settings) as platform:
+        …
+
+A process does what its roles say; `Platform.loops_by_role` is the table of who runs what. Starting: engines answer,
+ports are bound, loops run. Stopping is the other way round: nothing new is begun, what was begun is finished within a
+limit, then connections close.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from trunkline.api.admin_key import ensure_admin_key
+from trunkline.api.server import HttpServer, bind
+from trunkline.api.status import create_status
+from trunkline.app.components import (
+    CallRouter,
+    ControlPlane,
+    Dispatch,
+    Ingress,
+    Maintenance,
+    PostCall,
+    Runtime,
+)
+from trunkline.app.http_surface import HttpSurface
+from trunkline.bus import connection as bus_connection
+from trunkline.bus.connection import Bus
+from trunkline.bus.keys import Keys
+from trunkline.campaigns.counting import CountFolder
+from trunkline.campaigns.maintenance import CampaignKeeper
+from trunkline.clock import SystemClock
+from trunkline.control.alarm_loop import AlarmLoop
+from trunkline.control.guardian import Heartbeat
+from trunkline.dispatch.carrier_costs import CarrierCosts
+from trunkline.dispatch.hang_ups import HangUps
+from trunkline.dispatch.lapsed_leads import LapsedLeads
+from trunkline.dispatch.live_calls import WebhookHearing
+from trunkline.dispatch.loader import Loader, Refiller
+from trunkline.dispatch.rebuilder import Rebuilder
+from trunkline.jobs.platform.retention import FileRetention
+from trunkline.loops.base import Loop
+from trunkline.loops.leader import LeaderLoop
+from trunkline.mailbox.gauges import MailboxGauges
+from trunkline.mailbox.retention import MailboxRetention
+from trunkline.reminders.follower import ReminderFollower
+from trunkline.router.pod_gauges import PodGauges
+from trunkline.router.slot_check import SlotCheck
+from trunkline.settings import Settings
+from trunkline.store import agents
+from trunkline.store import database as store_database
+from trunkline.store.database import Database
+from trunkline.telemetry import get_logger, metrics
+from trunkline.telephony.carrier_registry import STREAMLESS
+
+log = get_logger(__name__)
+
+# An answer takes a millisecond of a connection: this many carry thousands a second.
+ANSWER_CONNECTIONS = 3
+ANSWER_COMMAND_S = 1.0
+GOODBYE_S = 1.0
+
+
+# Rows of the table beside the roles.
+EVERY_PROCESS = "every process"
+ANSWERS_CALLS = "api or router"
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """`every`: they run in every process of the role. `leader`: their duty is done by the one that leads."""
+
+    every: Sequence[Loop]
+    leader: Sequence[LeaderLoop] = ()
+
+
+class Platform:
+    """One process. Everything it can do is built here; its roles decide what of it runs."""
+
+    def __init__(self, settings: Settings, database: Database, bus: Bus, answers_database: Database):
+        self.settings = settings
+        self.database = database
+        self.bus = bus
+        self._listeners = {
+            "HTTP_PORT": bind(settings.http.host, settings.http.port, "HTTP_PORT"),
+            "METRICS_PORT": bind(settings.http.host, settings.http.metrics_port, "METRICS_PORT"),
+        }
+        secrets = [key.get_secret_value() for key in settings.secret_keys]
+        runtime = Runtime(
+            settings, database, bus, SystemClock(), self.public_base_url, answers_database, secrets
+        )
+        self.ingress = Ingress(runtime)
+        self.control = ControlPlane(runtime)
+        self.router = CallRouter(runtime, self.ingress)
+        self.dispatch = Dispatch(runtime, self.ingress, self.control, self.router)
+        self.post_call = PostCall(runtime, self.ingress, self.dispatch)
+        self.maintenance = Maintenance(runtime, self.ingress, self.control, self.dispatch)
+        self.http = HttpSurface(
+            runtime,
+            self.ingress,
+            self.control,
+            self.router,
+            self.dispatch,
+            self.post_call,
+            self.maintenance,
+        )
+        self.loops_by_role = self._loops_by_role()
+        self._servers = [
+            HttpServer(self.http.fast_path(), self._listeners["HTTP_PORT"], shutdown_timeout_s=5.0),
+            HttpServer(
+                create_status(self.http.api.state.api),
+                self._listeners["METRICS_PORT"],
+                shutdown_timeout_s=1.0,
+            ),
+        ]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, settings: Settings) -> "AsyncIterator[Platform]":
+        """Connect, start, and stop in order at the end."""
+        assert settings.database.url, "given, or filled in by the embedded engines"
+        assert settings.redis.url, "likewise"
+        database = await store_database.connect(
+            settings.database.url,
+            pool_size=settings.database.pool_size,
+            behind_pooler=settings.database.pooler == "transaction",
+            application_name=f"trunkline {settings.identity}",
+        )
+        metrics.watch_pool(database.checkout)
+        answers_database = database
+        if settings.answers_calls:
+            answers_database = await store_database.connect(
+                settings.database.url,
+                pool_size=ANSWER_CONNECTIONS,
+                behind_pooler=settings.database.pooler == "transaction",
+                command_timeout_s=ANSWER_COMMAND_S,
+                application_name=f"trunkline {settings.identity} answers",
+                session_settings={"lock_timeout": "400ms", "statement_timeout": "600ms"},
+            )
+        bus = bus_connection.connect(
+            settings.redis.url,
+            Keys(settings.domain),
+            pool_size=settings.redis.pool_size,
+            cluster=settings.redis.cluster,
+        )
+        try:
+            if settings.admin_key is not None:
+                await ensure_admin_key(database, settings.admin_key.get_secret_value())
+            platform = cls(settings, database, bus, answers_database)
+            await platform.control.flags.open()
+            await platform.ingress.accounts.refresh()
+            await platform.warn_without_agents()
+            platform.start()
+            try:
+                async with platform.post_call.running_jobs():
+                    yield platform
+            finally:
+                await platform.stop()
+        finally:
+            await bus.close()
+            if answers_database is not database:
+                await answers_database.close()
+            await database.close()
+
+    @property
+    def port(self) -> int:
+        return int(self._listeners["HTTP_PORT"].getsockname()[1])
+
+    @property
+    def base_url(self) -> str:
+        return f"http://{self.settings.http.host}:{self.port}"
+
+    @property
+    def public_base_url(self) -> str:
+        return self.settings.http.public_base_url or self.base_url
+
+    def start(self) -> None:
+        for server in self._servers:
+            server.start()
+        for loop in self.loops():
+            self._tasks.append(asyncio.create_task(loop.run(), name=loop.name))
+        log.info("platform.started", roles=",".join(self.settings.roles), url=self.base_url)
+
+    async def warn_without_agents(self) -> None:
+        """An installation that dials, and knows no agent, dials nobody: say so, and what ends it."""
+        needing = {carrier for carrier, _ in self.ingress.carriers.names} - STREAMLESS
+        if "dispatcher" not in self.settings.roles or self.dispatch.agents.are_elsewhere or not needing:
+            return
+        async with self.database.connection() as conn:
+            if await agents.are_known(conn):
+                return
+        log.warning(
+            "platform.no_agents_known",
+            carriers=",".join(sorted(needing)),
+            effect="nobody is dialled until an agent is known",
+            action="start an agent (docs/agent.md); where other people's agents answer, set AGENTS=elsewhere",
+        )
+
+    async def stop(self) -> None:
+        """Begin nothing new, finish what was begun, within the limit."""
+        log.info("platform.stopping")
+        for loop in self.loops():
+            loop.stop()
+        await self._say_goodbye()
+        try:
+            async with asyncio.timeout(self.settings.http.shutdown_timeout_s):
+                await self._finish()
+        except TimeoutError:
+            log.warning("platform.drain_limit_reached")
+        except Exception as error:
+            log.warning("platform.stop_failed", error=str(error))
+        for task in self._tasks:
+            task.cancel()
+        self.http.console.close()
+        await asyncio.gather(*(server.stop() for server in self._servers))
+        await self.ingress.close_inbox()
+        await self.control.notifier.close()
+        await self.control.flags.close()
+        await self.post_call.notifier.close()
+        await self.ingress.carriers.aclose()
+        await self.dispatch.to_tenants.close()
+        log.info("platform.stopped")
+
+    async def _say_goodbye(self) -> None:
+        """First of all, because whoever is impatient may end this process before it has finished."""
+        try:
+            async with asyncio.timeout(GOODBYE_S):
+                await self.control.presence.leave()
+        except Exception as error:
+            log.warning("platform.leave_failed", error=str(error) or type(error).__name__)
+
+    def loops(self) -> list[Loop]:
+        """What this process runs."""
+        answers = [ANSWERS_CALLS] if self.settings.answers_calls else []
+        rows = [self.loops_by_role[row] for row in (EVERY_PROCESS, *answers, *self.settings.roles)]
+        return [loop for row in rows for loop in (*row.every, *row.leader)]
+
+    def _loops_by_role(self) -> dict[str, Loops]:
+        """Every loop, and who runs it. With the role `jobs`, `JobService` runs the loops of its queue beside these."""
+        settings, database, bus = self.settings, self.database, self.bus
+        ingress, control, router, dispatch = self.ingress, self.control, self.router, self.dispatch
+        maintenance, jobs = self.maintenance, settings.jobs
+        return {
+            EVERY_PROCESS: Loops(
+                [control.refresh, control.presence, control.notifier, ingress.accounts_refresh],
+            ),
+            ANSWERS_CALLS: Loops([router.notes, router.addresses]),
+            "api": Loops([WebhookHearing(database)]),
+            "dispatcher": Loops([dispatch.dialer]),
+            "mailbox": Loops([self.post_call.call_worker]),
+            "jobs": Loops(
+                [
+                    FileRetention(
+                        database,
+                        self.post_call.jobs.files,
+                        exports_s=jobs.history_s,
+                        enrichments_s=jobs.enrichment_s,
+                    )
+                ]
+            ),
+            "router": Loops(
+                [*router.election, router.registry, PodGauges(router.pods)],
+                leader=[router.manager, *router.protection],
+            ),
+            "control": Loops(
+                [
+                    maintenance.leadership,
+                    # The schedule and the channels in Valkey, as Postgres has them.
+                    Rebuilder(database, bus, control.controls, control.rollout),
+                    Loader(database, bus, jitter_max_s=settings.dispatch.loader_jitter_max_s),
+                    Refiller(database, bus),
+                    maintenance.channels,
+                    # Calls of which nothing was heard, that should end, or whose price is not known yet.
+                    maintenance.checker,
+                    maintenance.live_calls,
+                    HangUps(database, ingress.carriers),
+                    CarrierCosts(database, ingress.carriers),
+                    # Agents' slots whose attempts are over.
+                    SlotCheck(
+                        database,
+                        router.slot_releaser.release,
+                        doubt_s=maintenance.check_limits.ring_over_s,
+                        tombstone_s=router.slot_releaser.tombstone_s,
+                    ),
+                    # Leads: asked about ahead of their turn, made, followed, ended.
+                    dispatch.precheck_walk,
+                    maintenance.reminders,
+                    ReminderFollower(database),
+                    LapsedLeads(database),
+                    CampaignKeeper(database),
+                    CountFolder(database),
+                    # Mailboxes: what is old goes, and what waits is shown.
+                    MailboxRetention(database, keep_s=settings.mailboxes.keep_s),
+                    MailboxGauges(database),
+                ],
+                leader=[
+                    Heartbeat(maintenance.leadership, database, bus, control.guardian),
+                    AlarmLoop(
+                        maintenance.leadership,
+                        database,
+                        bus,
+                        slots=router.slot_rule if dispatch.agents.are_ours else None,
+                        includes=control.rollout.includes,
+                    ),
+                ],
+            ),
+        }
+
+    async def _finish(self) -> None:
+        # First the dials: their requests are at the carriers, and no slow loop may use up their time.
+        dialer = self.dispatch.dialer
+        await asyncio.gather(*(task for task in self._tasks if task.get_name() == dialer.name))
+        await dialer.drain()
+        await asyncio.gather(*self._tasks)
+        await self.maintenance.checker.drain()
+        await self.maintenance.live_calls.drain()
+        await self.dispatch.precheck_walk.drain()
+        await self.maintenance.leadership.resign()
+        await self.router.close()
+        await self.control.presence.leave()

@@ -1,0 +1,19 @@
+-- Every key that a script names, built here and nowhere else: a name, and behind a colon whose it is. They begin with
+-- ARGV[1], which has the hash tag of the script's first key: whatever a script finds while it runs is on the same server.
+-- A name alone is known before the script runs. `scripts.py` puts the KEYS[n] under which the key is declared in its place,
+-- behind those that the script's header lists. Keys of what an argument names are declared behind these: a line
+-- `@keys` in the header says which. What else a flow, a pool, a number, a pod or a call has is composed where it is found: match
+-- does not know before it runs which flows, pools and numbers it will come to.
+--
+-- Of dispatch, in the projection of one epoch:
+--   leads numbers holders weights caps stops tiers ungated cooling live virtual: HASHes
+--   due parked resting moves pools: ZSETs  partial: SET  offset idle: STRINGs
+--   account:<account> blocked:<subject> behind:<attempt>: SETs  channels:<number> peers:<pool>: HASHes
+--   active:<pool> finish:<pool> free:<pool>[@<region>] flow:<flow>:s flow:<flow>:w: ZSETs
+-- Of the router, as `docs/router.md` lists them:
+--   tiers waiters resets hearing merchant:config merchant:written pod:metadata: HASHes
+--   calls waiting kept unproven heartbeats: ZSETs  version dials:waiting: STRINGs
+--   pod:<pod> pod:slots:<pod> call:<call> kept:<allocation>: HASHes  pod:calls:<pod>: SET
+--   pod:tier:<pod> pod:draining:<pod> lease:<pod> superseded:<pod> ended:<call> begun:<allocation>: STRINGs
+--   pool:<tier>:<what> merchant:<merchant>:<what>: `router_pools.lua`
+local function key(name, whose) return ARGV[1] .. name .. ':' .. whose end

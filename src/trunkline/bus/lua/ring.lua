@@ -1,8 +1,0 @@
-#!lua
--- Wakes a dialer. A few rings are kept for those who do not wait yet.
---
--- KEYS[1] bell
--- -> 1
-redis.call('LPUSH', KEYS[1], '1')
-redis.call('LTRIM', KEYS[1], 0, 15)
-return 1

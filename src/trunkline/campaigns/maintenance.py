@@ -1,0 +1,78 @@
+"""The keeper: what follows for the leads of campaigns from a change of their campaign, page by page, and for a campaign
+from its leads: when none is left to call, it is completed.
+
+A campaign has a million leads, so nothing here happens in the request that asked for it. Each page is a transaction of
+its own, under the campaign's lock; a process that dies leaves a campaign that is still unsettled, and another goes on.
+"""
+
+from uuid import UUID
+
+from trunkline.campaigns import lifecycle
+from trunkline.loops.base import Loop
+from trunkline.states import LeadStatus
+from trunkline.store import campaigns, lead_edits
+from trunkline.store.campaigns import Campaign
+from trunkline.store.database import Connection, Database
+
+CAMPAIGNS_MAX = 100
+# Locked and changed in one transaction: some 50 ms.
+PAGE = 2000
+KEEPER = "campaign keeper"
+
+
+class CampaignKeeper(Loop):
+    name = "campaign_keeper"
+
+    def __init__(self, database: Database, interval_s: float = 1.0, page: int = PAGE):
+        super().__init__(interval_s)
+        self._database = database
+        self._page = page
+
+    async def run_once(self) -> int:
+        async with self._database.connection() as conn:
+            found = await campaigns.unsettled(conn, limit=CAMPAIGNS_MAX)
+        for campaign_id in found:
+            while await self._keep(campaign_id) and not self.stopping:
+                pass
+        return len(found)
+
+    async def _keep(self, campaign_id: UUID) -> bool:
+        """Whether there is more to do at once."""
+        async with self._database.transaction() as tx:
+            campaign = await campaigns.claim(tx, campaign_id)
+            if campaign is None:
+                return False
+            if campaign.status == "STOPPING":
+                return await self._end_leads(tx, campaign)
+            if campaign.status == "COMPLETED":
+                if not await campaigns.is_done(tx, campaign):
+                    await campaigns.move(tx, campaign.id, "RUNNING")
+                return False
+            if campaign.ends_at is not None and campaign.ends_at <= campaign.now:
+                await lifecycle.stop(tx, campaign, KEEPER, "its end has come", hang_up=False)
+                return True
+            if campaign.status in ("DRAFT", "PAUSED"):
+                await lifecycle.hold(tx, campaign, KEEPER, campaign.status.lower())
+            if campaign.status == "RUNNING" and await campaigns.is_done(tx, campaign):
+                await campaigns.move(tx, campaign.id, "COMPLETED")
+            return campaign.given != campaign.gives and await self._give(tx, campaign)
+
+    async def _end_leads(self, tx: Connection, campaign: Campaign) -> bool:
+        found = await campaigns.waiting(tx, campaign, limit=self._page)
+        if not found:
+            await lifecycle.let_go(tx, campaign, KEEPER, "stopped")
+            await campaigns.move(tx, campaign.id, "STOPPED")
+            return False
+        reason = f"campaign stopped: {campaign.stop_reason}"
+        locked = await lead_edits.lock(tx, campaign.tenant, found)
+        called = [lead.id for lead in locked.values() if lead.status == LeadStatus.PROCESSING]
+        await lead_edits.abort(tx, found, reason)
+        if called:
+            await lead_edits.request_cancel(tx, called, reason, hang_up=campaign.stop_hangs_up)
+        return True
+
+    async def _give(self, tx: Connection, campaign: Campaign) -> bool:
+        more = await campaigns.give(tx, campaign, limit=self._page)
+        if not more:
+            await campaigns.mark_given(tx, campaign.id)
+        return more

@@ -1,0 +1,93 @@
+"""`--json`, `--url` and `--key` may stand anywhere on the line: before the first word, behind it, or at the end.
+
+Every command about a running platform belongs to a group that takes them (`control.connect`). Its commands take them
+too, and so does `trunkline` itself; the one that stands furthest behind counts, and what is said on the line counts
+before the environment.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from copy import copy
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup, TyperOption
+
+_META = "trunkline.cli.anywhere"
+_NAMES = ("as_json", "url", "key")
+# From context, option and value to the value that holds. The context that is handed over is not of typer's public type.
+Choose = Callable[[Any, Any, Any], Any]
+
+_model = typer.Typer(add_completion=False)
+
+
+@_model.command()
+def _options(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    url: Annotated[str, typer.Option("--url", help="Where the API is.", show_default=False)] = "",
+    key: Annotated[str, typer.Option("--key", help="The API key.", show_default=False)] = "",
+) -> None:
+    """Never run: the options are taken from it."""
+
+
+_MODELS: dict[str, TyperOption] = {
+    str(param.name): param
+    for param in typer.main.get_command(_model).params
+    if isinstance(param, TyperOption) and param.name in _NAMES
+}
+
+
+class OptionsAnywhere(TyperGroup):
+    """The root of all commands."""
+
+    def __init__(self, **given: Any):
+        super().__init__(**given)
+        self.params += [_option(name, _keep) for name in _NAMES]
+        for command in self.commands.values():
+            _extend(command, is_remote=False)
+
+
+def _extend(command: Any, *, is_remote: bool) -> None:
+    """Give a command the options that it lacks, if it is about a running platform, and let those that it has know of
+    what was said before it."""
+    if not isinstance(command, TyperCommand | TyperGroup):
+        return
+    own = {param.name: param for param in command.params}
+    for name in _NAMES:
+        if name in own:
+            own[name].callback = _choose
+        elif is_remote:
+            command.params.append(_option(name, _change))
+    if isinstance(command, TyperGroup):
+        for each in command.commands.values():
+            _extend(each, is_remote=is_remote or own.keys() >= set(_NAMES))
+
+
+def _option(name: str, choose: Choose) -> TyperOption:
+    option = copy(_MODELS[name])
+    option.expose_value, option.callback = False, choose
+    return option
+
+
+def _keep(ctx: Any, option: Any, value: Any) -> Any:
+    """Said before the first word: for whichever command follows."""
+    if _is_said(ctx, option):
+        ctx.meta.setdefault(_META, {})[option.name] = value
+    return value
+
+
+def _choose(ctx: Any, option: Any, value: Any) -> Any:
+    """Of a command that has the option itself: what was said with it, before it, or in the environment."""
+    return value if _is_said(ctx, option) else ctx.meta.get(_META, {}).get(option.name, value)
+
+
+def _change(ctx: Any, option: Any, value: Any) -> Any:
+    """Said behind the group, which has made its connection of what stood before."""
+    if _is_said(ctx, option):
+        ctx.obj = dataclasses.replace(ctx.obj, **{str(option.name): value})
+    return value
+
+
+def _is_said(ctx: Any, option: Any) -> bool:
+    source = ctx.get_parameter_source(str(option.name))
+    return source is not None and source.name == "COMMANDLINE"

@@ -1,0 +1,207 @@
+"""`trunkline restore-check`: what a restored database has forgotten, and settling it. It asks Postgres and the
+carriers itself, so the platform may stand still meanwhile."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from datetime import datetime
+from typing import Any
+
+from rich.table import Table
+
+from trunkline.cli.console import out
+from trunkline.cli.doctor import engine_addresses
+from trunkline.cli.doctor_carriers import known_secrets
+from trunkline.dispatch.restore_check import Comparison, Refusal, RestoreCheck, Settled
+from trunkline.errors import TrunklineError
+from trunkline.settings import Settings
+from trunkline.store import controls, restores
+from trunkline.store import database as store_database
+from trunkline.store.database import CANNOT_CONNECT, Connection, describe
+from trunkline.store.restores import Unsettled, WaitingLead
+from trunkline.telephony.accounts import AccountService
+from trunkline.telephony.callbacks import CallbackKeys
+from trunkline.telephony.credentials import Vault
+from trunkline.telephony.directory import CarrierDirectory
+from trunkline.telephony.environment import accounts_of
+
+SHOWN_MAX = 50
+
+REFUSED: dict[Refusal, str] = {
+    "kill_switch_off": "Nothing was settled: the kill switch is off, and calls may be placed right now. First: "
+    'trunkline control stop kill-switch --reason "restored"',
+    "calls_live": "Nothing was settled: the carriers are being asked what became of calls that were live in the "
+    "backup. While a `control` process runs that takes up to eleven minutes. Run this again.",
+    "lists_unread": "Nothing was settled: not every list could be read. Mend that and run this again. With "
+    "--accept-unread the leads that those accounts may have called end as UNKNOWN.",
+}
+
+
+class RestoreCheckError(TrunklineError):
+    """It cannot be compared."""
+
+
+def check_restore(
+    settings: Settings, since: str, *, settle: bool, accept_unread: bool, as_json: bool
+) -> bool:
+    """False: there is something that is not settled."""
+    return asyncio.run(_check(settings, _moment(since), settle, accept_unread, as_json))
+
+
+async def _check(
+    settings: Settings, since: datetime | None, settle: bool, accept_unread: bool, as_json: bool
+) -> bool:
+    url, _ = engine_addresses(settings)
+    secrets = known_secrets(settings)
+    if not url or not secrets:
+        raise RestoreCheckError(
+            "restore-check needs DATABASE_URL and TRUNKLINE_SECRET_KEY, as the platform has them."
+        )
+    async with AsyncExitStack() as stack:
+        try:
+            database = await store_database.connect(url, pool_size=2)
+        except CANNOT_CONNECT as error:
+            raise RestoreCheckError(f"Postgres cannot be reached: {describe(error)}") from error
+        stack.push_async_callback(database.close)
+        keys = CallbackKeys.from_secrets(secrets)
+        carriers = CarrierDirectory(accounts_of(settings, keys))
+        stack.push_async_callback(carriers.aclose)
+        await AccountService(
+            database, carriers, Vault.from_secrets(secrets), keys, "", settings.carrier.request_timeout_s
+        ).refresh()
+        async with database.connection() as conn:
+            between = await _between(conn, since)
+        if between is None:
+            _say("No restore is unsettled. Name the moment with --since to compare all the same.", as_json)
+            return True
+        check = RestoreCheck(database, carriers)
+        comparison = await check.compare(between.backup_at, between.found_at)
+        done = await check.settle(comparison, accept_unread=accept_unread) if settle else None
+    if as_json:
+        print(json.dumps(_report(comparison) | {"settled": _settled(done)}, indent=2))
+    else:
+        _show(comparison, done)
+    return isinstance(done, Settled)
+
+
+async def _between(conn: Connection, since: datetime | None) -> Unsettled | None:
+    found = await restores.unsettled(conn)
+    if since is None:
+        return found
+    return Unsettled(since, found.found_at if found else (await controls.poll(conn)).now, 1)
+
+
+def _show(comparison: Comparison, done: Settled | Refusal | None) -> None:
+    matching = comparison.matching
+    out.print(f"Calls since {comparison.since:%Y-%m-%d %H:%M:%S} UTC, as the carriers list them:")
+    for read in comparison.accounts:
+        problem = f"  [red]cannot be read: {read.problem}[/]" if read.problem else ""
+        out.print(f"  {read.carrier} {read.account}: {read.calls}{problem}")
+    out.print(f"\n[bold]{len(matching.called)} leads would be called again.[/]")
+    table = Table("lead", "merchant", "request_id", "phone", "due", "calls")
+    for called in matching.called[:SHOWN_MAX]:
+        lead = called.lead
+        calls = ", ".join(lost.call.call_id for lost in called.calls)
+        table.add_row(
+            str(lead.id),
+            lead.merchant_id,
+            lead.request_id,
+            lead.phone,
+            f"{lead.due_at:%m-%d %H:%M:%S}",
+            calls,
+        )
+    if matching.called:
+        out.print(table)
+    for count, what in (
+        (len(matching.called) - SHOWN_MAX, "more; --json has them all."),
+        (len(matching.doubtful), "leads may have been called: there were fewer calls than leads."),
+        (comparison.unread, "leads may have been called by an account whose list cannot be read."),
+        (len(matching.later), "leads are due later, to people who were called. They stay as they are."),
+        (len(matching.orphans), "calls belong to leads that are not in this database. --json lists them."),
+        (comparison.live, "calls were live in the backup, and the carriers are being asked about them."),
+    ):
+        if count > 0:
+            out.print(f"{count} {what}")
+    out.print("\n" + _advice(done), soft_wrap=True)
+
+
+def _advice(done: Settled | Refusal | None) -> str:
+    match done:
+        case None:
+            return "Nothing was changed. `trunkline restore-check --settle` writes it down."
+        case Settled(restored=restored, unknown=unknown):
+            return (
+                f"Settled: {restored} leads have their calls back, {unknown} ended as UNKNOWN. Now lift the switch: "
+                'trunkline control resume kill-switch --ramp 10m --reason "restore settled"'
+            )
+        case refusal:
+            return REFUSED[refusal]
+
+
+def _report(comparison: Comparison) -> dict[str, Any]:
+    matching = comparison.matching
+    return {
+        "since": comparison.since.isoformat(),
+        "found_at": comparison.found_at.isoformat(),
+        "accounts": [
+            {"carrier": read.carrier, "account": read.account, "calls": read.calls, "problem": read.problem}
+            for read in comparison.accounts
+        ],
+        "called": [
+            _lead(called.lead) | {"calls": [lost.call.call_id for lost in called.calls]}
+            for called in matching.called
+        ],
+        "doubtful": _leads(matching.doubtful),
+        "later": _leads(matching.later),
+        "orphans": [
+            {
+                "carrier": lost.carrier,
+                "account": lost.account,
+                "call": lost.call.call_id,
+                "to": lost.call.to,
+                "from": lost.call.from_,
+                "at": lost.at.isoformat() if lost.at else None,
+            }
+            for lost in matching.orphans
+        ],
+        "unread": comparison.unread,
+        "live": comparison.live,
+    }
+
+
+def _leads(leads: Sequence[WaitingLead]) -> list[dict[str, Any]]:
+    return [_lead(lead) for lead in leads]
+
+
+def _lead(lead: WaitingLead) -> dict[str, Any]:
+    return {
+        "id": str(lead.id),
+        "merchant_id": lead.merchant_id,
+        "request_id": lead.request_id,
+        "phone": lead.phone,
+        "due_at": lead.due_at.isoformat(),
+    }
+
+
+def _settled(done: Settled | Refusal | None) -> dict[str, Any] | str | None:
+    return {"restored": done.restored, "unknown": done.unknown} if isinstance(done, Settled) else done
+
+
+def _say(text: str, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"called": [], "settled": None, "message": text}))
+    else:
+        out.print(text)
+
+
+def _moment(text: str) -> datetime | None:
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise RestoreCheckError(f"{text!r} is no moment: write for example 2026-11-16T09:00:00+00:00.")
+    return moment

@@ -1,0 +1,140 @@
+"""Questions to the API, inside the process: the same routes, checks and answers that a client gets over the network."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, unquote, urlencode
+
+import msgspec
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from trunkline.api.auth import API_ROOT
+from trunkline.api.principal import Principal
+
+Query = Mapping[str, object]
+
+
+@dataclass(slots=True)
+class ApiRefused(Exception):
+    """The API said no, or could not say anything: its words are for people."""
+
+    status: int
+    code: str
+    message: str
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_outage(self) -> bool:
+        return self.status >= 500
+
+    @property
+    def sentence(self) -> str:
+        """With what is wrong about each field; the general part alone would say nothing."""
+        return " ".join(f"{name}: {problem}" for name, problem in self.fields.items()) or self.message
+
+
+class ApiClient:
+    """Asks for one principal, under the id of the request that it answers."""
+
+    def __init__(self, api: ASGIApp, who: Principal, request_id: str):
+        self._api = api
+        self._who = who
+        self._request_id = request_id
+
+    async def get(self, path: str, query: Query | None = None) -> Any:
+        return await self.ask("GET", path, query=query)
+
+    async def post(self, path: str, body: object = None) -> Any:
+        return await self.ask("POST", path, body=body)
+
+    async def put(self, path: str, body: object) -> Any:
+        return await self.ask("PUT", path, body=body)
+
+    async def patch(self, path: str, body: object) -> Any:
+        return await self.ask("PATCH", path, body=body)
+
+    async def delete(self, path: str, query: Query | None = None) -> Any:
+        return await self.ask("DELETE", path, query=query)
+
+    async def ask(self, method: str, path: str, *, query: Query | None = None, body: object = None) -> Any:
+        content = b"" if body is None else msgspec.json.encode(body)
+        return await self.send(method, path, _whole(content), "application/json", query=query)
+
+    async def send(
+        self, method: str, path: str, receive: Receive, content_type: str, *, query: Query | None = None
+    ) -> Any:
+        """With a body that may still be arriving. The decoded answer, or `ApiRefused`."""
+        answer = _Answer()
+        scope = self._scope(method, f"{API_ROOT}{path}", query, content_type)
+        await self._api(scope, receive, answer.take)
+        return answer.read()
+
+    async def pass_on(self, path: str, receive: Receive, send: Send) -> None:
+        """An answer that is not for us: a file, as it is made."""
+        scope = self._scope("GET", f"{API_ROOT}{path}", None, "application/json")
+        await self._api(scope, receive, send)
+
+    def _scope(self, method: str, path: str, query: Query | None, content_type: str) -> Scope:
+        given = {name: _text(value) for name, value in (query or {}).items() if value not in (None, "", [])}
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            # As a server would: matched as text, whatever was escaped for the address.
+            "path": unquote(path),
+            "raw_path": path.encode(),
+            "query_string": urlencode(given, doseq=True).encode(),
+            "root_path": "",
+            "headers": [
+                (b"host", b"console"),
+                (b"content-type", content_type.encode("latin-1", "replace")),
+                (b"x-request-id", self._request_id.encode()),
+            ],
+            "client": None,
+            "server": None,
+            # Verified by the session. Only code of this process can write here.
+            "state": {"principal": self._who},
+        }
+
+
+def segment(text: object) -> str:
+    """One part of a path. A slash in it stays inside."""
+    return quote(str(text), safe="")
+
+
+def _text(value: object) -> str | list[str]:
+    if isinstance(value, list):
+        return [str(each) for each in value]
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _whole(body: bytes) -> Callable[[], Awaitable[Message]]:
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive
+
+
+class _Answer:
+    def __init__(self) -> None:
+        self._status = 0
+        self._body = bytearray()
+
+    async def take(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+        else:
+            self._body += message.get("body", b"")
+
+    def read(self) -> Any:
+        body = msgspec.json.decode(self._body) if self._body else {}
+        if self._status < 400:
+            return body
+        raise ApiRefused(
+            self._status,
+            body.get("code", "refused"),
+            body.get("error", f"The API answered {self._status}."),
+            {problem["field"]: problem["error"] for problem in body.get("fields", [])},
+        )

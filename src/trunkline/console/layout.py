@@ -1,0 +1,47 @@
+"""What stands around every page: the engines, the kill switch, open alarms. It is shown whatever else fails."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from trunkline.console.api_client import ApiRefused
+from trunkline.console.health import Engine, EngineHealth
+from trunkline.console.page_request import PageRequest
+
+# A badge that says "20+" says enough.
+ALARMS_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    now: datetime
+    engines: Sequence[Engine]
+    # None: it could not be read.
+    kill_switch: dict[str, Any] | None
+    alarms: Sequence[dict[str, Any]]
+
+    @property
+    def away(self) -> Sequence[Engine]:
+        return [engine for engine in self.engines if not engine.is_well]
+
+    @property
+    def is_well(self) -> bool:
+        """Whether no banner stands above the page and no alarm is open, and that could be read."""
+        return self.kill_switch is not None and not (self.is_killed or self.away or self.alarms)
+
+    @property
+    def is_killed(self) -> bool:
+        return self.kill_switch is not None and self.kill_switch["state"] == "stopped"
+
+
+async def look_around(visit: PageRequest, health: EngineHealth, now: datetime) -> Layout:
+    engines = await health.look()
+    if not await health.is_well("postgres"):
+        return Layout(now, engines, None, ())
+    try:
+        kill_switch = await visit.api.get("/controls/kill-switch")
+        alarms = await visit.api.get("/alarms", {"limit": ALARMS_MAX})
+    except ApiRefused:
+        return Layout(now, engines, None, ())
+    return Layout(now, engines, kill_switch, alarms["items"])

@@ -1,0 +1,19 @@
+"""Who did something, as people know them: the log names keys by their ids, and people by what they called them."""
+
+from collections.abc import Mapping
+
+from trunkline.console.api_client import ApiRefused
+from trunkline.console.page_request import PageRequest
+
+KEYS_MAX = 200
+
+
+async def names(visit: PageRequest) -> Mapping[str, str]:
+    """Of the keys that this one may see, which is none without the scope `admin`."""
+    if not visit.may():
+        return {}
+    try:
+        found = await visit.api.get("/keys", {"limit": KEYS_MAX})
+    except ApiRefused:
+        return {}
+    return {f"key:{key['id']}": key["name"] for key in found["items"]}

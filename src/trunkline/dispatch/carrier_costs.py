@@ -1,0 +1,53 @@
+"""Asks for what calls cost, where no webhook tells it: Twilio's price is in its list, some time after the end.
+
+By pages of the calls that ended in a stretch of time, a minute's at the shortest: at 70 calls a second that is four
+requests a minute, where asking about each call would be 4,200. A price may not be there yet, so every stretch is read
+twice.
+"""
+
+from trunkline.loops.base import Loop
+from trunkline.store import carrier_costs
+from trunkline.store.carrier_costs import CostReading
+from trunkline.store.database import Database
+from trunkline.telemetry import get_logger
+from trunkline.telephony.carrier import ListUnavailable
+from trunkline.telephony.carrier_registry import PRICES_LATER, CarrierConfigError
+from trunkline.telephony.directory import CarrierDirectory
+
+log = get_logger(__name__)
+
+LAGS_S = (120, 3600)
+LEASE_S = 600.0
+
+
+class CarrierCosts(Loop):
+    name = "carrier_costs"
+
+    def __init__(self, database: Database, carriers: CarrierDirectory, interval_s: float = 60.0):
+        super().__init__(interval_s)
+        self._database = database
+        self._carriers = carriers
+
+    async def run_once(self) -> int:
+        """How many calls have their price now."""
+        async with self._database.connection() as conn:
+            readings = await carrier_costs.claim(conn, PRICES_LATER, LAGS_S, lease_s=LEASE_S)
+        return sum([await self._read(reading) for reading in readings])
+
+    async def _read(self, reading: CostReading) -> int:
+        kept, is_complete = 0, True
+        try:
+            carrier = self._carriers.get(reading.carrier, reading.account)
+        except CarrierConfigError:
+            return 0  # its lease ends by itself
+        async for page in carrier.ended_calls(reading.since, reading.until):
+            if isinstance(page, ListUnavailable):
+                log.warning("costs.list_unavailable", carrier=reading.carrier, reason=page.reason)
+                is_complete = False
+                break
+            costs = {call.call_id: (call.cost.micros, call.cost.currency) for call in page if call.cost}
+            async with self._database.connection() as conn:
+                kept += await carrier_costs.keep(conn, reading.carrier, costs)
+        async with self._database.connection() as conn:
+            await carrier_costs.done(conn, reading, is_complete=is_complete)
+        return kept

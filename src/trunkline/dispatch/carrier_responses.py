@@ -1,0 +1,217 @@
+"""Writes down what the carrier answered, many answers in one transaction.
+
+An answer waits a moment for others (30 ms): at 200 dials a second that is six times fewer commits, and nobody is
+kept waiting, since the call goes on at the carrier meanwhile. A webhook may have overtaken the answer; the
+compare-and-set then changes nothing but a missing call id.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from uuid import UUID
+
+from trunkline.bus.connection import Bus
+from trunkline.crashpoint import crash_point
+from trunkline.dispatch.cooldowns import CarrierAnswer, CooldownBook, end_reason
+from trunkline.dispatch.intent import slow_account
+from trunkline.dispatch.settlement import Decide, Settlement, Settler
+from trunkline.errors import BusUnavailable
+from trunkline.leads import settle_decision
+from trunkline.leads.retries import Retries
+from trunkline.model import Finish, Intent, LeadDecision, Outcome, Retry
+from trunkline.states import AttemptState
+from trunkline.store import attempts, cooldowns
+from trunkline.store.attempts import Attempt, Result
+from trunkline.store.cooldowns import AccountName
+from trunkline.store.database import UNAVAILABLE, Connection, Database
+from trunkline.store.dispatch import UNACCEPTABLE
+from trunkline.telemetry import get_logger
+from trunkline.telephony.carrier import Accepted, InDoubt, PlaceResult, Rejected, Throttled
+from trunkline.value import Value
+
+log = get_logger(__name__)
+
+LINGER_S = 0.03
+BATCH_MAX = 200
+RETRY_AFTER_S = 1.0
+# A code that is in no table is the lead's own if the account has taken others this lately.
+TAKEN_LATELY = timedelta(seconds=60)
+# A call that we ourselves did not send costs its lead nothing; it only must not come back in a hot loop.
+NOT_SENT_DELAY_S = 1.0
+
+
+class CarrierResponse(Value, frozen=True):
+    """What a carrier said to the call of this intent."""
+
+    intent: Intent
+    place: PlaceResult
+
+    @property
+    def attempt_id(self) -> UUID:
+        return self.intent.attempt_id
+
+    @property
+    def account(self) -> AccountName:
+        return self.intent.carrier, self.intent.account
+
+
+class ResultWriter:
+    """Collects answers and writes them in batches. One per process."""
+
+    def __init__(self, database: Database, bus: Bus, settler: Settler, cooldown_book: CooldownBook):
+        self._database = database
+        self._bus = bus
+        self._settler = settler
+        self._cooldowns = cooldown_book
+        self._waiting: list[CarrierResponse] = []
+        self._writer: asyncio.Task[None] | None = None
+
+    def add(self, answer: CarrierResponse) -> None:
+        self._waiting.append(answer)
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._drain(), name="results")
+
+    async def flush(self) -> None:
+        """Wait until everything that was added is written, or given up on."""
+        while self._writer is not None and not self._writer.done():
+            await asyncio.wait([self._writer])
+
+    async def _drain(self) -> None:
+        await asyncio.sleep(LINGER_S)
+        apart = 0
+        while self._waiting:
+            batch = self._waiting[: 1 if apart else BATCH_MAX]
+            try:
+                settlement = await self._write(batch)
+            except Exception as error:
+                if isinstance(error, UNAVAILABLE) and not isinstance(error, UNACCEPTABLE):
+                    # The answers stay here. If this process dies, the attempts are `dialing` past their deadline and
+                    # become `in_doubt`: nothing is lost, only slower.
+                    log.warning("results.store_unavailable", waiting=len(self._waiting), error=str(error))
+                    await asyncio.sleep(RETRY_AFTER_S)
+                    continue
+                if len(batch) > 1:
+                    # One of them cannot be written, and must not keep the others from it: one by one.
+                    apart = len(batch)
+                    continue
+                # The checker will ask the carrier what became of the call.
+                log.error("results.not_written", attempt_id=str(batch[0].attempt_id), exc_info=error)
+                settlement = Settlement()
+            del self._waiting[: len(batch)]
+            apart = max(0, apart - 1)
+            await self._tell(settlement)
+            await self._slow_down(batch)
+            await self._cooldowns.note([_answered(answer) for answer in batch])
+
+    async def _write(self, batch: Sequence[CarrierResponse]) -> Settlement:
+        crash_point("results.before_write")
+        settling = {
+            answer.attempt_id: answer.place
+            for answer in batch
+            if isinstance(answer.place, Rejected | Throttled)
+        }
+        taken = [answer for answer in batch if answer.attempt_id not in settling]
+        if taken:
+            async with self._database.connection() as conn:
+                await attempts.write_results(conn, [_result(answer) for answer in taken])
+        if not settling:
+            return Settlement()
+        return await self._settle([answer for answer in batch if answer.attempt_id in settling], settling)
+
+    async def _settle(
+        self, batch: Sequence[CarrierResponse], settling: Mapping[UUID, Rejected | Throttled]
+    ) -> Settlement:
+        """Refusals decide about leads, so their leads are locked first."""
+        async with self._database.transaction() as tx:
+            locked = await attempts.lock(tx, list(settling))
+            moved = await attempts.write_results(tx, [_result(answer) for answer in batch])
+            unexplained = {answer.account for answer in batch if _is_unexplained(answer.place)}
+            busy = await _taking_others(tx, unexplained, locked) if unexplained else frozenset()
+            decisions: dict[UUID, Decide] = {
+                answer.attempt_id: partial(
+                    _decide, settling[answer.attempt_id], others_are_taken=answer.account in busy
+                )
+                for answer in batch
+                if answer.attempt_id in moved
+            }
+            return await self._settler.settle(tx, locked, decisions)
+
+    async def _tell(self, settlement: Settlement) -> None:
+        try:
+            await settlement.tell(self._bus)
+        except BusUnavailable as error:
+            log.warning("results.bus_unavailable", error=str(error))
+
+    async def _slow_down(self, batch: Sequence[CarrierResponse]) -> None:
+        """Accounts whose carrier said that we are too fast. The calls themselves are written by now."""
+        waits_s: dict[tuple[str, str], float] = {}
+        for answer in batch:
+            if isinstance(answer.place, Throttled):
+                wait_s = answer.place.retry_after_s
+                waits_s[answer.account] = max(wait_s, waits_s.get(answer.account, 0.0))
+        for (carrier, account), wait_s in waits_s.items():
+            try:
+                await slow_account(self._database, carrier, account, wait_s)
+            except UNAVAILABLE as error:
+                log.warning("results.account_not_slowed", carrier=carrier, error=str(error))
+
+
+def _answered(answer: CarrierResponse) -> CarrierAnswer:
+    intent = answer.intent
+    return CarrierAnswer(
+        intent.attempt_id,
+        intent.lead_id,
+        answer.account,
+        intent.number_id,
+        intent.to_phone,
+        answer.place,
+        is_probe=intent.is_probe,
+    )
+
+
+def _is_unexplained(place: PlaceResult) -> bool:
+    return isinstance(place, Rejected) and place.blames == "unknown"
+
+
+async def _taking_others(
+    tx: Connection, accounts: Collection[AccountName], locked: Mapping[UUID, Attempt]
+) -> frozenset[AccountName]:
+    """Those that have taken a call lately, by Postgres' clock."""
+    now = next((attempt.read_at for attempt in locked.values() if attempt.read_at), None)
+    taken_at = await cooldowns.taken_at(tx, sorted(accounts))
+    return frozenset(each for each, at in taken_at.items() if now and at > now - TAKEN_LATELY)
+
+
+def _result(answer: CarrierResponse) -> Result:
+    match answer.place:
+        case Accepted(call_id=call_id):
+            return Result(answer.attempt_id, AttemptState.ACCEPTED, call_id)
+        case Rejected() as refused:
+            return Result(answer.attempt_id, AttemptState.REJECTED, reason=end_reason(refused))
+        case Throttled():
+            return Result(answer.attempt_id, AttemptState.REJECTED, reason="throttled")
+        case InDoubt(reason=reason):
+            return Result(answer.attempt_id, AttemptState.IN_DOUBT, reason=reason)
+
+
+def _decide(
+    place: Rejected | Throttled, attempt: Attempt, retries: Retries, *, others_are_taken: bool = False
+) -> LeadDecision:
+    match place:
+        case Rejected(reason="not_sent_in_time"):
+            return Retry(NOT_SENT_DELAY_S, counted=False)
+        case Rejected(code=code, retryable=False):
+            return Finish(
+                Outcome.CARRIER_ERROR, code
+            )  # this destination is refused, whenever it is asked for
+        case Rejected(code=code, blames="destination"):
+            return settle_decision.after_refusal(code, attempt.budget, retries)
+        case Rejected(code=code, blames="unknown"):
+            return settle_decision.after_unexplained(
+                code, attempt.budget, retries, others_are_taken=others_are_taken
+            )
+        case Rejected():
+            return settle_decision.after_our_failing()
+        case Throttled(retry_after_s=retry_after_s):
+            return settle_decision.after_throttling(retry_after_s)

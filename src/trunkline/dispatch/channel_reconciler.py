@@ -1,0 +1,179 @@
+"""Makes Valkey's channels what Postgres says they are: maxima of numbers, and who holds what.
+
+- Numbers and pools as they are configured now.
+- Holders that Postgres has and Valkey lacks are written before anything is granted over them.
+- What follows from both (which channels are free, which calls a merchant has) is compared a page of numbers at a time:
+  one key that was lost is put right without an epoch that tells of it.
+- Holders that Postgres lacks are grants of a dialer that died, once they are older than a grant may be. Their leads go
+  back to the schedule. Younger ones are left alone: their intent is being committed right now.
+
+The two are read in this order on purpose: Valkey first, Postgres second. A grant that becomes an attempt in between is
+then seen in both; the other way round it would look like a dead dialer's.
+
+Many dead holders at once are more likely our error than the truth (`is_mass_free`), with one exception: a grant
+made while this process was looking, which no look ever saw with an attempt. The intent refuses grants over 3 s, so an
+older one was not dialled and never will be. What Postgres once had and has no longer is kept until a person says so
+(`free_dead`).
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from uuid import UUID
+
+from trunkline.bus import channels, epoch, schedule
+from trunkline.bus.connection import Bus
+from trunkline.bus.schedule import GiveBack, GrantReturn, to_ms
+from trunkline.control.controls import Controls
+from trunkline.control.raising import raise_alarm
+from trunkline.dispatch import configuration
+from trunkline.dispatch.rollout import Rollout
+from trunkline.loops.base import Loop
+from trunkline.model import Holder, NumberLimit
+from trunkline.store import schedule as store_schedule
+from trunkline.store.database import Database
+from trunkline.telemetry import get_logger, metrics
+
+log = get_logger(__name__)
+
+# Looking at a number takes 8 µs, in which Valkey does nothing else: ten thousand of them are looked at within 100 s.
+NUMBERS_PER_RUN = 100
+# The mass-free breaker: a reconciler that is about to free very much is more likely wrong than right. Only frees that
+# nothing confirms are counted: neither the carrier, call by call, nor the certainty that nothing was dialled. After an
+# outage in which two hundred calls truly ended, two hundred channels are free, and reconciling must not stop.
+MASS_FREE_MIN = 50
+MASS_FREE_SHARE = 0.2
+
+
+def is_mass_free(unconfirmed: int, held: int) -> bool:
+    """More than 50 channels and more than 20 % of those held."""
+    return unconfirmed > MASS_FREE_MIN and unconfirmed > MASS_FREE_SHARE * held
+
+
+class ChannelReconciler(Loop):
+    name = "channels"
+
+    def __init__(
+        self,
+        database: Database,
+        bus: Bus,
+        controls: Controls,
+        rollout: Rollout | None = None,
+        *,
+        grant_ttl_s: float = 5.0,
+        interval_s: float = 1.0,
+    ):
+        super().__init__(interval_s)
+        self._controls = controls
+        self._rollout = rollout
+        self._generation = -1
+        self._database = database
+        self._bus = bus
+        self._grant_ttl_s = grant_ttl_s
+        # Since the first look, and the holders that some look saw with an attempt.
+        self._looking_since_ms = float("inf")
+        self._intended: set[UUID] = set()
+        self._mended_to = 0
+
+    async def run_once(self) -> int:
+        """How many limits and holders had to be changed."""
+        self._generation = self._controls.generation
+        await epoch.ensure(self._bus)
+        believed, calls = await channels.holders_and_calls(self._bus)
+        async with self._database.connection() as conn:
+            wanted = await configuration.read(conn, self._controls, self._rollout)
+            truth = await store_schedule.holders(conn)
+            now_ms = await store_schedule.clock_s(conn) * 1000
+        self._remember(believed, truth, now_ms)
+        changed = await channels.configure(self._bus, wanted)
+        # Only what is missing here: a call that ended after Postgres was read must not get its channel back.
+        known = {holder.attempt_id for holder in believed}
+        written = await channels.hold(self._bus, [h for h in truth if h.attempt_id not in known])
+        mended = await self._mend(wanted.numbers, truth, recounts=calls != channels.calls_of(believed))
+        dead = self._dead(believed, truth, now_ms)
+        given_back = await self._give_back(await self._judged(dead, held=len(believed)))
+        metrics.SCHEDULE_LEADS.set(await schedule.known(self._bus))
+        metrics.CHANNEL_DRIFT.set(written + given_back + mended)
+        metrics.RECONCILER_FIXES.labels(self.name).inc(written + given_back + mended)
+        if written or given_back or mended:
+            log.warning("channels.healed", written=written, given_back=given_back, mended=mended)
+        _report(wanted.numbers, truth)
+        return written + given_back + changed + mended
+
+    async def _mend(self, numbers: Sequence[NumberLimit], truth: Sequence[Holder], *, recounts: bool) -> int:
+        """The next page of numbers; after the last one it begins anew."""
+        page = numbers[self._mended_to : self._mended_to + NUMBERS_PER_RUN]
+        self._mended_to = self._mended_to + len(page) if self._mended_to + len(page) < len(numbers) else 0
+        return await channels.mend(self._bus, [n.number_id for n in page], truth, recounts=recounts)
+
+    async def wait(self) -> None:
+        """A stop, and its end, reach the match at once."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.interval_s):
+                await self._controls.changed(self._generation)
+
+    async def free_dead(self) -> int:
+        """Free whatever Postgres does not have, however much it is: a person has found out why."""
+        await epoch.ensure(self._bus)
+        believed = await channels.holders(self._bus)
+        async with self._database.connection() as conn:
+            truth = await store_schedule.holders(conn)
+            now_ms = await store_schedule.clock_s(conn) * 1000
+        freed = await self._give_back(self._dead(believed, truth, now_ms))
+        log.warning("channels.freed_by_hand", freed=freed)
+        return freed
+
+    def _remember(self, believed: Sequence[Holder], truth: Sequence[Holder], now_ms: float) -> None:
+        self._looking_since_ms = min(self._looking_since_ms, now_ms)
+        self._intended |= {holder.attempt_id for holder in truth}
+        self._intended &= {holder.attempt_id for holder in believed}
+
+    def _dead(self, believed: Sequence[Holder], truth: Sequence[Holder], now_ms: float) -> list[Holder]:
+        true_ids = {holder.attempt_id for holder in truth}
+        oldest_ms = now_ms - self._grant_ttl_s * 1000
+        return [h for h in believed if h.attempt_id not in true_ids and h.granted_ms < oldest_ms]
+
+    async def _judged(self, dead: Sequence[Holder], *, held: int) -> Sequence[Holder]:
+        """Those that may be freed. A holder whose attempt has ended was confirmed by the carrier; one without an
+        attempt, unless it certainly never had one, is only our own conclusion."""
+        if not dead:
+            return dead
+        async with self._database.connection() as conn:
+            ended = await store_schedule.known_attempts(conn, [h.attempt_id for h in dead])
+        certain = [h for h in dead if h.attempt_id in ended or self._was_never_intended(h)]
+        unconfirmed = len(dead) - len(certain)
+        if not is_mass_free(unconfirmed, held):
+            return dead
+        metrics.MASS_FREES_STOPPED.inc()
+        log.critical("channels.mass_free_stopped", unconfirmed=unconfirmed, held=held)
+        detail = {"unconfirmed": unconfirmed, "held": held}
+        await raise_alarm(self._database, "mass_free_breaker", self.name, detail)
+        return certain
+
+    def _was_never_intended(self, holder: Holder) -> bool:
+        return holder.granted_ms > self._looking_since_ms and holder.attempt_id not in self._intended
+
+    async def _give_back(self, dead: Sequence[Holder]) -> int:
+        """Their leads return to the schedule if Postgres still wants them called."""
+        if not dead:
+            return 0
+        async with self._database.connection() as conn:
+            wanted = await store_schedule.places(conn, [h.lead_id for h in dead if h.lead_id])
+        due = {lead_id: to_ms(entry.due_at) for lead_id, entry in wanted.items()}
+        return await schedule.give_back(
+            self._bus,
+            [
+                GiveBack(h.attempt_id, GrantReturn.AGAIN, due[h.lead_id])
+                if h.lead_id in due
+                else GiveBack(h.attempt_id, GrantReturn.FORGET)
+                for h in dead
+            ],
+        )
+
+
+def _report(limits: Sequence[NumberLimit], truth: Sequence[Holder]) -> None:
+    in_use = {str(limit.number_id): 0.0 for limit in limits}
+    for holder in truth:
+        in_use[str(holder.number_id)] = in_use.get(str(holder.number_id), 0.0) + 1
+    metrics.set_exactly(metrics.CHANNELS_IN_USE, in_use)
+    metrics.set_exactly(metrics.CHANNELS_MAX, {str(limit.number_id): limit.max_channels for limit in limits})

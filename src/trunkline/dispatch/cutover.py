@@ -1,0 +1,55 @@
+"""Turning event dispatch on for merchants whose leads another system has called until now.
+
+Such leads are taken in here too while they are left out, so that the change needs no flag day. What was due before the
+change is that system's: it has called them. Nobody may be rung twice for a change of a flag, so they are not called
+here, unless whoever turns it on says how many he has seen.
+"""
+
+from collections.abc import Mapping
+
+from trunkline.control.flags import EVENT_DISPATCH, decide
+from trunkline.store import cutovers
+from trunkline.store.database import Connection
+from trunkline.store.flags import Flag
+from trunkline.value import Value
+
+
+class Cutover(Value, frozen=True):
+    """What a change of the flag does: for whom it turns dispatch on and off, and how many leads of those who are turned
+    on were due before, by merchant."""
+
+    turned_on: tuple[str, ...]
+    turned_off: tuple[str, ...]
+    overdue: Mapping[str, int]
+
+    @property
+    def overdue_count(self) -> int:
+        return sum(self.overdue.values())
+
+
+NOTHING = Cutover((), (), {})
+
+
+async def foresee(conn: Connection, before: Flag | None, after: Flag | None) -> Cutover:
+    """None is a flag that nobody has set."""
+    on: list[str] = []
+    off: list[str] = []
+    for reseller_id, merchant_id in await cutovers.merchants(conn):
+        was, will_be = (_is_on(flag, reseller_id, merchant_id) for flag in (before, after))
+        if was != will_be:
+            (on if will_be else off).append(merchant_id)
+    return Cutover(tuple(sorted(on)), tuple(sorted(off)), await cutovers.overdue(conn, on) if on else {})
+
+
+async def carry_out(tx: Connection, cutover: Cutover, *, take_overdue: bool) -> None:
+    """In the transaction of the flag."""
+    if take_overdue:
+        await cutovers.drop(tx, cutover.turned_on)
+    else:
+        await cutovers.begin(tx, cutover.turned_on)
+
+
+def _is_on(flag: Flag | None, reseller_id: str, merchant_id: str) -> bool:
+    if flag is None:
+        return EVENT_DISPATCH.default
+    return decide(flag, reseller_id=reseller_id, merchant_id=merchant_id, key=merchant_id)[0]

@@ -1,0 +1,179 @@
+"""Loads the schedule: leads that are due soon go from Postgres to Valkey, flow by flow.
+
+Ingest schedules a new lead itself, as a courtesy. This loop is the one that may be relied on: it brings what ingest
+could not tell and what became due soon. Adding is idempotent, so it need not know what Valkey has. It walks over flows
+with a cursor, not over leads: no pile, however high, can hide a lost lead of another flow behind it. On its way it
+compares the flows with what Valkey's other keys say of them: one key that was lost (evicted, or deleted by hand) is put
+right within a walk, without an epoch that tells of it.
+
+Several processes walk, and a walk over a large pile is work for Postgres: the more leads wait, the more the beginnings
+of walks are spread, always to later. Nobody waits for it, since a lead is brought a quarter of an hour ahead.
+"""
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import UUID
+
+from trunkline.bus import epoch, schedule
+from trunkline.bus.connection import Bus
+from trunkline.loops.base import Loop
+from trunkline.model import Flow
+from trunkline.store import schedule as store_schedule
+from trunkline.store.database import Connection, Database
+from trunkline.store.schedule import BEFORE_ALL
+from trunkline.telemetry import get_logger, metrics
+
+log = get_logger(__name__)
+
+FLOWS_PER_RUN = 200
+# Two thousand flows are walked over in ten seconds.
+NEXT_PAGE_S = 1.0
+# A flow is refilled when half of what it may have here is gone.
+REFILL_BELOW = schedule.FLOW_CAP // 2
+# Of a fuller flow only the first are brought: a lead that is missing here comes when its turn has come, and is not
+# passed over for as long as the flow stays full. More than may have moved to another pool (`match.lua`).
+FIRST_OF_FULL = 200
+
+# From so many waiting leads on the spread is as wide as it gets.
+PILE = 100_000
+JITTER_MAX_S = 5.0
+
+
+@dataclass(slots=True)
+class FlowWalk:
+    """What a walk has seen so far."""
+
+    began_s: float
+    overdue: int = 0
+
+
+async def load(
+    conn: Connection,
+    bus: Bus,
+    flows: Sequence[Flow],
+    limit: int = schedule.FLOW_CAP,
+    walk: FlowWalk | None = None,
+) -> int:
+    """Bring the next leads of these flows; how many were new to Valkey."""
+    added, seen = 0, {str(flow) for flow in flows}
+    for flow in flows:
+        entries = await store_schedule.heads(conn, flow, horizon_s=schedule.HORIZON_S, limit=limit)
+        if walk is not None:
+            now = datetime.now(UTC)
+            walk.overdue += sum(entry.due_at <= now for entry in entries)
+        # Most of them are there already, and to ask is eight times less to send than to add.
+        found = await schedule.look(bus, entries)
+        added += await schedule.add(bus, found.missing)
+        seen |= found.elsewhere
+        if len(entries) >= schedule.FLOW_CAP:
+            await schedule.note_partial(bus, flow)
+    mended = await schedule.mend(bus, sorted(seen))
+    if mended:
+        log.warning("schedule.mended", count=mended)
+        metrics.RECONCILER_FIXES.labels("loader").inc(mended)
+    return added
+
+
+def jitter_s(pile: int, widest_s: float) -> float:
+    """Never negative: nothing is brought before its time."""
+    share = min(1.0, pile / PILE)
+    # Not a secret: it only keeps processes from doing the same at the same moment.
+    return random.uniform(0.0, widest_s * share)  # noqa: S311
+
+
+class Loader(Loop):
+    """Walks over all flows. At the last one it begins again."""
+
+    name = "loader"
+
+    def __init__(
+        self,
+        database: Database,
+        bus: Bus,
+        interval_s: float = 5.0,
+        jitter_max_s: float = JITTER_MAX_S,
+    ):
+        super().__init__(interval_s)
+        self._database = database
+        self._bus = bus
+        self._jitter_max_s = jitter_max_s
+        self._after = BEFORE_ALL
+        self._walk = FlowWalk(time.monotonic())
+        self._pile = 0
+
+    async def run_once(self) -> int:
+        await epoch.ensure(self._bus)
+        if self._after == BEFORE_ALL:
+            self._walk = FlowWalk(time.monotonic())
+        async with self._database.connection() as conn:
+            flows = await store_schedule.flows(conn, after=self._after, limit=FLOWS_PER_RUN)
+            with_capacity = await _with_capacity(conn, self._bus, flows)
+            full = [flow for flow in flows if flow not in with_capacity]
+            added = await load(conn, self._bus, with_capacity, walk=self._walk)
+            added += await load(conn, self._bus, full, FIRST_OF_FULL, self._walk)
+            self._after = flows[-1] if len(flows) == FLOWS_PER_RUN else BEFORE_ALL
+            if self._after == BEFORE_ALL:
+                await self._report(conn)
+        metrics.LOADER_LEADS.inc(added)
+        return added
+
+    async def _report(self, conn: Connection) -> None:
+        """At the end of a walk."""
+        self._pile, processing = await store_schedule.pile(conn)
+        metrics.set_exactly(metrics.LEADS, {"BACKLOG": self._pile, "PROCESSING": processing})
+        metrics.LEADS_OVERDUE.set(self._walk.overdue)
+        metrics.LOADER_LAP_SECONDS.set(time.monotonic() - self._walk.began_s)
+
+    async def wait(self) -> None:
+        if self._after != BEFORE_ALL:
+            await self.pause(min(self.interval_s, NEXT_PAGE_S))
+            return
+        later_s = jitter_s(self._pile, self._jitter_max_s)
+        metrics.LOADER_JITTER_SECONDS.observe(later_s)
+        await self.pause(self.interval_s + later_s)
+
+
+async def schedule_best_effort(database: Database, bus: Bus, lead_ids: Sequence[UUID]) -> None:
+    """What ingest does for a new lead. The leads are safe in Postgres, and the loader would bring them in seconds."""
+    metrics.LEADS_ACCEPTED.inc(len(lead_ids))
+    outcome = "failed"
+    try:
+        await epoch.ensure(bus)
+        async with database.connection() as conn:
+            places = await store_schedule.places(conn, lead_ids)
+        await schedule.add(bus, places.values())
+        outcome = "ok"
+    finally:
+        metrics.SCHEDULE_ADDS.labels(outcome).inc()
+
+
+class Refiller(Loop):
+    """Refills the flows that have more leads in Postgres than may be here at once."""
+
+    name = "refiller"
+
+    def __init__(self, database: Database, bus: Bus, interval_s: float = 1.0):
+        super().__init__(interval_s)
+        self._database = database
+        self._bus = bus
+
+    async def run_once(self) -> int:
+        await epoch.ensure(self._bus)
+        partial = sorted(await schedule.partial_flows(self._bus), key=str)
+        if not partial:
+            return 0
+        async with self._database.connection() as conn:
+            with_capacity = await _with_capacity(conn, self._bus, partial)
+            # Before Postgres is read: a lead that finds no room meanwhile marks its flow again.
+            await schedule.forget_partial(self._bus, with_capacity)
+            return await load(conn, self._bus, with_capacity)
+
+
+async def _with_capacity(conn: Connection, bus: Bus, flows: Sequence[Flow]) -> list[Flow]:
+    """A lead that was put off beyond the horizon takes no room: whatever is due sooner takes its place."""
+    before_ms = int((await store_schedule.clock_s(conn) + schedule.HORIZON_S) * 1000)
+    sizes = await schedule.sizes(bus, flows, before_ms=before_ms)
+    return [flow for flow, size in zip(flows, sizes, strict=True) if size < REFILL_BELOW]

@@ -1,0 +1,118 @@
+"""Asks about leads before their turn comes, so that no channel waits for a tenant's answer.
+
+It walks over the flows whose policy has pre-checks and asks about the leads at their heads. Answers are waited for in
+the background: a slow tenant holds up neither the walk nor its own other leads. Whoever asks has claimed the lead in
+Postgres, so several processes may walk at once.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from uuid import UUID
+
+from trunkline.bus import schedule
+from trunkline.bus.connection import Bus
+from trunkline.control.controls import Controls
+from trunkline.dispatch.policy_cache import Owner, Policies
+from trunkline.dispatch.prechecks import Deferred, Prechecks
+from trunkline.errors import BusUnavailable
+from trunkline.loops.base import Loop
+from trunkline.model import Flow
+from trunkline.store import prechecks as store_prechecks
+from trunkline.store import schedule as store_schedule
+from trunkline.store.database import Connection, Database
+from trunkline.store.schedule import BEFORE_ALL
+from trunkline.telemetry import get_logger
+
+log = get_logger(__name__)
+
+FLOWS_PER_RUN = 100
+# What a flow may start within a few seconds. A pass holds for a minute, so heads that wait are asked about again.
+HEADS_PER_FLOW = 20
+AHEAD_S = 20.0
+# Leads of one merchant that are being asked about at a time, or wait for that: a silent one with a hundred campaigns
+# must not pile up questions.
+ASKING_MAX = 40
+
+
+class PrecheckWalk(Loop):
+    name = "prechecks"
+
+    def __init__(
+        self,
+        database: Database,
+        bus: Bus,
+        controls: Controls,
+        policies: Policies,
+        prechecks: Prechecks,
+        interval_s: float = 1.0,
+    ):
+        super().__init__(interval_s)
+        self._database = database
+        self._bus = bus
+        self._controls = controls
+        self._policies = policies
+        self._prechecks = prechecks
+        self._after = BEFORE_ALL
+        # With their merchants.
+        self._asking: dict[UUID, str] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run_once(self) -> int:
+        """Begin to ask; about how many leads."""
+        async with self._database.connection() as conn:
+            if not await store_prechecks.are_wanted(conn):
+                return 0
+            flows = await store_schedule.flows(conn, after=self._after, limit=FLOWS_PER_RUN)
+            self._after = flows[-1] if len(flows) == FLOWS_PER_RUN else BEFORE_ALL
+            begun = [await self._begin(conn, flow) for flow in await self._checked(conn, flows)]
+        return sum(begun)
+
+    async def drain(self) -> None:
+        """Wait for the answers."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _checked(self, conn: Connection, flows: Sequence[Flow]) -> list[Flow]:
+        """The flows whose leads have to be asked about. Of what is stopped nobody is asked."""
+        policies = await self._policies.of(conn, map(_owner, flows))
+        found = ((flow, policies[_owner(flow)]) for flow in flows if not self._is_stopped(flow))
+        return [flow for flow, policy in found if policy is not None and policy.prechecks]
+
+    def _is_stopped(self, flow: Flow) -> bool:
+        return bool(
+            self._controls.stopped(
+                reseller_id=flow.reseller_id, merchant_id=flow.merchant_id, campaign_id=flow.campaign_id
+            )
+        )
+
+    async def _begin(self, conn: Connection, flow: Flow) -> int:
+        """Have the heads of a flow asked about, in a task of their own; how many."""
+        of_merchant = sum(merchant_id == flow.merchant_id for merchant_id in self._asking.values())
+        room = min(HEADS_PER_FLOW, ASKING_MAX - of_merchant)
+        if room <= 0:
+            return 0
+        entries = await store_schedule.heads(conn, flow, horizon_s=AHEAD_S, limit=room)
+        leads = [entry.lead_id for entry in entries if entry.lead_id not in self._asking]
+        if leads:
+            self._asking |= dict.fromkeys(leads, flow.merchant_id)
+            task = asyncio.create_task(self._ask(leads), name="prechecks")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return len(leads)
+
+    async def _ask(self, leads: list[UUID]) -> None:
+        try:
+            verdicts = await self._prechecks.run_ahead(leads)
+            moved = [verdict.moved for verdict in verdicts if isinstance(verdict, Deferred)]
+            await schedule.add(self._bus, moved)
+        except BusUnavailable as error:
+            log.warning("prechecks.moves_untold", reason=str(error))
+        except Exception as error:
+            log.error("prechecks.failed", leads=len(leads), error=str(error), exc_info=error)
+        finally:
+            for lead_id in leads:
+                del self._asking[lead_id]
+
+
+def _owner(flow: Flow) -> Owner:
+    return Owner(flow.reseller_id, flow.merchant_id, flow.campaign_id)

@@ -1,0 +1,278 @@
+"""After Postgres was restored: which calls has it forgotten, who would be called again, and how that is settled.
+
+    read every account's list ─► calls without an attempt ─► leads that they called ─► attempts ─► settled
+
+A forgotten call becomes an attempt of its lead again. From then on everything is as usual: the fold or the checker
+decides by what the carrier says of it, and the lead has no second call meanwhile. A lead of which nobody can say
+whether it was called ends as UNKNOWN, which is never called again by itself. All this is written while the kill switch
+is on, and the switch is not lifted before. Safe to repeat, also after it was broken off.
+"""
+
+import random
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Literal, TypeVar
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+from trunkline.dispatch.agent_reports import KIND
+from trunkline.dispatch.late_facts import FAR_LINES
+from trunkline.dispatch.restore_matching import CLOCK_SLACK, CalledLead, LostCall, Matching, match
+from trunkline.model import new_id
+from trunkline.store import attempts, audit, controls, lead_edits, mailboxes, restores
+from trunkline.store.controls import Scope
+from trunkline.store.database import Connection, Database
+from trunkline.store.mailboxes import NewEvent
+from trunkline.store.restores import AdoptedCall, OurNumber
+from trunkline.store.tenants import PLATFORM
+from trunkline.telemetry import get_logger
+from trunkline.telephony.carrier import ListUnavailable
+from trunkline.telephony.carrier_registry import CarrierConfigError
+from trunkline.telephony.directory import AccountName, CarrierDirectory
+from trunkline.value import Value
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+
+ACTOR = "cli:restore-check"
+REASON = "RESTORED"
+# Calls are looked up, and leads are locked, so many at a time.
+PAGE = 500
+_FIRST_ID = UUID(int=0)
+
+
+class ReadAccount(Value, frozen=True):
+    """How many calls the account's list has. `problem`: why it could not be read to its end."""
+
+    carrier: str
+    account: str
+    calls: int
+    problem: str | None = None
+
+    @property
+    def name(self) -> AccountName:
+        return self.carrier, self.account
+
+
+class Comparison(Value, frozen=True):
+    since: datetime
+    found_at: datetime
+    accounts: list[ReadAccount]
+    matching: Matching
+    # Calls from before the restore of which the carrier has not been heard yet.
+    live: int
+    # Leads that an account whose list could not be read may have called.
+    unread: int
+
+    @property
+    def unread_accounts(self) -> list[AccountName]:
+        return [read.name for read in self.accounts if read.problem]
+
+
+class Settled(Value, frozen=True):
+    # Leads that have their calls back, and leads that ended because nobody can say.
+    restored: int
+    unknown: int
+
+
+Refusal = Literal["kill_switch_off", "calls_live", "lists_unread"]
+
+
+class RestoreCheck:
+    def __init__(self, database: Database, carriers: CarrierDirectory):
+        self._database = database
+        self._carriers = carriers
+
+    async def compare(self, since: datetime, found_at: datetime) -> Comparison:
+        """Reads, and changes nothing."""
+        async with self._database.connection() as conn:
+            numbers = await restores.numbers(conn)
+            overflows = await restores.overflows(conn)
+        accounts, lost = await self._read_lists(since, numbers)
+        async with self._database.connection() as conn:
+            leads = []
+            for phones in _pages(sorted({call.call.to for call in lost})):
+                leads += await restores.waiting(conn, phones)
+            live = await restores.live(conn, found_at)
+        comparison = Comparison(
+            since, found_at, accounts, match(lost, leads, overflows, found_at), live, unread=0
+        )
+        unread = [lead_id async for lead_id in self._unread(comparison)]
+        matched = {called.lead.id for called in comparison.matching.called}
+        return Comparison(since, found_at, accounts, comparison.matching, live, len(set(unread) - matched))
+
+    async def settle(self, comparison: Comparison, *, accept_unread: bool = False) -> Settled | Refusal:
+        """`accept_unread`: end the leads that an account may have called whose list could not be read."""
+        async with self._database.connection() as conn:
+            if not await _is_stopped(conn):
+                return "kill_switch_off"
+        if comparison.live:
+            return "calls_live"
+        if comparison.unread_accounts and not accept_unread:
+            return "lists_unread"
+        restored, unknown = 0, 0
+        for called in _pages(comparison.matching.called):
+            done = await self._restore_calls(called)
+            restored, unknown = restored + done.restored, unknown + done.unknown
+        for doubtful in _pages(comparison.matching.doubtful):
+            unknown += await self._end_unknown([lead.id for lead in doubtful])
+        ids = [lead_id async for lead_id in self._unread(comparison)]
+        for page in _pages(ids):
+            unknown += await self._end_unknown(page)
+        settled = Settled(restored, unknown)
+        await self._record(comparison, settled)
+        return settled
+
+    async def _read_lists(
+        self, since: datetime, numbers: dict[str, OurNumber]
+    ) -> tuple[list[ReadAccount], list[LostCall]]:
+        """Of every account that is configured, or that a number here belongs to."""
+        used = {(number.carrier, number.account) for number in numbers.values()}
+        accounts, lost = [], []
+        for name in sorted({*used, *self._carriers.names}):
+            read, calls = await self._read_list(name, since, numbers)
+            accounts.append(read)
+            lost += calls
+        return accounts, lost
+
+    async def _read_list(
+        self, name: AccountName, since: datetime, numbers: dict[str, OurNumber]
+    ) -> tuple[ReadAccount, list[LostCall]]:
+        try:
+            carrier = self._carriers.get(*name)
+        except CarrierConfigError as error:
+            return ReadAccount(*name, 0, str(error)), []
+        seen: set[str] = set()
+        lost: dict[str, LostCall] = {}
+        async for page in carrier.account_calls(since - CLOCK_SLACK):
+            if isinstance(page, ListUnavailable):
+                return ReadAccount(*name, len(seen), page.reason), list(lost.values())
+            dialled = [call for call in page if call.direction == "outbound"]
+            seen.update(call.call_id for call in dialled)
+            calls = [LostCall(*name, call, numbers.get(call.from_)) for call in dialled]
+            lost |= {each.call.call_id: each for each in await self._unknown(name[0], calls)}
+        return ReadAccount(*name, len(seen)), list(lost.values())
+
+    async def _unknown(self, carrier: str, calls: Sequence[LostCall]) -> list[LostCall]:
+        """Those without an attempt, and without one that is still being resolved."""
+        async with self._database.connection() as conn:
+            known = await attempts.known_call_ids(conn, carrier, [each.call.call_id for each in calls])
+            new = [each for each in calls if each.call.call_id not in known]
+            dated = [(each, each.at) for each in new]
+            pairs = [(each.call.to, each.call.from_, at) for each, at in dated if at is not None]
+            places = await restores.unresolved(conn, pairs)
+        resolved = {pairs[place] for place in places}
+        return [
+            each for each, at in dated if at is None or (each.call.to, each.call.from_, at) not in resolved
+        ]
+
+    async def _unread(self, comparison: Comparison) -> AsyncIterator[UUID]:
+        after = _FIRST_ID
+        while comparison.unread_accounts:
+            async with self._database.connection() as conn:
+                page = await restores.unread(
+                    conn, comparison.unread_accounts, comparison.found_at, after=after, limit=PAGE
+                )
+            for lead_id in page:
+                yield lead_id
+            if len(page) < PAGE:
+                return
+            after = page[-1]
+
+    async def _restore_calls(self, called: Sequence[CalledLead]) -> Settled:
+        """One transaction. What an index refuses (two leads, one person, one number) ends as unknown."""
+        calls = [call for each in called for call in _adopted(each)]
+        ids = sorted(each.lead.id for each in called)
+        last = {each.lead.id: each.calls[-1] for each in called}
+        async with self._database.transaction() as tx:
+            locked = await lead_edits.lock(tx, PLATFORM, ids)
+            taken = await restores.adopt(tx, calls, ACTOR, _far_line(len(calls)))
+            refused = sorted(locked.keys() - taken.keys())
+            unknown = await restores.end_unknown(tx, refused, REASON)
+            ends = [
+                _end_of(attempt_id, last[lead_id])
+                for lead_id, attempt_id in taken.items()
+                if last[lead_id].call.state == "ended"
+            ]
+            if ends:
+                await mailboxes.append(tx, ends)
+        return Settled(len(taken), len(unknown))
+
+    async def _end_unknown(self, ids: Sequence[UUID]) -> int:
+        async with self._database.transaction() as tx:
+            locked = await lead_edits.lock(tx, PLATFORM, sorted(ids))
+            return len(await restores.end_unknown(tx, sorted(locked), REASON))
+
+    async def _record(self, comparison: Comparison, settled: Settled) -> None:
+        details = {
+            "since": comparison.since.isoformat(),
+            "restored": settled.restored,
+            "unknown": settled.unknown,
+            "orphans": len(comparison.matching.orphans),
+            "unread": ["/".join(name) for name in comparison.unread_accounts],
+        }
+        async with self._database.transaction() as tx:
+            await restores.settle(tx, comparison.found_at, ACTOR)
+            await audit.record(
+                tx, actor=ACTOR, action="restore.settled", subject="", tenant=PLATFORM, details=details
+            )
+        log.info("restore.settled", restored=settled.restored, unknown=settled.unknown)
+
+
+async def _is_stopped(conn: Connection) -> bool:
+    found = await controls.get(conn, Scope.KILL_SWITCH, "")
+    return any(control.phase(control.seen_at) == "stopped" for control in found)
+
+
+def _pages(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for first in range(0, len(items), PAGE):
+        yield items[first : first + PAGE]
+
+
+def _far_line(many: int) -> int:
+    """The first of so many lines that no number has. Not a secret: two calls of one number must only not meet."""
+    return random.randrange(FAR_LINES.start, FAR_LINES.stop - many - 1)  # noqa: S311  no secret
+
+
+def _adopted(called: CalledLead) -> Iterator[AdoptedCall]:
+    for lost in called.calls:
+        call, is_last = lost.call, lost is called.calls[-1]
+        began_at = lost.at or called.lead.due_at
+        talked = call.reason == "completed" and call.duration_s != 0
+        ended_at = call.ended_at or began_at + timedelta(seconds=call.duration_s or 0)
+        yield AdoptedCall(
+            id=call.attempt_id or new_id(),
+            lead_id=called.lead.id,
+            is_last=is_last,
+            carrier=lost.carrier,
+            account=lost.account,
+            call_id=call.call_id,
+            number_id=lost.number.id if lost.number else uuid5(NAMESPACE_URL, f"tel:{call.from_}"),
+            to_phone=call.to,
+            from_phone=call.from_,
+            started_at=began_at,
+            answered_at=ended_at - timedelta(seconds=call.duration_s or 0) if talked else None,
+            ended_at=ended_at,
+            end_reason=call.reason,
+            duration_s=call.duration_s,
+        )
+
+
+def _end_of(attempt_id: UUID, lost: LostCall) -> NewEvent:
+    """What the list says of a call that is over, as if the carrier had sent it."""
+    call = lost.call
+    ended_at = call.ended_at or lost.at
+    return NewEvent(
+        kind=KIND,
+        key=str(attempt_id),
+        dedupe_key=f"asked:{call.call_id}:{call.state}",
+        type="ended",
+        payload={
+            "kind": "ended",
+            "call_id": call.call_id,
+            "at": ended_at.isoformat() if ended_at else None,
+            "reason": call.reason,
+            "duration_s": call.duration_s,
+            "raw": {"status": call.status, "asked": "true"},
+        },
+    )

@@ -1,0 +1,119 @@
+"""Which leads were called by calls that a restored database does not know. Pure.
+
+A carrier's list says whom a call rang, from which number and when; it does not say for which lead. A lead is taken for
+called if it waits for that phone, may use that number, and was due by then; so is one that came in after the restore,
+because whoever sends lost leads again sends them again. Where there are more such leads than calls, the calls belong to
+those that were due first, and the others are in doubt: somebody may have called them, so nobody calls them by himself.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from trunkline.store.restores import OurNumber, WaitingLead
+from trunkline.telephony.carrier import CallView
+from trunkline.value import Value
+
+# The carrier's clock and ours differ, and its dates are whole seconds.
+CLOCK_SLACK = timedelta(seconds=60)
+
+
+class LostCall(Value, frozen=True):
+    """A call that the carrier placed for us, and of which this database has no attempt."""
+
+    carrier: str
+    account: str
+    call: CallView
+    # None: the number it was placed from is not in this database either.
+    number: OurNumber | None
+
+    @property
+    def at(self) -> datetime | None:
+        return self.call.started_at or self.call.created_at
+
+
+class CalledLead(Value, frozen=True):
+    """A lead that would be called again, and its calls in their order."""
+
+    lead: WaitingLead
+    calls: tuple[LostCall, ...]
+
+
+class Matching(Value, frozen=True):
+    called: list[CalledLead]
+    # Another lead's call may have been theirs.
+    doubtful: list[WaitingLead]
+    # Due only later, to people who were called: probably for another lead, which is lost.
+    later: list[WaitingLead]
+    # Calls for which there is no lead.
+    orphans: list[LostCall]
+
+
+def match(
+    calls: Sequence[LostCall],
+    leads: Sequence[WaitingLead],
+    overflows: Mapping[str, str | None],
+    found_at: datetime,
+) -> Matching:
+    """`leads` are those that wait for the phones of these calls, in the order in which they were due."""
+    by_phone: dict[str, list[WaitingLead]] = defaultdict(list)
+    for lead in leads:
+        by_phone[lead.phone].append(lead)
+    result = Matching([], [], [], [])
+    for phone, rung in _by_phone(calls).items():
+        _match_phone(rung, by_phone[phone], overflows, found_at, result)
+    return result
+
+
+def _by_phone(calls: Sequence[LostCall]) -> dict[str, list[LostCall]]:
+    groups: dict[str, list[LostCall]] = defaultdict(list)
+    for call in sorted(calls, key=_moment):
+        groups[call.call.to].append(call)
+    return groups
+
+
+def _match_phone(
+    calls: Sequence[LostCall],
+    leads: Sequence[WaitingLead],
+    overflows: Mapping[str, str | None],
+    found_at: datetime,
+    result: Matching,
+) -> None:
+    given: dict[int, list[LostCall]] = defaultdict(list)
+    possible: set[int] = set()
+    for call in calls:
+        could = [n for n, lead in enumerate(leads) if _could_be(call, lead, overflows, found_at)]
+        possible.update(could)
+        if could:
+            # Each lead has its first call before any has its second.
+            given[min(could, key=lambda n: (len(given[n]), n))].append(call)
+        else:
+            result.orphans.append(call)
+    for n, lead in enumerate(leads):
+        if given[n]:
+            result.called.append(CalledLead(lead, tuple(given[n])))
+        elif n in possible:
+            result.doubtful.append(lead)
+        else:
+            result.later.append(lead)
+
+
+def _could_be(
+    lost: LostCall, lead: WaitingLead, overflows: Mapping[str, str | None], found_at: datetime
+) -> bool:
+    if lost.number is not None and lost.number.pool_id not in _reach(lead.pool_id, overflows):
+        return False
+    return lead.created_at >= found_at or lost.at is None or lead.due_at <= lost.at + CLOCK_SLACK
+
+
+def _reach(pool_id: str, overflows: Mapping[str, str | None]) -> set[str]:
+    reached: set[str] = set()
+    following: str | None = pool_id
+    while following is not None and following not in reached:
+        reached.add(following)
+        following = overflows.get(following)
+    return reached
+
+
+def _moment(lost: LostCall) -> tuple[bool, float, str]:
+    return lost.at is None, lost.at.timestamp() if lost.at else 0.0, lost.call.call_id

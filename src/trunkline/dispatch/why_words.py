@@ -1,0 +1,159 @@
+"""`why` in words. Pure: from what is closed to the one sentence that a person reads first."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from trunkline.dispatch.refusals import RefusalReason
+from trunkline.store.decisions import RecordedDecision
+
+
+@dataclass(frozen=True, slots=True)
+class GateCheck:
+    """One gate. `until` is when it opens, as far as that is known; `set_by` is whose word it is that it is closed."""
+
+    gate: str
+    is_open: bool
+    detail: str | None = None
+    until: datetime | None = None
+    set_by: str | None = None
+
+
+# Under which gate a person finds what an intent refused for. The others have the reason's own name.
+_GATES = {
+    RefusalReason.PAUSED: "control",
+    RefusalReason.ATTEMPTS_EXHAUSTED: "attempts",
+    RefusalReason.BLACKLISTED: "do_not_call",
+    RefusalReason.NOT_DUE: "due",
+    RefusalReason.STALE_GRANT: "error",
+    RefusalReason.CONTENDED: "error",
+    RefusalReason.LEAD: "error",
+}
+# Nothing is granted while one of these is closed, so what an intent said before does not matter.
+_BEFORE_A_GRANT = ("control", "event_dispatch", "dialers", "due", "number")
+# A refusal that is repeated every second was said so long ago at most, and one that parks its flow a minute.
+REPEATED = timedelta(seconds=3)
+PARKED = timedelta(seconds=65)
+
+_SENTENCES = {
+    "due": "It is not due yet",
+    "control": "Calls are stopped",
+    "event_dispatch": "This platform does not call it",
+    "dialers": "No process dials",
+    "number": "No number may dial it",
+    "cooldown": "Its carrier refuses our calls",
+    "expired": "It has expired, and ends",
+    "attempts": "All of its attempts are used up",
+    "do_not_call": "The person must not be called",
+    "agents": "It waits for an agent",
+    "policy": "Nobody is called under its rules",
+    "destination": "Its number may not be called: the destination is not allowed",
+    "window": "Its calling window is closed",
+    "precheck": "Its pre-check has not been asked or has not passed lately",
+    "limit": "A limit has been reached",
+    "spend": "The money of the day is spent",
+    "pace": "Calls are started more slowly than it would like",
+    "person": "The person is being called already",
+    "channel": "It waits for a channel",
+    "projection": "Calls are placed from Postgres, at a reduced rate",
+    "error": "Its last try failed",
+}
+_SUBJECTS = {
+    "no_agent_brake": "people of this merchant answered and found no agent, so nobody is called for a while",
+    "no_agent_free": "every agent that its calls reach is busy, or left to callers",
+    "agents_for_ringing_calls": "the free agents are counted on by calls that ring",
+    "abandon_max": "one more call without an agent kept for it would be above `abandon_max`",
+    "slot_taken": "the agent that was proposed was taken",
+    "resuming": "they grow back to their full pace after a stop",
+    "event_dispatch": "the flag event_dispatch leaves it to another system",
+    "unread": "the process that dials does not know yet what is stopped",
+    "database_went_back": "Postgres stands at an earlier moment than the process that dials has seen",
+    "policy_unreadable": "its calling policy cannot be read",
+    "number_not_active": "the number is not active",
+    "number_changed": "the number has been changed",
+    "above_maximum": "the number has fewer channels now",
+    "number_full": "the number has more calls than its maximum",
+    "same_lead": "it is being called already",
+    "being_changed": "somebody was changing it",
+    "account": "the pace of the carrier account",
+    "campaign": "the pace of the campaign",
+    "needed": "it is asked when its turn comes",
+    "never_opens": "it never opens",
+}
+# A number's pace, or a number that a carrier refuses; what these have in common is not its subject.
+_BY_GATE = {
+    ("pace", "number"): "the pace of the number",
+    ("cooldown", "account"): "the account cools down, and is tried with one call at a time",
+    ("cooldown", "number"): "the number cools down, and is tried with one call at a time",
+    ("cooldown", "process"): "a process that dials cannot reach the carrier",
+    ("cooldown", "country"): "the account cools down for this country, and is tried with one call at a time",
+}
+
+
+def gate_of(reason: str) -> str:
+    """The gate that an intent's refusal belongs to."""
+    return _GATES.get(RefusalReason(reason), reason) if reason in set(RefusalReason) else reason
+
+
+def in_words(gate: str, subject: str | None) -> str | None:
+    """What an intent refused for, for people. Subjects that are names, such as `calls_per_person`, read as words."""
+    if not subject:
+        return None
+    return _BY_GATE.get((gate, subject)) or _SUBJECTS.get(subject) or subject.replace("_", " ")
+
+
+def of_decision(decision: RecordedDecision, gate: str | None = None) -> GateCheck:
+    gate = gate or gate_of(decision.reason)
+    words = in_words(gate_of(decision.reason), decision.subject)
+    times = f"{decision.times} times" if decision.times > 1 else "once"
+    return GateCheck(
+        gate, False, f"{words}, refused {times}" if words else f"refused {times}", decision.until
+    )
+
+
+def put_off_by(history: Iterable[RecordedDecision], due_at: datetime) -> RecordedDecision | None:
+    """The refusal that gave the lead its due time, if one did. One that broke its own intent has no time of its own."""
+    decisions = sorted(history, key=lambda each: each.last_at, reverse=True)
+    if decisions and decisions[0].reason == RefusalReason.ERROR:
+        return decisions[0]
+    return next((each for each in decisions if each.until is not None and each.until == due_at), None)
+
+
+def refusing(history: Sequence[RecordedDecision], now: datetime) -> RecordedDecision | None:
+    """The last refusal, while it still holds or would have been said again by now."""
+    if not history:
+        return None
+    last = max(history, key=lambda each: each.last_at)
+    is_young = last.last_at > now - PARKED
+    return last if is_young and (last.until is None or last.until > now - REPEATED) else None
+
+
+def ranked(checks: Sequence[GateCheck], refusal: RecordedDecision | None) -> list[GateCheck]:
+    """What is closed, what really refuses first: what keeps the lead from being granted, then what an intent said
+    last, then the rest."""
+    closed = [check for check in checks if not check.is_open]
+    before = [check for check in closed if check.gate in _BEFORE_A_GRANT]
+    rest = [check for check in closed if check.gate not in _BEFORE_A_GRANT]
+    if refusal is None:
+        return [*before, *rest]
+    gate = gate_of(refusal.reason)
+    said = [check for check in closed if check.gate == gate]
+    first = said or [of_decision(refusal)]
+    return [
+        *before,
+        *(each for each in first if each not in before),
+        *(each for each in rest if each not in first),
+    ]
+
+
+def sentence(closed: Sequence[GateCheck]) -> str:
+    if not closed:
+        return "Nothing stands in its way: it is called as soon as it is its turn."
+    first = closed[0]
+    words = _SENTENCES.get(first.gate, f"It is held up by {first.gate}")
+    parts = [f"{words}: {first.detail}" if first.detail else words]
+    if first.set_by:
+        parts.append(f"set by {first.set_by}")
+    if first.until:
+        parts.append(f"until {first.until.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC")
+    return ", ".join(parts) + "."

@@ -1,0 +1,235 @@
+"""Jobs for any application, with nothing but a Postgres.
+
+    jobs = Jobs(database_url)                       # of every type that `@job` declared
+
+    async with session.begin():                     # SQLAlchemy; or asyncpg, psycopg, Django
+        session.add(order)
+        await jobs.enqueue(session, send_report, Report(order.id))
+
+    asyncio.run(jobs.run())                         # the worker, in a process of its own or beside
+
+Tables and functions are in a schema of their own, and made when the object is opened or `prepare` is called. To enqueue
+in a transaction of the application nothing has to be open: no connection of ours is used.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Any, TypeVar, Unpack
+
+from trunkline.errors import StoreUnavailable
+from trunkline.event_loop import LoopThread, asked_to_stop, running_loop
+from trunkline.jobs.notifier import JobNotifier
+from trunkline.jobs.outbox import JobTransaction, Outbox
+from trunkline.jobs.recurring import Recurring, declared_schedules
+from trunkline.jobs.registry import JobOptions, JobType, Registry, declared
+from trunkline.jobs.service import JobConfig, JobService
+from trunkline.old_names import kept_names
+from trunkline.store import adapters
+from trunkline.store import database as store_database
+from trunkline.store.adapters import Adapter, entries
+from trunkline.store.database import Database
+from trunkline.store.jobs import Inserted, NewJob
+from trunkline.store.migrate import migrate, search_path_with
+
+P = TypeVar("P")
+
+# All that is about jobs alone, and the tenants that it refers to.
+MIGRATIONS = frozenset(
+    {
+        "0001_tenants",
+        "0004_jobs",
+        "0018_job_fences",
+        "0046_job_keys_of_tenants",
+        "0054_job_enqueue",
+        "0058_job_twins_beside",
+    }
+)
+
+
+@kept_names
+class Jobs:
+    """The jobs of an application: enqueue them anywhere, run them where a worker is."""
+
+    def __init__(
+        self,
+        database_url: str,
+        types: Iterable[JobType[Any]] | None = None,
+        *,
+        schema: str | None = "trunkline",
+        recurring: Sequence[Recurring] | None = None,
+        direct_url: str | None = None,
+        behind_pooler: bool = False,
+        pool_size: int = 4,
+        config: JobConfig | None = None,
+    ):
+        """Without types, those that `@job` declared, and the schedules that `recurring` did. `schema=None` is the
+        outbox of a platform, whose tables are there. Behind a transaction pooler `direct_url` leads past it, for
+        LISTEN; without one, jobs are found by looking, within a second."""
+        self.registry = declared if types is None else Registry(types)
+        self.schema = schema
+        self._url = database_url
+        self._direct_url = direct_url or (None if behind_pooler else database_url)
+        self._behind_pooler = behind_pooler
+        self._pool_size = pool_size
+        self._schedules = declared_schedules if recurring is None and types is None else recurring or ()
+        self._config = config or JobConfig(identity=f"{socket.gethostname()}-{os.getpid()}")
+        self._thread = LoopThread("trunkline jobs", lambda: JobNotifier(self._wake_url))
+        self._open: _Open | None = None
+
+    # In a transaction of the application
+
+    async def enqueue(
+        self, tx: Any, job_type: JobType[P] | str, payload: P, **options: Unpack[JobOptions]
+    ) -> Inserted:
+        """Enqueue one job in an open transaction, or find the pending one with the same unique key. `InvalidJob` if it
+        cannot be, `NotInTransaction` outside of one: nothing was sent then, and the transaction can go on."""
+        return (await self.enqueue_many(tx, [self.new(job_type, payload, **options)]))[0]
+
+    async def enqueue_many(self, tx: Any, new: Iterable[NewJob]) -> list[Inserted]:
+        """Enqueue jobs made by `new`, in order. Two with the same unique key are one."""
+        listed = list(new)
+        adapter = adapters.for_async(tx)
+        answers = [
+            await adapters.call_async(adapter, self.schema, entries.ENQUEUE_JOBS, text)
+            for text in entries.jobs_in(listed)
+        ]
+        return self._taken(listed, answers, adapter)
+
+    def enqueue_sync(
+        self, tx: Any, job_type: JobType[P] | str, payload: P, **options: Unpack[JobOptions]
+    ) -> Inserted:
+        """As `enqueue`, for a connection or session that is not asynchronous."""
+        return self.enqueue_many_sync(tx, [self.new(job_type, payload, **options)])[0]
+
+    def enqueue_many_sync(self, tx: Any, new: Iterable[NewJob]) -> list[Inserted]:
+        listed = list(new)
+        adapter = adapters.for_sync(tx)
+        answers = [
+            adapters.call_sync(adapter, self.schema, entries.ENQUEUE_JOBS, text)
+            for text in entries.jobs_in(listed)
+        ]
+        return self._taken(listed, answers, adapter)
+
+    def new(self, job_type: JobType[P] | str, payload: P, **options: Unpack[JobOptions]) -> NewJob:
+        """A job that can be enqueued, or `InvalidJob`."""
+        kind: JobType[Any] = self.registry[job_type] if isinstance(job_type, str) else job_type
+        return kind.new(payload, **options)
+
+    def wake(self, *enqueued: Inserted) -> None:
+        """Wake the workers: after the commit, for before it they find nothing. Sessions of SQLAlchemy and Django do it
+        by themselves. Without it a job is found within a second. Never waits, in any thread."""
+        if self._open is None:
+            self._thread.call(lambda notifier: notifier.wake(*enqueued))
+        elif self._open.loop is running_loop():
+            self._open.notifier.wake(*enqueued)
+        else:
+            self._open.loop.call_soon_threadsafe(self._open.notifier.wake, *enqueued)
+
+    # On connections of its own
+
+    async def submit(self, job_type: JobType[P] | str, payload: P, **options: Unpack[JobOptions]) -> Inserted:
+        """Enqueue one job that follows from nothing else, and wake the workers."""
+        opened = self._opened()
+        return await opened.outbox.submit(opened.database, job_type, payload, **options)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[JobTransaction]:
+        """A transaction on a connection of ours, `tx` of what is given; it wakes the workers once it is committed."""
+        opened = self._opened()
+        async with opened.outbox.transaction(opened.database) as work:
+            yield work
+
+    # Its life
+
+    async def prepare(self) -> list[str]:
+        """Make the tables, or bring them forward; the names of what was done. Opening it does this by itself. The role
+        must be allowed to create them; where nothing is missing, nothing is written."""
+        if self.schema is None:
+            return []
+        return await migrate(self._direct_url or self._url, only=MIGRATIONS, schema=self.schema)
+
+    def prepare_sync(self) -> list[str]:
+        return asyncio.run(self.prepare())
+
+    def close(self) -> None:
+        """For a synchronous process: send the last wakeups and end the thread that sends them. A process that ends
+        without it loses at most those, and the jobs are found a second later."""
+        self._thread.close(JobNotifier.close)
+
+    async def __aenter__(self) -> "Jobs":
+        assert self._open is None, "open already"
+        await self.prepare()
+        path = None if self.schema is None else await search_path_with(self._url, self.schema)
+        database = await store_database.connect(
+            self._url,
+            pool_size=self._pool_size,
+            behind_pooler=self._behind_pooler,
+            application_name="trunkline jobs",
+            search_path=path,
+        )
+        self._open = _Open(database, JobNotifier(self._wake_url), self.registry, path)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        opened = self._opened()
+        self._open = None
+        await opened.notifier.close()
+        await opened.database.close()
+
+    @asynccontextmanager
+    async def worker(self) -> AsyncIterator[JobService]:
+        """Run jobs until the end of the block, beside whatever else the process does."""
+        opened = self._opened()
+        async with JobService.open(
+            self._config,
+            self.registry,
+            self._url,
+            direct_url=self._direct_url,
+            behind_pooler=self._behind_pooler,
+            recurring=self._schedules,
+            notifier=opened.notifier,
+            search_path=opened.search_path,
+        ) as service:
+            yield service
+
+    async def run(self) -> None:
+        """Run jobs until SIGTERM, SIGINT or a cancellation; then what runs is finished or given back. Opens the object
+        if it is not open."""
+        async with AsyncExitStack() as stack:
+            if self._open is None:
+                await stack.enter_async_context(self)
+            await stack.enter_async_context(self.worker())
+            await asked_to_stop()
+
+    @property
+    def _wake_url(self) -> str | None:
+        return self._direct_url if self._config.notify else None
+
+    def _opened(self) -> "_Open":
+        if self._open is None:
+            raise StoreUnavailable("These jobs are not open: `async with jobs:` around what uses them.")
+        return self._open
+
+    def _taken(self, new: Sequence[NewJob], answers: Iterable[str], adapter: Adapter) -> list[Inserted]:
+        enqueued = entries.jobs_out(new, answers)
+        adapter.after_commit(lambda: self.wake(*enqueued))
+        return enqueued
+
+
+class _Open:
+    """What an open object holds, and the loop that it was opened in."""
+
+    def __init__(
+        self, database: Database, notifier: JobNotifier, registry: Registry, search_path: str | None
+    ):
+        self.loop = asyncio.get_running_loop()
+        self.database = database
+        self.notifier = notifier
+        self.outbox = Outbox(registry, notifier)
+        self.search_path = search_path

@@ -1,0 +1,288 @@
+"""Runs claimed jobs, a bounded number at a time.
+
+Claimed jobs wait in a queue of their own, so that a fast type never waits for the database. Runners take from it one
+after the other and end when it is empty. How many may wait is learnt: a queue that ran dry although the claim was full
+may be longer; one whose head grew old must be shorter, because what waits here cannot run on an idle worker elsewhere.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import structlog
+
+from trunkline.crashpoint import crash_point
+from trunkline.handlers import leave_behind, place_of, where
+from trunkline.jobs.claimed_jobs import ClaimedJob, ClaimedJobs, StopReason
+from trunkline.jobs.errors import PayloadRefused
+from trunkline.jobs.outcomes import (
+    Cancel,
+    Failed,
+    GivenBack,
+    JobVerdict,
+    Outcome,
+    from_exception,
+    understood,
+    unreadable,
+    verdict,
+)
+from trunkline.jobs.registry import Registry
+from trunkline.jobs.run import Run
+from trunkline.store.jobs import End, Lane
+from trunkline.telemetry import get_logger, metrics
+
+log = get_logger(__name__)
+
+# A runner of jobs that never wait lets others have the event loop this often.
+SLICE_S = 0.005
+QUEUE_FIRST = 16
+# What waited this long here should have been left for others, and what waited that long goes back to them.
+QUEUE_AGE_MAX_S = 0.1
+GIVE_BACK_AGE_S = 1.0
+# Timers of the event loop are rounded to whole milliseconds; a job is never begun before its moment.
+TIMER_ROUNDING_S = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorLimits:
+    running_max: int = 100
+    queue_max: int = 1000
+    # Claimed jobs of every kind, those included whose end could not be written yet.
+    held_max: int = 4000
+
+
+class Executor:
+    def __init__(
+        self,
+        registry: Registry,
+        claimed_jobs: ClaimedJobs,
+        worker: str,
+        limits: ExecutorLimits,
+        *,
+        now_s: Callable[[], float],
+        on_verdict: Callable[[ClaimedJob, JobVerdict], None],
+        on_finished: Callable[[ClaimedJob, Sequence[tuple[Lane, datetime]]], None],
+        on_room: Callable[[], None],
+    ):
+        self._registry = registry
+        self._claimed_jobs = claimed_jobs
+        self._worker = worker
+        self._limits = limits
+        self._now_s = now_s
+        self._on_verdict = on_verdict
+        # It was finished in the handler's own transaction, which let these in under its key.
+        self._on_finished = on_finished
+        self._on_room = on_room
+        self._queue: deque[ClaimedJob] = deque()
+        self._early: dict[ClaimedJob, asyncio.TimerHandle] = {}
+        self._queue_target = 0
+        self._runners: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[None], ClaimedJob] = {}
+        self._changed = asyncio.Event()
+        self._running_max = registry.running_max
+        self._seconds = {name: metrics.JOB_SECONDS.labels(name) for name in registry.runnable}
+
+    def room(self) -> int:
+        """How many jobs to claim now. None until the queue is half empty, so that claims stay large."""
+        queued = len(self._queue)
+        if queued and self._now_s() - self._queue[0].renewed_s > QUEUE_AGE_MAX_S:
+            self._queue_target //= 2
+        if queued > self._queue_target // 2:
+            return 0
+        free = self._limits.running_max - len(self._runners)
+        return max(
+            0, min(free + self._queue_target - queued, self._limits.held_max - len(self._claimed_jobs))
+        )
+
+    def take(self, batch: Sequence[ClaimedJob], *, was_full: bool) -> None:
+        """Run these. `was_full`: the claim got all that it asked for, so there is probably more."""
+        if was_full and not self._queue:
+            self._queue_target = min(self._limits.queue_max, max(QUEUE_FIRST, 2 * self._queue_target))
+        now_s = self._now_s()
+        for held in batch:
+            self._claimed_jobs.add(held)
+            if held.begin_s > now_s:
+                self._await_its_moment(held, held.begin_s - now_s)
+            else:
+                self._queue.append(held)
+        self._start_runners()
+
+    def _await_its_moment(self, held: ClaimedJob, wait_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._early[held] = loop.call_later(wait_s + TIMER_ROUNDING_S, self._moment_has_come, held)
+
+    def _moment_has_come(self, held: ClaimedJob) -> None:
+        del self._early[held]
+        # Before what waits already: it is due now, and the others have been for a while.
+        self._queue.appendleft(held)
+        self._start_runners()
+
+    def _start_runners(self) -> None:
+        for _ in range(min(len(self._queue), self._limits.running_max - len(self._runners))):
+            runner = asyncio.create_task(self._run_queue(), name="job_runner")
+            self._runners.add(runner)
+            runner.add_done_callback(self._ended)
+
+    def give_back(self, *, older_than_s: float = 0.0) -> int:
+        """Let go of what was not begun; how much that was."""
+        limit_s = self._now_s() - older_than_s
+        count = self._give_back_early() if older_than_s == 0 else 0
+        while self._queue and self._queue[0].renewed_s <= limit_s:
+            held = self._queue.popleft()
+            self._conclude(held, GivenBack(counted=False))
+            count += 1
+        return count
+
+    def _give_back_early(self) -> int:
+        early, self._early = self._early, {}
+        for held, timer in early.items():
+            timer.cancel()
+            self._conclude(held, GivenBack(counted=False))
+        return len(early)
+
+    @property
+    def running(self) -> list[ClaimedJob]:
+        """What runs now, also under a claim that was lost."""
+        return list(self._running.values())
+
+    def of_task(self, task: "asyncio.Task[Any] | None") -> ClaimedJob | None:
+        """The job that this task runs. Asked from another thread too."""
+        return self._running.get(task) if task is not None else None
+
+    def stop_running(self, reason: StopReason) -> int:
+        running = self.running
+        for held in running:
+            held.stop(reason)
+        return len(running)
+
+    def abandon(self, held: ClaimedJob) -> str:
+        """It was told to stop and goes on: others get its slot, and its job the end that it was told to come to. What
+        it still does is refused by the fence. The line at which it was found."""
+        task = held.task
+        assert task is not None, "it runs"
+        place = where(task)
+        log.error(
+            "jobs.ignores_cancellation",
+            job_id=held.job.id,
+            job_type=held.job.job_type,
+            handler=place_of(self._registry.handler(held.job.job_type)),
+            told=held.stop_reason,
+            where=place,
+        )
+        metrics.HANDLERS_STUCK.labels("job", held.job.job_type, "ignores_cancellation").inc()
+        held.is_abandoned, held.task = True, None
+        self._running.pop(task, None)
+        self._runners.discard(task)
+        leave_behind(task)
+        self._conclude(held, self._stopped(held))
+        self._changed.set()
+        self._start_runners()
+        self._on_room()
+        return place
+
+    async def idle(self) -> None:
+        """Until no job runs."""
+        while self._runners:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _ended(self, runner: asyncio.Task[None]) -> None:
+        self._runners.discard(runner)
+        self._running.pop(runner, None)
+        self._changed.set()
+        self._on_room()
+
+    async def _run_queue(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        slice_ends_s = time.monotonic() + SLICE_S
+        while self._queue:
+            held = self._queue.popleft()
+            if len(self._queue) == self._queue_target // 2:
+                self._on_room()
+            await self._run(held, task)
+            if held.is_abandoned:
+                return
+            if time.monotonic() > slice_ends_s:
+                await asyncio.sleep(0)
+                slice_ends_s = time.monotonic() + SLICE_S
+
+    async def _run(self, held: ClaimedJob, task: asyncio.Task[None]) -> None:
+        now_s = self._now_s()
+        if held not in self._claimed_jobs or held.lease_until_s <= now_s:
+            # This process stood still for longer than the lease: the job is somebody else's by now.
+            log.warning(
+                "jobs.lease_lost", job_id=held.job.id, job_type=held.job.job_type, fence=held.job.fence
+            )
+            self._claimed_jobs.drop(held)
+            return
+        if held.stop_reason is not None:
+            self._conclude(held, self._stopped(held))
+            return
+        held.started_s, held.task = now_s, task
+        self._running[task] = held
+        structlog.contextvars.bind_contextvars(job_id=str(held.job.id), job_type=held.job.job_type)
+        run = Run(held, self._worker, self._running_max)
+        outcome = await self._outcome(held, run, task)
+        if held.is_abandoned:
+            log.warning("jobs.ended_after_all", job_id=held.job.id, job_type=held.job.job_type)
+            return
+        held.task = None
+        del self._running[task]
+        held.duration_s = self._now_s() - now_s
+        self._seconds[held.job.job_type].observe(held.duration_s)
+        crash_point("jobs.after_run")
+        # One that failed after it had finished was undone with its transaction. If it was not, the fence says so.
+        if run.is_finished and not isinstance(outcome, Failed | GivenBack):
+            self._on_finished(held, run.let_in)
+        else:
+            self._conclude(held, outcome)
+
+    async def _outcome(self, held: ClaimedJob, run: Run, task: asyncio.Task[None]) -> Outcome | GivenBack:
+        name = held.job.job_type
+        try:
+            payload = self._registry[name].decode(held.job.payload)
+            return understood(await self._registry.handler(name)(payload, run))
+        except PayloadRefused as error:
+            return unreadable(held.job, str(error), datetime.now(UTC))
+        except asyncio.CancelledError as error:
+            if held.stop_reason is not None:
+                return self._stopped(held)
+            if task.cancelling():
+                raise  # the process ends
+            # Something that the handler waited for was cancelled, and nobody asked this job to stop.
+            return from_exception(error)
+        except Exception as error:
+            log.warning("jobs.raised", attempt=held.job.attempt, exc_info=error)
+            return from_exception(error)
+        finally:
+            if held.stop_reason is not None:
+                task.uncancel()
+
+    def _stopped(self, held: ClaimedJob) -> Outcome | GivenBack:
+        assert held.stop_reason is not None
+        return _stopped(held.stop_reason, self._registry.policy(held.job.job_type).timeout_s)
+
+    def _conclude(self, held: ClaimedJob, outcome: Outcome | GivenBack) -> None:
+        if held.stop_reason is StopReason.LEASE_LOST:
+            self._claimed_jobs.drop(held)
+            return
+        decided = verdict(held.job, self._registry.policy(held.job.job_type), outcome)
+        if held.fraction is not None and isinstance(decided, End):
+            decided = msgspec.structs.replace(decided, fraction=held.fraction, note=held.note)
+        self._on_verdict(held, decided)
+
+
+def _stopped(reason: StopReason, timeout_s: float) -> Outcome | GivenBack:
+    match reason:
+        case StopReason.TIMEOUT:
+            return Failed("timeout", f"The job ran longer than {timeout_s:g} s")
+        case StopReason.CANCELLED:
+            return Cancel("Cancelled while it ran")
+        case StopReason.SHUTDOWN | StopReason.LEASE_LOST:
+            return GivenBack(counted=True, reason=reason.value)

@@ -1,0 +1,135 @@
+"""Pre-checks: what a tenant's own system is asked before a lead is called, and what its answer must be. Pure."""
+
+from datetime import timedelta
+from hashlib import sha256
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field
+
+from trunkline.leads.immutable import Frozen
+
+Operator = Literal[
+    "equals", "not_equals", "contains", "not_contains", "in", "gt", "gte", "lt", "lte", "exists", "missing"
+]
+Scalar = str | int | float | bool | None
+
+
+def _web_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise ValueError("this is not a URL") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+        raise ValueError("give an http or https URL with a host and without a user name")
+    return url
+
+
+WebUrl = Annotated[str, Field(max_length=2000), AfterValidator(_web_url)]
+HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")]
+HeaderValue = Annotated[str, Field(pattern=r"^[\x20-\x7e]{0,500}$")]
+
+
+class Condition(Frozen):
+    """`path` leads into the JSON of the answer: `customer.flags.0`. The status code is `status`."""
+
+    path: str = Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$", examples=["body.allowed"])
+    operator: Operator = "equals"
+    value: Scalar | tuple[Scalar, ...] = None
+
+
+class HttpCheck(Frozen):
+    """Asked with the lead as JSON. It passes if the answer is 2xx and every condition holds."""
+
+    url: WebUrl
+    method: Literal["GET", "POST"] = "POST"
+    headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict, max_length=20)
+    conditions: tuple[Condition, ...] = Field((), max_length=20)
+    timeout_s: float = Field(10.0, ge=1, le=30)
+    retries: int = Field(2, ge=0, le=5)
+    on_failure: Literal["proceed", "skip"] = Field(
+        "skip", description="If nobody answers: call all the same, or do as if it had not passed."
+    )
+    otherwise: Literal["abort", "defer"] = Field(
+        "abort", description="If it does not pass: the lead ends as PRECHECK_FAILED, or is asked about again."
+    )
+    defer_s: float = Field(3600.0, ge=60, le=604_800)
+    defer_max: int = Field(10, ge=1, le=10)
+
+    @property
+    def defer_for(self) -> timedelta:
+        return timedelta(seconds=self.defer_s)
+
+
+def fingerprint(checks: tuple[HttpCheck, ...]) -> bytes:
+    return sha256(b"\n".join(check.model_dump_json().encode() for check in checks)).digest()
+
+
+_MISSING = object()
+
+
+def holds(condition: Condition, answer: Any) -> bool:
+    """Comparing things that cannot be compared is false, never an error: the answer is the other side's."""
+    found = _at(answer, condition.path.split("."))
+    match condition.operator:
+        case "exists":
+            return found is not _MISSING
+        case "missing":
+            return found is _MISSING
+        case _ if found is _MISSING:
+            return False
+        case "equals":
+            return _same(found, condition.value)
+        case "not_equals":
+            return not _same(found, condition.value)
+        case "contains":
+            return _contains(found, condition.value)
+        case "not_contains":
+            return not _contains(found, condition.value)
+        case "in":
+            return isinstance(condition.value, tuple) and any(_same(found, each) for each in condition.value)
+        case _:
+            return _ordered(condition.operator, found, condition.value)
+
+
+def _at(value: Any, path: list[str]) -> Any:
+    for part in path:
+        if isinstance(value, dict) and part in value:
+            value = value[part]
+        elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            return _MISSING
+    return value
+
+
+def _same(found: Any, wanted: Any) -> bool:
+    """1 is 1.0, and neither is true."""
+    return bool(isinstance(found, bool) == isinstance(wanted, bool) and found == wanted)
+
+
+def _contains(found: Any, wanted: Any) -> bool:
+    if isinstance(found, str):
+        return isinstance(wanted, str) and wanted in found
+    if isinstance(found, list):
+        return any(_same(each, wanted) for each in found)
+    return isinstance(found, dict) and wanted in found
+
+
+def _ordered(operator: str, found: Any, wanted: Any) -> bool:
+    if not (_is_number(found) and _is_number(wanted)):
+        return False
+    match operator:
+        case "gt":
+            return bool(found > wanted)
+        case "gte":
+            return bool(found >= wanted)
+        case "lt":
+            return bool(found < wanted)
+        case _:
+            return bool(found <= wanted)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

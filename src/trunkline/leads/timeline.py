@@ -1,0 +1,77 @@
+"""The order in which things happened to a lead. Pure.
+
+Two clocks tell of a call: ours, and the carrier's, which has whole seconds and may be off. They are never compared.
+What happens to one attempt comes about in one order, whatever the clocks say and however its webhooks overtook each
+other; one attempt is made after the other; and everything else is set between by our clock.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from trunkline.store.lead_timeline import Happening
+
+# The steps of an attempt. What is none of them happened during the call or after it, by when we heard of it.
+_STEPS = {
+    "intended": 0,
+    "accepted": 1,
+    "initiated": 1,
+    "ringing": 2,
+    "answered": 3,
+    "ended": 5,
+    "rejected": 5,
+    "absent": 5,
+    "unknown": 5,
+}
+_DURING, _END, _AFTER = 4, 5, 6
+
+
+def in_order(happenings: Sequence[Happening]) -> list[Happening]:
+    """Oldest first."""
+    calls = [each for attempt in _by_attempt(happenings) for each in attempt]
+    steps = [each for each, is_after in calls if not is_after]
+    others = [each for each, is_after in calls if is_after]
+    others += [each for each in happenings if each.attempt_id is None]
+    placed = [*zip(_moments(steps), steps, strict=True), *((each.at, each) for each in others)]
+    return [each for _, each in sorted(placed, key=lambda pair: pair[0])]
+
+
+def _moments(steps: Sequence[Happening]) -> list[datetime]:
+    """When each step was at the latest, by our clock: before we heard of the steps that came after it."""
+    moments: list[datetime] = []
+    soonest: datetime | None = None
+    for each in reversed(steps):
+        known = [moment for moment in (soonest, each.at if each.clock == "ours" else None) if moment]
+        # Only the carrier's clock knows of it, and nothing came after it.
+        moments.append(min(known, default=each.at))
+        soonest = min(known, default=None)
+    moments.reverse()
+    return _not_falling(moments)
+
+
+def _not_falling(moments: Sequence[datetime]) -> list[datetime]:
+    risen: list[datetime] = []
+    for moment in moments:
+        risen.append(max(moment, risen[-1]) if risen else moment)
+    return risen
+
+
+def _by_attempt(happenings: Iterable[Happening]) -> list[list[tuple[Happening, bool]]]:
+    """The attempts in their order, each step by step, and whether it is something that came after the call."""
+    groups: dict[object, list[Happening]] = {}
+    for each in happenings:
+        if each.attempt_id is not None:
+            groups.setdefault(each.attempt_id, []).append(each)
+    ordered = sorted(groups.values(), key=lambda group: (group[0].ordinal or 0, min(e.at for e in group)))
+    return [_steps(group) for group in ordered]
+
+
+def _steps(group: Sequence[Happening]) -> list[tuple[Happening, bool]]:
+    ends = [each.at for each in group if _STEPS.get(each.what) == _END and each.clock == "ours"]
+
+    def step(each: Happening) -> tuple[int, datetime]:
+        known = _STEPS.get(each.what) if each.source in ("attempt", "carrier") else None
+        if known is not None:
+            return known, each.at
+        return (_AFTER if ends and each.at > min(ends) else _DURING), each.at
+
+    return [(each, step(each)[0] == _AFTER) for each in sorted(group, key=step)]

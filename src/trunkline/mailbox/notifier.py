@@ -1,0 +1,71 @@
+"""Sends wakeups and their acknowledgements beside the work, so that a slow Valkey slows nobody.
+
+Both are hints: a wakeup that is lost costs a second, until the sweep; an acknowledgement that is lost, an entry on the
+pending list, until it is tidied.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+from trunkline.bus import mailbox_wakeups
+from trunkline.bus.connection import Bus
+from trunkline.errors import BusUnavailable
+from trunkline.telemetry import get_logger
+
+log = get_logger(__name__)
+
+# What has gathered behind a Valkey that does not answer. The sweep finds the rest before Valkey is back.
+WAITING_MAX = 10_000
+
+
+class MailboxNotifier:
+    """One sender; what gathers while it waits for an answer leaves together."""
+
+    def __init__(self, bus: Bus):
+        self._bus = bus
+        self._waiting: dict[str, dict[str, None]] = {}
+        self._done: dict[str, list[str]] = {}
+        self._sender: asyncio.Task[None] | None = None
+
+    def wake(self, kind: str, keys: Iterable[str]) -> None:
+        """Tell the workers of a kind to look into these mailboxes."""
+        waiting = self._waiting.setdefault(kind, {})
+        if len(waiting) < WAITING_MAX:
+            waiting.update(dict.fromkeys(keys))
+        self._start()
+
+    def acknowledge(self, kind: str, ids: Iterable[str]) -> None:
+        """These wakeups have been heard and acted upon."""
+        done = self._done.setdefault(kind, [])
+        if len(done) < WAITING_MAX:
+            done.extend(ids)
+        self._start()
+
+    async def flush(self) -> None:
+        """Return when everything was sent or given up on."""
+        while self._sender is not None and not self._sender.done():
+            await asyncio.wait([self._sender])
+
+    async def aclose(self) -> None:
+        """Also close the bus, where it is nobody else's."""
+        await self.flush()
+        await self._bus.close()
+
+    def _start(self) -> None:
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.create_task(self._send(), name="wakeups")
+
+    async def _send(self) -> None:
+        while self._waiting or self._done:
+            try:
+                await self._send_some()
+            except BusUnavailable as error:
+                log.debug("mailbox.wakeups_lost", error=str(error))
+
+    async def _send_some(self) -> None:
+        if self._waiting:
+            kind, keys = self._waiting.popitem()
+            await mailbox_wakeups.send(self._bus, kind, list(keys))
+        else:
+            kind, ids = self._done.popitem()
+            await mailbox_wakeups.done(self._bus, kind, ids)

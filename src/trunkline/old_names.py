@@ -1,0 +1,65 @@
+"""Names of earlier versions that still work. All of them are in these tables, and nowhere else.
+
+A method keeps its old name on its class (`kept_names`), with a `DeprecationWarning`. A log line whose event was renamed
+names the old event in the field `formerly`, so that a search or an alert on the old name still finds it.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+C = TypeVar("C")
+
+# Class -> old method -> new method.
+METHODS: Mapping[str, Mapping[str, str]] = {
+    "Jobs": {"poke": "wake"},
+    "Outbox": {"poke": "wake"},
+    "Inbox": {"nudge": "wake"},
+}
+
+# New event -> the event that it was.
+LOG_EVENTS: Mapping[str, str] = {
+    "cooldown.begun": "cooldown",
+    "jobs.blocks_the_event_loop": "job_blocks_the_event_loop",
+    "jobs.claim_undone": "job_claim_undone",
+    "jobs.clock_jumped": "job_clock_jumped",
+    "jobs.drain_limit_reached": "job_drain_limit_reached",
+    "jobs.ended": "job_ended",
+    "jobs.ended_after_all": "job_ended_after_all",
+    "jobs.ignores_cancellation": "job_ignores_cancellation",
+    "jobs.keys_corrected": "job_keys_corrected",
+    "jobs.lease_lost": "job_lease_lost",
+    "jobs.listener_deaf": "job_listener_deaf",
+    "jobs.listener_lost": "job_listener_lost",
+    "jobs.raised": "job_raised",
+    "jobs.result_held_up": "job_result_held_up",
+    "jobs.result_lost": "job_result_lost",
+    "jobs.result_refused": "job_result_refused",
+    "jobs.results_delayed": "job_results_delayed",
+    "jobs.results_unwritten": "job_results_unwritten",
+    "jobs.started": "jobs_started",
+    "jobs.stopped": "jobs_stopped",
+    "jobs.tick": "job_tick",
+    "jobs.vacuum_refused": "job_vacuum_refused",
+    "jobs.wakeup_lost": "poke_lost",
+    "jobs.webhook_endpoint_disabled": "webhook_endpoint_disabled",
+    "mailbox.wakeups_lost": "mailbox.nudges_lost",
+    "projection.rebuilding": "memory.rebuilding",
+    "projection.rebuilt": "memory.rebuilt",
+}
+
+
+def kept_names(cls: type[C]) -> type[C]:
+    """A class decorator: the methods that the table names are there under their old names too."""
+    for old, new in METHODS[cls.__name__].items():
+        setattr(cls, old, _renamed(cls.__name__, old, new))
+    return cls
+
+
+def _renamed(cls: str, old: str, new: str) -> Callable[..., Any]:
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        warnings.warn(f"{cls}.{old} is called {new} now", DeprecationWarning, stacklevel=2)
+        return getattr(self, new)(*args, **options)
+
+    call.__name__ = old
+    return call

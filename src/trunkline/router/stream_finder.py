@@ -1,0 +1,84 @@
+"""The stream of an answered call: where its audio goes, or why it gets no agent now."""
+
+import math
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from trunkline.router.allocator import Allocated, GivenUp, MustHangUp, NoneFree, PodWait
+from trunkline.router.call_tokens import CallKeys
+from trunkline.router.connector import CallToConnect, Connector, Elsewhere, OverdialledCall
+from trunkline.store.attempts import CallOwner
+from trunkline.store.database import Connection, Database
+from trunkline.value import Value
+
+
+class Stream(Value, frozen=True):
+    """Where the call's audio goes, and what the agent is told with it. `turn`: how often the call was given another
+    agent before."""
+
+    url: str
+    parameters: dict[str, str]
+    turn: int = 0
+
+
+class NoStream(Value, frozen=True):
+    """Why a call gets no agent now. `hold`: it may wait for one. `unknown`: nobody could say. `busy`: none is free.
+    `elsewhere`: its agents are not ours. `ended`: hang up. `given_up`: it has to be adopted first. Of a call for which
+    none was kept by choice: what is said instead of the fallback's message, and how long it may wait at most."""
+
+    why: str
+    message: str = ""
+    wait_max_s: float = math.inf
+
+
+class Abandonment(Protocol):
+    """What the policy of a call grants somebody who answered and gets no agent."""
+
+    @property
+    def message(self) -> str: ...
+
+    @property
+    def wait_max_s(self) -> float: ...
+
+
+OnAbandonment = Callable[[Connection, CallOwner], Awaitable[Abandonment]]
+
+
+class StreamFinder:
+    def __init__(
+        self, connector: Connector, call_keys: CallKeys, database: Database, on_abandonment: OnAbandonment
+    ):
+        self._connector = connector
+        self._call_keys = call_keys
+        self._database = database
+        self._on_abandonment = on_abandonment
+
+    async def find(self, call: CallToConnect) -> Stream | NoStream:
+        match await self._connector.connect(call):
+            case Allocated() as pod:
+                return self._stream(call, pod)
+            case NoneFree(is_known=is_known):
+                return NoStream("busy" if is_known else "unknown")
+            case PodWait():
+                return NoStream("hold")
+            case OverdialledCall(owner=owner, may_wait=may_wait):
+                return await self._abandoned(owner, may_wait=may_wait)
+            case Elsewhere():
+                return NoStream("elsewhere")
+            case GivenUp():
+                return NoStream("given_up")
+            case MustHangUp():
+                return NoStream("ended")
+
+    def _stream(self, call: CallToConnect, pod: Allocated) -> Stream:
+        # Three parameters, because Exotel takes no more: whose call it is stands in the stream's first frame.
+        key = self._call_keys.sign(call.attempt_id, call.call_id, pod.turn)
+        parameters = {"attempt": str(call.attempt_id), "token": pod.token, "key": key}
+        if pod.turn:
+            parameters["resumed"] = str(pod.turn)
+        return Stream(pod.ws_url, parameters, pod.turn)
+
+    async def _abandoned(self, owner: CallOwner, *, may_wait: bool) -> NoStream:
+        async with self._database.connection() as conn:
+            granted = await self._on_abandonment(conn, owner)
+        return NoStream("hold" if may_wait else "busy", granted.message, granted.wait_max_s)

@@ -1,0 +1,114 @@
+"""The open transaction of an application, whatever its driver is: a function of ours runs in it.
+
+The function takes one text and returns one text, so an adapter knows three things about its driver: how to call a
+function, how to tell that no transaction is open, and whether the driver says when one is committed. Adapters are
+imported when a connection of their driver is seen: nothing here needs SQLAlchemy, psycopg or Django.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Protocol, runtime_checkable
+
+from trunkline.errors import MigrationError, NotInTransaction
+from trunkline.store.migrate import quoted
+
+# The package in which the class of a connection is defined, and so the module here that knows it.
+DRIVERS = ("asyncpg", "psycopg", "sqlalchemy", "django")
+# How Postgres says that the tables or functions are missing.
+_MISSING = frozenset({"3F000", "42883", "42P01"})  # a schema, a function, a table
+
+
+class Adapter(Protocol):
+    def after_commit(self, then: Callable[[], None]) -> bool:
+        """Have it called once the transaction is committed, and never if it is not. False if the driver does not say
+        when that is. Called too early, it must do no harm."""
+        ...
+
+
+@runtime_checkable
+class AsyncAdapter(Adapter, Protocol):
+    async def call_async(self, function: str, text: str) -> str:
+        """Call a function in the open transaction, or raise `NotInTransaction`."""
+        ...
+
+
+@runtime_checkable
+class SyncAdapter(Adapter, Protocol):
+    def call(self, function: str, text: str) -> str:
+        """Call a function in the open transaction, or raise `NotInTransaction`."""
+        ...
+
+
+def for_async(tx: Any) -> AsyncAdapter:
+    adapter = _adapter(tx)
+    if isinstance(adapter, AsyncAdapter):
+        return adapter
+    raise NotInTransaction(
+        f"{_name(tx)} is synchronous and would block the event loop. Use the method of this name that ends in _sync, "
+        "in a thread."
+    )
+
+
+def for_sync(tx: Any) -> SyncAdapter:
+    adapter = _adapter(tx)
+    if isinstance(adapter, SyncAdapter):
+        return adapter
+    raise NotInTransaction(
+        f"{_name(tx)} is asynchronous. Use the method of this name without _sync, and await it."
+    )
+
+
+async def call_async(adapter: AsyncAdapter, schema: str | None, function: str, text: str) -> str:
+    try:
+        return await adapter.call_async(_qualified(schema, function), text)
+    except Exception as error:
+        if (missing := _missing_tables(error, schema)) is not None:
+            raise missing from error
+        raise
+
+
+def call_sync(adapter: SyncAdapter, schema: str | None, function: str, text: str) -> str:
+    try:
+        return adapter.call(_qualified(schema, function), text)
+    except Exception as error:
+        if (missing := _missing_tables(error, schema)) is not None:
+            raise missing from error
+        raise
+
+
+def refusal(what: str, begin: str) -> NotInTransaction:
+    """It would be committed at once, whatever becomes of the change that it follows from."""
+    return NotInTransaction(f"{what} is in no transaction. Begin one first: {begin}")
+
+
+def _adapter(tx: Any) -> Any:
+    for cls in type(tx).__mro__:
+        package = cls.__module__.partition(".")[0]
+        if package in DRIVERS:
+            return import_module(f"{__name__}.{package}").adapt(tx)
+    raise NotInTransaction(
+        f"{_name(tx)} is no transaction that is known here. Give a connection of asyncpg or psycopg 3, a session or "
+        "connection of SQLAlchemy 2, or Django's connection."
+    )
+
+
+def _qualified(schema: str | None, function: str) -> str:
+    return function if schema is None else f"{quoted(schema)}.{function}"
+
+
+def _name(tx: Any) -> str:
+    return f"{type(tx).__module__}.{type(tx).__qualname__}"
+
+
+def _missing_tables(error: Exception, schema: str | None) -> MigrationError | None:
+    """If that is what went wrong, in whatever the driver and what stands above it have wrapped it."""
+    cause: Any = error
+    while cause is not None:
+        if getattr(cause, "sqlstate", None) in _MISSING:
+            where = "on the search path" if schema is None else f"in schema {schema}"
+            return MigrationError(
+                f"The tables are not there, or older than this library: {where}. `await prepare()`, or prepare_sync(), "
+                f"makes them, with a role that may. Postgres says: {cause}"
+            )
+        cause = getattr(cause, "orig", None) or cause.__cause__
+    return None

@@ -1,0 +1,195 @@
+"""Cooldowns: what a carrier refuses for our sake is left alone for a while, then asked with one call at a time."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from trunkline.store.database import Connection
+from trunkline.store.sql import Area
+from trunkline.value import Private, Value
+
+_SQL = Area("cooldowns")
+
+Scope = Literal["account", "country", "number", "process"]
+AccountName = tuple[str, str]
+
+
+class Subject(Value, frozen=True):
+    """What a cooldown holds up. Its name: `carrier/account`, `carrier/account/country`, a number's id, or
+    `process:carrier/account`."""
+
+    scope: Scope
+    name: str
+
+
+class CooldownProbe(Value, frozen=True):
+    """The last attempt that was sent to see whether a cooldown is over, and what became of it."""
+
+    id: UUID
+    state: str
+    end_reason: str | None
+    sent_at: datetime
+    phone: Private[str]
+
+
+class Cooldown(Value, frozen=True):
+    """`probe` is None before the first one. `needs_ringing`: the carrier takes such calls and fails them later."""
+
+    code: str
+    opens_at: datetime
+    probes: int
+    needs_ringing: bool = False
+    probe: CooldownProbe | None = None
+
+
+class NewProbe(Value, frozen=True):
+    subject: Subject
+    account: AccountName
+    attempt_id: UUID
+    probes: int
+    opens_at: datetime
+
+
+class CarrierRefused(Value, frozen=True):
+    subject: Subject
+    account: AccountName
+    code: str
+    why: str = ""
+    # What an operator does about it.
+    remedy: str = ""
+    after_taken: bool = False
+
+
+class BegunCooldown(Value, frozen=True):
+    """A cooldown after a refusal."""
+
+    subject: Subject
+    code: str
+    why: str
+    began_at: datetime
+    opens_at: datetime
+
+
+class Holding(Value, frozen=True):
+    """A cooldown as a person is told of it: which one it is, why and since when, and when it is tried next."""
+
+    subject: Subject
+    code: str
+    why: str
+    since: datetime
+    refused_at: datetime
+    until: datetime
+    probes: int
+    is_probing: bool
+
+
+async def begin(
+    conn: Connection, refused: Sequence[CarrierRefused], *, first_wait_s: float
+) -> list[BegunCooldown]:
+    """A transaction of its own: whoever writes results holds attempts, and limits come first."""
+    rows = await conn.fetch(
+        _SQL.begin,
+        [r.subject.scope for r in refused],
+        [r.subject.name for r in refused],
+        [r.account[0] for r in refused],
+        [r.account[1] for r in refused],
+        [r.code[:200] for r in refused],
+        [r.why for r in refused],
+        [r.after_taken for r in refused],
+        first_wait_s,
+    )
+    return [
+        BegunCooldown(_subject(row), row["code"], row["why"], row["began_at"], row["opens_at"])
+        for row in rows
+    ]
+
+
+async def name_probes(tx: Connection, probes: Sequence[NewProbe]) -> None:
+    await tx.execute(
+        _SQL.name_probes,
+        [p.subject.scope for p in probes],
+        [p.subject.name for p in probes],
+        [p.account[0] for p in probes],
+        [p.account[1] for p in probes],
+        [p.attempt_id for p in probes],
+        [p.probes for p in probes],
+        [p.opens_at for p in probes],
+    )
+
+
+async def end_taken(tx: Connection, taken: Iterable[tuple[Subject, UUID]]) -> None:
+    """Those whose probe was taken, by their probe."""
+    found = list(taken)
+    await tx.execute(
+        _SQL.end_taken,
+        [subject.scope for subject, _ in found],
+        [subject.name for subject, _ in found],
+        [probe for _, probe in found],
+    )
+
+
+async def note_taken(
+    conn: Connection, accounts: Sequence[AccountName], probes: Sequence[UUID], reached: Sequence[Subject] = ()
+) -> list[Subject]:
+    """These accounts took calls; the cooldowns that are over because a probe was among them, or because the process
+    that could not reach them did."""
+    rows = await conn.fetch(
+        _SQL.note_taken,
+        [carrier for carrier, _ in accounts],
+        [account for _, account in accounts],
+        probes,
+        [subject.name for subject in reached],
+    )
+    return [_subject(row) for row in rows]
+
+
+async def note_unexplained(conn: Connection, account: AccountName, code: str, leads: Sequence[UUID]) -> int:
+    """How many leads met this code in a row, with no call taken between."""
+    count: int = await conn.fetchval(_SQL.note_unexplained, *account, code[:200], leads)
+    return count
+
+
+async def unreachable_processes(conn: Connection, account: AccountName) -> int:
+    count: int = await conn.fetchval(_SQL.count_unreachable, *account)
+    return count
+
+
+async def taken_at(conn: Connection, accounts: Sequence[AccountName]) -> dict[AccountName, datetime]:
+    rows = await conn.fetch(_SQL.taken_at, [each for each, _ in accounts], [each for _, each in accounts])
+    return {(row["carrier"], row["account"]): row["taken_at"] for row in rows}
+
+
+async def resting(conn: Connection) -> dict[UUID, datetime]:
+    """Numbers that may not dial before a time."""
+    return {row["id"]: row["until"] for row in await conn.fetch(_SQL.resting)}
+
+
+async def holding(
+    conn: Connection, account: AccountName, number_id: UUID | None = None, country: str = ""
+) -> list[Holding]:
+    """What holds up calls of this account from this number to this country, the oldest first."""
+    rows = await conn.fetch(_SQL.holding, *account, str(number_id), country)
+    return [
+        Holding(
+            _subject(row),
+            row["code"],
+            row["why"],
+            row["began_at"],
+            row["refused_at"],
+            row["opens_at"],
+            row["probes"],
+            bool(row["is_probing"]),
+        )
+        for row in rows
+    ]
+
+
+async def renew_account(tx: Connection, account: AccountName, *, known_in_s: float) -> list[Subject]:
+    """Its credentials or its address changed: its next call is a probe, as soon as every process knows of it. What no
+    longer holds of it."""
+    return [_subject(row) for row in await tx.fetch(_SQL.renew_account, *account, known_in_s)]
+
+
+def _subject(row: Any) -> Subject:
+    return Subject(row["scope"], row["subject"])

@@ -1,0 +1,89 @@
+"""Group commit: what several ask at the same time is one transaction.
+
+Whoever asks while a group is being written waits for the next one, so a lone request waits for nobody, and under load a
+transaction is shared by as many as came while the last one ran.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+import asyncpg
+
+from trunkline.in_time import in_time
+from trunkline.store.database import UNAVAILABLE, Connection, Database
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+# A group that took longer would hold a connection for long; what is left over goes with the next one.
+GROUP_MAX = 64
+
+Write = Callable[[Connection, Sequence[Item]], Awaitable[Sequence[Answer]]]
+
+
+class GroupCommit(Generic[Item, Answer]):
+    """`write` answers each of its items, in their order, with one statement. A group that Postgres refuses is written
+    one by one, so that nobody fails for what another asked. `timeout_s` bounds a group, in a task of its own: the
+    driver does not let go of a connection to a server that hangs. Whoever waited behind such a group has waited long
+    enough too."""
+
+    def __init__(self, database: Database, write: Write[Item, Answer], timeout_s: float):
+        self._database = database
+        self._write = write
+        self._timeout_s = timeout_s
+        self._waiting: list[tuple[Item, asyncio.Future[Answer]]] = []
+        self._writer: asyncio.Task[None] | None = None
+
+    async def ask(self, item: Item) -> Answer:
+        """Raises what the statement raised. Who stops waiting is written all the same."""
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, answer))
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write_waiting(), name="group commit")
+        return await answer
+
+    async def _write_waiting(self) -> None:
+        while self._waiting:
+            group, self._waiting = self._waiting[:GROUP_MAX], self._waiting[GROUP_MAX:]
+            try:
+                answers = await self._written([item for item, _ in group])
+            except asyncio.CancelledError:
+                for _, answer in (*group, *self._waiting):
+                    answer.cancel()
+                raise
+            except Exception as error:
+                if isinstance(error, UNAVAILABLE):
+                    waiting, self._waiting = self._waiting, []
+                    _fail([*group, *waiting], error)
+                elif len(group) == 1 or not isinstance(error, asyncpg.PostgresError):
+                    _fail(group, error)
+                else:
+                    await self._write_singly(group)
+            else:
+                for (_, answer), found in zip(group, answers, strict=True):
+                    if not answer.done():
+                        answer.set_result(found)
+
+    async def _write_singly(self, group: Sequence[tuple[Item, "asyncio.Future[Answer]"]]) -> None:
+        for item, answer in group:
+            try:
+                (found,) = await self._written([item])
+            except Exception as error:
+                _fail([(item, answer)], error)
+            else:
+                if not answer.done():
+                    answer.set_result(found)
+
+    async def _written(self, items: Sequence[Item]) -> Sequence[Answer]:
+        return await in_time(self._timeout_s, self._in_a_transaction(items))
+
+    async def _in_a_transaction(self, items: Sequence[Item]) -> Sequence[Answer]:
+        async with self._database.connection() as conn:
+            return await self._write(conn, items)
+
+
+def _fail(group: Sequence[tuple[Item, "asyncio.Future[Answer]"]], error: Exception) -> None:
+    for _, answer in group:
+        if not answer.done():
+            answer.set_exception(error)

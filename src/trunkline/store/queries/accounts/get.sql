@@ -1,2 +1,0 @@
--- One account.
-SELECT * FROM carrier_accounts WHERE id = $1

@@ -1,2 +1,0 @@
--- Has any agent ever been heard, and not been removed since?
-SELECT EXISTS (SELECT FROM pods)

@@ -1,5 +1,0 @@
--- How many pods each tier has, and how many of them take calls of new dials: ready, heard lately, neither draining nor
--- leaving. One that talks counts. Read without a lock, for people who want to know.
-SELECT p.tier, count(*)::int AS pods, (count(*) FILTER (WHERE pod_takes(p, true)))::int AS able
-FROM pods AS p
-GROUP BY p.tier

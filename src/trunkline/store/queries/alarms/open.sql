@@ -1,2 +1,0 @@
--- What is raised now.
-SELECT * FROM alarms WHERE cleared_at IS NULL ORDER BY id

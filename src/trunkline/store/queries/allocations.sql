@@ -1,0 +1,170 @@
+-- name: addresses
+-- Pods that registered since: where a number that an answer URL names leads to.
+SELECT incarnation, name, base_url, ip, port FROM pods WHERE incarnation > $1 ORDER BY incarnation
+
+-- name: allocate
+-- Migration 0053 says how a call that was not kept gets its pod, and in which order it locks.
+SELECT * FROM allocate_call($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+
+-- name: allocate_new
+-- Migration 0047 says which calls this gives their pods.
+SELECT * FROM allocate_new_calls($1::uuid[], $2::text[], $3::text[], $4::text[], $5::int[], $6::bigint[])
+
+-- name: begin
+-- The answer of a call whose agent was kept with its dial: gate and allocation in one compare-and-set. Whoever ends, gives up
+-- or cancels the attempt ends its row in the same transaction, so a live row means that the attempt is current. A row of an
+-- older incarnation counts as lost. $1 attempt  $2 the carrier's call id
+UPDATE allocations AS a
+SET call = $2, begun_at = coalesce(a.begun_at, clock_timestamp())
+FROM pods AS p
+WHERE a.id = $1 AND a.ended_at IS NULL AND (a.call IS NULL OR a.call = $2)
+  AND p.name = a.pod AND p.incarnation = a.incarnation
+RETURNING a.id, a.pod, a.slot, a.incarnation, a.source_pool, p.base_url, a.turn, a.merchant_id
+
+-- name: drop
+-- Slots that were kept for attempts which did not go in: in the same transaction, so nobody ever saw them.
+DELETE FROM allocations WHERE id = ANY($1::uuid[])
+
+-- name: end_doubts
+-- A dial of unknown fate keeps its slot until nothing can ring any more: $1 seconds after it should have been sent.
+UPDATE allocations AS a SET ended_at = clock_timestamp(), why = 'doubt'
+FROM (SELECT l.id FROM attempts AS t JOIN allocations AS l ON l.id = t.id
+      WHERE t.state = 'in_doubt' AND t.send_at < clock_timestamp() - make_interval(secs => $1)
+        AND l.ended_at IS NULL AND l.begun_at IS NULL
+      ORDER BY l.id FOR NO KEY UPDATE OF l SKIP LOCKED LIMIT 500) AS over
+WHERE a.id = over.id
+RETURNING a.id, a.pod
+
+-- name: end_strays
+-- Slots of dials that are over or never were: nothing should leave one behind, so each is told of. 10 s: an intent commits
+-- its attempt and its slot together, and a note of an answer may come before the attempt is seen.
+UPDATE allocations AS a SET ended_at = clock_timestamp(), why = 'stray'
+FROM (SELECT l.id FROM allocations AS l
+      WHERE l.ended_at IS NULL AND l.has_attempt AND l.asked_at < clock_timestamp() - interval '10 seconds'
+        AND NOT EXISTS (SELECT FROM attempts AS t
+                        WHERE t.id = l.id AND t.state IN ('dialing', 'in_doubt', 'accepted', 'ringing', 'answered'))
+      ORDER BY l.id FOR NO KEY UPDATE OF l SKIP LOCKED LIMIT 500) AS over
+WHERE a.id = over.id
+RETURNING a.id, a.pod
+
+-- name: exhaust
+-- The last stream that a call may have is over and nobody has released it: no further agent is looked for.
+-- $1 attempt  $2 the carrier's call id  $3 the turn of the stream that is over
+UPDATE allocations SET ended_at = clock_timestamp(), why = 'agents_lost'
+WHERE id = $1 AND call = $2 AND turn <= $3 AND ended_at IS NULL
+RETURNING pod AS lost_pod, merchant_id
+
+-- name: forget
+-- Tombstones that nobody needs any more: after a day, or $1 seconds where there was no attempt.
+DELETE FROM allocations
+WHERE id IN (SELECT id FROM allocations
+             WHERE ended_at < clock_timestamp() - CASE WHEN has_attempt THEN interval '1 day'
+                                                       ELSE make_interval(secs => $1) END
+             ORDER BY id LIMIT 5000 FOR NO KEY UPDATE SKIP LOCKED)
+
+-- name: free_slots
+-- Slots that dials may be kept on, picked by Postgres: without Valkey, or after a proposal of its met somebody else's row.
+-- From a random place: dialers that picked in one order would win a quarter of their picks, at random they win three
+-- quarters (measured). No row that heartbeats write is locked. Each tier leaves some slots to callers, and keeps nothing
+-- for dials while somebody who is on the line waits for it. A pod at which calls did not reach the agent is kept for a dial every 30 s at most.
+-- A tenth of a tier is a tenth of the slots of the pods that are there, busy or not.
+-- $1 tiers  $2 slots that each leaves to callers, -1: a tenth  $3 at most so many of each tier
+-- $4 a caller who has not asked for so many seconds has hung up
+WITH reserved AS MATERIALIZED (
+    SELECT t.tier, CASE WHEN t.callers >= 0 THEN t.callers
+                        ELSE (SELECT coalesce(sum(p.calls_max), 0) FROM present_pods AS p
+                              WHERE p.tier = t.tier AND NOT p.is_silent)::int / 10 END AS callers,
+           t.tier = ANY((SELECT waited_tiers($4))::text[]) AS is_waited_for
+    FROM unnest($1::text[], $2::int[]) AS t (tier, callers)
+), free AS (
+    SELECT f.tier, f.name, f.slot, f.incarnation,
+           row_number() OVER (PARTITION BY f.tier ORDER BY f.missed >= 2, f.slot, random()) AS place,
+           count(*) OVER (PARTITION BY f.tier) AS slots
+    FROM free_pod_slots AS f
+    WHERE f.tier = ANY($1::text[]) AND NOT f.is_silent
+      AND (f.missed < 2 OR f.missed_at <= clock_timestamp() - interval '30 seconds')
+)
+SELECT f.tier, f.name AS pod, f.slot, f.incarnation
+FROM free AS f JOIN reserved AS r ON r.tier = f.tier
+WHERE f.place <= least($3::int, f.slots - r.callers)
+  AND NOT r.is_waited_for
+ORDER BY f.tier, f.place
+
+-- name: is_resumed
+-- Whether a call has gone into a later turn than this one, so that whoever had it before ends nothing.
+SELECT EXISTS (SELECT FROM allocations WHERE call = $1 AND turn > $2 AND ended_at IS NULL)
+
+-- name: live
+-- Which of these allocations are live.
+SELECT id FROM allocations WHERE id = ANY($1::uuid[]) AND ended_at IS NULL
+
+-- name: merchant_tiers
+-- The tiers that these merchants have of their own, as JSON. The others have none.
+SELECT merchant_id, config FROM router_merchants WHERE merchant_id = ANY($1::text[])
+
+-- name: note
+-- Allocations that were given while Postgres was silent, as Valkey or the answer URL named them. What Postgres knows by now
+-- wins: a row that has ended stays so, and one that has a pod keeps it.
+-- $1 id  $2 has an attempt  $3 call  $4 merchant  $5 pod  $6 slot  $7 incarnation  $8 source pool
+INSERT INTO allocations AS a (id, has_attempt, call, merchant_id, pod, slot, incarnation, source_pool, begun_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, clock_timestamp())
+ON CONFLICT (id) DO UPDATE
+SET call = coalesce(a.call, excluded.call), begun_at = coalesce(a.begun_at, excluded.begun_at)
+WHERE a.ended_at IS NULL
+
+-- name: owners
+-- Who has these slots, to tell Valkey, which proposed them as free.
+SELECT a.id, a.pod, a.slot
+FROM unnest($1::text[], $2::int[]) AS w (pod, slot)
+JOIN allocations AS a ON a.pod = w.pod AND a.slot = w.slot AND a.ended_at IS NULL
+
+-- name: release
+-- Migration 0047 says what ends, and in which order it locks.
+SELECT * FROM release_calls($1::text[], $2::text[], $3::smallint[], $4::uuid[], $5)
+
+-- name: resume
+-- The stream of a call is over, the call is not, and nobody has released it: its agent was lost. The call goes into its next
+-- turn and waits for a pod, so that tokens, releases and reports of the lost agent count for nothing from here on. The pod
+-- that it had is remembered: until it is heard again nobody knows whether it lives.
+-- One compare-and-set: of two requests at once one finds the row, and a release or the end of the attempt wins or loses
+-- against it as a whole. A row that is behind the stream was not written while Postgres was away.
+-- $1 attempt  $2 the carrier's call id  $3 the turn of the stream that is over
+WITH mine AS (
+    SELECT a.id, a.pod, a.joined_at IS NULL AS never_joined
+    FROM allocations AS a
+    WHERE a.id = $1 AND a.call = $2 AND a.turn <= $3 AND a.ended_at IS NULL
+    FOR NO KEY UPDATE
+)
+UPDATE allocations AS a
+SET turn = $3::smallint + 1, pod = NULL, slot = NULL, incarnation = NULL, asked_at = clock_timestamp(),
+    lost_pods = array_remove(a.lost_pods || mine.pod, NULL),
+    -- Of losses that follow each other the first: who was heard since is not among those that died together.
+    lost_at = CASE WHEN a.lost_at > clock_timestamp() - interval '10 seconds' THEN a.lost_at ELSE clock_timestamp() END
+FROM mine
+WHERE a.id = mine.id
+RETURNING mine.pod AS lost_pod, a.merchant_id, mine.never_joined
+
+-- name: resume_missing
+-- A call that was given its pod while Postgres was away, and whose agent was lost before that was written down. A later note
+-- finds this row and changes nothing of it. $1 attempt  $2 the carrier's call id  $3 the turn of the stream that is over
+INSERT INTO allocations (id, has_attempt, call, merchant_id, turn, begun_at)
+SELECT t.id, true, $2, t.merchant_id, $3::smallint + 1, clock_timestamp()
+FROM attempts AS t
+WHERE t.id = $1 AND t.state IN ('dialing', 'in_doubt', 'accepted', 'ringing', 'answered')
+ON CONFLICT DO NOTHING
+RETURNING NULL::text AS lost_pod, merchant_id
+
+-- name: turn
+-- How a call stands that the request before could not move: read in a statement of its own, because one that waited for a
+-- row does not see what it waited for.
+SELECT call, turn, ended_at IS NOT NULL AS is_over, merchant_id FROM allocations WHERE id = $1
+
+-- name: untaken
+-- Calls that are over, whose document led to a pod that names its calls, and of which that pod said nothing though it was heard
+-- 5 s after their end: no heartbeat named them and nobody released them there. Their stream did not reach the agent, and a
+-- carrier that does not ask again does not say so. Of the last minute: they are told once, whoever looks.
+SELECT a.id
+FROM allocations AS a JOIN pods AS p ON p.name = a.pod AND p.incarnation = a.incarnation
+WHERE a.ended_at > clock_timestamp() - interval '1 minute' AND a.has_attempt AND a.begun_at IS NOT NULL AND a.joined_at IS NULL
+  AND p.names_calls AND p.heard_at > a.ended_at + interval '5 seconds'
+ORDER BY a.id LIMIT 500

@@ -1,2 +1,0 @@
--- Was it used, or signed out?
-SELECT EXISTS (SELECT FROM console_spent WHERE id = $1)

@@ -1,2 +1,0 @@
--- Somebody may be called again.
-DELETE FROM do_not_call WHERE id = $1

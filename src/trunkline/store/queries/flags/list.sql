@@ -1,2 +1,0 @@
--- Every flag that somebody has set.
-SELECT * FROM flags ORDER BY name

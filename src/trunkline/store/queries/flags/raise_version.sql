@@ -1,2 +1,0 @@
--- Said before a change, in its transaction: changes queue up here, so numbers become visible in their order.
-UPDATE control_versions SET flags = flags + 1

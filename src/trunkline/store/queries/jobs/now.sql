@@ -1,2 +1,0 @@
--- The moment from which jobs of this transaction are due.
-SELECT now()

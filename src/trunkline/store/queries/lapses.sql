@@ -1,0 +1,32 @@
+-- name: end_cut_over
+-- The end of leads that were due before their merchant was moved here: the system that they came from has called them. Who is
+-- changing one right now is not waited for.
+UPDATE leads AS l
+SET status = 'FINISHED', outcome = 'ABORTED', outcome_reason = 'DUE_BEFORE_CUTOVER', version = l.version + 1,
+    finished_at = clock_timestamp(), updated_at = clock_timestamp()
+FROM (SELECT w.id FROM cutovers AS c
+      JOIN leads AS w ON w.merchant_id = c.merchant_id AND w.status = 'BACKLOG' AND w.due_at < c.since
+      LIMIT $1
+      FOR NO KEY UPDATE OF w SKIP LOCKED) AS lapsed
+WHERE l.id = lapsed.id
+RETURNING l.id
+
+-- name: expire
+-- The end of leads that wait past the moment that their sender named. Who is changing one right now is not waited for.
+UPDATE leads AS l
+SET status = 'FINISHED', outcome = 'EXPIRED', version = l.version + 1, finished_at = clock_timestamp(),
+    updated_at = clock_timestamp()
+FROM (SELECT id FROM leads
+      WHERE status = 'BACKLOG' AND expires_at <= clock_timestamp()
+      ORDER BY expires_at
+      LIMIT $1
+      FOR NO KEY UPDATE SKIP LOCKED) AS lapsed
+WHERE l.id = lapsed.id
+RETURNING l.id
+
+-- name: forget_cutovers
+-- Cutovers that are over. Not before five minutes: a lead that was taken in meanwhile may be committed late.
+DELETE FROM cutovers AS c
+WHERE c.since < clock_timestamp() - interval '5 minutes'
+  AND NOT EXISTS (SELECT FROM leads AS l
+                  WHERE l.merchant_id = c.merchant_id AND l.status = 'BACKLOG' AND l.due_at < c.since)

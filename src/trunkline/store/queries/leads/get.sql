@@ -1,3 +1,0 @@
--- One lead of the tenant.
-SELECT * FROM leads
-WHERE id = $3 AND ($1::text IS NULL OR reseller_id = $1) AND ($2::text IS NULL OR merchant_id = $2)

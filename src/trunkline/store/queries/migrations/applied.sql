@@ -1,2 +1,0 @@
--- Every migration this database has.
-SELECT name FROM schema_migrations

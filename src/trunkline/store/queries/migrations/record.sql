@@ -1,2 +1,0 @@
--- Remember a migration in the transaction that applied it.
-INSERT INTO schema_migrations (name, checksum) VALUES ($1, $2)

@@ -1,2 +1,0 @@
--- This process stops on purpose.
-DELETE FROM processes WHERE id = $1

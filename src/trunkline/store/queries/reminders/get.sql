@@ -1,3 +1,0 @@
--- A series that the tenant may see.
-SELECT *, clock_timestamp() AS now FROM reminders
-WHERE id = $3 AND ($1::text IS NULL OR reseller_id = $1) AND ($2::text IS NULL OR merchant_id = $2)

@@ -1,0 +1,111 @@
+-- name: add
+-- A restore that was found, in the transaction that turns the kill switch on.
+INSERT INTO restores (backup_at, reason) VALUES ($1, $2)
+
+-- name: adopt
+-- Calls of locked leads that wait, as attempts. The last call of a lead goes in as one that the carrier has taken: the fold
+-- of its end, or the checker, decides on the lead as after any other call. The calls before it are over. A row that an index
+-- refuses is left out, and so is its lead: the caller looks for what came back.
+-- Lines above every number's maximum ($16): nobody else asks for them, and the number takes no further call before it has room.
+WITH lost AS MATERIALIZED (
+    SELECT c.*, l.reseller_id, l.merchant_id, l.campaign_id, l.due_at,
+           coalesce((SELECT max(a.attempt_no) FROM attempts AS a WHERE a.lead_id = l.id), 0)
+               + row_number() OVER (PARTITION BY c.lead_id ORDER BY c.nth) AS attempt_no
+    FROM unnest($1::uuid[], $2::uuid[], $3::boolean[], $4::text[], $5::text[], $6::text[], $7::uuid[], $8::text[],
+                $9::text[], $10::timestamptz[], $11::timestamptz[], $12::timestamptz[], $13::text[], $14::int[])
+         WITH ORDINALITY AS c (id, lead_id, is_last, carrier, account, call_id, number_id, to_phone, from_phone, started_at,
+                               answered_at, ended_at, end_reason, duration_s, nth)
+    JOIN leads AS l ON l.id = c.lead_id
+    WHERE l.status = 'BACKLOG'
+), inserted AS (
+    INSERT INTO attempts (id, lead_id, attempt_no, reseller_id, merchant_id, campaign_id, number_id, channel_no, carrier,
+                          account, to_phone, from_phone, state, holds_channel, carrier_call_id, dialer, lead_due_at,
+                          intent_at, send_at, accepted_at, answered_at, ended_at, end_reason, duration_s, next_check_at)
+    SELECT id, lead_id, attempt_no, reseller_id, merchant_id, campaign_id, number_id, $16::int + nth::int, carrier,
+           account, to_phone, from_phone, CASE WHEN is_last THEN 'accepted' ELSE 'ended' END, is_last, call_id, $15, due_at,
+           started_at, started_at, started_at,
+           CASE WHEN NOT is_last THEN answered_at END, CASE WHEN NOT is_last THEN ended_at END,
+           CASE WHEN NOT is_last THEN end_reason END, CASE WHEN NOT is_last THEN duration_s END,
+           CASE WHEN is_last THEN clock_timestamp() + interval '5 seconds' END
+    FROM lost
+    ORDER BY number_id, nth
+    ON CONFLICT DO NOTHING
+    RETURNING id, lead_id, holds_channel
+), taken AS (
+    UPDATE leads AS l
+    SET status = 'PROCESSING', attempt_count = least(l.attempt_count + i.calls, 32767), version = version + 1,
+        updated_at = clock_timestamp()
+    FROM (SELECT lead_id, count(*) AS calls FROM inserted GROUP BY lead_id HAVING bool_or(holds_channel)) AS i
+    WHERE l.id = i.lead_id
+)
+SELECT id, lead_id FROM inserted WHERE holds_channel
+
+-- name: end_unknown
+-- Locked leads that wait, and of which nobody can say whether they were called: they end as unknown, and are not called
+-- again by themselves.
+UPDATE leads
+SET status = 'FINISHED', outcome = 'UNKNOWN', outcome_reason = $2, version = version + 1, finished_at = clock_timestamp(),
+    updated_at = clock_timestamp()
+WHERE id = ANY($1::uuid[]) AND status = 'BACKLOG'
+RETURNING id
+
+-- name: live
+-- Calls that were live in the backup and of which nobody knows yet what became of them: the checker is asking.
+SELECT count(*) FROM attempts
+WHERE direction = 'outbound' AND holds_channel AND state IN ('dialing', 'in_doubt', 'accepted', 'ringing', 'answered')
+  AND intent_at <= $1
+
+-- name: numbers
+-- Our numbers, by what carriers call them.
+SELECT e164, id, pool_id, carrier, account FROM numbers
+
+-- name: pools
+-- Which pool's numbers the leads of a pool may use when its own are busy.
+SELECT id, overflow_pool_id FROM pools
+
+-- name: settle
+-- Those that were found up to the moment of the comparison are settled; one that was found since is not.
+UPDATE restores SET settled_at = clock_timestamp(), settled_by = $2
+WHERE settled_at IS NULL AND found_at <= $1
+RETURNING id
+
+-- name: unread
+-- Leads that were due while this database's calls were lost, and that a number of these accounts may have called: their
+-- lists could not be read. By id, a page at a time.
+WITH RECURSIVE reach (pool_id, from_pool) AS (
+    SELECT id, id FROM pools
+    UNION
+    SELECT p.overflow_pool_id, r.from_pool FROM reach AS r JOIN pools AS p ON p.id = r.pool_id
+    WHERE p.overflow_pool_id IS NOT NULL
+), suspect AS (
+    SELECT DISTINCT r.from_pool FROM reach AS r
+    JOIN numbers AS n ON n.pool_id = r.pool_id
+    JOIN unnest($1::text[], $2::text[]) AS a (carrier, account) ON a.carrier = n.carrier AND a.account = n.account
+)
+SELECT l.id FROM leads AS l
+WHERE l.status = 'BACKLOG' AND l.pool_id IN (SELECT from_pool FROM suspect) AND l.due_at <= $3 AND l.id > $4
+ORDER BY l.id
+LIMIT $5
+
+-- name: unresolved
+-- Of these calls ($1 to whom, $2 from which number, $3 when), those that an attempt without a call id may have placed: the
+-- checker resolves them, and its lead is not called meanwhile. Carriers write whole seconds, and their clocks differ.
+SELECT c.nth - 1 AS place
+FROM unnest($1::text[], $2::text[], $3::timestamptz[]) WITH ORDINALITY AS c (to_phone, from_phone, at, nth)
+WHERE EXISTS (
+    SELECT FROM attempts AS a
+    WHERE a.to_phone = c.to_phone AND a.direction = 'outbound' AND a.from_phone = c.from_phone
+      AND a.carrier_call_id IS NULL AND a.state IN ('dialing', 'in_doubt', 'unknown')
+      AND a.send_at BETWEEN c.at - interval '1 minute' AND c.at + interval '1 minute')
+
+-- name: unsettled
+-- What has to be compared: everything since the earliest backup that nobody has settled. No row: nothing.
+SELECT min(backup_at) AS backup_at, max(found_at) AS found_at, count(*) AS restores
+FROM restores WHERE settled_at IS NULL
+HAVING count(*) > 0
+
+-- name: waiting
+-- The leads that wait to call these phones.
+SELECT id, request_id, merchant_id, phone, pool_id, due_at, created_at FROM leads
+WHERE phone = ANY($1::text[]) AND status = 'BACKLOG'
+ORDER BY due_at, id

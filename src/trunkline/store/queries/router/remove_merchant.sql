@@ -1,2 +1,0 @@
--- Back to standard.
-DELETE FROM router_merchants WHERE merchant_id = $1

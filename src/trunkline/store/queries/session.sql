@@ -1,0 +1,7 @@
+-- name: use_path
+-- Until the end of the transaction: behind a pooler a session is somebody else's.
+SELECT set_config('search_path', $1, true)
+
+-- name: patience
+-- How long the statements of this transaction wait for a lock, in milliseconds.
+SELECT set_config('lock_timeout', $1::text, true)

@@ -1,0 +1,62 @@
+-- name: by_url
+-- A tenant's endpoint by its URL.
+SELECT * FROM webhook_endpoints WHERE reseller_id = $1 AND merchant_id IS NOT DISTINCT FROM $2 AND url = $3
+
+-- name: delete
+-- Forget an endpoint. Its pending deliveries find it gone and end.
+DELETE FROM webhook_endpoints WHERE id = $1
+
+-- name: disable
+-- The receiver said that it is gone. Only once: a later 410 of a job that was already under way changes nothing.
+UPDATE webhook_endpoints SET status = 'disabled', disabled_reason = $2, updated_at = now()
+WHERE id = $1 AND status = 'active'
+RETURNING id
+
+-- name: for_delivery
+-- What a delivery needs to know of its endpoint, as it is now.
+SELECT id, url, status, secret_sealed,
+       CASE WHEN old_secret_until > now() THEN old_secret_sealed END AS old_secret_sealed
+FROM webhook_endpoints WHERE id = $1
+
+-- name: get
+-- One endpoint, if this tenant may see it.
+SELECT * FROM webhook_endpoints
+WHERE id = $3 AND ($1::text IS NULL OR reseller_id = $1) AND ($2::text IS NULL OR merchant_id = $2)
+
+-- name: insert
+-- A new endpoint, unless the tenant has one with this URL.
+INSERT INTO webhook_endpoints (id, reseller_id, merchant_id, url, event_types, secret_sealed)
+VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT DO NOTHING
+RETURNING *
+
+-- name: list
+-- A page of endpoints that this tenant may see, newest first.
+SELECT * FROM webhook_endpoints
+WHERE ($1::text IS NULL OR reseller_id = $1) AND ($2::text IS NULL OR merchant_id = $2) AND id < $3
+ORDER BY id DESC
+LIMIT $4
+
+-- name: rotate
+-- A new secret. The old one goes on signing beside it for a while.
+UPDATE webhook_endpoints
+SET old_secret_sealed = secret_sealed, old_secret_until = now() + make_interval(secs => $3), secret_sealed = $2,
+    updated_at = now()
+WHERE id = $1
+RETURNING *
+
+-- name: subscribed
+-- Who wants to hear of an event: active endpoints of the merchant and of its reseller.
+SELECT id FROM webhook_endpoints
+WHERE reseller_id = $1 AND (merchant_id IS NULL OR merchant_id = $2) AND status = 'active'
+  AND event_types && ARRAY['*', $3]
+ORDER BY id
+
+-- name: update
+-- Change an endpoint. What is null stays as it is; enabling forgets why it was disabled.
+UPDATE webhook_endpoints
+SET url = coalesce($2, url), event_types = coalesce($3, event_types), status = coalesce($4, status),
+    disabled_reason = CASE WHEN $4 = 'active' THEN NULL WHEN $4 = 'disabled' THEN $5 ELSE disabled_reason END,
+    updated_at = now()
+WHERE id = $1
+RETURNING *

@@ -1,2 +1,0 @@
--- Forget an endpoint. Its pending deliveries find it gone and end.
-DELETE FROM webhook_endpoints WHERE id = $1

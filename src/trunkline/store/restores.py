@@ -1,0 +1,116 @@
+"""Restores of Postgres that were found, and what is compared and written to settle them."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from trunkline.store.database import Connection
+from trunkline.store.rows import pick, pick_or_none
+from trunkline.store.sql import Area
+from trunkline.value import Private, Value
+
+_SQL = Area("restores")
+
+
+@dataclass(frozen=True, slots=True)
+class Unsettled:
+    """Commits between these two moments are lost."""
+
+    backup_at: datetime
+    found_at: datetime
+    restores: int
+
+
+@dataclass(frozen=True, slots=True)
+class OurNumber:
+    e164: str
+    id: UUID
+    pool_id: str
+    carrier: str
+    account: str
+
+
+class WaitingLead(Value, frozen=True):
+    id: UUID
+    request_id: str
+    merchant_id: str
+    phone: Private[str]
+    pool_id: str
+    due_at: datetime
+    created_at: datetime
+
+
+class AdoptedCall(Value, frozen=True):
+    """A call that becomes an attempt of its lead. `is_last`: none of this lead's came after it."""
+
+    id: UUID
+    lead_id: UUID
+    is_last: bool
+    carrier: str
+    account: str
+    call_id: str
+    number_id: UUID
+    to_phone: Private[str]
+    from_phone: Private[str]
+    started_at: datetime
+    answered_at: datetime | None
+    ended_at: datetime | None
+    end_reason: str | None
+    duration_s: int | None
+
+
+async def add(tx: Connection, backup_at: datetime, reason: str) -> None:
+    await tx.execute(_SQL.add, backup_at, reason)
+
+
+async def unsettled(conn: Connection) -> Unsettled | None:
+    return pick_or_none(Unsettled, await conn.fetchrow(_SQL.unsettled))
+
+
+async def settle(tx: Connection, found_until: datetime, by: str) -> int:
+    """How many are settled now."""
+    return len(await tx.fetch(_SQL.settle, found_until, by))
+
+
+async def overflows(conn: Connection) -> dict[str, str | None]:
+    """Of each pool the one that its leads may move on to."""
+    return {row["id"]: row["overflow_pool_id"] for row in await conn.fetch(_SQL.pools)}
+
+
+async def numbers(conn: Connection) -> dict[str, OurNumber]:
+    return {row["e164"]: pick(OurNumber, row) for row in await conn.fetch(_SQL.numbers)}
+
+
+async def unresolved(conn: Connection, calls: Sequence[tuple[str, str, datetime]]) -> set[int]:
+    """The places of those calls that an attempt without a call id may have placed."""
+    to, from_, at = zip(*calls, strict=True) if calls else ((), (), ())
+    return {row["place"] for row in await conn.fetch(_SQL.unresolved, to, from_, at)}
+
+
+async def waiting(conn: Connection, phones: Collection[str]) -> list[WaitingLead]:
+    return [WaitingLead(**row) for row in await conn.fetch(_SQL.waiting, list(phones))]
+
+
+async def live(conn: Connection, until: datetime) -> int:
+    """Outbound calls from before then of which nobody knows yet what became of them."""
+    return int(await conn.fetchval(_SQL.live, until))
+
+
+async def unread(
+    conn: Connection, accounts: Sequence[tuple[str, str]], due_until: datetime, *, after: UUID, limit: int
+) -> list[UUID]:
+    """Leads that were due and that these accounts may have called, by id."""
+    carriers, names = [carrier for carrier, _ in accounts], [name for _, name in accounts]
+    return [row["id"] for row in await conn.fetch(_SQL.unread, carriers, names, due_until, after, limit)]
+
+
+async def end_unknown(tx: Connection, lead_ids: Sequence[UUID], reason: str) -> list[UUID]:
+    """The caller has locked the leads."""
+    return [row["id"] for row in await tx.fetch(_SQL.end_unknown, lead_ids, reason)]
+
+
+async def adopt(tx: Connection, calls: Sequence[AdoptedCall], by: str, first_line: int) -> dict[UUID, UUID]:
+    """The leads that are being called by these calls now, each with its attempt. The caller has locked the leads."""
+    columns = [[getattr(call, name) for call in calls] for name in AdoptedCall.__struct_fields__]
+    return {row["lead_id"]: row["id"] for row in await tx.fetch(_SQL.adopt, *columns, by, first_line)}

@@ -1,0 +1,134 @@
+"""What one job or one application's transaction does wrong, it does to itself. A worker in its own process runs the
+job, this process is the application, and others' jobs go on."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from tests.support.jobs.process import BRIEF, LEDGER, WORK, job_process, job_processes
+from tests.support.jobs.world import JobWorld, Work, job_world
+from tests.support.waiting import eventually
+
+LEASE_S = 1.5
+STEADY_S = 15.0
+LATER = datetime.now(UTC) + timedelta(hours=1)
+
+
+@pytest.fixture
+async def world(database_url: str) -> AsyncIterator[JobWorld]:
+    async with job_world(database_url) as world:
+        await world.database.pool.execute(LEDGER)
+        yield world
+
+
+async def enqueue(world: JobWorld, do: str, *names: str, unique_key: str | None = None) -> list[UUID]:
+    async with world.outbox.transaction(world.database) as work:
+        jobs = await work.enqueue_many(WORK.new(Work(name, do), unique_key=unique_key) for name in names)
+    return [job.id for job in jobs]
+
+
+async def started(world: JobWorld, count: int) -> None:
+    await eventually(lambda: world.sql("SELECT count(*) = $1 FROM runs", count), what=f"{count} runs begun")
+
+
+async def done(world: JobWorld, ids: list[UUID]) -> bool:
+    return bool(await world.sql("SELECT count(*) = $2 FROM job_history WHERE id = ANY ($1)", ids, len(ids)))
+
+
+async def test_a_job_that_finishes_early_takes_nobody_elses_lease(world: JobWorld) -> None:
+    """It deletes its row in a transaction that it keeps open: the renewal of all others must not wait for it."""
+    early = await enqueue(world, "early", "early")
+    innocent = await enqueue(world, "hold", "a", "b", "c")
+    async with job_processes(world.url, 2, lease_s=LEASE_S):
+        await started(world, 4)
+        await eventually(lambda: world.sql("SELECT count(*) FROM finished"))
+        since = await world.sql("SELECT clock_timestamp()")
+        await eventually(
+            lambda: world.sql("SELECT extract(epoch FROM clock_timestamp() - $1) > $2", since, 3 * LEASE_S),
+            what="three leases later",
+        )
+        await world.database.pool.execute("INSERT INTO gates VALUES ('a'), ('b'), ('c'), ('early')")
+        await eventually(lambda: done(world, early + innocent))
+    assert await world.sql("SELECT count(*) FROM runs") == 4
+    assert await world.sql("SELECT max(attempt_count) FROM job_history") == 1
+
+
+async def test_a_unique_key_that_an_application_holds_open_stops_no_other_completion(world: JobWorld) -> None:
+    [running] = await enqueue(world, "fail", "k", unique_key="k")
+    async with job_process(world.url, lease_s=LEASE_S):
+        await started(world, 1)
+        async with world.database.transaction() as tx:
+            await world.outbox.enqueue(tx, WORK, Work("newer"), unique_key="k", run_at=LATER)
+            await world.database.pool.execute("INSERT INTO gates VALUES ('k')")
+            await eventually(lambda: world.sql("SELECT count(*) FROM runs WHERE ended IS NOT NULL"))
+            unrelated = await enqueue(world, "quick", *(str(n) for n in range(50)))
+            await eventually(lambda: done(world, unrelated), what="50 unrelated jobs written down")
+            assert (await world.job(running)).status == "IN_PROGRESS"
+        await eventually(lambda: done(world, [running]), what="the key's own job")
+    assert (await world.job(running)).outcome == "superseded"
+
+
+async def test_a_unique_key_that_an_application_holds_open_does_not_stop_the_reaper(world: JobWorld) -> None:
+    [stuck] = await enqueue(world, "hold", "k", unique_key="k")
+    others = await enqueue(world, "hold", *(str(n) for n in range(19)))
+    async with job_process(world.url, lease_s=LEASE_S) as victim:
+        await started(world, 20)
+        victim.kill()
+        await victim.wait()
+    await world.database.pool.execute("INSERT INTO gates SELECT n::text FROM generate_series(0, 18) n")
+    async with job_process(world.url, lease_s=LEASE_S):
+        async with world.database.transaction() as tx:
+            await world.outbox.enqueue(tx, WORK, Work("newer"), unique_key="k", run_at=LATER)
+            await eventually(
+                lambda: done(world, others), timeout_s=20, what="19 jobs of the dead worker done"
+            )
+            assert (await world.job(stuck)).status == "IN_PROGRESS"
+        await eventually(lambda: done(world, [stuck]), what="the key's own job")
+    assert (await world.job(stuck)).outcome == "superseded"
+
+
+async def test_a_handler_that_swallows_its_cancellation_loses_its_slot_and_its_lease(world: JobWorld) -> None:
+    async with world.outbox.transaction(world.database) as work:
+        stubborn = await work.enqueue(BRIEF, Work("stubborn", "stubborn"))
+    async with job_process(world.url, lease_s=LEASE_S) as process:
+        await started(world, 1)
+
+        async def is_given_up() -> bool:
+            job = await world.job(stubborn.id)
+            return (job.status, job.last_error_code) == ("PENDING", "timeout")
+
+        await eventually(is_given_up, what="the job put back although its handler runs")
+        unrelated = await enqueue(world, "quick", *(str(n) for n in range(20)))
+        await eventually(lambda: done(world, unrelated))
+        assert await world.sql("SELECT count(*) FROM runs WHERE name = 'stubborn' AND ended IS NULL") == 1
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(30):
+            await process.wait()
+    assert process.returncode == 0
+
+
+async def test_a_worker_told_to_stop_ends_without_a_handler_that_does_not(world: JobWorld) -> None:
+    [stubborn] = await enqueue(world, "stubborn", "stubborn")
+    async with job_process(world.url, lease_s=STEADY_S) as process:
+        await started(world, 1)
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(30):
+            await process.wait()
+    assert process.returncode == 0
+    # Given back under its fence: nobody waits for its lease to end.
+    assert (await world.job(stubborn)).status == "PENDING"
+
+
+async def test_a_process_that_is_blocked_delays_others_by_a_lease_and_nothing_dies(world: JobWorld) -> None:
+    async with job_processes(world.url, 2, lease_s=LEASE_S):
+        ids = await enqueue(world, "hold", *(str(n) for n in range(20)))
+        await started(world, 20)
+        ids += await enqueue(world, "block", "block")
+        await eventually(lambda: world.sql("SELECT count(*) FROM runs WHERE name = 'block'"))
+        await world.database.pool.execute("INSERT INTO gates SELECT n::text FROM generate_series(0, 19) n")
+        await eventually(lambda: done(world, ids), timeout_s=30)
+    assert await world.sql("SELECT count(*) FROM job_dead") == 0

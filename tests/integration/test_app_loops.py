@@ -1,0 +1,79 @@
+"""The table of loops: what only the leader does is under `leader`, and the documents show the same table."""
+
+import re
+from pathlib import Path
+
+from trunkline.app import Platform
+from trunkline.loops.leader import LeaderLoop
+from trunkline.settings import load_settings
+
+PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
+
+
+async def test_the_table_of_loops_is_the_one_of_the_documents(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    settings = load_settings(
+        {},
+        DATABASE_URL=database_url,
+        REDIS_URL=redis_url,
+        TRUNKLINE_DOMAIN=key_prefix,
+        ROUTER_KEY_PREFIX=key_prefix,
+        TRUNKLINE_ROLES="api",
+        TRUNKLINE_SECRET_KEY="k" * 40,
+        LEADER_ELECTION_ENABLED="true",
+        HTTP_PORT=0,
+        METRICS_PORT=0,
+    )
+    async with Platform.open(settings) as platform:
+        table = {
+            role: (
+                [type(loop).__name__ for loop in loops.every],
+                [type(loop).__name__ for loop in loops.leader],
+            )
+            for role, loops in platform.loops_by_role.items()
+        }
+        unguarded = [
+            loop
+            for loops in platform.loops_by_role.values()
+            for loop in loops.every
+            if isinstance(loop, LeaderLoop)
+        ]
+    assert unguarded == []
+    assert table == documented()
+
+
+async def test_control_elects_its_leader_also_without_the_router_s_election(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    settings = load_settings(
+        {},
+        DATABASE_URL=database_url,
+        REDIS_URL=redis_url,
+        TRUNKLINE_DOMAIN=key_prefix,
+        ROUTER_KEY_PREFIX=key_prefix,
+        TRUNKLINE_ROLES="api",
+        TRUNKLINE_SECRET_KEY="k" * 40,
+        LEADER_ELECTION_ENABLED="false",
+        HTTP_PORT=0,
+        METRICS_PORT=0,
+    )
+    async with Platform.open(settings) as platform:
+        electing = {
+            role: [loop.name for loop in loops.every if "leadership" in loop.name]
+            for role, loops in platform.loops_by_role.items()
+            if role in ("control", "router")
+        }
+        await platform.router.manager.run_once()
+        assert platform.router.manager.is_leader
+    assert electing == {"control": ["leadership"], "router": []}
+
+
+def documented() -> dict[str, tuple[list[str], list[str]]]:
+    section = PAGE.read_text(encoding="utf-8").split("## Who runs what")[1].split("## ")[0]
+    rows = re.findall(r"^\| (.+?) \| (.*?) \| (.*?) \|$", section, re.MULTILINE)[1:]
+    return {
+        role.strip("`"): (re.findall(r"`(\w+)`", every), re.findall(r"`(\w+)`", leader))
+        for role, every, leader in rows
+        if not role.startswith("---")
+    }

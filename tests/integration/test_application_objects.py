@@ -1,0 +1,380 @@
+"""The objects of an application, `Jobs` and `Mailboxes`: their tables, their life, and who else is in the database."""
+
+import asyncio
+import os
+import re
+import signal
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import msgspec
+import psycopg
+import pytest
+
+from tests.support.jobs.world import Work, job_world
+from tests.support.store.pooler import PGBOUNCER, transaction_pooler
+from tests.support.waiting import eventually
+from trunkline.errors import MigrationError, StoreUnavailable
+from trunkline.jobs import Jobs, JobType, NotInTransaction, PayloadRefused, Policy, Run, UnknownJobType, job
+from trunkline.jobs.poller import PollLimits
+from trunkline.jobs.recurring import Recurring
+from trunkline.jobs.registry import Registry, declared
+from trunkline.jobs.service import JobConfig, JobService
+from trunkline.mailbox import BadEvent, Mailbox, Mailboxes, mailbox
+
+NEVER = JobConfig(survey=PollLimits(probe_s=600.0, poll_s=600.0))
+
+
+class Order(msgspec.Struct):
+    number: int
+
+
+class Shop:
+    """A type of job and a handler of mailboxes that tell what they got."""
+
+    def __init__(self) -> None:
+        self.ran: asyncio.Queue[tuple[int, str | None]] = asyncio.Queue()
+        self.types = [JobType("ship", Order, Policy(), self.ship)]
+        self.handlers = [mailbox("order")(self.gather)]
+
+    async def ship(self, order: Order, run: Run) -> None:
+        self.ran.put_nowait((order.number, run.item_id))
+
+    async def gather(self, order: Mailbox) -> None:
+        for event in order.events:
+            self.ran.put_nowait((event.payload["number"], None))
+
+    async def next(self) -> tuple[int, str | None]:
+        return await asyncio.wait_for(self.ran.get(), 20)
+
+
+@pytest.fixture
+def shop() -> Shop:
+    return Shop()
+
+
+@pytest.fixture
+def url(empty_database_url: str) -> str:
+    return empty_database_url
+
+
+@pytest.fixture
+def declarations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(declared, "_types", dict(declared._types))
+    monkeypatch.setattr(declared, "_handlers", dict(declared._handlers))
+
+
+async def value(url: str, statement: str, *values: Any) -> Any:
+    connection = await asyncpg.connect(url)
+    try:
+        return await connection.fetchval(statement, *values)
+    finally:
+        await connection.close()
+
+
+async def test_jobs_make_their_tables_and_run_what_is_submitted(url: str, shop: Shop) -> None:
+    async with Jobs(url, shop.types) as jobs, jobs.worker():
+        submitted = await jobs.submit("ship", Order(1), unique_key="item-1")
+        assert submitted.is_new
+        assert await shop.next() == (1, "item-1")
+        async with jobs.transaction() as work:
+            await work.tx.execute("CREATE TABLE orders (number int)")
+            await work.enqueue(shop.types[0], Order(2))
+        assert await shop.next() == (2, None)
+
+
+async def test_types_that_were_declared_are_known_without_being_named(url: str, declarations: None) -> None:
+    @job("ship_declared")
+    async def ship(order: Order, run: Run) -> None: ...
+
+    jobs = Jobs(url)
+    assert (
+        jobs.new(ship, Order(1)).job_type == jobs.new("ship_declared", Order(1)).job_type == "ship_declared"
+    )
+    with pytest.raises(UnknownJobType, match="ship_declared"):
+        jobs.new("nobody_knows_it", Order(1))
+
+
+async def test_a_job_that_is_refused_leaves_the_transaction_usable(url: str, shop: Shop) -> None:
+    jobs = Jobs(url, shop.types)
+    await jobs.prepare()
+    connection = await asyncpg.connect(url)
+    async with connection.transaction():
+        with pytest.raises(PayloadRefused):
+            await jobs.enqueue(connection, "ship", Order("x"))  # type: ignore[arg-type]
+        with pytest.raises(UnknownJobType):
+            await jobs.enqueue(connection, "sail", Order(1))
+        await jobs.enqueue(connection, "ship", Order(1))
+    await connection.close()
+    assert await value(url, "SELECT count(*) FROM trunkline.job_outbox") == 1
+
+
+async def test_an_event_that_is_refused_leaves_the_transaction_usable(url: str, redis_url: str) -> None:
+    mailboxes = Mailboxes(url, redis_url)
+    await mailboxes.prepare()
+    connection = await asyncpg.connect(url)
+    async with connection.transaction():
+        with pytest.raises(BadEvent):
+            await mailboxes.append(connection, "order", "", "made", {})
+        await mailboxes.append(connection, "order", "o", "made", {})
+    await connection.close()
+    assert await value(url, "SELECT count(*) FROM trunkline.mailbox_events") == 1
+
+
+async def test_a_worker_ends_by_a_signal_when_its_work_is_done(
+    url: str, redis_url: str, key_prefix: str, shop: Shop
+) -> None:
+    """Both in one process, as most will have them."""
+    jobs, mailboxes = Jobs(url, shop.types), Mailboxes(url, redis_url, shop.handlers, prefix=key_prefix)
+    async with jobs, mailboxes:
+        working = asyncio.gather(jobs.run(), mailboxes.run())
+        await jobs.submit("ship", Order(1))
+        await mailboxes.submit("order", "o", "made", {"number": 2})
+        assert {await shop.next(), await shop.next()} == {(1, None), (2, None)}
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(working, 20)
+    assert await value(url, "SELECT outcome FROM trunkline.job_history") == "succeeded"
+    assert await value(url, "SELECT processing_status FROM trunkline.mailboxes") == "idle"
+
+
+async def test_a_worker_opens_and_closes_itself(url: str, shop: Shop) -> None:
+    jobs = Jobs(url, shop.types)
+    running = asyncio.create_task(jobs.run())
+
+    async def is_open() -> bool:
+        with suppress(StoreUnavailable):
+            await jobs.submit("ship", Order(1))
+            return True
+        return False
+
+    await eventually(is_open)
+    assert await shop.next() == (1, None)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    with pytest.raises(StoreUnavailable, match="not open: `async with jobs:`"):
+        await jobs.submit("ship", Order(1))
+
+
+async def test_recurring_jobs_run_in_a_schema_of_their_own_too(url: str, shop: Shop) -> None:
+    tick = Recurring("often", shop.types[0], Order(7), "every 1")
+    async with Jobs(url, shop.types, recurring=[tick]) as jobs, jobs.worker():
+        number, item_id = await shop.next()
+        assert number == 7
+        assert item_id is not None
+        assert item_id.startswith("often@")
+
+
+async def test_applications_with_schemas_of_their_own_and_a_platform_share_a_database(
+    database_url: str,
+) -> None:
+    """They do not see each other's jobs, though they hear each other's wakeups."""
+    shops = {"first": Shop(), "second": Shop()}
+    async with job_world(database_url) as platform, platform.service():
+        for name, shop in shops.items():
+            async with Jobs(database_url, shop.types, schema=name) as jobs, jobs.worker():
+                await jobs.submit("ship", Order(1))
+                assert await shop.next() == (1, None)
+        of_platform = await platform.enqueue("a", wake=True)
+        await platform.ended(of_platform.id)
+        for name in shops:
+            assert await value(database_url, f"SELECT count(*) FROM {name}.job_history") == 1
+        assert await value(database_url, "SELECT count(*) FROM job_history") == 1
+
+
+async def test_jobs_without_a_schema_are_those_of_the_platform(database_url: str) -> None:
+    async with job_world(database_url) as platform, platform.service():
+        jobs = Jobs(database_url, list(platform.registry), schema=None)
+        assert await jobs.prepare() == []
+        connection = await asyncpg.connect(database_url)
+        async with connection.transaction():
+            enqueued = await jobs.enqueue(connection, "work", Work("theirs"))
+        jobs.wake(enqueued)
+        await connection.close()
+        [done] = await platform.ended(enqueued.id)
+        assert done.outcome == "succeeded"
+        jobs.close()
+
+
+async def test_a_worker_on_a_database_without_tables_says_so(url: str, shop: Shop) -> None:
+    with pytest.raises(MigrationError, match="no tables of jobs"):
+        async with JobService.open(JobConfig(), Registry(shop.types), url):
+            pass
+
+
+async def test_two_that_open_at_once_make_the_tables_once(url: str, shop: Shop) -> None:
+    async def use(number: int) -> None:
+        async with Jobs(url, shop.types) as jobs:
+            await jobs.submit("ship", Order(number))
+
+    await asyncio.gather(*map(use, range(4)))
+    assert await value(url, "SELECT count(*) FROM trunkline.job_outbox") == 4
+
+
+async def test_a_forked_child_sends_its_own_wakeups(url: str, shop: Shop) -> None:
+    """As servers do that are loaded once and then fork."""
+    sender = Jobs(url, shop.types)
+    async with Jobs(url, shop.types, config=NEVER) as jobs, jobs.worker():
+        await jobs.submit("ship", Order(0))
+        assert await shop.next() == (0, None)
+
+        def send(number: int) -> None:
+            with psycopg.connect(url) as connection:
+                enqueued = sender.enqueue_sync(connection, "ship", Order(number))
+            sender.wake(enqueued)
+
+        await asyncio.to_thread(send, 1)
+        assert await shop.next() == (1, None)
+        child = os.fork()
+        if child == 0:
+            try:
+                send(2)
+                sender.close()
+            finally:
+                os._exit(0)
+        assert await shop.next() == (2, None)
+        await asyncio.to_thread(os.waitpid, child, 0)
+        await asyncio.to_thread(send, 3)
+        assert await shop.next() == (3, None)
+    sender.close()
+
+
+@pytest.mark.skipif(PGBOUNCER is None, reason="pgbouncer is not installed")
+async def test_both_work_in_a_schema_of_their_own_behind_a_transaction_pooler(
+    url: str, redis_url: str, key_prefix: str, shop: Shop
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)  # the pooler runs as somebody else
+        async with transaction_pooler(url, Path(folder) / "pooler") as pooled:
+            jobs = Jobs(pooled, shop.types, schema="queues", behind_pooler=True, direct_url=url)
+            mailboxes = Mailboxes(
+                pooled, redis_url, shop.handlers, schema="queues", prefix=key_prefix, behind_pooler=True
+            )
+            async with jobs, jobs.worker(), mailboxes, mailboxes.working():
+                await jobs.submit("ship", Order(1))
+                assert await shop.next() == (1, None)
+                await mailboxes.submit("order", "o", "made", {"number": 2})
+                assert await shop.next() == (2, None)
+                async with mailboxes.transaction() as work:
+                    await work.append("order", "o", "made", {"number": 3})
+                assert await shop.next() == (3, None)
+                connection = await asyncpg.connect(pooled, statement_cache_size=0)
+                async with connection.transaction():
+                    await jobs.enqueue(connection, "ship", Order(4))
+                    await mailboxes.append(connection, "order", "p", "made", {"number": 5})
+                await connection.close()
+                assert {await shop.next(), await shop.next()} == {(4, None), (5, None)}
+
+
+class Sql:
+    """A connection that runs SQL and nothing of ours."""
+
+    def __init__(self, connection: Any):
+        self.connection = connection
+
+    async def __call__(self, call: str) -> Any:
+        return await self.connection.fetchval(f"SELECT trunkline.{call}")
+
+
+@pytest.fixture
+async def sql(url: str, redis_url: str) -> AsyncIterator[Sql]:
+    await Jobs(url, []).prepare()
+    await Mailboxes(url, redis_url).prepare()
+    connection = await asyncpg.connect(url, server_settings={"search_path": "elsewhere"})
+    yield Sql(connection)
+    await connection.close()
+
+
+async def test_a_function_enqueues_for_whoever_writes_sql(url: str, sql: Sql, shop: Shop) -> None:
+    first = await sql(
+        "enqueue_job('ship', '{\"number\": 1}', unique_key => 'u', run_at => now() + interval '1 day')"
+    )
+    assert await sql("enqueue_job('ship', '{\"number\": 2}', unique_key => 'u', priority => 9)") == first
+    other = await sql("enqueue_job('ship', '{\"number\": 3}', unique_key => 'u', reseller_id => 'acme')")
+    assert other != first
+    async with Jobs(url, shop.types) as jobs, jobs.worker():
+        assert {await shop.next(), await shop.next()} == {(1, "u"), (3, "u")}
+
+
+async def test_a_function_wakes_at_the_commit_if_it_is_asked_to(url: str, sql: Sql, shop: Shop) -> None:
+    async with Jobs(url, shop.types, config=NEVER) as jobs, jobs.worker():
+        await jobs.submit("ship", Order(0))
+        assert await shop.next() == (0, None)
+        with suppress(ZeroDivisionError):
+            async with sql.connection.transaction():
+                await sql("enqueue_job('ship', '{\"number\": 1}', wake => true)")
+                raise ZeroDivisionError
+        async with sql.connection.transaction():
+            await sql("enqueue_job('ship', '{\"number\": 2}', wake => true)")
+            assert not await value(
+                url, "SELECT count(*) FROM trunkline.job_outbox WHERE payload <> $1", '{"number":0}'
+            )
+        assert await shop.next() == (2, None)
+
+
+async def test_a_function_appends_for_whoever_writes_sql(
+    url: str, redis_url: str, key_prefix: str, sql: Sql, shop: Shop
+) -> None:
+    assert await sql("append_event('order', 'o', 'made', '{\"number\": 1}', 'd')") == 1
+    assert await sql("append_event('order', 'o', 'made', '{\"number\": 2}', dedupe_key => 'd')") == 1
+    assert await sql("append_event('order', 'o', 'made', '{\"number\": 3}')") == 2
+    async with Mailboxes.open(url, redis_url, shop.handlers, prefix=key_prefix):
+        assert [await shop.next(), await shop.next()] == [(1, None), (3, None)]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("enqueue_job('Ship')", "is no name for a job type"),
+        ("enqueue_job(NULL)", "is no name for a job type"),
+        ("enqueue_job('ship', jsonb_build_object('x', repeat('x', 300000)))", "at most 262144 bytes"),
+        ("enqueue_job('ship', priority => 100)", "priority"),
+        ("enqueue_job('ship', unique_key => '')", "unique_key"),
+        ("append_event('', 'o', 'made')", "kind"),
+    ],
+)
+async def test_what_no_table_can_hold_is_refused_by_the_functions(sql: Sql, call: str, words: str) -> None:
+    with pytest.raises(asyncpg.IntegrityConstraintViolationError, match=re.escape(words)):
+        await sql(call)
+
+
+async def test_the_functions_leave_the_callers_time_outs_as_they_are(sql: Sql) -> None:
+    async with sql.connection.transaction():
+        await sql.connection.execute("SET LOCAL lock_timeout = '1234ms'")
+        await sql("append_event('order', 'o', 'made')")
+        await sql("enqueue_job('ship')")
+        assert await sql.connection.fetchval("SHOW lock_timeout") == "1234ms"
+        assert await sql.connection.fetchval("SHOW search_path") == "elsewhere"
+
+
+async def test_an_append_waits_as_long_as_the_caller_says(url: str, sql: Sql) -> None:
+    other = await asyncpg.connect(url)
+    try:
+        async with other.transaction():
+            await other.execute("SELECT trunkline.append_event('order', 'o', 'made')")
+            await sql.connection.execute("SET lock_timeout = '20ms'")
+            with pytest.raises(asyncpg.LockNotAvailableError):
+                await sql("append_event('order', 'o', 'made')")
+    finally:
+        await other.close()
+
+
+async def test_ids_of_the_function_are_in_the_order_of_time(sql: Sql) -> None:
+    ids = [await sql("enqueue_job('ship')") for _ in range(3)]
+    assert {job_id.version for job_id in ids} == {7}
+    now_ms = await sql.connection.fetchval("SELECT extract(epoch FROM clock_timestamp())::float8 * 1000")
+    assert all(abs((job_id.int >> 80) - now_ms) < 60_000 for job_id in ids)
+
+
+async def test_a_refused_transaction_says_what_to_do(url: str, shop: Shop) -> None:
+    jobs = Jobs(url, shop.types)
+    connection = await asyncpg.connect(url)
+    with pytest.raises(
+        NotInTransaction, match=re.escape("Begin one first: async with connection.transaction(): …")
+    ):
+        await jobs.enqueue(connection, "ship", Order(1))
+    await connection.close()

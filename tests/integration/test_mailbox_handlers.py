@@ -1,0 +1,207 @@
+"""Handlers of mailboxes that do not behave: each costs its own mailbox, and is named."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, MutableMapping
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.support.mailbox.world import KIND, MailboxWorld, Recorder, event, mailbox_world, running
+from tests.support.waiting import eventually
+from trunkline.errors import PoolEmpty
+from trunkline.mailbox import Mailbox, Mailboxes, mailbox
+from trunkline.mailbox.handler import Batch, Done, Write
+from trunkline.mailbox.worker import BadHandler, FailureRule, MailboxWorker, WorkerLimits
+from trunkline.store import database as store_database
+from trunkline.store.database import Connection
+
+BRIEF = FailureRule(failures_max=3, backoff_first_s=600, timeout_s=0.1)
+
+
+@pytest.fixture
+async def world(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[MailboxWorld]:
+    async with mailbox_world(database_url, redis_url, key_prefix) as world:
+        yield world
+
+
+class Misbehaving(Recorder):
+    """Does what the key of a mailbox says; everything else is an innocent."""
+
+    async def handle(self, batch: Batch) -> Write | Done | None:
+        await Recorder.handle(self, batch)
+        [key] = batch
+        if key == "stubborn":
+            await swallow_everything()
+        if key == "stubborn_write":
+            return lambda tx: swallow_everything()
+        if key.startswith("hung_write"):
+            return hang
+        return None
+
+
+async def swallow_everything() -> None:
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except BaseException:
+            continue
+
+
+async def hang(_: Connection) -> None:
+    await asyncio.Event().wait()
+
+
+def worker(world: MailboxWorld, handler: Recorder, **limits: Any) -> MailboxWorker:
+    given = {"lease_s": 0.6, "sweep_s": 0.05, "cancel_grace_s": 0.1, "stop_s": 0.1, "failure": BRIEF}
+    return world.worker(handler, batch_max=1, **{**given, **limits})
+
+
+async def is_put_back(world: MailboxWorld, key: str) -> bool:
+    row = await world.rows("SELECT processing_status, failures FROM mailboxes WHERE key = $1", key)
+    return [tuple(each) for each in row] == [("queued", 1)]
+
+
+@pytest.mark.parametrize("key", ["stubborn", "stubborn_write"])
+async def test_a_handler_that_swallows_its_cancellation_is_named_and_loses_its_slot(
+    world: MailboxWorld, key: str
+) -> None:
+    handler = Misbehaving()
+    with capture_logs() as logs:
+        async with running(worker(world, handler, concurrency=1)):
+            await world.append(event(key))
+            await eventually(lambda: is_put_back(world, key), what="the mailbox put back under its fence")
+            await world.append(event("innocent"))
+            await handler.until(lambda: handler.seen("innocent") == ["1"])
+    [told] = [line for line in logs if line["event"] == "mailbox.ignores_cancellation"]
+    assert told["keys"] == [key]
+    assert "swallow_everything" in told["where"]
+    assert "Misbehaving.handle" in told["handler"]
+
+
+async def test_a_time_out_covers_what_a_handler_writes(world: MailboxWorld) -> None:
+    async with running(worker(world, Misbehaving())):
+        await world.append(event("hung_write"))
+        await eventually(lambda: is_put_back(world, "hung_write"))
+    assert "TimeoutError" in await world.value("SELECT last_error FROM mailboxes")
+
+
+async def test_the_end_of_a_worker_is_bounded_and_tells_who_did_not_end(world: MailboxWorld) -> None:
+    handler = Misbehaving()
+    with capture_logs() as logs:
+        async with running(worker(world, handler, failure=FailureRule(timeout_s=600))):
+            await world.append(event("stubborn"))
+            await handler.until(lambda: handler.seen("stubborn") == ["1"])
+    assert [line["unfinished"] for line in logs if line["event"] == "mailbox.stopped_without"] == [1]
+    # Given back under its fence: nobody waits for its lease to end, and nothing counts as a failure.
+    assert [tuple(row) for row in await world.rows("SELECT processing_status, failures FROM mailboxes")] == [
+        ("queued", 0)
+    ]
+
+
+async def test_who_blocks_the_event_loop_is_named_while_it_does(world: MailboxWorld) -> None:
+    named = threading.Event()
+    told: list[MutableMapping[str, Any]] = []
+
+    class Blocking(Recorder):
+        async def handle(self, batch: Batch) -> Write | Done | None:
+            named.wait(20)  # until the watch has told of it: nothing else of this process can
+            return await Recorder.handle(self, batch)
+
+    def hear(_logger: object, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        if line.get("event") == "mailbox.blocks_the_event_loop":
+            told.append(line)
+            named.set()
+        return line
+
+    handler = Blocking()
+    with capture_logs(processors=[hear]):
+        async with running(world.worker(handler, batch_max=1, lease_s=1.5, sweep_s=0.05)):
+            await world.append(event("a"))
+            await handler.until(lambda: handler.seen("a") == ["1"])
+    assert (told[0]["kind"], told[0]["keys"]) == (KIND, ["a"])
+    assert "Blocking.handle" in told[0]["where"]
+
+
+def test_a_plain_function_is_refused_where_it_is_declared() -> None:
+    def plain(box: Mailbox) -> None:
+        """Not async."""
+
+    with pytest.raises(BadHandler, match=r"plain \(.*test_mailbox_handlers\.py:\d+\)"):
+        mailbox("issue")(plain)  # type: ignore[arg-type]
+
+
+def test_a_handler_object_with_a_plain_method_is_refused(world: MailboxWorld) -> None:
+    class Plain:
+        kind = KIND
+
+        def handle(self, batch: Batch) -> None:
+            """Not async."""
+
+    with pytest.raises(BadHandler, match="async def"):
+        world.worker(Plain())  # type: ignore[arg-type]
+
+
+# Connections
+
+
+async def test_writes_that_hang_starve_no_append_and_no_other_handler(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    """Ten of them, as many as the pool of an application has connections by default."""
+    handled = asyncio.Event()
+    hanging: list[str] = []
+
+    @mailbox("thing", concurrency=12, lease_s=1.5, sweep_s=0.05)
+    async def handle(box: Mailbox) -> Write:
+        async def write(tx: Connection) -> None:
+            await tx.execute("SELECT")
+            if box.key.startswith("hung"):
+                hanging.append(box.key)
+                await asyncio.Event().wait()
+            handled.set()
+
+        return write
+
+    options: dict[str, Any] = {"prefix": key_prefix, "schema": None, "pool_size": 10}
+    object.__setattr__(handle, "limits", _with(handle.limits, stop_s=0.1))
+    async with Mailboxes.open(database_url, redis_url, [handle], **options) as mailboxes:
+        for n in range(10):
+            await mailboxes.submit("thing", f"hung{n}", "happened", {})
+        await eventually(lambda: len(hanging) == 10)
+        receipt = await mailboxes.submit("thing", "innocent", "happened", {})
+        assert receipt.created
+        async with asyncio.timeout(10):
+            await handled.wait()
+        leased = "SELECT bool_and(claimable_at > now()) FROM mailboxes WHERE processing_status = 'processing'"
+        async with mailboxes.transaction() as work:
+            assert await work.tx.fetchval(leased)
+
+
+def _with(limits: WorkerLimits, **more: Any) -> WorkerLimits:
+    return WorkerLimits(**{**{name: getattr(limits, name) for name in WorkerLimits.__slots__}, **more})
+
+
+async def test_an_empty_pool_says_which_it_is_and_who_holds_it(database_url: str) -> None:
+    database = await store_database.connect(
+        database_url, pool_size=1, connect_timeout_s=2.0, application_name="the pool of this test"
+    )
+    taken, let_go = asyncio.Event(), asyncio.Event()
+
+    async def hold_it() -> None:
+        async with database.transaction():
+            taken.set()
+            await let_go.wait()
+
+    holder = asyncio.create_task(hold_it(), name="the holder")
+    await taken.wait()
+    database.checkout._timeout_s = 0.05
+    with pytest.raises(
+        PoolEmpty, match=r"1 connections of the pool 'the pool of this test'.*the holder .*hold_it"
+    ):
+        async with database.connection():
+            pass
+    let_go.set()
+    await holder
+    await database.close()

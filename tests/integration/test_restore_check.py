@@ -1,0 +1,181 @@
+"""Calls that a restored database does not know, given back to their leads."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tests.support.dispatch.stage import Stage, open_stage
+from trunkline.dispatch.restore_check import Comparison, RestoreCheck, Settled
+from trunkline.store import controls, restores
+from trunkline.store.controls import Level, NewStop, Scope
+from trunkline.store.tenants import PLATFORM
+from trunkline.telephony.carrier import CallView, ListUnavailable
+from trunkline.value import replace
+
+AGO = timedelta(minutes=30)
+
+
+@pytest.fixture
+async def stage(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[Stage]:
+    async with open_stage(database_url, redis_url, key_prefix) as stage:
+        async with stage.database.transaction() as tx:
+            await controls.stop(
+                tx, NewStop(Scope.KILL_SWITCH, "", Level.PLATFORM, "restored", "test", PLATFORM, 0)
+            )
+            await restores.add(tx, datetime.now(UTC) - timedelta(hours=1), "restored")
+        yield stage
+
+
+async def waiting(stage: Stage, **more: Any) -> UUID:
+    """A lead that was due when the calls were placed."""
+    lead = await stage.dialing.lead(**more)
+    await stage.dialing.run(
+        "UPDATE leads SET due_at = due_at - $2::interval, created_at = created_at - $2::interval WHERE id = $1",
+        lead,
+        2 * AGO,
+    )
+    return lead
+
+
+async def placed(stage: Stage, lead: UUID, state: str = "ended", **more: Any) -> CallView:
+    """A call to its phone that the carrier knows."""
+    row, began = await stage.lead(lead), datetime.now(UTC) - AGO
+    from_ = await stage.dialing.value("SELECT e164 FROM numbers WHERE id = $1", stage.dialing.number)
+    given: dict[str, Any] = {"created_at": began, "started_at": began}
+    if state == "ended":
+        given |= {"reason": "completed", "ended_at": began + timedelta(seconds=20), "duration_s": 15}
+    call = CallView(
+        f"CA-{len(calls(stage))}",
+        row["phone"],
+        from_,
+        status=state,
+        state=state,  # type: ignore[arg-type]
+        **(given | more),
+    )
+    calls(stage).append(call)
+    return call
+
+
+def calls(stage: Stage) -> list[CallView]:
+    assert isinstance(stage.carrier.calls, list)
+    return stage.carrier.calls
+
+
+async def compared(stage: Stage) -> Comparison:
+    check = RestoreCheck(stage.database, stage.directory)
+    async with stage.database.connection() as conn:
+        between = await restores.unsettled(conn)
+    assert between is not None
+    return await check.compare(between.backup_at, between.found_at)
+
+
+async def settled(stage: Stage, **more: bool) -> object:
+    return await RestoreCheck(stage.database, stage.directory).settle(await compared(stage), **more)
+
+
+async def test_a_call_that_is_over_gives_its_lead_the_outcome(stage: Stage) -> None:
+    lead = await waiting(stage)
+    call = await placed(stage, lead)
+    assert await settled(stage) == Settled(restored=1, unknown=0)
+    assert (await stage.lead(lead))["status"] == "PROCESSING", "nobody else calls it from here on"
+    await stage.folder.drain()
+    row, attempt = await stage.lead(lead), await stage.attempt(lead)
+    assert (row["status"], row["outcome"], row["attempt_count"]) == ("FINISHED", "ANSWERED", 1)
+    assert (attempt["state"], attempt["carrier_call_id"], attempt["duration_s"]) == (
+        "ended",
+        call.call_id,
+        15,
+    )
+    assert not attempt["holds_channel"]
+    async with stage.database.connection() as conn:
+        assert await restores.unsettled(conn) is None
+
+
+async def test_a_lead_that_nobody_answered_is_retried_by_its_rules(stage: Stage) -> None:
+    lead = await waiting(stage, max_attempts=2)
+    await placed(stage, lead, reason="no_answer", duration_s=None)
+    await settled(stage)
+    await stage.folder.drain()
+    row = await stage.lead(lead)
+    assert (row["status"], row["attempt_count"]) == ("BACKLOG", 1)
+    assert row["due_at"] > await stage.dialing.now()
+
+
+async def test_two_calls_of_a_lead_are_two_attempts_and_the_last_decides(stage: Stage) -> None:
+    lead = await waiting(stage, max_attempts=2)
+    first = await placed(stage, lead, reason="no_answer", duration_s=None)
+    later = (first.started_at or datetime.now(UTC)) + timedelta(minutes=1)
+    await placed(stage, lead, started_at=later, created_at=later, ended_at=later + timedelta(seconds=9))
+    await settled(stage)
+    await stage.folder.drain()
+    row = await stage.lead(lead)
+    assert (row["outcome"], row["attempt_count"]) == ("ANSWERED", 2)
+    assert [each["end_reason"] for each in await stage.attempts(lead)] == ["no_answer", "completed"]
+
+
+async def test_a_call_that_is_still_live_holds_its_lead_until_it_ends(stage: Stage) -> None:
+    lead = await waiting(stage)
+    call = await placed(stage, lead, "answered")
+    await settled(stage)
+    attempt = (await stage.attempt(lead))["id"]
+    assert await stage.truly_held() == {attempt}
+    for state in ("answered", "ended"):
+        now = replace(call, state=state, reason="completed", ended_at=datetime.now(UTC))
+        stage.carrier.found[call.call_id] = now
+        await stage.age(attempt, 0)
+        await stage.checker.run_once()
+        await stage.folder.drain()
+        assert (await stage.attempt(lead))["state"] == state
+    assert (await stage.lead(lead))["outcome"] == "ANSWERED"
+
+
+async def test_of_two_leads_that_one_number_called_one_ends_as_unknown(stage: Stage) -> None:
+    """One live call per pair of numbers is an index. What it refuses is not called again."""
+    one = await waiting(stage)
+    two = await waiting(stage, phone=(await stage.lead(one))["phone"])
+    await placed(stage, one)
+    await placed(stage, one)
+    assert await settled(stage) == Settled(restored=1, unknown=1)
+    await stage.folder.drain()
+    outcomes = {(await stage.lead(lead))["outcome"] for lead in (one, two)}
+    assert outcomes == {"ANSWERED", "UNKNOWN"}
+
+
+async def test_a_call_of_an_attempt_in_doubt_is_left_to_the_checker(stage: Stage) -> None:
+    lead = await waiting(stage)
+    call = await placed(stage, lead)
+    await stage.dialing.attempt(call.to, from_phone=call.from_, state="in_doubt", ago_s=AGO.total_seconds())
+    found = await compared(stage)
+    assert (found.matching.called, found.matching.orphans, found.live) == ([], [], 1)
+    assert await settled(stage) == "calls_live", "its lead may be due again when it is known"
+
+
+async def test_nothing_is_settled_while_calls_may_be_placed(stage: Stage) -> None:
+    async with stage.database.transaction() as tx:
+        await controls.resume(tx, Scope.KILL_SWITCH, "", Level.PLATFORM, reason="x", by="x", ramp_s=0)
+    assert await settled(stage) == "kill_switch_off"
+
+
+async def test_an_incomplete_list_settles_nothing_unless_that_is_accepted(stage: Stage) -> None:
+    lead, later = await waiting(stage), await stage.dialing.lead()
+    await stage.dialing.run("UPDATE leads SET due_at = now() + interval '1 day' WHERE id = $1", later)
+    stage.carrier.calls = ListUnavailable("503")
+    assert (await compared(stage)).unread == 1
+    assert await settled(stage) == "lists_unread"
+    assert await settled(stage, accept_unread=True) == Settled(restored=0, unknown=1)
+    assert (await stage.lead(lead))["outcome"] == "UNKNOWN"
+    assert (await stage.lead(later))["status"] == "BACKLOG"
+
+
+async def test_settling_twice_changes_nothing(stage: Stage) -> None:
+    lead = await waiting(stage)
+    await placed(stage, lead)
+    found = await compared(stage)
+    check = RestoreCheck(stage.database, stage.directory)
+    assert await check.settle(found) == Settled(restored=1, unknown=0)
+    assert await check.settle(found) == Settled(restored=0, unknown=0)
+    await stage.folder.drain()
+    assert len(await stage.attempts(lead)) == 1

@@ -1,0 +1,320 @@
+"""The router's scripts under the keys of one test, with pods that count their own heartbeats."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+import msgspec
+
+from trunkline.bus import router, router_manager, router_views
+from trunkline.bus.connection import Bus
+from trunkline.bus.keys import RouterKeys
+from trunkline.bus.router import (
+    Allocation,
+    Beat,
+    BeatRule,
+    CallOver,
+    KnownPod,
+    PodSuperseded,
+    QueuedForPod,
+    Registration,
+    Release,
+    Unregistered,
+    WaitRule,
+)
+from trunkline.bus.router_manager import LiveRow, Term, TruePod
+from trunkline.router.config import RouterConfig
+from trunkline.router.pods import HeartbeatResult, PodHeartbeat, Pods
+from trunkline.router.registry import PodRegistry
+from trunkline.router.streams import StreamKeys
+from trunkline.settings.tiers import assignment_order, parse_tiers
+from trunkline.store.database import Database
+
+LEASE_TTL_S = 86_400
+ENDED_TTL_S = 600
+# As the router's guide prints it.
+SAMPLE = (
+    '{"gold": {"type": "exclusive", "target": 1}, "standard": {"type": "exclusive", "target": 1},'
+    ' "basic": {"type": "shared", "target": 1, "max_concurrent": 3}}'
+)
+
+
+class Numbers:
+    """Stands for Postgres: gives each process of a pod its number."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._known: dict[str, list[tuple[str, int]]] = {}
+
+    def of(self, pod: str, boot: str) -> KnownPod:
+        boots = self._known.setdefault(pod, [])
+        is_new = not boots
+        if not any(known == boot for known, _ in boots):
+            self._last += 1
+            boots.append((boot, self._last))
+        number = next(number for known, number in boots if known == boot)
+        past = [known for known, before in boots if before < number]
+        return KnownPod(number, is_new=is_new, past_boots=past)
+
+
+class RouterWorld:
+    """Answers are short: the pod's name, or why there is none (`none`, `ended`, `hold 0`)."""
+
+    def __init__(self, bus: Bus, keys: RouterKeys):
+        self.bus = bus
+        self.keys = keys
+        self.client: Any = bus.client
+        self.term = Term(bus, keys, "", 1)
+        self._sequences: dict[str, int] = {}
+        self._numbers = Numbers()
+
+    async def begin(self, tier_config: str = SAMPLE, *, term: int = 1, is_rebuilt: bool = True) -> None:
+        """Take the term, as the manager of a new installation does."""
+        lead = await router_manager.lead(self.bus, self.keys, term)
+        self.term = Term(self.bus, self.keys, lead.epoch, term)
+        if is_rebuilt:
+            await self.term.rebuilt()
+        await self.publish(tier_config)
+
+    async def publish(self, tier_config: str) -> bool:
+        tiers = parse_tiers(tier_config)
+        texts = {name: tier.text for name, tier in tiers.items()}
+        return await self.term.publish_tiers(assignment_order(tiers), texts)
+
+    async def beat(
+        self,
+        pod: str,
+        calls: Sequence[str] = (),
+        *,
+        boot: str = "boot-1",
+        sequence: int | None = None,
+        leaving: bool = False,
+        version: str = "",
+        rule: BeatRule = BeatRule(),  # noqa: B008  frozen
+        is_alone: bool = False,
+        tier: str = "",
+    ) -> Any:
+        """`is_alone`: Postgres is silent. `tier`: what it knows of the pod's, '' for a new one."""
+        said = self._beat(pod, calls, boot, sequence, leaving, version)
+        known = await router.heartbeat(self.bus, self.keys, said, rule)
+        if isinstance(known, Unregistered):
+            known_pod = replace(self._numbers.of(pod, boot), tier=tier, newest_version=version)
+            told = KnownPod() if is_alone else known_pod
+            known = await router.heartbeat(self.bus, self.keys, said, rule, told)
+        assert isinstance(known, Registration | PodSuperseded)
+        return known
+
+    def _beat(
+        self, pod: str, calls: Sequence[str], boot: str, sequence: int | None, leaving: bool, version: str
+    ) -> Beat:
+        counted = self._sequences.get(pod, 1) + 1
+        self._sequences[pod] = counted
+        fields: dict[str, str | int] = {"ip": "10.0.0.1", "port": 8080, "version": version, "interval_s": 5}
+        return Beat(pod, boot, counted if sequence is None else sequence, calls, leaving, fields)
+
+    async def pods(self, count: int, prefix: str = "agent") -> list[str]:
+        names = [f"{prefix}-{number}" for number in range(count)]
+        for name in names:
+            await self.beat(name)
+        return names
+
+    async def allocate(self, call: str, merchant: str = "", wait: WaitRule = WaitRule()) -> str:  # noqa: B008
+        answer = await self.ask(call, merchant, wait)
+        match answer:
+            case Allocation():
+                return answer.pod
+            case CallOver():
+                return "ended"
+            case QueuedForPod():
+                return f"hold {answer.before}"
+        return "none"
+
+    async def ask(
+        self,
+        call: str,
+        merchant: str = "",
+        wait: WaitRule = WaitRule(),  # noqa: B008  frozen
+        *,
+        is_alone: bool = True,
+    ) -> Any:
+        return await router.allocate(
+            self.bus,
+            self.keys,
+            call,
+            merchant_id=merchant,
+            allocation_id=str(self.allocation_of(call)),
+            lease_ttl_s=LEASE_TTL_S,
+            wait=wait,
+            is_alone=is_alone,
+        )
+
+    @staticmethod
+    def allocation_of(call: str) -> UUID:
+        return uuid5(NAMESPACE_OID, call)
+
+    async def release(self, call: str, by_pod: str = "") -> Release | None:
+        return await router.release(self.bus, self.keys, call, by_pod=by_pod, ended_ttl_s=ENDED_TTL_S)
+
+    async def configure(self, merchant: str, **config: str) -> None:
+        """As an operator does it by hand."""
+        await self.client.hset(self.keys.merchant_config, merchant, json.dumps(config))
+
+    async def available(self, tier: str) -> dict[str, int]:
+        """The pods of a tier's `available`, with their loads if it is shared."""
+        key = self.keys.available(tier)
+        if await self.client.type(key) == "zset":
+            return {pod: int(load) for pod, load in await self.client.zrange(key, 0, -1, withscores=True)}
+        return dict.fromkeys(await self.client.smembers(key), 0)
+
+    async def tier_of(self, pod: str) -> str | None:
+        tier: str | None = await self.client.get(self.keys.pod_tier(pod))
+        return tier
+
+    async def status_of(self, pod: str) -> str | None:
+        view = await router_views.pod_view(self.bus, self.keys, pod)
+        return view.status if view else None
+
+    async def recover(self) -> int:
+        """Pods are put where they belong, as if Postgres had the slots that Valkey has. How many were elsewhere."""
+        census = await router_manager.census(self.bus, self.keys)
+        pods = [await self._true(pod, tier) for tier, pods in census.items() for pod in pods]
+        return (await self.term.put(pods, lease_ttl_s=LEASE_TTL_S)).fixed
+
+    async def move(self, pod: str, tier: str) -> None:
+        """As when Postgres has it in another tier."""
+        true = await self._true(pod, tier)
+        await self.term.put([msgspec.structs.replace(true, tier=tier)], lease_ttl_s=LEASE_TTL_S)
+
+    async def _true(self, pod: str, tier: str) -> TruePod:
+        hash_of, keys = self.client.hgetall, self.keys
+        known = await hash_of(keys.pod(pod))
+        rows: list[LiveRow] = []
+        for slot, one in (await hash_of(keys.pod_slots(pod))).items():
+            sid = await self.client.get(keys.begun(one)) or ""
+            record = await hash_of(keys.call(sid) if sid else keys.kept_for(one))
+            source = record.get("source_pool", f"pool:{tier}")
+            number = record.get("incarnation", known.get("incarnation", "1"))
+            at_s = record.get("allocated_at", "1")
+            rows.append(
+                LiveRow(one, sid, pod, slot, number, record.get("merchant_id", ""), source, "0", at_s)
+            )
+        return TruePod(
+            pod, known.get("incarnation", "1"), await self.tier_of(pod) or tier, {}, known.get("ready", "1"),
+            known.get("leaving", "0"), "0", "", max(0, await self.client.ttl(keys.draining(pod))), 0, 0, rows,
+        )  # fmt: skip
+
+    async def fall_silent(self, pod: str) -> None:
+        """As if it had not been heard for an hour in which we listened."""
+        await self.client.zadd(self.keys.heartbeats, {pod: 1})
+        await self.client.hset(self.keys.pod(pod), "heard_ms", 1)
+        seconds, _ = await self.client.time()
+        await self.client.hset(self.keys.hearing, mapping={"since": 1, "ran": seconds * 1000})
+
+    async def flush(self) -> None:
+        """All of the router's memory is gone."""
+        async for key in self.client.scan_iter(match=f"{self.keys.prefix}:*", count=1000):
+            await self.client.delete(key)
+
+    async def sizes(self) -> dict[str, int]:
+        counts = await router_views.counts(self.bus, self.keys)
+        return {pool.tier: pool.assigned for pool in counts.pools}
+
+
+class StoredWorld(RouterWorld):
+    """With Postgres: pods register by the router's own face, and calls have rows."""
+
+    def __init__(self, bus: Bus, keys: RouterKeys, database: Database, config: RouterConfig):
+        super().__init__(bus, keys)
+        self.database = database
+        self.registry = PodRegistry(database, bus, keys, config)
+        self.face = Pods(bus, keys, StreamKeys.from_secrets(["a secret"]), config, database, self.registry)
+
+    async def beat(
+        self,
+        pod: str,
+        calls: Sequence[str] = (),
+        *,
+        boot: str = "boot-1",
+        sequence: int | None = None,
+        leaving: bool = False,
+        version: str = "",
+        rule: BeatRule = BeatRule(),  # noqa: B008  frozen
+        is_alone: bool = False,
+        tier: str = "",
+    ) -> HeartbeatResult | PodSuperseded:
+        said = self._beat(pod, calls, boot, sequence, leaving, version)
+        heard = await self.face.heartbeat(
+            PodHeartbeat(
+                pod, boot, said.sequence, "10.0.0.1", 8080, version, "", tuple(calls), leaving, interval_s=5
+            )
+        )
+        await self.written()
+        return heard
+
+    async def written(self) -> None:
+        """Postgres knows what was heard, as it does after a second."""
+        self.registry.heard_again()
+        await self.registry.write()
+
+    async def ask(
+        self,
+        call: str,
+        merchant: str = "",
+        wait: WaitRule = WaitRule(),  # noqa: B008  frozen
+        *,
+        is_alone: bool = True,
+    ) -> Any:
+        answer = await super().ask(call, merchant, wait, is_alone=is_alone)
+        if isinstance(answer, Allocation) and not answer.was_existing:
+            await self.note(call, answer, merchant)
+        return answer
+
+    async def note(self, call: str, given: Allocation, merchant: str = "") -> None:
+        """The row that Postgres has of a call with a pod."""
+        async with self.database.connection() as conn:
+            await conn.execute(
+                "INSERT INTO allocations AS a (id, has_attempt, call, merchant_id, pod, slot, incarnation, source_pool,"
+                " begun_at) VALUES ($1, false, $2, $3, $4, $5, $6, $7, clock_timestamp()) ON CONFLICT (id) DO UPDATE"
+                " SET pod = excluded.pod, slot = excluded.slot, incarnation = excluded.incarnation",
+                self.allocation_of(call), call, merchant, given.pod, given.slot, given.incarnation, given.source_pool,
+            )  # fmt: skip
+
+    async def keep(self, dial: str, pod: str, slot: int = 1) -> UUID:
+        """The row of a dial that keeps a slot."""
+        async with self.database.connection() as conn:
+            await conn.execute(
+                "INSERT INTO allocations (id, has_attempt, pod, slot, incarnation, source_pool)"
+                " SELECT $1, true, p.name, $3, p.incarnation, 'pool:' || p.tier FROM pods AS p WHERE p.name = $2",
+                self.allocation_of(dial), pod, slot,
+            )  # fmt: skip
+        return self.allocation_of(dial)
+
+    async def release(self, call: str, by_pod: str = "") -> Release | None:
+        await self.end(call)
+        return await super().release(call, by_pod)
+
+    async def end(self, call: str) -> None:
+        async with self.database.connection() as conn:
+            await conn.execute(
+                "UPDATE allocations SET ended_at = clock_timestamp(), why = 'released' WHERE call = $1", call
+            )
+
+    async def live(self) -> dict[str, str | None]:
+        """Calls with live rows and their pods."""
+        async with self.database.connection() as conn:
+            rows = await conn.fetch(
+                "SELECT call, pod FROM allocations WHERE ended_at IS NULL AND call IS NOT NULL"
+            )
+        return {row["call"]: row["pod"] for row in rows}
+
+    async def tiers(self) -> dict[str, str]:
+        async with self.database.connection() as conn:
+            return {row["name"]: row["tier"] for row in await conn.fetch("SELECT name, tier FROM pods")}
+
+    async def fall_silent(self, pod: str) -> None:
+        await super().fall_silent(pod)
+        async with self.database.connection() as conn:
+            await conn.execute("UPDATE pods SET heard_at = heard_at - interval '1 hour' WHERE name = $1", pod)
+            await conn.execute("UPDATE pod_hearing SET since = since - interval '1 hour'")

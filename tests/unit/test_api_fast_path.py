@@ -1,0 +1,82 @@
+"""The fast path puts the request's id wherever the ordinary way puts it: header, error body, every log line."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import structlog
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from tests.support.api.asgi import AsgiClient
+from trunkline.api.body_guard import BodyRule
+from trunkline.api.fast_path import FastPath
+from trunkline.api.key_verifier import KeyVerifier
+from trunkline.api.raw_routes import RawRoute
+from trunkline.http.body import bounded_body
+from trunkline.store.keys import ApiKey
+from trunkline.testing.clock import ManualClock
+
+
+async def bound_ids(_request: Request) -> Response:
+    return PlainTextResponse(str(structlog.contextvars.get_contextvars().get("request_id")))
+
+
+async def fail(_request: Request) -> Response:
+    with structlog.testing.capture_logs([structlog.contextvars.merge_contextvars]) as lines:
+        structlog.get_logger().warning("router.no_pods")
+    raise RuntimeError(f"logged with {lines[0].get('request_id')}")
+
+
+async def read(request: Request) -> Response:
+    return PlainTextResponse(str(await bounded_body(request, 1000)))
+
+
+async def drops() -> AsyncIterator[bytes]:
+    """Each comes soon, and they never end."""
+    while True:
+        await asyncio.sleep(0)
+        yield b""
+
+
+async def nobody(_proof: bytes) -> ApiKey | None:
+    return None
+
+
+def client(read_timeout_s: float = 5) -> AsgiClient:
+    routes = [
+        RawRoute("POST", "/api/v1/allocate", bound_ids, None, {}),
+        RawRoute("POST", "/api/v1/release", fail, None, {}),
+        RawRoute("POST", "/webhooks/{carrier}/status", read, None, {}),
+    ]
+    verifier = KeyVerifier(nobody, ManualClock(), fresh_s=1, stale_s=1)
+    return AsgiClient(FastPath(Starlette(), verifier, routes, body=BodyRule(1000, read_timeout_s)))
+
+
+async def test_the_id_is_in_the_header_and_on_what_is_logged_meanwhile() -> None:
+    # As the server has it: each request is a task of its own.
+    asked = client().post("/api/v1/allocate", {}, headers={"X-Request-ID": "trace-1"})
+    answer = await asyncio.create_task(asked)
+    assert answer.headers["x-request-id"] == "trace-1"
+    assert answer.body == b"trace-1"
+    assert "request_id" not in structlog.contextvars.get_contextvars()
+
+
+async def test_a_request_without_an_id_gets_one() -> None:
+    answer = await client().post("/api/v1/allocate", {})
+    assert answer.body.decode() == answer.headers["x-request-id"] != ""
+
+
+async def test_a_failure_names_the_id_and_is_logged_with_it() -> None:
+    with structlog.testing.capture_logs([structlog.contextvars.merge_contextvars]) as lines:
+        answer = await client().post("/api/v1/release", {}, headers={"X-Request-ID": "trace-2"})
+    assert (answer.status, answer.json()["request_id"]) == (500, "trace-2")
+    (line,) = [line for line in lines if line["event"] == "request.failed"]
+    assert line["request_id"] == "trace-2"
+    assert str(line["exc_info"]) == "logged with trace-2"
+
+
+async def test_the_time_of_a_body_is_that_of_the_whole_of_it() -> None:
+    async with asyncio.timeout(30):
+        answer = await client(0.01).request("POST", "/webhooks/twilio/status", body=drops())
+    assert (answer.status, answer.json()["code"]) == (408, "body_too_slow")

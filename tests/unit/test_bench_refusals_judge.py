@@ -1,0 +1,61 @@
+"""The judge of the benchmark of refusals sees what it is there to see."""
+
+from dataclasses import replace
+
+from bench.refusals.judge import Asked, Evidence, Goal, judge
+
+RESTS = Goal(per_minute_max=3)
+BEGAN_S, HEALED_S = 1000.0, 1180.0
+
+
+def asked(*moments_s: float, took_s: float = 0.1) -> list[Asked]:
+    return [Asked(BEGAN_S + at_s, f"+1212{n}", BEGAN_S + at_s + took_s) for n, at_s in enumerate(moments_s)]
+
+
+WELL = Evidence(
+    BEGAN_S,
+    HEALED_S,
+    leads=900,
+    asked=asked(1.0, 1.1, 1.2, 21.0, 61.0, 141.0, 190.0),
+    healthy_late_s=[0.01, 0.2],
+    healthy_leads=2,
+    dialled=900,
+    ended=0,
+    waiting=0,
+    last_dialled_s=HEALED_S + 20,
+)
+
+
+def test_a_burst_before_the_first_refusal_is_known_and_a_probe_now_and_then_are_well() -> None:
+    verdict = judge("credentials", RESTS, WELL)
+    assert verdict.met
+    assert (verdict.requests_at_first, verdict.requests_while_refused) == (3, 3)
+    assert verdict.requests_per_minute_max == 2
+
+
+def test_what_goes_wrong_is_named() -> None:
+    worse = {
+        "5 requests in a minute": replace(WELL, asked=asked(0.0, 10, 20, 30, 40, 50)),
+        "2 probes at a time": replace(WELL, asked=asked(0.0, 20.0, 20.5, took_s=5)),
+        "no probe at all": replace(WELL, asked=asked(0.0)),
+        "1 leads ended without a call": replace(WELL, ended=1),
+        "2 leads were never dialled": replace(WELL, waiting=2),
+        "the healthy account was 1.5 s late": replace(WELL, healthy_late_s=[0.1, 1.5]),
+        "1 leads of the healthy account were not dialled": replace(WELL, healthy_late_s=[0.1]),
+    }
+    for missed, seen in worse.items():
+        assert judge("credentials", RESTS, seen).missed == [missed]
+
+
+def test_the_same_person_twice_in_a_row_is_seen() -> None:
+    twice = [Asked(BEGAN_S + at_s, "+1", BEGAN_S + at_s) for at_s in (0.0, 20.0, 60.0)]
+    assert judge("credentials", RESTS, replace(WELL, asked=twice)).missed == [
+        "the same person twice in a row"
+    ]
+
+
+def test_nobody_else_waits_for_one_destination() -> None:
+    goal = Goal(per_minute_max=None, ended_max=1, others_within_s=60.0)
+    seen = replace(WELL, ended=1, last_dialled_s=BEGAN_S + 30)
+    assert judge("unknown_code", goal, seen).met
+    assert judge("unknown_code", goal, replace(seen, last_dialled_s=BEGAN_S + 90)).missed == ["others waited"]

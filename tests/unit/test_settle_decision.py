@@ -1,0 +1,313 @@
+"""What becomes of a lead after an attempt: one verdict from all witnesses, one budget per lead."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from tests.support.leads.policy import after_call
+from trunkline.leads.legacy_outcomes import legacy, rule_words
+from trunkline.leads.outcomes import (
+    AgentFacts,
+    CallVerdict,
+    CarrierFacts,
+    Facts,
+    SessionFacts,
+    Witnesses,
+    agent_of,
+    verdict,
+)
+from trunkline.leads.retries import Retries, RetryRule
+from trunkline.leads.settle_decision import after_facts, after_refusal, after_throttling
+from trunkline.model import Agent, Budget, Finish, Outcome, Retry
+
+NOW = datetime(2025, 6, 3, 10, 0, tzinfo=UTC)
+TALKED = CarrierFacts(NOW, "completed", 60)
+
+
+def facts(
+    carrier: CarrierFacts = TALKED, session: SessionFacts | None = None, agent: AgentFacts | None = None
+) -> Facts:
+    return Facts(carrier, session or SessionFacts(), agent or AgentFacts())
+
+
+@pytest.mark.parametrize(
+    ("end_reason", "reason"),
+    [
+        ("no_answer", "NO_ANSWER"),
+        ("failed", "FAILED"),
+        ("canceled", "CANCELED"),
+        ("timeout", "TIMEOUT"),
+        (None, "FAILED"),
+        ("a word that the carrier learnt lately", "FAILED"),
+    ],
+)
+def test_a_call_that_nobody_took_says_why(end_reason: str | None, reason: str) -> None:
+    found = verdict(facts(CarrierFacts(None, end_reason)))
+    assert (found.outcome, found.reason) == (Outcome.NO_ANSWER, reason)
+
+
+def test_an_engaged_line_is_busy() -> None:
+    assert verdict(facts(CarrierFacts(None, "busy"))) == CallVerdict(Outcome.BUSY)
+
+
+def _who_took_it(seen: Witnesses) -> Agent:
+    """The table, written down once more, from the strongest witness to the weakest."""
+    match seen:
+        case Witnesses(is_external=True):
+            return Agent.EXTERNAL
+        case Witnesses(has_joined=True):
+            return Agent.JOINED
+        case Witnesses(given=False):
+            return Agent.NONE
+        case Witnesses(stream_began=True):
+            return Agent.JOINED
+        case Witnesses(stream_began=False) | Witnesses(is_unnamed=True):
+            return Agent.NONE
+        case _:
+            return Agent.UNKNOWN
+
+
+EVERYTHING_SEEN = [
+    Witnesses(*seen)
+    for seen in product((True, False), (True, False), (None, True, False), (None, True, False), (True, False))
+]
+
+
+@pytest.mark.parametrize("seen", EVERYTHING_SEEN)
+def test_who_took_a_call_follows_from_what_was_seen(seen: Witnesses) -> None:
+    agent = agent_of(seen)
+    assert agent is _who_took_it(seen)
+    is_ours = seen.has_joined or (seen.stream_began is True and seen.given is not False)
+    no_trace = seen.given is False or seen.stream_began is False or seen.is_unnamed
+    assert agent is not Agent.NONE or no_trace, "nobody is rung again without a witness"
+    assert agent is not Agent.JOINED or is_ours
+    outcome = verdict(facts(session=SessionFacts(agent))).outcome
+    assert outcome is (Outcome.NO_AGENT if agent is Agent.NONE else Outcome.ANSWERED)
+
+
+def test_of_a_call_that_shows_nothing_the_agent_is_unknown_and_nobody_is_rung_again() -> None:
+    unknown = facts(session=SessionFacts(agent_of(Witnesses())))
+    assert after_facts(unknown, Budget(1, 9, 0)) == Finish(Outcome.ANSWERED, None)
+
+
+@pytest.mark.parametrize(
+    ("seen", "outcome"),
+    [
+        (facts(), Outcome.ANSWERED),
+        (facts(CarrierFacts(None, "completed")), Outcome.ANSWERED),
+        (facts(CarrierFacts(NOW, None)), Outcome.ANSWERED),
+        (facts(session=SessionFacts(was_transferred=True)), Outcome.TRANSFERRED),
+        (facts(session=SessionFacts(is_machine=True)), Outcome.VOICEMAIL),
+        (facts(session=SessionFacts(Agent.NONE)), Outcome.NO_AGENT),
+        (facts(session=SessionFacts(Agent.UNKNOWN)), Outcome.ANSWERED),
+        (facts(session=SessionFacts(Agent.NONE, is_machine=True)), Outcome.VOICEMAIL),
+        (
+            facts(CarrierFacts(NOW, "completed", 2), SessionFacts(Agent.JOINED, has_reported=True)),
+            Outcome.EARLY_HANGUP,
+        ),
+        (facts(CarrierFacts(NOW, "completed", 2), SessionFacts(Agent.JOINED)), Outcome.ANSWERED),
+        (facts(CarrierFacts(NOW, "completed", 2)), Outcome.ANSWERED),
+        (facts(session=SessionFacts(is_machine=True), agent=AgentFacts("Transferred")), Outcome.TRANSFERRED),
+    ],
+)
+def test_an_answered_call_is_judged_by_whoever_was_nearest(seen: Facts, outcome: Outcome) -> None:
+    assert verdict(seen).outcome is outcome
+
+
+def test_the_agents_own_word_is_kept() -> None:
+    found = verdict(facts(agent=AgentFacts("promise to pay!")))
+    assert (found.outcome, found.word) == (Outcome.ANSWERED, "PROMISE_TO_PAY")
+
+
+def test_an_agent_cannot_have_talked_with_somebody_who_never_answered() -> None:
+    assert verdict(facts(CarrierFacts(None, "busy"), agent=AgentFacts("SOLD"))).outcome is Outcome.BUSY
+
+
+def test_an_agent_that_says_that_there_was_none_is_not_believed() -> None:
+    assert verdict(facts(agent=AgentFacts("no agent"))) == CallVerdict(Outcome.ANSWERED, "NO_AGENT")
+
+
+@pytest.mark.parametrize(("attempt", "delay_s"), [(1, 60), (2, 120), (3, 240), (10, 60 * 2**9)])
+def test_the_delay_doubles_with_every_failure(attempt: int, delay_s: float) -> None:
+    assert after_call(None, "busy", Budget(attempt, 20, 0)) == Retry(delay_s)
+
+
+def test_the_budget_counts_all_attempts() -> None:
+    assert after_call(None, "busy", Budget(3, 3, 0)) == Finish(Outcome.BUSY, None)
+
+
+def test_a_rule_may_set_delays_or_end_the_lead_and_a_reason_counts_before_its_outcome() -> None:
+    rules = Retries(
+        by_outcome={
+            "NO_ANSWER": RetryRule(delays_s=(10, 20)),
+            "BUSY": RetryRule(retry=False),
+            "PROMISE_TO_PAY": RetryRule(delays_s=(5,)),
+        }
+    )
+    assert after_call(None, "no_answer", Budget(1, 9, 0), rules) == Retry(10)
+    assert after_call(None, "no_answer", Budget(5, 9, 0), rules) == Retry(20)
+    assert after_call(None, "busy", Budget(1, 9, 0), rules) == Finish(Outcome.BUSY, None)
+    promised = facts(agent=AgentFacts("promise to pay"))
+    assert after_facts(promised, Budget(1, 9, 0), rules) == Retry(5)
+
+
+NO_AGENT = facts(session=SessionFacts(Agent.NONE))
+AGAIN = {"counted": False, "no_agent": True}
+
+
+def test_who_found_no_agent_is_called_twice_more_at_no_cost_and_then_not_again() -> None:
+    assert after_facts(NO_AGENT, Budget(1, 1, 0, 0)) == Retry(300, **AGAIN)
+    assert after_facts(NO_AGENT, Budget(1, 1, 0, 1)) == Retry(3600, **AGAIN)
+    assert after_facts(NO_AGENT, Budget(1, 9, 0, 2)) == Finish(Outcome.NO_AGENT, None)
+
+
+def test_a_rule_may_end_such_a_lead_or_set_other_delays_and_never_adds_a_call() -> None:
+    never = Retries(by_outcome={"NO_AGENT": RetryRule(retry=False)})
+    assert after_facts(NO_AGENT, Budget(1, 9, 0), never) == Finish(Outcome.NO_AGENT, None)
+    sooner = Retries(by_outcome={"NO_AGENT": RetryRule(delays_s=(10, 20, 30))})
+    assert after_facts(NO_AGENT, Budget(1, 9, 0, 0), sooner) == Retry(10, **AGAIN)
+    assert after_facts(NO_AGENT, Budget(1, 9, 0, 1), sooner) == Retry(20, **AGAIN)
+    assert after_facts(NO_AGENT, Budget(1, 9, 0, 2), sooner) == Finish(Outcome.NO_AGENT, None)
+
+
+# The words that outcomes had before
+
+
+def test_what_was_called_otherwise_is_told_in_the_old_words_too() -> None:
+    assert legacy("NO_AGENT", None) == ("BUSY", "NO_AGENT")
+    assert legacy("BUSY", None) == ("NO_ANSWER", "BUSY")
+    assert legacy("NO_ANSWER", "FAILED") == ("NO_ANSWER", "FAILED")
+    assert legacy(None, None) == (None, None)
+
+
+def test_rules_are_found_under_the_new_words_and_then_under_the_old_ones() -> None:
+    assert rule_words("BUSY", None) == ("BUSY", "NO_ANSWER")
+    assert rule_words("NO_AGENT", None) == ("NO_AGENT", "BUSY")
+    assert rule_words("NO_ANSWER", "FAILED") == ("FAILED", "NO_ANSWER")
+    assert rule_words("NO_ANSWER", "NO_ANSWER") == ("NO_ANSWER",)
+
+
+def test_rules_that_use_the_old_words_mean_what_they_meant() -> None:
+    """NO_ANSWER was the outcome of an engaged line, BUSY its reason, and the outcome of a call without an agent."""
+    unanswered = Retries(by_outcome={"NO_ANSWER": RetryRule(delays_s=(7,))})
+    assert after_call(None, "busy", Budget(1, 9, 0), unanswered) == Retry(7)
+    both = Retries(by_outcome={"NO_ANSWER": RetryRule(retry=False), "BUSY": RetryRule(delays_s=(9,))})
+    assert after_call(None, "busy", Budget(1, 9, 0), both) == Retry(9)
+    assert after_call(None, "no_answer", Budget(1, 9, 0), both) == Finish(Outcome.NO_ANSWER, "NO_ANSWER")
+    assert after_facts(NO_AGENT, Budget(1, 9, 0), both) == Retry(300, **AGAIN), "its own waits stay"
+    ended = Retries(by_outcome={"BUSY": RetryRule(retry=False)})
+    assert after_facts(NO_AGENT, Budget(1, 9, 0), ended) == Finish(Outcome.NO_AGENT, None)
+    told_apart = Retries(by_outcome={"BUSY": RetryRule(retry=False), "NO_AGENT": RetryRule()})
+    assert after_facts(NO_AGENT, Budget(1, 9, 0), told_apart) == Retry(300, **AGAIN)
+
+
+def test_who_asked_not_to_be_called_is_not_called_again() -> None:
+    refused = facts(agent=AgentFacts("BUSY", opt_out=True, callback_at=NOW + timedelta(hours=1)))
+    assert after_facts(refused, Budget(1, 9, 0), now=NOW) == Finish(Outcome.BUSY, None)
+
+
+def test_who_asked_to_be_called_later_is_called_then() -> None:
+    asked = facts(agent=AgentFacts("LATER", callback_at=NOW + timedelta(hours=2)))
+    assert after_facts(asked, Budget(1, 2, 0), now=NOW) == Retry(7200)
+    assert after_facts(asked, Budget(2, 2, 0), now=NOW) == Finish(Outcome.ANSWERED, None, "LATER")
+
+
+@pytest.mark.parametrize("wrong", [timedelta(seconds=-1), timedelta(days=-365), timedelta(days=367)])
+def test_a_time_that_nobody_can_have_asked_for_is_not_heeded(wrong: timedelta) -> None:
+    """Neither at once, nor in a hundred years: the usual rule decides."""
+    asked = facts(agent=AgentFacts("LATER", callback_at=NOW + wrong))
+    assert after_facts(asked, Budget(1, 2, 0), now=NOW) == Finish(Outcome.ANSWERED, None, "LATER")
+
+
+def test_fault_23_a_lead_that_no_carrier_takes_ends_without_using_its_attempts() -> None:
+    assert after_refusal("21211", Budget(1, 1, 0)) == Retry(60, carrier_error=True, counted=False)
+    assert after_refusal("21211", Budget(1, 1, 1)) == Retry(120, carrier_error=True, counted=False)
+    assert after_refusal("21211", Budget(1, 1, 2)) == Finish(Outcome.CARRIER_ERROR, "21211")
+
+
+def test_a_throttled_request_costs_nothing() -> None:
+    assert after_throttling(7) == Retry(7, counted=False)
+    assert after_throttling(0).delay_s == 1  # type: ignore[union-attr]
+
+
+maybe = st.none() | st.booleans()
+some_facts = st.builds(
+    Facts,
+    st.builds(
+        CarrierFacts,
+        st.none() | st.just(NOW),
+        st.none() | st.sampled_from(["completed", "busy", "no_answer", "failed", "canceled", "???"]),
+        st.none() | st.integers(0, 3600),
+    ),
+    st.builds(SessionFacts, st.none() | st.sampled_from(Agent), st.booleans(), maybe, maybe),
+    st.builds(
+        AgentFacts,
+        st.none() | st.text(max_size=20),
+        st.booleans(),
+        st.none() | st.just(NOW + timedelta(days=1)),
+    ),
+)
+some_rules = st.builds(
+    Retries,
+    base_s=st.floats(1, 86_400),
+    factor=st.floats(1, 10),
+    by_outcome=st.dictionaries(
+        st.sampled_from(["NO_ANSWER", "BUSY", "NO_AGENT", "VOICEMAIL", "ANSWERED", "EARLY_HANGUP"]),
+        st.builds(
+            RetryRule, retry=st.booleans(), delays_s=st.lists(st.floats(1, 1e6), max_size=3).map(tuple)
+        ),
+    ),
+)
+
+
+@given(some_facts, st.integers(1, 25), st.integers(1, 20), st.integers(0, 4), some_rules)
+def test_whatever_the_rules_say_they_never_exceed_the_budget(
+    seen: Facts, attempt: int, max_attempts: int, no_agents: int, rules: Retries
+) -> None:
+    decision = after_facts(seen, Budget(attempt, max_attempts, 0, no_agents), rules, NOW)
+    if isinstance(decision, Retry) and decision.no_agent:
+        assert no_agents < 2
+        assert not decision.counted
+        return
+    if attempt >= max_attempts:
+        assert isinstance(decision, Finish)
+    if isinstance(decision, Retry):
+        assert decision.counted
+        assert 1 <= decision.delay_s <= rules.delay_max_s
+
+
+@given(some_rules, st.integers(1, 20))
+def test_every_chain_of_failures_ends(rules: Retries, max_attempts: int) -> None:
+    attempts, errors = 1, 0
+    for turn in range(max_attempts + rules.carrier_errors_max + 1):
+        decision = (
+            after_refusal("x", Budget(attempts, max_attempts, errors), rules)
+            if turn % 2
+            else after_call(None, "no_answer", Budget(attempts, max_attempts, errors), rules)
+        )
+        if isinstance(decision, Finish):
+            return
+        attempts += int(decision.counted)
+        errors += int(decision.carrier_error)
+    raise AssertionError("it never ended")
+
+
+@given(some_facts)
+def test_the_verdict_is_a_word_that_can_be_stored(seen: Facts) -> None:
+    found = verdict(seen)
+    word = found.word or found.outcome.value
+    assert 0 < len(word) <= 60
+    assert word.isprintable()
+    assert word == word.upper()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"base_s": 0}, {"factor": 0.5}, {"by_outcome": {"BUSY": {"delays_s": [0]}}}]
+)
+def test_rules_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        Retries.model_validate(wrong)
