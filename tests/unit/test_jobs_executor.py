@@ -88,6 +88,23 @@ async def test_jobs_run_in_order_and_end() -> None:
     assert len(deck.claimed_jobs) == 0
 
 
+async def test_a_job_taken_while_the_last_runner_ends_is_begun() -> None:
+    """Between a runner's last look at the queue and its end stands one turn of the event loop."""
+
+    async def handle(name: str, _: Run) -> Outcome | None:
+        ran.append(name)
+        if name == "a":
+            asyncio.get_running_loop().call_soon(deck.take, "b")
+        return None
+
+    ran: list[str] = []
+    deck = Deck(running_max=1, handler=handle)
+    deck.take("a")
+    await deck.executor.idle()
+    await settle()
+    assert ran == ["a", "b"]
+
+
 async def test_what_waited_past_its_lease_is_not_begun() -> None:
     """The process was stopped and continued: by now the job may be running elsewhere."""
     deck = Deck(running_max=1, is_open=False)

@@ -195,6 +195,9 @@ class Executor:
         self._runners.discard(runner)
         self._running.pop(runner, None)
         self._changed.set()
+        # What came between its last look at the queue and this was not begun: its place still counted as taken.
+        if not runner.cancelled():
+            self._start_runners()
         self._on_room()
 
     async def _run_queue(self) -> None:
