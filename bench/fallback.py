@@ -30,11 +30,11 @@ import uvloop
 from bench._calls import percentile
 from bench.platform import Connection, scaled
 from bench.report import Report, finish
-from bench.startup import free_port
 from tests.support.dispatch.stage import open_stage
 from trunkline.bus.connection import connect as connect_bus
 from trunkline.dispatch.fallback_walk import EACH_MIN, POOLS_MAX, PoolWalk, Skips
 from trunkline.embedded import Engines
+from trunkline.embedded.ports import free_port
 from trunkline.store.database import Database
 from trunkline.store.database import connect as connect_database
 from trunkline.store.migrate import migrate

@@ -27,8 +27,9 @@ import asyncpg
 import psutil
 
 from bench.report import Report, finish
-from bench.startup import free_port, wait_ready
+from bench.startup import wait_ready
 from trunkline.embedded import Engines
+from trunkline.embedded.ports import free_port
 from trunkline.model import new_id
 from trunkline.store.migrate import migrate
 

@@ -28,9 +28,10 @@ import psutil
 from redis.asyncio import Redis
 
 from bench._usage import Meter
-from bench.startup import free_port, wait_ready
+from bench.startup import wait_ready
 from trunkline.client import TrunklineClient
 from trunkline.embedded import Engines
+from trunkline.embedded.ports import free_port
 from trunkline.telephony.simulator.answered_calls import AnsweredCall
 from trunkline.telephony.simulator.behaviour import Behaviour
 from trunkline.telephony.simulator.config import ACCOUNTS, SimulatedAccount, SimulatorConfig

@@ -33,13 +33,13 @@ import uvloop
 
 from bench._bare_router import TABLE
 from bench.report import Report, finish
-from bench.startup import free_port
 from bench.webhooks import _child
 from trunkline.bus import router
 from trunkline.bus.connection import Bus, connect
 from trunkline.bus.keys import Keys, RouterKeys
 from trunkline.bus.router import Beat, BeatRule, KnownPod
 from trunkline.embedded import Engines
+from trunkline.embedded.ports import free_port
 from trunkline.store.migrate import migrate
 from trunkline.telephony.http_exchange import HttpReply
 from trunkline.telephony.simulator.post import Outgoing, Poster, Timeouts

@@ -5,21 +5,19 @@ Beside it, in the same run: the engines alone, started by the same module. What 
 
 import asyncio
 import os
-import random
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
 import urllib.request
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 from bench.report import Report, finish
 from trunkline.embedded import Engines
+from trunkline.embedded.ports import free_port
 
 IDLE_S = 20.0
 COLD_MAX_S, WARM_MAX_S, MEMORY_MAX_MB, CPU_MAX_PERCENT = 10.0, 3.0, 250.0, 2.0
@@ -108,22 +106,6 @@ async def start_engines(folder: Path) -> float:
     began = time.monotonic()
     async with Engines(folder):
         return time.monotonic() - began
-
-
-# Below those that the kernel gives to outgoing connections, which would take one before its server does.
-_PORTS = range(20_000, 32_000)
-_given: set[int] = set()
-
-
-def free_port() -> int:
-    """One that nobody listens on, and that this process has not chosen before."""
-    while True:
-        port = random.choice(_PORTS)
-        if port in _given:
-            continue
-        _given.add(port)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
 
 
 if __name__ == "__main__":

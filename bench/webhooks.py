@@ -28,8 +28,9 @@ import uvloop
 
 from bench._bare_webhook import TABLE
 from bench.report import Report, finish
-from bench.startup import free_port, wait_ready
+from bench.startup import wait_ready
 from trunkline.embedded import Engines
+from trunkline.embedded.ports import free_port
 from trunkline.model import new_id
 from trunkline.store.migrate import migrate
 from trunkline.telephony.callbacks import CallbackKeys, callback_url

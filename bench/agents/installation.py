@@ -27,8 +27,8 @@ from bench.agents.fleet import Fleet
 from bench.agents.processes import Process
 from bench.agents.records import Attempt, Lead
 from bench.platform import ADMIN_KEY, SECRET_KEY, answered_of, dials_of
-from bench.startup import free_port
 from trunkline.client import TrunklineClient
+from trunkline.embedded.ports import free_port
 from trunkline.store.migrate import migrate
 from trunkline.telephony.simulator.answered_calls import AnsweredCall
 from trunkline.telephony.simulator.config import ACCOUNTS

@@ -23,9 +23,9 @@ from aiohttp import web
 from bench.agents.processes import Process
 from bench.platform import ADMIN_KEY, ROOT, SECRET_KEY
 from bench.refusals.judge import Asked
-from bench.startup import free_port
 from trunkline.client import TrunklineClient
 from trunkline.embedded import Engines
+from trunkline.embedded.ports import free_port
 from trunkline.model import new_id
 from trunkline.store.migrate import migrate
 from trunkline.telephony.simulator import Behaviour, SimulatedAccount, Simulator, SimulatorConfig

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import socket
 import sys
 import tomllib
 from collections.abc import AsyncIterator, Mapping
@@ -17,6 +16,7 @@ import asyncpg
 import pytest
 
 from tests.support.waiting import eventually
+from trunkline.embedded.ports import free_port
 
 # Two or three interpreters start and import frameworks, beside whatever else the machine does.
 pytestmark = pytest.mark.timeout(600)
@@ -28,13 +28,6 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 
 def blocks(readme: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", readme, re.DOTALL)
-
-
-def a_free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 async def run(command: str, env: Mapping[str, str]) -> str:
@@ -114,7 +107,7 @@ def env(empty_database_url: str, redis_url: str) -> dict[str, str]:
         "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
         "DATABASE_URL": empty_database_url,
         "REDIS_URL": redis_url,
-        "PORT": str(a_free_port()),
+        "PORT": str(free_port()),
     }
 
 

@@ -287,9 +287,10 @@ async def open_installation(
         stack.push_async_callback(_end, place)
         for name in names:
             place.start(name)
-        await stack.enter_async_context(place.pods)
+        # Before the pods, which wait for the router: a process whose port was taken meanwhile is started again.
         supervisor = asyncio.create_task(place.supervise(), name="supervisor")
         stack.callback(supervisor.cancel)
+        await stack.enter_async_context(place.pods)
         yield place
 
 

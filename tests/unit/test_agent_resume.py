@@ -129,12 +129,13 @@ async def test_the_carrier_comes_back_to_the_pod_that_lost_its_stream(
 ) -> None:
     seen: asyncio.Queue[Call] = asyncio.Queue()
     ended: asyncio.Queue[int] = asyncio.Queue()
+    is_over = asyncio.Event()
 
     async def handler(call: Call) -> None:
         seen.put_nowait(call)
         try:
             await echo(call)
-            await asyncio.Event().wait()
+            await is_over.wait()
         finally:
             ended.put_nowait(call.turn)
 
@@ -150,6 +151,7 @@ async def test_the_carrier_comes_back_to_the_pod_that_lost_its_stream(
     assert (resumed.resumed, resumed.turn) == (True, 1)
     assert await asyncio.wait_for(ended.get(), 10) == 0, "the earlier handler was ended"
     assert carrier.agent.live_calls == ["call-1"]
+    is_over.set()
     await second.close()
 
 

@@ -1,17 +1,28 @@
 """Free ports on loopback."""
 
+import random
 import socket
 
 LOOPBACK = "127.0.0.1"
+# Below the range from which Linux and the BSDs give outgoing connections their own ports (32768 and 49152 on): a
+# process that connects in the moment before a server binds its port cannot take it.
+SERVER_PORTS = range(20_000, 32_768)
+TRIES = 50
+# Chosen by this process before: their servers may not have bound them yet.
+_chosen: set[int] = set()
 
 
 def free_port(preferred: int | None = None) -> int:
-    """`preferred` if nobody has it, else one that the kernel picks.
+    """`preferred` if nobody has it, else any.
 
-    Somebody may take it before the server does: then the server says so, and is started on another one.
+    Another server may take it before this one does: then the server says so, and is started on another one.
     """
     if preferred is not None and (port := _bindable(preferred)) is not None:
         return port
+    for candidate in random.sample(SERVER_PORTS, TRIES):
+        if candidate not in _chosen and (port := _bindable(candidate)) is not None:
+            _chosen.add(port)
+            return port
     port = _bindable(0)
     assert port is not None, "the kernel hands out a free port"
     return port
