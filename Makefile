@@ -2,6 +2,7 @@
 # make demo       the whole platform on this machine, with a simulated carrier; ARGS="--leads 200 --exit"
 # make test       the whole test suite; ARGS="-k name" passes arguments on to pytest
 # make stutter    the same, while its processes stand still by chance: finds tests that depend on speed; STUTTER_SEED=2
+# make lowest     the seams to other libraries on the lowest versions that pyproject.toml declares
 # make check      formatting, lint, types, direction of imports, names that nothing uses
 # make bench      every benchmark as a table; ONLY=name runs one
 # make beside     what a dial costs beside another commit, in turns: REV=4d99879 TURNS=10; BENCH=jobs or mailboxes: what gets done
@@ -36,7 +37,7 @@ UV_SYNC := $(BIN)/uv pip install -q --python $(BIN)/python --require-hashes
 LINK := $(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test stutter check bench beside proof-agents proof-refusals proof-overdial proof-neighbours alarm-drill kube screenshots release fmt lock clean
+.PHONY: help demo test stutter lowest check bench beside proof-agents proof-refusals proof-overdial proof-neighbours alarm-drill kube screenshots release fmt lock clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -63,6 +64,23 @@ test: $(VENV)/.dev
 
 stutter: $(VENV)/.dev
 	@$(BIN)/python -m tests.support.faults.stutter $(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+
+# One file or two for each library that the platform stands on.
+SEAMS := tests/unit/carrier_http tests/unit/test_windows.py tests/unit/test_windows_zones.py tests/unit/test_ingest_phones.py \
+  tests/unit/test_telemetry_logs.py tests/unit/test_telemetry_metrics.py tests/conformance/test_carrier_conformance.py \
+  tests/integration/test_bus_server.py tests/integration/test_checkout.py tests/integration/test_reading.py \
+  tests/integration/test_router_fast_path.py tests/integration/test_flags_provider.py tests/integration/test_console.py \
+  tests/integration/test_leads_cli.py tests/integration/test_embedded_engines.py
+LOWEST := .lowest-venv
+
+$(LOWEST)/.done: $(BIN)/uv requirements/lowest.txt pyproject.toml
+	@$(BIN)/uv venv -q --clear --python $(BIN)/python $(LOWEST)
+	@$(BIN)/uv pip install -q --python $(LOWEST)/bin/python --require-hashes -r requirements/lowest.txt
+	@$(BIN)/uv pip install -q --python $(LOWEST)/bin/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+lowest: $(LOWEST)/.done
+	@$(LOWEST)/bin/python -m pytest -n auto --dist worksteal -p no:cacheprovider $(SEAMS) $(ARGS)
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff format --check src tests bench examples
@@ -108,6 +126,7 @@ fmt: $(VENV)/.dev
 lock: $(BIN)/uv
 	@$(UV_COMPILE) --extra demo --group build pyproject.toml -o requirements/runtime.txt
 	@$(UV_COMPILE) --all-extras --group build --group dev pyproject.toml -o requirements/dev.txt
+	@$(UV_COMPILE) --resolution lowest-direct --extra demo --group build --group seams pyproject.toml -o requirements/lowest.txt
 
 clean:
-	rm -rf $(VENV) .bench-venv .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(LOWEST) .bench-venv .mypy_cache .ruff_cache .pytest_cache
