@@ -8,12 +8,15 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
+from tests.support.world import world_settings
+from trunkline.app import Platform
 from trunkline.errors import MigrationError, StoreUnavailable
 from trunkline.jobs import client
 from trunkline.mailbox import application
 from trunkline.states import LIVE
 from trunkline.store import mailboxes, migrate
 from trunkline.store.sql import query
+from trunkline.telephony.simulator import Simulator, SimulatorConfig
 
 
 async def test_running_twice_applies_once(empty_database_url: str) -> None:
@@ -35,6 +38,17 @@ async def test_what_is_missing_is_known_before_and_after(empty_database_url: str
         assert await migrate.pending(connection) == []
     finally:
         await connection.close()
+
+
+async def test_a_process_does_not_start_on_a_schema_that_lacks_a_migration(
+    empty_database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    *older, newest = [each.name for each in migrate.known()]
+    await migrate.migrate(empty_database_url, older)
+    settings = world_settings(empty_database_url, redis_url, key_prefix, Simulator(SimulatorConfig()))
+    with pytest.raises(MigrationError, match=rf"lacks 1 .*{newest}.*Run `trunkline migrate`"):
+        async with Platform.open(settings):
+            pass
 
 
 async def test_a_migration_that_was_changed_afterwards_is_refused(empty_database_url: str) -> None:

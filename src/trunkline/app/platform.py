@@ -52,6 +52,7 @@ from trunkline.settings import Settings
 from trunkline.store import agents
 from trunkline.store import database as store_database
 from trunkline.store.database import Database
+from trunkline.store.migrate import require_schema
 from trunkline.telemetry import get_logger, metrics
 from trunkline.telephony.carrier_registry import STREAMLESS
 
@@ -147,6 +148,8 @@ class Platform:
             cluster=settings.redis.cluster,
         )
         try:
+            async with database.connection() as conn:
+                await require_schema(conn)
             if settings.admin_key is not None:
                 await ensure_admin_key(database, settings.admin_key.get_secret_value())
             platform = cls(settings, database, bus, answers_database)

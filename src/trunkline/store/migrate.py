@@ -87,6 +87,16 @@ async def pending(connection: Connection) -> list[str]:
     return [m.name for m in known() if m.name not in applied]
 
 
+async def require_schema(connection: Connection) -> None:
+    """A process that met a table or a column that is not there yet would fail at some later call. One that is newer
+    than this process harms nobody: migrations come before the processes that need them."""
+    if missing := await pending(connection):
+        raise MigrationError(
+            f"The database lacks {len(missing)} of this version's migrations, {missing[0]} first. "
+            "Run `trunkline migrate`, then start this process again."
+        )
+
+
 async def _connect(database_url: str) -> "asyncpg.Connection[asyncpg.Record]":
     try:
         return await asyncpg.connect(database_url, timeout=5.0, statement_cache_size=0)
