@@ -29,10 +29,11 @@ async def allocate(
     attempt: UUID | None = None,
     proposal: Slot | None = None,
     wait_max_s: float = 0,
+    tiers: tuple[str, ...] = TIERS,
 ) -> Allocation | Unallocated:
     asked = AllocationRequest(new_id(), call, attempt, "m", proposal, wait_max_s)
     async with dialing.database.connection() as conn:
-        return await allocations.allocate(conn, asked, TIERS)
+        return await allocations.allocate(conn, asked, tiers)
 
 
 async def pod_of(dialing: Dialing, call: str, attempt: UUID | None = None, **more: Slot | None) -> str:
@@ -242,6 +243,40 @@ async def test_waiters_are_served_oldest_first(dialing: Dialing) -> None:
     await dialing.pod("va-0")
     assert await allocate(dialing, "CA2", wait_max_s=30) == Unallocated("waits", 1)
     assert isinstance(await allocate(dialing, "CA1", wait_max_s=30), Allocation)
+
+
+async def test_a_free_pod_goes_past_those_who_wait_for_other_tiers(dialing: Dialing) -> None:
+    assert await allocate(dialing, "CA1", wait_max_s=30, tiers=("standard",)) == Unallocated("waits", 0)
+    assert await allocate(dialing, "CA2", wait_max_s=30, tiers=("merchant:x",)) == Unallocated("waits", 0)
+    assert await allocate(dialing, "CA3", wait_max_s=30, tiers=("gold", "standard")) == Unallocated(
+        "waits", 1
+    )
+    await dialing.pod("gold-0", tier="gold")
+    await dialing.pod("gold-1", tier="gold")
+    found = await allocate(dialing, "CA4", tiers=("gold",))
+    assert isinstance(found, Allocation), "of two free ones the waiter in gold is left one"
+    found = await allocate(dialing, "CA3", wait_max_s=30, tiers=("gold", "standard"))
+    assert isinstance(found, Allocation), "nobody else waits in gold"
+
+
+async def test_a_caller_who_cannot_wait_takes_a_pod_for_which_nobody_waits(dialing: Dialing) -> None:
+    await allocate(dialing, "CA1", wait_max_s=30, tiers=("standard",))
+    await dialing.pod("gold-0", tier="gold")
+    assert await pod_of(dialing, "CA2") == "gold-0"
+
+
+async def test_each_waiter_is_left_one_slot_whichever_tiers_it_waits_in(dialing: Dialing) -> None:
+    """Slots as a caller of all tiers sees them: gold, gold, standard, basic."""
+    await allocate(dialing, "CA1", wait_max_s=30, tiers=("gold", "standard"))
+    await allocate(dialing, "CA2", wait_max_s=30, tiers=("gold",))
+    await allocate(dialing, "CA3", wait_max_s=30, tiers=("gold", "standard"))
+    for name, tier in (("gold-0", "gold"), ("gold-1", "gold"), ("standard-0", "standard")):
+        await dialing.pod(name, tier=tier)
+    assert await allocate(dialing, "CA4") == Unallocated("none"), "three wait for these three"
+    await dialing.pod("basic-0", tier="basic")
+    assert await pod_of(dialing, "CA4") == "basic-0"
+    for call, tiers in (("CA3", ("gold", "standard")), ("CA2", ("gold",)), ("CA1", ("gold", "standard"))):
+        assert isinstance(await allocate(dialing, call, wait_max_s=30, tiers=tiers), Allocation), call
 
 
 async def test_a_waiter_who_hung_up_holds_up_nobody(dialing: Dialing) -> None:

@@ -3,7 +3,7 @@
 SELECT incarnation, name, base_url, ip, port FROM pods WHERE incarnation > $1 ORDER BY incarnation
 
 -- name: allocate
--- Migration 0053 says how a call that was not kept gets its pod, and in which order it locks.
+-- Migration 0062 says how a call that was not kept gets its pod, and in which order it locks.
 SELECT * FROM allocate_call($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 
 -- name: allocate_new
