@@ -397,6 +397,15 @@ async def test_a_call_with_talk_time_was_answered_for_its_outcome_its_cost_and_i
     assert refusal.subject == "recent_contact"
 
 
+async def test_a_call_that_completed_after_0_s_without_an_answer_is_made_again(stage: Stage) -> None:
+    """Nobody talked, and no witness saw an answer: the carrier hung up while it rang."""
+    lead, attempt = await dialled(stage)
+    await stage.told(attempt, "ended", duration_s=0)
+    row = await stage.attempt(lead)
+    assert (row["answered_at"], row["agent"]) == (None, None)
+    assert (await stage.lead(lead))["status"] == "BACKLOG"
+
+
 async def test_a_call_that_was_cut_short_while_it_rang_is_aborted_though_its_carrier_says_completed(
     stage: Stage,
 ) -> None:
