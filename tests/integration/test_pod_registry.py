@@ -269,7 +269,7 @@ async def test_two_clusters_under_one_name_are_refused_loudly(managed: Managed) 
     assert set(alarms) == {"agent-0"}
 
 
-async def test_a_heartbeat_as_it_is_printed_makes_a_pod_that_takes_calls_at_once(managed: Managed) -> None:
+async def test_a_heartbeat_without_a_boot_makes_a_pod_that_takes_calls_at_once(managed: Managed) -> None:
     """No boot id, and the router's clock in the place of a sequence number; the store is as new as the pod."""
     heard = await face_of(managed).heartbeat(
         PodHeartbeat("agent-0", "", 1_900_000_000_000, "10.0.0.7", 8081, "1.4.0")

@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 
 from tests.support.dispatch.dialing import open_dialing
 from tests.support.faults.proxy import TcpProxy
+from tests.support.router import api_page
 from tests.support.waiting import eventually
 from tests.support.world import ALL_STANDARD
 from trunkline.agent.simulated import SimulatedPods
@@ -144,6 +145,24 @@ async def test_allocate_answers_as_documented(face: Face) -> None:
     assert allocated_at.endswith("Z")
     again = (await face.post("/allocate", {"call_sid": "call-abc123"}))[1]["allocation"]
     assert (again["was_existing"], again["token"]) == (True, token)
+
+
+async def test_heartbeats_as_they_are_printed_make_a_pod_that_takes_a_call_and_then_has_it(
+    face: Face,
+) -> None:
+    """Bodies and answers of docs/api.md, on a store that is as new as the pod."""
+    idle, busy = api_page.examples("POST /api/v1/pods/{name}/heartbeat")
+    assert await said_by_the_page(face, idle) == json.loads(idle.answered)
+    (call,) = json.loads(busy.asked)["calls"]
+    status, answer = await face.post("/allocate", {"call_sid": call})
+    assert (status, answer["allocation"]["pod_name"]) == (200, json.loads(idle.answered)["pod_name"])
+    assert await said_by_the_page(face, busy) == json.loads(busy.answered)
+
+
+async def said_by_the_page(face: Face, example: api_page.Example) -> dict[str, Any]:
+    status, answer = await face.post(example.path.removeprefix("/api/v1"), example.asked.encode())
+    assert status == 200, answer
+    return answer | {"stream_secrets": ["…" for _ in answer["stream_secrets"]]}
 
 
 async def test_whatever_hangs_allocate_answers(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:

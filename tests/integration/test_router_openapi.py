@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
@@ -22,6 +21,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from tests.support.router import api_page
 from tests.support.world import ADMIN_KEY, ALL_STANDARD, SECRET_KEY
 from trunkline.api.router_operations import OPERATIONS
 from trunkline.app import Platform
@@ -31,7 +31,6 @@ from trunkline.settings import load_settings
 if TYPE_CHECKING:
     from trunkline.testing.servers import Background
 
-API_PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 EXAMPLES = 8
 CHECKS: Any = [
     status_code_conformance,
@@ -119,32 +118,24 @@ def test_every_field_that_is_read_is_documented(label: str, body: type[msgspec.S
     fields = {field.encode_name for field in msgspec.structs.fields(body)}
     assert set(schema["properties"]) == fields
     if body is HeartbeatBody:
-        page = API_PAGE.read_text(encoding="utf-8").partition(f"### `{label}`")[2].partition("\n### ")[0]
+        page = api_page.section(label)
         answers = OPERATIONS[label]["responses"]["200"]["content"]["application/json"]["schema"]["properties"]
         named = set(re.findall(r"`(\w+)`", page))
         assert fields <= named
         assert set(answers) - {"success", "pod_name"} <= named
 
 
-def documented(label: str) -> tuple[str, str]:
-    """The request's and the answer's body, as docs/api.md shows them."""
-    section = API_PAGE.read_text(encoding="utf-8").partition(f"### `{label}`")[2]
-    exchange = re.search(r"```http\n(.*?)```", section, re.DOTALL)
-    assert exchange, label
-    asked, _, answered = exchange[1].partition("\n\n")
-    return asked.partition("\n")[2], answered.partition("\n")[2]
-
-
 def test_the_examples_of_the_page_are_what_the_document_describes(url: str) -> None:
     document = requests.get(f"{url}/openapi.json", timeout=30).json()
-    for label in STATUSES:
-        asked, answered = documented(label)
+    printed = [(label, example) for label in STATUSES for example in api_page.examples(label)]
+    for label, example in printed:
         operation = operation_of(document, label)
         if "requestBody" in operation:
-            jsonschema_rs.validate(schema_of(document, operation["requestBody"]), json.loads(asked))
+            jsonschema_rs.validate(schema_of(document, operation["requestBody"]), json.loads(example.asked))
         # A list's example is cut short.
-        if "200" in operation["responses"] and '…": "…' not in answered:
-            jsonschema_rs.validate(schema_of(document, operation["responses"]["200"]), json.loads(answered))
+        if "200" in operation["responses"] and '…": "…' not in example.answered:
+            answer = json.loads(example.answered)
+            jsonschema_rs.validate(schema_of(document, operation["responses"]["200"]), answer)
 
 
 def checks_of(label: str) -> Any:
