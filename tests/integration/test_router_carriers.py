@@ -1,9 +1,12 @@
 """Carriers that ask the router themselves: proven, answered in their own language, refused when forged."""
 
 import asyncio
+import re
 from base64 import b64encode
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from html import unescape
 from urllib.parse import urlencode
 
 import aiohttp
@@ -12,15 +15,15 @@ from starlette.applications import Starlette
 
 from tests.support.router.world import RouterWorld
 from tests.support.world import ALL_STANDARD
-from trunkline.api import router_carriers
 from trunkline.api.router_carriers import CarrierApi, allocate_url
 from trunkline.api.server import HttpServer, bind
 from trunkline.api.webhooks import PublicView
 from trunkline.bus.connection import connect
 from trunkline.bus.keys import Keys, RouterKeys
 from trunkline.router import requests
+from trunkline.router import routes as router_routes
 from trunkline.router.allocation_log import AllocationNotes
-from trunkline.router.allocator import Allocator
+from trunkline.router.allocator import Allocator, NoneFree
 from trunkline.router.config import RouterConfig
 from trunkline.router.pods import Pods
 from trunkline.router.streams import StreamKeys
@@ -28,6 +31,7 @@ from trunkline.settings import load_settings
 from trunkline.store.database import connect as connect_database
 from trunkline.telephony.account_check import AccountLook
 from trunkline.telephony.callbacks import CallbackKeys, basic_password
+from trunkline.telephony.carrier import AnswerFallback
 from trunkline.telephony.carrier_registry import CarrierAccount
 from trunkline.telephony.directory import AccountName, CarrierDirectory
 from trunkline.telephony.environment import accounts_of
@@ -59,6 +63,12 @@ class Phones:
     # What the next look at the accounts finds.
     stored: dict[AccountName, CarrierAccount] = field(default_factory=dict)
     pods: Pods | None = None
+    hold_max_s: float = 0.0
+
+    @property
+    def unknown(self) -> str:
+        """What Twilio is told where nobody can say whether a pod is free."""
+        return "held=1#" if self.hold_max_s else "<Say>All agents are currently busy"
 
     async def pod(self, name: str) -> None:
         """A pod says that it is there."""
@@ -97,14 +107,30 @@ class Phones:
         return await self.send(path, body.encode(), headers)
 
 
+APOLOGY = AnswerFallback()
+
+
 @pytest.fixture(params=[0.0, 60.0], ids=["busy at once", "by the wait queue"])
 async def phones(
     request: pytest.FixtureRequest, database_url: str, redis_url: str, key_prefix: str
 ) -> AsyncIterator[Phones]:
+    async with open_phones(database_url, redis_url, key_prefix, hold_max_s=request.param) as phones:
+        yield phones
+
+
+@asynccontextmanager
+async def open_phones(
+    database_url: str,
+    redis_url: str,
+    key_prefix: str,
+    *,
+    hold_max_s: float,
+    fallback: AnswerFallback = APOLOGY,
+) -> AsyncIterator[Phones]:
     bus, keys = connect(redis_url, Keys(prefix=key_prefix)), RouterKeys(key_prefix)
     world = RouterWorld(bus, keys)
     await world.begin(ALL_STANDARD)
-    config = RouterConfig(voice_agent_base_url="wss://voice.example.com", hold_max_s=request.param)
+    config = RouterConfig(voice_agent_base_url="wss://voice.example.com", hold_max_s=hold_max_s)
     database = await connect_database(database_url, pool_size=4)
     secrets = StreamKeys.from_secrets(["a secret"])
     allocator = Allocator(bus, keys, secrets, config, database, AllocationNotes(database))
@@ -115,14 +141,13 @@ async def phones(
     async def refresh() -> None:
         carriers.replace_stored(stored)
 
-    face = CarrierApi(
-        allocator, carriers, KEYS, PublicView(PUBLIC), AccountLook(refresh, interval_s=0.0, wait_max_s=60.0)
-    )
+    look = AccountLook(refresh, interval_s=0.0, wait_max_s=60.0)
+    face = CarrierApi(allocator, carriers, KEYS, PublicView(PUBLIC), fallback, look, hold_max_s)
     app = Starlette(routes=[hot.route() for hot in face.raw_routes()])
     server = HttpServer(app, bind("127.0.0.1", 0, "HTTP_PORT"), shutdown_timeout_s=1)
     server.start()
     async with aiohttp.ClientSession() as session:
-        yield Phones(f"http://127.0.0.1:{server.port}", session, world, stored, pods)
+        yield Phones(f"http://127.0.0.1:{server.port}", session, world, stored, pods, hold_max_s)
     await server.stop()
     await allocator.drain()
     await database.close()
@@ -206,11 +231,11 @@ async def test_a_call_without_a_name_is_refused(phones: Phones) -> None:
 async def test_whatever_hangs_the_carrier_is_answered_in_its_language(
     phones: Phones, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(router_carriers, "ALLOCATE_S", 0.05)
+    monkeypatch.setattr(router_routes, "ALLOCATE_S", 0.05)
     monkeypatch.setattr(Allocator, "allocate", _hang)
     twilio, exotel = await phones.twilio("CA1"), await phones.exotel('{"CallSid": "E1"}')
     assert (twilio[0], exotel[0]) == (200, 503)
-    assert "<Say>All agents are currently busy" in twilio[1]
+    assert phones.unknown in twilio[1]
 
 
 async def test_whatever_breaks_the_carrier_is_answered_in_its_language(
@@ -220,7 +245,44 @@ async def test_whatever_breaks_the_carrier_is_answered_in_its_language(
         raise RuntimeError("a bug of ours")
 
     monkeypatch.setattr(Allocator, "allocate", explode)
-    assert "<Say>All agents are currently busy" in (await phones.twilio("CA1"))[1]
+    assert phones.unknown in (await phones.twilio("CA1"))[1]
+
+
+FALLBACK = AnswerFallback("tel:+12125550199", "Nobody is there.")
+
+
+@pytest.mark.parametrize("fallback", [FALLBACK, AnswerFallback(message="Nobody is there.")])
+async def test_who_finds_no_pod_gets_the_operators_fallback(
+    database_url: str, redis_url: str, key_prefix: str, fallback: AnswerFallback
+) -> None:
+    async with open_phones(database_url, redis_url, key_prefix, hold_max_s=0, fallback=fallback) as phones:
+        twilio, plivo, exotel = (
+            await phones.twilio("CA1"),
+            await phones.plivo("P1"),
+            await phones.exotel('{"CallSid": "E1"}'),
+        )
+    said = "12125550199" if fallback.url else "Nobody is there."
+    assert (said in twilio[1], said in plivo[1]) == (True, True)
+    assert exotel == (503, '{"error":"Nobody is there."}'), "it knows no document but the URL of a stream"
+
+
+async def test_while_both_engines_are_silent_a_call_holds_for_a_while_and_then_gets_the_fallback(
+    database_url: str, redis_url: str, key_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nobody_knows(*_: object, **__: object) -> NoneFree:
+        return NoneFree(is_known=False)
+
+    monkeypatch.setattr(Allocator, "allocate", nobody_knows)
+    path = "/api/v1/twilio/allocate?merchant_id=acme"
+    async with open_phones(database_url, redis_url, key_prefix, hold_max_s=2, fallback=FALLBACK) as phones:
+        for held in (1, 2):
+            status, document = await phones.twilio("CA1", path=path)
+            (again,) = re.findall(r"<Redirect[^>]*>([^<#]*)#", document)
+            path = unescape(again).removeprefix(PUBLIC)
+            assert (status, path) == (200, f"/api/v1/twilio/allocate?merchant_id=acme&held={held}")
+        assert "+12125550199" in (await phones.twilio("CA1", path=path))[1]
+        exotel = await phones.exotel('{"CallSid": "E1"}')
+    assert exotel == (503, '{"error":"Nobody is there."}'), "it cannot hold"
 
 
 async def test_an_account_that_was_just_added_is_looked_for(

@@ -8,6 +8,7 @@ is answered there.
 
 import time
 from collections.abc import Sequence
+from time import monotonic
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -36,6 +37,8 @@ class FastPath:
         self._body = body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Deadlines count from here: a key that is new to this process may take a second and a half of them.
+        asked_at_s = monotonic()
         route = self._fast_router.find(scope) if scope["type"] == "http" else None
         who: Principal | None = None
         if route is not None and route.scopes is not None:
@@ -52,6 +55,7 @@ class FastPath:
         if route is None:
             await self.app(scope, receive, send)
         else:
+            scope.setdefault("state", {}).update(asked_at_s=asked_at_s)
             await self._serve(route, who, scope, receive, send)
 
     async def _serve(

@@ -9,7 +9,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import msgspec
 from starlette.requests import Request
@@ -17,16 +17,19 @@ from starlette.responses import Response
 
 from trunkline.api.raw_routes import RawRoute
 from trunkline.api.webhooks import PublicView
+from trunkline.api.webhooks.answers import HOLD_S
 from trunkline.in_time import in_time
 from trunkline.router import requests
 from trunkline.router.allocator import Allocated, Allocator, NoneFree, PodWait
 from trunkline.router.requests import BadRequest
+from trunkline.router.routes import asked_at_s, time_left_s
 from trunkline.telemetry import get_logger, metrics
 from trunkline.telemetry.outages import Outage
 from trunkline.telephony.account_check import AccountLook
 from trunkline.telephony.callbacks import CallbackKeys
 from trunkline.telephony.carrier import (
     DEFAULT_ACCOUNT,
+    AnswerFallback,
     CallbackTag,
     Carrier,
     Document,
@@ -38,10 +41,7 @@ from trunkline.telephony.directory import CarrierDirectory
 
 log = get_logger(__name__)
 
-BUSY_MESSAGE = "All agents are currently busy. Please try again later."
 BODY_MAX_BYTES = 64 * 1024
-# With a look at the accounts, which may take 0.5 s, an answer comes within 2 s.
-ALLOCATE_S = 1.4
 # How each carrier names a call in what it sends.
 CALL_FIELDS: Mapping[str, str] = {"twilio": "CallSid", "plivo": "CallUUID", "exotel": "CallSid"}
 
@@ -53,6 +53,20 @@ class VerifiedRequest:
     carrier: Carrier
     url: str
     fields: Mapping[str, str]
+    asked_at_s: float
+
+    @property
+    def held(self) -> int:
+        """How often it has held because nobody could say whether a pod is free. Counted in its URL, which the carrier
+        signs, so that waiting ends also while no engine counts."""
+        text = self.fields.get("held", "")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+
+    @property
+    def again_url(self) -> str:
+        parts = urlsplit(self.url)
+        query = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] != "held"]
+        return urlunsplit(parts._replace(query=urlencode([*query, ("held", str(self.held + 1))])))
 
 
 def url_secret(keys: CallbackKeys, carrier: str, account: str) -> str:
@@ -78,7 +92,9 @@ class CarrierApi:
         carriers: CarrierDirectory,
         keys: CallbackKeys,
         view: PublicView,
+        fallback: AnswerFallback,
         look: AccountLook | None = None,
+        hold_max_s: float = 0.0,
     ):
         self._allocator = allocator
         self._carriers = carriers
@@ -86,6 +102,8 @@ class CarrierApi:
         self._keys = keys
         self._view = view
         self._look = look
+        self._fallback = fallback
+        self._hold_max_s = hold_max_s
 
     def raw_routes(self) -> list[RawRoute]:
         return [
@@ -111,26 +129,30 @@ class CarrierApi:
         asking = self._allocator.allocate(call_sid, merchant_id, may_wait=True)
         begun_at = self._outage.now()
         try:
-            answer = await in_time(ALLOCATE_S, asking)
+            answer = await in_time(time_left_s(asked.asked_at_s), asking)
             self._outage.worked(begun_at)
         except (
             Exception
         ) as error:  # somebody is on the line, and the carrier understands nothing but a document
             self._outage.failed(error)
-            return carrier.busy_document(BUSY_MESSAGE)
+            answer = NoneFree(is_known=False)
         match answer:
             case Allocated(ws_url=url, token=token):
                 return carrier.answer_document(url, {"token": token})
             case PodWait(retry_s=retry_s):
                 return carrier.hold_document(retry_s, asked.url)
+            case NoneFree(is_known=False) if (
+                carrier.can_hold and (asked.held + 1) * HOLD_S <= self._hold_max_s
+            ):
+                return carrier.hold_document(HOLD_S, asked.again_url)
             case NoneFree():
                 log.warning("router.no_pods", call_id=call_sid)
-                return carrier.busy_document(BUSY_MESSAGE)
+                return carrier.fallback_document(self._fallback)
             case _:
                 return carrier.hang_up_document()
 
     async def _read(self, name: str, request: Request) -> VerifiedRequest | Response:
-        query = dict(request.query_params)
+        begun_at_s, query = asked_at_s(request), dict(request.query_params)
         account = query.get("account") or DEFAULT_ACCOUNT
         metrics.WEBHOOKS_RECEIVED.labels(name).inc()
         if name == "exotel" and not self._is_ours(name, account, query.get("secret", "")):
@@ -149,7 +171,7 @@ class CarrierApi:
         if isinstance(believed, Forged):
             return _forged(name, believed.status)
         # What comes after the query wins: the signature covers both, and a merchant is named by its URL.
-        return VerifiedRequest(*believed, _fields(body) | query)
+        return VerifiedRequest(*believed, _fields(body) | query, begun_at_s)
 
     def _believed(self, tag: CallbackTag, sent: list[WebhookRequest]) -> tuple[Carrier, str] | Forged:
         try:

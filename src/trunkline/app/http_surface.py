@@ -116,7 +116,15 @@ class HttpSurface:
         agents = AgentApi(store, router.call_keys, post_call.enrichment)
         # Anybody can knock there, so it has looks of its own, and fewer: nobody delays those of the webhooks.
         look = AccountLook(ingress.accounts.refresh, interval_s=1.0)
-        carriers = CarrierApi(router.allocator, ingress.carriers, keys, self._view, look)
+        carriers = CarrierApi(
+            router.allocator,
+            ingress.carriers,
+            keys,
+            self._view,
+            self._runtime.answer_fallback,
+            look,
+            self._runtime.settings.router.hold_max_s,
+        )
         merchants = MerchantApi(
             store, self._runtime.bus, router.keys, ingress.carriers, keys, self._runtime.public_base_url
         )

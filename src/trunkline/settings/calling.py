@@ -78,7 +78,7 @@ class CarrierSettings(Group):
     )
     answer_fallback_message: Text = env(
         "ANSWER_FALLBACK_MESSAGE",
-        "All our agents are busy. Please try again later.",
+        "All agents are currently busy. Please try again later.",
         "What such a call hears where there is no ANSWER_FALLBACK_URL, or the carrier cannot follow it.",
     )
 

@@ -269,7 +269,7 @@ class AnswerFallback(Value, frozen=True):
     """
 
     url: str = ""
-    message: str = "All our agents are busy. Please try again later."
+    message: str = "All agents are currently busy. Please try again later."
 
 
 @dataclass(frozen=True, slots=True)
