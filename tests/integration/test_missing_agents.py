@@ -421,8 +421,17 @@ async def test_a_call_that_was_cut_short_while_it_rang_is_aborted_though_its_car
 # The circuit breaker
 
 
-async def past_calls(stage: Stage, agent: str, count: int, *, ago_s: float = 60, merchant: str = "m") -> None:
-    """Answered calls that ended so long ago."""
+async def past_calls(
+    stage: Stage,
+    agent: str,
+    count: int,
+    *,
+    ago_s: float = 60,
+    merchant: str = "m",
+    overdialled: bool = False,
+    agent_joined: bool | None = None,
+) -> None:
+    """Answered calls that ended so long ago. `agent_joined` False: no agent was free for it."""
     for _ in range(count):
         stage.dialing._made += 1
         attempt = await stage.dialing.attempt(
@@ -432,10 +441,13 @@ async def past_calls(stage: Stage, agent: str, count: int, *, ago_s: float = 60,
             answered_at=datetime.now(UTC),
         )
         await stage.dialing.run(
-            "UPDATE attempts SET agent = $2, ended_at = now() - make_interval(secs => $3) WHERE id = $1",
+            "UPDATE attempts SET agent = $2, ended_at = now() - make_interval(secs => $3), agent_joined = $4,"
+            " overdial_group = $5 WHERE id = $1",
             attempt,
             agent,
             ago_s,
+            agent_joined,
+            "common" if overdialled else None,
         )
 
 
@@ -466,6 +478,22 @@ async def test_more_than_five_and_more_than_a_tenth_without_an_agent_stop_a_merc
     assert (await stops_until(stage) is not None) is is_tripped
     assert (("no_agent_brake", "m") in await alarms(stage)) is is_tripped
     assert await stops_until(stage, "n") is None, "another merchant's calls are its own"
+
+
+async def test_calls_that_were_abandoned_by_overdialling_stop_nobody(stage: Stage) -> None:
+    """They have an end of their own, and say nothing about whether agents work."""
+    await past_calls(stage, "none", 20, overdialled=True, agent_joined=False)
+    await past_calls(stage, "none", 4, agent_joined=False)
+    await called(stage)
+    assert await stops_until(stage) is None, "five others"
+    await called(stage)
+    assert await stops_until(stage) is not None, "six"
+
+
+async def test_overdialled_calls_whose_agents_were_not_there_count_as_any_other(stage: Stage) -> None:
+    await past_calls(stage, "none", 5, overdialled=True)
+    await called(stage)
+    assert await stops_until(stage) is not None
 
 
 async def stopped(stage: Stage) -> None:

@@ -17,7 +17,9 @@ RETURNING b.merchant_id
 
 -- name: trip
 -- Stop the dials of merchants of whose answered calls of the last $2 seconds more than $3, and more than the share $4, had no
--- agent. One that is tripped stays as it is: calls that rang when it tripped are no news.
+-- agent. One that is tripped stays as it is: calls that rang when it tripped are no news. An overdialled call that found every agent
+-- busy is left out: the merchant allows a share of these, and they end overdialling, not dialling, long before that. One that was
+-- given an agent which then was not there counts as any other.
 UPDATE no_agent_brakes AS b
 SET stops_until = clock_timestamp() + make_interval(secs => $5)
 FROM unnest($1::text[]) AS m (merchant_id)
@@ -26,6 +28,7 @@ CROSS JOIN LATERAL (
     FROM no_agent_brakes AS own
     JOIN attempts AS a ON a.merchant_id = own.merchant_id
     WHERE own.merchant_id = m.merchant_id AND a.direction = 'outbound' AND a.state = 'ended' AND a.answered_at IS NOT NULL
+      AND NOT (a.overdial_group IS NOT NULL AND a.agent_joined IS FALSE)
       AND a.ended_at > greatest(own.counts_from, statement_timestamp() - make_interval(secs => $2))) AS lately
 WHERE b.merchant_id = m.merchant_id AND b.stops_until IS NULL
   AND lately.without > $3::int AND lately.without > $4::float8 * lately.answered
