@@ -12,6 +12,7 @@ from bench.agents.fleet import PodGroup
 from bench.agents.installation import Installation
 from bench.agents.records import Span
 from tests.support.waiting import eventually
+from trunkline.telephony.simulator.ledger import Dial
 
 AWAY_S = 8.0
 STOPPED_S = 10.0
@@ -21,6 +22,8 @@ LEADERLESS_MAX_S = 300.0
 ILL_S = 30.0
 # A rollout waits for nobody longer than this between two groups.
 ROLL_PAUSE_S = 0.5
+# Postgres is killed when so many phones ring: nobody is dialled while it is away, so only these people answer then.
+RINGING_MIN, RINGING_LIMIT_S, RINGING_POLL_S = 4, 30.0, 0.1
 # Pods are killed when most of them are in calls.
 BUSY_SHARE, BUSY_LIMIT_S = 0.7, 30.0
 _turns = itertools.count()
@@ -45,6 +48,8 @@ class Case:
     takes_engine_away: bool = False
     # Longer than it takes until everybody has noticed.
     recovery_s: float = 12.0
+    # Where few people answer while the engine is away, more strikes are needed.
+    patience: float = 1.0
 
 
 async def valkey_killed(place: Installation) -> Strike:
@@ -75,6 +80,7 @@ async def valkey_failed_over(place: Installation) -> Strike:
 
 
 async def postgres_killed(place: Installation) -> Strike:
+    await _phones_ring(place)
     began_s = time.time()
     await place.engines.kill_postgres()
     await asyncio.sleep(AWAY_S)
@@ -83,6 +89,7 @@ async def postgres_killed(place: Installation) -> Strike:
 
 
 async def both_killed(place: Installation) -> Strike:
+    await _phones_ring(place)
     began_s = time.time()
     await asyncio.gather(place.engines.kill_postgres(), place.engines.kill_valkey())
     await asyncio.sleep(AWAY_S)
@@ -166,8 +173,8 @@ FAULTS: Mapping[str, Case] = {
     "valkey_flushed": Case(valkey_flushed),
     "valkey_emptied": Case(valkey_emptied),
     "valkey_failed_over": Case(valkey_failed_over),
-    "postgres_killed": Case(postgres_killed, takes_engine_away=True),
-    "both_killed": Case(both_killed, takes_engine_away=True),
+    "postgres_killed": Case(postgres_killed, takes_engine_away=True, patience=2.0),
+    "both_killed": Case(both_killed, takes_engine_away=True, patience=2.0),
     "router_leader_killed": Case(router_leader_killed, recovery_s=25.0),
     "api_killed": Case(api_killed),
     "api_stopped": Case(api_stopped),
@@ -175,6 +182,22 @@ FAULTS: Mapping[str, Case] = {
     "pods_killed": Case(pods_killed, recovery_s=20.0),
     "pod_takes_no_stream": Case(pod_takes_no_stream),
 }
+
+
+def rings(dial: Dial) -> bool:
+    return dial.direction == "outbound" and dial.answered_at is None and dial.ended_at is None
+
+
+async def _phones_ring(place: Installation) -> None:
+    """Until enough of them do; after a while fewer will do."""
+    seen, deadline_s = 0, time.time() + RINGING_LIMIT_S
+    while time.time() < deadline_s:
+        dials = await place.dials(seen)
+        if sum(map(rings, dials)) >= RINGING_MIN:
+            return
+        # What does not ring any more is not read again.
+        seen += next((no for no, dial in enumerate(dials) if rings(dial)), len(dials))
+        await asyncio.sleep(RINGING_POLL_S)
 
 
 async def _kill(place: Installation, name: str) -> Strike:

@@ -22,6 +22,9 @@ FREE_S = 1.0
 # The carrier's clock and ours are one; its request and an engine's end may cross.
 CROSSING_S = 1.2
 DOCUMENT_WITHIN_S = 1.2
+# nginx waits so long for a process that stands still, and then asks another one: the answer comes, later.
+STANDSTILL = "api_stopped"
+ASKED_ELSEWHERE_AFTER_S = 1.5
 EXAMPLES_MAX = 12
 
 
@@ -53,6 +56,8 @@ class Verdict:
     # Tries of the carrier that nobody answered; it asked again, or elsewhere.
     tries_unanswered: int = 0
     asked_at_fallback: int = 0
+    # Calls whose last request for a document nobody answered, at whatever URL and however often it was tried.
+    answers_never: int = 0
     answers_slow: int = 0
     answer_max_ms: float = 0.0
     waited_max_s: float = 0.0
@@ -67,6 +72,8 @@ class Verdict:
     double_dials: int = 0
     numbers_over: int = 0
     strikes: int = 0
+    # So many have to answer while the engine is away, where the fault takes one away.
+    away_min: int = 0
     dials_again_s: float = 0.0
     dials_per_s_without_valkey: float | None = None
     dials_per_s: float = 0.0
@@ -78,9 +85,9 @@ class Verdict:
         return asdict(self)
 
 
-def judge(fault: str, pods: int, evidence: Evidence) -> Verdict:
+def judge(fault: str, pods: int, evidence: Evidence, *, away_min: int = 0) -> Verdict:
     seen = Seen(evidence)
-    verdict = Verdict(fault, pods)
+    verdict = Verdict(fault, pods, away_min=away_min)
     _count_people(verdict, seen)
     _count_pods(verdict, seen)
     _count_answers(verdict, evidence)
@@ -88,8 +95,8 @@ def judge(fault: str, pods: int, evidence: Evidence) -> Verdict:
     wrong = [*_recorded_wrongly(seen)]
     verdict.leads_recorded_wrongly = len(wrong) + evidence.unsettled
     _example(verdict, "recorded", wrong)
-    verdict.met = not _missed(verdict)
-    _example(verdict, "missed", _missed(verdict))
+    verdict.met = not missed_goals(verdict)
+    _example(verdict, "missed", missed_goals(verdict))
     return verdict
 
 
@@ -250,6 +257,8 @@ def _count_answers(verdict: Verdict, evidence: Evidence) -> None:
     verdict.answers_not_documents = sum(one.bad for one in asked)
     verdict.tries_unanswered = sum(one.statuses.count(0) for one in asked)
     verdict.asked_at_fallback = sum(one.is_fallback for one in asked)
+    ends = [call.documents[-1].statuses for call in evidence.answered if call.documents]
+    verdict.answers_never = sum(bool(statuses) and not statuses[-1] for statuses in ends)
     verdict.answers_slow = sum(one.took_s > DOCUMENT_WITHIN_S for one in asked)
     verdict.answer_max_ms = round(1000 * max((one.took_s for one in asked), default=0.0))
     bad = [_told(call) for call in evidence.answered if any(one.bad for one in call.documents)]
@@ -327,12 +336,13 @@ def _wanted(dial: Dial, *, has_agent: bool) -> frozenset[object]:
     return _UNANSWERED.get(dial.status, frozenset({None}))
 
 
-def _missed(verdict: Verdict) -> list[str]:
+def missed_goals(verdict: Verdict) -> list[str]:
     """Which of the goals; none is what we want."""
     zero = (
         "without_agent_while_one_was_free",
         "two_calls_on_exclusive_pod",
         "answers_not_documents",
+        "answers_never",
         "leads_recorded_wrongly",
         "callers_without_agent",
         "people_dropped",
@@ -343,6 +353,10 @@ def _missed(verdict: Verdict) -> list[str]:
     # A slot is kept for everybody who rings, so nobody waits for one even where there are too few for all channels.
     more = ("without_agent",) if verdict.pods < sum(n for _, n in scenario.NUMBERS.values()) else ()
     missed = [name for name in (*zero, *more) if getattr(verdict, name)]
+    if _is_slow(verdict):
+        missed.append("answers_slow")
+    if verdict.answered_while_engine_away < verdict.away_min:
+        missed.append("too_few_away")
     if verdict.dials_again_s > DIALS_AGAIN_WITHIN_S:
         missed.append("dials_again_s")
     rate = verdict.dials_per_s_without_valkey
@@ -350,6 +364,12 @@ def _missed(verdict: Verdict) -> list[str]:
     if rate is not None and rate < min(DIALS_PER_S_WITHOUT_VALKEY, 0.8 * verdict.dials_per_s):
         missed.append("dials_per_s_without_valkey")
     return missed
+
+
+def _is_slow(verdict: Verdict) -> bool:
+    if verdict.fault == STANDSTILL:
+        return verdict.answer_max_ms > 1000 * (ASKED_ELSEWHERE_AFTER_S + DOCUMENT_WITHIN_S)
+    return verdict.answers_slow > 0
 
 
 def _example(verdict: Verdict, name: str, told: Iterable[str]) -> None:

@@ -26,6 +26,10 @@ SEED = 16
 PEOPLE = Behaviour(answer=0.85, busy=0.15, no_answer=0.0, failed=0.0, ring_s=(1.0, 3.0), talk_s=(8.0, 20.0))
 FIRST_CALLER = 7_000_000
 
+# The least that says something, with each number of pods: so many answers to all faults together, and so many while an
+# engine was away to each fault that takes one away.
+ANSWERS_MIN, AWAY_MIN = 300, 60
+
 
 @dataclass(frozen=True, slots=True)
 class Extent:
@@ -38,10 +42,14 @@ class Extent:
 
     @classmethod
     def chosen(cls, *, is_quick: bool) -> "Extent":
-        answers = int(os.environ.get("BENCH_AGENTS_ANSWERS", "40" if is_quick else "300"))
-        away = int(os.environ.get("BENCH_AGENTS_AWAY", "8" if is_quick else "60"))
+        answers = int(os.environ.get("BENCH_AGENTS_ANSWERS", "40" if is_quick else str(ANSWERS_MIN)))
+        away = int(os.environ.get("BENCH_AGENTS_AWAY", "8" if is_quick else str(AWAY_MIN)))
         # At 1.2 answers a second, which 20 pods allow, and three times the patience.
         return cls(answers, away, 120.0 + 2.5 * answers)
+
+    def of(self, *, takes_engine_away: bool, patience: float) -> "Extent":
+        """For one fault."""
+        return Extent(self.answers, self.answers_away if takes_engine_away else 0, patience * self.limit_s)
 
 
 def leads(began_s: float, limit_s: float) -> Iterator[BenchLead]:

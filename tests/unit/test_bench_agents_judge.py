@@ -3,10 +3,15 @@
 import math
 from collections.abc import Sequence
 
+import pytest
+
 from bench.agents import scenario
-from bench.agents.faults import Strike
+from bench.agents.__main__ import PODS, is_enough
+from bench.agents.faults import FAULTS, Strike, rings
 from bench.agents.judge import Evidence, Verdict, judge
+from bench.agents.proof import judged_again
 from bench.agents.records import Attempt, Lead, PodRecord, Served, Span
+from bench.agents.scenario import AWAY_MIN
 from trunkline.telephony.simulator.answered_calls import AnsweredCall, DocumentAsked, StreamAsked
 from trunkline.telephony.simulator.ledger import Dial
 
@@ -61,6 +66,8 @@ def a_verdict(
     outcome: str | None = "ANSWERED",
     strikes: Sequence[Strike] = (),
     pod_count: int = 40,
+    fault: str = "valkey_killed",
+    away_min: int = 0,
 ) -> Verdict:
     attempts = [Attempt(f"attempt-{dial.call_id}", "l", "ended", True, "completed") for dial in dials]
     leads = [
@@ -68,7 +75,7 @@ def a_verdict(
         for dial in dials
     ]
     evidence = Evidence(dials, answered, pods, strikes, attempts, leads, unsettled=0)
-    return judge("valkey_killed", pod_count, evidence)
+    return judge(fault, pod_count, evidence, away_min=away_min)
 
 
 def test_a_call_with_its_agent_meets_every_goal() -> None:
@@ -159,3 +166,95 @@ def test_dials_that_go_on_late_after_healing_miss_the_goal() -> None:
     pod = a_pod(calls=[served(span=Span(122.0, 132.0))])
     verdict = a_verdict([dial], [an_answer(dial)], [pod], strikes=[strike])
     assert (verdict.dials_again_s, verdict.met) == (10.0, False)
+
+
+# Whether enough was seen, and soon enough
+
+
+@pytest.mark.parametrize(("away_min", "missed"), [(0, []), (1, []), (2, ["too_few_away"])])
+def test_a_run_in_which_too_few_answered_while_the_engine_was_away_shows_nothing(
+    away_min: int, missed: list[str]
+) -> None:
+    early, late = a_dial(), a_dial("c2", to="+12122000002", at_s=113.0)
+    away = Strike(Span(101.0, 112.0), frozenset({"postgres"}))
+    pod = a_pod(calls=[served(), served("c2", span=Span(115.0, 125.0))])
+    verdict = a_verdict(
+        [early, late], [an_answer(early), an_answer(late)], [pod], strikes=[away], away_min=away_min
+    )
+    assert verdict.answered_while_engine_away == 1
+    assert verdict.examples.get("missed", []) == missed
+
+
+def answered_after(took_s: float, statuses: list[int], fault: str) -> Verdict:
+    dial = a_dial()
+    answer = an_answer(dial)
+    answer.documents[-1].took_s, answer.documents[-1].statuses = took_s, statuses
+    return a_verdict([dial], [answer], [a_pod(calls=[served()])], fault=fault)
+
+
+@pytest.mark.parametrize(
+    ("fault", "took_s", "missed"),
+    [
+        ("postgres_killed", 1.2, []),
+        ("postgres_killed", 1.3, ["answers_slow"]),
+        # nginx gives the process up after 1.5 s, and another one answers.
+        ("api_stopped", 1.52, []),
+        ("api_stopped", 2.8, ["answers_slow"]),
+        ("api_killed", 1.52, ["answers_slow"]),
+    ],
+)
+def test_every_answer_comes_in_time(fault: str, took_s: float, missed: list[str]) -> None:
+    verdict = answered_after(took_s, [200], fault)
+    assert verdict.examples.get("missed", []) == missed
+    assert verdict.met is not bool(missed)
+
+
+def test_a_try_that_nobody_answered_counts_unless_the_next_one_was() -> None:
+    retried = answered_after(0.1, [0, 200], "api_stopped")
+    assert (retried.tries_unanswered, retried.answers_never, retried.met) == (1, 0, True)
+    never = answered_after(0.1, [0, 0, 0], "api_stopped")
+    assert (never.answers_never, never.examples["missed"]) == (1, ["answers_never"])
+
+
+def test_each_fault_that_takes_an_engine_away_needs_answers_of_its_own() -> None:
+    def runs(away: int, poor: str = "") -> list[Verdict]:
+        return [
+            Verdict(
+                fault, pods, answered=300, answered_while_engine_away=AWAY_MIN - 1 if fault == poor else away
+            )
+            for pods in PODS
+            for fault in FAULTS
+        ]
+
+    assert is_enough(runs(AWAY_MIN))
+    assert not is_enough(runs(10 * AWAY_MIN, poor="both_killed")), "others do not make up for it"
+    assert is_enough(runs(AWAY_MIN, poor="api_killed")), "it takes none away"
+    assert not is_enough(runs(AWAY_MIN)[1:]), "a fault was not run"
+
+
+def test_phones_ring_until_they_are_answered_or_over() -> None:
+    ringing, answered, busy = a_dial(), a_dial(), a_dial()
+    ringing.answered_at = ringing.ended_at = answered.ended_at = busy.answered_at = None
+    assert [rings(dial) for dial in (ringing, answered, busy)] == [True, False, False]
+
+
+def test_faults_that_take_an_engine_away_are_repeated_until_enough_answered_meanwhile() -> None:
+    asked = scenario.Extent(300, 60, 870.0)
+    assert asked.of(takes_engine_away=True, patience=2.0) == scenario.Extent(300, 60, 1740.0)
+    assert asked.of(takes_engine_away=False, patience=1.0) == scenario.Extent(300, 0, 870.0)
+    assert [name for name, case in FAULTS.items() if case.patience > 1] == ["postgres_killed", "both_killed"]
+
+
+def test_a_run_that_was_kept_is_judged_by_the_goals_of_today() -> None:
+    kept = {
+        "fault": "postgres_killed",
+        "pods": 40,
+        "answered": 1219,
+        "answered_while_engine_away": 42,
+        "met": True,
+    }
+    again = judged_again(kept | {"commit": "abc"})
+    assert (again["met"], again["examples"], again["commit"]) == (False, {"missed": ["too_few_away"]}, "abc")
+    assert judged_again(kept | {"answered_while_engine_away": AWAY_MIN})["met"] is True
+    broke = {"fault": "both_killed", "pods": 40, "met": False, "examples": {"broke": ["no carrier"]}}
+    assert judged_again(broke) == broke
