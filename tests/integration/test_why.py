@@ -1,6 +1,5 @@
 """Why is a lead not called? The first sentence names what really refuses it, who set that, and when it ends."""
 
-import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -310,11 +309,6 @@ async def test_what_no_intent_was_asked_about_is_named_too(
     found = await ask(dialing, await dialing.lead(PHONE), **scene.view)
     assert (found.refused_by, found.history) == (gate_of(reason), ())
     assert not found.answer.startswith("Nothing")
-
-
-def test_every_pair_of_obstacles_is_met() -> None:
-    met = {(first, other) for first in OBSTACLES for other in OBSTACLES if other > first}
-    assert len(met) == len(list(itertools.combinations(OBSTACLES, 2)))
 
 
 # Who set it, and when it ends
