@@ -9,6 +9,7 @@ from uuid import UUID
 
 import asyncpg
 import pytest
+from openfeature.provider.in_memory_provider import InMemoryFlag, InMemoryProvider
 
 from tests.support.api.asgi import Answer
 from tests.support.api.world import ADMIN_KEY, expect
@@ -24,6 +25,8 @@ from tests.support.console.world import (
 from trunkline.console.refill import Typed, refilled
 from trunkline.console.session_auth import COOKIE
 from trunkline.console.sitemap import ACTIONS, PAGES
+from trunkline.control.flags import FlagBoard
+from trunkline.control.provider import Flags
 from trunkline.store import call_reports
 from trunkline.store.call_reports import CallReport
 
@@ -385,6 +388,18 @@ async def test_turning_event_dispatch_on_says_how_many_leads_were_due_before(wor
     ):
         await visitor.send(page, action, **(on | more))
         assert says in html.unescape(text(await visitor.open("/console/control"))), more
+
+
+def everything_off() -> InMemoryProvider:
+    return InMemoryProvider({"event_dispatch": InMemoryFlag("off", {"on": True, "off": False})})
+
+
+async def test_a_flag_that_a_service_decides_is_shown_as_such_and_has_no_form(database_url: str) -> None:
+    hosted = Flags(FlagBoard(), f"{__name__}:everything_off")
+    async with open_console(database_url, flags=hosted) as world:
+        page = text(await (await world.visitor(ADMIN_KEY)).open("/console/control"))
+    assert "The flag service (FEATURE_FLAG_PROVIDER) alone decides." in page
+    assert "Change event_dispatch" not in page
 
 
 async def test_the_host_alone_leads_to_the_console(world: ConsoleWorld) -> None:

@@ -6,11 +6,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+from openfeature.provider.in_memory_provider import InMemoryFlag, InMemoryProvider
 from typer.testing import CliRunner, Result
 
 from tests.support.api.http_server import serve
 from tests.support.api.world import ADMIN_KEY, ApiWorld, open_api
 from trunkline.cli.control import ControlCommandError, app
+from trunkline.control.flags import FlagBoard
+from trunkline.control.provider import Flags
 
 Run = Callable[..., Awaitable[Result]]
 
@@ -97,6 +100,23 @@ async def test_people_get_a_table(run: Run, world: ApiWorld) -> None:
         result = await asyncio.to_thread(CliRunner().invoke, app, command, env={"COLUMNS": "200"})
     assert "event_dispatch" in result.output
     assert "percentage" in result.output
+    assert "platform" in result.output
+
+
+def everything_off() -> InMemoryProvider:
+    return InMemoryProvider({"event_dispatch": InMemoryFlag("off", {"on": True, "off": False})})
+
+
+async def test_a_flag_that_a_service_decides_is_shown_as_such_and_not_set(database_url: str) -> None:
+    hosted = Flags(FlagBoard(), f"{__name__}:everything_off")
+    async with open_api(database_url, flags=hosted) as world, serve(world.app) as url:
+        command = ["--url", url, "--key", ADMIN_KEY]
+        shown = await asyncio.to_thread(CliRunner().invoke, app, [*command, "flags"], env={"COLUMNS": "200"})
+        assert "flag_service" in shown.output
+        for change in (["flag", "event_dispatch", "--off"], ["unset-flag", "event_dispatch"]):
+            tried = await asyncio.to_thread(CliRunner().invoke, app, [*command, *change, "--reason", "r"])
+            assert tried.exit_code != 0
+            assert "set the flag there" in str(tried.exception)
 
 
 @pytest.mark.parametrize(

@@ -260,3 +260,40 @@ async def test_what_is_not_set_cannot_be_unset_and_needs_a_reason(world: ApiWorl
     expect(await world.admin.delete("/api/v1/flags/trial", query={"reason": "r"}), 404)
     expect(await world.admin.delete("/api/v1/flags/trial"), 422)
     expect(await world.admin.delete("/api/v1/flags/No-Flag", query={"reason": "r"}), 404)
+
+
+# A hosted service decides
+
+
+@pytest.fixture
+async def hosted(database_url: str) -> AsyncIterator[ApiWorld]:
+    service = Flags(board_of(), f"{__name__}:everything_off")
+    async with open_api(database_url, populate=False, flags=service) as world:
+        yield world
+
+
+async def test_nothing_is_set_here_where_a_service_decides(hosted: ApiWorld) -> None:
+    async with hosted.database.connection() as conn:
+        await conn.execute(
+            "INSERT INTO flags (name, enabled, percentage, resellers, merchants, reason, changed_by)"
+            " VALUES ('event_dispatch', true, 10, '{}', '{}', 'before', 'ada')"
+        )
+    before = (await listed(hosted))["event_dispatch"]
+    path, version = "/api/v1/flags/event_dispatch", before["version"]
+    refused = [
+        await put(hosted.admin, "event_dispatch", 409, enabled=False, version=version),
+        expect(await hosted.admin.delete(path, query={"reason": "r", "version": version}), 409),
+        expect(await hosted.admin.post(f"{path}/preview", {"enabled": False}), 409),
+    ]
+    assert {answer["code"] for answer in refused} == {"flags_hosted"}
+    assert (await listed(hosted))["event_dispatch"] == before
+    assert expect(await hosted.admin.get("/api/v1/audit", {"action": "flag"}), 200)["items"] == []
+
+
+async def test_a_flag_says_who_decides(world: ApiWorld, hosted: ApiWorld) -> None:
+    assert (await listed(world))["event_dispatch"]["decided_by"] == "platform"
+    assert (await put(world.admin, "trial", enabled=True))["decided_by"] == "platform"
+    assert {name: flag["decided_by"] for name, flag in (await listed(hosted)).items()} == {
+        "event_dispatch": "flag_service",
+        "trial": "flag_service",
+    }

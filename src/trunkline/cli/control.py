@@ -92,7 +92,17 @@ TakeOverdue = Annotated[
 
 _STATE = ("scope", "subject", "state", "share")
 _STOP = ("scope", "subject", "state", "set_by", "reason", "changed_by", "expires_at", "ramp_until")
-_FLAG = ("name", "enabled", "percentage", "resellers", "merchants", "reason", "changed_by", "version")
+_FLAG = (
+    "name",
+    "decided_by",
+    "enabled",
+    "percentage",
+    "resellers",
+    "merchants",
+    "reason",
+    "changed_by",
+    "version",
+)
 _PREVIEW = ("turned_on", "turned_off", "overdue", "merchants", "version")
 _ALARM = ("id", "severity", "name", "subject", "raised_at", "cleared_at", "detail", "action")
 _STATES = {"on": True, "off": False, "any": None}
@@ -161,7 +171,7 @@ def resume(ctx: Context, what: What, reason: Reason, subject: Subject = "", ramp
 
 @app.command()
 def flags(ctx: Context) -> None:
-    """Every feature flag."""
+    """Every feature flag. Of one that is decided by a flag service, what is shown here decides nothing."""
     remote = _remote(ctx)
     remote.show(remote.ask(lambda api: api.get(f"{ROOT}/flags", {"limit": 200})), _FLAG)
 

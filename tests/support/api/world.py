@@ -29,6 +29,7 @@ from trunkline.api.raw_routes import RawRoute
 from trunkline.bus import connection as bus_connection
 from trunkline.bus.keys import Keys
 from trunkline.clock import SystemClock
+from trunkline.control.provider import Flags
 from trunkline.control.raising import raise_alarm
 from trunkline.dispatch.checks import Resolution
 from trunkline.jobs.api import JobsApi
@@ -299,6 +300,7 @@ async def open_api(
     probes: Mapping[str, HealthProbe] | None = None,
     free_dead_channels: Callable[[], Awaitable[int]] | None = None,
     resolve_unknown: Callable[[UUID], Awaitable[Resolution]] | None = None,
+    flags: Flags | None = None,
 ) -> AsyncIterator[ApiWorld]:
     database = await connect(database_url, pool_size=4)
     clock = ManualClock(SystemClock().now())
@@ -323,6 +325,7 @@ async def open_api(
         inbox=inbox,
         free_dead_channels=free_dead_channels,
         resolve_unknown=resolve_unknown,
+        flags=flags,
     )
     world = ApiWorld(database, create_api(deps, raw_routes), clock, accepted, jobs)
     try:

@@ -23,6 +23,7 @@ from trunkline.api.router_endpoints import raw_routes
 from trunkline.bus.connection import Bus, connect
 from trunkline.bus.keys import Keys, RouterKeys
 from trunkline.console.application import Console
+from trunkline.control.provider import Flags
 from trunkline.router.allocation_log import AllocationNotes
 from trunkline.router.allocator import Allocator
 from trunkline.router.config import RouterConfig
@@ -116,9 +117,12 @@ async def open_console(
     router: "Router | None" = None,
     populate: bool = True,
     probes: Mapping[str, HealthProbe] | None = None,
+    flags: Flags | None = None,
 ) -> AsyncIterator[ConsoleWorld]:
     raw_routes = tuple(router.raw_routes()) if router else ()
-    async with open_api(database_url, populate=populate, probes=probes, raw_routes=raw_routes) as api:
+    async with open_api(
+        database_url, populate=populate, probes=probes, raw_routes=raw_routes, flags=flags
+    ) as api:
         console = Console(api.app, [SECRET])
         try:
             yield ConsoleWorld(api, console)

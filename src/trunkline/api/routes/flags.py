@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,7 +14,7 @@ from trunkline.api.models import READ_ERRORS, WRITE_ERRORS, Body, Out
 from trunkline.api.paging import Cursors, Page, PageOut, PageQuery
 from trunkline.api.principal import Principal
 from trunkline.api.routes.controls import LiftReason, Reason
-from trunkline.control.flags import DEFINITIONS, EVENT_DISPATCH, FlagDefinition, translate
+from trunkline.control.flags import DEFINITIONS, EVENT_DISPATCH, translate
 from trunkline.control.flags import decide as decide_flag
 from trunkline.dispatch import cutover
 from trunkline.dispatch.cutover import Cutover
@@ -92,6 +92,10 @@ class UnsetQuery(BaseModel):
 class FlagOut(Out):
     name: str
     meaning: str | None = Field(description="null: no part of this version asks for it.")
+    decided_by: Literal["platform", "flag_service"] = Field(
+        description="`flag_service`: FEATURE_FLAG_PROVIDER names a hosted service, which alone decides. What is told "
+        "here was set before, or is the default, and decides nothing."
+    )
     is_set: bool = Field(description="false: nobody has set it, and the default of the code holds.")
     enabled: bool
     percentage: int
@@ -141,7 +145,7 @@ async def list_flags(query: Annotated[PageQuery, Query()], who: ReadKey, api: De
     async with api.store.reading() as connection:
         stored = {flag.name: flag for flag in await flags.list_flags(connection)}
     names = [name for name in sorted({*stored, *DEFINITIONS}) if name > after]
-    shown = [_shown(name, stored) for name in names[: cursors.fetch_limit]]
+    shown = [_shown(api, name, stored) for name in names[: cursors.fetch_limit]]
     return cursors.page(shown, lambda flag: flag.name)
 
 
@@ -180,6 +184,7 @@ async def preview_flag(flag: AnyFlagName, body: PreviewIn, who: AdminKey, api: D
     """What setting it so would do. Changes nothing. Needs a key of the platform."""
     _require_platform(who)
     name = _own_name(flag)
+    _require_own(api)
     async with api.store.reading() as connection:
         before = await flags.get(connection, name)
         foreseen = await _foreseen(connection, name, before, _ruled(name, body))
@@ -222,7 +227,7 @@ async def set_flag(flag: AnyFlagName, body: FlagIn, who: AdminKey, api: Deps) ->
         )
         details = body.model_dump(mode="json", exclude={"reason", "version"}) | _told(foreseen)
         await _record(tx, who, "flag.set", name, body.reason, details)
-    return _shown(name, {name: stored})
+    return _shown(api, name, {name: stored})
 
 
 @router.delete("/{flag}", response_model=FlagOut, responses=WRITE_ERRORS, summary="Unset a flag")
@@ -246,7 +251,7 @@ async def delete_flag(
         await flags.delete_flag(tx, flag)
         details = {"take_overdue": query.take_overdue} | _told(foreseen)
         await _record(tx, who, "flag.unset", flag, reason, details)
-    return _shown(flag, {})
+    return _shown(api, flag, {})
 
 
 def _require_platform(who: Principal) -> None:
@@ -267,8 +272,12 @@ def _own_name(name: str) -> str:
     return name
 
 
+def _is_hosted(api: Api) -> bool:
+    return api.deps.flags is not None and api.deps.flags.is_hosted
+
+
 def _require_own(api: Api) -> None:
-    if api.deps.flags is not None and api.deps.flags.is_hosted:
+    if _is_hosted(api):
         raise conflict(
             "flags_hosted",
             "FEATURE_FLAG_PROVIDER names a flag service, and it alone decides: set the flag there.",
@@ -333,38 +342,20 @@ async def _record(
     )
 
 
-def _shown(name: str, stored: Mapping[str, Flag]) -> FlagOut:
+def _shown(api: Api, name: str, stored: Mapping[str, Flag]) -> FlagOut:
     definition, flag = DEFINITIONS.get(name), stored.get(name)
-    meaning = definition.meaning if definition else None
-    if flag is None:
-        return _default(name, definition, meaning)
-    return FlagOut(
-        name=name,
-        meaning=meaning,
-        is_set=True,
-        enabled=flag.enabled,
-        percentage=flag.percentage,
-        resellers=dict(flag.resellers),
-        merchants=dict(flag.merchants),
-        reason=flag.reason,
-        changed_by=flag.changed_by,
-        changed_at=flag.changed_at,
-        version=flag.version,
-    )
-
-
-def _default(name: str, definition: FlagDefinition | None, meaning: str | None) -> FlagOut:
     is_on = definition.default if definition else False
     return FlagOut(
         name=name,
-        meaning=meaning,
-        is_set=False,
-        enabled=is_on,
-        percentage=100 if is_on else 0,
-        resellers={},
-        merchants={},
-        reason=None,
-        changed_by=None,
-        changed_at=None,
-        version=0,
+        meaning=definition.meaning if definition else None,
+        decided_by="flag_service" if _is_hosted(api) else "platform",
+        is_set=flag is not None,
+        enabled=flag.enabled if flag else is_on,
+        percentage=flag.percentage if flag else (100 if is_on else 0),
+        resellers=dict(flag.resellers) if flag else {},
+        merchants=dict(flag.merchants) if flag else {},
+        reason=flag.reason if flag else None,
+        changed_by=flag.changed_by if flag else None,
+        changed_at=flag.changed_at if flag else None,
+        version=flag.version if flag else 0,
     )
