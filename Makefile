@@ -8,7 +8,7 @@
 # make beside     what a dial costs beside another commit, in turns: REV=4d99879 TURNS=10; BENCH=jobs or mailboxes: what gets done
 # make proof-agents runs the faults of bench/agents in full and writes docs/proof/agents.md; takes over an hour
 # make proof-neighbours runs every bad neighbour of jobs and mailboxes at once for two minutes and writes docs/proof/neighbours.md
-# make alarm-drill rings the alarms that must ring, and looks that everyday work rings none; a quarter of an hour, ARGS=--quick for less
+# make alarm-drill rings the alarms that must ring, and looks that everyday work rings none; twenty minutes, ARGS=--quick for less, ARGS=--keep writes docs/proof/alarms.md
 # make proof-refusals runs the faults of bench/refusals in full and writes docs/proof/refusals.md; takes half an hour
 # make proof-overdial runs bench/overdial in full and writes docs/proof/overdial.md; takes three quarters of an hour
 # make kube       a kube-apiserver and etcd for the tests of the cluster, built once into ~/.cache/trunkline/kube

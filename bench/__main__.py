@@ -46,11 +46,21 @@ def run(name: str) -> dict[str, Any] | None:
             if last:
                 print(last, flush=True)
             last = line.rstrip()
-    if process.returncode != 0:
+    result = told(last, process.returncode)
+    if result is None:
         print(last, flush=True)
-        return None
-    result: dict[str, Any] = json.loads(last)
     return result
+
+
+def told(last: str, status: int) -> dict[str, Any] | None:
+    """The report in a last line. With a status other than 0 it is one that was not met; anything else broke."""
+    try:
+        result = json.loads(last)
+    except ValueError:
+        return None
+    if not isinstance(result, dict) or "met" not in result:
+        return None
+    return None if status and result["met"] else result
 
 
 def summary(results: Mapping[str, Mapping[str, Any] | None]) -> Table:

@@ -138,15 +138,15 @@ class Installation:
 
     # Leads
 
-    async def add_leads(self, many: int, *, max_attempts: int = 2) -> list[UUID]:
-        """Straight into the table, due now; the loader finds them."""
+    async def add_leads(self, many: int, *, max_attempts: int = 2, merchant: str | None = None) -> list[UUID]:
+        """Straight into the table, due now; the loader finds them. Without a merchant, of both in turns."""
         ids = [new_id() for _ in range(many)]
         async with self.database.connection() as conn:
             await conn.executemany(
                 "INSERT INTO leads (id, reseller_id, merchant_id, request_id, request_hash, phone, pool_id,"
                 " scheduled_at, due_at, max_attempts) VALUES ($1, 'r', $2, $3, $4, $5, 'p', now(), now(), $6)",
                 [
-                    (i, MERCHANTS[n % 2], str(i), bytes(32), self._phone(), max_attempts)
+                    (i, merchant or MERCHANTS[n % 2], str(i), bytes(32), self._phone(), max_attempts)
                     for n, i in enumerate(ids)
                 ],
             )
