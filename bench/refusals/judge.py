@@ -18,6 +18,7 @@ class Asked:
     at_s: float
     to: str
     done_s: float
+    from_: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Goal:
     ended_max: int = 0
     # Within this all others are dialled although the fault goes on. None: they wait for its end.
     others_within_s: float | None = None
+    # So long may another number of the same account stand still while leads wait. None: it has no other.
+    other_number_pause_max_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class Evidence:
     waiting: int
     # When the last of those whose destination is not refused was dialled.
     last_dialled_s: float
+    # Through another number of the account, which nothing is wrong with; in order.
+    through_other_number: Sequence[Asked] = ()
 
 
 @dataclass(slots=True)
@@ -65,6 +70,8 @@ class Verdict:
     leads_ended: int = 0
     leads_waiting: int = 0
     healed_within_s: float = 0.0
+    # None: the account has no other number.
+    other_number_pause_max_s: float | None = None
     missed: list[str] = field(default_factory=list)
 
     @property
@@ -95,6 +102,9 @@ def judge(fault: str, goal: Goal, seen: Evidence, *, timed: bool = True) -> Verd
         leads_waiting=seen.waiting,
         healed_within_s=round(max(0.0, seen.last_dialled_s - seen.healed_s), 1),
     )
+    if goal.other_number_pause_max_s is not None:
+        pause_s = _longest_pause(seen.through_other_number, known_s, seen.healed_s)
+        verdict.other_number_pause_max_s = round(pause_s, 1)
     verdict.missed = list(_missed(goal, seen, verdict, timed=timed))
     return verdict
 
@@ -115,6 +125,9 @@ def _missed(goal: Goal, seen: Evidence, verdict: Verdict, *, timed: bool) -> Ite
         yield f"{verdict.leads_waiting} leads were never dialled"
     if goal.others_within_s is not None and seen.last_dialled_s > seen.began_s + goal.others_within_s:
         yield "others waited"
+    pause_s, pause_max_s = verdict.other_number_pause_max_s, goal.other_number_pause_max_s
+    if pause_s is not None and pause_max_s is not None and pause_s > pause_max_s:
+        yield f"the other number stood still for {pause_s} s"
     if verdict.healthy_leads < seen.healthy_leads:
         yield f"{seen.healthy_leads - verdict.healthy_leads} leads of the healthy account were not dialled"
     if timed and verdict.healthy_late_max_s >= LATE_MAX_S:
@@ -129,3 +142,8 @@ def _most_within(asked: Sequence[Asked], window_s: float) -> int:
 
 def _most_at_once(asked: Sequence[Asked]) -> int:
     return max((sum(other.at_s <= one.at_s < other.done_s for other in asked) for one in asked), default=0)
+
+
+def _longest_pause(asked: Sequence[Asked], from_s: float, to_s: float) -> float:
+    moments = [from_s, *(one.at_s for one in asked if from_s < one.at_s < to_s), to_s]
+    return max(later - sooner for sooner, later in pairwise(moments))

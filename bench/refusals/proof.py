@@ -19,6 +19,7 @@ COLUMNS = {
     "requests_per_minute_max": "in a minute, at most",
     "requests_at_a_time_max": "at a time",
     "same_person_twice_in_a_row": "same person twice in a row",
+    "other_number_pause_max_s": "other number's longest pause, s",
     "leads_ended": "leads ended",
     "leads_waiting": "leads waiting",
     "healed_within_s": "last dialled after healing, s",
@@ -39,6 +40,10 @@ carrier, and from Postgres where no carrier could be reached ([benchmarks.md](..
 Where the carrier hangs, a request in five seconds is what the rule for calls in doubt allows; their ten minutes in
 doubt were passed over in Postgres when the fault was healed. The lead whose destination is refused with an unknown
 code ends after three refusals, while everybody else is dialled.
+
+The account whose number is refused has a second one, with a pace that leaves leads waiting until the fault is over.
+Only requests from the refused one are counted as such; the second may never pause for ten seconds, half of the
+shortest cooldown of an account.
 
 {table}
 """

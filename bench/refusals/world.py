@@ -87,7 +87,7 @@ class Gate:
         try:
             return await self._dialled(request, account, from_, to)
         finally:
-            self.asked[account].append(Asked(at_s, to, time.time()))
+            self.asked[account].append(Asked(at_s, to, time.time(), from_))
 
     async def _dialled(self, request: web.Request, account: str, from_: str, to: str) -> web.StreamResponse:
         trouble = self.troubles.get(account)
@@ -134,6 +134,7 @@ class World:
     folder: Path
     sids: Mapping[str, str]
     _phones: int = 0
+    _numbers: int = 0
     _accounts: dict[str, str] = field(default_factory=dict)
 
     async def add(self, name: str) -> str:
@@ -150,9 +151,19 @@ class World:
         await self.client.create_merchant(
             name, name, reseller_id=RESELLER, default_region="US", default_pool=name, agents="elsewhere"
         )
-        number = f"+1415{2_000_000 + len(self._accounts)}"
+        return await self.add_number(name)
+
+    async def add_number(self, name: str, starts_per_s: float | None = None) -> str:
+        """One more number of the account and the pool of this name."""
+        self._numbers += 1
+        number = f"+1415{2_000_000 + self._numbers}"
         await self.client.create_number(
-            number, pool=name, carrier="twilio", account=name, max_channels=CHANNELS
+            number,
+            pool=name,
+            carrier="twilio",
+            account=name,
+            max_channels=CHANNELS,
+            starts_per_s=starts_per_s,
         )
         return number
 

@@ -12,7 +12,8 @@ from bench.refusals.world import HEALTHY, open_world
 async def test_a_password_that_is_refused_costs_few_requests_and_no_lead(tmp_path: Path) -> None:
     async with open_world(tmp_path, [HEALTHY, "credentials"]) as world:
         await world.add(HEALTHY)
-        number = await well_before(world, "credentials")
-        verdict = await run(world, "credentials", number, Extent(leads=60, fault_s=30), timed=False)
+        extent = Extent(leads=60, fault_s=30)
+        number = await well_before(world, "credentials", extent)
+        verdict = await run(world, "credentials", number, extent, timed=False)
     assert verdict.missed == []
     assert verdict.leads == 60

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from bench.refusals.__main__ import FAULTS
 from bench.refusals.judge import Asked, Evidence, Goal, judge
 
 RESTS = Goal(per_minute_max=3)
@@ -55,7 +56,26 @@ def test_the_same_person_twice_in_a_row_is_seen() -> None:
 
 
 def test_nobody_else_waits_for_one_destination() -> None:
-    goal = Goal(per_minute_max=None, ended_max=1, others_within_s=60.0)
-    seen = replace(WELL, ended=1, last_dialled_s=BEGAN_S + 30)
+    goal = Goal(per_minute_max=None, ended_max=1, others_within_s=25.0)
+    seen = replace(WELL, ended=1, last_dialled_s=BEGAN_S + 24)
     assert judge("unknown_code", goal, seen).met
-    assert judge("unknown_code", goal, replace(seen, last_dialled_s=BEGAN_S + 90)).missed == ["others waited"]
+    assert judge("unknown_code", goal, replace(seen, last_dialled_s=BEGAN_S + 26)).missed == ["others waited"]
+
+
+def test_another_number_of_the_account_goes_on() -> None:
+    goal = Goal(per_minute_max=3, other_number_pause_max_s=10.0)
+    goes_on = asked(*(n / 4 for n in range(180 * 4)))
+    verdict = judge("caller_id", goal, replace(WELL, through_other_number=goes_on))
+    assert (verdict.missed, verdict.other_number_pause_max_s) == ([], 0.2)
+    rested = [one for one in goes_on if not 40 < one.at_s - BEGAN_S < 60.5]
+    seen = replace(WELL, through_other_number=rested)
+    assert judge("caller_id", goal, seen).missed == ["the other number stood still for 20.5 s"]
+    assert judge("caller_id", goal, WELL).missed == ["the other number stood still for 177.0 s"]
+    ended_early = [one for one in goes_on if one.at_s < HEALED_S - 30]
+    assert not judge("caller_id", goal, replace(WELL, through_other_number=ended_early)).met
+
+
+def test_the_faults_of_the_benchmark_ask_for_what_they_are_there_for() -> None:
+    assert FAULTS["caller_id"].has_other_number
+    assert FAULTS["caller_id"].goal.other_number_pause_max_s is not None
+    assert FAULTS["unknown_code"].goal.others_within_s == 25.0
