@@ -137,9 +137,16 @@ def _queues(queues: Sequence[Mapping[str, Any]]) -> RenderableType:
             str(queue["due"]),
             str(queue["waiting"]),
             queue["first_due_at"],
-            (queue.get("waits_for") or "–").replace("_", " "),
+            _wait(queue),
         )
     return table
+
+
+def _wait(queue: Mapping[str, Any]) -> str:
+    words = (queue.get("waits_for") or "–").replace("_", " ")
+    if queue.get("waits_until") is None:
+        return words
+    return f"{words}, until {'about ' if queue.get('is_until_estimated') else ''}{queue['waits_until']}"
 
 
 def _processes(processes: Sequence[Mapping[str, Any]]) -> RenderableType:

@@ -59,6 +59,8 @@ def until(flow: WaitingFlow, why: Cause) -> datetime | None:
             return flow.stopped_until
         case Cause.NO_AGENT_BRAKE:
             return flow.braked_until
+        case Cause.COOLDOWN:
+            return flow.cooldown_until
         case Cause.REFUSED:
             return flow.refused_until
     return None

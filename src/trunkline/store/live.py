@@ -11,6 +11,7 @@ from trunkline.store.database import Connection
 from trunkline.store.rows import pick
 from trunkline.store.sql import Area
 from trunkline.store.tenants import Tenant
+from trunkline.store.waiting import FlowName
 
 _SQL = Area("live")
 
@@ -21,6 +22,9 @@ QUEUES_MAX = 20
 COUNT_MAX = 1_000
 FLOWS_MAX = 2_000
 PROCESSES_MAX = 200
+# The pace of a queue is that of the last ten minutes, by calls that may have begun up to an hour ago.
+PACE_S = 600
+PACE_BEGAN_S = 4200
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,18 @@ class Queue:
     first_due_at: datetime
     due: int
     waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlowPace:
+    """Calls of a flow that have ended lately, and over how long."""
+
+    ended: int
+    over_s: float
+
+    @property
+    def per_s(self) -> float:
+        return self.ended / self.over_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +125,17 @@ async def queues(conn: Connection, tenant: Tenant) -> list[Queue]:
         _SQL.queues, tenant.reseller_id, tenant.merchant_id, QUEUES_MAX, COUNT_MAX, FLOWS_MAX
     )
     return [pick(Queue, row) for row in rows]
+
+
+async def paces(conn: Connection, flows: Sequence[FlowName]) -> dict[FlowName, FlowPace]:
+    """Of flows that have had calls lately."""
+    names = (
+        [pool for pool, _, _ in flows],
+        [merchant for _, merchant, _ in flows],
+        [each for _, _, each in flows],
+    )
+    rows = await conn.fetch(_SQL.paces, *names, PACE_S, PACE_BEGAN_S, RECENT_MAX)
+    return {(row["pool_id"], row["merchant_id"], row["campaign_id"]): pick(FlowPace, row) for row in rows}
 
 
 async def lead_estimate(conn: Connection) -> int | None:

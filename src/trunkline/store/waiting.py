@@ -41,6 +41,8 @@ class WaitingFlow:
     # When that ends, as far as it is known.
     stopped_until: datetime | None = None
     braked_until: datetime | None = None
+    # When the first of its numbers may be tried again; None where a probe is under way.
+    cooldown_until: datetime | None = None
     refused_until: datetime | None = None
 
 

@@ -10,11 +10,12 @@ from trunkline.api.abandonment import SharesOut, shares
 from trunkline.api.auth import API_ROOT, ReadKey
 from trunkline.api.deps import Api, Deps
 from trunkline.api.models import READ_ERRORS, Out
+from trunkline.campaigns import estimate
 from trunkline.control import inputs
 from trunkline.control.waits import Cause, everybody, until
 from trunkline.store import abandonment, live
 from trunkline.store.database import Connection
-from trunkline.store.live import Process, Queue, Recent, Slice
+from trunkline.store.live import FlowPace, Process, Queue, Recent, Slice
 from trunkline.store.tenants import Tenant
 from trunkline.store.waiting import WaitingFlow
 
@@ -51,7 +52,15 @@ class QueueOut(Out):
         "`numbers_stopped`, `cooldown`, `channels`, `no_agents`, `agents_busy`, the reason of an intent's refusal, or "
         "`turn`: nothing but its turn. null: nothing is due.",
     )
-    waits_until: datetime | None = Field(default=None, description="When that ends, as far as it is known.")
+    waits_until: datetime | None = Field(
+        default=None,
+        description="When that ends, as far as it is known. `cooldown`: when the next call is tried. `channels`: when "
+        "the last of those that are due now is called, if calls end as they did in the last ten minutes; null where "
+        "more are due than are counted, or none has ended.",
+    )
+    is_until_estimated: bool = Field(
+        default=False, description="`waits_until` is an estimate, from the pace of the last ten minutes."
+    )
 
 
 class ProcessOut(Out):
@@ -121,16 +130,38 @@ async def _queues(connection: Connection, api: Api, tenant: Tenant) -> list[Queu
     causes = {
         (flow.pool_id, flow.merchant_id, flow.campaign_id): (flow, why) for flow, why in waits.causes.items()
     }
-    return [_queue(queue, causes.get(name)) for queue, name in zip(found, named, strict=True)]
+    without_channel = [name for name, (_, why) in causes.items() if why is Cause.CHANNELS]
+    paces = await live.paces(connection, without_channel) if without_channel else {}
+    now = api.deps.clock.now()
+    return [
+        _queue(queue, causes.get(name), paces.get(name), now)
+        for queue, name in zip(found, named, strict=True)
+    ]
 
 
-def _queue(queue: Queue, waits: tuple[WaitingFlow, Cause] | None) -> QueueOut:
+def _queue(
+    queue: Queue, waits: tuple[WaitingFlow, Cause] | None, pace: FlowPace | None, now: datetime
+) -> QueueOut:
     shown = QueueOut.model_validate(queue)
     if waits is None:
         return shown
     flow, why = waits
     words = {Cause.REFUSED: flow.refused_for, Cause.NONE: "turn"}
-    return shown.model_copy(update={"waits_for": words.get(why, why.value), "waits_until": until(flow, why)})
+    known = until(flow, why)
+    estimated = None if known or pace is None else _served_at(queue, pace, now)
+    return shown.model_copy(
+        update={
+            "waits_for": words.get(why, why.value),
+            "waits_until": known or estimated,
+            "is_until_estimated": estimated is not None,
+        }
+    )
+
+
+def _served_at(queue: Queue, pace: FlowPace, now: datetime) -> datetime | None:
+    """When the last of those that are due now is called. None: nobody can tell."""
+    is_counted = queue.due < live.COUNT_MAX
+    return estimate.ends_at(queue.due, pace.per_s, now, ()) if is_counted else None
 
 
 def _since(recent: Recent, now: datetime, *, exact: bool) -> datetime:

@@ -78,6 +78,29 @@ CROSS JOIN LATERAL (
         LIMIT $4) AS first) AS counted
 ORDER BY h.due_at
 
+-- name: paces
+-- How fast calls of flows have ended lately: calls of the last $4 seconds, and over how long. Found as by `recent`, and as
+-- far back as a call may last: at most $6 rows, of the last $5 seconds. A flow that began within the time is judged from its
+-- first call on. A call belongs to a flow if its number is in the flow's pool, or in the one it may move to.
+-- $1-$3 the flows: pools, merchants, campaigns
+WITH newest AS MATERIALIZED (
+    SELECT direction, merchant_id, campaign_id, number_id, send_at, ended_at
+    FROM attempts
+    WHERE id >= (SELECT (lpad(to_hex((extract(epoch FROM clock_timestamp() - make_interval(secs => $5)) * 1000)::bigint),
+                              12, '0') || '70008000000000000000')::uuid)
+    ORDER BY id DESC
+    LIMIT $6
+)
+SELECT f.pool_id, f.merchant_id, f.campaign_id,
+       count(*) FILTER (WHERE n.ended_at > clock_timestamp() - make_interval(secs => $4))::int AS ended,
+       least($4, greatest(1, extract(epoch FROM clock_timestamp() - min(n.send_at))))::float8 AS over_s
+FROM unnest($1::text[], $2::text[], $3::uuid[]) AS f (pool_id, merchant_id, campaign_id)
+JOIN pools AS p ON p.id = f.pool_id
+JOIN numbers AS number ON number.pool_id IN (p.id, p.overflow_pool_id)
+JOIN newest AS n ON n.number_id = number.id AND n.merchant_id = f.merchant_id AND n.campaign_id IS NOT DISTINCT FROM f.campaign_id
+WHERE n.direction = 'outbound'
+GROUP BY f.pool_id, f.merchant_id, f.campaign_id
+
 -- name: recent
 -- What was dialled in the last $3 seconds: by slices of $4 seconds, and by how it ended. Ids are UUIDv7, so the primary key
 -- finds the newest; at most $5 rows are read, and `since` says how far back they reach. Half a minute more than the

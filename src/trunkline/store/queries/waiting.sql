@@ -34,7 +34,7 @@ SELECT f.pool_id, f.reseller_id, f.merchant_id, nullif(f.campaign, '00000000-000
        b.merchant_id IS NOT NULL AS is_braked, b.stops_until AS braked_until,
        m.agents = 'ours' AND p.agents = 'ours' AND coalesce(n.needs_agents, true) AS needs_agents,
        n.numbers > 0 AS has_numbers, n.usable > 0 AS has_usable_numbers, n.taking > 0 AS is_taken_by_carrier,
-       n.free > 0 AS has_free_channel,
+       CASE WHEN n.opens_at > clock_timestamp() THEN n.opens_at END AS cooldown_until, n.free > 0 AS has_free_channel,
        refused.reason AS refused_for, refused.until AS refused_until
 FROM flows f
 JOIN merchants m ON m.id = f.merchant_id
@@ -62,15 +62,19 @@ CROSS JOIN LATERAL (
     SELECT count(*) AS numbers, count(*) FILTER (WHERE NOT each.is_stopped) AS usable,
            count(*) FILTER (WHERE NOT each.is_stopped AND NOT each.is_refused) AS taking,
            count(*) FILTER (WHERE NOT each.is_stopped AND NOT each.is_refused AND each.held < each.max_channels) AS free,
+           min(each.opens_at) FILTER (WHERE NOT each.is_stopped AND each.is_refused) AS opens_at,
            NOT bool_or(each.carrier = ANY($1::text[])) AS needs_agents
     FROM (SELECT n.carrier, n.max_channels,
                  EXISTS (SELECT FROM stops s WHERE (s.scope = 'number' AND s.subject = n.id::text)
                                                 OR (s.scope = 'carrier' AND s.subject = n.carrier)) AS is_stopped,
-                 EXISTS (SELECT FROM cooldowns c
-                         WHERE c.carrier = n.carrier AND c.account = n.account AND c.refused_at IS NOT NULL
-                           AND (c.scope = 'account' OR (c.scope = 'number' AND c.subject = n.id::text))) AS is_refused,
+                 cooling.opens_at IS NOT NULL AS is_refused, cooling.opens_at,
                  (SELECT count(*) FROM attempts a WHERE a.number_id = n.id AND a.holds_channel) AS held
           FROM numbers n
+          -- A number dials again when its own cooldown and its account's both let a probe go.
+          CROSS JOIN LATERAL (
+              SELECT max(c.opens_at) AS opens_at FROM cooldowns c
+              WHERE c.carrier = n.carrier AND c.account = n.account AND c.refused_at IS NOT NULL
+                AND (c.scope = 'account' OR (c.scope = 'number' AND c.subject = n.id::text))) AS cooling
           WHERE n.pool_id IN (p.id, p.overflow_pool_id) AND n.status = 'active' AND n.max_channels > 0
           LIMIT 1000) AS each
 ) AS n
