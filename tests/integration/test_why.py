@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.support.dispatch.dialing import AGENTS_OURS, Dialing, open_dialing
+from tests.support.dispatch.dialing import AGENTS_OURS, ME, Dialing, open_dialing
 from trunkline.bus import channels, epoch, match_explanation
 from trunkline.bus import connection as bus_connection
 from trunkline.bus.channels import Configuration
@@ -19,8 +19,9 @@ from trunkline.clock import SystemClock
 from trunkline.control.controls import Controls
 from trunkline.control.stops import Stops
 from trunkline.dispatch.configuration import DialStops
+from trunkline.dispatch.gates_limits import DOUBTS_MIN
 from trunkline.dispatch.policy_cache import Policies
-from trunkline.dispatch.refusals import RefusalReason
+from trunkline.dispatch.refusals import Refusal, RefusalReason
 from trunkline.dispatch.why import DispatchView, Why, why
 from trunkline.dispatch.why_words import gate_of
 from trunkline.leads.calling_policy import CallingPolicy
@@ -71,6 +72,7 @@ class Scene:
 
     dialing: Dialing
     policy: dict[str, Any] = field(default_factory=dict)
+    campaign_policy: dict[str, Any] = field(default_factory=dict)
     lead: dict[str, Any] = field(default_factory=dict)
     view: dict[str, Any] = field(default_factory=dict)
     rules: dict[str, Any] = field(default_factory=dict)
@@ -174,7 +176,7 @@ async def pace_of_the_account(scene: Scene) -> None:
     scene.view["account_pace"] = scene.rules["account_pace"] = lambda carrier, account: 0.01
     await scene.run(
         "INSERT INTO paces (kind, subject, next_start_at)"
-        " VALUES ('account', 'twilio/default', now() + interval '1 minute')"
+        " VALUES ('account', 'twilio/default', now() + interval '1 minute') ON CONFLICT DO NOTHING"
     )
 
 
@@ -186,10 +188,63 @@ async def cooling_number(scene: Scene) -> None:
     await cool(scene, Subject("number", str(scene.dialing.number)), "21210", "our number is not verified")
 
 
+async def cooling_country(scene: Scene) -> None:
+    await cool(scene, Subject("country", "twilio/default/US"), "21215", "no permission for this country")
+
+
+async def carrier_out_of_reach(scene: Scene) -> None:
+    await cool(scene, Subject("process", f"{ME}:twilio/default"), "not_connected", "the name is not known")
+
+
 async def cool(scene: Scene, subject: Subject, code: str, because: str) -> None:
     async with scene.dialing.database.connection() as conn:
         refused = CarrierRefused(subject, ("twilio", "default"), code, because)
         await cooldowns.begin(conn, [refused], first_wait_s=60)
+
+
+async def account_in_doubt(scene: Scene) -> None:
+    """More calls whose fate is not known than the account may have: one in five seconds."""
+    for n in range(DOUBTS_MIN + 1):
+        await scene.dialing.attempt(f"+1212555066{n}", merchant="n", state="in_doubt")
+    await scene.run(
+        "INSERT INTO paces (kind, subject, next_start_at)"
+        " VALUES ('account', 'twilio/default', now() + interval '1 minute') ON CONFLICT DO NOTHING"
+    )
+
+
+async def pace_of_the_campaign(scene: Scene) -> None:
+    scene.campaign_policy["starts_per_s"] = 0.01
+    await scene.run(
+        "INSERT INTO paces (kind, subject, next_start_at) VALUES ('campaign', $1, now() + interval '1 minute')",
+        f"m/{CAMPAIGN}",
+    )
+
+
+async def calls_of_the_campaign_at_once(scene: Scene) -> None:
+    scene.campaign_policy["max_concurrent"] = 1
+    await scene.dialing.attempt("+12125550889", state="answered", campaign_id=CAMPAIGN)
+
+
+async def recent_contact(scene: Scene) -> None:
+    scene.policy["recent_contact"] = {"cooldown_h": 24}
+    await scene.called(ago_s=60, answered_at=await scene.dialing.now())
+
+
+async def unreadable_policy(scene: Scene) -> None:
+    await scene.run(
+        "INSERT INTO policies (scope, subject, policy, updated_by)"
+        """ VALUES ('reseller', 'r', '{"windows": "?"}', 'test')"""
+    )
+
+
+async def due_before_the_cutover(scene: Scene) -> None:
+    await scene.run("INSERT INTO cutovers (merchant_id, since) VALUES ('m', now() + interval '1 minute')")
+
+
+async def too_many_abandoned(scene: Scene) -> None:
+    """Calls may ring without an agent, but none could be answered."""
+    scene.policy["abandon_max"] = 0.01
+    await no_agent(scene)
 
 
 async def no_agent(scene: Scene) -> None:
@@ -230,6 +285,15 @@ OBSTACLES: dict[str, Obstacle] = {
         pace_of_the_account,
         cooling_account,
         cooling_number,
+        cooling_country,
+        carrier_out_of_reach,
+        account_in_doubt,
+        pace_of_the_campaign,
+        calls_of_the_campaign_at_once,
+        recent_contact,
+        unreadable_policy,
+        due_before_the_cutover,
+        too_many_abandoned,
         no_agent,
         braked,
         being_called,
@@ -238,7 +302,7 @@ OBSTACLES: dict[str, Obstacle] = {
 _CLEAN = """
 DELETE FROM allocations; DELETE FROM attempts; DELETE FROM decisions; DELETE FROM leads; DELETE FROM controls;
 DELETE FROM do_not_call; DELETE FROM policies; DELETE FROM paces; DELETE FROM merchant_days;
-DELETE FROM no_agent_brakes; DELETE FROM cooldowns;
+DELETE FROM no_agent_brakes; DELETE FROM cooldowns; DELETE FROM cutovers;
 UPDATE merchants SET max_concurrent = NULL; UPDATE numbers SET status = 'active', starts_per_s = NULL;
 """
 _BEFORE_A_GRANT = {
@@ -247,36 +311,51 @@ _BEFORE_A_GRANT = {
     "stopped_number": "number",
     "left_out": "event_dispatch",
     "number_draining": "number",
+    "due_before_the_cutover": "event_dispatch",
 }
 
 
-async def refused(dialing: Dialing, names: tuple[str, ...]) -> tuple[RefusalReason, Why]:
-    """What an intent says of a lead amid these obstacles, and what `why` says of it then."""
+async def set_up(dialing: Dialing, names: tuple[str, ...]) -> tuple[Scene, UUID]:
+    """A lead amid these obstacles."""
     await dialing.run(_CLEAN)
     scene = Scene(dialing)
     for name in names:
         await OBSTACLES[name](scene)
     if scene.policy:
         await dialing.policy(CallingPolicy.model_validate(scene.policy))
+    if scene.campaign_policy:
+        policy = CallingPolicy.model_validate(scene.campaign_policy)
+        await dialing.policy(policy, "campaign", f"m/{CAMPAIGN}")
     lead = await dialing.lead(PHONE, campaign_id=CAMPAIGN)
     for change in scene.later:
         await change(lead)
+    return scene, lead
+
+
+async def intended(scene: Scene, lead: UUID, *, is_left_out: bool) -> Refusal:
+    """What an intent says of it."""
     view = Controls(SystemClock())
-    async with dialing.database.connection() as conn:
-        view.read(await dialing.now(), Stops(await controls.in_force(conn)))
-    is_left_out = "left_out" in names
+    async with scene.dialing.database.connection() as conn:
+        view.read(await scene.dialing.now(), Stops(await controls.in_force(conn)))
     stops = DialStops(view)
 
     def stopped(*target: Any) -> str | None:
         return stops(*target) or ("event_dispatch" if is_left_out else None)
 
-    intents = await dialing.intend(dialing.grant(lead), stopped=stopped, **scene.rules)
+    intents = await scene.dialing.intend(scene.dialing.grant(lead), stopped=stopped, **scene.rules)
     (refusal,) = intents.refused
-    return refusal.reason, await ask(dialing, lead, **scene.view)
+    return refusal
 
 
-def names_it(reason: RefusalReason, found: Why, obstacles: tuple[str, ...]) -> bool:
-    gate = gate_of(reason)
+async def refused(dialing: Dialing, names: tuple[str, ...]) -> tuple[Refusal, Why]:
+    """What an intent says of a lead amid these obstacles, and what `why` says of it then."""
+    scene, lead = await set_up(dialing, names)
+    refusal = await intended(scene, lead, is_left_out="left_out" in names)
+    return refusal, await ask(dialing, lead, **scene.view)
+
+
+def names_it(refusal: Refusal, found: Why, obstacles: tuple[str, ...]) -> bool:
+    gate = gate_of(refusal.reason, refusal.subject)
     if found.status == "FINISHED":
         return found.answer.startswith("It has ended as ")
     if found.refused_by in {_BEFORE_A_GRANT[name] for name in obstacles if name in _BEFORE_A_GRANT}:
@@ -291,24 +370,49 @@ async def test_what_an_intent_refused_for_is_what_why_names(dialing: Dialing, fi
     """Each obstacle alone, and beside each other one."""
     others = [name for name in OBSTACLES if name > first]
     for names in [(first,), *((first, other) for other in others)]:
-        reason, found = await refused(dialing, names)
+        refusal, found = await refused(dialing, names)
         assert not found.answer.startswith("Nothing"), names
-        assert names_it(reason, found, names), (names, reason, found.refused_by, found.answer)
+        assert names_it(refusal, found, names), (names, refusal.reason, found.refused_by, found.answer)
+
+
+# Whether one more call may ring without an agent is worked out under a lock, by the intent alone.
+_KNOWN_TO_INTENTS = {"too_many_abandoned"}
+
+
+@pytest.mark.parametrize("name", OBSTACLES)
+async def test_what_no_intent_was_asked_about_is_named_too(dialing: Dialing, name: str) -> None:
+    """The match may know of it, so nothing is granted and no decision is written."""
+    scene, lead = await set_up(dialing, (name,))
+    found = await ask(dialing, lead, **scene.view)
+    assert found.history == ()
+    if name in _KNOWN_TO_INTENTS:
+        assert "`abandon_max` allows some calls" in str(found.checks)
+        return
+    assert found.refused_by is not None, found.answer
+    refusal = await intended(scene, lead, is_left_out=name == "left_out")
+    said = {gate_of(refusal.reason, refusal.subject), _BEFORE_A_GRANT.get(name)}
+    assert found.refused_by in said, (refusal.reason, found.answer)
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
-    [("no_agent", RefusalReason.AGENTS), ("pace_of_the_account", RefusalReason.PACE)],
+    ("name", "reason", "subject"),
+    [
+        ("cooling_country", RefusalReason.COOLDOWN, "country"),
+        ("carrier_out_of_reach", RefusalReason.COOLDOWN, "process"),
+        ("account_in_doubt", RefusalReason.PACE, "account"),
+        ("pace_of_the_campaign", RefusalReason.PACE, "campaign"),
+        ("calls_of_the_campaign_at_once", RefusalReason.LIMIT, "campaign_concurrency"),
+        ("recent_contact", RefusalReason.LIMIT, "recent_contact"),
+        ("unreadable_policy", RefusalReason.PAUSED, "policy_unreadable"),
+        ("due_before_the_cutover", RefusalReason.PAUSED, "event_dispatch"),
+        ("too_many_abandoned", RefusalReason.AGENTS, "abandon_max"),
+    ],
 )
-async def test_what_no_intent_was_asked_about_is_named_too(
-    dialing: Dialing, name: str, reason: RefusalReason
+async def test_an_obstacle_is_what_its_name_says(
+    dialing: Dialing, name: str, reason: RefusalReason, subject: str
 ) -> None:
-    """The match knows of it, so nothing is granted, and no decision is written."""
-    scene = Scene(dialing)
-    await OBSTACLES[name](scene)
-    found = await ask(dialing, await dialing.lead(PHONE), **scene.view)
-    assert (found.refused_by, found.history) == (gate_of(reason), ())
-    assert not found.answer.startswith("Nothing")
+    refusal = await intended(*await set_up(dialing, (name,)), is_left_out=False)
+    assert (refusal.reason, refusal.subject) == (reason, subject)
 
 
 # Who set it, and when it ends
@@ -328,8 +432,8 @@ async def test_a_stop_is_told_with_who_set_it_and_when_it_ends(dialing: Dialing)
 
 
 async def test_a_limit_that_put_a_lead_off_is_named_with_its_end(dialing: Dialing) -> None:
-    reason, found = await refused(dialing, ("person_limit",))
-    assert (reason, found.refused_by) == (RefusalReason.LIMIT, "due")
+    refusal, found = await refused(dialing, ("person_limit",))
+    assert (refusal.reason, found.refused_by) == (RefusalReason.LIMIT, "due")
     assert found.answer.startswith(
         "It is not due yet: put off by the gate limit (person limits, refused once), until "
     )
@@ -370,6 +474,36 @@ async def test_a_list_says_who_put_the_person_there(dialing: Dialing) -> None:
     await on_a_list(Scene(dialing))
     found = await ask(dialing, await dialing.lead(PHONE))
     assert found.answer == "The person must not be called: on the list of the platform (asked), set by ada."
+
+
+async def test_what_was_due_before_the_cutover_is_told_so(dialing: Dialing) -> None:
+    words = (
+        "This platform does not call it: it was due before event_dispatch was turned on for its merchant, so another"
+        " system has called it; it ends as ABORTED."
+    )
+    _, lead = await set_up(dialing, ("due_before_the_cutover",))
+    assert (await ask(dialing, lead)).answer == words
+    assert (await refused(dialing, ("due_before_the_cutover",)))[1].answer == words
+    await dialing.run("UPDATE cutovers SET since = now() - interval '1 hour'")
+    assert (await ask(dialing, await dialing.lead())).refused_by is None, "it came after it"
+
+
+async def test_a_policy_that_cannot_be_read_is_told_as_such_before_an_intent_and_after(
+    dialing: Dialing,
+) -> None:
+    scene, lead = await set_up(dialing, ("unreadable_policy",))
+    words = "Nobody is called under its rules: its calling policy cannot be read."
+    assert (await ask(dialing, lead)).answer == words
+    await intended(scene, lead, is_left_out=False)
+    assert (await ask(dialing, lead)).answer == words
+
+
+async def test_another_number_may_call_a_person_who_is_being_called(dialing: Dialing) -> None:
+    _, lead = await set_up(dialing, ("being_called",))
+    found = await ask(dialing, lead)
+    assert (found.refused_by, found.answer) == ("person", "The person is being called already.")
+    await dialing.add_number()
+    assert (await ask(dialing, lead)).refused_by is None
 
 
 # What no intent sees, because nothing is granted

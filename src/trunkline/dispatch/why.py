@@ -181,6 +181,7 @@ class _Asking:
             self._do_not_call(),
             *await self._policy_checks(rules, stated),
             await self._agents(rules),
+            self._person(),
             self._channel(),
             *await self._projection(projection),
         ]
@@ -206,7 +207,7 @@ class _Asking:
         found = [flag for flag in await flags.list_flags(self._conn) if flag.name == EVENT_DISPATCH.name]
         includes = self._view.includes or partial(_as_set, found)
         if includes(lead.reseller_id, lead.merchant_id):
-            return GateCheck("event_dispatch", True)
+            return self._cut_over()
         detail = "another system calls its leads"
         if self._view.has_flag_service:
             detail += ", says the flag service (FEATURE_FLAG_PROVIDER)"
@@ -220,6 +221,16 @@ class _Asking:
             None,
             found[0].changed_by,
         )
+
+    def _cut_over(self) -> GateCheck:
+        """What was due before its merchant was turned on was another system's, and no intent takes it."""
+        if not self._standing.is_cut_over:
+            return GateCheck("event_dispatch", True)
+        detail = (
+            "it was due before event_dispatch was turned on for its merchant, so another system has called it; it ends "
+            "as ABORTED"
+        )
+        return GateCheck("event_dispatch", False, detail)
 
     async def _dialers(self) -> list[GateCheck]:
         if not self._view.looks_for_dialers:
@@ -244,7 +255,7 @@ class _Asking:
             return GateCheck("due", True, until=lead.due_at)
         by = put_off_by(self._history, lead.due_at)
         if by is not None:
-            detail = f"put off by the gate {gate_of(by.reason)} ({of_decision(by).detail})"
+            detail = f"put off by the gate {gate_of(by.reason, by.subject)} ({of_decision(by).detail})"
             return GateCheck("due", False, detail, lead.due_at)
         has_been_called = lead.attempt_count > 0 or lead.no_agent_count > 0
         return GateCheck("due", False, "its next attempt is later" if has_been_called else None, lead.due_at)
@@ -354,6 +365,11 @@ class _Asking:
             # It may be dialled without one. Whether the bound allows it is known to the intent alone, which says so.
             return GateCheck("agents", True, f"{missing}; `abandon_max` allows some calls without one")
         return GateCheck("agents", missing is None, missing)
+
+    def _person(self) -> GateCheck:
+        """Of two calls from one number to one person the second waits."""
+        is_free = self._standing.unpaired > 0 or self._standing.usable == 0
+        return GateCheck("person", is_free)
 
     def _channel(self) -> GateCheck:
         # How many are in use would tell what others do: a pool may be shared.

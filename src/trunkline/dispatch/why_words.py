@@ -29,6 +29,8 @@ _GATES = {
     RefusalReason.CONTENDED: "error",
     RefusalReason.LEAD: "error",
 }
+# What calls are paused for, where that is a gate of its own.
+_PAUSED_BY = {"policy_unreadable": "policy", "event_dispatch": "event_dispatch"}
 # Nothing is granted while one of these is closed, so what an intent said before does not matter.
 _BEFORE_A_GRANT = ("control", "event_dispatch", "dialers", "due", "number")
 # A refusal that is repeated every second was said so long ago at most, and one that parks its flow a minute.
@@ -90,8 +92,10 @@ _BY_GATE = {
 }
 
 
-def gate_of(reason: str) -> str:
+def gate_of(reason: str, subject: str | None = None) -> str:
     """The gate that an intent's refusal belongs to."""
+    if reason == RefusalReason.PAUSED and subject in _PAUSED_BY:
+        return _PAUSED_BY[subject]
     return _GATES.get(RefusalReason(reason), reason) if reason in set(RefusalReason) else reason
 
 
@@ -103,8 +107,8 @@ def in_words(gate: str, subject: str | None) -> str | None:
 
 
 def of_decision(decision: RecordedDecision, gate: str | None = None) -> GateCheck:
-    gate = gate or gate_of(decision.reason)
-    words = in_words(gate_of(decision.reason), decision.subject)
+    gate = gate or gate_of(decision.reason, decision.subject)
+    words = in_words(gate_of(decision.reason, decision.subject), decision.subject)
     times = f"{decision.times} times" if decision.times > 1 else "once"
     return GateCheck(
         gate, False, f"{words}, refused {times}" if words else f"refused {times}", decision.until
@@ -136,7 +140,7 @@ def ranked(checks: Sequence[GateCheck], refusal: RecordedDecision | None) -> lis
     rest = [check for check in closed if check.gate not in _BEFORE_A_GRANT]
     if refusal is None:
         return [*before, *rest]
-    gate = gate_of(refusal.reason)
+    gate = gate_of(refusal.reason, refusal.subject)
     said = [check for check in closed if check.gate == gate]
     first = said or [of_decision(refusal)]
     return [

@@ -38,8 +38,9 @@ class StopOfLead:
 @dataclass(frozen=True, slots=True)
 class Standing:
     """A lead as an intent would see it now. `number`: the one that it could best be dialled from; None, its pools have
-    none that may dial. Of their `numbers`, so many are `usable`, because nobody stopped them, and so many of these have
-    a channel `free`."""
+    none that may dial. Of their `numbers`, so many are `usable`, because nobody stopped them; so many of these have a
+    channel `free`, and so many are `unpaired`: no live call goes from them to the lead's person. `is_cut_over`: it was
+    due before its merchant was turned on."""
 
     lead: LockedLead
     number: LockedNumber | None
@@ -50,6 +51,8 @@ class Standing:
     numbers: int
     usable: int
     free: int
+    unpaired: int = 1
+    is_cut_over: bool = False
     # Why its phone is on a do-not-call list, who put it there, and until when.
     listed_reason: str | None = None
     listed_actor: str | None = None
@@ -74,6 +77,8 @@ async def standing(conn: Connection, tenant: Tenant, lead_id: UUID) -> Standing 
         row["numbers"],
         row["usable"],
         row["free"],
+        row["unpaired"],
+        row["is_cut_over"],
         row["listed_reason"],
         row["listed_actor"],
         row["listed_until"],

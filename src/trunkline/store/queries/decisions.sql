@@ -18,19 +18,26 @@ SELECT l.id, l.phone, l.timezone, l.merchant_id, l.reseller_id, l.campaign_id, l
        (SELECT a.id FROM attempts AS a
         WHERE a.lead_id = l.id AND a.state IN ('dialing', 'in_doubt', 'accepted', 'ringing', 'answered')) AS live_attempt,
        n.id AS number_id, n.e164, n.max_channels, n.starts_per_s, n.number_pool_id,
-       pool.numbers, pool.usable, pool.free
+       pool.numbers, pool.usable, pool.free, pool.unpaired,
+       -- As the intent asks: another system has called it, or still does.
+       EXISTS (SELECT FROM cutovers AS c
+               WHERE c.merchant_id = l.merchant_id AND l.due_at < coalesce(c.since, 'infinity')) AS is_cut_over
 FROM leads AS l
 JOIN merchants AS m ON m.id = l.merchant_id
 JOIN pools AS o ON o.id = l.pool_id
 CROSS JOIN LATERAL (
     SELECT count(*)::int AS numbers, (count(*) FILTER (WHERE NOT is_stopped))::int AS usable,
-           (count(*) FILTER (WHERE NOT is_stopped AND NOT is_full))::int AS free
+           (count(*) FILTER (WHERE NOT is_stopped AND NOT is_full))::int AS free,
+           (count(*) FILTER (WHERE NOT is_stopped AND NOT is_paired))::int AS unpaired
     FROM (SELECT EXISTS (SELECT FROM controls AS c
                          WHERE (c.ends_at IS NULL OR c.ends_at > clock_timestamp())
                            AND ((c.scope = 'number' AND c.subject = p.id::text)
                                 OR (c.scope = 'carrier' AND c.subject = p.carrier))) AS is_stopped,
                  (SELECT count(*) FROM attempts AS a
-                  WHERE a.number_id = p.id AND a.holds_channel) >= p.max_channels AS is_full
+                  WHERE a.number_id = p.id AND a.holds_channel) >= p.max_channels AS is_full,
+                 EXISTS (SELECT FROM attempts AS a
+                         WHERE a.to_phone = l.phone AND a.from_phone = p.e164 AND a.direction = 'outbound'
+                           AND a.state IN ('dialing', 'in_doubt', 'accepted', 'ringing', 'answered')) AS is_paired
           FROM numbers AS p
           WHERE p.pool_id IN (l.pool_id, o.overflow_pool_id) AND p.status = 'active' AND p.max_channels > 0
           LIMIT 1000) AS each) AS pool
