@@ -20,6 +20,11 @@ DOCUMENTED = {
     *("os._exit", "sys._current_frames", "sys._getframe", "asyncio._unregister_task"),
     "created._from",  # a call of Twilio's SDK: `from` is a keyword
 }
+# Beside `self` and `cls`, the product touches private names of these alone: what makes an object fills it in.
+FILLED_IN = {
+    ("src/trunkline/settings/reading.py", "settings._given"),
+    ("src/trunkline/settings/reading.py", "settings._warnings"),
+}
 BY_NAME = {"getattr", "setattr", "hasattr", "delattr"}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -169,6 +174,33 @@ def test_private_names_of_dependencies_are_not_used(folder: str) -> None:
         if path.is_relative_to(ROOT / folder) and (names := foreign_private_names(parsed(path)))
     }
     assert found == {}
+
+
+def of_others(tree: ast.Module) -> list[str]:
+    """The private names that are used of anything but the object itself."""
+    return [
+        f"{owner}.{name}"
+        for _, owner, name, _ in uses(tree)
+        if owner not in {"self", "cls"} and name not in DOCUMENTED and f"{owner}.{name}" not in DOCUMENTED
+    ]
+
+
+def test_the_product_uses_private_names_of_the_object_itself_alone() -> None:
+    """In tests the name of a dependency passes if a class of ours has one that is called so too; here it does not."""
+    found = {
+        (str(path.relative_to(ROOT)), name)
+        for path in files()
+        if path.is_relative_to(ROOT / "src")
+        for name in of_others(parsed(path))
+    }
+    assert found == FILLED_IN
+
+
+@pytest.mark.parametrize("source", ["writer._transport.abort()", "getattr(task, '_loop')", "other._clock"])
+def test_private_names_of_others_are_found_whatever_they_are_called(source: str) -> None:
+    assert {"_transport", "_loop", "_clock"} <= defined().names
+    assert foreign_private_names(ast.parse(source)) == []
+    assert len(of_others(ast.parse(source))) == 1
 
 
 @pytest.mark.parametrize(

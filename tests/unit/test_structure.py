@@ -1,5 +1,6 @@
 """The shape of the code: a query has a reason and a user; a script a header and a twin; links lead somewhere."""
 
+import ast
 import re
 import tomllib
 from pathlib import Path
@@ -136,8 +137,52 @@ def test_a_script_declares_the_keys_of_every_argument_that_its_header_names() ->
 
 
 def test_a_key_is_built_by_one_module() -> None:
-    composed = re.compile(r'f"\{[\w.]*\b(memory|keys\.base|keys\.prefix)\}')
-    assert [str(path) for path, text in PYTHON.items() if composed.search(text)] == []
+    found = {str(path.relative_to(SOURCE)): composed_keys(text) for path, text in PYTHON.items()}
+    assert {path: keys for path, keys in found.items() if keys} == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'f"{bus.projection}leads"',
+        'f"{projection}leads"',
+        'f"{self._bus.keys.projection(epoch)}flow:{flow}:s"',
+        'bus.projection + "leads"',
+        'f"{keys.base}pool"',
+        'f"{self._keys.prefix}:pool"',
+        'world.router_keys.prefix + ":pool"',
+    ],
+)
+def test_a_key_that_is_built_elsewhere_is_found(source: str) -> None:
+    assert composed_keys(source) == [source]
+
+
+@pytest.mark.parametrize(
+    "source", ["bus.projection.leads", 'f"{count} of {keys.base_url}"', "keys.available(tier)"]
+)
+def test_a_key_that_is_asked_for_is_not_taken_for_one_that_is_built(source: str) -> None:
+    assert composed_keys(source) == []
+
+
+def composed_keys(source: str) -> list[str]:
+    """What puts a name behind the prefix of our keys: in an f-string, or by adding to it."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.JoinedStr):
+            parts = [each.value for each in node.values if isinstance(each, ast.FormattedValue)]
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            parts = [node.left, node.right]
+        else:
+            continue
+        if any(map(is_key_prefix, parts)):
+            found.append(ast.get_source_segment(source, node) or ast.unparse(node))
+    return found
+
+
+def is_key_prefix(node: ast.expr) -> bool:
+    """`….projection`, `….projection(epoch)`, `projection`; `base` and `prefix` of anybody's `keys`."""
+    written = ast.unparse(node.func if isinstance(node, ast.Call) else node)
+    return bool(re.search(r"(^|\.)projection$|keys\.(base|prefix)$", written))
 
 
 @pytest.mark.parametrize(
