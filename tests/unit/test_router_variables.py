@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+DOCS = Path(__file__).parents[2] / "docs"
 DEFAULTS = {
     "REDIS_POOL_SIZE": "10",
     "REDIS_MIN_IDLE_CONN": "5",
@@ -43,7 +43,8 @@ DEFAULTS = {
 
 @pytest.mark.parametrize("name", sorted(DEFAULTS))
 def test_a_variable_of_the_source_has_its_default(name: str) -> None:
-    rows = dict(
-        re.findall(r"^\| `(\w+)` \| `?([^`|]+?)`? \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    pages = (DOCS / "settings.md").read_text(encoding="utf-8") + (DOCS / "tuning.md").read_text(
+        encoding="utf-8"
     )
+    rows = dict(re.findall(r"^\| `(\w+)` \| `?([^`|]+?)`? \|", pages, re.MULTILINE))
     assert rows[name] == DEFAULTS[name]

@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from trunkline.settings import ROLES, Settings, load_settings
+from trunkline.settings.reading import VARIABLES
+from trunkline.settings.spellings import spellings
+from trunkline.settings.typos import READ_ELSEWHERE
 from trunkline.settings.values import parse_duration_s
 
 # A loaded machine is slow; that is not what is tested.
@@ -76,6 +79,54 @@ def test_an_empty_variable_counts_as_unset() -> None:
     settings = load_settings({"HTTP_PORT": "", "DATABASE_URL": "  "})
     assert settings.http.port == 8080
     assert settings.database.url is None
+
+
+PREFIXED = [name for name in VARIABLES if not name.startswith(("TRUNKLINE_", "KUBERNETES_SERVICE_"))]
+
+
+@pytest.mark.parametrize("name", PREFIXED)
+def test_every_variable_may_have_our_prefix(name: str) -> None:
+    assert spellings(name) == (name, f"TRUNKLINE_{name}")
+
+
+@pytest.mark.parametrize("name", sorted(VARIABLES.keys() - set(PREFIXED)))
+def test_a_variable_that_has_our_prefix_or_is_set_by_the_cluster_has_one_name(name: str) -> None:
+    assert spellings(name) == (name,)
+
+
+def test_no_spelling_is_that_of_another_variable() -> None:
+    every = [spelling for name in VARIABLES for spelling in spellings(name)]
+    assert len(every) == len(set(every))
+    assert READ_ELSEWHERE.isdisjoint(every)
+
+
+def test_a_value_is_read_under_either_spelling() -> None:
+    """Alike under both is no contradiction, and an empty one counts as unset."""
+    settings = load_settings(
+        {
+            "TRUNKLINE_HTTP_PORT": "8000",
+            "LOG_LEVEL": "error",
+            "TRUNKLINE_LOG_LEVEL": " error ",
+            "REDIS_URL": "",
+            "TRUNKLINE_REDIS_URL": "redis://cache",
+            "LEASE_TTL": "1h",
+            "TRUNKLINE_LEASE_TTL": "",
+        }
+    )
+    assert (settings.http.port, settings.log.level) == (8000, "error")
+    assert (settings.redis.url, settings.router.lease_ttl_s) == ("redis://cache", 3600)
+    assert settings.warnings == ()
+    given_as = {row.name: row.given_as for row in settings.describe() if row.source == "environment"}
+    assert given_as == {
+        "HTTP_PORT": "TRUNKLINE_HTTP_PORT",
+        "LOG_LEVEL": "LOG_LEVEL",
+        "REDIS_URL": "TRUNKLINE_REDIS_URL",
+        "LEASE_TTL": "LEASE_TTL",
+    }
+
+
+def test_an_override_wins_over_the_prefixed_spelling() -> None:
+    assert load_settings({"TRUNKLINE_HTTP_PORT": "8000"}, HTTP_PORT=0).http.port == 0
 
 
 @pytest.mark.parametrize(

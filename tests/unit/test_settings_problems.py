@@ -131,12 +131,50 @@ def test_a_clash_with_a_wrong_value_is_not_told_twice() -> None:
 
 @pytest.mark.parametrize(
     ("name", "meant"),
-    [("HTTP_PROT", "HTTP_PORT"), ("REDIS_ULR", "REDIS_URL"), ("DATABASE_POOLSIZE", "DATABASE_POOL_SIZE")],
+    [
+        ("HTTP_PROT", "HTTP_PORT"),
+        ("REDIS_ULR", "REDIS_URL"),
+        ("DATABASE_POOLSIZE", "DATABASE_POOL_SIZE"),
+        ("TRUNKLINE_HTTP_PROT", "TRUNKLINE_HTTP_PORT"),
+        ("TRUNKLINE_HTP_PORT", "TRUNKLINE_HTTP_PORT"),
+        ("TRUNKLNE_HTTP_PORT", "TRUNKLINE_HTTP_PORT"),
+    ],
 )
 def test_a_misspelt_name_is_warned_about_and_ignored(name: str, meant: str) -> None:
     settings = load_settings({name: "7"})
     assert settings.warnings == (f"{name} is not a setting of Trunkline; did you mean {meant}?",)
     assert settings.http.port == 8080
+
+
+@pytest.mark.parametrize("value", ["80a", "tcp//10.0.0.7:8080"])
+def test_a_problem_names_the_variable_as_it_is_spelt(value: str) -> None:
+    assert problems({"TRUNKLINE_HTTP_PORT": value}).keys() == {"TRUNKLINE_HTTP_PORT"}
+    assert problems({"TRUNKLINE_HTTP_PORT": "9090"}).keys() == {"METRICS_PORT"}
+    both = {"TRUNKLINE_HTTP_PORT": "7000", "TRUNKLINE_METRICS_PORT": "7000"}
+    assert problems(both).keys() == {"TRUNKLINE_METRICS_PORT"}
+
+
+def test_two_spellings_with_two_values_are_refused_and_both_are_named() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings({"HTTP_PORT": "7000", "TRUNKLINE_HTTP_PORT": "9090", "LOG_LEVEL": "loud"})
+    assert str(caught.value).splitlines() == [
+        "HTTP_PORT is '7000'; allowed: the value of TRUNKLINE_HTTP_PORT, which is '9090', or only one of the two",
+        "LOG_LEVEL is 'loud'; allowed: `debug`, `info`, `warning` or `error`",
+    ]
+
+
+def test_two_spellings_with_two_values_show_no_secret() -> None:
+    found = problems(
+        {
+            "TWILIO_ACCOUNT_SID": "AC1",
+            "TWILIO_AUTH_TOKEN": "planted-one",
+            "TRUNKLINE_TWILIO_AUTH_TOKEN": "planted-two",
+            "DATABASE_URL": "postgresql://user:planted-three@db/calls",
+            "TRUNKLINE_DATABASE_URL": "postgresql://user:planted-four@db/calls",
+        }
+    )
+    assert found.keys() == {"TWILIO_AUTH_TOKEN", "DATABASE_URL"}
+    assert "planted" not in str(found)
 
 
 def test_an_unknown_name_with_our_prefix_is_warned_about() -> None:
@@ -164,6 +202,46 @@ def test_foreign_names_are_left_alone(name: str) -> None:
     assert load_settings({name: "x"}).warnings == ()
 
 
+@pytest.mark.parametrize("service", ["trunkline", "trunkline-http", "trunkline-https", "trunkline-metrics"])
+@pytest.mark.parametrize("protocol", ["tcp", "udp"])
+def test_links_of_a_cluster_to_its_services_are_no_settings(service: str, protocol: str) -> None:
+    """What a kubelet puts into every pod of the namespace, unless the pod turns it off."""
+    links = service_links(service, protocol)
+    settings = load_settings(links)
+    assert (settings.http.port, settings.http.metrics_port) == (8080, 9090)
+    assert settings.warnings == ()
+    given = load_settings({**links, "HTTP_PORT": "7000", "TRUNKLINE_METRICS_PORT": "7001"})
+    assert (given.http.port, given.http.metrics_port) == (7000, 7001)
+
+
+def test_a_service_cannot_lead_to_another_cluster() -> None:
+    """Its link is an address, as the cluster's own is: only the bare name counts."""
+    links = service_links("trunkline-kubernetes", "tcp") | service_links(
+        "trunkline-kubernetes-service", "tcp"
+    )
+    settings = load_settings(
+        {**links, "KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "6443"}
+    )
+    assert "TRUNKLINE_KUBERNETES_SERVICE_HOST" in links
+    assert (settings.router.cluster_host, settings.router.cluster_port) == ("10.0.0.1", 6443)
+    assert load_settings(links).router.cluster_host is None
+
+
+def service_links(service: str, protocol: str) -> dict[str, str]:
+    name, url = service.upper().replace("-", "_"), f"{protocol}://10.0.0.7:8080"
+    port = f"{name}_PORT_8080_{protocol.upper()}"
+    return {
+        f"{name}_SERVICE_HOST": "10.0.0.7",
+        f"{name}_SERVICE_PORT": "8080",
+        f"{name}_SERVICE_PORT_HTTP": "8080",
+        f"{name}_PORT": url,
+        port: url,
+        f"{port}_PROTO": protocol,
+        f"{port}_PORT": "8080",
+        f"{port}_ADDR": "10.0.0.7",
+    }
+
+
 def test_distance_counts_single_edits() -> None:
     assert distance("kitten", "sitting") == 3
     assert distance("same", "same") == 0
@@ -174,4 +252,4 @@ def test_no_variable_that_the_platform_itself_reads_is_taken_for_a_mistake() -> 
     sources = Path(trunkline.__file__).parent.rglob("*.py")
     read = {name for path in sources for name in re.findall(r'"(TRUNKLINE_[A-Z_]+)"', path.read_text())}
     assert read >= {"TRUNKLINE_API_URL", "TRUNKLINE_API_KEY", "TRUNKLINE_ROLES"}
-    assert list(warnings_about(read, VARIABLES)) == []
+    assert list(warnings_about(dict.fromkeys(read, "x"), VARIABLES)) == []

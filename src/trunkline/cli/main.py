@@ -33,7 +33,7 @@ from trunkline.cli.console import out
 from trunkline.cli.number_import import import_numbers
 from trunkline.cli.plan import plan
 from trunkline.errors import TrunklineError
-from trunkline.settings import Settings, load_settings
+from trunkline.settings import SettingRow, Settings, load_settings
 from trunkline.telemetry import get_logger
 
 app = typer.Typer(
@@ -118,16 +118,35 @@ def migrate(data_dir: DataDir = None) -> None:
 
 
 @app.command()
-def config(as_json: AsJson = False) -> None:
-    """Print every setting with its value, default and meaning. Secrets are masked."""
-    rows = list(load_settings().describe())
+def config(
+    show_all: Annotated[
+        bool, typer.Option("--all", help="Every setting, those for tuning and the ignored ones too.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print the settings that an operator meets, and what else is set. With `--all` every one. Secrets are masked."""
+    every = list(load_settings().describe())
+    rows = [row for row in every if show_all or row.rank == "operator" or row.source != "default"]
     if as_json:
         print(json.dumps([row._asdict() for row in rows], indent=2))
         return
     table = Table("variable", "value", "from", "meaning")
     for row in rows:
-        table.add_row(row.name, row.value, row.source, row.meaning)
+        table.add_row(row.name, row.value, _origin(row), row.meaning)
     out.print(table)
+    if len(rows) < len(every):
+        out.print(
+            f"{len(every) - len(rows)} more settings, for carriers' accounts and for tuning, have their defaults: "
+            "`trunkline config --all` prints every one.",
+            soft_wrap=True,
+        )
+
+
+def _origin(row: SettingRow) -> str:
+    """Where a value comes from; of a variable that is spelt with the prefix, its spelling."""
+    if row.rank == "ignored":
+        return f"{row.source}, ignored"
+    return row.source if row.given_as in (None, row.name) else f"{row.source}: {row.given_as}"
 
 
 @app.command()

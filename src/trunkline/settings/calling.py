@@ -63,11 +63,13 @@ class CarrierSettings(Group):
         "MACHINE_DETECTION",
         "false",
         "Have the carrier tell whether a machine answered (Twilio, Plivo). It may cost extra.",
+        rank="operator",
     )
     record_calls: Switch = env(
         "RECORD_CALLS",
         "false",
         "Have the carrier record calls (Twilio, Exotel) and tell where. Whether that is allowed is for you to know.",
+        rank="operator",
     )
 
     answer_fallback_url: AnswerUrl | None = env(
@@ -84,28 +86,38 @@ class CarrierSettings(Group):
 
 
 class TwilioSettings(Group):
-    base_url: HttpUrl = env("TWILIO_BASE_URL", "https://api.twilio.com", "Where Twilio's API is.")
-    account_sid: Text | None = env("TWILIO_ACCOUNT_SID", None, "The account. Unset, Twilio is not used.")
+    base_url: HttpUrl = env(
+        "TWILIO_BASE_URL", "https://api.twilio.com", "Where Twilio's API is.", rank="carrier"
+    )
+    account_sid: Text | None = env(
+        "TWILIO_ACCOUNT_SID", None, "The account. Unset, Twilio is not used.", rank="carrier"
+    )
     auth_token: Secret | None = env(
-        "TWILIO_AUTH_TOKEN", None, "The account's token, which also signs webhooks."
+        "TWILIO_AUTH_TOKEN", None, "The account's token, which also signs webhooks.", rank="carrier"
     )
     starts_per_s: Rate = env(
         "TWILIO_CALLS_PER_SECOND",
         "1",
         "Calls that the account may start per second: what Twilio allows it, or less.",
+        rank="carrier",
     )
 
 
 class PlivoSettings(Group):
-    base_url: HttpUrl = env("PLIVO_BASE_URL", "https://api.plivo.com", "Where Plivo's API is.")
-    auth_id: Text | None = env("PLIVO_AUTH_ID", None, "The account. Unset, Plivo is not used.")
+    base_url: HttpUrl = env(
+        "PLIVO_BASE_URL", "https://api.plivo.com", "Where Plivo's API is.", rank="carrier"
+    )
+    auth_id: Text | None = env(
+        "PLIVO_AUTH_ID", None, "The account. Unset, Plivo is not used.", rank="carrier"
+    )
     auth_token: Secret | None = env(
-        "PLIVO_AUTH_TOKEN", None, "The account's token, which also signs webhooks."
+        "PLIVO_AUTH_TOKEN", None, "The account's token, which also signs webhooks.", rank="carrier"
     )
     starts_per_s: Rate = env(
         "PLIVO_CALLS_PER_SECOND",
         "2",
         "Calls that the account may start per second: what Plivo allows it, or less.",
+        rank="carrier",
     )
 
 
@@ -114,38 +126,48 @@ class ExotelSettings(Group):
         "EXOTEL_BASE_URL",
         "https://api.exotel.com",
         "Where Exotel's API is; for accounts in India https://api.in.exotel.com.",
+        rank="carrier",
     )
-    sid: Text | None = env("EXOTEL_SID", None, "The account. Unset, Exotel is not used.")
-    api_key: Text | None = env("EXOTEL_API_KEY", None, "The name that goes with the token.")
-    api_token: Secret | None = env("EXOTEL_API_TOKEN", None, "The account's token.")
+    sid: Text | None = env("EXOTEL_SID", None, "The account. Unset, Exotel is not used.", rank="carrier")
+    api_key: Text | None = env("EXOTEL_API_KEY", None, "The name that goes with the token.", rank="carrier")
+    api_token: Secret | None = env("EXOTEL_API_TOKEN", None, "The account's token.", rank="carrier")
     app_id: Text | None = env(
-        "EXOTEL_APP_ID", None, "The flow that answered calls run through. Without it nothing is dialled."
+        "EXOTEL_APP_ID",
+        None,
+        "The flow that answered calls run through. Without it nothing is dialled.",
+        rank="carrier",
     )
     time_zone: Text = env(
-        "EXOTEL_TIME_ZONE", "Asia/Kolkata", "The zone in which the account's times are told."
+        "EXOTEL_TIME_ZONE", "Asia/Kolkata", "The zone in which the account's times are told.", rank="carrier"
     )
     starts_per_s: Rate = env(
         "EXOTEL_CALLS_PER_SECOND",
         "3",
         "Calls that the account may start per second: what Exotel allows it, or less.",
+        rank="carrier",
     )
 
 
 class VapiSettings(Group):
-    base_url: HttpUrl = env("VAPI_BASE_URL", "https://api.vapi.ai", "Where Vapi's API is.")
+    base_url: HttpUrl = env("VAPI_BASE_URL", "https://api.vapi.ai", "Where Vapi's API is.", rank="carrier")
     api_key: Secret | None = env(
-        "VAPI_API_KEY", None, "The organisation's private key. Unset, Vapi is not used."
+        "VAPI_API_KEY", None, "The organisation's private key. Unset, Vapi is not used.", rank="carrier"
     )
     webhook_secret: Secret | None = env(
         "VAPI_WEBHOOK_SECRET",
         None,
         "What proves a message of Vapi's: sent with it, or its signature made with it.",
+        rank="carrier",
     )
     assistant_id: Text | None = env(
-        "VAPI_ASSISTANT_ID", None, "The assistant that talks, unless a lead names another. Needed to dial."
+        "VAPI_ASSISTANT_ID",
+        None,
+        "The assistant that talks, unless a lead names another. Needed to dial.",
+        rank="carrier",
     )
     starts_per_s: Rate = env(
         "VAPI_CALLS_PER_SECOND",
         "10",
         "Calls that the account may start per second: what Vapi allows it, or less.",
+        rank="carrier",
     )

@@ -1,4 +1,8 @@
-"""The tables of `docs/settings.md`, made from the model: `python -m trunkline.settings.document docs/settings.md`."""
+"""The tables of `docs/settings.md` and `docs/tuning.md`, made from the model:
+`python -m trunkline.settings.document docs/settings.md docs/tuning.md`.
+
+A page says by its marks which rank stands where: `<!-- settings: operator -->` to `<!-- /settings -->`.
+"""
 
 import re
 import sys
@@ -8,7 +12,8 @@ from pathlib import Path
 from trunkline.settings.model import Settings
 from trunkline.settings.variables import Variable, variables_of
 
-_SECTION = re.compile(r"(?<=<!-- settings -->\n).*(?=<!-- /settings -->)", re.DOTALL)
+_SECTION = re.compile(r"(<!-- settings: (\w+) -->\n).*?(<!-- /settings -->)", re.DOTALL)
+_HEAD = "| Variable | Default | Meaning | Allowed |\n|---|---|---|---|\n"
 
 _TITLES = {
     None: "The process",
@@ -19,10 +24,6 @@ _TITLES = {
     "leader": "Leadership",
     "dispatch": "Dispatch",
     "carrier": "Calls",
-    "twilio": "Twilio",
-    "plivo": "Plivo",
-    "exotel": "Exotel",
-    "vapi": "Vapi",
     "router": "Router",
     "jobs": "Jobs",
     "mailboxes": "Mailboxes",
@@ -32,15 +33,17 @@ _TITLES = {
 }
 
 
-def tables() -> str:
-    """One table per group: name, default, meaning, what is allowed."""
-    groups = groupby(variables_of(Settings).values(), key=lambda variable: variable.group)
-    return "\n".join(_table(_TITLES[group], list(members)) for group, members in groups)
+def tables(rank: str) -> str:
+    """The settings of a rank: name, default, meaning, what is allowed. Those of tuning have one table per group."""
+    members = [variable for variable in variables_of(Settings).values() if variable.rank == rank]
+    if rank != "tuning":
+        return _table(members)
+    groups = groupby(members, key=lambda variable: variable.group)
+    return "\n".join(f"## {_TITLES[group]}\n\n{_table(list(those))}" for group, those in groups)
 
 
-def _table(title: str, members: list[Variable]) -> str:
-    head = f"## {title}\n\n| Variable | Default | Meaning | Allowed |\n|---|---|---|---|\n"
-    return head + "".join(map(_row, members))
+def _table(members: list[Variable]) -> str:
+    return _HEAD + "".join(map(_row, members))
 
 
 def _row(variable: Variable) -> str:
@@ -50,9 +53,9 @@ def _row(variable: Variable) -> str:
 
 def rewritten(page: str) -> str:
     """The page with its tables brought up to date."""
-    return _SECTION.sub(lambda _: f"\n{tables()}\n", page)
+    return _SECTION.sub(lambda found: f"{found[1]}\n{tables(found[2])}\n{found[3]}", page)
 
 
 if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    path.write_text(rewritten(path.read_text()))
+    for path in map(Path, sys.argv[1:]):
+        path.write_text(rewritten(path.read_text()))

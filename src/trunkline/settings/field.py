@@ -1,14 +1,21 @@
 """How a setting is declared: a field of a group, which says everything about its variable."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+# Who needs to know of a setting. `operator`: whoever runs an installation decides it. `carrier`: a carrier's account.
+# `tuning`: the default fits nearly everywhere. `ignored`: accepted, since manifests name it, and without effect.
+Rank = Literal["operator", "carrier", "tuning", "ignored"]
 
-def env(name: str, default: object, meaning: str, **limits: Any) -> Any:
-    """A field that is read from the variable `name`. Its default is written as an operator would write it."""
+
+def env(name: str, default: object, meaning: str, *, rank: Rank = "tuning", **limits: Any) -> Any:
+    """A field that is read from the variable `name`. Its default is written as an operator would write it; the meaning
+    of an ignored one says why it has no effect."""
     value: dict[str, Any] = {"default_factory" if callable(default) else "default": default}
-    return Field(validation_alias=name, description=meaning, **value, **limits)
+    return Field(
+        validation_alias=name, description=meaning, json_schema_extra={"rank": rank}, **value, **limits
+    )
 
 
 class Group(BaseModel):

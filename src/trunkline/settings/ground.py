@@ -32,12 +32,14 @@ class DatabaseSettings(Group):
         "DATABASE_URL",
         None,
         "Postgres to use. Unset, an embedded one is started in the data folder.",
+        rank="operator",
         repr=False,
     )
     direct_url: PostgresUrl | None = env(
         "DATABASE_DIRECT_URL",
         None,
         "The same database past any pooler, for LISTEN and for migrations. Unset, DATABASE_URL is used.",
+        rank="operator",
         repr=False,
     )
     pool_size: int = env(
@@ -51,6 +53,7 @@ class DatabaseSettings(Group):
         "DATABASE_POOLER",
         "none",
         "Whether DATABASE_URL leads to a pooler that hands out connections by transaction.",
+        rank="operator",
     )
 
     @property
@@ -66,9 +69,12 @@ class Redis(Group):
         "REDIS_URL",
         None,
         "Valkey or Redis to use. Unset, an embedded one is started in the data folder.",
+        rank="operator",
         repr=False,
     )
-    cluster: Switch = env("REDIS_CLUSTER", "false", "Whether REDIS_URL is a node of a cluster.")
+    cluster: Switch = env(
+        "REDIS_CLUSTER", "false", "Whether REDIS_URL is a node of a cluster.", rank="operator"
+    )
     pool_size: int = env(
         "REDIS_POOL_SIZE",
         10,
@@ -79,14 +85,16 @@ class Redis(Group):
     min_idle: int = env(
         "REDIS_MIN_IDLE_CONN",
         5,
-        "Taken and not needed: one connection carries everybody's scripts.",
+        "A process sends its scripts over one connection, and opens others when it needs them.",
+        rank="ignored",
         ge=0,
         le=1000,
     )
     max_retries: int = env(
         "REDIS_MAX_RETRIES",
         3,
-        "Taken and not needed: what may be repeated is known to who asks.",
+        "The code that sends a command decides whether it may be repeated, and how often.",
+        rank="ignored",
         ge=0,
         le=100,
     )
@@ -95,13 +103,18 @@ class Redis(Group):
 class Http(Group):
     """The API and the metrics page."""
 
-    host: Text = env("HTTP_HOST", "127.0.0.1", "Address to listen on. `0.0.0.0` opens it to the network.")
-    port: Port = env("HTTP_PORT", 8080, "Port of the API.")
-    metrics_port: Port = env("METRICS_PORT", 9090, "Port of `/metrics` alone. The API's port serves it too.")
+    host: Text = env(
+        "HTTP_HOST", "127.0.0.1", "Address to listen on. `0.0.0.0` opens it to the network.", rank="operator"
+    )
+    port: Port = env("HTTP_PORT", 8080, "Port of the API.", rank="operator")
+    metrics_port: Port = env(
+        "METRICS_PORT", 9090, "Port of `/metrics` alone. The API's port serves it too.", rank="operator"
+    )
     public_base_url: HttpUrl | None = env(
         "PUBLIC_BASE_URL",
         None,
         "Where carriers reach the API; every callback URL begins with it. Unset, the address listened on.",
+        rank="operator",
     )
     fallback_base_url: HttpUrl | None = env(
         "FALLBACK_BASE_URL",
@@ -113,6 +126,7 @@ class Http(Group):
         "TRUSTED_PROXIES",
         "",
         "Whose `X-Forwarded-Host` and `X-Forwarded-Proto` are believed. PUBLIC_BASE_URL, if set, wins over both.",
+        rank="operator",
     )
     read_timeout_s: Seconds = env("HTTP_READ_TIMEOUT", "5s", "How long a request may take to arrive.")
     write_timeout_s: Seconds = env(
@@ -134,7 +148,7 @@ class Http(Group):
 
 class Log(Group):
     level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lower)] = env(
-        "LOG_LEVEL", "info", "Lines below this level are dropped."
+        "LOG_LEVEL", "info", "Lines below this level are dropped.", rank="operator"
     )
     format: Annotated[Literal["auto", "json", "console"], BeforeValidator(lower)] = env(
         "LOG_FORMAT", "auto", "How lines look. `auto` is `console` in a terminal and `json` elsewhere."
@@ -161,5 +175,8 @@ class Leader(Group):
 
 class Spans(Group):
     endpoint: HttpUrl | None = env(
-        "OTEL_EXPORTER_OTLP_ENDPOINT", None, "Where spans are sent by OTLP over HTTP. Unset, there are none."
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        None,
+        "Where spans are sent by OTLP over HTTP. Unset, there are none.",
+        rank="operator",
     )

@@ -18,7 +18,7 @@ from trunkline.settings.calling import (
     TwilioSettings,
     VapiSettings,
 )
-from trunkline.settings.field import Group, env
+from trunkline.settings.field import Group, Rank, env
 from trunkline.settings.ground import DatabaseSettings, Http, Leader, Log, Redis, Spans, host_and_process
 from trunkline.settings.routing import Router
 from trunkline.settings.values import (
@@ -39,13 +39,23 @@ ROLES: tuple[Role, ...] = ("api", "dispatcher", "mailbox", "jobs", "router", "co
 
 
 class SettingRow(NamedTuple):
-    """A setting as `trunkline config` shows it."""
+    """A setting as `trunkline config` shows it. `given_as`: the name under which the environment has it, if it has."""
 
     name: str
     value: str
     default: str
     meaning: str
     source: Source
+    rank: Rank
+    given_as: str | None
+
+
+class GivenValue(NamedTuple):
+    """A value that is not the default, and the spelling of the variable under which it was given."""
+
+    source: Source
+    spelling: str
+    value: object
 
 
 class Settings(Group):
@@ -56,12 +66,18 @@ class Settings(Group):
         BeforeValidator(lambda value: ROLES if value == "all" else split_list(value)),
         Field(min_length=1),
         Allowed(f"`all`, or some of {', '.join(f'`{role}`' for role in ROLES)}, with commas between"),
-    ] = env("TRUNKLINE_ROLES", "all", "What this process does.")
+    ] = env("TRUNKLINE_ROLES", "all", "What this process does.", rank="operator")
     data_dir: Folder = env(
-        "TRUNKLINE_DATA_DIR", ".trunkline", "Folder of the embedded engines and generated keys."
+        "TRUNKLINE_DATA_DIR",
+        ".trunkline",
+        "Folder of the embedded engines and generated keys.",
+        rank="operator",
     )
     domain: Name = env(
-        "TRUNKLINE_DOMAIN", "main", "Dispatch domain: what shares numbers and limits shares a domain."
+        "TRUNKLINE_DOMAIN",
+        "main",
+        "Dispatch domain: what shares numbers and limits shares a domain.",
+        rank="operator",
     )
     identity: Text = env(
         "POD_NAME", host_and_process, "Name of this process among its peers, and of the leader."
@@ -70,11 +86,13 @@ class Settings(Group):
         "TRUNKLINE_SECRET_KEY",
         "",
         "Encrypts credentials and signs URLs, the same in every process. Unset, one is kept in the data folder.",
+        rank="operator",
     )
     admin_key: LongSecret | None = env(
         "TRUNKLINE_ADMIN_KEY",
         None,
         "The first API key, with the scope `admin`. Unset, one is kept in the data folder.",
+        rank="operator",
     )
     database: DatabaseSettings = DatabaseSettings()
     redis: Redis = Redis()
@@ -94,7 +112,7 @@ class Settings(Group):
     control: ControlSettings = ControlSettings()
     spans: Spans = Spans()
 
-    _given: dict[str, tuple[Source, str]] = PrivateAttr(default_factory=dict)
+    _given: dict[str, GivenValue] = PrivateAttr(default_factory=dict)
     _warnings: tuple[str, ...] = PrivateAttr(default=())
 
     @property
@@ -105,8 +123,16 @@ class Settings(Group):
     def describe(self) -> Iterator[SettingRow]:
         """Every setting with its value, secrets masked."""
         for variable in variables_of(type(self)).values():
-            source, text = self._given.get(variable.name, ("default", variable.default))
-            yield SettingRow(variable.name, variable.masked(text), variable.default, variable.meaning, source)
+            given = self._given.get(variable.name, GivenValue("default", variable.name, variable.default))
+            yield SettingRow(
+                name=variable.name,
+                value=variable.masked(given.value),
+                default=variable.default,
+                meaning=variable.meaning,
+                source=given.source,
+                rank=variable.rank,
+                given_as=given.spelling if given.source == "environment" else None,
+            )
 
     @property
     def answers_calls(self) -> bool:

@@ -6,12 +6,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from trunkline.settings.model import Settings, Source
+from trunkline.settings.model import GivenValue, Settings
 from trunkline.settings.problems import SettingProblem, SettingsError, clashes
+from trunkline.settings.spellings import is_service_link, spellings
 from trunkline.settings.typos import warnings_about
 from trunkline.settings.variables import variables_of
-
-Given = dict[str, tuple[Source, object]]
 
 VARIABLES = variables_of(Settings)
 
@@ -19,57 +18,89 @@ VARIABLES = variables_of(Settings)
 def load_settings(environ: Mapping[str, str] | None = None, **overrides: object) -> Settings:
     """Read the settings. Overrides go by the variables' names, `HTTP_PORT=0`, and win; None does not override."""
     environ = os.environ if environ is None else environ
-    given = _given(environ, overrides)
-    settings, problems = _checked(given)
+    read = _read(environ)
+    given = _given(read, overrides)
+    settings, problems = _checked(given, _contradictions(read))
     if problems:
         raise SettingsError(problems)
-    settings._given = {name: (source, _text(value)) for name, (source, value) in given.items()}
+    settings._given = {name: each._replace(value=_text(each.value)) for name, each in given.items()}
     settings._warnings = tuple(warnings_about(environ, VARIABLES))
     return settings
 
 
-def _given(environ: Mapping[str, str], overrides: Mapping[str, object]) -> Given:
-    """An empty variable counts as unset: manifests and shells often cannot leave one out."""
+def _read(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """What the environment has of each variable, by spelling. An empty variable counts as unset: manifests and shells
+    often cannot leave one out."""
+    read = {
+        name: {
+            spelling: value
+            for spelling in spellings(name)
+            if (value := environ.get(spelling, "").strip()) and not is_service_link(spelling, value)
+        }
+        for name in VARIABLES
+    }
+    return {name: found for name, found in read.items() if found}
+
+
+def _contradictions(read: Mapping[str, Mapping[str, str]]) -> dict[str, SettingProblem]:
+    """Variables with two spellings and two values: which of them was meant, only the operator knows."""
+    problems: dict[str, SettingProblem] = {}
+    for name, found in read.items():
+        if len(set(found.values())) > 1:
+            (first, value), (second, other) = found.items()
+            masked = VARIABLES[name].masked
+            allowed = f"the value of {second}, which is {masked(other)!r}, or only one of the two"
+            problems[name] = SettingProblem(first, masked(value), allowed)
+    return problems
+
+
+def _given(read: Mapping[str, Mapping[str, str]], overrides: Mapping[str, object]) -> dict[str, GivenValue]:
     unknown = overrides.keys() - VARIABLES.keys()
     if unknown:
         raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
-    read = {name: environ[name].strip() for name in VARIABLES if name in environ}
     return {
-        **{name: ("environment", value) for name, value in read.items() if value},
-        **{name: ("argument", value) for name, value in overrides.items() if value is not None},
+        **{name: GivenValue("environment", *next(iter(found.items()))) for name, found in read.items()},
+        **{
+            name: GivenValue("argument", name, value)
+            for name, value in overrides.items()
+            if value is not None
+        },
     }
 
 
-def _checked(given: Given) -> tuple[Settings, list[SettingProblem]]:
+def _checked(
+    given: dict[str, GivenValue], contradictions: Mapping[str, SettingProblem]
+) -> tuple[Settings, list[SettingProblem]]:
     """Clashes are looked for among what is left when wrong values are put aside, so that both kinds are told."""
-    wrong = _wrong(given)
+    invalid = _invalid(given)
+    wrong = [name for name in VARIABLES if name in contradictions or name in invalid]
     settings = _built({name: value for name, value in given.items() if name not in wrong})
-    problems = [_problem(name, given, VARIABLES[name].allowed) for name in wrong]
+    problems = [contradictions.get(name) or _problem(name, given, VARIABLES[name].allowed) for name in wrong]
     fitting = (clash for clash in clashes(settings) if not any(name in wrong for name in clash.names))
     return settings, problems + [_problem(clash.names[0], given, clash.allowed) for clash in fitting]
 
 
-def _wrong(given: Given) -> list[str]:
+def _invalid(given: dict[str, GivenValue]) -> set[str]:
     try:
         _built(given)
     except ValidationError as error:
-        named = {part for problem in error.errors() for part in problem["loc"]}
-        return [name for name in VARIABLES if name in named]
-    return []
+        return VARIABLES.keys() & {part for problem in error.errors() for part in problem["loc"]}
+    return set()
 
 
-def _built(given: Given) -> Settings:
+def _built(given: dict[str, GivenValue]) -> Settings:
     """Lay the flat names out as the groups of the model."""
     laid_out: dict[str, Any] = {}
-    for name, (_, value) in given.items():
+    for name, each in given.items():
         group = VARIABLES[name].group
-        (laid_out.setdefault(group, {}) if group else laid_out)[name] = value
+        (laid_out.setdefault(group, {}) if group else laid_out)[name] = each.value
     return Settings.model_validate(laid_out)
 
 
-def _problem(name: str, given: Given, allowed: str) -> SettingProblem:
-    _, value = given.get(name, ("default", VARIABLES[name].default))
-    return SettingProblem(name, VARIABLES[name].masked(_text(value)) or None, allowed)
+def _problem(name: str, given: dict[str, GivenValue], allowed: str) -> SettingProblem:
+    """It names the variable as the operator has spelt it."""
+    _, spelling, value = given.get(name, GivenValue("default", name, VARIABLES[name].default))
+    return SettingProblem(spelling, VARIABLES[name].masked(_text(value)) or None, allowed)
 
 
 def _text(value: object) -> str:

@@ -30,7 +30,7 @@ class Router(Group):
         "First part of the router's keys. On a cluster it becomes the hash tag `{voice}`.",
     )
     agent_base_url: SocketUrl = env(
-        "VOICE_AGENT_BASE_URL", "wss://localhost:8081", "Base of the pods' WebSocket URLs."
+        "VOICE_AGENT_BASE_URL", "wss://localhost:8081", "Base of the pods' WebSocket URLs.", rank="operator"
     )
     heartbeat_ttl_s: Seconds = env(
         "VOICE_AGENT_HEARTBEAT_TTL", "90s", "A pod that was not heard of for this long counts as gone."
@@ -38,7 +38,8 @@ class Router(Group):
     tier_config: TierText = env(
         "TIER_CONFIG",
         "{}",
-        "Tiers of pods, as JSON. `{}`: one pod gold, one basic for three calls at once, the others standard.",
+        "Tiers of pods, as JSON. `{}`: one tier, `standard`, whose pods take calls of every merchant, one at a time.",
+        rank="operator",
     )
     cleanup_interval_s: Seconds = env(
         "CLEANUP_INTERVAL", "30s", "How often pods that fell out of their pool are looked for."
@@ -65,6 +66,7 @@ class Router(Group):
         "ours",
         "Whose agents take the calls. `ours`: nobody is dialled unless a pod is kept for the call. `elsewhere`: other "
         "people's agents answer, and calls are dialled without one of ours; merchants and pools can say so one by one.",
+        rank="operator",
     )
     is_open: Switch = env(
         "ROUTER_API_OPEN",
@@ -72,10 +74,15 @@ class Router(Group):
         "Ask for no key at the router's own endpoints. Only where nobody else reaches them.",
     )
     pod_source: Annotated[Literal["heartbeat", "kubernetes"], BeforeValidator(lower)] = env(
-        "POD_SOURCE", "heartbeat", "Who says which pods there are: they themselves, or the cluster."
+        "POD_SOURCE",
+        "heartbeat",
+        "Who says which pods there are: they themselves, or the cluster.",
+        rank="operator",
     )
-    namespace: Text = env("NAMESPACE", "default", "The namespace whose pods are watched.")
-    label_selector: Text = env("POD_LABEL_SELECTOR", "app=voice-agent", "Which pods of it are agents.")
+    namespace: Text = env("NAMESPACE", "default", "The namespace whose pods are watched.", rank="operator")
+    label_selector: Text = env(
+        "POD_LABEL_SELECTOR", "app=voice-agent", "Which pods of it are agents.", rank="operator"
+    )
     cluster_url: HttpUrl | None = env(
         "KUBERNETES_API_URL", None, "Where the cluster's API server is. Unset, where the cluster says it is."
     )

@@ -1,26 +1,28 @@
 """Variables that look like ours and are not: a misspelt setting would otherwise be ignored in silence."""
 
-import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+
+from trunkline.settings.spellings import PREFIX, is_service_link, may_be_service_link, spellings
 
 # Read by the crash points of `trunkline.crashpoint`, in tests only; by commands that talk to the API, and by agents.
-_READ_ELSEWHERE = frozenset(
+READ_ELSEWHERE = frozenset(
     {
         "TRUNKLINE_TESTING", "TRUNKLINE_CRASH_AT", "TRUNKLINE_STOP_AT", "TRUNKLINE_URL", "TRUNKLINE_API_URL",
         "TRUNKLINE_API_KEY",
     }
 )  # fmt: skip
-# Kubernetes adds these for a Service that is called trunkline.
-_SERVICE_LINK = re.compile(r"TRUNKLINE_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT\w*|PORT(?:_\d+_\w+)?)")
 
 
-def warnings_about(names: Iterable[str], known: Collection[str]) -> Iterator[str]:
-    """A line for each name that is probably a mistake."""
-    for name in sorted(set(names) - set(known) - _READ_ELSEWHERE):
+def warnings_about(environ: Mapping[str, str], variables: Iterable[str]) -> Iterator[str]:
+    """A line for each name that is probably a mistake. Each variable is known by all its spellings."""
+    known = [spelling for name in variables for spelling in spellings(name)]
+    for name in sorted(environ.keys() - set(known) - READ_ELSEWHERE):
+        if is_service_link(name, environ[name]):
+            continue
         near = nearest(name, known)
         if near:
             yield f"{name} is not a setting of Trunkline; did you mean {near}?"
-        elif name.startswith("TRUNKLINE_") and not _SERVICE_LINK.fullmatch(name):
+        elif name.startswith(PREFIX) and not may_be_service_link(name):
             yield f"{name} is not a setting of Trunkline and is ignored"
 
 

@@ -4,12 +4,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, cast, get_args, get_origin
 
 from annotated_types import Ge, Le
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
+from trunkline.settings.field import Rank
 from trunkline.settings.values import Allowed
 
 MASK = "***"
@@ -24,6 +25,7 @@ class Variable:
     default: str
     allowed: str
     secret: bool
+    rank: Rank
 
     def masked(self, value: object) -> str:
         """The value as it may be shown: secrets not at all, URLs without their password."""
@@ -53,7 +55,13 @@ def _variable(group: str | None, field: FieldInfo) -> Variable:
         default=_default(field),
         allowed=_allowed(marks),
         secret=SecretStr in marks,
+        rank=_rank(field),
     )
+
+
+def _rank(field: FieldInfo) -> Rank:
+    """As `env` has put it there."""
+    return cast("dict[str, Rank]", field.json_schema_extra)["rank"]
 
 
 def _default(field: FieldInfo) -> str:

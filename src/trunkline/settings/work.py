@@ -39,6 +39,7 @@ class JobSettings(Group):
         "JOB_MODULES",
         "",
         "Modules that declare job types and recurring jobs of your own, imported at the start.",
+        rank="operator",
     )
     enricher: Text | None = env(
         "CALL_ENRICHER",
@@ -127,6 +128,7 @@ class ControlSettings(Group):
         "ALARM_WEBHOOK_URL",
         None,
         "Where any process tells that an alarm was raised, lasts or was cleared. Unset, nowhere.",
+        rank="operator",
     )
     alarm_repeat_s: Seconds = env(
         "ALARM_REPEAT", "1h", "So often the webhook is told again of an alarm that lasts."
