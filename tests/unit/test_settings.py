@@ -201,6 +201,22 @@ def test_describe_masks_secrets_and_passwords_in_urls() -> None:
     assert rows["TWILIO_AUTH_TOKEN"].value == "***"
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://cache:6379", "redis://cache:6379"),
+        ("redis://cache:6379/0", "redis://cache:6379/0"),
+        ("redis://:6379@cache", "redis://:***@cache"),
+        ("redis://user:6379@cache:6380", "redis://user:***@cache:6380"),
+        ("redis://cache:planted", "redis://cache:***"),
+        ("redis://cache:123456", "redis://cache:***"),
+        ("postgresql://db/calls?user=a&password=6379", "postgresql://db/calls?user=a&password=***"),
+    ],
+)
+def test_a_port_is_shown_and_what_may_be_a_password_is_not(url: str, shown: str) -> None:
+    assert VARIABLES["REDIS_URL"].masked(url) == shown
+
+
 def test_the_text_of_settings_tells_no_secret() -> None:
     settings = load_settings(SECRETS)
     assert "planted" not in repr(settings)

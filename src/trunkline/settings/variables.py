@@ -14,7 +14,8 @@ from trunkline.settings.field import Rank
 from trunkline.settings.values import Allowed
 
 MASK = "***"
-_PASSWORD = re.compile(r"((?<=://)[^/:@]*:|(?<=password=))[^/&\s]+?(?=@|&|$)")
+# Up to five digits at the end of a URL, `redis://cache:6379`, are a port.
+_PASSWORD = re.compile(r"((?<=://)[^/:@]*:(?!\d{1,5}$)|(?<=password=))[^/&\s]+?(?=@|&|$)")
 
 
 @dataclass(frozen=True, slots=True)
