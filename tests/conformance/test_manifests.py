@@ -77,6 +77,13 @@ def test_the_config_map_holds_settings_that_the_platform_understands() -> None:
     assert settings.router.pod_source == "kubernetes"
     assert set(settings.router.tiers) == {"gold", "standard", "basic"}
     assert settings.roles == ("api", "router")
+    assert settings.warnings == ()
+
+
+def test_services_add_no_variables_to_the_routers_environment() -> None:
+    """One that is called `http` would add HTTP_PORT=tcp://…, and the router would not start."""
+    router = find("Deployment", "smart-router")["spec"]["template"]["spec"]
+    assert router["enableServiceLinks"] is False
 
 
 def test_pods_are_given_longer_than_a_call_to_leave() -> None:
