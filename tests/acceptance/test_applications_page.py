@@ -22,9 +22,12 @@ from trunkline import jobs as jobs_package
 from trunkline import mailbox as mailbox_package
 from trunkline import old_names
 from trunkline.jobs import Jobs
-from trunkline.jobs.registry import declared
+from trunkline.jobs.registry import Registry, declared
+from trunkline.jobs.service import JobConfig, JobService
 from trunkline.mailbox import Mailboxes
+from trunkline.mailbox.gauges import MailboxGauges
 from trunkline.mailbox.stores import EventLogStore, IssueStore
+from trunkline.telemetry import metrics
 
 PAGE = (Path(__file__).parents[2] / "docs" / "applications.md").read_text()
 
@@ -143,7 +146,7 @@ async def test_django(application: Application) -> None:
 
 
 async def test_sql(application: Application) -> None:
-    [script] = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
+    [script] = re.findall(r"```sql\n(.*?)```", PAGE.partition("## From SQL")[2], re.DOTALL)
     connection = await asyncpg.connect(application.url)
     try:
         await connection.execute(script)
@@ -176,6 +179,89 @@ async def test_a_web_application_serves_the_metrics_of_its_own_work(application:
     shop = FastAPI()
     application.names["mount_metrics"](shop)
     assert b"job_completed_total" in (await AsgiClient(shop).get("/metrics/")).body
+
+
+ALERTS = re.findall(
+    r"^\|([^|]+)\| `(\w+ by [^`]+ > 0)` \|([^|]+)\|$", PAGE.partition("## What to alert on")[2], re.MULTILINE
+)
+
+
+def rings(expression: str) -> bool:
+    """As Prometheus would say, of this one worker."""
+    found = re.fullmatch(r'(?:max|min) by \((\w+)\) \((\w+)(?:\{(\w+)="(\w+)"\})?\) > 0', expression)
+    assert found is not None, expression
+    label, name, where, which = found.groups()
+    samples = [
+        sample
+        for family in metrics.REGISTRY.collect()
+        for sample in family.samples
+        if sample.name == name and (where is None or sample.labels[where] == which)
+    ]
+    return any(sample.value > 0 for sample in samples if sample.labels[label])
+
+
+async def misfortune(application: Application) -> None:
+    """A job and a mailbox are dead, an event was set aside, and one waits that nobody handles."""
+    connection = await asyncpg.connect(application.url)
+    try:
+        for statement in (
+            "SELECT trunkline.enqueue_job('ship', '{\"item\": \"tea\"}')",
+            "WITH gone AS (DELETE FROM trunkline.job_outbox RETURNING *)"
+            " INSERT INTO trunkline.job_dead (id, created_at, died_at, fence, priority, attempt_count, max_attempts,"
+            " job_type, payload, last_error_code)"
+            " SELECT id, created_at, now(), 1, 50, 4, 4, job_type, payload, 'broken' FROM gone",
+            "SELECT trunkline.append_event('customer', 'ada', 'ordered', '{}')",
+            "SELECT trunkline.append_event('customer', 'ada', 'paid', '{}')",
+            "SELECT trunkline.append_event('client', 'bob', 'ordered', '{}')",
+            "UPDATE trunkline.mailboxes SET processing_status = 'dead', claimable_at = NULL WHERE key = 'ada'",
+        ):
+            await connection.execute(statement)
+    finally:
+        await connection.close()
+    async with application.mailboxes as mailboxes:
+        assert await mailboxes.set_aside("customer", "ada", 2, "nobody can read it")
+
+
+async def test_every_alert_rings_and_the_calls_beside_it_end_what_it_rings_for(
+    application: Application,
+) -> None:
+    assert len(ALERTS) == 4
+    await misfortune(application)
+    async with application.jobs as jobs, application.mailboxes as mailboxes:
+
+        async def measure() -> None:
+            async with JobService.open(
+                JobConfig(notify=False), Registry(), application.url, search_path="trunkline"
+            ) as service:
+                await service.maintenance.measure_depth()
+            await MailboxGauges(mailboxes.database, handled=["customer"]).run_once()
+
+        await measure()
+        assert [rings(expression) for _, expression, _ in ALERTS] == [True] * 4
+        for call in re.findall(r"`await ([^`]+\))`", "".join(helps for _, _, helps in ALERTS)):
+            assert await eval(call, {"jobs": jobs, "mailboxes": mailboxes}), call
+        await measure()
+        # `set_aside` stands among the calls too, and what it did is told of for a quarter of an hour.
+        still = [expression for _, expression, _ in ALERTS if rings(expression)]
+        assert still == ["max by (kind) (trunkline_mailbox_events_set_aside) > 0"]
+    await application.names["replay_what_is_dead"]()
+
+
+async def test_the_page_says_how_to_find_what_an_alert_is_about(application: Application) -> None:
+    [script] = re.findall(
+        r"```sql\n(.*?)```", PAGE.partition("## What to alert on")[2].partition("\n## ")[0], re.DOTALL
+    )
+    await misfortune(application)
+    connection = await asyncpg.connect(application.url)
+    try:
+        dead, mailboxes, events = [
+            await connection.fetch(statement) for statement in script.split(";") if statement.strip()
+        ]
+    finally:
+        await connection.close()
+    assert [row["job_type"] for row in dead] == ["ship"]
+    assert [row["key"] for row in mailboxes] == ["ada"]
+    assert {(row["seq"], row["waits"]) for row in events} == {(1, True), (2, False)}
 
 
 def test_every_method_of_the_two_objects_is_on_the_page_and_no_other() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from trunkline.control.evaluation import share
 from trunkline.control.waits import Cause, Includes, cause, everybody, leads_by, leads_by_cause
 from trunkline.settings.tiers import chain
-from trunkline.store import agents, alarms, allocations, presence, waiting
+from trunkline.store import agents, alarms, allocations, job_admin, mailbox_admin, presence, waiting
 from trunkline.store.agents import AgentRoom, SlotRule
 from trunkline.store.alarms import LongStop
 from trunkline.store.database import Connection
@@ -51,10 +51,10 @@ async def read(conn: Connection, waits: Waits, *, valkey_answers: bool) -> Readi
         was_placed=await alarms.was_placed(conn),
         lateness_p99_s=await alarms.lateness_p99_s(conn),
         unknown_attempts=await alarms.unknown_attempts(conn),
-        dead_jobs=await alarms.dead_jobs(conn),
+        dead_jobs=await job_admin.dead_letters(conn),
         dead_mailboxes=await alarms.dead_mailboxes(conn),
         waiting_mailboxes=await alarms.waiting_mailboxes(conn),
-        events_set_aside=await alarms.events_set_aside(conn),
+        events_set_aside=await mailbox_admin.set_aside_lately(conn, within_s=60),
         stops=await alarms.long_stops(conn),
         measured=await presence.measured(conn, MINUTES),
         processes=await presence.losses(conn, ALIVE_WITHIN_S),

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
+from uuid import UUID
 
 from trunkline.errors import StoreUnavailable
 from trunkline.event_loop import LoopThread, asked_to_stop, running_loop
@@ -28,12 +29,13 @@ from trunkline.jobs.recurring import Recurring, declared_schedules
 from trunkline.jobs.registry import JobOptions, JobType, Registry, declared
 from trunkline.jobs.service import JobConfig, JobService
 from trunkline.old_names import kept_names
-from trunkline.store import adapters
+from trunkline.store import adapters, job_admin
 from trunkline.store import database as store_database
 from trunkline.store.adapters import Adapter, entries
 from trunkline.store.database import Database
 from trunkline.store.jobs import Inserted, NewJob
 from trunkline.store.migrate import migrate, search_path_with
+from trunkline.store.tenants import PLATFORM
 
 P = TypeVar("P")
 
@@ -142,6 +144,18 @@ class Jobs:
         opened = self._opened()
         async with opened.outbox.transaction(opened.database) as work:
             yield work
+
+    # What is done by hand
+
+    async def replay(self, job_type: JobType[Any] | str | None = None, *, job_id: UUID | None = None) -> int:
+        """Let dead letters run again, with all their attempts before them: of a type, one of them, or all. How many
+        there were, at most 1,000 at a time: call it again until it is 0. One beside which a job with the same unique
+        key waits ends as superseded."""
+        name = job_type.name if isinstance(job_type, JobType) else job_type
+        async with self.transaction() as work:
+            count, back = await job_admin.replay(work.tx, PLATFORM, job_id=job_id, job_type=name)
+        self.wake(*back)
+        return count
 
     # Its life
 

@@ -77,7 +77,10 @@ class JobMaintenance(Loop):
     async def measure_depth(self) -> None:
         async with self._database.connection() as conn:
             states = await job_admin.types(conn, [job_type.name for job_type in self._registry])
+            dead = await job_admin.dead_letters(conn)
         metrics.set_exactly(metrics.JOB_QUEUE_DEPTH, {state.job_type: state.pending for state in states})
+        # Of types that no process knows any more too: somebody has to look at them.
+        metrics.set_exactly(metrics.JOB_DEAD_LETTERS, dict.fromkeys((s.job_type for s in states), 0) | dead)
 
     async def vacuum(self) -> int:
         """Only the owner of the table may. Where we are not, autovacuum has to do."""

@@ -43,12 +43,12 @@ from trunkline.handlers import refusal
 from trunkline.loops.base import Loop
 from trunkline.mailbox.gauges import MailboxGauges
 from trunkline.mailbox.handler import Batch, Done, Write
-from trunkline.mailbox.inbox import Inbox, check, follow_up
+from trunkline.mailbox.inbox import BadEvent, Inbox, check, follow_up
 from trunkline.mailbox.notifier import MailboxNotifier
 from trunkline.mailbox.processing import FailureRule
 from trunkline.mailbox.retention import DAY_S, MailboxRetention
 from trunkline.mailbox.worker import BadHandler, MailboxWorker, WorkerLimits
-from trunkline.store import adapters
+from trunkline.store import adapters, mailbox_admin
 from trunkline.store import database as store_database
 from trunkline.store.adapters import Adapter, entries
 from trunkline.store.database import Connection, Database
@@ -57,6 +57,8 @@ from trunkline.store.migrate import migrate, search_path_with
 
 # As many batches as the inbox writes at once, and an append that is alone.
 APPEND_CONNECTIONS = 3
+# So many are replayed or renamed at once, so that their locks are short.
+BY_HAND_MAX = 1_000
 
 # All that is about mailboxes alone.
 MIGRATIONS = frozenset(
@@ -147,6 +149,7 @@ class Mailboxes:
         has a schema of its own, and keys with a prefix of its own. `behind_pooler`: the URL leads to a transaction
         pooler."""
         self.schema = None if domain else schema
+        self._is_of_platform = domain is not None
         self._url = database_url
         self._redis_url = redis_url
         self._keys = Keys(domain) if domain else Keys(prefix=prefix)
@@ -253,6 +256,39 @@ class Mailboxes:
         for event in appending.events:
             self.wake(event.kind, event.key)
 
+    # What is done by hand
+
+    async def replay(self, kind: str, key: str | None = None, *, seq: int | None = None) -> int:
+        """Give a dead mailbox, or all dead ones of a kind, another turn with a clean slate; or one event that was set
+        aside, by its number, as if it came now. How many there were, at most 1,000 at a time: call it again until it
+        is 0. One that somebody appends to at this moment is passed over."""
+        if key is None and seq is not None:
+            raise BadEvent("The number of an event is one within its mailbox: name the key too.")
+        async with self.transaction() as work:
+            if key is not None and seq is not None:
+                is_back = await mailbox_admin.replay_event(work.tx, kind, key, seq) is not None
+                keys = [key] if is_back else []
+            else:
+                keys = await mailbox_admin.replay(work.tx, kind, key, limit=BY_HAND_MAX)
+        self.wake(kind, *keys)
+        return len(keys)
+
+    async def set_aside(self, kind: str, key: str, seq: int, reason: str) -> bool:
+        """Let a mailbox go on without one of its pending events, which is kept with the reason and can be replayed.
+        A dead one is replayed after it. False: no event of this number waits there."""
+        async with self.transaction() as work:
+            return await mailbox_admin.set_aside(work.tx, kind, key, seq, reason)
+
+    async def rename(self, kind: str, to: str) -> int:
+        """Give the mailboxes of a kind that nobody handles any more to the handlers of another, with all their events.
+        Those stay that a worker has in hand, and those whose key is there already. How many were moved, at most 1,000
+        at a time: call it again until it is 0."""
+        check(new_event(to, "any", "any", {}))
+        async with self.transaction() as work:
+            keys, _ = await mailbox_admin.rename(work.tx, kind, to, limit=BY_HAND_MAX)
+        self.wake(to, *keys)
+        return len(keys)
+
     # Its life
 
     @property
@@ -332,7 +368,7 @@ class Mailboxes:
                 for handler in self._handlers
             ),
             MailboxRetention(opened.own, keep_s=self._keep_s),
-            MailboxGauges(opened.own),
+            MailboxGauges(opened.own, handled=None if self._is_of_platform else self._kinds),
         ]
         tasks = [asyncio.create_task(loop.run(), name=loop.name) for loop in loops]
         try:
@@ -350,6 +386,10 @@ class Mailboxes:
                 await stack.enter_async_context(self)
             await stack.enter_async_context(self.working())
             await asked_to_stop()
+
+    @property
+    def _kinds(self) -> frozenset[str]:
+        return frozenset(handler.kind for handler in self._handlers)
 
     def _opened(self) -> "_Open":
         if self._open is None:

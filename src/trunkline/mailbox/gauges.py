@@ -1,26 +1,52 @@
-"""Tells the metrics page what Postgres says of mailboxes: how many are not idle, what waits in them, and since when."""
+"""Tells the metrics page what Postgres says of mailboxes: how many are not idle, what waits in them, and since when;
+what was set aside, and what this worker has no handler for."""
+
+from collections.abc import Collection, Sequence
 
 from trunkline.loops.base import Loop
+from trunkline.states import MailboxStatus
 from trunkline.store import mailbox_admin
 from trunkline.store.database import Database
+from trunkline.store.mailbox_admin import Summary
 from trunkline.telemetry import metrics
+
+# As long as the platform's alarm of them lasts: who decides to leave an event where it is has done what there is to do.
+SET_ASIDE_S = 900.0
 
 
 class MailboxGauges(Loop):
     name = "mailbox_gauges"
 
-    def __init__(self, database: Database, *, interval_s: float = 15.0):
+    def __init__(
+        self, database: Database, *, handled: Collection[str] | None = None, interval_s: float = 15.0
+    ):
+        """`handled` are the kinds that this process has handlers for, where no platform looks after the others."""
         super().__init__(interval_s)
         self._database = database
+        self._handled = handled
 
     async def run_once(self) -> int:
         """Count; how many mailboxes are not idle. A kind or status that is gone stops being reported."""
         async with self._database.connection() as conn:
             summary = await mailbox_admin.summary(conn)
+            set_aside = await mailbox_admin.set_aside_lately(conn, within_s=SET_ASIDE_S)
         for gauge in (metrics.MAILBOXES, metrics.MAILBOX_EVENTS_PENDING, metrics.MAILBOX_OLDEST_SECONDS):
             gauge.clear()
         for each in summary:
             metrics.MAILBOXES.labels(each.kind, each.status).set(each.mailboxes)
             metrics.MAILBOX_EVENTS_PENDING.labels(each.kind, each.status).set(each.events)
             metrics.MAILBOX_OLDEST_SECONDS.labels(each.kind, each.status).set(each.oldest_s)
+        metrics.set_exactly(metrics.MAILBOX_EVENTS_SET_ASIDE, set_aside)
+        if self._handled is not None:
+            metrics.set_exactly(metrics.MAILBOXES_UNHANDLED, _unhandled(summary, self._handled))
         return sum(each.mailboxes for each in summary)
+
+
+def _unhandled(summary: Sequence[Summary], handled: Collection[str]) -> dict[str, float]:
+    """Mailboxes with work, by kind. Our own kinds are 0 also while they have none: another worker, which does not
+    handle them, may see some a moment before us."""
+    found: dict[str, float] = dict.fromkeys(handled, 0)
+    for each in summary:
+        if each.kind not in handled and each.status != MailboxStatus.DEAD:
+            found[each.kind] = found.get(each.kind, 0) + each.mailboxes
+    return found

@@ -180,10 +180,6 @@ async def unknown_attempts(conn: Connection) -> dict[str, float]:
     return {row["subject"]: row["value"] for row in await conn.fetch(_SQL.unknown_attempts)}
 
 
-async def dead_jobs(conn: Connection) -> dict[str, float]:
-    return {row["subject"]: row["value"] for row in await conn.fetch(_SQL.dead_jobs)}
-
-
 async def dead_mailboxes(conn: Connection) -> dict[str, float]:
     """By kind."""
     return {row["subject"]: row["value"] for row in await conn.fetch(_SQL.dead_mailboxes)}
@@ -192,11 +188,6 @@ async def dead_mailboxes(conn: Connection) -> dict[str, float]:
 async def waiting_mailboxes(conn: Connection) -> dict[str, float]:
     """By kind, how long the oldest waits that a worker could take."""
     return {row["subject"]: row["value"] for row in await conn.fetch(_SQL.waiting_mailboxes)}
-
-
-async def events_set_aside(conn: Connection) -> dict[str, float]:
-    """By kind, how many within the last minute."""
-    return {row["subject"]: row["value"] for row in await conn.fetch(_SQL.events_set_aside)}
 
 
 async def long_stops(conn: Connection) -> list[LongStop]:

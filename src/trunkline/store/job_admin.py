@@ -154,6 +154,11 @@ async def types(conn: Connection, job_types: Sequence[str]) -> list[TypeState]:
     return [pick(TypeState, row) for row in await conn.fetch(_SQL.types, job_types, COUNT_MAX)]
 
 
+async def dead_letters(conn: Connection) -> dict[str, int]:
+    """How many there are of each type that has any, up to `COUNT_MAX`."""
+    return {row["job_type"]: row["dead"] for row in await conn.fetch(_SQL.dead_letters, COUNT_MAX)}
+
+
 def _job(row: asyncpg.Record) -> Job:
     found = pick(Job, row)
     return replace(found, status=JobStatus(found.status))

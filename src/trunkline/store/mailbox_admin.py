@@ -131,6 +131,11 @@ async def set_aside(conn: Connection, kind: str, key: str, seq: int, error: str)
     return await conn.fetchval(_SQL.set_aside, kind, key, seq, error) is not None
 
 
+async def set_aside_lately(conn: Connection, *, within_s: float) -> dict[str, int]:
+    """How many events were, by kind."""
+    return {row["kind"]: row["events"] for row in await conn.fetch(_SQL.set_aside_lately, within_s)}
+
+
 async def retire_events(
     conn: Connection, *, older_than_s: float, limit: int, after: datetime = LONG_AGO
 ) -> tuple[int, datetime | None]:

@@ -285,6 +285,17 @@ MAILBOX_EVENTS_PENDING = _gauge("mailbox_events_pending", "Events that wait in t
 MAILBOX_OLDEST_SECONDS = _gauge(
     "mailbox_oldest_seconds", "How long the one that waits longest was not processed.", "kind", "status"
 )
+MAILBOX_EVENTS_SET_ASIDE = _gauge(
+    "mailbox_events_set_aside",
+    "Events that were set aside within the last quarter of an hour, as Postgres counts them.",
+    "kind",
+)
+MAILBOXES_UNHANDLED = _gauge(
+    "mailboxes_unhandled",
+    "Mailboxes with work of a kind that this worker has no handler for; 0 of those it has. The least over all workers "
+    "of an application is what nobody handles.",
+    "kind",
+)
 # The kind `issue` also has the names that its dashboards know.
 ISSUES_QUEUED = _counter("issues_queued_total", "Mailboxes of kind `issue` that became queued.")
 ISSUES_PROCESSED = _counter("issues_processed_total", "Mailboxes of kind `issue` that were processed.")
@@ -303,6 +314,11 @@ ISSUES_PENDING_MESSAGES = _gauge(
 # Jobs
 JOB_QUEUE_DEPTH = _gauge(
     "job_queue_depth", "Pending jobs, as Postgres counts them; beyond 10,000 of a type it stops.", "job_type"
+)
+JOB_DEAD_LETTERS = _gauge(
+    "job_dead_letters",
+    "Jobs that failed for good and wait for a replay, as Postgres counts them; beyond 1,000 of a type it stops.",
+    "job_type",
 )
 JOBS_CLAIMED = _counter("job_claimed_total", "Jobs that a worker took to run.", "job_type", "worker_id")
 JOBS_COMPLETED = _counter(

@@ -42,12 +42,6 @@ WHERE a.id IN (SELECT id FROM alarms WHERE cleared_at IS NULL
                  AND cleared_at IS NOT NULL)
 ORDER BY a.id
 
--- name: dead_jobs
--- Dead letters by type of job: they wait for somebody to replay or remove them. Counted up to a thousand.
-SELECT job_type AS subject, count(*)::float8 AS value
-FROM (SELECT job_type FROM job_dead LIMIT 1000) AS dead
-GROUP BY 1
-
 -- name: dead_mailboxes
 -- Dead mailboxes by kind: nobody processes their events until they are replayed. Counted up to a thousand.
 SELECT kind AS subject, count(*)::float8 AS value
@@ -161,17 +155,6 @@ ORDER BY at
 SELECT carrier || '/' || account AS subject, count(*)::float8 AS value
 FROM attempts WHERE holds_channel AND state = 'unknown'
 GROUP BY 1
-
--- name: events_set_aside
--- How many events of each kind were set aside within the last minute, by whatever process. The partial index has nothing but
--- those that were set aside.
-WITH recent AS MATERIALIZED (
-    SELECT mailbox_id FROM mailbox_events
-    WHERE error IS NOT NULL AND processed_at > clock_timestamp() - interval '1 minute'
-)
-SELECT m.kind AS subject, count(*)::float8 AS value
-FROM recent AS r JOIN mailboxes AS m ON m.id = r.mailbox_id
-GROUP BY m.kind
 
 -- name: waiting_mailboxes
 -- How long the oldest mailbox of each kind waits that a worker could take, in seconds. Kind by kind from the index of what

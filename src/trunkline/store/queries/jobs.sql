@@ -126,6 +126,19 @@ ORDER BY id
 LIMIT $5
 FOR UPDATE SKIP LOCKED
 
+-- name: dead_letters
+-- How many dead letters there are of each type that has any, counted up to a limit, also of types that no process knows any
+-- more. Type by type from the index: a thousand of one type hide no other.
+WITH RECURSIVE types AS (
+    (SELECT job_type FROM job_dead ORDER BY job_type LIMIT 1)
+    UNION ALL
+    SELECT (SELECT d.job_type FROM job_dead AS d WHERE d.job_type > t.job_type ORDER BY d.job_type LIMIT 1)
+    FROM types AS t WHERE t.job_type IS NOT NULL
+)
+SELECT t.job_type,
+       (SELECT count(*) FROM (SELECT FROM job_dead AS d WHERE d.job_type = t.job_type ORDER BY d.id LIMIT $1) AS x) AS dead
+FROM types AS t WHERE t.job_type IS NOT NULL
+
 -- name: dead_rows
 -- How many dead rows the statistics believe the outbox to have.
 SELECT n_dead_tup FROM pg_stat_user_tables WHERE relid = 'job_outbox'::regclass

@@ -274,6 +274,17 @@ FROM mailboxes AS m
 WHERE m.kind = $1 AND m.key = $2 AND e.mailbox_id = m.id AND e.seq = $3 AND e.processed_at IS NULL
 RETURNING e.seq
 
+-- name: set_aside_lately
+-- How many events of each kind were set aside within the last $1 seconds, by whatever process. The partial index has nothing
+-- but those that were set aside.
+WITH recent AS MATERIALIZED (
+    SELECT mailbox_id FROM mailbox_events
+    WHERE error IS NOT NULL AND processed_at > clock_timestamp() - make_interval(secs => $1)
+)
+SELECT m.kind, count(*) AS events
+FROM recent AS r JOIN mailboxes AS m ON m.id = r.mailbox_id
+GROUP BY m.kind
+
 -- name: stuck
 -- Mailboxes that have been in hand for long: a handler that takes its time, or a worker that died with a long lease. Their
 -- leases end after every turn that waits, or ended long ago: they are looked for at both ends of the queue.
