@@ -57,8 +57,6 @@ from trunkline.store.migrate import migrate, search_path_with
 
 # As many batches as the inbox writes at once, and an append that is alone.
 APPEND_CONNECTIONS = 3
-# So many are replayed or renamed at once, so that their locks are short.
-BY_HAND_MAX = 1_000
 
 # All that is about mailboxes alone.
 MIGRATIONS = frozenset(
@@ -71,6 +69,9 @@ MIGRATIONS = frozenset(
         "0049_mailbox_append_event",
     }
 )
+
+# So many are replayed or renamed at once, so that their locks are short.
+BY_HAND_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
