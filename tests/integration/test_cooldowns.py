@@ -251,6 +251,104 @@ async def test_a_lead_is_not_ended_by_a_code_that_nobody_gets_past(stage: Stage)
     assert (row["status"], row["carrier_error_count"]) == ("BACKLOG", 0)
 
 
+async def delay_s(stage: Stage, lead: UUID) -> float:
+    """How long after its last refusal a lead is due again."""
+    seconds: float = await stage.dialing.value(
+        "SELECT extract(epoch FROM l.due_at - max(a.send_at))::float8 FROM leads AS l"
+        " JOIN attempts AS a ON a.lead_id = l.id WHERE l.id = $1 GROUP BY l.due_at",
+        lead,
+    )
+    return seconds
+
+
+async def long_ago(stage: Stage) -> None:
+    """Whatever was taken or refused was it two minutes earlier: the account is a quiet one."""
+    await stage.dialing.run("UPDATE carrier_health SET taken_at = taken_at - interval '2 minutes'")
+    await stage.dialing.run("UPDATE attempts SET send_at = send_at - interval '2 minutes'")
+
+
+async def test_a_lone_lead_that_is_refused_for_no_known_reason_waits_longer_each_time(stage: Stage) -> None:
+    await long_ago(stage)
+    lead = await stage.dialing.lead()
+    stage.carrier.says(UNKNOWN)
+    waits = []
+    for _ in range(8):
+        await all_due(stage)
+        await stage.dial()
+        waits.append(await delay_s(stage, lead))
+    # Some more, between the request and the writing of its answer.
+    least = (60, 120, 240, 480, 960, 1920, 3600, 3600)
+    assert all(waited >= each for waited, each in zip(waits, least, strict=True))
+
+
+async def test_an_alarm_tells_of_a_lone_lead_that_is_refused_for_no_known_reason(stage: Stage) -> None:
+    await long_ago(stage)
+    lead = await stage.dialing.lead()
+    stage.carrier.says(UNKNOWN)
+    raised = "SELECT count(*) FROM alarms WHERE name = 'unexplained_refusals'"
+    for count in (1, 2, 3):
+        await all_due(stage)
+        await stage.dial()
+        assert await stage.dialing.value(raised) == (1 if count == 3 else 0)
+    alarm = await stage.dialing.row("SELECT * FROM alarms WHERE name = 'unexplained_refusals'")
+    assert alarm["subject"] == "twilio/default"
+    assert alarm["detail"] == {"code": "77777", "lead_id": str(lead), "times": 3}
+
+
+async def test_on_a_quiet_account_a_lead_ends_by_a_code_that_others_get_past(stage: Stage) -> None:
+    """Others are taken between its refusals, each of them longer ago than a minute."""
+    await long_ago(stage)
+    odd = await stage.dialing.lead()
+    phone = (await stage.lead(odd))["phone"]
+    stage.carrier.answer = refusing(UNKNOWN, lambda order: order.to == phone)
+    for count in range(4):
+        assert (await stage.lead(odd))["carrier_error_count"] == max(0, count - 1)
+        await all_due(stage)
+        await dial_all(stage)
+        await stage.dialing.lead()
+        await dial_all(stage)
+        await long_ago(stage)
+    row = await stage.lead(odd)
+    assert (row["status"], row["outcome"], row["outcome_reason"]) == ("FINISHED", "CARRIER_ERROR", "77777")
+    assert await stage.dialing.value("SELECT count(*) FROM alarms") == 0
+
+
+async def test_a_lead_that_is_called_again_by_order_waits_as_one_that_was_never_refused(stage: Stage) -> None:
+    await long_ago(stage)
+    lead = await stage.dialing.lead()
+    stage.carrier.says(UNKNOWN)
+    for _ in range(4):
+        await all_due(stage)
+        await stage.dial()
+    await stage.dialing.run(
+        "INSERT INTO lead_reopenings (lead_id, no, request_id, reason, actor, outcome, finished_at)"
+        " VALUES ($1, 1, 'again', 'why', 'ops', 'ABORTED', now())",
+        lead,
+    )
+    await all_due(stage)
+    await stage.dial()
+    assert 60 <= await delay_s(stage, lead) < 960, "the fifth time in a row it would be 960"
+
+
+async def test_a_call_that_never_comes_about_is_tried_after_longer_and_longer(stage: Stage) -> None:
+    lead = await stage.dialing.lead()
+    stage.carrier.says(InDoubt("timeout"))
+    waits = []
+    for _ in range(3):
+        await all_due(stage)
+        await stage.dial()
+        attempt = (await stage.attempts(lead))[-1]["id"]
+        await stage.dialing.run("UPDATE attempts SET doubt_checks = 3")
+        await stage.dialing.run("UPDATE carrier_health SET taken_at = taken_at - interval '20 minutes'")
+        await stage.age(attempt, 601)
+        before = await stage.dialing.value("SELECT clock_timestamp()")
+        await stage.checker.run_once()
+        waits.append(((await stage.lead(lead))["due_at"] - before).total_seconds())
+    assert all(waited >= least for waited, least in zip(waits, (60, 120, 240), strict=True))
+    raised = await stage.dialing.row("SELECT * FROM alarms WHERE name = 'unexplained_refusals'")
+    assert raised["detail"]["code"] == "not_in_call_list"
+
+
 async def test_a_process_that_cannot_reach_the_carrier_leaves_its_leads_to_the_others(stage: Stage) -> None:
     """Its DNS is broken, theirs is not."""
     leads = await stage.dialing.leads(8)

@@ -21,7 +21,7 @@ from trunkline.leads.outcomes import (
     verdict,
 )
 from trunkline.leads.retries import Retries, RetryRule
-from trunkline.leads.settle_decision import after_facts, after_refusal, after_throttling
+from trunkline.leads.settle_decision import after_facts, after_refusal, after_throttling, after_unexplained
 from trunkline.model import Agent, Budget, Finish, Outcome, Retry
 
 NOW = datetime(2025, 6, 3, 10, 0, tzinfo=UTC)
@@ -325,3 +325,16 @@ def test_the_verdict_is_a_word_that_can_be_stored(seen: Facts) -> None:
 def test_rules_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Retries.model_validate(wrong)
+
+
+@pytest.mark.parametrize("retries", [Retries(), Retries(base_s=1, factor=1), Retries(base_s=7200, factor=1)])
+def test_no_policy_has_a_carrier_asked_every_minute_for_ever(retries: Retries) -> None:
+    """Nobody knows who is at fault: the lead comes back, at no cost, and less often each time."""
+    found = [
+        after_unexplained("79999", Budget(1, 3, 0), retries, others_are_taken=False, times=n)
+        for n in range(1, 20)
+    ]
+    delays_s = [each.delay_s for each in found if isinstance(each, Retry) and not each.counted]
+    assert len(delays_s) == len(found)
+    assert delays_s == sorted(delays_s)
+    assert delays_s[-1] == max(3600, retries.base_s)

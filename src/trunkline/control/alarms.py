@@ -147,6 +147,18 @@ _ALL = (
         subject="carrier/account, carrier/account/country, number, or process:carrier/account",
     ),
     AlarmDefinition(
+        "unexplained_refusals",
+        Severity.WARNING,
+        "A lead was refused three times in a row with a code that is in no table, or its calls never came about, and "
+        "the account took no other call meanwhile: nobody can tell whether the lead or the account is at fault. It "
+        "costs the lead nothing; it is tried again after a minute, two, four and so on, at most an hour.",
+        "Look up the `code` in the carrier's documentation. Abort the lead if the number is at fault (`trunkline "
+        "leads abort LEAD --reason WHY`); if the account is, change it. The first call that is taken settles it.",
+        # A lead is tried at least every hour while its window is open.
+        Reported(quiet_s=7200),
+        subject="carrier/account",
+    ),
+    AlarmDefinition(
         "no_agents",
         Severity.URGENT,
         "Leads have been overdue for two minutes, because no agent takes calls: none is known, or all are silent, "

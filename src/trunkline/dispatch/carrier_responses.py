@@ -6,13 +6,14 @@ compare-and-set then changes nothing but a missing call id.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from uuid import UUID
 
 from trunkline.bus.connection import Bus
 from trunkline.crashpoint import crash_point
+from trunkline.dispatch import unexplained
 from trunkline.dispatch.cooldowns import CarrierAnswer, CooldownBook, end_reason
 from trunkline.dispatch.intent import slow_account
 from trunkline.dispatch.settlement import Decide, Settlement, Settler
@@ -22,7 +23,7 @@ from trunkline.leads.retries import Retries
 from trunkline.model import Finish, Intent, LeadDecision, Outcome, Retry
 from trunkline.states import AttemptState
 from trunkline.store import attempts, cooldowns
-from trunkline.store.attempts import Attempt, Result
+from trunkline.store.attempts import Attempt, Result, Unexplained
 from trunkline.store.cooldowns import AccountName
 from trunkline.store.database import UNAVAILABLE, Connection, Database
 from trunkline.store.dispatch import UNACCEPTABLE
@@ -35,7 +36,7 @@ log = get_logger(__name__)
 LINGER_S = 0.03
 BATCH_MAX = 200
 RETRY_AFTER_S = 1.0
-# A code that is in no table is the lead's own if the account has taken others this lately.
+# A code that is in no table is the lead's own if the account has taken others this lately, or since it met one before.
 TAKEN_LATELY = timedelta(seconds=60)
 # A call that we ourselves did not send costs its lead nothing; it only must not come back in a hot loop.
 NOT_SENT_DELAY_S = 1.0
@@ -126,16 +127,18 @@ class ResultWriter:
         async with self._database.transaction() as tx:
             locked = await attempts.lock(tx, list(settling))
             moved = await attempts.write_results(tx, [_result(answer) for answer in batch])
-            unexplained = {answer.account for answer in batch if _is_unexplained(answer.place)}
-            busy = await _taking_others(tx, unexplained, locked) if unexplained else frozenset()
+            odd = [each for each in batch if each.attempt_id in moved and _is_unexplained(each.place)]
+            known = await _unexplained(tx, odd, locked) if odd else {}
             decisions: dict[UUID, Decide] = {
-                answer.attempt_id: partial(
-                    _decide, settling[answer.attempt_id], others_are_taken=answer.account in busy
-                )
+                answer.attempt_id: known.get(answer.attempt_id)
+                or partial(_decide, settling[answer.attempt_id])
                 for answer in batch
                 if answer.attempt_id in moved
             }
-            return await self._settler.settle(tx, locked, decisions)
+            settlement = await self._settler.settle(tx, locked, decisions)
+            for each in known.values():
+                await each.report(tx)
+            return settlement
 
     async def _tell(self, settlement: Settlement) -> None:
         try:
@@ -174,13 +177,46 @@ def _is_unexplained(place: PlaceResult) -> bool:
     return isinstance(place, Rejected) and place.blames == "unknown"
 
 
-async def _taking_others(
-    tx: Connection, accounts: Collection[AccountName], locked: Mapping[UUID, Attempt]
-) -> frozenset[AccountName]:
-    """Those that have taken a call lately, by Postgres' clock."""
-    now = next((attempt.read_at for attempt in locked.values() if attempt.read_at), None)
-    taken_at = await cooldowns.taken_at(tx, sorted(accounts))
-    return frozenset(each for each, at in taken_at.items() if now and at > now - TAKEN_LATELY)
+class _UnexplainedRefusal(Value, frozen=True):
+    """What follows from a refusal of unknown cause: a `Decide`."""
+
+    account: AccountName
+    code: str
+    lead_id: UUID
+    known: Unexplained
+    others_are_taken: bool
+
+    def __call__(self, attempt: Attempt, retries: Retries) -> LeadDecision:
+        return settle_decision.after_unexplained(
+            self.code,
+            attempt.budget,
+            retries,
+            others_are_taken=self.others_are_taken,
+            times=self.known.times,
+        )
+
+    async def report(self, tx: Connection) -> None:
+        """A lead that it costs something ends by itself."""
+        if not self.others_are_taken:
+            await unexplained.report(tx, self.account, self.code, self.lead_id, self.known)
+
+
+async def _unexplained(
+    tx: Connection, refused: Sequence[CarrierResponse], locked: Mapping[UUID, Attempt]
+) -> dict[UUID, _UnexplainedRefusal]:
+    """By attempt. Times are Postgres' own."""
+    taken_at = await cooldowns.taken_at(tx, sorted({answer.account for answer in refused}))
+    met = await unexplained.met(tx, {answer.attempt_id: locked[answer.attempt_id] for answer in refused})
+    found = {}
+    for answer in refused:
+        assert isinstance(answer.place, Rejected), "the others were not refused"
+        now, known = locked[answer.attempt_id].read_at, met[answer.attempt_id]
+        assert now is not None, "read under its lock"
+        are_taken = unexplained.are_others_taken(taken_at.get(answer.account), now - TAKEN_LATELY, known)
+        found[answer.attempt_id] = _UnexplainedRefusal(
+            answer.account, answer.place.code, answer.intent.lead_id, known, are_taken
+        )
+    return found
 
 
 def _result(answer: CarrierResponse) -> Result:
@@ -195,9 +231,7 @@ def _result(answer: CarrierResponse) -> Result:
             return Result(answer.attempt_id, AttemptState.IN_DOUBT, reason=reason)
 
 
-def _decide(
-    place: Rejected | Throttled, attempt: Attempt, retries: Retries, *, others_are_taken: bool = False
-) -> LeadDecision:
+def _decide(place: Rejected | Throttled, attempt: Attempt, retries: Retries) -> LeadDecision:
     match place:
         case Rejected(reason="not_sent_in_time"):
             return Retry(NOT_SENT_DELAY_S, counted=False)
@@ -207,10 +241,6 @@ def _decide(
             )  # this destination is refused, whenever it is asked for
         case Rejected(code=code, blames="destination"):
             return settle_decision.after_refusal(code, attempt.budget, retries)
-        case Rejected(code=code, blames="unknown"):
-            return settle_decision.after_unexplained(
-                code, attempt.budget, retries, others_are_taken=others_are_taken
-            )
         case Rejected():
             return settle_decision.after_our_failing()
         case Throttled(retry_after_s=retry_after_s):

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from trunkline.bus.connection import Bus
 from trunkline.clock import Clock
-from trunkline.dispatch import queried_calls
+from trunkline.dispatch import queried_calls, unexplained
 from trunkline.dispatch.checks import (
     RETRY_S,
     AskCall,
@@ -217,8 +217,11 @@ class Checker(Loop):
             account = (check.carrier, check.account)
             taken_at = (await cooldowns.taken_at(tx, [account])).get(account)
             others_are_taken = taken_at is not None and taken_at > check.intent_at
-            decide = partial(_decide, state, reason, others_are_taken=others_are_taken)
+            known = (await unexplained.met(tx, locked))[check.id]
+            decide = partial(_decide, state, reason, others_are_taken=others_are_taken, times=known.times)
             settlement = await self._settler.settle(tx, locked, {check.id: decide})
+            if state is AttemptState.ABSENT and not others_are_taken:
+                await unexplained.report(tx, account, reason, check.lead_id, known)
         metrics.ATTEMPTS_GIVEN_UP.labels(check.carrier, state.value).inc()
         if state is AttemptState.UNKNOWN:
             settlement.freed.clear()  # its channel is held until no call can be live on it
@@ -276,10 +279,11 @@ def _decide(
     retries: Retries,
     *,
     others_are_taken: bool,
+    times: int,
 ) -> LeadDecision:
     """A call that never came about costs its lead something only if the account took others after it."""
     if state is AttemptState.UNKNOWN:
         return Finish(Outcome.UNKNOWN, reason)
     return settle_decision.after_unexplained(
-        reason, attempt.budget, retries, others_are_taken=others_are_taken
+        reason, attempt.budget, retries, others_are_taken=others_are_taken, times=times
     )

@@ -18,6 +18,8 @@ CALLBACK_MAX = timedelta(days=366)
 _UNREACHED = frozenset({Outcome.NO_ANSWER, Outcome.BUSY, Outcome.VOICEMAIL})
 # When somebody is called again who answered and found no agent: the first time, the second. Then it ends.
 NO_AGENT_DELAYS_S = (300.0, 3600.0)
+# A lead that is refused for no known reason while nobody else is called: each time after twice as long, and not longer.
+UNEXPLAINED_DELAY_MAX_S = 3600.0
 # Behind those that wait already: the account, the number or the process rests meanwhile, and another may take it.
 OUR_FAILING_DELAY_S = 2.0
 
@@ -75,12 +77,15 @@ def after_our_failing() -> LeadDecision:
 
 
 def after_unexplained(
-    code: str, budget: Budget, retries: Retries = DEFAULT, *, others_are_taken: bool
+    code: str, budget: Budget, retries: Retries = DEFAULT, *, others_are_taken: bool, times: int = 1
 ) -> LeadDecision:
-    """It is not known on whose account a call came to nothing. While the carrier takes others, it is the lead's."""
+    """It is not known on whose account a call came to nothing, for the `times`-th time in a row. While the carrier
+    takes others, it is the lead's. Otherwise it costs nothing, and the backoff is ours: a policy whose delays do not
+    grow would have the carrier asked every minute for ever."""
     if others_are_taken:
         return after_refusal(code, budget, retries)
-    return Retry(retries.delay_s(1), counted=False)
+    backoff_s = min(DEFAULT.delay_s(times), UNEXPLAINED_DELAY_MAX_S)
+    return Retry(max(retries.delay_s(1), backoff_s), counted=False)
 
 
 def after_throttling(retry_after_s: float) -> LeadDecision:

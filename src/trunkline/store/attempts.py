@@ -119,6 +119,13 @@ class AttemptCheck(Value, frozen=True):
     age_s: float
 
 
+class Unexplained(Value, frozen=True):
+    """How often in a row a lead was refused for no known reason; when the time before the last one was sent."""
+
+    times: int
+    previous_at: datetime | None = None
+
+
 class CallOwner(Value, frozen=True):
     """`is_overdialled`: no agent was kept for the call, by choice."""
 
@@ -208,6 +215,12 @@ async def write_results(tx: Connection, results: Sequence[Result]) -> set[UUID]:
     )
     wanted = {r.attempt_id: r.state.value for r in results}
     return {row["id"] for row in rows if row["state"] == wanted[row["id"]]}
+
+
+async def unexplained(tx: Connection, lead_ids: Collection[UUID]) -> dict[UUID, Unexplained]:
+    """By lead, with the attempts that this transaction has written. Their leads are locked."""
+    rows = await tx.fetch(_SQL.unexplained, list(lead_ids))
+    return {row["lead_id"]: Unexplained(row["times"], row["previous_at"]) for row in rows}
 
 
 async def apply_facts(tx: Connection, facts: Mapping[UUID, CallFacts]) -> None:

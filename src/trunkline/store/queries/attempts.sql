@@ -220,6 +220,19 @@ SET status = 'PROCESSING', attempt_count = l.attempt_count + t.uncounted,
 FROM unnest($1::uuid[], $2::smallint[]) AS t (id, uncounted)
 WHERE l.id = t.id AND (l.status = 'BACKLOG' OR (l.status = 'FINISHED' AND l.outcome = 'UNKNOWN'))
 
+-- name: unexplained
+-- How often in a row leads were refused, or their calls never came about, for no known reason; and when the time before the last
+-- one was sent. In a row: since the last call that a carrier took, and since somebody had the lead called again.
+-- $1 leads
+SELECT q.lead_id, count(*) AS times, (array_agg(a.send_at ORDER BY a.ordinal DESC))[2] AS previous_at
+FROM unnest($1::uuid[]) AS q (lead_id)
+JOIN attempts AS a ON a.lead_id = q.lead_id
+WHERE (a.state = 'absent' OR (a.state = 'rejected' AND a.end_reason LIKE 'refused_unknown:%'))
+  AND a.ordinal > coalesce((SELECT max(t.ordinal) FROM attempts AS t
+                            WHERE t.lead_id = q.lead_id AND t.state NOT IN ('rejected', 'absent')), 0)
+  AND a.intent_at > coalesce((SELECT max(r.at) FROM lead_reopenings AS r WHERE r.lead_id = q.lead_id), '-infinity')
+GROUP BY q.lead_id
+
 -- name: unknown
 -- An attempt of unknown fate, to ask its carrier once more.
 SELECT a.id, a.lead_id, a.state, a.carrier, a.account, a.carrier_call_id, a.to_phone, a.from_phone, a.intent_at, a.doubt_checks,
