@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
 from functools import partial
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from trunkline.dispatch.refusals import RefusalReason
 from trunkline.model import new_id
 from trunkline.store import cooldowns
 from trunkline.store.cooldowns import Subject
-from trunkline.telephony.carrier import Accepted, CallOrder, InDoubt, PlaceResult, Rejected
+from trunkline.telephony.carrier import Accepted, CallOrder, CallView, InDoubt, PlaceResult, Rejected
 
 CREDENTIALS = Rejected("refused", "20003", retryable=True, blames="account", why="wrong credentials")
 CALLER_ID = Rejected("refused", "21210", retryable=True, blames="number", why="our number is not verified")
@@ -547,6 +548,35 @@ async def test_a_call_that_was_taken_and_failed_for_our_sake_costs_the_account(s
     await stage.dial()
     attempt = (await stage.attempt(lead))["id"]
     await stage.told(attempt, "ended", reason="failed", fault="10001")
+    row = await stage.lead(lead)
+    assert (row["status"], row["attempt_count"], row["carrier_error_count"]) == ("BACKLOG", 0, 0)
+    assert (await stage.attempt(lead))["end_reason"] == "failed:10001"
+    await stage.dialing.leads(3)
+    assert await stage.dial() == 0, "the account rests"
+
+
+@pytest.mark.parametrize("asked_by", ["live calls", "checker"])
+async def test_an_end_for_our_sake_costs_the_account_when_the_carrier_had_to_be_asked(
+    stage: Stage, asked_by: str
+) -> None:
+    """Its webhook was lost."""
+    lead = await stage.dialing.lead()
+    await stage.dial()
+    attempt = (await stage.attempt(lead))["id"]
+    await stage.live_calls.run_once()
+    stage.carrier.found[f"CA-{attempt}"] = CallView(
+        f"CA-{attempt}", "", "", "failed", "ended", "failed", ended_at=datetime.now(UTC), fault="10001"
+    )
+    await stage.age(attempt, 60)
+    if asked_by == "checker":
+        await stage.checker.run_once()
+    else:
+        await stage.dialing.run(
+            "UPDATE account_looks SET next_at = now(), looked_at = now() - interval '30 s'"
+        )
+        await stage.live_calls.run_once()
+        await stage.live_calls.drain()
+    await stage.folder.drain()
     row = await stage.lead(lead)
     assert (row["status"], row["attempt_count"], row["carrier_error_count"]) == ("BACKLOG", 0, 0)
     assert (await stage.attempt(lead))["end_reason"] == "failed:10001"

@@ -1,10 +1,11 @@
-"""The control URL of a live call is the carrier's word: it is used only where it leads to the carrier."""
+"""Calls as Vapi shows them: why they ended, and a control URL that is used only where it leads to the carrier."""
 
 import pytest
 
-from trunkline.telephony.vapi_records import control_url
+from trunkline.telephony.vapi_records import control_url, view_of
 
 BASE = "https://api.vapi.ai"
+OUT_OF_CREDIT = "call.start.error-subscription-insufficient-credits"
 
 
 def test_a_control_url_on_a_host_of_the_carriers_is_used() -> None:
@@ -15,3 +16,18 @@ def test_a_control_url_on_a_host_of_the_carriers_is_used() -> None:
 @pytest.mark.parametrize("url", [None, "", "https://vapi.ai.example.com/control", "https://[", "not a URL"])
 def test_any_other_is_none(url: str | None) -> None:
     assert control_url({"monitor": {"controlUrl": url}}, BASE) is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "fault"),
+    [
+        (OUT_OF_CREDIT, "ended", OUT_OF_CREDIT),
+        (OUT_OF_CREDIT, "ringing", ""),
+        ("customer-busy", "ended", ""),
+        (None, "ended", ""),
+    ],
+)
+def test_the_code_of_an_end_for_our_sake_is_kept(reason: str | None, status: str, fault: str) -> None:
+    view = view_of({"id": "c", "status": status, "endedReason": reason}, {})
+    assert view is not None
+    assert view.fault == fault

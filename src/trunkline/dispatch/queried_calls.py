@@ -40,6 +40,7 @@ async def tell(inbox: Inbox, attempt_id: UUID, call: CallView, now: datetime) ->
                 "call_id": call.call_id,
                 "at": (call.ended_at or call.started_at or now).isoformat(),
                 "reason": call.reason,
+                "fault": call.fault,
                 "duration_s": call.duration_s,
                 "raw": {"status": call.status, "asked": "true"},
                 **({"cost": asdict(call.cost)} if call.cost else {}),

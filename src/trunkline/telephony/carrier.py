@@ -121,6 +121,8 @@ class CallView(Value, frozen=True):
     attempt_id: UUID | None = None
     direction: Direction = "outbound"
     cost: CarrierCost | None = None
+    # The carrier's code, where an ended call failed for our sake: as in its webhook.
+    fault: str = ""
 
 
 class NoSuchCall(Value, frozen=True):

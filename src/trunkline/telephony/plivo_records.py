@@ -9,6 +9,7 @@ from trunkline.telephony.carrier import CallView, Direction, EndReason
 from trunkline.telephony.costs import cost_of
 from trunkline.telephony.forms import whole
 from trunkline.telephony.plivo_webhooks import e164, state_of
+from trunkline.telephony.reply_rules import our_fault
 
 
 def live_view(row: Mapping[str, Any]) -> CallView | None:
@@ -39,6 +40,7 @@ def ended_view(row: object) -> CallView | None:
         status=_STATUSES[reason],
         state="ended",
         reason=reason,
+        fault=our_fault("plivo", str(row.get("hangup_cause_code") or "")),
         # Told in the console's time zone, with its offset. Without one a time says nothing.
         created_at=read_moment(row.get("initiation_time")),
         ended_at=read_moment(row.get("end_time")),

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from trunkline.telephony.carrier import CallView
 from trunkline.telephony.costs import cost_of
+from trunkline.telephony.reply_rules import our_fault
 from trunkline.telephony.vapi_webhooks import STATES, attempt_of, end_reason, moment, seconds_between
 
 # Others come in: by phone, or from a web page.
@@ -19,6 +20,7 @@ def view_of(call: Mapping[str, Any], numbers: Mapping[str, str]) -> CallView | N
     if not isinstance(call.get("id"), str) or state is None:
         return None
     customer = call.get("customer")
+    ended = str(call.get("endedReason") or "") if state == "ended" else ""
     by_id = {number_id: number for number, number_id in numbers.items()}
     return CallView(
         call_id=call["id"],
@@ -26,7 +28,8 @@ def view_of(call: Mapping[str, Any], numbers: Mapping[str, str]) -> CallView | N
         from_=by_id.get(str(call.get("phoneNumberId")), ""),
         status=status,
         state=state,
-        reason=end_reason(str(call.get("endedReason", ""))) if state == "ended" else None,
+        reason=end_reason(ended) if state == "ended" else None,
+        fault=our_fault("vapi", ended),
         created_at=moment(call.get("createdAt")),
         started_at=moment(call.get("startedAt")),
         ended_at=moment(call.get("endedAt")),
