@@ -240,6 +240,28 @@ async def test_an_unknown_code_that_three_people_in_a_row_meet_is_the_accounts(s
     assert await stage.dial() == 0
 
 
+async def test_one_person_who_waits_as_many_leads_is_one_person(stage: Stage) -> None:
+    await stage.dialing.run("INSERT INTO carrier_health (carrier, account) VALUES ('twilio', 'other')")
+    same = [await stage.dialing.lead("+14155550123") for _ in range(20)]
+    others = await stage.dialing.leads(2)
+    account = ("twilio", "other")
+    async with stage.database.connection() as conn:
+        assert await cooldowns.note_unexplained(conn, account, "77777", same[:3]) == 1
+        assert await cooldowns.note_unexplained(conn, account, "77777", same) == 1
+        assert await cooldowns.note_unexplained(conn, account, "77777", others[:1]) == 2
+        assert await cooldowns.note_unexplained(conn, account, "77777", [*same, *others]) == 3
+        assert await cooldowns.note_unexplained(conn, account, "88888", same) == 1
+        assert await cooldowns.note_unexplained(conn, ("twilio", "new"), "77777", same) == 1
+
+
+async def test_an_unknown_code_that_one_person_meets_three_times_rests_nobody(stage: Stage) -> None:
+    stage.carrier.says(UNKNOWN)
+    for _ in range(4):
+        await stage.dialing.lead("+14155550123")
+        assert await stage.dial() == 1
+    assert await stage.dialing.value("SELECT count(*) FROM cooldowns") == 0
+
+
 async def test_a_lead_is_not_ended_by_a_code_that_nobody_gets_past(stage: Stage) -> None:
     await stage.dialing.run("UPDATE carrier_health SET taken_at = taken_at - interval '2 minutes'")
     lead = await stage.dialing.lead()
@@ -599,3 +621,5 @@ async def test_where_calls_are_taken_and_fail_later_a_probe_has_to_ring(stage: S
     await stage.reconciler.run_once()
     await eventually(lambda: stage.dial(), what="the others follow")
     assert await stage.dialing.value("SELECT count(*) FROM cooldowns") == 0
+    open_alarms = "SELECT count(*) FROM alarms WHERE name = 'carrier_refuses' AND cleared_at IS NULL"
+    assert await stage.dialing.value(open_alarms) == 0, "the intent that ended the cooldown says so"

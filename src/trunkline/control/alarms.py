@@ -153,7 +153,7 @@ _ALL = (
         "the account took no other call meanwhile: nobody can tell whether the lead or the account is at fault. It "
         "costs the lead nothing; it is tried again after a minute, two, four and so on, at most an hour.",
         "Look up the `code` in the carrier's documentation. Abort the lead if the number is at fault (`trunkline "
-        "leads abort LEAD --reason WHY`); if the account is, change it. The first call that is taken settles it.",
+        "leads abort LEAD --reason WHY`); if the account is, change it.",
         # A lead is tried at least every hour while its window is open.
         Reported(quiet_s=7200),
         subject="carrier/account",

@@ -136,7 +136,7 @@ class ResultWriter:
                 if answer.attempt_id in moved
             }
             settlement = await self._settler.settle(tx, locked, decisions)
-            for each in known.values():
+            for each in sorted(known.values(), key=lambda each: each.account):
                 await each.report(tx)
             return settlement
 

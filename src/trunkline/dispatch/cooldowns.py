@@ -35,7 +35,7 @@ from trunkline.store.cooldowns import (
     Scope,
     Subject,
 )
-from trunkline.store.database import UNAVAILABLE, Database
+from trunkline.store.database import UNAVAILABLE, Connection, Database
 from trunkline.store.limits import LimitCounts
 from trunkline.telemetry import get_logger, metrics
 from trunkline.telephony.carrier import Accepted, Blame, PlaceResult, Rejected, Throttled
@@ -302,9 +302,7 @@ class CooldownBook:
             over = await cooldowns.note_taken(conn, accounts, probes, [*map(self._own, reached)])
         for account in reached:
             self.unreachable.is_over(account)
-        for subject in over:
-            log.info("cooldown.over", scope=subject.scope, subject=subject.name)
-            await clear_alarm(self._database, ALARM, alarm_subject(subject))
+        await clear_alarms(self._database, over)
 
     async def _note_refused(self, answers: Sequence[CarrierAnswer]) -> None:
         """The next call that is taken counts at once, however lately another one was."""
@@ -383,6 +381,13 @@ class CooldownBook:
 
 def _why(place: Rejected) -> str:
     return place.why or ("the carrier cannot be reached" if place.blames == "network" else "")
+
+
+async def clear_alarms(where: "Connection | Database", over: Sequence[Subject]) -> None:
+    """These cooldowns are over. In a transaction it comes last, as all alarms do, and always in one order."""
+    for subject in sorted(over, key=alarm_subject):
+        log.info("cooldown.over", scope=subject.scope, subject=subject.name)
+        await clear_alarm(where, ALARM, alarm_subject(subject))
 
 
 def alarm_subject(subject: Subject) -> str:

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from trunkline.control.continuity import ContinuityMark
 from trunkline.dispatch.agents import AGENTS_ELSEWHERE, AgentRule
-from trunkline.dispatch.cooldowns import CarrierUnreachable, Cooling
+from trunkline.dispatch.cooldowns import CarrierUnreachable, Cooling, clear_alarms
 from trunkline.dispatch.gates import AGAIN, Case, Stopped, judge, never_stopped
 from trunkline.dispatch.gates_limits import (
     NO_SLOTS,
@@ -33,6 +33,7 @@ from trunkline.dispatch.refusals import SLOT_TAKEN, Blocks, GateRefusal, Refusal
 from trunkline.model import Entry, Finish, Grant, Intent, Slot
 from trunkline.states import LeadStatus
 from trunkline.store import allocations, cooldowns, dispatch, limits
+from trunkline.store.cooldowns import Subject
 from trunkline.store.database import Connection
 from trunkline.store.dispatch import (
     Explanation,
@@ -253,10 +254,13 @@ class IntentBatch:
     async def _write_probes(self, tx: Connection, inserted: frozenset[UUID]) -> None:
         """Few intents have any. They come after the attempts: one that did not go in is no probe."""
         probes = [p for each in self._admitted for p in each.probes if p.attempt_id in inserted]
+        over: list[Subject] = []
         if self._cooling is not None and self._cooling.over:
-            await cooldowns.end_taken(tx, self._cooling.over.items())
+            over = await cooldowns.end_taken(tx, self._cooling.over.items())
         if probes:
             await cooldowns.name_probes(tx, probes)
+        if over:
+            await clear_alarms(tx, over)
 
     def _writing(self) -> IntentWrites:
         writing = IntentWrites(

@@ -118,15 +118,16 @@ async def name_probes(tx: Connection, probes: Sequence[NewProbe]) -> None:
     )
 
 
-async def end_taken(tx: Connection, taken: Iterable[tuple[Subject, UUID]]) -> None:
-    """Those whose probe was taken, by their probe."""
+async def end_taken(tx: Connection, taken: Iterable[tuple[Subject, UUID]]) -> list[Subject]:
+    """End those whose probe was taken, by their probe; which of them were still there."""
     found = list(taken)
-    await tx.execute(
+    rows = await tx.fetch(
         _SQL.end_taken,
         [subject.scope for subject, _ in found],
         [subject.name for subject, _ in found],
         [probe for _, probe in found],
     )
+    return [_subject(row) for row in rows]
 
 
 async def note_taken(
@@ -145,7 +146,7 @@ async def note_taken(
 
 
 async def note_unexplained(conn: Connection, account: AccountName, code: str, leads: Sequence[UUID]) -> int:
-    """How many leads met this code in a row, with no call taken between."""
+    """How many people met this code in a row, with no call taken between."""
     count: int = await conn.fetchval(_SQL.note_unexplained, *account, code[:200], leads)
     return count
 

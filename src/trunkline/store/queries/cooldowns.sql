@@ -32,6 +32,7 @@ WHERE c.scope = 'process' AND c.carrier = $1 AND c.account = $2
 -- $1 scopes  $2 subjects  $3 probes
 DELETE FROM cooldowns AS c USING unnest($1::text[], $2::text[], $3::uuid[]) AS t (scope, subject, probe)
 WHERE c.scope = t.scope AND c.subject = t.subject AND c.probe = t.probe
+RETURNING c.scope, c.subject
 
 -- name: holding
 -- What holds up the calls of an account, or of one of its numbers to one country: for somebody who asks why. A process that
@@ -75,14 +76,18 @@ WHERE (c.probe = ANY($3::uuid[]) AND NOT c.needs_ringing) OR (c.scope = 'process
 RETURNING c.scope, c.subject
 
 -- name: note_unexplained
--- Leads were refused with a code that is in no table: how many met it in a row, with no call taken between.
+-- Leads were refused with a code that is in no table: how many people met it in a row, with no call taken between. One lead of
+-- each is kept: somebody who waits as three leads is one person.
 -- $1 carrier  $2 account  $3 code  $4 leads
 INSERT INTO carrier_health AS h (carrier, account, unexplained_code, unexplained)
-VALUES ($1, $2, $3, $4::uuid[])
+VALUES ($1, $2, $3, ARRAY(SELECT DISTINCT ON (l.phone) l.id FROM leads AS l
+                          WHERE l.id = ANY($4::uuid[]) ORDER BY l.phone, l.id LIMIT 16))
 ON CONFLICT (carrier, account) DO UPDATE
 SET unexplained_code = EXCLUDED.unexplained_code,
     unexplained = CASE WHEN h.unexplained_code = EXCLUDED.unexplained_code
-                       THEN ARRAY(SELECT DISTINCT unnest(h.unexplained || EXCLUDED.unexplained) LIMIT 16)
+                       THEN ARRAY(SELECT DISTINCT ON (l.phone) l.id FROM leads AS l
+                                  WHERE l.id = ANY(h.unexplained || EXCLUDED.unexplained)
+                                  ORDER BY l.phone, l.id LIMIT 16)
                        ELSE EXCLUDED.unexplained END
 RETURNING cardinality(unexplained)
 
