@@ -16,9 +16,11 @@ from tests.support.crashpoints import CRASH_POINTS, run_until_crash
 from tests.support.dispatch.dialing import open_dialing
 from tests.support.dispatch.stage import open_stage
 from tests.support.metric_values import value
+from tests.support.waiting import eventually
 from trunkline.model import new_id
 from trunkline.reminders.follower import ReminderFollower
 from trunkline.reminders.scheduler import ReminderScheduler
+from trunkline.store import restores
 from trunkline.store.database import Database, connect
 from trunkline.telemetry import metrics
 from trunkline.telephony.callbacks import CallbackKeys
@@ -172,6 +174,53 @@ async def test_after_an_outage_what_is_not_too_old_is_rung_late_and_the_rest_is_
     found = [(each["state"], each["skip_reason"]) for each in await world.occurrences(reminder)]
     assert found == [("SKIPPED", "missed")] * 3 + [("SCHEDULED", None)]
     assert await world.sql("SELECT next_at > now() FROM reminders")
+
+
+async def restored(world: World, found_s_ago: float) -> None:
+    async with world.database.connection() as conn:
+        await conn.execute(
+            "INSERT INTO restores (backup_at, found_at, reason)"
+            " VALUES (now() - interval '1 hour', now() - make_interval(secs => $1), 'restored')",
+            found_s_ago,
+        )
+
+
+async def test_what_was_due_before_a_restore_that_is_settled_does_not_ring_again(world: World) -> None:
+    """It rang after the backup, and everything stood still until the restore was settled."""
+    await restored(world, found_s_ago=60)
+    rung = await world.reminder(due_in_s=-120)
+    async with world.database.transaction() as tx:
+        await restores.settle(tx, datetime.now(UTC), "test")
+    due_since = await world.reminder(due_in_s=-30)
+    await world.scheduler().run_once()
+    assert [(o["state"], o["skip_reason"]) for o in await world.occurrences(rung)] == [
+        ("SKIPPED", "restored")
+    ]
+    assert [(o["state"], o["skip_reason"]) for o in await world.occurrences(due_since)] == [
+        ("SCHEDULED", None)
+    ]
+    assert await world.sql("SELECT bool_and(next_at > now()) FROM reminders")
+
+
+async def test_what_was_due_before_a_restore_is_a_lead_for_the_check_to_find(world: World) -> None:
+    await restored(world, found_s_ago=60)
+    reminder = await world.reminder(due_in_s=-120)
+    await world.scheduler().run_once()
+    assert [o["state"] for o in await world.occurrences(reminder)] == ["SCHEDULED"]
+
+
+async def test_whoever_makes_a_reminder_while_a_restore_is_being_settled_waits_for_that(world: World) -> None:
+    await restored(world, found_s_ago=60)
+    reminder = await world.reminder(due_in_s=-120)
+    async with world.database.transaction() as tx:
+        await restores.settle(tx, datetime.now(UTC), "test")
+        making = asyncio.create_task(world.scheduler().run_once())
+        waits = (
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%restores%'"
+        )
+        await eventually(lambda: world.sql(waits), what="it waits")
+    await making
+    assert [o["skip_reason"] for o in await world.occurrences(reminder)] == ["restored"]
 
 
 async def test_a_very_long_outage_is_worked_off_piece_by_piece(world: World) -> None:

@@ -179,3 +179,41 @@ async def test_settling_twice_changes_nothing(stage: Stage) -> None:
     assert await check.settle(found) == Settled(restored=0, unknown=0)
     await stage.folder.drain()
     assert len(await stage.attempts(lead)) == 1
+
+
+async def test_a_reminder_that_was_made_after_the_comparison_is_not_called_again(stage: Stage) -> None:
+    """Its person was called in the time that was lost, and the comparison has not seen its lead."""
+    other, unrelated = await waiting(stage), await waiting(stage)
+    call = await placed(stage, other)
+    comparison = await compared(stage)
+    made = await stage.dialing.lead(call.to)
+    for lead in (made, unrelated):
+        await _is_reminder(stage, lead)
+    done = await RestoreCheck(stage.database, stage.directory).settle(comparison)
+    assert done == Settled(restored=1, unknown=1)
+    row = await stage.lead(made)
+    assert (row["status"], row["outcome"], row["outcome_reason"]) == ("FINISHED", "UNKNOWN", "RESTORED")
+    assert (await stage.lead(unrelated))["status"] == "BACKLOG", "its person was not called"
+
+
+async def _is_reminder(stage: Stage, lead: UUID) -> None:
+    """As if it were the occurrence of a reminder that was due when the calls were placed."""
+    await stage.dialing.run(
+        "WITH series AS (INSERT INTO reminders (id, reseller_id, merchant_id, request_hash, phone, timezone, starts_at,"
+        " pool_id, late_s) SELECT gen_random_uuid(), l.reseller_id, l.merchant_id, sha256('x'), l.phone, 'UTC', now(),"
+        " l.pool_id, 900 FROM leads AS l WHERE l.id = $1 RETURNING id)"
+        " INSERT INTO reminder_occurrences (id, reminder_id, wall_at, scheduled_at, state, max_attempts, lead_id)"
+        " SELECT gen_random_uuid(), s.id, now(), now() - $2::interval, 'SCHEDULED', 3, $1 FROM series AS s",
+        lead,
+        AGO,
+    )
+
+
+async def test_a_restore_that_somebody_names_by_its_time_is_noted_when_it_is_settled(stage: Stage) -> None:
+    """So that reminders which may have rung in the time that was lost are not made."""
+    await stage.dialing.run("DELETE FROM restores")
+    check, found_at = RestoreCheck(stage.database, stage.directory), datetime.now(UTC)
+    await check.settle(await check.compare(found_at - AGO, found_at))
+    async with stage.database.transaction() as tx:
+        assert await restores.is_settled_after(tx, found_at - timedelta(seconds=1))
+        assert not await restores.is_settled_after(tx, found_at + timedelta(seconds=1))

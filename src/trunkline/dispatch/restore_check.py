@@ -119,9 +119,7 @@ class RestoreCheck:
         ids = [lead_id async for lead_id in self._unread(comparison)]
         for page in _pages(ids):
             unknown += await self._end_unknown(page)
-        settled = Settled(restored, unknown)
-        await self._record(comparison, settled)
-        return settled
+        return await self._record(comparison, restored, unknown)
 
     async def _read_lists(
         self, since: datetime, numbers: dict[str, OurNumber]
@@ -203,20 +201,30 @@ class RestoreCheck:
             locked = await lead_edits.lock(tx, PLATFORM, sorted(ids))
             return len(await restores.end_unknown(tx, sorted(locked), REASON))
 
-    async def _record(self, comparison: Comparison, settled: Settled) -> None:
-        details = {
-            "since": comparison.since.isoformat(),
-            "restored": settled.restored,
-            "unknown": settled.unknown,
-            "orphans": len(comparison.matching.orphans),
-            "unread": ["/".join(name) for name in comparison.unread_accounts],
-        }
+    async def _record(self, comparison: Comparison, restored: int, unknown: int) -> Settled:
+        """From here on `reminders` makes nothing that was due before. What it made after the comparison is ended here:
+        nobody can say of it either."""
         async with self._database.transaction() as tx:
-            await restores.settle(tx, comparison.found_at, ACTOR)
+            if not await restores.settle(tx, comparison.found_at, ACTOR):
+                await restores.note_settled(tx, comparison.since, comparison.found_at, REASON, ACTOR)
+            made = await restores.made_meanwhile(
+                tx, comparison.found_at, comparison.matching.phones, comparison.matching.leads
+            )
+            if made:
+                locked = await lead_edits.lock(tx, PLATFORM, made)
+                unknown += len(await restores.end_unknown(tx, sorted(locked), REASON))
+            details = {
+                "since": comparison.since.isoformat(),
+                "restored": restored,
+                "unknown": unknown,
+                "orphans": len(comparison.matching.orphans),
+                "unread": ["/".join(name) for name in comparison.unread_accounts],
+            }
             await audit.record(
                 tx, actor=ACTOR, action="restore.settled", subject="", tenant=PLATFORM, details=details
             )
-        log.info("restore.settled", restored=settled.restored, unknown=settled.unknown)
+        log.info("restore.settled", restored=restored, unknown=unknown)
+        return Settled(restored, unknown)
 
 
 async def _is_stopped(conn: Connection) -> bool:

@@ -9,6 +9,7 @@ those that were due first, and the others are in doubt: somebody may have called
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from trunkline.store.restores import OurNumber, WaitingLead
 from trunkline.telephony.carrier import CallView
@@ -47,6 +48,17 @@ class Matching(Value, frozen=True):
     later: list[WaitingLead]
     # Calls for which there is no lead.
     orphans: list[LostCall]
+
+    @property
+    def leads(self) -> set[UUID]:
+        """All that were compared."""
+        return {each.lead.id for each in self.called} | {lead.id for lead in (*self.doubtful, *self.later)}
+
+    @property
+    def phones(self) -> set[str]:
+        """Of everybody who was called."""
+        given = [lost for each in self.called for lost in each.calls]
+        return {lost.call.to for lost in (*given, *self.orphans)}
 
 
 def match(

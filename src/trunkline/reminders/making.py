@@ -16,7 +16,7 @@ from trunkline.model import new_id
 from trunkline.reminders.request import stored_series
 from trunkline.reminders.series import OccurrenceTime, Series
 from trunkline.states import LeadStatus
-from trunkline.store import lead_edits, leads, reminders
+from trunkline.store import lead_edits, leads, reminders, restores
 from trunkline.store.database import Connection
 from trunkline.store.leads import AdmissionKey, NewLead
 from trunkline.store.reminders import NewOccurrence, Reminder, WaitingOccurrence
@@ -81,21 +81,31 @@ def advanced(reminder: Reminder, series: Series, place: OccurrenceTime) -> Remin
 
 
 async def _make(tx: Connection, reminder: Reminder, place: OccurrenceTime, wanted_at: datetime) -> list[UUID]:
-    is_missed = wanted_at < reminder.now - timedelta(seconds=reminder.late_s)
+    skip_reason = await _skip_reason(tx, reminder, wanted_at)
     occurrence = NewOccurrence(
         id=new_id(),
         reminder_id=reminder.id,
         wall_at=place.wall,
         scheduled_at=wanted_at,
-        state="SKIPPED" if is_missed else "SCHEDULED",
-        skip_reason="missed" if is_missed else None,
+        state="SKIPPED" if skip_reason else "SCHEDULED",
+        skip_reason=skip_reason,
         max_attempts=reminder.max_attempts,
     )
     if not await reminders.insert_occurrence(tx, occurrence):
         return []
     crash_point("reminders.after_occurrence")
-    metrics.REMINDER_OCCURRENCES.labels("missed" if is_missed else "made").inc()
-    return [] if is_missed else await _make_lead(tx, reminder, occurrence)
+    metrics.REMINDER_OCCURRENCES.labels(skip_reason or "made").inc()
+    return [] if skip_reason else await _make_lead(tx, reminder, occurrence)
+
+
+async def _skip_reason(tx: Connection, reminder: Reminder, wanted_at: datetime) -> str | None:
+    """Why an occurrence does not ring any more. What was due before a restore may have rung in the time that was lost:
+    until the restore is settled, its lead is compared with the carriers' lists, and nobody does that afterwards."""
+    if wanted_at < reminder.now - timedelta(seconds=reminder.late_s):
+        return "missed"
+    if wanted_at < reminder.now and await restores.is_settled_after(tx, wanted_at):
+        return "restored"
+    return None
 
 
 async def _make_lead(tx: Connection, reminder: Reminder, occurrence: NewOccurrence) -> list[UUID]:

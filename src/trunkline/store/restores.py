@@ -73,6 +73,22 @@ async def settle(tx: Connection, found_until: datetime, by: str) -> int:
     return len(await tx.fetch(_SQL.settle, found_until, by))
 
 
+async def note_settled(tx: Connection, backup_at: datetime, found_at: datetime, reason: str, by: str) -> None:
+    await tx.execute(_SQL.note_settled, backup_at, found_at, reason, by)
+
+
+async def is_settled_after(tx: Connection, at: datetime) -> bool:
+    """Whether a restore that was found after this moment is settled. One that is not waits for this transaction."""
+    return any(row["is_settled"] for row in await tx.fetch(_SQL.are_settled, at))
+
+
+async def made_meanwhile(
+    tx: Connection, due_until: datetime, phones: Collection[str], seen: Collection[UUID]
+) -> list[UUID]:
+    """Leads of reminders that no comparison has seen."""
+    return [row["id"] for row in await tx.fetch(_SQL.made_meanwhile, due_until, list(phones), list(seen))]
+
+
 async def overflows(conn: Connection) -> dict[str, str | None]:
     """Of each pool the one that its leads may move on to."""
     return {row["id"]: row["overflow_pool_id"] for row in await conn.fetch(_SQL.pools)}

@@ -339,7 +339,9 @@ JOBS_FOUND_BY_POLL = _counter(
 
 # Reminders
 REMINDER_OCCURRENCES = _counter(
-    "reminder_occurrences_total", "Occurrences of reminders that became due: made, missed.", "result"
+    "reminder_occurrences_total",
+    "Occurrences of reminders that became due: made, missed, restored.",
+    "result",
 )
 REMINDERS_PROCESSED = _counter(
     "reminders_processed_total", "Occurrences that have ended, answered or failed."

@@ -82,7 +82,7 @@ class OccurrenceOut(Out):
     wall_at: WallTimeOut = Field(description="Wall time in the reminder's zone.")
     scheduled_at: datetime
     state: State
-    skip_reason: Literal["asked", "missed", "paused", "cancelled"] | None
+    skip_reason: Literal["asked", "missed", "paused", "cancelled", "restored"] | None
     lead_id: UUID | None
     attempt_count: int
     max_attempts: int

@@ -40,6 +40,11 @@ WITH lost AS MATERIALIZED (
 )
 SELECT id, lead_id FROM inserted WHERE holds_channel
 
+-- name: are_settled
+-- Of each restore that was found after this moment, whether it is settled. Held until the transaction ends: whoever settles one
+-- waits for it, and sees what it made.
+SELECT settled_at IS NOT NULL AS is_settled FROM restores WHERE found_at >= $1 ORDER BY id FOR SHARE
+
 -- name: end_unknown
 -- Locked leads that wait, and of which nobody can say whether they were called: they end as unknown, and are not called
 -- again by themselves.
@@ -55,6 +60,13 @@ SELECT count(*) FROM attempts
 WHERE direction = 'outbound' AND holds_channel AND state IN ('dialing', 'in_doubt', 'accepted', 'ringing', 'answered')
   AND intent_at <= $1
 
+-- name: made_meanwhile
+-- Leads of reminders that were due before the restore ($1), of people who were called ($2), and that were made after the
+-- comparison: it has not seen them ($3).
+SELECT l.id FROM leads AS l JOIN reminder_occurrences AS o ON o.lead_id = l.id
+WHERE l.phone = ANY($2::text[]) AND l.status = 'BACKLOG' AND o.scheduled_at <= $1 AND l.id <> ALL($3::uuid[])
+ORDER BY l.id
+
 -- name: numbers
 -- Our numbers, by what carriers call them.
 SELECT e164, id, pool_id, carrier, account FROM numbers
@@ -62,6 +74,10 @@ SELECT e164, id, pool_id, carrier, account FROM numbers
 -- name: pools
 -- Which pool's numbers the leads of a pool may use when its own are busy.
 SELECT id, overflow_pool_id FROM pools
+
+-- name: note_settled
+-- A comparison that somebody asked for by its time, of a restore that nobody had noticed.
+INSERT INTO restores (backup_at, found_at, reason, settled_at, settled_by) VALUES ($1, $2, $3, clock_timestamp(), $4)
 
 -- name: settle
 -- Those that were found up to the moment of the comparison are settled; one that was found since is not.
