@@ -3,17 +3,22 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 from uuid import uuid4
 
 import pytest
 
+from tests.integration.test_answer_gate import open_gate
 from tests.integration.test_webhooks import ENDED, post, stream_url
 from tests.support.api.webhooks import KEYS, SECRET, Door, count, open_door
 from tests.support.faults.proxy import TcpProxy
+from trunkline.dispatch import late_facts
+from trunkline.dispatch.policy_cache import Policies
 from trunkline.errors import StoreUnavailable
-from trunkline.router.stream_finder import NoStream
+from trunkline.router.call_tokens import CallKeys
+from trunkline.router.stream_finder import NoStream, StreamFinder
 from trunkline.store import accounts as store_accounts
 from trunkline.store.accounts import NewAccount
 from trunkline.telemetry import metrics
@@ -341,3 +346,47 @@ async def test_a_carrier_that_cannot_hold_is_told_the_fallback_at_once_and_that_
         async with door.database.connection() as conn:
             told = await conn.fetchval("SELECT (payload->>'agent_joined')::boolean FROM mailbox_events")
         assert told is True, "the operator's own URL is an agent elsewhere"
+
+
+# --- a call that was given up, and is answered after all
+
+
+@pytest.mark.parametrize(
+    ("lead", "is_connected"),
+    [
+        ("status = 'BACKLOG'", True),
+        ("status = 'FINISHED', outcome = 'UNKNOWN', finished_at = now()", True),
+        ("status = 'FINISHED', outcome = 'ABORTED', finished_at = now()", False),
+        ("status = 'FINISHED', outcome = 'BLACKLISTED', finished_at = now()", False),
+    ],
+)
+async def test_a_call_that_surfaces_for_a_lead_that_has_ended_is_told_to_hang_up(
+    database_url: str, redis_url: str, key_prefix: str, lead: str, *, is_connected: bool
+) -> None:
+    """Over HTTP, with the answer gate and the adoption as the platform has them."""
+    async with (
+        open_gate(database_url) as gate,
+        open_door(
+            database_url,
+            redis_url,
+            key_prefix,
+            fallback=FALLBACK,
+            adopt=partial(late_facts.adopt, gate.dialing.database),
+        ) as door,
+    ):
+        finder = StreamFinder(
+            gate.connector, CallKeys.from_secrets([SECRET]), gate.dialing.database, Policies().on_abandonment
+        )
+        door.finder = finder.find
+        dialing = gate.dialing
+        attempt = await dialing.kept("+12125550001", await dialing.pod("va-0"), state="in_doubt")
+        await dialing.run(
+            "UPDATE attempts SET state = 'absent', holds_channel = false, next_check_at = NULL, ended_at = now()"
+        )
+        await dialing.run(f"UPDATE leads SET {lead}")
+        status, body = await post(door, door.callback("twilio", "answer", attempt), ANSWERED)
+        assert status == 200
+        assert (b"<Stream " in body) is is_connected
+        assert (b"<Hangup" in body) is not is_connected
+        assert APOLOGY not in body, "it is nobody's call any more, and nothing is said"
+        assert await dialing.state_of(attempt) == ("answered" if is_connected else "absent")

@@ -12,6 +12,7 @@ from trunkline.api.application import create_api
 from trunkline.api.deps import ApiDeps
 from trunkline.api.server import HttpServer, bind
 from trunkline.api.webhooks import PublicView, WebhookDeps, WebhookRoutes
+from trunkline.api.webhooks.answers import Adopt, FindStream, never_adopt
 from trunkline.api.webhooks.late_events import LateEvents
 from trunkline.api.webhooks.seen import Network
 from trunkline.bus import connection as bus_connection
@@ -43,7 +44,7 @@ EXAMPLES: Mapping[str, Mapping[str, str]] = {
 
 @dataclass
 class Door:
-    """`streams` are the calls that were given one; `stream` is what the next gets."""
+    """`streams` are the calls that were given one; `stream` is what the next gets, unless `finder` looks for one."""
 
     url: str
     database: Database
@@ -57,6 +58,7 @@ class Door:
     # Answers that are not written down yet.
     late_events: LateEvents | None = None
     directory: CarrierDirectory | None = None
+    finder: FindStream | None = None
 
     def callback(
         self, carrier: str, kind: CallbackKind, attempt: UUID | None, account: str = "default"
@@ -82,7 +84,7 @@ class Door:
     async def find_stream(self, answered: CallToConnect) -> Stream | NoStream:
         self.streams.append((answered.call_id, answered.attempt_id))
         self.asked.append(answered)
-        return self.stream
+        return await self.finder(answered) if self.finder else self.stream
 
 
 def count(metric: object, **labels: str) -> float:
@@ -107,6 +109,7 @@ async def open_door(
     # Long: how fast the machine is does not decide what a call is told.
     answer_s: float = 60.0,
     hold_max_s: float = 10.0,
+    adopt: Adopt = never_adopt,
 ) -> AsyncIterator[Door]:
     database = await store_database.connect(database_url, pool_size=4)
     bus = bus_connection.connect(redis_url, Keys(prefix))
@@ -135,6 +138,7 @@ async def open_door(
                 answer_s=answer_s,
                 hold_max_s=hold_max_s,
                 connect_s=answer_s,
+                adopt=adopt,
             )
         )
         deps = ApiDeps(database, clock, _nothing, {}, metrics.render)
