@@ -200,6 +200,7 @@ async def test_a_call_that_was_given_up_is_adopted_and_then_connected(gate: Gate
     assert await gate.ask(attempt) == GivenUp()
     assert await late_facts.adopt(dialing.database, attempt, "CA1")
     assert await dialing.state_of(attempt) == "answered"
+    assert await dialing.value("SELECT subject FROM alarms WHERE name = 'late_fact'") == "adopted"
     assert await dialing.value("SELECT holds_channel FROM attempts")
     if state == "absent":
         assert await dialing.value("SELECT status FROM leads") == "PROCESSING"

@@ -133,16 +133,19 @@ async def test_race_1_10_the_end_of_an_older_call_decides_nothing(stage: Stage) 
 
 
 @pytest.mark.parametrize("is_adopted", [True, False])
-async def test_race_1_10_every_call_that_surfaces_raises_an_alarm(stage: Stage, *, is_adopted: bool) -> None:
+@pytest.mark.parametrize("told", ["answered", "ended"])
+async def test_race_1_10_every_call_that_surfaces_raises_an_alarm_that_says_what_became_of_it(
+    stage: Stage, told: str, *, is_adopted: bool
+) -> None:
     if is_adopted:
         old = await in_doubt(stage, await stage.dialing.lead())
         await asked(stage, old.attempt_id, until_final=True)
     else:
         _, old, _ = await one_given_up_and_one_newer(stage)
-    alarms = "SELECT count(*) FROM alarms WHERE name = 'late_fact'"
-    assert await stage.dialing.value(alarms) == 0
-    await stage.told(old.attempt_id, "answered")
-    assert await stage.dialing.value(alarms) == 1
+    alarms = "SELECT array_agg(subject) FROM alarms WHERE name = 'late_fact'"
+    assert await stage.dialing.value(alarms) is None
+    await stage.told(old.attempt_id, told)
+    assert await stage.dialing.value(alarms) == ["adopted" if is_adopted else "hung_up"]
 
 
 async def test_race_1_10_a_call_that_surfaces_beside_another_leads_call_to_the_person_is_hung_up(

@@ -350,8 +350,9 @@ _ALL = (
         "late_fact",
         Severity.WARNING,
         "A call surfaced after its attempt had been given up: adopted if the lead has no newer attempt and has not "
-        "ended otherwise, else hung up.",
-        "If it happens often, the carrier's list lags more than we allow for: a person may have been rung twice.",
+        "ended otherwise, else hung up, unless it was over by then.",
+        "Of those that were `hung_up` a person may have been rung twice. If it happens often, the carrier's list lags "
+        "more than we allow for.",
         Reported(quiet_s=600),
         subject="adopted or hung_up",
     ),

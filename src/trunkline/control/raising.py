@@ -22,7 +22,8 @@ async def raise_alarm(
     """Raise an alarm, or say that it is still so. True if it is new.
 
     In a transaction it comes last, after leads, limits, attempts, mailboxes and jobs: its row is shared by everybody
-    who has the same complaint. The webhook is sent by the loop that judges alarms, after the commit.
+    who has the same complaint. Several are raised in the order of their names and subjects. The `AlarmNotifier` of any
+    process sends the webhook, after the commit.
     """
     if isinstance(where, Database):
         async with where.transaction() as tx:

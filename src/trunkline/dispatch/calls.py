@@ -94,10 +94,9 @@ class CallFold:
         settlement = await self._settler.settle(tx, locked, decisions, applied)
         await self._settler.revise(tx, locked, applied, settlement)
         await missing_agents.follow(tx, locked, applied, settlement.ends)
-        if late:
-            await raise_alarm(tx, "late_fact", "", {"attempts": [str(each) for each in late]})
         if foreign:
             await raise_alarm(tx, "foreign_call", "", {"calls": foreign})
+        await late_facts.report(tx, late)
         return partial(self._follow_up, settlement, asked, _failures(locked, applied, decisions))
 
     async def _adopt(

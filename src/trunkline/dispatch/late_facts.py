@@ -9,6 +9,7 @@ Both raise an alarm, because somebody may have been rung twice.
 
 import random
 from collections.abc import Iterable, Mapping
+from typing import Literal
 from uuid import UUID
 
 from trunkline.control.raising import raise_alarm
@@ -22,6 +23,8 @@ from trunkline.telemetry import get_logger
 from trunkline.value import replace
 
 log = get_logger(__name__)
+
+LateKind = Literal["adopted", "hung_up"]
 
 # Somebody may take the line that we just saw free.
 LINE_TRIES = 3
@@ -75,7 +78,7 @@ async def adopt(database: Database, attempt_id: UUID, call_id: str) -> bool:
             return False
         await _hold_again(tx, attempt_id)
         log.error("call.surfaced_late", attempt_id=str(attempt_id), state=facts.state.value)
-        await raise_alarm(tx, "late_fact", "", {"attempts": [str(attempt_id)]})
+        await report(tx, {attempt_id: "adopted"})
     return True
 
 
@@ -86,8 +89,8 @@ async def take_up(tx: Connection, surfaced: Iterable[Attempt]) -> None:
 
 async def follow(
     tx: Connection, locked: Mapping[UUID, Attempt], applied: Mapping[UUID, CallFacts]
-) -> list[UUID]:
-    """Give adopted calls a line, and have the others hung up; which calls were late."""
+) -> dict[UUID, LateKind]:
+    """Give adopted calls a line, and have the others hung up; what became of the calls that were late."""
     late = [each for each in applied if locked[each].facts.state in GIVEN_UP]
     for attempt_id in late:
         state = applied[attempt_id].state
@@ -96,7 +99,20 @@ async def follow(
             await _hold_again(tx, attempt_id)
         elif state in GIVEN_UP:
             await hang_ups.want(tx, [attempt_id])
-    return late
+    return {each: _kind(locked[each], applied[each]) for each in late}
+
+
+def _kind(attempt: Attempt, facts: CallFacts) -> LateKind:
+    """One that is over already was adopted if the lead has no other call and no other end: then it decides."""
+    is_kept = facts.state not in GIVEN_UP and may_be_adopted(attempt)
+    return "adopted" if is_kept else "hung_up"
+
+
+async def report(tx: Connection, late: Mapping[UUID, LateKind]) -> None:
+    """Last in its transaction, as all alarms are. By kind: beside an adopted call there was no other one."""
+    for kind in sorted(set(late.values())):
+        told = [str(each) for each, what in late.items() if what == kind]
+        await raise_alarm(tx, "late_fact", kind, {"attempts": told})
 
 
 async def _hold_again(tx: Connection, attempt_id: UUID) -> None:
