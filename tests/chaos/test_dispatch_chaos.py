@@ -9,20 +9,29 @@ More seeds, or the one that failed: `TRUNKLINE_CHAOS_SEEDS=7,8,9 pytest tests/ch
 import os
 import random
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.support.faults.nemesis import FAULTS, MISBEHAVING, Scene, heal, some_calls, torment
 from tests.support.fork_server import ForkServer
-from tests.support.hurry import hurrying
+from tests.support.hurry import hurrying, pass_time
 from tests.support.installation import Installation, open_installation
 from tests.support.promises import keeps_its_promises
+from tests.support.waiting import eventually
+from trunkline.dispatch.live_calls import EVERY_S
 from trunkline.embedded import Engines
 from trunkline.store.migrate import migrate
+from trunkline.telephony.simulator.faults import Faults
 
 SEEDS = [int(seed) for seed in os.environ.get("TRUNKLINE_CHAOS_SEEDS", "1,2").split(",")]
 TORMENT_S = float(os.environ.get("TRUNKLINE_CHAOS_S", "10"))
+
+# Half of the webhooks do not arrive, and of some calls not even the reply says that they were made.
+UNHEARD = Faults(webhook_lost=0.5, error_after_dial=0.1)
+# Lines, and as many pods: calls of whose ends nobody told do not keep others from being made.
+LINES = 24
 
 FAMILIES = {
     "any process is killed": ("dialer-1 killed", "control killed", "folder killed", "face killed"),
@@ -33,6 +42,22 @@ FAMILIES = {
     "postgres is cut off": ("postgres cut off", "postgres swallowed", "commits unanswered"),
     "everything is deployed anew": ("redeployed",),
 }
+
+JUST_LOOKED = """
+INSERT INTO account_looks (carrier, account, next_at, looked_at)
+VALUES ('twilio', 'default', clock_timestamp() + make_interval(secs => $1), clock_timestamp())
+"""
+# As of calls that last: the checker has asked about them, and asks again in five minutes.
+SEEN_TALKING = """
+UPDATE attempts SET next_check_at = clock_timestamp() + interval '5 minutes'
+WHERE holds_channel AND state IN ('accepted', 'ringing', 'answered')
+"""
+# Nobody has to look, or somebody has looked since then; and nothing waits to be folded.
+LOOKED_AND_FOLDED = """
+SELECT (NOT EXISTS (SELECT FROM attempts WHERE holds_channel AND state IN ('accepted', 'ringing', 'answered'))
+        OR EXISTS (SELECT FROM account_looks WHERE looked_at > $1 AND leased_until IS NULL))
+       AND NOT EXISTS (SELECT FROM mailboxes WHERE processing_status <> 'idle')
+"""
 
 
 @pytest.fixture
@@ -94,3 +119,52 @@ async def test_once_healthy_again_a_new_lead_is_called_at_once(scene: Scene) -> 
     await keeps_its_promises(place, ids)
     late = [await place.take_in(f"late-{n}") for n in range(3)]
     await keeps_its_promises(place, [*ids, *late], timeout_s=20)
+
+
+@pytest.fixture
+async def unheard(fork_server: ForkServer, private_engines: Engines, tmp_path: Path) -> AsyncIterator[Scene]:
+    """Calls may last for an hour, as in production."""
+    await migrate(private_engines.database_url)
+    async with open_installation(
+        fork_server,
+        private_engines.database_url,
+        private_engines.redis_url,
+        tmp_path,
+        faults=UNHEARD,
+        numbers={"+14155550101": LINES},
+        pods=LINES,
+        more={"CALL_TIME_LIMIT": "1h"},
+    ) as place:
+        yield Scene(place, private_engines, random.Random(1))
+
+
+async def test_a_minute_after_their_calls_end_only_attempts_in_doubt_hold_channels(unheard: Scene) -> None:
+    """Postgres dies under the calls, and of many ends no webhook tells: the carrier's list does, within a minute. It is
+    a minute of the platform's own times: its rows get older by so much."""
+    scene, place = unheard, unheard.place
+    # The worst moment: the list was compared just before.
+    await place.rows(JUST_LOOKED, EVERY_S)
+    await place.add_leads(LINES)
+    await place.dialled(6)
+    await FAULTS["postgres killed"](scene)
+    made = "SELECT count(*) FROM attempts"
+    await eventually(
+        lambda: place.answers(f"SELECT ({made}) >= {LINES}"), timeout_s=60, what="calls are made"
+    )
+    await eventually(lambda: place.carrier.ledger.live() == 0, timeout_s=60, what="all calls are over")
+    unanswered = "SELECT count(*) = 0 FROM attempts WHERE state = 'dialing'"
+    await eventually(lambda: place.answers(unanswered), timeout_s=60, what="what carriers said is written")
+    await place.rows(SEEN_TALKING)
+    held = "SELECT id, state FROM attempts WHERE holds_channel"
+    before = {row["id"] for row in await place.rows(held)}
+    for _ in range(2):
+        passed_at = await pass_time(place, 30)
+        await eventually(
+            partial(place.answers, LOOKED_AND_FOLDED, passed_at),
+            timeout_s=60,
+            what="the carrier's list is compared, and what it says is written",
+        )
+    left = {row["id"]: row["state"] for row in await place.rows(held) if row["id"] in before}
+    assert set(left.values()) <= {"in_doubt", "unknown"}, place.tails()
+    found = "SELECT count(*) FROM mailbox_events WHERE type = 'ended' AND dedupe_key LIKE 'asked:%'"
+    assert await place.value(found) >= 3, "ends of which no webhook told"

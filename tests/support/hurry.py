@@ -8,6 +8,7 @@ It stands for the horizon of a real carrier, and is longer than the sender's dea
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 
 from tests.support.installation import AWAY, Installation
 
@@ -44,6 +45,30 @@ FROM (SELECT kind, key FROM mailboxes
       ORDER BY kind, key FOR NO KEY UPDATE SKIP LOCKED) AS ours
 WHERE m.kind = ours.kind AND m.key = ours.key
 """
+
+
+# Everything that this knows of its calls and its looks at carriers' lists.
+_PASS = """
+WITH looks AS (
+    UPDATE account_looks
+    SET next_at = next_at - step, looked_at = looked_at - step, leased_until = leased_until - step
+    FROM make_interval(secs => $1) AS step
+)
+UPDATE attempts
+SET intent_at = intent_at - step, send_at = send_at - step, next_check_at = next_check_at - step,
+    looked_at = looked_at - step, ringing_at = ringing_at - step, answered_at = answered_at - step
+FROM make_interval(secs => $1) AS step
+WHERE holds_channel
+"""
+
+
+async def pass_time(place: Installation, seconds: float) -> datetime:
+    """As if so many seconds had passed for calls that hold a channel, and for whoever looks for their ends. The moment
+    at which they had."""
+    async with place.database.connection() as conn:
+        await conn.execute(_PASS, seconds)
+        now: datetime = await conn.fetchval("SELECT clock_timestamp()")
+    return now
 
 
 async def hurry_once(place: Installation, settled_s: float = SETTLED_S) -> None:
