@@ -11,7 +11,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from types import CodeType, FrameType
 from typing import Any
@@ -46,6 +48,51 @@ def refusal(function: Callable[..., Any]) -> str | None:
         f"{place_of(function)} is a plain function. Write it with `async def`, and call what blocks by "
         "`await asyncio.to_thread(…)`: a plain function would have its effect at every try and fail each time."
     )
+
+
+class HandlerScope:
+    """One run of a handler: whose it is, and what others get back when it is given up on."""
+
+    def __init__(self, part: str, name: str):
+        """`job` and its type, or `mailbox` and its kind."""
+        self.part = part
+        self.name = name
+        self._holds: set[Callable[[], object]] = set()
+
+    @contextmanager
+    def entered(self) -> "Iterator[HandlerScope]":
+        """What is called inside, in tasks and threads of its own too, belongs to this run."""
+        token = _scope.set(self)
+        try:
+            yield self
+        finally:
+            _scope.reset(token)
+
+    def enter(self) -> None:
+        """For the rest of the task."""
+        _scope.set(self)
+
+    @contextmanager
+    def holding(self, give_back: Callable[[], object]) -> Iterator[None]:
+        """Something is the run's for the length of the block; if it is given up on before, it goes back by this."""
+        self._holds.add(give_back)
+        try:
+            yield
+        finally:
+            self._holds.discard(give_back)
+
+    def give_up(self) -> None:
+        holds, self._holds = self._holds, set()
+        for give_back in holds:
+            give_back()
+
+
+_scope: ContextVar[HandlerScope | None] = ContextVar("trunkline_handler", default=None)
+
+
+def current_scope() -> HandlerScope | None:
+    """The run of a handler that calls this, if one does."""
+    return _scope.get()
 
 
 def where(task: "asyncio.Task[Any]") -> str:

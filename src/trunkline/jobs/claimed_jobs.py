@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from uuid import UUID
 
+from trunkline.handlers import HandlerScope
 from trunkline.store.jobs import JobClaim
 
 
@@ -22,7 +23,7 @@ class ClaimedJob:
 
     __slots__ = (
         "begin_s", "duration_s", "fraction", "is_abandoned", "job", "lease_until_s", "note", "renewed_s", "reported",
-        "started_s", "stop_reason", "stop_seen_s", "task",
+        "scope", "started_s", "stop_reason", "stop_seen_s", "task",
     )  # fmt: skip
 
     def __init__(self, job: JobClaim, asked_s: float, lease_s: float):
@@ -34,6 +35,7 @@ class ClaimedJob:
         self.started_s = 0.0
         self.duration_s = 0.0
         self.task: asyncio.Task[None] | None = None
+        self.scope: HandlerScope | None = None
         self.stop_reason: StopReason | None = None
         # When it was first seen to go on although it was told to stop.
         self.stop_seen_s: float | None = None

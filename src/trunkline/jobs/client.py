@@ -23,6 +23,8 @@ from uuid import UUID
 
 from trunkline.errors import StoreUnavailable
 from trunkline.event_loop import LoopThread, asked_to_stop, running_loop
+from trunkline.handlers import current_scope
+from trunkline.jobs.handler_connections import HandlerConnections, size_for
 from trunkline.jobs.notifier import JobNotifier
 from trunkline.jobs.outbox import JobTransaction, Outbox
 from trunkline.jobs.recurring import Recurring, declared_schedules
@@ -38,6 +40,9 @@ from trunkline.store.migrate import migrate, search_path_with
 from trunkline.store.tenants import PLATFORM
 
 P = TypeVar("P")
+
+# One statement each: what others hold open in transactions keeps no `submit` waiting.
+SUBMIT_CONNECTIONS = 3
 
 # All that is about jobs alone, and the tenants that it refers to.
 MIGRATIONS = frozenset(
@@ -70,7 +75,8 @@ class Jobs:
     ):
         """Without types, those that `@job` declared, and the schedules that `recurring` did. `schema=None` is the
         outbox of a platform, whose tables are there. Behind a transaction pooler `direct_url` leads past it, for
-        LISTEN; without one, jobs are found by looking, within a second."""
+        LISTEN; without one, jobs are found by looking, within a second. `pool_size` is how many transactions of its own
+        an application may have open; those of handlers are counted apart."""
         self.registry = declared if types is None else Registry(types)
         self.schema = schema
         self._url = database_url
@@ -136,14 +142,20 @@ class Jobs:
     async def submit(self, job_type: JobType[P] | str, payload: P, **options: Unpack[JobOptions]) -> Inserted:
         """Enqueue one job that follows from nothing else, and wake the workers."""
         opened = self._opened()
-        return await opened.outbox.submit(opened.database, job_type, payload, **options)
+        return await opened.outbox.submit(opened.submits, job_type, payload, **options)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[JobTransaction]:
-        """A transaction on a connection of ours, `tx` of what is given; it wakes the workers once it is committed."""
+        """A transaction on a connection of ours, `tx` of what is given; it wakes the workers once it is committed. In a
+        handler it is one of the handlers' connections, of which a type may have half."""
         opened = self._opened()
-        async with opened.outbox.transaction(opened.database) as work:
-            yield work
+        scope = current_scope()
+        if scope is None or opened.of_handlers is None:
+            async with opened.outbox.transaction(opened.database) as work:
+                yield work
+        else:
+            async with opened.of_handlers.transaction(opened.outbox, scope) as work:
+                yield work
 
     # What is done by hand
 
@@ -178,14 +190,16 @@ class Jobs:
         assert self._open is None, "open already"
         await self.prepare()
         path = None if self.schema is None else await search_path_with(self._url, self.schema)
-        database = await store_database.connect(
-            self._url,
-            pool_size=self._pool_size,
-            behind_pooler=self._behind_pooler,
-            application_name="trunkline jobs",
-            search_path=path,
-        )
-        self._open = _Open(database, JobNotifier(self._wake_url), self.registry, path)
+        async with AsyncExitStack() as stack:
+            database = await stack.enter_async_context(
+                self._connections("trunkline jobs", self._pool_size, path)
+            )
+            submits = await stack.enter_async_context(
+                self._connections("trunkline jobs: submits", SUBMIT_CONNECTIONS, path)
+            )
+            notifier = JobNotifier(self._wake_url)
+            stack.push_async_callback(notifier.close)
+            self._open = _Open(database, submits, notifier, self.registry, path, stack.pop_all())
         return self
 
     async def __aexit__(
@@ -193,24 +207,30 @@ class Jobs:
     ) -> None:
         opened = self._opened()
         self._open = None
-        await opened.notifier.close()
-        await opened.database.close()
+        await opened.closing.aclose()
 
     @asynccontextmanager
     async def worker(self) -> AsyncIterator[JobService]:
         """Run jobs until the end of the block, beside whatever else the process does."""
         opened = self._opened()
-        async with JobService.open(
-            self._config,
-            self.registry,
-            self._url,
-            direct_url=self._direct_url,
-            behind_pooler=self._behind_pooler,
-            recurring=self._schedules,
-            notifier=opened.notifier,
-            search_path=opened.search_path,
-        ) as service:
-            yield service
+        size = size_for(self._config.executor.running_max)
+        async with self._connections("trunkline jobs: handlers", size, opened.search_path) as database:
+            of_handlers = opened.of_handlers = HandlerConnections(database, size)
+            try:
+                async with JobService.open(
+                    self._config,
+                    self.registry,
+                    self._url,
+                    direct_url=self._direct_url,
+                    behind_pooler=self._behind_pooler,
+                    recurring=self._schedules,
+                    notifier=opened.notifier,
+                    search_path=opened.search_path,
+                ) as service:
+                    yield service
+            finally:
+                if opened.of_handlers is of_handlers:
+                    opened.of_handlers = None
 
     async def run(self) -> None:
         """Run jobs until SIGTERM, SIGINT or a cancellation; then what runs is finished or given back. Opens the object
@@ -220,6 +240,20 @@ class Jobs:
                 await stack.enter_async_context(self)
             await stack.enter_async_context(self.worker())
             await asked_to_stop()
+
+    @asynccontextmanager
+    async def _connections(self, name: str, size: int, search_path: str | None) -> AsyncIterator[Database]:
+        database = await store_database.connect(
+            self._url,
+            pool_size=size,
+            behind_pooler=self._behind_pooler,
+            application_name=name,
+            search_path=search_path,
+        )
+        try:
+            yield database
+        finally:
+            await database.close()
 
     @property
     def _wake_url(self) -> str | None:
@@ -240,10 +274,20 @@ class _Open:
     """What an open object holds, and the loop that it was opened in."""
 
     def __init__(
-        self, database: Database, notifier: JobNotifier, registry: Registry, search_path: str | None
+        self,
+        database: Database,
+        submits: Database,
+        notifier: JobNotifier,
+        registry: Registry,
+        search_path: str | None,
+        closing: AsyncExitStack,
     ):
         self.loop = asyncio.get_running_loop()
+        # Of the application's own transactions; of `submit`; of handlers, while a worker runs.
         self.database = database
+        self.submits = submits
+        self.of_handlers: HandlerConnections | None = None
         self.notifier = notifier
         self.outbox = Outbox(registry, notifier)
         self.search_path = search_path
+        self.closing = closing

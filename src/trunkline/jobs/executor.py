@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from trunkline.crashpoint import crash_point
-from trunkline.handlers import leave_behind, place_of, where
+from trunkline.handlers import HandlerScope, leave_behind, place_of, where
 from trunkline.jobs.claimed_jobs import ClaimedJob, ClaimedJobs, StopReason
 from trunkline.jobs.errors import PayloadRefused
 from trunkline.jobs.outcomes import (
@@ -176,6 +176,8 @@ class Executor:
         )
         metrics.HANDLERS_STUCK.labels("job", held.job.job_type, "ignores_cancellation").inc()
         held.is_abandoned, held.task = True, None
+        if held.scope is not None:
+            held.scope.give_up()
         self._running.pop(task, None)
         self._runners.discard(task)
         leave_behind(task)
@@ -250,7 +252,9 @@ class Executor:
         name = held.job.job_type
         try:
             payload = self._registry[name].decode(held.job.payload)
-            return understood(await self._registry.handler(name)(payload, run))
+            held.scope = HandlerScope("job", name)
+            with held.scope.entered():
+                return understood(await self._registry.handler(name)(payload, run))
         except PayloadRefused as error:
             return unreadable(held.job, str(error), datetime.now(UTC))
         except asyncio.CancelledError as error:

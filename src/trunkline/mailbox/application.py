@@ -39,7 +39,7 @@ from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
 from trunkline.errors import StoreUnavailable
 from trunkline.event_loop import LoopThread, asked_to_stop, running_loop
-from trunkline.handlers import refusal
+from trunkline.handlers import HandlerScope, current_scope, refusal
 from trunkline.loops.base import Loop
 from trunkline.mailbox.gauges import MailboxGauges
 from trunkline.mailbox.handler import Batch, Done, Write
@@ -99,6 +99,8 @@ class MailboxHandler:
 
     async def handle(self, batch: Batch) -> Write | Done | None:
         [(key, events)] = batch.items()
+        # For the rest of the task: what the handler writes belongs to the same run.
+        HandlerScope("mailbox", self.kind).enter()
         return await self.function(Mailbox(self.kind, key, events))
 
 
@@ -251,7 +253,7 @@ class Mailboxes:
     @asynccontextmanager
     async def transaction(self) -> "AsyncIterator[Appending]":
         """A transaction on a connection of ours, `tx` of what is given; it wakes workers once it is committed."""
-        async with self._opened().database.transaction() as tx:
+        async with self.database.transaction() as tx:
             appending = Appending(self, tx)
             yield appending
         for event in appending.events:
@@ -294,8 +296,10 @@ class Mailboxes:
 
     @property
     def database(self) -> Database:
-        """Its connections: they find the tables of mailboxes, and then what the role finds otherwise."""
-        return self._opened().database
+        """Its connections: they find the tables of mailboxes, and then what the role finds otherwise. Handlers have
+        some, and the application has others."""
+        opened, scope = self._opened(), current_scope()
+        return opened.database if scope is not None and scope.part == "mailbox" else opened.application
 
     @property
     def bus(self) -> Bus:
@@ -321,7 +325,7 @@ class Mailboxes:
         await self.prepare()
         path = None if self.schema is None else await search_path_with(self._url, self.schema)
         # What a handler's transaction holds open starves no append, renewal or completion: those have connections of
-        # their own. And no other handler: there is one for each that may run.
+        # their own, and so does the application. And no other handler: there is one for each that may run.
         hands = sum(handler.limits.concurrency for handler in self._handlers)
         async with AsyncExitStack() as stack:
 
@@ -338,8 +342,10 @@ class Mailboxes:
 
             bus = bus_connection.connect(self._redis_url, self._keys)
             stack.push_async_callback(bus.close)
+            application = await connect("application", self._pool_size)
             self._open = _Open(
-                await connect("handlers", max(self._pool_size, hands)),
+                await connect("handlers", max(self._pool_size, hands)) if hands else application,
+                application,
                 await connect("appends", APPEND_CONNECTIONS),
                 await connect("leases", 2 * len(self._handlers) + 1),
                 bus,
@@ -443,11 +449,18 @@ class _Open:
     """What an open object holds, and the loop that it was opened in."""
 
     def __init__(
-        self, database: Database, appends: Database, own: Database, bus: Bus, closing: AsyncExitStack
+        self,
+        database: Database,
+        application: Database,
+        appends: Database,
+        own: Database,
+        bus: Bus,
+        closing: AsyncExitStack,
     ):
         self.loop = asyncio.get_running_loop()
-        # Of handlers and of the application; of claims, renewals and completions.
+        # Of handlers; of the application's own transactions; of claims, renewals and completions.
         self.database = database
+        self.application = application
         self.own = own
         self.bus = bus
         self.inbox = Inbox(appends, bus)
