@@ -541,12 +541,14 @@ async def test_a_handler_that_ignores_its_time_out_is_named_with_its_line(world:
     registry = Registry()
     brief = JobType("brief_work", Work, Policy(timeout_s=0.05, max_attempts=1))
     registry.add(brief, swallow_everything)
+    registry.add(world.work, world.workshop.handle)
     with capture_logs() as logs:
         async with world.service(registry=registry, renew_s=0.1, cancel_grace_s=0.1, running_max=1):
             enqueued = await world.enqueue(kind=brief)
             [job] = await world.ended(enqueued.id)
-            # Its slot is free for others.
-            registry.add(world.work, world.workshop.handle)
+            # The one slot is free for others, although the handler still runs.
+            other = await world.enqueue("other")
+            await world.ended(other.id)
     assert (job.status, job.last_error_code) == ("FAILED", "timeout")
     [told] = [line for line in logs if line["event"] == "jobs.ignores_cancellation"]
     assert "swallow_everything" in told["handler"]
