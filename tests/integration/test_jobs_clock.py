@@ -6,10 +6,11 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.jobs.world import JobWorld, job_world
+from tests.support.jobs.world import JobWorld, Work, job_world
 from tests.support.store.server_clock import jump, make_settable
 from tests.support.waiting import eventually
 from trunkline.jobs.reaper import Reaper
+from trunkline.jobs.recurring import Recurring, Scheduler
 from trunkline.jobs.worker import ClaimLimits
 from trunkline.store import jobs
 from trunkline.store.jobs import ReturnedClaim
@@ -62,6 +63,43 @@ async def test_a_clock_that_is_set_back_keeps_no_lease_of_a_dead_worker(world: J
         await jump(world.url, -AN_HOUR_S)
         [job] = await world.ended(enqueued.id)
     assert job.outcome == "succeeded"
+
+
+async def test_a_clock_that_is_set_back_parks_no_recurring_job(world: JobWorld) -> None:
+    """Nor if nobody saw it: another process comes after the jump."""
+    minutely = Recurring("minutely", world.work, Work("tick"), "every 60")
+    await Scheduler(world.database, world.outbox, [minutely]).run_once()
+    await jump(world.url, -AN_HOUR_S)
+    await Scheduler(world.database, world.outbox, [minutely]).run_once()
+    assert await world.sql("SELECT next_at - clock_timestamp() <= interval '60 s' FROM job_schedules")
+
+
+async def test_a_small_correction_of_the_clock_repeats_no_tick(world: JobWorld) -> None:
+    """The last tick comes once more by the clock: it was enqueued, and the one after it is next."""
+    daily = Recurring("daily", world.work, Work("tick"), "cron @daily")
+    scheduler = Scheduler(world.database, world.outbox, [daily])
+    await scheduler.run_once()
+    enqueued, next_at = "date_trunc('day', next_at, 'UTC')", "next_at + interval '1 day'"
+    await world.sql(f"UPDATE job_schedules SET last_at = {enqueued}, next_at = {next_at}")
+    before = await world.sql("SELECT next_at FROM job_schedules")
+    assert await scheduler.run_once() == 0
+    assert await world.sql("SELECT next_at FROM job_schedules") == before
+
+
+async def test_a_clock_that_was_set_back_while_no_worker_ran_parks_nothing(world: JobWorld) -> None:
+    waiting = await world.enqueue("waiting")
+    returned = await world.enqueue("returned")
+    later = await world.enqueue("later", run_at=waiting.run_at + timedelta(hours=2))
+    claims = {claim.id: claim for claim in await world.claim("gone", lease_s=1.0)}
+    async with world.database.transaction() as tx:
+        claim = claims[returned.id]
+        await jobs.put_back(tx, [ReturnedClaim(claim.id, claim.fence, 0.0)], "gone")
+    unclaimed = await world.enqueue("unclaimed")
+    await jump(world.url, -AN_HOUR_S)
+    async with world.service(lease_s=1.0, renew_s=0.3):
+        ended = await world.ended(waiting.id, returned.id, unclaimed.id)
+        assert (await world.job(later.id)).run_at == later.run_at
+    assert {job.outcome for job in ended} == {"succeeded"}
 
 
 async def test_a_clock_that_is_set_forward_takes_no_job_from_a_live_worker(world: JobWorld) -> None:

@@ -82,9 +82,13 @@ async def test_ticks_that_passed_while_nobody_ran_are_one(world: JobWorld) -> No
 
 
 async def test_a_changed_rule_counts_from_now_and_an_unchanged_one_keeps_its_tick(world: JobWorld) -> None:
-    await scheduler(world).run_once()
-    tick = await make_due(world, timedelta(hours=-5))
-    await scheduler(world).run_once()
+    yearly = "cron @yearly"
+    await scheduler(world, yearly).run_once()
+    # Between now and the rule's next: a tick beyond that one was written by a clock that was set back since.
+    tick = await world.sql(
+        "UPDATE job_schedules SET next_at = now() + (next_at - now()) / 2 RETURNING next_at"
+    )
+    await scheduler(world, yearly).run_once()
     assert await world.sql("SELECT next_at FROM job_schedules") == tick
     await scheduler(world, "every 60").run_once()
     assert await world.sql("SELECT next_at FROM job_schedules") < tick

@@ -66,6 +66,7 @@ class Reaper(Loop):
         self._not_before_s = 0.0
         self._unsettled_until_s = 0.0
         self._went_back_s = 0.0
+        self._has_looked_back = False
 
     async def run_once(self) -> int:
         """How many jobs were taken from workers that are gone."""
@@ -140,6 +141,10 @@ class Reaper(Loop):
         async with self._database.connection() as conn:
             now = await jobs.now(conn)
         jump_s = self._jumps.note(now, asked_s, loop.time())
+        if not self._has_looked_back:
+            # It may have been set back while no worker ran.
+            await self._follow_clock_back(None)
+            self._has_looked_back = True
         if jump_s:
             log.warning("jobs.clock_jumped", jump_s=round(jump_s, 1))
             self._unsettled_until_s = loop.time() + max(SETTLE_S, self._lease_s)
@@ -153,9 +158,12 @@ class Reaper(Loop):
             # Statements that were under way still write times of the old clock: so it is looked at again for a while.
             self._since = BEGINNING
             if self._went_back_s:
-                async with self._database.transaction() as tx:
-                    places = await job_upkeep.follow_clock_back(tx, self._went_back_s, lease_s=self._lease_s)
-                self._notifier.wake_lanes(places)
+                await self._follow_clock_back(self._went_back_s)
+
+    async def _follow_clock_back(self, jump_s: float | None) -> None:
+        async with self._database.transaction() as tx:
+            places = await job_upkeep.follow_clock_back(tx, jump_s, lease_s=self._lease_s)
+        self._notifier.wake_lanes(places)
 
 
 def _pages(jobs: list[Expired]) -> list[list[Expired]]:

@@ -2,10 +2,14 @@
 
 The guard is the schedule's row. Its next tick moves in the transaction that enqueues the job, so a second process finds
 it moved, and a crash leaves neither. Ticks that passed while nobody ran are one: the job runs once, and then on time.
+
+A tick that is further away than the rule allows was written before the server's clock was set back, and comes when the
+rule says. The tick that was enqueued last is not enqueued again, so that a small correction repeats nothing.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeVar
 
 from trunkline.jobs.cron import parse_rule
@@ -15,7 +19,7 @@ from trunkline.jobs.registry import JobType
 from trunkline.loops.base import Loop
 from trunkline.store import job_schedules, jobs
 from trunkline.store.database import Connection, Database
-from trunkline.store.job_schedules import DueSchedule
+from trunkline.store.job_schedules import DueSchedule, NextTick
 from trunkline.store.jobs import Inserted
 from trunkline.telemetry import get_logger
 
@@ -75,6 +79,7 @@ class Scheduler(Loop):
         async with self._outbox.transaction(self._database) as work:
             if not self._registered:
                 await self._register(work.tx)
+            await self._follow_clock_back(work.tx)
             due = await job_schedules.lock_due(work.tx, list(self._schedules))
             for schedule in due:
                 work.enqueued.append(await self._tick(work.tx, schedule))
@@ -100,6 +105,13 @@ class Scheduler(Loop):
                 next_at=parse_rule(schedule.rule, schedule.timezone).after(now),
             )
 
+    async def _follow_clock_back(self, tx: Connection) -> None:
+        for tick in await job_schedules.list_ticks(tx, list(self._schedules)):
+            next_at = _next_by_rule(tick)
+            if next_at < tick.next_at:
+                log.warning("jobs.tick_pulled", schedule=tick.name, was=tick.next_at, next_at=next_at)
+                await job_schedules.pull(tx, tick, next_at=next_at)
+
     async def _tick(self, tx: Connection, due: DueSchedule) -> Inserted:
         """By the rule in the row: a process of another version may have written a newer one."""
         schedule = self._schedules[due.name]
@@ -110,3 +122,12 @@ class Scheduler(Loop):
         await job_schedules.advance(tx, due.name, next_at=next_at, last_at=due.next_at)
         log.info("jobs.tick", schedule=due.name, tick=due.next_at, next_at=next_at, job_id=job.id)
         return job
+
+
+def _next_by_rule(tick: NextTick) -> datetime:
+    try:
+        rule = parse_rule(tick.rule, tick.timezone)
+    except InvalidJob:
+        return tick.next_at  # of a newer version, which keeps it itself
+    next_at = rule.after(tick.now)
+    return rule.after(next_at) if next_at == tick.last_at else next_at

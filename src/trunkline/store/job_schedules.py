@@ -32,6 +32,16 @@ class Schedule:
     last_at: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class NextTick:
+    name: str
+    rule: str
+    timezone: str
+    next_at: datetime
+    last_at: datetime | None
+    now: datetime
+
+
 async def register(
     tx: Connection, name: str, *, job_type: str, rule: str, timezone: str, payload: str, next_at: datetime
 ) -> None:
@@ -44,6 +54,16 @@ async def lock_due(tx: Connection, names: Sequence[str]) -> list[DueSchedule]:
 
 async def advance(tx: Connection, name: str, *, next_at: datetime, last_at: datetime) -> None:
     await tx.execute(_SQL.advance_schedule, name, next_at, last_at)
+
+
+async def list_ticks(conn: Connection, names: Sequence[str]) -> list[NextTick]:
+    """Those that are not due yet."""
+    return [pick(NextTick, row) for row in await conn.fetch(_SQL.list_ticks, names)]
+
+
+async def pull(tx: Connection, tick: NextTick, *, next_at: datetime) -> None:
+    """It comes earlier than it was said to. Waits for nobody."""
+    await tx.execute(_SQL.pull_tick, tick.name, tick.next_at, next_at)
 
 
 async def next_tick_in_s(conn: Connection, names: Sequence[str]) -> float | None:

@@ -54,9 +54,11 @@ async def recount_keys(
     return wrong, await jobs.unpark(tx, waiting, running_max)
 
 
-async def follow_clock_back(tx: Connection, jump_s: float, *, lease_s: float) -> list[tuple[Lane, datetime]]:
+async def follow_clock_back(
+    tx: Connection, jump_s: float | None, *, lease_s: float
+) -> list[tuple[Lane, datetime]]:
     """The server's clock was set back: what was due at once is so again, and no lease is longer than one; the places of
-    the jobs that are due."""
+    the jobs that are due. None: it may have been, while nobody looked."""
     await tx.execute(_SQL.leases_back, lease_s, jump_s)
     rows = await tx.fetch(_SQL.due_back, jump_s)
     return [(Lane(row["job_type"], row["priority"], row["is_keyed"]), row["run_at"]) for row in rows]

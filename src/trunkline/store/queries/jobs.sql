@@ -147,6 +147,7 @@ SELECT n_dead_tup FROM pg_stat_user_tables WHERE relid = 'job_outbox'::regclass
 -- The clock was set back by $1 seconds: jobs that were enqueued before, to run at once, are due now and not when the clock is
 -- there again. So are those that went back to wait: their fence is the moment of their claim on the old clock, and they wait
 -- for as long as they had to, counted from now. Who asked for a later moment gets that moment, by the clock as it is.
+-- Where nobody saw the jump ($1 is NULL) a fence in the future shows it, and the least that it can have been.
 UPDATE job_outbox
 SET run_at = CASE WHEN run_at <= created_at THEN clock_timestamp()
                   ELSE clock_timestamp() + (run_at - to_timestamp(fence / 1000000.0)) END,
@@ -156,7 +157,8 @@ WHERE id = ANY (ARRAY(
     WHERE status = 'PENDING' AND run_at > clock_timestamp()
       AND (created_at > clock_timestamp() AND run_at <= created_at
            OR to_timestamp(fence / 1000000.0) > clock_timestamp() AND run_at >= to_timestamp(fence / 1000000.0)
-              AND run_at < to_timestamp(fence / 1000000.0) + make_interval(secs => $1))
+              AND run_at < to_timestamp(fence / 1000000.0)
+                           + coalesce(make_interval(secs => $1), to_timestamp(fence / 1000000.0) - clock_timestamp()))
     FOR NO KEY UPDATE SKIP LOCKED))
 RETURNING job_type, priority, concurrency_key IS NOT NULL AS is_keyed, run_at
 
@@ -328,11 +330,14 @@ FROM (SELECT) AS always LEFT JOIN candidates AS c ON true
 -- name: leases_back
 -- The clock was set back: a lease that was given before ends as far behind as the jump was. Those of live workers are renewed
 -- anyway; those of dead ones end when they would have, by the time that truly passed. What is locked is being renewed or ended.
+-- Where nobody saw the jump ($2 is NULL), those end a lease from now whose claim is in the future.
 UPDATE job_outbox
-SET lease_expires_at = least(lease_expires_at - make_interval(secs => $2), clock_timestamp() + make_interval(secs => $1))
+SET lease_expires_at = least(lease_expires_at - coalesce(make_interval(secs => $2), '0'),
+                             clock_timestamp() + make_interval(secs => $1))
 WHERE id = ANY (ARRAY(
     SELECT id FROM job_outbox
     WHERE status = 'IN_PROGRESS' AND lease_expires_at > clock_timestamp() + make_interval(secs => $1)
+      AND ($2::float8 IS NOT NULL OR to_timestamp(fence / 1000000.0) > clock_timestamp())
     FOR NO KEY UPDATE SKIP LOCKED))
 
 -- name: list
@@ -358,6 +363,12 @@ LIMIT $6
 -- name: list_schedules
 -- Every schedule that was ever declared.
 SELECT name, job_type, rule, timezone, next_at, last_at FROM job_schedules ORDER BY name
+
+-- name: list_ticks
+-- When these schedules tick next. The clock is read after the rows: whoever moved a tick did so by an earlier reading.
+SELECT name, rule, timezone, next_at, last_at, clock_timestamp() AS now FROM job_schedules
+WHERE name = ANY ($1::text[]) AND next_at > clock_timestamp()
+ORDER BY name
 
 -- name: lock_drifting_keys
 -- Keys to count anew: those under which something is said to run or has to wait. One that is locked is in use, and well.
@@ -447,6 +458,11 @@ SELECT now()
 -- Claim no more jobs of a type. What runs goes on.
 INSERT INTO job_pauses (job_type, reason, paused_by) VALUES ($1, $2, $3)
 ON CONFLICT (job_type) DO UPDATE SET reason = excluded.reason, paused_by = excluded.paused_by, paused_at = now()
+
+-- name: pull_tick
+-- The next tick of a schedule comes earlier than it was said to, unless somebody has moved it meanwhile or is about to.
+UPDATE job_schedules SET next_at = $3
+WHERE name = (SELECT name FROM job_schedules WHERE name = $1 AND next_at = $2 FOR UPDATE SKIP LOCKED)
 
 -- name: put_back
 -- Put jobs back to PENDING, by pairs of id and fence: after a failure, a snooze, a shutdown or a lost lease. What is locked
