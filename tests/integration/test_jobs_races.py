@@ -1,14 +1,16 @@
 """Each race is forced. Take away the sentence that closes it, and the test of its name fails."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from tests.support.jobs.world import JobWorld, Work, job_world
 from trunkline.jobs import finisher
+from trunkline.jobs import reaper as reaper_module
 from trunkline.jobs.reaper import Reaper
 from trunkline.jobs.record import WrittenVerdicts
 from trunkline.store import job_admin, job_upkeep, jobs
@@ -19,10 +21,12 @@ from trunkline.store.jobs import (
     Claimant,
     Death,
     End,
+    EndedJob,
     Inserted,
     JobClaim,
     Lane,
     LanePosition,
+    Returned,
     ReturnedClaim,
 )
 from trunkline.store.tenants import PLATFORM
@@ -323,8 +327,25 @@ async def test_an_owner_that_comes_back_beside_the_reaper_finds_nothing(world: J
     assert (await world.job(enqueued.id)).status == "PENDING"
 
 
-@pytest.mark.parametrize("finish", [jobs.finish, jobs.finish_at_once])
-async def test_fences_are_compared_with_their_own_ids(world: JobWorld, finish: Callable[..., Any]) -> None:
+def returned(job_id: UUID, fence: int) -> ReturnedClaim:
+    return ReturnedClaim(job_id, fence, 0.0)
+
+
+def dead(job_id: UUID, fence: int) -> Death:
+    return Death(job_id, fence, "told_to", "It was told to die")
+
+
+def ids_of(written: Sequence[EndedJob | Returned]) -> list[UUID]:
+    return [each.ended.id if isinstance(each, Returned) else each.id for each in written]
+
+
+@pytest.mark.parametrize(
+    ("write", "verdict"),
+    [(jobs.finish, End), (jobs.finish_at_once, End), (jobs.put_back, returned), (jobs.bury, dead)],
+)
+async def test_fences_are_compared_with_their_own_ids(
+    world: JobWorld, write: Callable[..., Any], verdict: Callable[[UUID, int], Any]
+) -> None:
     """A stale end of one job, in a batch with the fence of another, ends nothing of a newer claim."""
     first = await world.enqueue("a")
     [stale] = await world.claim("w1", lease_s=-1)
@@ -333,10 +354,26 @@ async def test_fences_are_compared_with_their_own_ids(world: JobWorld, finish: C
     claims = {job.id: job for job in await world.claim("w1")}
     other = next(job for job in claims.values() if job.id != first.id)
     await world.sql("UPDATE job_outbox SET fence = $1", other.fence)
-    stale_end, other_end = End(stale.id, stale.fence), End(other.id, other.fence)
+    verdicts = [verdict(stale.id, stale.fence), verdict(other.id, other.fence)]
     async with world.database.transaction() as tx:
-        assert [e.id for e in await finish(tx, [stale_end, other_end], "w1")] == [other.id]
+        assert ids_of(await write(tx, verdicts, "w1")) == [other.id]
     assert (await world.job(first.id)).status == "IN_PROGRESS"
+
+
+async def test_the_reaper_leaves_jobs_with_unique_keys_for_later_when_its_time_is_up(
+    world: JobWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys that open transactions hold cost a moment each. Jobs of dead workers without one do not wait for that."""
+    keyed = [await world.enqueue(key, unique_key=key) for key in ("a", "b", "c")]
+    plain = await world.enqueue("plain")
+    await world.claim("gone", lease_s=-1)
+    reaper = Reaper(world.database, world.registry, world.notifier)
+    monkeypatch.setattr(reaper_module, "CONTENDED_TURN_S", -1.0)
+    assert await reaper.run_once() == 1
+    assert (await world.job(plain.id)).status == "PENDING"
+    monkeypatch.undo()
+    assert await reaper.run_once() == 3
+    assert {(await world.job(job.id)).status for job in keyed} == {"PENDING"}
 
 
 async def test_the_reaper_passes_over_a_job_that_is_just_being_finished(world: JobWorld) -> None:

@@ -177,3 +177,33 @@ async def test_one_that_goes_back_under_a_key_that_is_held_is_tried_once_in_a_tu
     await desk.finisher.flushed()
     assert tries == [1, 1]
     assert len(desk.claimed_jobs) == 0
+
+
+async def test_many_that_are_held_up_keep_no_new_one_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waits for its key for a moment. After a few of them what is new has its turn."""
+    desk = Desk(monkeypatch, lambda _: None)
+    tries: list[str] = []
+
+    async def write(_tx: object, verdicts: Sequence[JobVerdict], *_: object) -> WrittenVerdicts:
+        keys = {held.job.id: held.job.unique_key for held in desk.claimed_jobs}
+        [key, *more] = [keys[verdict.id] for verdict in verdicts]
+        if "new" in tries:
+            return WrittenVerdicts()
+        if not more:
+            assert key is not None
+            if key in tries and len(desk.claimed_jobs) == 40:
+                desk.returned("new")
+                tries.clear()
+            tries.append(key)
+        if key == "new":
+            return WrittenVerdicts()
+        desk.clock.advance(0.05)
+        raise asyncpg.LockNotAvailableError("canceling statement due to lock timeout")
+
+    monkeypatch.setattr(finisher, "write", write)
+    for n in range(40):
+        desk.returned(f"held{n}")
+    await desk.finisher.flushed()
+    # The others took 50 ms each, and a turn of theirs is 200 ms.
+    assert tries.index("new") <= 5
+    assert len(desk.claimed_jobs) == 0

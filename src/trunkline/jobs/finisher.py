@@ -36,6 +36,10 @@ RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 2.0
 # How long a job that goes back waits for an open transaction with its unique key, before others have their turn.
 CONTENDED_LOCK_TIMEOUT_MS = 50
+# How long parts of a batch wait that was held up: whoever ends soon has had the time in which all of it waited.
+PART_LOCK_TIMEOUT_MS = 10
+# So long those are tried again that were held up before, one by one; then what is new has its turn.
+ALONE_TURN_S = 0.2
 
 
 async def write(
@@ -144,8 +148,10 @@ class Finisher:
             together = [waiting for waiting in batch if not waiting.is_alone]
             if together:
                 await self._write(together, lock_timeout_ms=CONTENDED_LOCK_TIMEOUT_MS)
-            for waiting in alone:
-                await self._write([waiting], lock_timeout_ms=CONTENDED_LOCK_TIMEOUT_MS)
+            turn_ends_s = self._now_s() + ALONE_TURN_S
+            while alone and self._now_s() < turn_ends_s:
+                await self._write([alone.pop(0)], lock_timeout_ms=PART_LOCK_TIMEOUT_MS)
+            self._contended.put_back(alone)
 
     async def _write(self, batch: list[_Waiting], *, lock_timeout_ms: int | None = None) -> None:
         while batch:
@@ -157,7 +163,7 @@ class Finisher:
                     await self._write_singly(batch, error, lock_timeout_ms)
                     return
                 if isinstance(error, CONTENTION):
-                    await self._write_apart(batch, error, lock_timeout_ms)
+                    await self._write_apart(batch, error, is_bounded=lock_timeout_ms is not None)
                     return
                 log.warning("jobs.results_delayed", count=len(batch), error=describe(error))
                 await asyncio.sleep(max(waiting.pause_s for waiting in batch))
@@ -195,14 +201,13 @@ class Finisher:
         except ROW_HELD:
             return await jobs.finish(conn, ends, self._worker)
 
-    async def _write_apart(
-        self, batch: list[_Waiting], error: Exception, lock_timeout_ms: int | None
-    ) -> None:
+    async def _write_apart(self, batch: list[_Waiting], error: Exception, *, is_bounded: bool) -> None:
         """By halves, until the one is found that others hold up. It waits by itself."""
         if len(batch) > 1:
             middle = len(batch) // 2
-            await self._write(batch[:middle], lock_timeout_ms=lock_timeout_ms)
-            await self._write(batch[middle:], lock_timeout_ms=lock_timeout_ms)
+            part_ms = PART_LOCK_TIMEOUT_MS if is_bounded else None
+            await self._write(batch[:middle], lock_timeout_ms=part_ms)
+            await self._write(batch[middle:], lock_timeout_ms=part_ms)
             return
         log.debug("jobs.result_held_up", job_id=batch[0].held.job.id, error=describe(error))
         self._postpone(batch[0])
@@ -286,3 +291,7 @@ class _Queue:
     def take(self, count: int) -> list[_Waiting]:
         batch, self.waiting = self.waiting[:count], self.waiting[count:]
         return batch
+
+    def put_back(self, batch: list[_Waiting]) -> None:
+        """Behind whatever came meanwhile."""
+        self.waiting += batch

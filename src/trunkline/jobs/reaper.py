@@ -13,7 +13,7 @@ from uuid import UUID
 from trunkline.clock import ClockJumps
 from trunkline.crashpoint import crash_point
 from trunkline.jobs import finisher
-from trunkline.jobs.finisher import CONTENDED_LOCK_TIMEOUT_MS, may_wait
+from trunkline.jobs.finisher import CONTENDED_LOCK_TIMEOUT_MS, PART_LOCK_TIMEOUT_MS, may_wait
 from trunkline.jobs.notifier import JobNotifier
 from trunkline.jobs.outcomes import Failed, JobVerdict, failure
 from trunkline.jobs.record import WrittenVerdicts
@@ -30,6 +30,8 @@ log = get_logger(__name__)
 BATCH_MAX = 500
 # Jobs with unique keys that go back in one transaction.
 PAGE = 50
+# How long one run takes such jobs back before it goes on.
+CONTENDED_TURN_S = 0.5
 # When a job is tried again that an open transaction holds up.
 HELD_UP_S = 2.0
 # How long statements may be under way that began before the clock was set.
@@ -85,8 +87,11 @@ class Reaper(Loop):
             contended = [job for job in expired if may_wait(verdicts[job], job.unique_key)]
             written = await self._write(tx, [v for job, v in verdicts.items() if job not in contended])
         taken = self._tell([job for job in expired if job not in contended], written)
+        turn_ends_s = asyncio.get_running_loop().time() + CONTENDED_TURN_S
         for page in _pages([job for job in contended if now_s >= self._held_up.get(job.id, 0.0)]):
-            taken += await self._take_contended(page)
+            # What is left for the next run must not keep that from others whose worker is gone.
+            if asyncio.get_running_loop().time() < turn_ends_s:
+                taken += await self._take_contended(page)
         if taken == len(expired):
             if len(expired) < BATCH_MAX:
                 self._since = now - MARGIN
@@ -95,12 +100,14 @@ class Reaper(Loop):
             self._since = expired[-1].lease_expires_at
         return taken
 
-    async def _take_contended(self, expired: list[Expired]) -> int:
+    async def _take_contended(
+        self, expired: list[Expired], lock_timeout_ms: int = CONTENDED_LOCK_TIMEOUT_MS
+    ) -> int:
         """Jobs that go back under a unique key, which an open transaction may have just taken: apart from the others,
         and by halves, until the one is found that has to wait."""
         try:
             async with self._database.transaction() as tx:
-                await jobs.limit_waiting(tx, CONTENDED_LOCK_TIMEOUT_MS)
+                await jobs.limit_waiting(tx, lock_timeout_ms)
                 # Its owner may have come back since.
                 still = await jobs.lock_expired(tx, BEGINNING, len(expired), [job.id for job in expired])
                 written = await self._write(tx, [self._failed(job) for job in still])
@@ -109,7 +116,8 @@ class Reaper(Loop):
                 self._held_up[expired[0].id] = asyncio.get_running_loop().time() + HELD_UP_S
                 return 0
             middle = len(expired) // 2
-            return await self._take_contended(expired[:middle]) + await self._take_contended(expired[middle:])
+            halves = expired[:middle], expired[middle:]
+            return sum([await self._take_contended(half, PART_LOCK_TIMEOUT_MS) for half in halves])
         return self._tell(still, written)
 
     def _tell(self, expired: list[Expired], written: WrittenVerdicts) -> int:
