@@ -3,20 +3,34 @@
 A handler shares its event loop with everybody else's. A plain function would have its effect and then fail, at every
 try; one that blocks stops all others, heartbeats of leases included; one that swallows its cancellation stays for ever.
 None of that can be prevented from inside the loop, so it is refused early, or told with the function's place.
+
+What blocks is called by `in_thread`. A thread cannot be stopped either, but it is bounded: each type of jobs and each
+kind of mailboxes has so many, one that outlives its cancellation is named, and no process waits for it to end.
 """
 
 import asyncio
+import contextvars
 import inspect
+import logging
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+# Threads of one type of jobs or kind of mailboxes, those that outlived their cancellation included.
+THREADS_MAX = 20
+# How long a thread may go on whose caller was cancelled before it is named.
+GRACE_S = 5.0
 
 # Tasks that were given up, until they end by themselves.
 _left: set["asyncio.Task[Any]"] = set()
@@ -46,17 +60,30 @@ def refusal(function: Callable[..., Any]) -> str | None:
         return None
     return (
         f"{place_of(function)} is a plain function. Write it with `async def`, and call what blocks by "
-        "`await asyncio.to_thread(…)`: a plain function would have its effect at every try and fail each time."
+        "`await trunkline.handlers.in_thread(…)`: a plain function would have its effect at every try and fail each "
+        "time."
     )
 
 
 class HandlerScope:
-    """One run of a handler: whose it is, and what others get back when it is given up on."""
+    """One run of a handler: whose it is, what others get back when it is given up on, and where its threads count."""
 
-    def __init__(self, part: str, name: str):
-        """`job` and its type, or `mailbox` and its kind."""
+    def __init__(
+        self,
+        part: str,
+        name: str,
+        threads: "HandlerThreads | None" = None,
+        *,
+        grace_s: float = GRACE_S,
+        on_stuck_thread: Callable[[str, str], None] | None = None,
+    ):
+        """`job` and its type, or `mailbox` and its kind. `on_stuck_thread` gets the function that outlived its
+        cancellation, and the line that it is at."""
         self.part = part
         self.name = name
+        self.threads = threads or _of_nobody
+        self.grace_s = grace_s
+        self.on_stuck_thread = on_stuck_thread or _tell_of_stuck_thread
         self._holds: set[Callable[[], object]] = set()
 
     @contextmanager
@@ -87,12 +114,142 @@ class HandlerScope:
             give_back()
 
 
-_scope: ContextVar[HandlerScope | None] = ContextVar("trunkline_handler", default=None)
+_scope: contextvars.ContextVar[HandlerScope | None] = contextvars.ContextVar(
+    "trunkline_handler", default=None
+)
 
 
 def current_scope() -> HandlerScope | None:
     """The run of a handler that calls this, if one does."""
     return _scope.get()
+
+
+async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call what blocks, in a daemon thread of its own. Waits while the job type or the kind of mailboxes has all the
+    threads that it may. Cancelled, it returns at once; the thread goes on until it ends by itself."""
+    scope = _scope.get() or _outside
+    return await scope.threads.call(scope, partial(function, *args, **kwargs))
+
+
+class HandlerThreads:
+    """The threads of a worker's handlers. They end in any thread, so what they change is under a lock."""
+
+    def __init__(self, most: int = THREADS_MAX):
+        self._most = most
+        self._lock = threading.Lock()
+        self._calls: set[_ThreadCall] = set()
+        # Told of every call that ends: who waits for a free thread, and who waits for the end of all.
+        self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+
+    async def call(self, scope: HandlerScope, function: "partial[T]") -> T:
+        loop = asyncio.get_running_loop()
+        while len(self._of(scope.name)) >= self._most:
+            await self._until_one_ends(lambda: len(self._of(scope.name)) < self._most)
+        call = _ThreadCall(scope, function, loop.create_future())
+        with self._lock:
+            self._calls.add(call)
+        try:
+            call.start(self._ended)
+        except RuntimeError:
+            self._ended(call)  # the system has no more threads
+            raise
+        try:
+            result: T = await call.answer
+            return result
+        except asyncio.CancelledError:
+            if call in self._calls:
+                loop.call_later(scope.grace_s, self._name, call)
+            raise
+
+    async def end(self, grace_s: float) -> list[str]:
+        """Wait so long for those that still run; then name the rest: the type, and the line that each is at."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, grace_s)):
+                while self._calls:
+                    await self._until_one_ends(lambda: not self._calls)
+        return [f"{call.scope.name} in a thread at {self._name(call)}" for call in self._running()]
+
+    def _running(self) -> "list[_ThreadCall]":
+        with self._lock:
+            return list(self._calls)
+
+    def _of(self, name: str) -> "list[_ThreadCall]":
+        return [call for call in self._running() if call.scope.name == name]
+
+    async def _until_one_ends(self, is_so: Callable[[], bool]) -> None:
+        waiter = asyncio.get_running_loop(), asyncio.Event()
+        with self._lock:
+            self._waiting.add(waiter)
+        try:
+            # Asked once more now that the end of a call is heard.
+            if not is_so():
+                await waiter[1].wait()
+        finally:
+            with self._lock:
+                self._waiting.discard(waiter)
+
+    def _ended(self, call: "_ThreadCall") -> None:
+        with self._lock:
+            self._calls.discard(call)
+            waiting = list(self._waiting)
+        for loop, event in waiting:
+            with suppress(RuntimeError):  # that loop is closed
+                loop.call_soon_threadsafe(event.set)
+
+    def _name(self, call: "_ThreadCall") -> str:
+        place = call.place()
+        if call in self._calls and not call.is_named:
+            call.is_named = True
+            call.scope.on_stuck_thread(place_of(call.function), place)
+        return place
+
+
+class _ThreadCall:
+    def __init__(self, scope: HandlerScope, function: "partial[Any]", answer: "asyncio.Future[Any]"):
+        self.scope = scope
+        self.function = function
+        self.answer = answer
+        self.is_named = False
+        self._loop = answer.get_loop()
+        self._context = contextvars.copy_context()
+
+    def start(self, on_end: "Callable[[_ThreadCall], None]") -> None:
+        self._thread = threading.Thread(
+            target=self._run, args=(on_end,), name=f"handler_of_{self.scope.name}", daemon=True
+        )
+        self._thread.start()
+
+    def place(self) -> str:
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return _innermost(frame) if frame is not None else place_of(self.function)
+
+    def _run(self, on_end: "Callable[[_ThreadCall], None]") -> None:
+        try:
+            answer = partial(_answer, self.answer, self._context.run(self.function))
+        except BaseException as error:
+            answer = partial(_fail, self.answer, error)
+        on_end(self)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            self._loop.call_soon_threadsafe(answer)
+
+
+def _answer(answer: "asyncio.Future[Any]", result: object) -> None:
+    if not answer.done():
+        answer.set_result(result)
+
+
+def _fail(answer: "asyncio.Future[Any]", error: BaseException) -> None:
+    if not answer.done():
+        # A future cannot raise this one: it would end the generator that awaits it.
+        answer.set_exception(RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
+
+
+def _tell_of_stuck_thread(function: str, place: str) -> None:
+    log.error("%s outlived its cancellation in a thread, at %s", function, place)
+
+
+_of_nobody = HandlerThreads()
+_outside = HandlerScope("other", "")
 
 
 def where(task: "asyncio.Task[Any]") -> str:

@@ -111,8 +111,9 @@ async def test_a_handler_that_swallows_its_cancellation_loses_its_slot_and_its_l
     assert process.returncode == 0
 
 
-async def test_a_worker_told_to_stop_ends_without_a_handler_that_does_not(world: JobWorld) -> None:
-    [stubborn] = await enqueue(world, "stubborn", "stubborn")
+@pytest.mark.parametrize("do", ["stubborn", "thread"])
+async def test_a_worker_told_to_stop_ends_without_a_handler_that_does_not(world: JobWorld, do: str) -> None:
+    [stubborn] = await enqueue(world, do, "stubborn")
     async with job_process(world.url, lease_s=STEADY_S) as process:
         await started(world, 1)
         process.send_signal(signal.SIGTERM)

@@ -5,8 +5,10 @@ import os
 import re
 import signal
 import tempfile
+import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,14 @@ import asyncpg
 import msgspec
 import psycopg
 import pytest
+from structlog.testing import capture_logs
 
 from tests.support.jobs.world import Work, job_world
 from tests.support.store.pooler import PGBOUNCER, transaction_pooler
 from tests.support.waiting import eventually
-from trunkline.errors import MigrationError, PoolEmpty, StoreUnavailable
+from trunkline.errors import MigrationError, StoreUnavailable
+from trunkline.handlers import in_thread
 from trunkline.jobs import Jobs, JobType, NotInTransaction, PayloadRefused, Policy, Run, UnknownJobType, job
-from trunkline.jobs.executor import ExecutorLimits
 from trunkline.jobs.poller import PollLimits
 from trunkline.jobs.recurring import Recurring
 from trunkline.jobs.registry import Registry, declared
@@ -384,88 +387,6 @@ async def test_a_refused_transaction_says_what_to_do(url: str, shop: Shop) -> No
 # What handlers hold open
 
 
-async def test_transactions_that_handlers_hold_open_starve_no_submit_and_no_application(url: str) -> None:
-    """As many as the object has connections for the application, twice over, and as many as one type may have."""
-    held: list[int] = []
-    let_go = asyncio.Event()
-    others = asyncio.Queue[str]()
-
-    async def hold(order: Order, run: Run) -> None:
-        async with jobs.transaction() as work:
-            await run.finish(work.tx)
-            held.append(order.number)
-            await let_go.wait()
-
-    async def other(order: Order, run: Run) -> None:
-        async with jobs.transaction() as work:
-            await run.finish(work.tx)
-        others.put_nowait("ran")
-
-    types = [JobType("hold", Order, Policy(), hold), JobType("other", Order, Policy(), other)]
-    async with Jobs(url, types, pool_size=4) as jobs, jobs.worker():
-        for number in range(10):
-            await jobs.submit("hold", Order(number))
-        await eventually(lambda: len(held) == 10, what="ten handlers in a transaction each")
-        await asyncio.wait_for(jobs.submit("other", Order(1)), 20)
-        assert await asyncio.wait_for(others.get(), 20) == "ran"
-        async with jobs.transaction() as work:
-            await work.enqueue("other", Order(2))
-        assert await asyncio.wait_for(others.get(), 20) == "ran"
-        let_go.set()
-
-
-async def test_a_type_that_has_its_share_of_connections_is_told_so(url: str) -> None:
-    told: asyncio.Queue[str] = asyncio.Queue()
-    held: list[int] = []
-    let_go = asyncio.Event()
-
-    async def hold(order: Order, run: Run) -> None:
-        try:
-            async with jobs.transaction():
-                held.append(order.number)
-                await let_go.wait()
-        except PoolEmpty as error:
-            told.put_nowait(str(error))
-
-    config = JobConfig(executor=ExecutorLimits(running_max=4))
-    async with Jobs(url, [JobType("hold", Order, Policy(), hold)], config=config) as jobs, jobs.worker():
-        assert jobs._open is not None
-        assert jobs._open.of_handlers is not None
-        jobs._open.of_handlers._wait_max_s = 0.05
-        for number in range(3):
-            await jobs.submit("hold", Order(number))
-        assert "Jobs of type hold hold 2 transactions open" in await asyncio.wait_for(told.get(), 20)
-        assert len(held) == 2
-        let_go.set()
-
-
-async def test_a_handler_that_is_given_up_on_loses_its_connection(url: str) -> None:
-    """Each of its runs would cost one more, and its row locks would stay."""
-    runs: list[int] = []
-    through: asyncio.Queue[int] = asyncio.Queue()
-    let_go = asyncio.Event()
-
-    async def stubborn(order: Order, run: Run) -> None:
-        async with jobs.transaction() as work:
-            runs.append(await work.tx.fetchval("SELECT pg_backend_pid()"))
-            if len(runs) > 2:
-                through.put_nowait(run.attempt)
-                return
-            while not let_go.is_set():
-                with suppress(asyncio.CancelledError):
-                    await let_go.wait()
-
-    policy = Policy(timeout_s=0.2, backoff_s=(0.0,), max_attempts=50)
-    config = JobConfig(executor=ExecutorLimits(running_max=4), lease_s=1.5, renew_s=0.1, cancel_grace_s=0.05)
-    async with Jobs(url, [JobType("bad", Order, policy, stubborn)], config=config) as jobs, jobs.worker():
-        await jobs.submit("bad", Order(1))
-        # Of four connections a type may have two. Both were held once, and the third run found one.
-        assert await asyncio.wait_for(through.get(), 20) >= 3
-        gone = "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = ANY ($1)"
-        await eventually(lambda: value(url, gone, runs[:2]), what="the sessions of both ended")
-        let_go.set()
-
-
 async def test_transactions_of_mailbox_handlers_starve_no_application(
     url: str, redis_url: str, key_prefix: str
 ) -> None:
@@ -487,3 +408,28 @@ async def test_transactions_of_mailbox_handlers_starve_no_application(
             await work.append("other", "c", "made", {})
         let_go.set()
     assert await value(url, "SELECT count(*) FROM trunkline.mailboxes WHERE kind = 'other'") == 1
+
+
+async def test_mailboxes_end_without_a_thread_that_does_not(
+    url: str, redis_url: str, key_prefix: str
+) -> None:
+    began, let_go = asyncio.Event(), threading.Event()
+
+    @mailbox("order")
+    async def hang(order: Mailbox) -> None:
+        began.set()
+        await in_thread(let_go.wait)
+
+    handler = replace(hang, limits=replace(hang.limits, stop_s=0.05, cancel_grace_s=0.05))
+    try:
+        with capture_logs() as logs:
+            async with Mailboxes.open(url, redis_url, [handler], prefix=key_prefix) as mailboxes:
+                await mailboxes.submit("order", "o", "made", {})
+                await began.wait()
+    finally:
+        let_go.set()
+    [told] = [line for line in logs if line["event"] == "mailbox.ignores_cancellation"]
+    assert (told["kind"], told["keys"], told["how"]) == ("order", ["o"], "thread")
+    [left] = [line["unfinished"] for line in logs if line["event"] == "mailbox.threads_left"]
+    assert len(left) == 1
+    assert await value(url, "SELECT processing_status FROM trunkline.mailboxes") == "queued"

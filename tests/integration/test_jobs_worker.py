@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, MutableMapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,6 +14,7 @@ from tests.support.faults.proxy import TcpProxy
 from tests.support.jobs.world import NEVER_S, JobWorld, Work, job_world
 from tests.support.metric_values import value
 from tests.support.waiting import eventually
+from trunkline.handlers import in_thread
 from trunkline.jobs import Done, JobType, LeaseLost, Policy, Registry, Run
 from trunkline.jobs.maintenance import JobMaintenance
 from trunkline.jobs.service import JobService
@@ -569,6 +571,49 @@ async def test_the_end_of_a_worker_tells_who_did_not_end(world: JobWorld) -> Non
     assert "swallow_everything" in unfinished
     job = await world.job(enqueued.id)
     assert (job.status, job.last_error_code) == ("PENDING", "shutdown")
+
+
+async def test_a_thread_that_outlives_its_cancellation_is_named_and_costs_no_other_type(
+    world: JobWorld,
+) -> None:
+    """As many as the type may have: its next job waits for a thread, and nobody else's does."""
+    let_go = threading.Event()
+
+    def hang() -> None:
+        let_go.wait()
+
+    async def hung(_: Work, _run: Run) -> None:
+        await in_thread(hang)
+
+    async def other(_: Work, _run: Run) -> None:
+        await in_thread(time.monotonic)
+
+    registry = Registry()
+    brief = JobType("brief_work", Work, Policy(timeout_s=0.05, max_attempts=1))
+    registry.add(brief, hung)
+    registry.add(world.work, other)
+    try:
+        with capture_logs() as logs:
+            async with world.service(registry=registry, renew_s=0.1, cancel_grace_s=0.05) as service:
+                service.executor.threads._most = 2
+                bad = [await world.enqueue(kind=brief) for _ in range(3)]
+                ended = await world.ended(*(job.id for job in bad))
+                innocent = await world.enqueue("innocent")
+                [done] = await world.ended(innocent.id)
+                named = "jobs.ignores_cancellation"
+                await eventually(lambda: sum(line["event"] == named for line in logs) == 2)
+    finally:
+        let_go.set()
+    assert {job.last_error_code for job in ended} == {"timeout"}
+    assert done.outcome == "succeeded"
+    told = [line for line in logs if line["event"] == named]
+    assert {(line["job_type"], line["told"], line["how"]) for line in told} == {
+        ("brief_work", "timeout", "thread")
+    }
+    assert "hang" in told[0]["handler"]
+    assert "in test_a_thread_that_outlives" in told[0]["where"]
+    [stopped] = [line for line in logs if line["event"] == "jobs.stopped"]
+    assert ["brief_work in a thread" in each for each in stopped["unfinished"]] == [True, True]
 
 
 async def test_who_blocks_the_event_loop_is_named_while_it_does(world: JobWorld) -> None:

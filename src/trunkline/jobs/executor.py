@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from trunkline.crashpoint import crash_point
-from trunkline.handlers import HandlerScope, leave_behind, place_of, where
+from trunkline.handlers import GRACE_S, HandlerScope, HandlerThreads, leave_behind, place_of, where
 from trunkline.jobs.claimed_jobs import ClaimedJob, ClaimedJobs, StopReason
 from trunkline.jobs.errors import PayloadRefused
 from trunkline.jobs.outcomes import (
@@ -68,6 +68,7 @@ class Executor:
         on_verdict: Callable[[ClaimedJob, JobVerdict], None],
         on_finished: Callable[[ClaimedJob, Sequence[tuple[Lane, datetime]]], None],
         on_room: Callable[[], None],
+        cancel_grace_s: float = GRACE_S,
     ):
         self._registry = registry
         self._claimed_jobs = claimed_jobs
@@ -78,6 +79,8 @@ class Executor:
         # It was finished in the handler's own transaction, which let these in under its key.
         self._on_finished = on_finished
         self._on_room = on_room
+        self._cancel_grace_s = cancel_grace_s
+        self.threads = HandlerThreads()
         self._queue: deque[ClaimedJob] = deque()
         self._early: dict[ClaimedJob, asyncio.TimerHandle] = {}
         self._queue_target = 0
@@ -252,7 +255,7 @@ class Executor:
         name = held.job.job_type
         try:
             payload = self._registry[name].decode(held.job.payload)
-            held.scope = HandlerScope("job", name)
+            held.scope = self._scope(held)
             with held.scope.entered():
                 return understood(await self._registry.handler(name)(payload, run))
         except PayloadRefused as error:
@@ -270,6 +273,24 @@ class Executor:
         finally:
             if held.stop_reason is not None:
                 task.uncancel()
+
+    def _scope(self, held: ClaimedJob) -> HandlerScope:
+        def tell(function: str, place: str) -> None:
+            job = held.job
+            log.error(
+                "jobs.ignores_cancellation",
+                job_id=job.id,
+                job_type=job.job_type,
+                handler=function,
+                told=held.stop_reason,
+                where=place,
+                how="thread",
+            )
+            metrics.HANDLERS_STUCK.labels("job", job.job_type, "thread").inc()
+
+        return HandlerScope(
+            "job", held.job.job_type, self.threads, grace_s=self._cancel_grace_s, on_stuck_thread=tell
+        )
 
     def _stopped(self, held: ClaimedJob) -> Outcome | GivenBack:
         assert held.stop_reason is not None

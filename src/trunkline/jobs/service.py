@@ -100,7 +100,7 @@ class JobService:
         self.executor = Executor(
             registry, self.claimed_jobs, self.worker_id, config.executor,
             now_s=now_s, on_verdict=self.finisher.add, on_finished=self.finisher.finished,
-            on_room=lambda: self.worker.room_again(),
+            on_room=lambda: self.worker.room_again(), cancel_grace_s=config.cancel_grace_s,
         )  # fmt: skip
         self.poller = Poller(
             database,
@@ -199,14 +199,18 @@ class JobService:
         await self._end(self.worker)
         given_back = self.executor.give_back()
         unfinished: list[str] = []
+        loop = asyncio.get_running_loop()
+        grace_ends_s = loop.time()
         if not await _within(self._config.drain_s, self.executor.idle()):
             stopped = self.executor.stop_running(StopReason.SHUTDOWN)
+            grace_ends_s = loop.time() + self._config.cancel_grace_s
             log.warning("jobs.drain_limit_reached", stopped=stopped)
             if not await _within(self._config.cancel_grace_s, self.executor.idle()):
                 unfinished = [
                     f"{held.job.job_type} {held.job.id} at {self.executor.abandon(held)}"
                     for held in self.executor.running
                 ]
+        unfinished += await self.executor.threads.end(grace_ends_s - loop.time())
         if not await _within(self._config.lease_s, self.finisher.flushed()):
             log.error("jobs.results_unwritten", count=len(self.claimed_jobs))
         await self._end(*self._loops())

@@ -29,7 +29,8 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any
 from uuid import uuid4
@@ -39,7 +40,7 @@ from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
 from trunkline.errors import StoreUnavailable
 from trunkline.event_loop import LoopThread, asked_to_stop, running_loop
-from trunkline.handlers import HandlerScope, current_scope, refusal
+from trunkline.handlers import HandlerScope, HandlerThreads, current_scope, refusal
 from trunkline.loops.base import Loop
 from trunkline.mailbox.gauges import MailboxGauges
 from trunkline.mailbox.handler import Batch, Done, Write
@@ -54,6 +55,9 @@ from trunkline.store.adapters import Adapter, entries
 from trunkline.store.database import Connection, Database
 from trunkline.store.mailboxes import Event, NewEvent, Receipt
 from trunkline.store.migrate import migrate, search_path_with
+from trunkline.telemetry import get_logger, metrics
+
+log = get_logger(__name__)
 
 # As many batches as the inbox writes at once, and an append that is alone.
 APPEND_CONNECTIONS = 3
@@ -93,6 +97,7 @@ class MailboxHandler:
     kind: str
     function: HandlerFunction
     limits: WorkerLimits
+    threads: HandlerThreads = field(default_factory=HandlerThreads, compare=False, repr=False)
 
     async def __call__(self, box: Mailbox) -> Write | Done | None:
         return await self.function(box)
@@ -100,8 +105,25 @@ class MailboxHandler:
     async def handle(self, batch: Batch) -> Write | Done | None:
         [(key, events)] = batch.items()
         # For the rest of the task: what the handler writes belongs to the same run.
-        HandlerScope("mailbox", self.kind).enter()
+        HandlerScope(
+            "mailbox",
+            self.kind,
+            self.threads,
+            grace_s=self.limits.cancel_grace_s,
+            on_stuck_thread=partial(self._tell_of_stuck_thread, key),
+        ).enter()
         return await self.function(Mailbox(self.kind, key, events))
+
+    def _tell_of_stuck_thread(self, key: str, function: str, place: str) -> None:
+        metrics.HANDLERS_STUCK.labels("mailbox", self.kind, "thread").inc()
+        log.error(
+            "mailbox.ignores_cancellation",
+            kind=self.kind,
+            keys=[key],
+            handler=function,
+            where=place,
+            how="thread",
+        )
 
 
 def mailbox(
@@ -384,6 +406,16 @@ class Mailboxes:
             for loop in loops:
                 loop.stop()
             await asyncio.gather(*tasks)
+            await self._end_threads()
+
+    async def _end_threads(self) -> None:
+        """What handlers called in threads goes on when they are cancelled. Nobody waits for that for longer than for a
+        handler."""
+        left = await asyncio.gather(
+            *(handler.threads.end(handler.limits.cancel_grace_s) for handler in self._handlers)
+        )
+        if unfinished := [each for of_kind in left for each in of_kind]:
+            log.error("mailbox.threads_left", unfinished=unfinished)
 
     async def run(self) -> None:
         """Handle mailboxes until SIGTERM, SIGINT or a cancellation; then what is in hand is finished or given back.

@@ -86,7 +86,7 @@ LOOP_SECONDS = _histogram("loop_duration_seconds", "Time of one run of a loop.",
 HANDLERS_STUCK = _counter(
     "handlers_stuck_total",
     "Handlers of jobs and mailboxes that block the event loop (blocks) or go on although they were told to stop "
-    "(ignores_cancellation). The log names the line.",
+    "(ignores_cancellation; thread: in a thread of theirs). The log names the line.",
     "of",
     "kind",
     "how",

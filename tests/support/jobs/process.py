@@ -8,6 +8,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ import uvloop
 
 from tests.support.jobs.world import Work
 from tests.support.waiting import eventually
+from trunkline.handlers import in_thread
 from trunkline.jobs.outcomes import Failed, Outcome, Policy
 from trunkline.jobs.poller import PollLimits
 from trunkline.jobs.registry import JobType, Registry
@@ -47,7 +49,7 @@ class Ledger:
     async def handle(self, work: Work, run: Run) -> Outcome | None:
         """`hold` waits until somebody opens the gate of its name, `fail` fails then. `early` finishes its job first, in
         a transaction that it keeps open until then. `block` blocks the event loop the first time, `stubborn` holds and
-        cannot be cancelled. Anything else takes a few milliseconds."""
+        cannot be cancelled, `thread` does so in a thread. Anything else takes a few milliseconds."""
         await self._pool.execute(
             "INSERT INTO runs (job_id, name, attempt, pid) VALUES ($1, $2, $3, $4)",
             run.job_id, work.name, run.attempt, os.getpid(),
@@ -61,6 +63,8 @@ class Ledger:
             await self._gate(work)
         elif work.do == "block" and run.attempt == 1:
             time.sleep(BLOCK_S)  # noqa: ASYNC251, as handlers do that know no better
+        elif work.do == "thread":
+            await in_thread(threading.Event().wait)
         elif work.do == "stubborn":
             while not await self._is_open_whatever_happens(work.name):
                 pass

@@ -1,6 +1,5 @@
 """Files that jobs make: recordings and exports, in a folder of the platform. Whole or not at all."""
 
-import asyncio
 import os
 import re
 import time
@@ -9,6 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO
+
+from trunkline.handlers import in_thread
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
 
@@ -29,7 +30,7 @@ class Draft:
         self.bytes += len(chunk)
         if self.bytes > self._bytes_max:
             raise FileTooLarge(f"more than {self._bytes_max} bytes")
-        await asyncio.to_thread(self._file.write, chunk)
+        await in_thread(self._file.write, chunk)
 
 
 class FileStore:
@@ -49,12 +50,12 @@ class FileStore:
         """Write a file. It appears under its name at the end of the block, unless that fails."""
         place = self.path(name)
         temporary = place.with_name(f".{name}.{token_hex(4)}")
-        file = await asyncio.to_thread(self._open, temporary)
+        file = await in_thread(self._open, temporary)
         try:
             with file:
                 yield Draft(file, bytes_max)
-                await asyncio.to_thread(_sync, file)
-            await asyncio.to_thread(temporary.replace, place)
+                await in_thread(_sync, file)
+            await in_thread(temporary.replace, place)
         finally:
             temporary.unlink(missing_ok=True)
 
