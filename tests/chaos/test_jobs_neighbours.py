@@ -9,9 +9,11 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.jobs.process import BRIEF, LEDGER, WORK, job_process, job_processes
+from tests.support.jobs.process import BRIEF, KEYED, LEDGER, NEWER, WORK, job_process, job_processes
 from tests.support.jobs.world import JobWorld, Work, job_world
 from tests.support.waiting import eventually
+from trunkline.jobs import JobType
+from trunkline.store.tenants import Tenant
 
 LEASE_S = 1.5
 STEADY_S = 15.0
@@ -133,3 +135,57 @@ async def test_a_process_that_is_blocked_delays_others_by_a_lease_and_nothing_di
         await world.database.pool.execute("INSERT INTO gates SELECT n::text FROM generate_series(0, 19) n")
         await eventually(lambda: done(world, ids), timeout_s=30)
     assert await world.sql("SELECT count(*) FROM job_dead") == 0
+
+
+async def test_two_versions_at_once_lose_no_job_and_stop_nobody_elses(world: JobWorld) -> None:
+    """A roll-out: what the newer version writes goes back from the older one, until one of its own workers has it."""
+    names = [str(n) for n in range(10)]
+    async with world.outbox.transaction(world.database) as work:
+        newer = [job.id for job in await work.enqueue_many(NEWER.new([name]) for name in names)]
+    async with job_process(world.url, lease_s=STEADY_S):
+        returned = (
+            "SELECT count(*) FROM job_outbox WHERE last_error_code = 'bad_payload' AND status = 'PENDING'"
+        )
+        await eventually(lambda: world.sql(f"SELECT ({returned}) = $1", len(newer)), what="all gone back")
+        unrelated = await enqueue(world, "quick", *names)
+        await eventually(lambda: done(world, unrelated))
+        async with job_process(world.url, lease_s=STEADY_S, newer=True):
+
+            async def are_done() -> bool:
+                # Not ten seconds later: whoever looks first has them, and that is the newer one sooner or later.
+                await world.database.pool.execute(
+                    "UPDATE job_outbox SET run_at = now() WHERE status = 'PENDING' AND run_at > now()"
+                )
+                return await done(world, newer)
+
+            await eventually(are_done, timeout_s=60, what="all run by the newer version")
+    assert await world.sql("SELECT count(*) FROM job_dead") == 0
+    # Going back from the older version counted as no run.
+    assert await world.sql("SELECT max(attempt_count) FROM job_history") == 1
+    assert await world.sql("SELECT count(*) FROM runs") == 20
+
+
+async def test_tenants_with_the_same_keys_wait_for_nobody_but_themselves(world: JobWorld) -> None:
+    tenants = [Tenant("a"), Tenant("b"), Tenant("b", "shop")]
+    held, *others = tenants
+
+    async def enqueue_of(tenant: Tenant, name: str, do: str, kind: JobType[Work], **keys: str) -> UUID:
+        async with world.outbox.transaction(world.database) as work:
+            return (await work.enqueue(kind, Work(name, do), tenant=tenant, **keys)).id
+
+    async with job_processes(world.url, 2, lease_s=LEASE_S):
+        running = await enqueue_of(held, "held", "hold", KEYED, concurrency_key="k")
+        await started(world, 1)
+        async with world.database.transaction() as tx:
+            # Its unique key is held open by an application, too.
+            await world.outbox.enqueue(tx, WORK, Work("open"), unique_key="daily", tenant=held, run_at=LATER)
+            keyed = [await enqueue_of(each, "b", "quick", KEYED, concurrency_key="k") for each in others]
+            unique = [await enqueue_of(each, "b", "quick", WORK, unique_key="daily") for each in others]
+            await eventually(lambda: done(world, keyed + unique), what="the jobs of other tenants")
+        again = await enqueue_of(held, "next", "quick", KEYED, concurrency_key="k")
+        assert len({*keyed, *unique}) == 4
+        statuses = "SELECT array_agg(status ORDER BY id) FROM job_outbox WHERE id = ANY ($1)"
+        assert await world.sql(statuses, [running, again]) == ["IN_PROGRESS", "PENDING"]
+        await world.database.pool.execute("INSERT INTO gates VALUES ('held')")
+        await eventually(lambda: done(world, [running, again]))
+    assert await world.sql("SELECT count(*) FROM runs") == 6

@@ -39,6 +39,9 @@ BLOCK_S = 4.0
 
 WORK: JobType[Work] = JobType("work", Work, Policy(backoff_s=(0.0, 0.0, 0.0), max_attempts=50))
 BRIEF: JobType[Work] = JobType("brief_work", Work, Policy(backoff_s=(600.0,), max_attempts=2, timeout_s=0.5))
+# The same type in two versions of an application: the older one cannot read what the newer one writes.
+OLDER: JobType[Work] = JobType("versioned", Work, Policy())
+NEWER: JobType[list[str]] = JobType("versioned", list[str], Policy())
 KEYED: JobType[Work] = JobType("keyed_work", Work, Policy(backoff_s=(0.0,), max_attempts=50, per_key=1))
 
 
@@ -75,6 +78,9 @@ class Ledger:
         )
         return Failed("told_to", retry_in_s=0.0) if work.do == "fail" else None
 
+    async def handle_newer(self, names: list[str], run: Run) -> None:
+        await self.handle(Work(*names), run)
+
     async def _gate(self, work: Work) -> None:
         await eventually(lambda: self._is_open(work.name), timeout_s=600)
 
@@ -90,14 +96,18 @@ class Ledger:
         return bool(await self._pool.fetchval("SELECT count(*) FROM gates WHERE name = $1", name))
 
 
-def registry(handler: "Ledger | None" = None) -> Registry:
+def registry(handler: "Ledger", *, newer: bool = False) -> Registry:
     found = Registry()
     for job_type in (WORK, BRIEF, KEYED):
-        found.add(job_type, handler.handle if handler else None)
+        found.add(job_type, handler.handle)
+    if newer:
+        found.add(NEWER, handler.handle_newer)
+    else:
+        found.add(OLDER, handler.handle)
     return found
 
 
-async def serve(url: str, lease_s: float) -> None:
+async def serve(url: str, lease_s: float, *, newer: bool) -> None:
     async with asyncpg.create_pool(url, min_size=1, max_size=4) as pool:
         config = JobConfig(
             identity=f"process-{os.getpid()}",
@@ -110,26 +120,30 @@ async def serve(url: str, lease_s: float) -> None:
         )
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-        async with JobService.open(config, registry(Ledger(pool)), url):
+        async with JobService.open(config, registry(Ledger(pool), newer=newer), url):
             print("ready", flush=True)  # noqa: T201
             await stop.wait()
 
 
 @asynccontextmanager
-async def job_process(url: str, *, lease_s: float = 1.0) -> AsyncIterator[asyncio.subprocess.Process]:
+async def job_process(
+    url: str, *, lease_s: float = 1.0, newer: bool = False
+) -> AsyncIterator[asyncio.subprocess.Process]:
     """Such a process, started. It is killed at the end if the test did not do so itself."""
-    async with job_processes(url, 1, lease_s=lease_s) as [process]:
+    async with job_processes(url, 1, lease_s=lease_s, newer=newer) as [process]:
         yield process
 
 
 @asynccontextmanager
 async def job_processes(
-    url: str, count: int, *, lease_s: float = 1.0
+    url: str, count: int, *, lease_s: float = 1.0, newer: bool = False
 ) -> AsyncIterator[list[asyncio.subprocess.Process]]:
     """Several at once: most of a start is importing."""
     processes = [
         await asyncio.create_subprocess_exec(
-            *command(url, lease_s), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+            *command(url, lease_s, newer=newer),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
         )
         for _ in range(count)
     ]
@@ -145,9 +159,10 @@ async def job_processes(
             await process.wait()
 
 
-def command(url: str, lease_s: float = 1.0) -> list[str]:
-    return [sys.executable, "-m", "tests.support.jobs.process", url, str(lease_s)]
+def command(url: str, lease_s: float = 1.0, *, newer: bool = False) -> list[str]:
+    version = ["newer"] if newer else []
+    return [sys.executable, "-m", "tests.support.jobs.process", url, str(lease_s), *version]
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(sys.argv[1], float(sys.argv[2])))
+    uvloop.run(serve(sys.argv[1], float(sys.argv[2]), newer="newer" in sys.argv[3:]))
