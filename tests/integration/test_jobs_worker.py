@@ -38,6 +38,23 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trunkline.jobs.lease_renewer.GIVE_BACK_AGE_S", NEVER_S)
 
 
+# Whose turn it is
+
+
+async def test_one_job_of_a_type_does_not_wait_for_5000_more_urgent_ones_of_another(world: JobWorld) -> None:
+    """Priorities count within a type, and types take turns."""
+    urgent = JobType("urgent", Work, Policy(priority=10))
+    later = JobType("later", Work, Policy(priority=50))
+    for job_type in (urgent, later):
+        world.registry.add(job_type, world.workshop.handle)
+    async with world.outbox.transaction(world.database) as work:
+        await work.enqueue_many(urgent.new(Work("urgent")) for _ in range(5_000))
+    enqueued = await world.enqueue("later", kind=later)
+    async with world.service(running_max=1):
+        await world.ended(enqueued.id)
+    assert world.workshop.names.index("later") < 500
+
+
 # Hearing of work
 
 
@@ -637,3 +654,11 @@ async def test_who_blocks_the_event_loop_is_named_while_it_does(world: JobWorld)
             await world.ended(enqueued.id)
     assert told[0]["job_id"] == enqueued.id
     assert "block" in str(told[0]["where"])
+
+
+async def test_a_blocked_event_loop_is_told_of_no_job_if_none_blocks_it(world: JobWorld) -> None:
+    with capture_logs() as logs:
+        async with world.service() as service:
+            service._blocked(asyncio.current_task(), 1.0, "elsewhere.py:1")
+    assert [line["where"] for line in logs if line["event"] == "jobs.stands_still"] == ["elsewhere.py:1"]
+    assert not any(line["event"] == "jobs.blocks_the_event_loop" for line in logs)

@@ -234,12 +234,15 @@ class JobService:
     def _blocked(self, task: "asyncio.Task[Any] | None", for_s: float, place: str) -> None:
         """Told from another thread, while the event loop stands still."""
         held = self.executor.of_task(task)
-        if held is not None:
-            metrics.HANDLERS_STUCK.labels("job", held.job.job_type, "blocks").inc()
+        if held is None:
+            # No job's handler: a mailbox's, which is named by its own worker, or something else of the application.
+            log.warning("jobs.stands_still", for_s=round(for_s, 1), where=place)
+            return
+        metrics.HANDLERS_STUCK.labels("job", held.job.job_type, "blocks").inc()
         log.error(
             "jobs.blocks_the_event_loop",
-            job_id=held.job.id if held else None,
-            job_type=held.job.job_type if held else None,
+            job_id=held.job.id,
+            job_type=held.job.job_type,
             for_s=round(for_s, 1),
             where=place,
         )
