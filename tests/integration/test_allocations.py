@@ -563,6 +563,8 @@ async def test_what_postgres_picks_from_is_what_it_says_of_each_pod(dialing: Dia
         "silent": "sequence = 1, heard_at = now() - interval '1 hour'",
         "spoke": "sequence = 1",
         "shrunk": "calls_max = 1",
+        "hangs": "calls_max = 3, hanging = '{CA-over}'",
+        "hangs_full": "hanging = '{CA-over}'",
     }
     for name, change in odd.items():
         slot = await dialing.pod(name, calls_max=2)

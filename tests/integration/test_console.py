@@ -255,6 +255,18 @@ async def test_the_page_of_a_lead_shows_what_its_calls_left_behind(world: Consol
     assert "<i>1.wav" not in page
 
 
+async def test_a_pod_of_which_handlers_hang_says_so(world: ConsoleWorld) -> None:
+    said = {"hanging": ["CA-over"], "handing_over": ["CA-1"], "calls": ["CA-1"], "sequence": 9}
+    expect(await world.api.admin.post("/api/v1/pods/agent-0/heartbeat", said), 200)
+    visitor = await world.visitor(ADMIN_KEY)
+
+    assert ", 1 hanging" in text(await visitor.open("/console/pods"))
+    page = text(await visitor.open("/console/pods/agent-0"))
+    assert "1 handler did not end with the call" in page
+    assert "<code>CA-over</code>" in page
+    assert "gives 1 call to other pods" in page
+
+
 async def test_the_words_of_people_are_text_and_never_markup(world: ConsoleWorld) -> None:
     lead = await world.api.make_lead(
         "a1",

@@ -99,6 +99,12 @@ async def test_without_a_history_as_many_ring_as_agents_are_free_and_none_is_kep
     assert row == {"overdial_group": "common", "answer_rate": 1.0, "abandon_max": pytest.approx(ABANDON_MAX)}
 
 
+async def test_a_handler_that_hangs_is_no_free_agent(dialing: Dialing) -> None:
+    await dialing.pod("va-0", calls_max=4)
+    await dialing.run("UPDATE pods SET hanging = '{CA-over}'")
+    assert len((await intend(dialing, *await dialing.leads(5))).committed) == 3
+
+
 async def test_one_agent_and_ten_channels_never_have_two_ringing_at_a_quarter(dialing: Dialing) -> None:
     await pods(dialing, 1)
     await history(dialing, ended=400, answered=100, by_person=100)

@@ -101,3 +101,7 @@ async def test_pods_and_calls_are_shown_and_a_pod_is_drained(
     assert (await run("undrain", "agent-1"))["is_draining"] is False
     freed = await run("reset", "agent-2")
     assert (freed["ended_calls"], freed["still_named"], freed["status"]) == (["call-1"], [], "available")
+    await world.beat("agent-2", hanging=["call-1"])
+    assert [pod["hanging"] for pod in (await run("pods"))["items"]] == [[], [], ["call-1"]]
+    freed = await run("reset", "agent-2")
+    assert (freed["hanging"], freed["status"]) == (["call-1"], "ending")

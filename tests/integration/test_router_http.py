@@ -236,9 +236,31 @@ async def test_status_and_pod_answer_as_documented(face: Face) -> None:
             "ip": "10.0.0.7",
             "port": 8080,
             "version": "1.2.3",
+            "hanging": [],
+            "handing_over": [],
         },
     )
     assert (await face.get("/pod/voice-agent-9"))[0] == 404
+
+
+async def test_what_a_pod_says_of_its_handlers_is_shown_and_a_reset_does_not_hide_it(face: Face) -> None:
+    await face.heartbeat("voice-agent-0", ("call-3",), hanging=["call-2", "call-1"], handing_over=["call-3"])
+
+    _, pod = await face.get("/pod/voice-agent-0")
+    assert (pod["hanging"], pod["handing_over"]) == (["call-1", "call-2"], ["call-3"])
+    _, pods = await face.get("/pods")
+    assert [(one["hanging"], one["handing_over"]) for one in pods["items"]] == [
+        (["call-1", "call-2"], ["call-3"])
+    ]
+    await face.heartbeat("voice-agent-0", hanging=["call-1", "call-2"], draining=True)
+    status, reset = await face.post("/pods/voice-agent-0/reset", {})
+    assert (status, reset["still_named"], reset["hanging"]) == (200, [], ["call-1", "call-2"])
+    assert reset["message"].startswith("Handlers of 2 calls that are over hang in the pod")
+    assert reset["status"] == "draining"
+
+    await face.heartbeat("voice-agent-0")
+    _, reset = await face.post("/pods/voice-agent-0/reset", {})
+    assert (reset["hanging"], reset["status"], reset["message"]) == ([], "available", "Pod is free")
 
 
 async def test_a_heartbeat_is_answered_with_tier_draining_flag_and_the_pods_secret(face: Face) -> None:
@@ -268,6 +290,8 @@ async def test_a_heartbeat_is_answered_with_tier_draining_flag_and_the_pods_secr
         ("/release", {"call_sid": "c", "pod_name": "Not A Pod"}, "pod_name must be"),
         ("/pods/metadata/heartbeat", {}, "pod_name must be"),
         ("/pods/voice-agent-0/heartbeat", {"calls": ["a b"]}, "call_sid must be"),
+        ("/pods/voice-agent-0/heartbeat", {"hanging": ["a b"]}, "call_sid must be"),
+        ("/pods/voice-agent-0/heartbeat", {"hanging": ["a"] * 1001}, "hanging must be at most 1000"),
         ("/pods/voice-agent-0/heartbeat", {"port": 70_000}, "port must be"),
         ("/pods/voice-agent-0/heartbeat", {"sequence": -1}, "sequence must be"),
         ("/pods/voice-agent-0/heartbeat", {"base_url": "http://x"}, "base_url must begin"),

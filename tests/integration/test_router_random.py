@@ -312,7 +312,9 @@ class Routing(RuleBasedStateMachine):
 
 def _pod(name: str, tier: str) -> Pod:
     most = 1000
-    return Pod(name, 1, tier, most, "", "", 0, "", "b", (), "", 1, (), (), 5.0, True, False, False, 0.0, 0.0)
+    return Pod(
+        name, 1, tier, most, "", "", 0, "", "b", (), "", 1, (), (), (), 5.0, True, False, False, 0.0, 0.0
+    )
 
 
 @pytest.mark.timeout(300)

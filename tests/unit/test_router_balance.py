@@ -11,7 +11,7 @@ def pod(name: str, tier: str = "standard", **more: object) -> Pod:
     known: dict[str, object] = {
         "name": name, "incarnation": 1, "tier": tier, "calls_max": 1, "base_url": "", "ip": "", "port": 0,
         "version": "", "boot_id": "b", "past_boots": (), "uid": "", "sequence": 1, "named": (), "reset_calls": (),
-        "interval_s": 5.0, "is_ready": True, "is_leaving": False, "is_changing": False, "unheard_s": 0.0,
+        "interval_s": 5.0, "hanging": [], "is_ready": True, "is_leaving": False, "is_changing": False, "unheard_s": 0.0,
         "drain_left_s": 0.0,
     }  # fmt: skip
     return Pod(**(known | more))  # type: ignore[arg-type]

@@ -102,6 +102,16 @@ _HEARTBEAT = _object(
     ),
     calls=_list(_CALL_SID, "The calls that it holds now.", maxItems=CALLS_MAX),
     ended=_list(_CALL_SID, "Calls that it had lately and that are over.", maxItems=CALLS_MAX),
+    hanging=_list(
+        _CALL_SID,
+        "Calls that are over and whose handlers do not end: it takes so many calls fewer.",
+        maxItems=CALLS_MAX,
+    ),
+    handing_over=_list(
+        _CALL_SID,
+        "Those of `calls` that it is about to give to other pods, because it leaves.",
+        maxItems=CALLS_MAX,
+    ),
     boot_id=_short("Another one at each start of the process: the calls of the one before are over."),
     sequence=_whole("Grows with each heartbeat of a boot, from 1. One that was overtaken changes nothing.", 0)
     | {"exclusiveMaximum": SEQUENCE_MAX},
@@ -156,6 +166,9 @@ _RESET = _object(
     pod_name=_SOME_POD,
     ended_calls=_list(_SOME_CALL, "Calls whose allocation was ended."),
     still_named=_list(_SOME_CALL, "Calls that the pod's last heartbeat named: somebody may be talking."),
+    hanging=_list(
+        _SOME_CALL, "Calls that are over and whose handlers do not end: only a restart of the pod ends them."
+    ),
     status=_text("As it is now.", "available"),
     message=_text("What was done, and what to look at."),
 )
@@ -185,6 +198,10 @@ _POD = _object(
     ip=_text("Where a proxy reaches it."),
     port=_whole("And its port."),
     version=_text("The agent's version."),
+    hanging=_list(
+        _SOME_CALL, "Calls that are over and whose handlers do not end: it takes so many calls fewer."
+    ),
+    handing_over=_list(_SOME_CALL, "Calls that it is about to give to other pods, because it leaves."),
 )
 _CALL = _object(
     "*",

@@ -27,6 +27,9 @@ class PodView:
     version: str = ""
     # The number of its process. 0 in lists, and of one that Postgres has not registered.
     incarnation: int = 0
+    # Calls that are over and whose handlers do not end, and those that it is about to give to other pods.
+    hanging: tuple[str, ...] = ()
+    handing_over: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +104,40 @@ async def pod_view(bus: Runner, keys: RouterKeys, pod: str) -> PodView | None:
     reply = await bus.run(_POD, [keys.epoch], [keys.base, pod])
     if not reply:
         return None
-    tier, draining, lease, status, calls, ip, port, version, number = reply
-    held = tuple(calls.split())
+    tier, draining, lease, status, calls, ip, port, version, number, hanging, leaving = reply
     return PodView(
-        pod, tier, bool(draining), lease, status, held, ip, int(port or 0), version, int(number or 0)
+        pod,
+        tier,
+        bool(draining),
+        lease,
+        status,
+        tuple(calls.split()),
+        ip,
+        int(port or 0),
+        version,
+        int(number or 0),
+        tuple(hanging.split()),
+        tuple(leaving.split()),
     )
 
 
 async def pods(bus: Runner, keys: RouterKeys, first: int, count: int) -> list[PodView]:
     rows = await bus.run(_LIST, [keys.epoch], [keys.base, "pods", first, count])
     return [
-        PodView(name, tier, bool(draining), "", status, tuple(calls.split()), ip, int(port or 0), version)
-        for name, tier, status, draining, calls, ip, port, version in rows
+        PodView(
+            name,
+            tier,
+            bool(draining),
+            "",
+            status,
+            tuple(calls.split()),
+            ip,
+            int(port or 0),
+            version,
+            hanging=tuple(hanging.split()),
+            handing_over=tuple(leaving.split()),
+        )
+        for name, tier, status, draining, calls, ip, port, version, hanging, leaving in rows
     ]
 
 

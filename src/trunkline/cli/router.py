@@ -17,7 +17,18 @@ from trunkline.cli.control import ROOT, Context, Remote, connect
 app = typer.Typer(help="Pods, the calls that have them, and merchants' tiers.", no_args_is_help=True)
 app.callback()(connect)
 
-_POD = ("pod_name", "tier", "status", "is_draining", "calls", "ip", "port", "version")
+_POD = (
+    "pod_name",
+    "tier",
+    "status",
+    "is_draining",
+    "calls",
+    "hanging",
+    "handing_over",
+    "ip",
+    "port",
+    "version",
+)
 _CALL = ("call_sid", "pod_name", "source_pool", "merchant_id", "allocated_at")
 _TIER = ("merchant_id", "tier", "pool")
 _POOL = ("tier", "available", "assigned", "free")
@@ -66,7 +77,7 @@ def undrain(ctx: Context, pod: Pod) -> None:
 
 @app.command()
 def reset(ctx: Context, pod: Pod) -> None:
-    """Free a pod whose agent hangs: its calls' allocations end. Says whether it still names a call."""
+    """Free a pod whose agent hangs: its calls' allocations end. Says which calls it still names, and which hang."""
     remote: Remote = ctx.obj
     path = f"{ROOT}/pods/{quote(pod, safe='')}/reset"
     remote.show(remote.ask(lambda api: api.post(path, {})), _RESET)
@@ -113,7 +124,7 @@ def urls(
     remote.show(answer if remote.as_json else {"items": rows}, ("carrier", "url"))
 
 
-_RESET = ("pod_name", "status", "ended_calls", "still_named", "message")
+_RESET = ("pod_name", "status", "ended_calls", "still_named", "hanging", "message")
 _DRAINED = ("pod_name", "is_draining", "has_active_call", "message")
 
 

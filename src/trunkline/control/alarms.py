@@ -283,9 +283,11 @@ _ALL = (
     AlarmDefinition(
         "pod_hangs",
         Severity.WARNING,
-        "A pod has named a call for more than a minute that is over, or that is not its own. It gets no other call.",
+        "A pod has named a call for more than a minute that is over, or that is not its own: it gets no other call. Or "
+        "its agent library says that handlers of calls that are over do not end (`hanging` in `trunkline router "
+        "pods`): it gets so many calls fewer.",
         "Look whether somebody still talks there. If its agent hangs, free the pod with `trunkline router reset POD`, "
-        "or restart it.",
+        "or restart it. Handlers that hang end only with a restart; the pod's log names the line at which they do.",
         Reported(quiet_s=120),
         subject="pod",
     ),

@@ -56,19 +56,26 @@ def heard(beat: PodHeartbeat, heard: HeartbeatResult, call_time_limit_s: float) 
 
 
 def reset(pod: str, done: Reset) -> dict[str, Any]:
-    message = "Pod is free"
+    messages = []
     if done.still_named:
-        message = (
+        messages.append(
             "Pod is free here, but it still names a call: somebody may be talking, or its agent hangs. "
             "Its agent may refuse calls until it lets go; if it does not, restart it."
+        )
+    if done.hanging:
+        # The pod itself counts them, so nothing that is written here makes room for another call.
+        messages.append(
+            f"Handlers of {len(done.hanging)} calls that are over hang in the pod: it takes so many calls fewer until "
+            "they end. A reset does not end them: restart the pod."
         )
     return {
         "success": True,
         "pod_name": pod,
         "ended_calls": done.calls,
         "still_named": done.still_named,
+        "hanging": done.hanging,
         "status": done.status,
-        "message": message,
+        "message": " ".join(messages) or "Pod is free",
     }
 
 
@@ -102,6 +109,8 @@ def pod(view: PodView) -> dict[str, Any]:
         "ip": view.ip,
         "port": view.port,
         "version": view.version,
+        "hanging": view.hanging,
+        "handing_over": view.handing_over,
     }
 
 

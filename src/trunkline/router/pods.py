@@ -43,6 +43,8 @@ class PodHeartbeat:
     draining: bool = False
     interval_s: float = 30.0
     ended: Sequence[str] = ()
+    hanging: Sequence[str] = ()
+    handing_over: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,12 @@ class HeartbeatResult:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """A pod that was freed by hand: the calls whose allocations ended, and those that it still names."""
+    """A pod that was freed by hand: the calls whose allocations ended, those that it still names, and those whose
+    handlers hang: them only the pod itself can end."""
 
     calls: Sequence[str]
     still_named: Sequence[str]
+    hanging: Sequence[str]
     status: str
 
 
@@ -103,6 +107,8 @@ class Pods:
             beat.base_url,
             beat.interval_s,
             tuple(beat.ended),
+            tuple(beat.hanging),
+            tuple(beat.handing_over),
         )
         await self._registry.heard_first(said)
         try:
@@ -171,6 +177,8 @@ class Pods:
             "version": said.version,
             "base_url": said.base_url,
             "interval_s": f"{said.interval_s:g}",
+            "hanging": " ".join(said.hanging),
+            "handing_over": " ".join(said.handing_over),
         }
         return Beat(said.pod, said.boot_id, said.sequence, said.calls, said.leaving, fields)
 
@@ -201,9 +209,9 @@ class Pods:
             done = await store.reset(tx, pod)
         if done is None:
             return None
-        rows, named = done
         status = await router_views.reset(self._bus, self._keys, pod, self._config.ended_ttl_s)
-        return Reset([row.call for row in rows if row.call], named, status or "unknown")
+        ended = [row.call for row in done.rows if row.call]
+        return Reset(ended, done.named, done.hanging, status or "unknown")
 
     async def _note_drain(self, pod: str, ttl_s: float) -> None:
         """Where Postgres is away the key in Valkey says it alone; the leader adopts it."""

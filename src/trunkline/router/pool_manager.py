@@ -33,7 +33,7 @@ log = get_logger(__name__)
 
 # An allocation that its pod does not name for this long is asked about.
 UNNAMED_S = 60.0
-# A pod that names a call which is not its own for this long is told of.
+# A pod that names a call which is not its own, or whose handler does not end, for this long is told of.
 ENDING_S = 60.0
 # So often merchants are read before they are left to the next reconcile.
 READS_MAX = 5
@@ -82,7 +82,7 @@ class PoolManager(LeaderLoop):
         self._alarms = alarms
         self._freeze = Freeze()
         self._held_back: dict[str, GonePod | ClusterPod] = {}
-        # Pods that name calls which are not theirs, and since when.
+        # Pods that name calls which are not theirs, or of which handlers do not end, and since when.
         self._ending: dict[tuple[str, str], float] = {}
         self._changes = Changes()
         self._term: Term | None = None
@@ -315,7 +315,8 @@ class PoolManager(LeaderLoop):
             await bus_router.free(self._bus, self._keys, ids, tombstone_s=self._config.ended_ttl_s)
 
     async def _tell_of(self, ending: Sequence[tuple[str, str]]) -> None:
-        """Pods that name calls which are not theirs: for a moment after each call, for ever where an agent hangs."""
+        """Pods that name calls which are not theirs, for a moment after each call, or of which handlers do not end: for
+        ever where an agent hangs."""
         now_s = self._clock.monotonic_s()
         self._ending = {pair: self._ending.get(pair, now_s) for pair in ending}
         metrics.ROUTER_ENDING.set(len({pod for pod, _ in ending}))

@@ -145,6 +145,7 @@ def _true(pod: Pod, rows: Sequence[SlotAllocation], is_certain: bool | None) -> 
         "boot_id": pod.boot_id,
         "sequence": str(pod.sequence),
         "calls": " ".join(pod.named),
+        "hanging": " ".join(pod.hanging),
         "past_boots": _json(pod.past_boots),
         "base_url": pod.base_url,
         "ip": pod.ip,

@@ -282,8 +282,8 @@ def _frees_or_moves(said: PodBeat, before: PodBeat) -> bool:
     is_gap = said.sequence != before.sequence + 1
     if (is_gap and not said.calls) or not set(before.calls) <= set(said.calls):
         return True
-    return (said.leaving, said.base_url, said.ip, said.port, said.interval_s) != (
-        before.leaving, before.base_url, before.ip, before.port, before.interval_s,
+    return (said.leaving, said.base_url, said.ip, said.port, said.interval_s, said.hanging) != (
+        before.leaving, before.base_url, before.ip, before.port, before.interval_s, before.hanging,
     )  # fmt: skip
 
 

@@ -70,6 +70,10 @@ class HeartbeatBody(msgspec.Struct):
     calls: list[str] = []
     # Those that it had lately, and that are over.
     ended: list[str] = []
+    # Calls that are over and whose handlers do not end.
+    hanging: list[str] = []
+    # Those of `calls` that it is about to give to other pods.
+    handing_over: list[str] = []
     boot_id: str = ""
     sequence: int | UnsetType = UNSET
     draining: bool = False
@@ -122,10 +126,9 @@ def pod_name(text: str) -> str:
 
 
 def heartbeat(pod: str, body: HeartbeatBody) -> PodHeartbeat:
-    if len(body.calls) > CALLS_MAX:
-        raise BadRequest(f"calls must be at most {CALLS_MAX}", "calls")
-    if len(body.ended) > CALLS_MAX:
-        raise BadRequest(f"ended must be at most {CALLS_MAX}", "ended")
+    for field in ("calls", "ended", "hanging", "handing_over"):
+        if len(getattr(body, field)) > CALLS_MAX:
+            raise BadRequest(f"{field} must be at most {CALLS_MAX}", field)
     if body.base_url and not body.base_url.startswith(("ws://", "wss://")):
         raise BadRequest("base_url must begin with ws:// or wss://", "base_url")
     if not 0 <= body.port <= 65535:
@@ -148,6 +151,8 @@ def heartbeat(pod: str, body: HeartbeatBody) -> PodHeartbeat:
         ended=tuple(call_sid(call) for call in body.ended),
         draining=body.draining,
         interval_s=body.interval_s,
+        hanging=tuple(sorted({call_sid(call) for call in body.hanging})),
+        handing_over=tuple(call_sid(call) for call in body.handing_over),
     )
 
 

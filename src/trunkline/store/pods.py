@@ -37,6 +37,10 @@ class PodBeat(Value, frozen=True):
     interval_s: float
     # Calls that it had lately.
     ended: tuple[str, ...] = ()
+    # Calls that are over and whose handlers do not end: it takes so many calls fewer.
+    hanging: tuple[str, ...] = ()
+    # Those of `calls` that it is about to give to other pods.
+    handing_over: tuple[str, ...] = ()
 
 
 class TierTarget(Value, frozen=True):
@@ -83,7 +87,7 @@ async def register(
         if not may_insert:
             return None
         await tx.execute(_SQL.lock_tiers)
-        made = await tx.fetchrow(_SQL.insert, *_words(beat), *_targets(tiers), "", True)
+        made = await tx.fetchrow(_SQL.insert, *_words(beat), *_targets(tiers), "", True, list(beat.hanging))
         if made is not None:
             return await _registered(tx, beat.version, made, is_new=True)
         known = await tx.fetchrow(_SQL.lock, beat.pod)
@@ -95,9 +99,10 @@ async def register(
     if is_same or (known["boot_id"] == "" and known["uid"] != ""):
         if known["sequence"] >= beat.sequence:
             return await _registered(tx, beat.version, known)
-        return await _registered(tx, beat.version, await tx.fetchrow(_SQL.adopt, *_words(beat)))
+        adopted = await tx.fetchrow(_SQL.adopt, *_words(beat), list(beat.hanging))
+        return await _registered(tx, beat.version, adopted)
     await _tell_unreached(tx, beat.pod)
-    row = await tx.fetchrow(_SQL.replace, *_words(beat), "", True, PAST_BOOTS_MAX)
+    row = await tx.fetchrow(_SQL.replace, *_words(beat), "", True, PAST_BOOTS_MAX, list(beat.hanging))
     assert row is not None, "it is locked"
     lost = await lose_calls(tx, beat.pod, before=row["incarnation"], named=beat.calls)
     return await _registered(tx, beat.version, row, lost=lost)
@@ -125,6 +130,7 @@ async def write_beats(conn: Connection, beats: Sequence[tuple[PodBeat, int]]) ->
         [beat.version for beat, _ in beats],
         [beat.base_url for beat, _ in beats],
         [beat.interval_s for beat, _ in beats],
+        [" ".join(beat.hanging) for beat, _ in beats],
     )
 
 
@@ -172,6 +178,7 @@ class Pod(Value, frozen=True):
     uid: str
     sequence: int
     named: Sequence[str]
+    hanging: Sequence[str]
     reset_calls: Sequence[str]
     interval_s: float
     is_ready: bool
@@ -212,6 +219,15 @@ class UnnamedCall:
     id: UUID
     call: str
     pod: str
+
+
+@dataclass(frozen=True, slots=True)
+class FreedPod:
+    """The allocations that it had, the calls that it still names, and those whose handlers hang."""
+
+    rows: Sequence[SlotAllocation]
+    named: Sequence[str]
+    hanging: Sequence[str]
 
 
 async def pods(conn: Connection, names: Sequence[str] | None = None) -> list[Pod]:
@@ -269,14 +285,14 @@ async def _see(tx: Connection, pod: Sighted, tiers: Sequence[TierTarget]) -> lis
     await tx.execute(_SQL.note_version, pod.version)
     if known is None:
         await tx.execute(_SQL.lock_tiers)
-        await tx.fetchrow(_SQL.insert, *words, *_targets(tiers), pod.uid, pod.is_ready)
+        await tx.fetchrow(_SQL.insert, *words, *_targets(tiers), pod.uid, pod.is_ready, [])
         return []
     if known["uid"] in ("", pod.uid):
         said = (pod.uid, pod.is_ready, pod.is_deleting, pod.ip, pod.port, pod.version)
         await tx.execute(_SQL.update_seen, pod.name, *said)
         return []
     await _tell_unreached(tx, pod.name)
-    row = await tx.fetchrow(_SQL.replace, *words, pod.uid, pod.is_ready, PAST_BOOTS_MAX)
+    row = await tx.fetchrow(_SQL.replace, *words, pod.uid, pod.is_ready, PAST_BOOTS_MAX, [])
     assert row is not None, "it is locked"
     await tx.execute(_SQL.drain, pod.name, 0.0)
     return await lose_calls(tx, pod.name, before=row["incarnation"])
@@ -346,7 +362,7 @@ async def end_left(conn: Connection, after_s: float) -> list[UUID]:
 
 
 async def ending(conn: Connection) -> list[tuple[str, str]]:
-    """Pods with the calls that they name and that no live row gives them."""
+    """Pods with the calls that they name and that no live row gives them, or whose handlers hang."""
     return [(row["pod"], row["call"]) for row in await conn.fetch(_SQL.ending)]
 
 
@@ -354,14 +370,14 @@ async def end_rows(conn: Connection, ids: Sequence[UUID], why: str) -> list[UUID
     return [row["id"] for row in await conn.fetch(_SQL.end_rows, list(ids), why)]
 
 
-async def reset(tx: Connection, pod: str) -> tuple[list[SlotAllocation], list[str]] | None:
-    """Free a pod by hand: the allocations that it had, and the calls that it still names. None: no such pod."""
-    named = await tx.fetchval(_SQL.reset, pod)
-    if named is None:
+async def reset(tx: Connection, pod: str) -> FreedPod | None:
+    """Free a pod by hand. None: no such pod."""
+    left = await tx.fetchrow(_SQL.reset, pod)
+    if left is None:
         return None
     rows = await live_rows(tx, [pod])
     await end_rows(tx, [row.id for row in rows], "reset")
-    return rows, list(named)
+    return FreedPod(rows, left["named"], left["hanging"])
 
 
 async def forget_versions(conn: Connection) -> None:

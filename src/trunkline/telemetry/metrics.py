@@ -212,7 +212,9 @@ ROUTER_FROZEN = _gauge(
 ROUTER_JOURNAL_LOST = _counter(
     "router_journal_lost_total", "Notes of allocations that could not be kept for long enough to be written."
 )
-ROUTER_ENDING = _gauge("router_ending", "Pods that name a call which is over, or not theirs.")
+ROUTER_ENDING = _gauge(
+    "router_ending", "Pods that name a call which is over, or not theirs, or of which handlers hang."
+)
 ROUTER_KEPT = _gauge("router_kept", "Slots that are kept for dials which are not answered yet.", "tier")
 
 # Webhooks and mailboxes

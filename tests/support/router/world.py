@@ -95,9 +95,10 @@ class RouterWorld:
         rule: BeatRule = BeatRule(),  # noqa: B008  frozen
         is_alone: bool = False,
         tier: str = "",
+        hanging: Sequence[str] = (),
     ) -> Any:
         """`is_alone`: Postgres is silent. `tier`: what it knows of the pod's, '' for a new one."""
-        said = self._beat(pod, calls, boot, sequence, leaving, version)
+        said = self._beat(pod, calls, boot, sequence, leaving, version, hanging)
         known = await router.heartbeat(self.bus, self.keys, said, rule)
         if isinstance(known, Unregistered):
             known_pod = replace(self._numbers.of(pod, boot), tier=tier, newest_version=version)
@@ -107,11 +108,19 @@ class RouterWorld:
         return known
 
     def _beat(
-        self, pod: str, calls: Sequence[str], boot: str, sequence: int | None, leaving: bool, version: str
+        self,
+        pod: str,
+        calls: Sequence[str],
+        boot: str,
+        sequence: int | None,
+        leaving: bool,
+        version: str,
+        hanging: Sequence[str] = (),
     ) -> Beat:
         counted = self._sequences.get(pod, 1) + 1
         self._sequences[pod] = counted
         fields: dict[str, str | int] = {"ip": "10.0.0.1", "port": 8080, "version": version, "interval_s": 5}
+        fields["hanging"] = " ".join(hanging)
         return Beat(pod, boot, counted if sequence is None else sequence, calls, leaving, fields)
 
     async def pods(self, count: int, prefix: str = "agent") -> list[str]:
@@ -243,11 +252,22 @@ class StoredWorld(RouterWorld):
         rule: BeatRule = BeatRule(),  # noqa: B008  frozen
         is_alone: bool = False,
         tier: str = "",
+        hanging: Sequence[str] = (),
     ) -> HeartbeatResult | PodSuperseded:
         said = self._beat(pod, calls, boot, sequence, leaving, version)
         heard = await self.face.heartbeat(
             PodHeartbeat(
-                pod, boot, said.sequence, "10.0.0.1", 8080, version, "", tuple(calls), leaving, interval_s=5
+                pod,
+                boot,
+                said.sequence,
+                "10.0.0.1",
+                8080,
+                version,
+                "",
+                tuple(calls),
+                leaving,
+                interval_s=5,
+                hanging=tuple(hanging),
             )
         )
         await self.written()

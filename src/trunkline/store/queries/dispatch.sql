@@ -65,8 +65,8 @@ WITH asked AS MATERIALIZED (
 ), pod AS MATERIALIZED (
     SELECT t.name, t.tier, p.calls_max,
            -- One that its last calls did not reach is given one at a time.
-           least(p.calls_max - (SELECT count(*) FROM allocations AS l
-                                WHERE l.pod = p.name AND l.slot <= p.calls_max AND l.ended_at IS NULL),
+           least(p.calls_max - cardinality(p.hanging) - (SELECT count(*) FROM allocations AS l
+                                                         WHERE l.pod = p.name AND l.slot <= p.calls_max AND l.ended_at IS NULL),
                  CASE WHEN p.missed >= 2 THEN 1 END) AS free
     FROM asked AS t JOIN pods AS p ON p.tier = t.tier
     WHERE pod_takes(p, true)
@@ -326,6 +326,7 @@ WITH wanted AS MATERIALIZED (
     SELECT w.id, true, w.merchant_id, w.pod, w.slot, w.incarnation, w.source_pool
     FROM wanted AS w JOIN pods AS p ON p.name = w.pod
     WHERE p.incarnation = w.incarnation AND w.slot <= p.calls_max AND pod_takes(p, true)
+      AND (p.hanging = '{}' OR pod_slot_fits(p.name, p.calls_max, p.hanging, w.slot))
       -- Valkey does not know who lost an agent and waits for another.
       AND p.tier <> ALL((SELECT waited_tiers(7))::text[])
     ORDER BY w.pod, w.slot

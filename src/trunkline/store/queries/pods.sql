@@ -1,10 +1,10 @@
 -- name: adopt
 -- The first heartbeat of a pod that the cluster told of before, or of one that Valkey has lost: it stays the same.
--- $1 name  $2 boot id  $3 sequence  $4 leaving  $5 named  $6 ip  $7 port  $8 version  $9 base URL  $10 interval
+-- $1 name  $2 boot id  $3 sequence  $4 leaving  $5 named  $6 ip  $7 port  $8 version  $9 base URL  $10 interval  $11 hanging
 UPDATE pods AS p
 SET boot_id = $2, sequence = $3, heard_at = clock_timestamp(), ip = $6, port = $7, version = $8, base_url = $9,
     leaving_since = CASE WHEN $4 THEN coalesce(p.leaving_since, clock_timestamp()) END, interval_s = $10,
-    named = ARRAY(SELECT said FROM unnest($5::text[]) AS said WHERE said <> ALL(p.reset_calls))
+    named = ARRAY(SELECT said FROM unnest($5::text[]) AS said WHERE said <> ALL(p.reset_calls)), hanging = $11::text[]
 WHERE p.name = $1
 RETURNING incarnation, tier, calls_max, past_boots
 
@@ -19,7 +19,7 @@ SET since = CASE WHEN clock_timestamp() - ran_at > interval '5 seconds' OR ran_a
 -- name: all
 -- Pods as Valkey's pools show them; of all tiers, or those named ($1, NULL for all).
 SELECT p.name, p.incarnation, p.tier, p.calls_max, p.base_url, p.ip, p.port, p.version, p.boot_id, p.past_boots, p.uid, p.sequence,
-       p.named, p.reset_calls, p.interval_s, p.is_ready, p.leaving_since IS NOT NULL AS is_leaving,
+       p.named, p.hanging, p.reset_calls, p.interval_s, p.is_ready, p.leaving_since IS NOT NULL AS is_leaving,
        p.changing_since IS NOT NULL AS is_changing,
        extract(epoch FROM clock_timestamp() - p.heard_at)::float8 AS unheard_s,
        greatest(0, coalesce(extract(epoch FROM p.draining_until - clock_timestamp()), 0))::float8 AS drain_left_s
@@ -118,11 +118,13 @@ WHERE a.ended_at > clock_timestamp() - make_interval(secs => $1) AND a.call IS N
 ORDER BY a.ended_at DESC LIMIT 20000
 
 -- name: ending
--- Pods that name calls which no live row gives them.
+-- Pods that name calls which no live row gives them, and those of which handlers hang.
 SELECT p.name AS pod, said.call
 FROM pods AS p CROSS JOIN LATERAL unnest(p.named) AS said (call)
 WHERE NOT EXISTS (SELECT FROM allocations AS a WHERE a.call = said.call AND a.pod = p.name AND a.ended_at IS NULL)
-ORDER BY p.name, said.call LIMIT 1000
+UNION
+SELECT p.name, hangs.call FROM pods AS p CROSS JOIN LATERAL unnest(p.hanging) AS hangs (call)
+ORDER BY pod, call LIMIT 1000
 
 -- name: existing
 -- Which of these pods there are.
@@ -136,7 +138,7 @@ UPDATE pods SET heard_at = clock_timestamp() WHERE heard_at > clock_timestamp() 
 -- A pod that nobody knew: it goes to the first tier that has fewer pods than its target, else to standard. Who is leaving
 -- fills no target.
 -- $1 name  $2 boot id  $3 sequence  $4 leaving  $5 named  $6 ip  $7 port  $8 version  $9 base URL  $10 interval
--- $11 tiers in the order of assignment  $12 targets  $13 maxima  $14 uid  $15 ready
+-- $11 tiers in the order of assignment  $12 targets  $13 maxima  $14 uid  $15 ready  $16 hanging
 WITH tiers AS (
     SELECT t.tier, t.target, t.most, t.place
     FROM unnest($11::text[], $12::int[], $13::int[]) WITH ORDINALITY AS t (tier, target, most, place)
@@ -147,9 +149,9 @@ WITH tiers AS (
 ), chosen AS (
     SELECT coalesce((SELECT l.tier FROM lacking AS l), 'standard') AS tier
 )
-INSERT INTO pods (name, tier, calls_max, boot_id, sequence, leaving_since, named, ip, port, version, base_url, interval_s, uid, is_ready)
+INSERT INTO pods (name, tier, calls_max, boot_id, sequence, leaving_since, named, ip, port, version, base_url, interval_s, uid, is_ready, hanging)
 SELECT $1, c.tier, coalesce((SELECT t.most FROM tiers AS t WHERE t.tier = c.tier), 1), $2, $3,
-       CASE WHEN $4 THEN clock_timestamp() END, $5::text[], $6, $7, $8, $9, $10, $14, $15
+       CASE WHEN $4 THEN clock_timestamp() END, $5::text[], $6, $7, $8, $9, $10, $14, $15, $16::text[]
 FROM chosen AS c
 ON CONFLICT (name) DO NOTHING
 RETURNING incarnation, tier, calls_max, past_boots
@@ -258,26 +260,27 @@ DELETE FROM pods WHERE name = $1
 -- Another process, or another pod of the cluster, under a name that is known: a new incarnation. What the one before it says
 -- from now on counts for nothing. Its tier and its maximum stay.
 -- $1 name  $2 boot id  $3 sequence  $4 leaving  $5 named  $6 ip  $7 port  $8 version  $9 base URL  $10 interval  $11 uid
--- $12 ready  $13 most past boots
+-- $12 ready  $13 most past boots  $14 hanging
 UPDATE pods AS p
 SET incarnation = nextval('pod_incarnations'), boot_id = $2,
     past_boots = (array_remove(array_remove(p.past_boots, p.boot_id), $2) || p.boot_id)
                  [greatest(1, cardinality(array_remove(array_remove(p.past_boots, p.boot_id), $2)) + 2 - $13):],
     uid = $11, past_uid = CASE WHEN p.uid <> '' THEN p.uid ELSE p.past_uid END,
-    sequence = $3, leaving_since = CASE WHEN $4 THEN clock_timestamp() END, named = $5::text[], reset_calls = '{}',
+    sequence = $3, leaving_since = CASE WHEN $4 THEN clock_timestamp() END, named = $5::text[], hanging = $14::text[], reset_calls = '{}',
     ip = $6, port = $7, version = $8, base_url = $9, interval_s = $10, is_ready = $12, heard_at = clock_timestamp(),
     registered_at = clock_timestamp()
 WHERE p.name = $1
 RETURNING incarnation, tier, calls_max, past_boots
 
 -- name: reset
--- An operator frees a pod: the calls that it names count for nothing until it lets go of them.
--- Returns the calls that its last heartbeat named.
+-- An operator frees a pod: the calls that it names count for nothing until it lets go of them. Handlers that hang it has to end
+-- itself: until then it refuses what it has no room for, whatever is written here.
+-- Returns the calls that its last heartbeat named, and those whose handlers hang.
 UPDATE pods AS p
 SET reset_calls = ARRAY(SELECT DISTINCT said FROM unnest(p.reset_calls || p.named) AS said), named = '{}'
-FROM (SELECT name, named FROM pods WHERE name = $1 FOR NO KEY UPDATE) AS before
+FROM (SELECT name, named, hanging FROM pods WHERE name = $1 FOR NO KEY UPDATE) AS before
 WHERE p.name = before.name
-RETURNING before.named
+RETURNING before.named, before.hanging
 
 -- name: rows_by_id
 -- Which of these allocations are live and have a pod.
@@ -345,17 +348,17 @@ WHERE v.appeared_at < clock_timestamp() - interval '10 minutes' AND NOT EXISTS (
 -- Heartbeats, many at a time: of the same incarnation and not overtaken. In the order of names, so that two processes never
 -- wait for each other. No indexed column changes.
 -- $1 names  $2 incarnations  $3 sequences  $4 leaving  $5 named calls, separated by spaces  $6 ip  $7 port  $8 version
--- $9 base URL  $10 interval
+-- $9 base URL  $10 interval  $11 hanging calls, separated by spaces
 WITH beats AS (
     SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bool[], $5::text[], $6::text[], $7::int[], $8::text[],
-                         $9::text[], $10::float8[])
-        AS b (name, incarnation, sequence, leaving, named, ip, port, version, base_url, interval_s)
+                         $9::text[], $10::float8[], $11::text[])
+        AS b (name, incarnation, sequence, leaving, named, ip, port, version, base_url, interval_s, hanging)
 ), locked AS MATERIALIZED (
     SELECT p.name FROM pods AS p JOIN beats AS b ON b.name = p.name ORDER BY p.name FOR NO KEY UPDATE OF p
 )
 UPDATE pods AS p
 SET sequence = b.sequence, heard_at = clock_timestamp(), ip = b.ip, port = b.port, version = b.version, base_url = b.base_url,
-    interval_s = b.interval_s,
+    interval_s = b.interval_s, hanging = string_to_array(b.hanging, ' '),
     -- It names a call, so it takes streams.
     missed = CASE WHEN b.named <> '' THEN 0 ELSE p.missed END, names_calls = p.names_calls OR b.named <> '',
     leaving_since = CASE WHEN b.leaving THEN coalesce(p.leaving_since, clock_timestamp()) END,

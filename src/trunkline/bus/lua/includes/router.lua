@@ -59,8 +59,14 @@ local function hold_call(name, sid, lease_s)
   redis.call('ZADD', key('calls'), 'NX', whole(now_ms), sid)
 end
 
--- Slots are numbered from 1. An exclusive pod has slot 1 alone.
+-- Handlers of calls that are over and that do not end, as the pod says: it takes so many calls fewer.
+local function hanging_at(text) return select(2, string.gsub(text or '', '%S+', '')) end
+
+-- Slots are numbered from 1. An exclusive pod has slot 1 alone. The lowest free one: Postgres gives no other one where handlers
+-- hang.
 local function free_slot(name, max)
+  max = max - hanging_at(redis.call('HGET', key('pod', name), 'hanging'))
+  if max < 1 then return nil end
   local taken = redis.call('HKEYS', key('pod:slots', name))
   if #taken == 0 then return 1 end
   if #taken >= max then return nil end
@@ -215,12 +221,12 @@ local function adopt_reset(name, slots)
 end
 
 -- Where a pod stands, decided in one place from everything that is known of it: its slots, the calls that it named itself,
--- whether it drains, is ready, and was heard in this epoch. Returns its status, tier and whether it drains, and 1 if it came
+-- its handlers that hang, whether it drains, is ready, and was heard in this epoch. Returns its status, tier and whether it drains, and 1 if it came
 -- to have a free slot while dials wait for agents.
 local function settle(name, tier)
   local pod = key('pod', name)
-  local named, known_epoch, ready, version, leaving, changing, status_before =
-    unpack(redis.call('HMGET', pod, 'calls', 'epoch', 'ready', 'version', 'leaving', 'changing', 'status'))
+  local named, known_epoch, ready, version, leaving, changing, status_before, hanging =
+    unpack(redis.call('HMGET', pod, 'calls', 'epoch', 'ready', 'version', 'leaving', 'changing', 'status', 'hanging'))
   -- Nearly always there is neither: one question for both.
   local is_marked = redis.call('EXISTS', key('lease', name), key('pod:draining', name)) > 0
   local leased = is_marked and redis.call('EXISTS', key('lease', name)) == 1
@@ -236,11 +242,13 @@ local function settle(name, tier)
     if not is_held[sid] then load = load + 1 end
   end
   local config, pool = tier_config(tier) or {shared = false, max = 1}, pool_of(tier)
+  local hangs = hanging_at(hanging)
   local status = 'available'
   if leased or #held > 0 then status = 'allocated'
   elseif #slots > 0 then status = 'kept'
   elseif load > 0 then status = 'ending'
   elseif drains then status = 'draining'
+  elseif hangs >= config.max then status = 'ending'
   elseif ready == '0' or changing == '1' then status = 'unready'
   elseif known_epoch ~= epoch() then status = 'unknown' end
   if status == 'kept' and status_before == 'allocated' then
@@ -250,6 +258,7 @@ local function settle(name, tier)
     end
   end
   redis.call('HSET', pod, 'status', status)
+  load = load + hangs
   if not fits(pool, config.shared) then return status, tier, drains, 0 end
   local is_free = false
   if config.shared then

@@ -1,0 +1,201 @@
+"""Handlers that do not end although their calls are over: their pods get so many calls fewer, and people are told."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.support.dispatch.dialing import AGENTS_OURS, Dialing, open_dialing
+from tests.support.router.managed import Managed, open_managed
+from tests.support.world import ALL_STANDARD
+from trunkline.bus import router
+from trunkline.bus.router import Kept
+from trunkline.model import Slot, new_id
+from trunkline.router import pool_manager as managing
+from trunkline.router.pods import PodHeartbeat
+from trunkline.store import agents, allocations, pods
+from trunkline.store.allocations import Allocation, AllocationRequest
+from trunkline.store.pods import PodBeat, TierTarget
+from trunkline.telemetry import metrics
+from trunkline.value import replace
+
+ONE_SHARED = '{"standard": {"type": "shared", "target": 9, "max_concurrent": 3, "callers": 0}}'
+
+
+@pytest.fixture
+async def shared(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[Managed]:
+    async with open_managed(database_url, redis_url, key_prefix, ONE_SHARED) as managed:
+        yield managed
+
+
+@pytest.fixture
+async def plain(database_url: str, redis_url: str, key_prefix: str) -> AsyncIterator[Managed]:
+    async with open_managed(database_url, redis_url, key_prefix, ALL_STANDARD) as managed:
+        yield managed
+
+
+@pytest.fixture
+async def dialing(database_url: str) -> AsyncIterator[Dialing]:
+    async with open_dialing(database_url) as dialing:
+        yield dialing
+
+
+async def kept(managed: Managed, *dials: str) -> list[str]:
+    found = await router.keep(managed.world.bus, managed.world.keys, [(dial, "acme") for dial in dials])
+    assert isinstance(found, Kept)
+    return [proposal.pod if proposal else "none" for proposal in found.proposals]
+
+
+async def allocate(dialing: Dialing, call: str, proposal: Slot | None = None) -> Slot | None:
+    async with dialing.database.connection() as conn:
+        asked = AllocationRequest(new_id(), call, None, "m", proposal, 0)
+        found = await allocations.allocate(conn, asked, ("standard",))
+    return found.slot if isinstance(found, Allocation) else None
+
+
+async def free_slots(dialing: Dialing) -> list[int]:
+    rows = await dialing.database.pool.fetch("SELECT slot FROM free_pod_slots ORDER BY slot")
+    return [row["slot"] for row in rows]
+
+
+async def test_valkey_gives_a_shared_pod_as_many_calls_fewer_as_handlers_hang(shared: Managed) -> None:
+    await shared.world.beat("agent-0", hanging=["call-0"])
+
+    assert [await shared.allocate(f"call-{n}") for n in (1, 2, 3)] == ["agent-0", "agent-0", "none"]
+    # A call that ends makes room for one.
+    await shared.world.release("call-1", by_pod="agent-0")
+    assert [await shared.allocate(f"call-{n}") for n in (4, 5)] == ["agent-0", "none"]
+    # And so does a handler that ends after all.
+    await shared.world.beat("agent-0", ["call-2", "call-4"])
+    assert [await shared.allocate(f"call-{n}") for n in (6, 7)] == ["agent-0", "none"]
+
+
+async def test_valkey_keeps_as_many_slots_fewer_for_dials(shared: Managed) -> None:
+    await shared.world.beat("agent-0", hanging=["call-0"])
+
+    assert await kept(shared, "d-1", "d-2", "d-3") == ["agent-0", "agent-0", "none"]
+
+
+async def test_a_silent_pod_is_tried_for_as_many_calls_fewer(shared: Managed) -> None:
+    await shared.world.beat("agent-0", hanging=["call-0", "call-00"])
+    await shared.world.fall_silent("agent-0")
+
+    assert await shared.allocate("call-1") == "agent-0"
+    await shared.world.client.sadd(shared.world.keys.silent("standard"), "agent-0")
+    assert await shared.allocate("call-2") == "none"
+
+
+async def test_what_hangs_is_known_after_valkey_has_lost_everything(shared: Managed) -> None:
+    await shared.world.beat("agent-0", hanging=["call-0"])
+    await shared.world.flush()
+    await shared.pass_by(1)
+
+    assert [await shared.allocate(f"call-{n}") for n in (1, 2, 3)] == ["agent-0", "agent-0", "none"]
+
+
+async def test_a_pod_without_room_for_any_call_is_ending(plain: Managed) -> None:
+    await plain.world.beat("agent-0", hanging=["call-0"])
+
+    assert await plain.allocate("call-1") == "none"
+    assert await plain.world.status_of("agent-0") == "ending"
+    await plain.world.beat("agent-0")
+    assert await plain.allocate("call-1") == "agent-0"
+
+
+async def test_a_new_process_has_no_handlers_that_hang(plain: Managed) -> None:
+    await plain.world.beat("agent-0", hanging=["call-0"])
+    await plain.world.beat("agent-0", boot="boot-2", sequence=1)
+
+    assert await plain.allocate("call-1") == "agent-0"
+    async with plain.database.connection() as conn:
+        assert await conn.fetchval("SELECT hanging FROM pods") == []
+
+
+async def test_postgres_knows_it_as_soon_as_valkey_does(plain: Managed) -> None:
+    """Other heartbeats are written within a second."""
+    await plain.world.beat("agent-0")
+    for sequence, hanging in ((1_000, ("call-0",)), (1_001, ())):
+        said = PodHeartbeat("agent-0", "boot-1", sequence, "10.0.0.1", 8080, interval_s=5, hanging=hanging)
+        await plain.world.face.heartbeat(said)
+        async with plain.database.connection() as conn:
+            assert await conn.fetchval("SELECT hanging FROM pods") == [*hanging]
+
+
+@pytest.mark.parametrize("boot", ["boot-1", "boot-2"])
+async def test_a_pod_that_registers_anew_says_it_too(dialing: Dialing, boot: str) -> None:
+    """As after a loss of Valkey, or as another process."""
+    said = PodBeat("va-0", "boot-1", 1, False, (), "10.0.0.1", 8080, "", "", 5.0)
+    async with dialing.database.transaction() as tx:
+        await pods.register(tx, said, [TierTarget("standard", 1, 1)], may_insert=True)
+        later = replace(said, boot_id=boot, sequence=2, hanging=("CA-over",))
+        await pods.register(tx, later, [], may_insert=True)
+    assert await dialing.value("SELECT hanging FROM pods") == ["CA-over"]
+
+
+async def test_postgres_gives_a_shared_pod_as_many_calls_fewer(dialing: Dialing) -> None:
+    slot = await dialing.pod("va-0", calls_max=3)
+    await dialing.run("UPDATE pods SET hanging = '{CA-over}'")
+
+    assert [await allocate(dialing, f"CA{n}") for n in range(3)] == [slot, replace(slot, no=2), None]
+    await dialing.run("UPDATE pods SET hanging = '{}'")
+    assert await allocate(dialing, "CA9") == replace(slot, no=3)
+
+
+@pytest.mark.parametrize(("live", "free"), [([], [1, 2]), ([3], [1]), ([2], [1]), ([1], [2]), ([2, 3], [])])
+async def test_two_who_pick_at_once_meet_on_the_lowest_free_slots(
+    dialing: Dialing, live: list[int], free: list[int]
+) -> None:
+    """As many slots as there is room for are free, whoever looks: one more call than that violates the unique index."""
+    slot = await dialing.pod("va-0", calls_max=3)
+    for no in live:
+        assert await allocate(dialing, f"CA{no}", replace(slot, no=no)) == replace(slot, no=no)
+    await dialing.run("UPDATE pods SET hanging = '{CA-over}'")
+
+    assert await free_slots(dialing) == free
+    async with dialing.database.connection() as conn:
+        picked = await allocations.free_slots(conn, {"standard": 0}, 5, 7)
+    assert sorted(one.no for one in picked["standard"]) == free
+
+
+async def test_postgres_refuses_what_valkey_proposes_beyond_the_room(dialing: Dialing) -> None:
+    slot = await dialing.pod("va-0", calls_max=3)
+    await dialing.run("UPDATE pods SET hanging = '{CA-over}'")
+    for no in (1, 2):
+        await allocate(dialing, f"CA{no}")
+    third = replace(slot, no=3)
+
+    assert await allocate(dialing, "CA3", third) is None
+    async with dialing.database.connection() as conn:
+        asked = AllocationRequest(new_id(), "CA4", None, "m", third, 0)
+        assert await allocations.allocate_new(conn, [asked]) == [None]
+    grant = dialing.grant(await dialing.lead())
+    intents = await dialing.intend(grant, slots={grant.attempt_id: third}, agents=AGENTS_OURS)
+    assert intents.committed == ()
+
+
+async def test_a_batch_of_dials_keeps_no_more_slots_than_there_is_room_for(dialing: Dialing) -> None:
+    slot = await dialing.pod("va-0", calls_max=3)
+    await dialing.run("UPDATE pods SET hanging = '{CA-over}'")
+    grants = [dialing.grant(lead) for lead in await dialing.leads(3)]
+    slots = {grant.attempt_id: replace(slot, no=no) for no, grant in enumerate(grants, start=1)}
+
+    intents = await dialing.intend(*grants, slots=slots, agents=AGENTS_OURS)
+    assert sorted(one.slot.no for one in intents.committed if one.slot) == [1, 2]
+
+
+async def test_a_pod_that_talks_while_other_handlers_hang_counts_as_able(dialing: Dialing) -> None:
+    await allocate(dialing, "CA1", await dialing.pod("va-0", calls_max=2))
+    await dialing.pod("va-1", calls_max=2)
+    await dialing.run("UPDATE pods SET hanging = '{CA-over}'")
+    await dialing.run("UPDATE pods SET hanging = '{CA-over,CA-past}' WHERE name = 'va-1'")
+    async with dialing.database.connection() as conn:
+        assert await agents.by_tier(conn) == {"standard": (2, 1)}
+
+
+async def test_handlers_that_hang_for_a_minute_are_told_of(plain: Managed) -> None:
+    await plain.world.beat("agent-0", hanging=["call-0"], leaving=True)
+    await plain.pass_by(31)
+    assert plain.told.hanging == {}
+    assert metrics.REGISTRY.get_sample_value("trunkline_router_ending") == 1
+
+    await plain.pass_by(managing.ENDING_S + 1)
+    assert plain.told.hanging == {"agent-0": ["call-0"]}
