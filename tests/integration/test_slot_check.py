@@ -6,8 +6,12 @@ from uuid import UUID
 import pytest
 
 from tests.support.dispatch.dialing import Dialing, open_dialing
-from trunkline.router.addresses import PodAddresses
+from trunkline.router.addresses import LOOKS_PER_FULL_READ, PodAddresses
 from trunkline.router.slot_check import SlotCheck
+from trunkline.store import allocations, pods
+from trunkline.store.allocations import Address
+from trunkline.store.pods import PodBeat, Registered, Sighted
+from trunkline.value import replace
 
 
 @pytest.fixture
@@ -61,6 +65,68 @@ async def test_addresses_of_pods_are_learnt_by_difference(dialing: Dialing) -> N
     assert (old.base_url, new.base_url) == ("ws://va-0.example.com", "ws://elsewhere")
     assert addresses.find(newest + 1) is None
     assert (addresses.of_pod("va-0"), addresses.of_pod("va-9")) == (new, None)
+
+
+async def test_an_address_is_learnt_that_was_committed_after_a_later_one(dialing: Dialing) -> None:
+    addresses = PodAddresses(dialing.database)
+    await dialing.pod("va-0")
+    await dialing.pod("va-1")
+    await addresses.run_once()
+    restart = (
+        "UPDATE pods SET incarnation = nextval('pod_incarnations'), base_url = 'ws://new' WHERE name = $1"
+    )
+    first = await dialing.open_transaction()
+    await first.execute(restart, "va-0")
+    await dialing.run(restart, "va-1")
+    assert await addresses.run_once() == 1
+    await dialing.commit(first)
+
+    assert await addresses.run_once() == 1
+    number: int = await dialing.value("SELECT incarnation FROM pods WHERE name = 'va-0'")
+    assert addresses.find(number) == addresses.of_pod("va-0") == Address(number, "va-0", "ws://new")
+
+
+async def test_an_address_that_a_known_process_says_later_is_learnt(dialing: Dialing) -> None:
+    """As of a pod that the cluster shows before its first heartbeat."""
+    addresses = PodAddresses(dialing.database)
+    async with dialing.database.transaction() as tx:
+        await pods.see(tx, [Sighted("va-0", "uid-0", True, False, "10.0.0.7", 8080, "")], [])
+    await addresses.run_once()
+    said = PodBeat("va-0", "boot-1", 1, False, (), "10.0.0.7", 8080, "", "wss://va-0.example.com", 5.0)
+    async with dialing.database.transaction() as tx:
+        known = await pods.register(tx, said, [], may_insert=False)
+    assert isinstance(known, Registered)
+
+    assert await addresses.run_once() == 1
+    found = addresses.find(known.incarnation)
+    assert found is not None
+    assert found.base_url == "wss://va-0.example.com"
+    async with dialing.database.connection() as conn:
+        await pods.write_beats(conn, [(replace(said, sequence=2, port=8081), known.incarnation)])
+        await pods.write_beats(conn, [(replace(said, sequence=3, port=8081), known.incarnation)])
+    assert (await addresses.run_once(), await addresses.run_once()) == (1, 0)
+
+
+async def test_all_addresses_are_read_again_once_a_minute(dialing: Dialing) -> None:
+    """A server that counts its transactions from an earlier one hides what changes until then."""
+    addresses = PodAddresses(dialing.database)
+    await dialing.pod("va-0")
+    await addresses.run_once()
+    await dialing.run("ALTER TABLE pods DISABLE TRIGGER pods_note_address")
+    await dialing.run("UPDATE pods SET base_url = 'ws://elsewhere'")
+
+    found = [await addresses.run_once() for _ in range(LOOKS_PER_FULL_READ)]
+    assert found == [0] * (LOOKS_PER_FULL_READ - 1) + [1]
+    assert await addresses.run_once() == 0
+
+
+async def test_a_row_of_another_servers_future_is_not_read_each_second(dialing: Dialing) -> None:
+    await dialing.pod("va-0")
+    await dialing.run("UPDATE pods SET addressed_xid = '9223372036854775807'")
+    async with dialing.database.connection() as conn:
+        first = await allocations.addresses(conn)
+        again = await allocations.addresses(conn, first.seen)
+    assert (len(first.found), list(again.found)) == (1, [])
 
 
 async def test_a_pod_that_takes_no_stream_alarms_by_its_name(dialing: Dialing) -> None:

@@ -1,7 +1,7 @@
 """Where pods are reached, known in this process: for answers and for proxies while nobody can ask an engine.
 
-Answer URLs name the kept agent by its incarnation's number, proxies ask by the pod's name. Pods keep their address for
-as long as a process lives, so only those that registered since the last look are read.
+Answer URLs name the kept agent by its incarnation's number, proxies ask by the pod's name. Each second only those are
+read that got a number or an address since the last look, in whatever order they were committed.
 """
 
 from trunkline.loops.base import PROMPT_BACKOFF_MAX_S, Loop
@@ -10,7 +10,9 @@ from trunkline.store.allocations import Address
 from trunkline.store.database import Database
 
 INTERVAL_S = 1.0
-# A number below the newest by this many is of a process that is long gone: 100 bytes each.
+# So often all are read: a replica that took over, or a restored database, may count transactions from an earlier one.
+LOOKS_PER_FULL_READ = 60
+# What so many others were read after is of a process that is long gone: 100 bytes each.
 KEPT_MAX = 50_000
 
 
@@ -24,23 +26,29 @@ class PodAddresses(Loop):
         self._known: dict[int, Address] = {}
         # The newest of each name.
         self._by_pod: dict[str, Address] = {}
-        self._newest = 0
+        self._seen = ""
+        self._looks = 0
 
     async def run_once(self) -> int:
+        """Returns how many addresses were news."""
+        is_full = self._looks % LOOKS_PER_FULL_READ == 0
         async with self._database.connection() as conn:
-            found = await allocations.addresses(conn, self._newest)
-        for address in found:
-            self.learn(address)
-        return len(found)
+            read = await allocations.addresses(conn, "" if is_full else self._seen)
+        self._seen = read.seen
+        self._looks += 1
+        return sum([self.learn(address) for address in read.found])
 
-    def learn(self, address: Address) -> None:
+    def learn(self, address: Address) -> bool:
+        """False: it was known."""
+        # Read again, it is the youngest: who lives is not forgotten before who is gone.
+        before = self._known.pop(address.incarnation, None)
         self._known[address.incarnation] = address
         self._by_pod[address.pod] = address
-        self._newest = max(self._newest, address.incarnation)
         while len(self._known) > KEPT_MAX:
             oldest = self._known.pop(next(iter(self._known)))
             if self._by_pod.get(oldest.pod) is oldest:
                 del self._by_pod[oldest.pod]
+        return before != address
 
     def of_pod(self, pod: str) -> Address | None:
         """Where the newest process of this name is."""

@@ -63,6 +63,14 @@ class Address(Value, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
+class Addresses:
+    """`seen`: ask with this for what changes later."""
+
+    found: Sequence[Address]
+    seen: str
+
+
+@dataclass(frozen=True, slots=True)
 class AllocationRequest:
     """A call that wants a pod. `id` is that of its row if it has no attempt; `proposal` is Valkey's."""
 
@@ -223,9 +231,15 @@ async def live(conn: Connection, ids: Sequence[UUID]) -> set[UUID]:
     return {row["id"] for row in await conn.fetch(_SQL.live, ids)}
 
 
-async def addresses(conn: Connection, after: int) -> list[Address]:
-    rows = await conn.fetch(_SQL.addresses, after)
-    return [Address(row["incarnation"], row["name"], row["base_url"], row["ip"], row["port"]) for row in rows]
+async def addresses(conn: Connection, since: str = "") -> Addresses:
+    """Of all pods, or of those that got a number or an address since an earlier look (`seen`)."""
+    rows = await (conn.fetch(_SQL.addresses_since, since) if since else conn.fetch(_SQL.addresses))
+    found = [
+        Address(row["incarnation"], row["name"], row["base_url"], row["ip"], row["port"])
+        for row in rows
+        if row["name"] is not None
+    ]
+    return Addresses(found, rows[0]["oldest_running"])
 
 
 async def owners(conn: Connection, slots: Sequence[Slot]) -> dict[tuple[str, int], UUID]:

@@ -1,6 +1,15 @@
 -- name: addresses
--- Pods that registered since: where a number that an answer URL names leads to.
-SELECT incarnation, name, base_url, ip, port FROM pods WHERE incarnation > $1 ORDER BY incarnation
+-- Where all pods are, and from which transaction on to look for what changes after this.
+SELECT s.oldest_running, p.incarnation, p.name, p.base_url, p.ip, p.port
+FROM (SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS oldest_running) AS s LEFT JOIN pods AS p ON true
+
+-- name: addresses_since
+-- Where those are that got a number or an address since the last look. $1 the oldest transaction that ran then: what was
+-- committed later is not below it. What ran while both looked is found twice. A row above every transaction of this server was
+-- restored from another one: it would be found each time.
+SELECT s.oldest_running, p.incarnation, p.name, p.base_url, p.ip, p.port
+FROM (SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS oldest_running) AS s
+LEFT JOIN pods AS p ON p.addressed_xid >= $1::text::xid8 AND p.addressed_xid < pg_snapshot_xmax(pg_current_snapshot())
 
 -- name: allocate
 -- Migration 0062 says how a call that was not kept gets its pod, and in which order it locks.
