@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.support.dispatch.stage import Stage, open_stage
+from trunkline.campaigns.abandonment_gauges import AbandonmentGauges
 from trunkline.campaigns.counting import CountFolder
 from trunkline.dispatch import agent_reports
 from trunkline.leads import abandonment as rules
@@ -15,6 +16,7 @@ from trunkline.model import Counted
 from trunkline.store import abandonment
 from trunkline.store.call_reports import CallReport
 from trunkline.store.tenants import PLATFORM, Tenant
+from trunkline.telemetry import metrics
 
 NO_AGENT: dict[str, Any] = {"agent_joined": False}
 
@@ -57,6 +59,27 @@ async def test_calls_are_counted_when_they_end_by_campaign_and_merchant(stage: S
     assert (await measured(stage)).last_30d == Counted(ended=5, answered=4, by_person=4, abandoned=1)
     kept = await stage.dialing.row("SELECT * FROM abandoned_calls")
     assert (kept["attempt_id"], kept["campaign_id"], kept["overdialled"]) == (abandoned, one, False)
+
+
+async def test_the_share_is_a_metric_by_span(stage: Stage) -> None:
+    gauges = AbandonmentGauges(stage.database)
+
+    def shown() -> dict[str, float | None]:
+        sample = metrics.REGISTRY.get_sample_value
+        return {span: sample("trunkline_abandoned_share", {"span": span}) for span in ("10m", "24h", "30d")}
+
+    await gauges.run_once()
+    assert shown() == {"10m": None, "24h": None, "30d": None}, "nobody has answered"
+    for _ in range(3):
+        await called(stage, "answered", "ended")
+    await called(stage, "answered", "ended", **NO_AGENT)
+    await gauges.run_once()
+    assert shown() == {"10m": 0.25, "24h": 0.25, "30d": 0.25}
+
+    await CountFolder(stage.database, fresh_min=1).run_once()
+    await stage.dialing.run("UPDATE call_counts SET at = at - interval '2 days'")
+    await gauges.run_once()
+    assert shown() == {"10m": None, "24h": None, "30d": 0.25}
 
 
 async def test_a_call_that_turns_out_to_have_had_no_agent_is_counted_once(stage: Stage) -> None:

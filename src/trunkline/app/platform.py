@@ -29,6 +29,7 @@ from trunkline.app.http_surface import HttpSurface
 from trunkline.bus import connection as bus_connection
 from trunkline.bus.connection import Bus
 from trunkline.bus.keys import Keys
+from trunkline.campaigns.abandonment_gauges import AbandonmentGauges
 from trunkline.campaigns.counting import CountFolder
 from trunkline.campaigns.maintenance import CampaignKeeper
 from trunkline.clock import SystemClock
@@ -295,6 +296,7 @@ class Platform:
                     LapsedLeads(database),
                     CampaignKeeper(database),
                     CountFolder(database),
+                    AbandonmentGauges(database),
                     # Mailboxes: what is old goes, and what waits is shown.
                     MailboxRetention(database, keep_s=settings.mailboxes.keep_s),
                     MailboxGauges(database),

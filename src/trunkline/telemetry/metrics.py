@@ -155,6 +155,12 @@ CALLS_ABANDONED = _counter(
     "needed.",
     "cause",
 )
+ABANDONED_SHARE = _gauge(
+    "abandoned_share",
+    "Of the calls to leads that a person answered, the share that found no agent in time, from 0 to 1, over 10 "
+    "minutes, 24 hours and 30 days (`10m`, `24h`, `30d`). Of all tenants; of one, and of a campaign, the API tells it.",
+    "span",
+)
 ANSWERED_CALLS = _counter(
     "answered_calls_total",
     "Answered calls that we placed, when they ended, by who took them: joined, external, none, unknown.",
