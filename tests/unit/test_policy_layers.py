@@ -1,6 +1,8 @@
 """Calling policies in layers: restrictions add up, preferences are the nearest one's."""
 
+import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -361,3 +363,10 @@ def test_a_pack_is_old_after_a_year() -> None:
     assert warnings([pack], pack.as_of) == []
     [told] = warnings([pack], pack.as_of + timedelta(days=366))
     assert pack.as_of.isoformat() in told
+
+
+def test_packs_with_rules_on_abandoned_calls_have_the_date_that_the_page_tells() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "abandonment.md").read_text(encoding="utf-8")
+    told = re.findall(r"Compared on (\d{4}-\d\d-\d\d)", page)
+    dated = {pack.name: pack.as_of.isoformat() for pack in PACKS.values() if pack.abandoned_calls is not None}
+    assert [dated] == [dict.fromkeys(("us-tcpa", "gb-dma"), date) for date in told]

@@ -167,9 +167,11 @@ PACKS: dict[str, Pack] = {
         ),
         _pack(
             "gb-dma",
-            date(2025, 1, 1),
-            "United Kingdom, the industry's guide, as no law names hours: 08:00 to 21:00 on weekdays, 09:00 to 21:00 "
-            "on Saturdays, not on Sundays and public holidays. Ofcom tolerates no share of abandoned calls.",
+            # The law in it, on abandoned calls, was compared then. Its hours are not of the law: the note dates them.
+            date(2026, 11, 16),
+            "United Kingdom, the industry's guide (compared on 2025-01-01), as no law names hours: 08:00 to 21:00 on "
+            "weekdays, 09:00 to 21:00 on Saturdays, not on Sundays and public holidays. "
+            "Ofcom tolerates no share of abandoned calls.",
             Window(
                 spans=(_on(_WEEK, "08:00", "21:00"), _on(("sat",), "09:00", "21:00")),
                 holidays=(HolidayCalendar(country="GB"),),
