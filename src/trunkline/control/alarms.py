@@ -257,7 +257,7 @@ _ALL = (
         "Of more than 5 % of the calls answered in the last 15 minutes nobody can say whether an agent took them. They "
         "count as ANSWERED, with `agent: unknown`, and nobody is rung again because of it.",
         "Let agents name their calls in heartbeats every 5 s, read their context or report outcomes, as the agent "
-        "library does; or let the carrier tell of its streams. Where agents are external, say so in the settings.",
+        "library does. Where agents are external, say so: `AGENTS=elsewhere`, or `agents` of the merchant or the pool.",
         Measured(above=0.05, for_s=0, clear_at=0.025, clear_for_s=300, unit="of all"),
         subject="carrier",
     ),
