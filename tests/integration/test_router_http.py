@@ -19,6 +19,8 @@ from tests.support.faults.proxy import TcpProxy
 from tests.support.router import api_page
 from tests.support.waiting import eventually
 from tests.support.world import ALL_STANDARD
+from trunkline.agent import Agent, AgentSettings, Call
+from trunkline.agent import session as session_module
 from trunkline.agent.simulated import SimulatedPods
 from trunkline.api.server import HttpServer, bind
 from trunkline.bus.connection import Bus, connect
@@ -38,6 +40,7 @@ from trunkline.store.database import connect as connect_database
 
 KEY = "tl_router_key"
 BEAT = {"boot_id": "b1", "sequence": 1}
+TWO_AT_ONCE = '{"standard": {"type": "shared", "target": 9, "max_concurrent": 2}}'
 
 
 @dataclass(frozen=True)
@@ -382,6 +385,55 @@ async def test_simulated_pods_take_calls_one_at_a_time_and_are_free_afterwards(f
         assert sorted(set(served)) == pods.names
         assert len(records.calls) == 12
         assert records.overlaps == []
+
+
+async def test_a_handler_that_hangs_costs_its_pod_one_call_until_it_ends(
+    database_url: str, redis_url: str, key_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent library and the router, without a stand-in for either."""
+    monkeypatch.setattr(session_module, "FINISH_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(session_module, "CANCEL_TIMEOUT_S", 0.05)
+    may_end = asyncio.Event()
+
+    async def hangs(_call: Call) -> None:
+        while not may_end.is_set():
+            try:
+                await may_end.wait()
+            except asyncio.CancelledError:
+                continue
+
+    bus = connect(redis_url, Keys(prefix=key_prefix))
+    async with served(bus, key_prefix, database_url, TWO_AT_ONCE) as face:
+
+        async def hanging(calls: list[str]) -> bool:
+            return bool((await face.get("/pod/agent-0"))[1]["hanging"] == calls)
+
+        async def allocate(call_sid: str) -> int:
+            return (await face.post("/allocate", {"call_sid": call_sid}))[0]
+
+        agent = Agent(hangs, AgentSettings(face.url, KEY, pod_name="agent-0"), port=0)
+        await agent.start()
+        try:
+            await agent.registered.wait()
+            token = (await face.post("/allocate", {"call_sid": "call-1"}))[1]["allocation"]["token"]
+            start = {"streamSid": "MZ1", "callSid": "call-1", "customParameters": {"token": token}}
+            url = f"ws://127.0.0.1:{agent.port}/ws/pod/agent-0/call-1"
+            async with face.session.ws_connect(url) as socket:
+                await socket.send_json({"event": "connected", "protocol": "Call", "version": "1.0.0"})
+                await socket.send_json({"event": "start", "start": start})
+                await socket.send_json({"event": "stop"})
+            await eventually(lambda: hanging(["call-1"]))
+            assert [await allocate("call-2"), await allocate("call-3")] == [200, 503]
+
+            may_end.set()
+            await eventually(lambda: hanging([]))
+            assert await allocate("call-3") == 200
+        finally:
+            may_end.set()
+            for call_sid in ("call-2", "call-3"):
+                await face.post("/release", {"call_sid": call_sid})
+            await agent.stop()
+    await bus.close()
 
 
 async def test_a_release_by_the_platform_keeps_a_talking_pod_out_of_the_pool(face: Face) -> None:
