@@ -98,6 +98,7 @@ BEGIN
             (SELECT p.name, in_slot AS slot, p.incarnation, p.tier, p.base_url
              FROM pods AS p
              WHERE NOT is_pick AND p.name = in_pod AND p.incarnation = in_incarnation AND in_slot <= p.calls_max AND pod_takes(p, false)
+               AND (p.hanging = '{}' OR pod_slot_fits(p.name, p.calls_max, p.hanging, in_slot))
                -- Heartbeats are written within a second: one of before the loss may still be on its way.
                AND (p.name = ANY(mine.lost_pods) AND p.heard_at < mine.lost_at + interval '2 seconds') IS NOT TRUE)
             UNION ALL
