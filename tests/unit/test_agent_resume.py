@@ -67,6 +67,31 @@ async def test_a_goodbye_is_released_before_its_stream_closes(
     assert router.releases.empty(), "once"
 
 
+async def test_who_is_given_a_pod_before_its_last_stream_has_closed_waits_for_that(
+    serve: Serve, router: RouterStandIn
+) -> None:
+    """The router gives a released pod away at once, and its answer to the release is still under way."""
+    router.may_release = asyncio.Event()
+
+    async def handler(call: Call) -> None:
+        await (returns(call) if call.call_sid == "call-1" else echo(call))
+
+    carrier = await serve(handler)
+    await carrier.open("call-1")
+    assert (await released(router))["call_sid"] == "call-1"
+
+    second = await carrier.open("call-2")
+    await second.send_json({"event": "media", "media": {"payload": "fn5+"}})
+    # The agent has read both by the time that it has answered another request.
+    async with carrier.session.get(f"http://127.0.0.1:{carrier.agent.port}/health"):
+        pass
+    assert carrier.agent.live_calls == ["call-1"], "one call at a time"
+
+    router.may_release.set()
+    assert (await second.receive_json(timeout=10))["media"] == {"payload": "fn5+"}
+    await second.close()
+
+
 async def test_a_stream_that_breaks_is_not_released_and_the_pod_lets_go_when_the_call_is_elsewhere(
     serve: Serve, router: RouterStandIn
 ) -> None:

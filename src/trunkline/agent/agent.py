@@ -13,10 +13,10 @@ from trunkline.agent import frames
 from trunkline.agent.call import Call
 from trunkline.agent.contract import Contract
 from trunkline.agent.frames import Start
-from trunkline.agent.guard import FORBIDDEN, Finished, Guard, StreamAdmitted, StreamRefused
+from trunkline.agent.guard import BUSY, FORBIDDEN, Finished, Guard, StreamAdmitted, StreamRefused
 from trunkline.agent.heartbeats import Heartbeats
 from trunkline.agent.router_api import HeartbeatReply, RouterApi, RouterUnavailable
-from trunkline.agent.session import Handler, Session
+from trunkline.agent.session import CANCEL_TIMEOUT_S, Handler, Session
 from trunkline.agent.settings import AgentSettings
 from trunkline.handlers import LoopWatch, leave_behind, refusal, where
 
@@ -53,6 +53,8 @@ PING_INTERVAL_S = 30.0
 BLOCKED_S = 5.0
 # A carrier that does not answer a close is not waited for: the pod is wanted by others.
 CLOSE_TIMEOUT_S = 3.0
+# The stream of a released call is closed by then, and its handler cancelled.
+LET_GO_TIMEOUT_S = CLOSE_TIMEOUT_S + CANCEL_TIMEOUT_S
 FRAME_MAX_BYTES = 256 * 1024
 
 
@@ -249,7 +251,7 @@ class Agent:
             # Twilio tells parameters in the start, the others in the address.
             parameters = query | dict(start.parameters)
             token = parameters.pop("token", "")
-            verdict = self._guard.admit(call_sid, token) if needs_token else self._guard.admit_stray(call_sid)
+            verdict = await self._judged(call_sid, token if needs_token else None)
             if isinstance(verdict, StreamAdmitted):
                 return Call(
                     socket,
@@ -267,6 +269,19 @@ class Agent:
         log.warning("pod %s: refused a stream: %s", self.name, refused.reason)
         await socket.close(code=refused.close_code, message=refused.reason.encode())
         return None
+
+    async def _judged(self, call_sid: str, token: str | None) -> StreamAdmitted | Finished | StreamRefused:
+        """A call is released before its stream closes, and a carrier may take its time to close. Whoever was given the
+        pod in between waits for that, and is not turned away."""
+
+        def verdict() -> StreamAdmitted | Finished | StreamRefused:
+            return self._guard.admit_stray(call_sid) if token is None else self._guard.admit(call_sid, token)
+
+        found = verdict()
+        if isinstance(found, StreamRefused) and found.close_code == BUSY and self._guard.is_letting_go:
+            await self._until(lambda: not self._guard.is_letting_go, LET_GO_TIMEOUT_S)
+            found = verdict()
+        return found
 
     def _contract(self, call_sid: str, parameters: dict[str, str]) -> Contract:
         return Contract(self.settings.platform_url or self.settings.router_url, call_sid, parameters)

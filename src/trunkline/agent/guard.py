@@ -83,6 +83,13 @@ class Guard:
         return len(self._hanging) >= self._max_concurrent
 
     @property
+    def is_letting_go(self) -> bool:
+        """Whether a call is released whose stream is still being closed: the router may have given its place away."""
+        return any(
+            use.is_finished and self._live.get(use.call_sid) == use.turn for use in self._used.values()
+        )
+
+    @property
     def leaving(self) -> bool:
         return self._expected is not None
 
