@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
 import asyncpg
 import pytest
@@ -28,9 +30,9 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     seen: list[list[str]] = []
     append = mailboxes.append
 
-    async def noted(tx: Connection, events: Sequence[NewEvent]) -> list[Receipt]:
+    async def noted(tx: Connection, events: Sequence[NewEvent], **options: Any) -> list[Receipt]:
         seen.append([each.dedupe_key for each in events])
-        return await append(tx, events)
+        return await append(tx, events, **options)
 
     monkeypatch.setattr(mailboxes, "append", noted)
     return seen
@@ -169,17 +171,134 @@ async def test_the_longest_names_that_are_taken_fit_into_the_indexes(world: Mail
     await world.inbox.append(event("ü" * 250, "ö" * 250, kind="k" * 63))
 
 
-async def test_a_mailbox_that_somebody_holds_delays_only_its_own_events(
+# A mailbox that somebody holds
+
+
+@asynccontextmanager
+async def held_open(world: MailboxWorld, *keys: str, is_new: bool) -> AsyncIterator[None]:
+    """An application has appended `0` to these mailboxes and does not commit before the end of the block."""
+    if not is_new:
+        await world.append(*(event(key, "before") for key in keys))
+    async with world.database.transaction() as tx:
+        await mailboxes.append(tx, [event(key, "0") for key in keys])
+        yield
+
+
+async def of(world: MailboxWorld, key: str) -> list[str]:
+    rows = await world.rows(
+        """SELECT dedupe_key FROM mailbox_events AS e JOIN mailboxes AS m ON m.id = e.mailbox_id
+           WHERE m.key = $1 ORDER BY seq""",
+        key,
+    )
+    return [row["dedupe_key"] for row in rows]
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["known", "new"])
+async def test_an_append_that_stays_open_delays_only_its_own_mailbox(
+    world: MailboxWorld, monkeypatch: pytest.MonkeyPatch, is_new: bool
+) -> None:
+    """However long an append may wait for its mailbox: nobody else waits with it."""
+    monkeypatch.setattr(mailboxes, "BATCH_LOCK_TIMEOUT_MS", 50)
+    waiting: list[asyncio.Future[Receipt]] = []
+    async with asyncio.timeout(50), held_open(world, "held", is_new=is_new):
+        for n in range(1, 6):
+            waiting.append(asyncio.ensure_future(world.inbox.append(event("held", str(n)))))
+            others = [world.inbox.append(event(f"other{each}", str(n))) for each in range(20)]
+            assert all(receipt.created for receipt in await asyncio.gather(*others))
+        assert not any(append.done() for append in waiting)
+    receipts = await asyncio.gather(*waiting)
+    first = receipts[0].seq
+    assert [receipt.seq for receipt in receipts] == [first, first + 1, first + 2, first + 3, first + 4]
+    assert await of(world, "held") == [*([] if is_new else ["before"]), "0", "1", "2", "3", "4", "5"]
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["known", "new"])
+async def test_one_that_comes_alone_to_a_held_mailbox_delays_nobody(
+    world: MailboxWorld, monkeypatch: pytest.MonkeyPatch, is_new: bool
+) -> None:
+    monkeypatch.setattr(mailboxes, "BATCH_LOCK_TIMEOUT_MS", 50)
+    async with asyncio.timeout(50), held_open(world, "held", is_new=is_new):
+        alone = asyncio.ensure_future(world.inbox.append(event("held", "1")))
+        await eventually(world.waiting_for_a_lock)
+        assert (await world.inbox.append(event("other"))).created
+        assert not alone.done()
+    assert (await alone).created
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("is_new", [False, True], ids=["known", "new"])
+async def test_only_writers_of_their_own_are_patient_with_held_mailboxes(
+    world: MailboxWorld, monkeypatch: pytest.MonkeyPatch, is_new: bool
+) -> None:
+    """With the limits of the product: what is refused is the held mailbox's, and no batch of others waits a second."""
+    append = mailboxes.append
+    patient: list[set[str]] = []
+
+    async def noted(tx: Connection, events: Sequence[NewEvent], **options: Any) -> list[Receipt]:
+        if options.get("lock_timeout_ms", mailboxes.LOCK_TIMEOUT_MS) > mailboxes.BATCH_LOCK_TIMEOUT_MS:
+            patient.append({each.key for each in events})
+        return await append(tx, events, **options)
+
+    refused: list[asyncio.Future[Receipt]] = []
+    async with held_open(world, "held", is_new=is_new):
+        monkeypatch.setattr(mailboxes, "append", noted)
+        for n in range(1, 6):
+            refused.append(asyncio.ensure_future(world.inbox.append(event("held", str(n)))))
+            others = [world.inbox.append(event(f"other{each}", str(n))) for each in range(20)]
+            assert all(receipt.created for receipt in await asyncio.gather(*others))
+        results = await asyncio.gather(*refused, return_exceptions=True)
+    assert {type(result) for result in results} == {StoreUnavailable}
+    assert {"held"} in patient
+    assert all(keys == {"held"} for keys in patient)
+
+
+async def test_however_many_are_held_each_is_asked_for_and_no_other_waits(
     world: MailboxWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mailboxes, "LOCK_TIMEOUT_MS", 50)
-    await world.append(event("stuck", "0"))
-    async with world.database.transaction() as tx:
-        await mailboxes.lock(tx, {(KIND, "stuck")})
-        results = await asyncio.gather(
-            *(world.inbox.append(event(key)) for key in ("a", "stuck", "z")), return_exceptions=True
-        )
-    assert [type(result).__name__ for result in results] == ["Receipt", "StoreUnavailable", "Receipt"]
+    monkeypatch.setattr(mailboxes, "BATCH_LOCK_TIMEOUT_MS", 50)
+    monkeypatch.setattr(mailboxes, "LOCK_TIMEOUT_MS", 500)
+    known, new = [f"known{n}" for n in range(30)], [f"new{n}" for n in range(30)]
+    async with held_open(world, *known, is_new=False), held_open(world, *new, is_new=True):
+        held = [asyncio.ensure_future(world.inbox.append(event(key, "1"))) for key in [*known, *new]]
+        assert (await world.inbox.append(event("other"))).created
+        results = await asyncio.gather(*held, return_exceptions=True)
+        assert {type(result) for result in results} == {StoreUnavailable}
+    receipts = await world.inbox.append_all(event(key, "1") for key in [*known, *new])
+    assert all(receipt.created for receipt in receipts)
+
+
+async def test_a_caller_that_leaves_a_held_mailbox_takes_nothing_back(
+    world: MailboxWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailboxes, "BATCH_LOCK_TIMEOUT_MS", 1)
+    inbox = Inbox(world.database, world.bus)
+    async with held_open(world, "held", is_new=True):
+        callers = [asyncio.ensure_future(inbox.append(event("held", name))) for name in "12"]
+        await eventually(lambda: len(inbox._held) == 1)
+        for caller in callers:
+            caller.cancel()
+        await asyncio.wait(callers)
+        closing = asyncio.ensure_future(inbox.aclose())
+        await asyncio.wait([closing], timeout=0.01)
+        assert not closing.done(), "it writes what it has taken"
+    await closing
+    assert await of(world, "held") == ["0", "1", "2"]
+
+
+async def test_an_event_that_cannot_be_written_fails_alone_in_a_held_mailbox(
+    world: MailboxWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailboxes, "BATCH_LOCK_TIMEOUT_MS", 1)
+    bad = NewEvent(KIND, "held", "bad", "happened", {"text": "a\x00b"})
+    async with held_open(world, "held", is_new=False):
+        first = asyncio.ensure_future(world.inbox.append(event("held", "1")))
+        await eventually(lambda: len(world.inbox._held) == 1)
+        others = [asyncio.ensure_future(world.inbox.append(each)) for each in (bad, event("held", "2"))]
+    results = await asyncio.gather(first, *others, return_exceptions=True)
+    assert [type(result).__name__ for result in results] == [
+        "Receipt", "UntranslatableCharacterError", "Receipt",
+    ]  # fmt: skip
+    assert await of(world, "held") == ["before", "0", "1", "2"]
 
 
 async def test_a_deadlock_is_tried_again_by_the_inbox_and_not_by_its_callers(
@@ -187,10 +306,10 @@ async def test_a_deadlock_is_tried_again_by_the_inbox_and_not_by_its_callers(
 ) -> None:
     append, deadlocks = mailboxes.append, [asyncpg.DeadlockDetectedError("first try")]
 
-    async def unlucky(tx: Connection, events: Sequence[NewEvent]) -> list[Receipt]:
+    async def unlucky(tx: Connection, events: Sequence[NewEvent], **options: Any) -> list[Receipt]:
         if deadlocks:
             raise deadlocks.pop()
-        return await append(tx, events)
+        return await append(tx, events, **options)
 
     monkeypatch.setattr(mailboxes, "append", unlucky)
     assert (await world.inbox.append(event())).created

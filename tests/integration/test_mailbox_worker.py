@@ -312,7 +312,7 @@ async def test_after_too_many_failures_a_mailbox_is_dead_with_its_error(world: M
     assert [line["event"] for line in logs] == ["mailbox.failed", "mailbox.failed", "mailbox.died"]
 
 
-async def test_an_append_to_a_dead_mailbox_alarms(world: MailboxWorld) -> None:
+async def test_an_append_to_a_dead_mailbox_is_told_and_counted(world: MailboxWorld) -> None:
     await world.append(event())
     await world.value("UPDATE mailboxes SET processing_status = 'dead', claimable_at = NULL")
     with capture_logs() as logs:

@@ -21,6 +21,7 @@ RAISED = (
     (intent_batch, "TRANSACTION_TIMEOUT_MS", 60_000),
     (registry, "REGISTER_S", 30.0),
     (mailboxes, "LOCK_TIMEOUT_MS", 60_000),
+    (mailboxes, "BATCH_LOCK_TIMEOUT_MS", 60_000),
     (mailboxes, "COMMIT_TIMEOUT_MS", 60_000),
     (notifier, "TIMEOUT_S", 30.0),
 )

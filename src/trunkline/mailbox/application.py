@@ -44,7 +44,7 @@ from trunkline.handlers import HandlerScope, HandlerThreads, current_scope, refu
 from trunkline.loops.base import Loop
 from trunkline.mailbox.gauges import MailboxGauges
 from trunkline.mailbox.handler import Batch, Done, Write
-from trunkline.mailbox.inbox import BadEvent, Inbox, check, follow_up
+from trunkline.mailbox.inbox import BadEvent, Inbox, InboxLimits, check, follow_up
 from trunkline.mailbox.notifier import MailboxNotifier
 from trunkline.mailbox.processing import FailureRule
 from trunkline.mailbox.retention import DAY_S, MailboxRetention
@@ -59,9 +59,6 @@ from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
-# As many batches as the inbox writes at once, and an append that is alone.
-APPEND_CONNECTIONS = 3
-
 # All that is about mailboxes alone.
 MIGRATIONS = frozenset(
     {
@@ -71,6 +68,7 @@ MIGRATIONS = frozenset(
         "0032_mailbox_claim_one",
         "0034_mailbox_by_index",
         "0049_mailbox_append_event",
+        "0068_mailbox_lock_free",
     }
 )
 
@@ -368,7 +366,7 @@ class Mailboxes:
             self._open = _Open(
                 await connect("handlers", max(self._pool_size, hands)) if hands else application,
                 application,
-                await connect("appends", APPEND_CONNECTIONS),
+                await connect("appends", InboxLimits().connections),
                 await connect("leases", 2 * len(self._handlers) + 1),
                 bus,
                 stack.pop_all(),

@@ -2,8 +2,9 @@
 
 Concurrent appends share one transaction (group commit): what arrives while a batch is being written goes into the
 next one. Only when a whole batch waits is a second one written beside the first; no mailbox is in both, so its events
-keep their order. The caller is answered when its event is committed, and never waits for a worker. A caller that leaves
-takes nothing back: its event is written all the same.
+keep their order. A mailbox that somebody else's transaction holds open is passed over: its events get a writer of its
+own, in their order, and nobody else's wait for it. The caller is answered when its event is committed, and never waits
+for a worker. A caller that leaves takes nothing back: its event is written all the same.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from trunkline.mailbox.notifier import MailboxNotifier
 from trunkline.old_names import kept_names
 from trunkline.states import MailboxStatus
 from trunkline.store import mailboxes
-from trunkline.store.database import UNAVAILABLE, Database, describe
+from trunkline.store.database import ROW_HELD, UNAVAILABLE, Database, describe
 from trunkline.store.driver import ROLLED_BACK
 from trunkline.store.mailboxes import KEY_BYTES_MAX, KIND_BYTES_MAX, NewEvent, Receipt
 from trunkline.telemetry import get_logger
@@ -49,6 +50,13 @@ class InboxLimits:
     waiting_max: int = 20_000
     # How many mailboxes are written at once after a batch of them failed.
     apart_max: int = 4
+    # How many of the mailboxes that somebody holds are waited for at once, each on a connection.
+    held_max: int = 2
+
+    @property
+    def connections(self) -> int:
+        """What an inbox uses at most: for its batches, for what is held, and for one that is alone."""
+        return self.writers_max + self.held_max + 1
 
 
 @dataclass(slots=True)
@@ -77,6 +85,10 @@ class Inbox:
         self._waiting: list[_Waiting] = []
         # Each that is at work, and the mailboxes that it writes to.
         self._writers: dict[asyncio.Future[None], set[tuple[str, str]]] = {}
+        # Mailboxes that somebody holds, and the events that wait for each. No batch has them.
+        self._held: dict[tuple[str, str], list[_Waiting]] = {}
+        self._held_writers: set[asyncio.Task[None]] = set()
+        self._held_hands = asyncio.Semaphore(self._limits.held_max)
         self._lingering: asyncio.TimerHandle | None = None
         # As many came together lately. Below two, whoever comes is alone.
         self._recent_batch_size = 1.0
@@ -85,7 +97,12 @@ class Inbox:
     async def append(self, event: NewEvent) -> Receipt:
         """Return when the event is durable. A doubled event is durable already."""
         check(event)
-        is_alone = not self._writers and not self._waiting and self._recent_batch_size < 2
+        is_alone = (
+            not self._writers
+            and not self._waiting
+            and self._recent_batch_size < 2
+            and (event.kind, event.key) not in self._held
+        )
         return await (self._append_alone(event) if is_alone else self._add(event))
 
     async def append_all(self, events: Iterable[NewEvent]) -> list[Receipt]:
@@ -108,8 +125,8 @@ class Inbox:
         self._is_closed = True
         if self._waiting and not self._writers:
             self._start_writer()
-        while self._writers:
-            await asyncio.wait(self._writers)
+        while writers := [*self._writers, *self._held_writers]:
+            await asyncio.wait(writers)
         await self._notifier.flush()
 
     def _check_open(self) -> None:
@@ -118,12 +135,14 @@ class Inbox:
 
     def _add(self, event: NewEvent) -> "asyncio.Future[Receipt]":
         self._check_open()
-        if len(self._waiting) >= self._limits.waiting_max:
+        mailbox = (event.kind, event.key)
+        waiting = self._held.get(mailbox, self._waiting)
+        if len(waiting) >= self._limits.waiting_max:
             raise StoreUnavailable("The inbox is full.")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Receipt] = loop.create_future()
-        self._waiting.append(_Waiting(event, done, (event.kind, event.key)))
-        if self._has_free_writer():
+        waiting.append(_Waiting(event, done, mailbox))
+        if waiting is self._waiting and self._has_free_writer():
             self._write_soon()
         return done
 
@@ -147,7 +166,7 @@ class Inbox:
             me.set_result(None)
             if self._waiting:
                 self._start_writer()
-        return waiting.done.result()
+        return await waiting.done
 
     def _write_soon(self) -> None:
         """A full batch goes as soon as the caller yields. Until it is full they wait a moment."""
@@ -215,35 +234,94 @@ class Inbox:
         return batch
 
     async def _write(self, batch: list[_Waiting]) -> None:
+        """Every one of them is answered, or has a writer of its own."""
         try:
-            try:
-                receipts = await self._append(batch)
-            except ROLLED_BACK:
-                receipts = await self._append(batch)
-        except PoolEmpty as error:
-            _refuse(batch, error, error)
-        except UNAVAILABLE as error:
-            _refuse(batch, StoreUnavailable(f"Postgres cannot be reached: {describe(error)}"), error)
+            await self._append(batch, mailboxes.BATCH_LOCK_TIMEOUT_MS)
+        except ROW_HELD:
+            await self._pass_over(batch)
         except Exception as error:
-            await self._write_apart(batch, error)
-        else:
-            crash_point("inbox.after_commit")
-            for waiting, receipt in zip(batch, receipts, strict=True):
-                waiting.answer(receipt)
-            self._follow_up(batch, receipts)
+            if not _refused(batch, error):
+                await self._write_apart(batch, error)
+
+    async def _pass_over(self, batch: list[_Waiting]) -> None:
+        """Somebody holds a mailbox of this batch: write the others, and wait for that one apart."""
+        named = {waiting.mailbox for waiting in batch}
+        free: set[tuple[str, str]] = set()
+        try:
+            if len(named) > 1:
+                free = await self._append_free(batch, named)
+        except ROW_HELD:
+            pass  # the whole table
+        except Exception as error:
+            if not _refused(batch, error):
+                await self._write_apart(batch, error)
+            return
+        self._hold([waiting for waiting in batch if waiting.mailbox not in free])
+
+    async def _append_free(self, batch: list[_Waiting], named: set[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Write the events of the mailboxes that nobody holds; which those are."""
+        written: list[_Waiting] = []
+        receipts: list[Receipt] = []
+        async with self._database.transaction() as tx:
+            free = await mailboxes.lock_free(tx, named)
+            written = [waiting for waiting in batch if waiting.mailbox in free]
+            if written:
+                receipts = await mailboxes.append(
+                    tx,
+                    [waiting.event for waiting in written],
+                    lock_timeout_ms=mailboxes.BATCH_LOCK_TIMEOUT_MS,
+                )
+        self._answer(written, receipts)
+        return free
+
+    def _hold(self, batch: Iterable[_Waiting]) -> None:
+        """From now on each of these mailboxes has a writer of its own, which also gets what has come for it
+        meanwhile."""
+        parts: dict[tuple[str, str], list[_Waiting]] = {}
+        for waiting in batch:
+            parts.setdefault(waiting.mailbox, []).append(waiting)
+        rest: list[_Waiting] = []
+        for waiting in self._waiting:
+            parts.get(waiting.mailbox, rest).append(waiting)
+        self._waiting = rest
+        for mailbox, part in parts.items():
+            assert mailbox not in self._held, "in one writer's hands at a time"
+            self._held[mailbox] = part
+            writer = asyncio.create_task(self._write_held(mailbox, part), name="inbox held")
+            self._held_writers.add(writer)
+            writer.add_done_callback(self._held_writers.discard)
+
+    async def _write_held(self, mailbox: tuple[str, str], waiting: list[_Waiting]) -> None:
+        """In turns, until nothing is left for it. Its next event goes with everybody's again."""
+        try:
+            while waiting:
+                async with self._held_hands:
+                    batch = waiting[: self._limits.batch_max]
+                    del waiting[: len(batch)]
+                    # Each is asked for within a second or so, however many are held.
+                    share = self._limits.held_max / max(self._limits.held_max, len(self._held))
+                    await self._write_patiently(batch, max(1, int(mailboxes.LOCK_TIMEOUT_MS * share)))
+        finally:
+            del self._held[mailbox]
+
+    async def _write_patiently(self, batch: list[_Waiting], lock_timeout_ms: int) -> None:
+        """Events of one mailbox: together, and if one of them cannot be written, one by one."""
+        try:
+            await self._append(batch, lock_timeout_ms)
+        except ROW_HELD as error:
+            _refuse(batch, StoreUnavailable(f"Try again: {describe(error)}"), error)
+        except Exception as error:
+            if not _refused(batch, error):
+                for waiting in batch:
+                    await self._write_patiently([waiting], lock_timeout_ms)
 
     async def _write_apart(self, batch: list[_Waiting], error: Exception) -> None:
-        """What cannot be written must not take its neighbours with it: by mailbox, and then one by one."""
-        if len(batch) == 1:
-            lasting = not isinstance(error, ROLLED_BACK)
-            _refuse(batch, error if lasting else StoreUnavailable(f"Try again: {describe(error)}"), error)
-            return
+        """What cannot be written must not take its neighbours with it: by mailbox, and there one by one."""
         parts: dict[tuple[str, str], list[_Waiting]] = {}
         for waiting in batch:
             parts.setdefault(waiting.mailbox, []).append(waiting)
         if len(parts) == 1:
-            for waiting in batch:
-                await self._write([waiting])
+            self._hold(batch)
             return
         hands = asyncio.Semaphore(self._limits.apart_max)
 
@@ -253,9 +331,23 @@ class Inbox:
 
         await asyncio.gather(*map(write, parts.values()))
 
-    async def _append(self, batch: Sequence[_Waiting]) -> list[Receipt]:
+    async def _append(self, batch: Sequence[_Waiting], lock_timeout_ms: int) -> None:
+        events = [waiting.event for waiting in batch]
+        try:
+            receipts = await self._commit(events, lock_timeout_ms)
+        except ROLLED_BACK:
+            receipts = await self._commit(events, lock_timeout_ms)
+        self._answer(batch, receipts)
+
+    async def _commit(self, events: Sequence[NewEvent], lock_timeout_ms: int) -> list[Receipt]:
         async with self._database.connection() as conn:
-            return await mailboxes.append(conn, [waiting.event for waiting in batch])
+            return await mailboxes.append(conn, events, lock_timeout_ms=lock_timeout_ms)
+
+    def _answer(self, batch: Sequence[_Waiting], receipts: Sequence[Receipt]) -> None:
+        crash_point("inbox.after_commit")
+        for waiting, receipt in zip(batch, receipts, strict=True):
+            waiting.answer(receipt)
+        self._follow_up(batch, receipts)
 
     def _follow_up(self, batch: Sequence[_Waiting], receipts: Sequence[Receipt]) -> None:
         for kind, keys in follow_up((waiting.event for waiting in batch), receipts):
@@ -319,6 +411,21 @@ def check(event: NewEvent) -> None:
         size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
         if not 0 < size <= bytes_max or "\x00" in text:
             raise BadEvent(f"The {name} of an event has 1 to {bytes_max} bytes, and no NUL among them.")
+
+
+def _refused(batch: Sequence[_Waiting], error: Exception) -> bool:
+    """Whether trying them apart would help none of them: then all are told why."""
+    if isinstance(error, PoolEmpty):
+        _refuse(batch, error, error)
+    elif isinstance(error, UNAVAILABLE):
+        _refuse(batch, StoreUnavailable(f"Postgres cannot be reached: {describe(error)}"), error)
+    elif len(batch) > 1:
+        return False
+    elif isinstance(error, ROLLED_BACK):
+        _refuse(batch, StoreUnavailable(f"Try again: {describe(error)}"), error)
+    else:
+        _refuse(batch, error, error)
+    return True
 
 
 def _refuse(batch: Iterable[_Waiting], error: Exception, cause: BaseException) -> None:

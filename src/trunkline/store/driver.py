@@ -16,8 +16,8 @@ REFERENCE_GONE = asyncpg.ForeignKeyViolationError
 NO_SUCH_TABLE = asyncpg.UndefinedTableError
 # Only a table's owner may do this, or nobody inside a transaction.
 NOT_PERMITTED = (asyncpg.InsufficientPrivilegeError, asyncpg.ActiveSQLTransactionError)
-# Sent again, the same statements may pass: a deadlock, a row that somebody held too long.
-ROLLED_BACK = (asyncpg.TransactionRollbackError, asyncpg.LockNotAvailableError)
+# Sent again at once, the same statements may pass: a deadlock that somebody else has come out of meanwhile.
+ROLLED_BACK = asyncpg.TransactionRollbackError
 # Somebody holds what one statement of a batch needs. The others do not need it.
 CONTENTION = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError, asyncpg.QueryCanceledError)
 

@@ -5,7 +5,7 @@ Between the two no event is lost, whichever comes first. Lock order: mailboxes l
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -26,6 +26,8 @@ KEY_BYTES_MAX = 500
 
 # A row lock is held for one statement and a commit. Whoever waits longer for it waits for somebody who is stuck.
 LOCK_TIMEOUT_MS = 1000
+# What a batch of appends waits for one of its mailboxes. Then it is written without those that somebody holds.
+BATCH_LOCK_TIMEOUT_MS = 50
 # Between a completion and its COMMIT there is nothing to do: a process that is stopped there must let go of its locks.
 COMMIT_TIMEOUT_MS = 5000
 
@@ -95,10 +97,15 @@ class Parked(Value, frozen=True):
     error: str
 
 
-async def append(conn: Connection, events: Sequence[NewEvent]) -> list[Receipt]:
-    """Append, alone or inside a transaction; a receipt for each event, in their order."""
+async def append(
+    conn: Connection, events: Sequence[NewEvent], *, lock_timeout_ms: int | None = None
+) -> list[Receipt]:
+    """Append, alone or inside a transaction; a receipt for each event, in their order. `LOCK_TIMEOUT_MS` is what it
+    waits for a mailbox, unless the caller has less time."""
+    if lock_timeout_ms is None:
+        lock_timeout_ms = LOCK_TIMEOUT_MS
     if len(events) == 1:
-        return [await _append_one(conn, events[0])]
+        return [await _append_one(conn, events[0], lock_timeout_ms)]
     boxes: dict[tuple[str, str], int] = {}
     once: dict[tuple[int, str], NewEvent] = {}
     for event in events:
@@ -120,7 +127,7 @@ async def append(conn: Connection, events: Sequence[NewEvent]) -> list[Receipt]:
         [dedupe_key for _, dedupe_key in once],
         [event.type for event in once.values()],
         [event.payload for event in once.values()],
-        LOCK_TIMEOUT_MS,
+        lock_timeout_ms,
     )
     receipts = dict(zip(once, _receipts(places, rows), strict=True))
     if len(once) == len(events):
@@ -128,9 +135,9 @@ async def append(conn: Connection, events: Sequence[NewEvent]) -> list[Receipt]:
     return [receipts[boxes[event.kind, event.key], event.dedupe_key] for event in events]
 
 
-async def _append_one(conn: Connection, event: NewEvent) -> Receipt:
+async def _append_one(conn: Connection, event: NewEvent, lock_timeout_ms: int) -> Receipt:
     row = await conn.fetchrow(
-        _SQL.append_one, event.kind, event.key, event.dedupe_key, event.type, event.payload, LOCK_TIMEOUT_MS
+        _SQL.append_one, event.kind, event.key, event.dedupe_key, event.type, event.payload, lock_timeout_ms
     )
     assert row is not None, "a function's answer"
     return Receipt(row["number"], row["is_new"], _STATUSES[row["status_before"]])
@@ -158,6 +165,14 @@ async def lock(tx: Connection, mailboxes: set[tuple[str, str]]) -> None:
     """Lock mailboxes, made if they are missing, until the end of the transaction."""
     kinds, keys = [kind for kind, _ in mailboxes], [key for _, key in mailboxes]
     await tx.execute(_SQL.lock, kinds, keys, LOCK_TIMEOUT_MS)
+
+
+async def lock_free(tx: Connection, mailboxes: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Lock those of these mailboxes that nobody else holds, made if they are missing; which
+    those are. Waits for none."""
+    named = list(mailboxes)
+    places = await tx.fetchval(_SQL.lock_free, [kind for kind, _ in named], [key for _, key in named])
+    return {named[place - 1] for place in places}
 
 
 async def claim(

@@ -126,6 +126,10 @@ LIMIT $5
 -- Lock mailboxes until the end of the transaction, sorted, and make those that are missing: migration 0031 says how.
 SELECT FROM mailbox_lock($1, $2, $3)
 
+-- name: lock_free
+-- Lock those of these mailboxes that nobody holds, without waiting; their places: migration 0068 says how.
+SELECT mailbox_lock_free($1, $2)
+
 -- name: mark
 -- Mark events of a mailbox that is in our hands. Guarded by the fence.
 UPDATE mailbox_events AS e
