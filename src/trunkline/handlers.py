@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import CodeType, FrameType
@@ -250,6 +250,20 @@ def _tell_of_stuck_thread(function: str, place: str) -> None:
 
 _of_nobody = HandlerThreads()
 _outside = HandlerScope("other", "")
+
+
+def callback_refusal(function: Callable[..., Any]) -> str | None:
+    """As `refusal`, for what a handler hands over to be called later. A lambda may well give something to await: that
+    is seen when it is called."""
+    is_lambda = getattr(function, "__name__", None) == "<lambda>"
+    return None if is_lambda else refusal(function)
+
+
+def awaitable(given: Any, function: Callable[..., Any]) -> Awaitable[Any]:
+    """What this function gave, to be awaited; `TypeError` with its name and place if nobody can."""
+    if inspect.isawaitable(given):
+        return given
+    raise TypeError(f"{place_of(function)} gives nothing to await: it has to be, or to call, an `async def`.")
 
 
 def where(task: "asyncio.Task[Any]") -> str:

@@ -1,6 +1,7 @@
 """Handlers of mailboxes that do not behave: each costs its own mailbox, and is named."""
 
 import asyncio
+import re
 import threading
 from collections.abc import AsyncIterator, MutableMapping
 from typing import Any
@@ -143,6 +144,33 @@ def test_a_handler_object_with_a_plain_method_is_refused(world: MailboxWorld) ->
         world.worker(Plain())  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("what", ["write", "write_in_a_lambda", "after"])
+async def test_a_plain_function_that_a_handler_hands_over_is_refused_with_its_place(
+    world: MailboxWorld, what: str
+) -> None:
+    """Nothing of it is written. One that is known to be plain is not even called."""
+    called: list[str] = []
+
+    def plain(*_: Any) -> None:
+        called.append(what)
+
+    async def write(_: Connection) -> Any:
+        return plain
+
+    class Plain(Recorder):
+        async def handle(self, batch: Batch) -> Write | Done | None:
+            given = {"write": plain, "write_in_a_lambda": lambda tx: plain(tx), "after": write}
+            return given[what]  # type: ignore[return-value]
+
+    async with running(worker(world, Plain())):
+        await world.append(event("a"))
+        await eventually(lambda: is_put_back(world, "a"))
+    error = await world.value("SELECT last_error FROM mailboxes")
+    assert re.search(r"plain|<lambda>", error)
+    assert re.search(r"\(.*test_mailbox_handlers\.py:\d+\)", error)
+    assert called == ([what] if what == "write_in_a_lambda" else [])
+
+
 # Connections
 
 
@@ -205,3 +233,94 @@ async def test_an_empty_pool_says_which_it_is_and_who_holds_it(database_url: str
     let_go.set()
     await holder
     await database.close()
+
+
+async def test_a_write_that_swallows_its_cancellation_keeps_no_connection(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    """It is tried more often than the pool of both kinds has connections. Each try changes the same row: one whose
+    transaction were still open would stop the next."""
+    wrote = asyncio.Event()
+    brief = FailureRule(failures_max=6, backoff_first_s=0.0, timeout_s=1.0)
+
+    @mailbox("bad", concurrency=2, lease_s=0.6, sweep_s=0.05, failure=brief)
+    async def bad(box: Mailbox) -> Write:
+        async def write(tx: Connection) -> None:
+            await tx.execute("UPDATE places SET visits = visits + 1")
+            await swallow_everything()
+
+        return write
+
+    @mailbox("innocent", concurrency=2, sweep_s=0.05)
+    async def innocent(box: Mailbox) -> Write:
+        async def write(tx: Connection) -> None:
+            await tx.execute("UPDATE places SET visits = visits + 1")
+            wrote.set()
+
+        return write
+
+    object.__setattr__(bad, "limits", _with(bad.limits, cancel_grace_s=0.1, stop_s=0.1))
+    options: dict[str, Any] = {"prefix": key_prefix, "schema": None, "pool_size": 4}
+    async with Mailboxes.open(database_url, redis_url, [bad, innocent], **options) as mailboxes:
+        async with mailboxes.transaction() as work:
+            await work.tx.execute("CREATE TABLE places (visits int)")
+            await work.tx.execute("INSERT INTO places VALUES (0)")
+        await mailboxes.submit("bad", "a", "happened", {})
+
+        async def is_dead() -> bool:
+            async with mailboxes.transaction() as work:
+                return bool(await work.tx.fetchval("SELECT processing_status = 'dead' FROM mailboxes"))
+
+        await eventually(is_dead, timeout_s=60, what="six tries")
+        await mailboxes.submit("innocent", "a", "happened", {})
+        async with asyncio.timeout(60):
+            await wrote.wait()
+        pool = mailboxes.database.checkout
+        assert not [task for task, _ in pool._lent.values() if task and "bad" in task.get_name()]
+        error = await mailboxes.database.pool.fetchval("SELECT last_error FROM mailboxes WHERE kind = 'bad'")
+    assert "swallow_everything" in error
+
+
+async def test_a_stopping_worker_takes_the_connection_from_a_write_that_does_not_end(
+    world: MailboxWorld,
+) -> None:
+    writing = asyncio.Event()
+
+    class Stubborn(Recorder):
+        async def handle(self, batch: Batch) -> Write | Done | None:
+            async def write(tx: Connection) -> None:
+                writing.set()
+                await swallow_everything()
+
+            return write
+
+    async with running(worker(world, Stubborn(), failure=FailureRule(timeout_s=600))):
+        await world.append(event("a"))
+        await writing.wait()
+    assert not world.database.checkout._lent
+
+
+async def test_waiting_for_a_connection_is_within_a_handlers_time(
+    world: MailboxWorld, database_url: str
+) -> None:
+    """And no fault of the handler's: it is not named, and nothing counts as a failure."""
+    full = await store_database.connect(database_url, pool_size=1, connect_timeout_s=600)
+
+    class Writing(Recorder):
+        async def handle(self, batch: Batch) -> Write | Done | None:
+            await Recorder.handle(self, batch)
+            return hang
+
+    limits = WorkerLimits(batch_max=1, lease_s=0.6, sweep_s=0.05, cancel_grace_s=0.1, failure=BRIEF)
+    worker = MailboxWorker(full, world.bus, Writing(), "w1", limits, own=world.database)
+
+    async def is_put_back() -> bool:
+        rows = await world.rows("SELECT processing_status, failures, last_error FROM mailboxes")
+        return [(row[0], row[1], "PoolEmpty" in (row[2] or "")) for row in rows] == [("queued", 0, True)]
+
+    with capture_logs() as logs:
+        async with full.connection(), running(worker):
+            await world.append(event("a"))
+            await eventually(is_put_back)
+    assert not [line for line in logs if line["event"] == "mailbox.ignores_cancellation"]
+    await full.close()

@@ -43,12 +43,12 @@ from trunkline.event_loop import LoopThread, asked_to_stop, running_loop
 from trunkline.handlers import HandlerScope, HandlerThreads, current_scope, refusal
 from trunkline.loops.base import Loop
 from trunkline.mailbox.gauges import MailboxGauges
-from trunkline.mailbox.handler import Batch, Done, Write
+from trunkline.mailbox.handler import BadHandler, Batch, Done, Write
 from trunkline.mailbox.inbox import BadEvent, Inbox, InboxLimits, check, follow_up
 from trunkline.mailbox.notifier import MailboxNotifier
 from trunkline.mailbox.processing import FailureRule
 from trunkline.mailbox.retention import DAY_S, MailboxRetention
-from trunkline.mailbox.worker import BadHandler, MailboxWorker, WorkerLimits
+from trunkline.mailbox.worker import MailboxWorker, WorkerLimits
 from trunkline.store import adapters, mailbox_admin
 from trunkline.store import database as store_database
 from trunkline.store.adapters import Adapter, entries

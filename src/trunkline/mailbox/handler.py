@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from trunkline.errors import TrunklineError
 from trunkline.store.database import Connection
 from trunkline.store.mailboxes import Event, NewEvent, Parked
 
@@ -17,6 +18,10 @@ Batch = Mapping[str, Sequence[Event]]
 AfterCommit = Callable[[], Awaitable[None]]
 # Runs inside the completing transaction. It must not touch mailboxes, which are locked after it and sorted.
 Write = Callable[[Connection], Awaitable[AfterCommit | None]]
+
+
+class BadHandler(TrunklineError, TypeError):
+    """A handler that cannot be run, or that hands over a function which cannot."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,15 @@ one that spoils it goes back with a later turn, and its neighbours go on.
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from trunkline.crashpoint import crash_point
-from trunkline.errors import TrunklineError
+from trunkline.errors import PoolEmpty, TrunklineError
+from trunkline.handlers import awaitable, callback_refusal
 from trunkline.mailbox import measures
-from trunkline.mailbox.handler import AfterCommit, Done, Handler, Write, as_done
+from trunkline.mailbox.handler import AfterCommit, BadHandler, Done, Handler, Write, as_done
 from trunkline.mailbox.leases import Leases, MailboxLeaseLost
 from trunkline.mailbox.notifier import MailboxNotifier
 from trunkline.states import MailboxStatus
@@ -86,11 +88,18 @@ class Processor:
         still does is refused by the fence."""
         self._attempts.pop(attempt.task, None)
         attempt.is_abandoned = True
+        self.take_connection(attempt)
         ours = [claim for claim in attempt.claims if self._leases.is_kept(claim)]
         self._leases.give_up(ours)
         metrics.MAILBOX_FAILED.labels(self._handler.kind).inc()
         for claim in ours:
             await self._fail(claim, error)
+
+    def take_connection(self, attempt: "HandlerRun") -> None:
+        """What its handler has written is rolled back, with the locks of it, and the connection is others' to use."""
+        if attempt.connection is not None:
+            self._database.take_away(attempt.connection)
+            attempt.connection = None
 
     async def _process(self, pieces: Sequence[ClaimedMailbox], hand: "asyncio.Task[Any]") -> None:
         try:
@@ -131,7 +140,7 @@ class Processor:
         try:
             with span("mailbox.fold", kind=self._handler.kind, mailboxes=len(pieces)):
                 done = await self._handle(pieces, deadline_s)
-                completed, after = await self._commit(pieces, done, deadline_s)
+                completed, after = await self._commit(pieces, done, attempt)
             crash_point("mailbox.after_commit")
             self._count(pieces, completed)
             self._wake(completed, done)
@@ -154,15 +163,16 @@ class Processor:
                 return as_done(await self._handler.handle(batch))
 
     async def _commit(
-        self, pieces: Sequence[ClaimedMailbox], done: Done, deadline_s: float
+        self, pieces: Sequence[ClaimedMailbox], done: Done, attempt: "HandlerRun"
     ) -> tuple[dict[str, Completed], AfterCommit | None]:
         crash_point("mailbox.before_write")
         if not (done.write or done.send or done.parked):
             return await self._complete(pieces), None
-        async with self._database.transaction() as tx:
+        async with AsyncExitStack() as stack:
+            tx = await self._begin(stack, attempt.deadline_s)
             if done.write and self._lock_timeout_ms:
                 await mailboxes.limit_waiting(tx, self._lock_timeout_ms)
-            after = await self._written(tx, done.write, deadline_s) if done.write else None
+            after = await self._written(tx, done.write, attempt) if done.write else None
             if done.send:
                 await self._send(tx, pieces, done)
             completed = await mailboxes.complete(tx, pieces)
@@ -173,11 +183,32 @@ class Processor:
             crash_point("mailbox.before_commit")
         return completed, after
 
-    async def _written(self, tx: Connection, write: Write, deadline_s: float) -> AfterCommit | None:
+    async def _begin(self, stack: AsyncExitStack, deadline_s: float) -> Connection:
+        """Within the handler's time: past it, this would look like a handler that does not stop."""
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                return await stack.enter_async_context(self._database.transaction())
+        except TimeoutError as error:
+            raise PoolEmpty("No connection came free within the time of the handler.") from error
+
+    async def _written(self, tx: Connection, write: Write, attempt: "HandlerRun") -> AfterCommit | None:
         """Before the completion and the commit, which nothing may interrupt: what is written must not be told as
         failed."""
-        async with asyncio.timeout_at(deadline_s):
-            return await write(tx)
+        self._check("write", write)
+        attempt.connection = tx
+        try:
+            async with asyncio.timeout_at(attempt.deadline_s):
+                after: AfterCommit | None = await awaitable(write(tx), write)
+        finally:
+            attempt.connection = None
+        if after is not None:
+            self._check("function after the commit", after)
+        return after
+
+    def _check(self, what: str, function: Write | AfterCommit) -> None:
+        """Before it has an effect, and before anything is committed that would have to follow."""
+        if (reason := callback_refusal(function)) is not None:
+            raise BadHandler(f"The {what} of mailboxes of kind {self._handler.kind} cannot be run: {reason}")
 
     async def _complete(self, pieces: Sequence[ClaimedMailbox]) -> dict[str, Completed]:
         """With nothing to write, one statement does it. What was lost takes nothing from the others."""
@@ -220,7 +251,7 @@ class Processor:
         """What is committed stays done; what could not be said to others is healed by their reconcilers."""
         try:
             async with asyncio.timeout_at(deadline_s):
-                await after()
+                await awaitable(after(), after)
         except Exception as error:
             log.warning(
                 "mailbox.follow_up_failed", kind=self._handler.kind, error=describe(error), exc_info=error
@@ -260,6 +291,8 @@ class HandlerRun:
     # When it was first seen that none of its leases is ours any more.
     lost_s: float | None = None
     is_abandoned: bool = False
+    # While the handler writes: taken away from one that does not end.
+    connection: "Connection | None" = None
 
 
 class Abandoned(Exception):

@@ -15,11 +15,11 @@ from trunkline.bus.connection import Bus
 from trunkline.bus.mailbox_wakeups import Wakeups
 from trunkline.clock import ClockJumps
 from trunkline.crashpoint import crash_point
-from trunkline.errors import BusUnavailable, TrunklineError
+from trunkline.errors import BusUnavailable
 from trunkline.handlers import LoopWatch, leave_behind, place_of, refusal, where
 from trunkline.loops.base import PROMPT_BACKOFF_MAX_S, Loop
 from trunkline.mailbox import measures
-from trunkline.mailbox.handler import AfterCommit, Batch, Done, Handler, Write
+from trunkline.mailbox.handler import AfterCommit, BadHandler, Batch, Done, Handler, Write
 from trunkline.mailbox.leases import Leases
 from trunkline.mailbox.notifier import MailboxNotifier
 from trunkline.mailbox.processing import FailureRule, HandlerRun, HandlerStuck, Processor
@@ -28,7 +28,17 @@ from trunkline.store.database import Connection, Database, describe
 from trunkline.store.mailboxes import Claim, ClaimedMailbox
 from trunkline.telemetry import get_logger, metrics
 
-__all__ = ["AfterCommit", "Batch", "Done", "FailureRule", "Handler", "MailboxWorker", "WorkerLimits", "Write"]
+__all__ = [
+    "AfterCommit",
+    "BadHandler",
+    "Batch",
+    "Done",
+    "FailureRule",
+    "Handler",
+    "MailboxWorker",
+    "WorkerLimits",
+    "Write",
+]
 
 log = get_logger(__name__)
 
@@ -38,10 +48,6 @@ BATCH_LOCK_TIMEOUT_MS = 500
 NAMED_MAX = 10
 # How long statements may be under way that began before Postgres' clock was set.
 CLOCK_SETTLE_S = 10.0
-
-
-class BadHandler(TrunklineError, TypeError):
-    """A handler that cannot be run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +342,7 @@ class MailboxWorker(Loop):
             for attempt in self._processor.attempts:
                 if attempt.hand in stuck:
                     self._name(attempt)
+                    self._processor.take_connection(attempt)
             for hand in stuck:
                 leave_behind(hand)
             claims = [claim for claims in left.values() for claim in claims]

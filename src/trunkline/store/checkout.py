@@ -94,6 +94,11 @@ class Checkout:
         self._lent.pop(connection, None)
         await self._pool.release(connection)
 
+    def take_away(self, connection: PooledConnection) -> None:
+        """End a connection although somebody has it, who will not give it back. The pool may open another at once."""
+        if self._lent.pop(connection, None) is not None:
+            connection.terminate()
+
     async def close(self) -> None:
         """Keep none from now on. The pool can be closed when those that are lent are back."""
         self._is_closed = True

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
 import msgspec
+from asyncpg.pool import PoolConnectionProxy
 
 from trunkline.errors import PoolEmpty, StoreUnavailable
 from trunkline.store.checkout import Checkout
@@ -118,6 +119,12 @@ class Database:
         ):
             await self._find_tables(connection)
             yield connection
+
+    def take_away(self, connection: Connection) -> None:
+        """End a connection that was lent: what is open there is rolled back, and whoever has it gets nothing more
+        done."""
+        assert isinstance(connection, PoolConnectionProxy), "of a pool"
+        self.checkout.take_away(connection)
 
     async def _find_tables(self, connection: Connection) -> None:
         if self._search_path is not None:
