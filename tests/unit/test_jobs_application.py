@@ -47,6 +47,17 @@ def test_the_types_schedules_and_enricher_of_a_module_are_known() -> None:
         recurring("acme_nightly", schedule.job_type, "today", "cron @daily")
 
 
+def test_an_enricher_whose_enrich_is_a_plain_function_is_refused_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "acme_plain.py").write_text("class Enricher:\n    def enrich(self, item): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        ApplicationError, match=r"Enricher\.enrich \(.*acme_plain\.py:2\) is a plain function"
+    ):
+        load_enricher("acme_plain:Enricher")
+
+
 def test_without_settings_there_is_nothing_to_load() -> None:
     load_modules([])
     assert load_enricher(None) is None

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from importlib import import_module
 
 from trunkline.errors import TrunklineError
+from trunkline.handlers import refusal
 from trunkline.jobs.platform.enrichment import Enricher
 
 FETCH = "fetch"
@@ -33,8 +34,11 @@ def load_enricher(path: str | None) -> Enricher | None:
     module_name, _, name = path.partition(":")
     try:
         enricher: Enricher = getattr(import_module(module_name), name)()
+        reason = refusal(enricher.enrich)
     except Exception as error:
         raise ApplicationError(
             f"CALL_ENRICHER={path} cannot be used: {error}. It is written package.module:factory."
         ) from error
+    if reason is not None:
+        raise ApplicationError(f"CALL_ENRICHER={path} cannot be used: {reason}")
     return enricher
