@@ -110,6 +110,10 @@ class Runtime:
     public_base_url: str
     # Connections that only answers to carriers use: a person who picked up does not wait behind a report.
     answers_database: Database
+    # For appends to mailboxes, and for the claims and leases of calls' mailboxes: whoever fills the common pool takes
+    # neither a webhook nor a lease with it.
+    appends_database: Database
+    leases_database: Database
     secrets: list[str] = field(repr=False)
 
     @property
@@ -144,7 +148,7 @@ class Ingress:
         )
         self.accounts_refresh = AccountsRefresh(self.accounts)
         self.look = AccountLook(self.accounts.refresh)
-        self.inbox = Inbox(database, runtime.bus)
+        self.inbox = Inbox(runtime.appends_database, runtime.bus)
         self.late_events = LateEvents(self.inbox.append_all)
 
     async def close_inbox(self) -> None:
@@ -332,6 +336,7 @@ class PostCall:
                 lease_s=settings.mailboxes.lease_s,
                 failure=FailureRule(failures_max=settings.mailboxes.failures_max),
             ),
+            own=runtime.leases_database,
         )
 
     @asynccontextmanager

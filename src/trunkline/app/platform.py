@@ -10,8 +10,9 @@ limit, then connections close.
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from trunkline.api.admin_key import ensure_admin_key
 from trunkline.api.server import HttpServer, bind
@@ -45,6 +46,7 @@ from trunkline.jobs.platform.retention import FileRetention
 from trunkline.loops.base import Loop
 from trunkline.loops.leader import LeaderLoop
 from trunkline.mailbox.gauges import MailboxGauges
+from trunkline.mailbox.inbox import InboxLimits
 from trunkline.mailbox.retention import MailboxRetention
 from trunkline.reminders.follower import ReminderFollower
 from trunkline.router.pod_gauges import PodGauges
@@ -62,6 +64,8 @@ log = get_logger(__name__)
 # An answer takes a millisecond of a connection: this many carry thousands a second.
 ANSWER_CONNECTIONS = 3
 ANSWER_COMMAND_S = 1.0
+# A claim, a renewal of leases and a completion at once.
+LEASE_CONNECTIONS = 3
 GOODBYE_S = 1.0
 
 
@@ -78,12 +82,51 @@ class Loops:
     leader: Sequence[LeaderLoop] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """Connections to Postgres, apart where one use must not wait for another."""
+
+    common: Database
+    answers: Database
+    appends: Database
+    leases: Database
+
+    @classmethod
+    async def open(cls, settings: Settings, stack: AsyncExitStack) -> "Pools":
+        """Opened as far as the roles of this process need them; closed by the stack."""
+
+        async def connect(use: str, size: int, **options: Any) -> Database:
+            assert settings.database.url, "given, or filled in by the embedded engines"
+            database = await store_database.connect(
+                settings.database.url,
+                pool_size=size,
+                behind_pooler=settings.database.pooler == "transaction",
+                application_name=f"trunkline {settings.identity} {use}".rstrip(),
+                **options,
+            )
+            stack.push_async_callback(database.close)
+            return database
+
+        common = answers = leases = await connect("", settings.database.pool_size)
+        if settings.answers_calls:
+            answers = await connect(
+                "answers",
+                ANSWER_CONNECTIONS,
+                command_timeout_s=ANSWER_COMMAND_S,
+                session_settings={"lock_timeout": "400ms", "statement_timeout": "600ms"},
+            )
+        if "mailbox" in settings.roles:
+            leases = await connect("leases", LEASE_CONNECTIONS, opened_at_once=1)
+        appends = await connect("appends", InboxLimits().connections, opened_at_once=1)
+        return cls(common, answers, appends, leases)
+
+
 class Platform:
     """One process. Everything it can do is built here; its roles decide what of it runs."""
 
-    def __init__(self, settings: Settings, database: Database, bus: Bus, answers_database: Database):
+    def __init__(self, settings: Settings, pools: Pools, bus: Bus):
         self.settings = settings
-        self.database = database
+        self.database = pools.common
         self.bus = bus
         self._listeners = {
             "HTTP_PORT": bind(settings.http.host, settings.http.port, "HTTP_PORT"),
@@ -91,7 +134,15 @@ class Platform:
         }
         secrets = [key.get_secret_value() for key in settings.secret_keys]
         runtime = Runtime(
-            settings, database, bus, SystemClock(), self.public_base_url, answers_database, secrets
+            settings,
+            pools.common,
+            bus,
+            SystemClock(),
+            self.public_base_url,
+            pools.answers,
+            pools.appends,
+            pools.leases,
+            secrets,
         )
         self.ingress = Ingress(runtime)
         self.control = ControlPlane(runtime)
@@ -123,37 +174,22 @@ class Platform:
     @asynccontextmanager
     async def open(cls, settings: Settings) -> "AsyncIterator[Platform]":
         """Connect, start, and stop in order at the end."""
-        assert settings.database.url, "given, or filled in by the embedded engines"
-        assert settings.redis.url, "likewise"
-        database = await store_database.connect(
-            settings.database.url,
-            pool_size=settings.database.pool_size,
-            behind_pooler=settings.database.pooler == "transaction",
-            application_name=f"trunkline {settings.identity}",
-        )
-        metrics.watch_pool(database.checkout)
-        answers_database = database
-        if settings.answers_calls:
-            answers_database = await store_database.connect(
-                settings.database.url,
-                pool_size=ANSWER_CONNECTIONS,
-                behind_pooler=settings.database.pooler == "transaction",
-                command_timeout_s=ANSWER_COMMAND_S,
-                application_name=f"trunkline {settings.identity} answers",
-                session_settings={"lock_timeout": "400ms", "statement_timeout": "600ms"},
+        assert settings.redis.url, "given, or filled in by the embedded engines"
+        async with AsyncExitStack() as stack:
+            pools = await Pools.open(settings, stack)
+            metrics.watch_pool(pools.common.checkout)
+            bus = bus_connection.connect(
+                settings.redis.url,
+                Keys(settings.domain),
+                pool_size=settings.redis.pool_size,
+                cluster=settings.redis.cluster,
             )
-        bus = bus_connection.connect(
-            settings.redis.url,
-            Keys(settings.domain),
-            pool_size=settings.redis.pool_size,
-            cluster=settings.redis.cluster,
-        )
-        try:
-            async with database.connection() as conn:
+            stack.push_async_callback(bus.close)
+            async with pools.common.connection() as conn:
                 await require_schema(conn)
             if settings.admin_key is not None:
-                await ensure_admin_key(database, settings.admin_key.get_secret_value())
-            platform = cls(settings, database, bus, answers_database)
+                await ensure_admin_key(pools.common, settings.admin_key.get_secret_value())
+            platform = cls(settings, pools, bus)
             await platform.control.flags.open()
             await platform.ingress.accounts.refresh()
             await platform.warn_without_agents()
@@ -163,11 +199,6 @@ class Platform:
                     yield platform
             finally:
                 await platform.stop()
-        finally:
-            await bus.close()
-            if answers_database is not database:
-                await answers_database.close()
-            await database.close()
 
     @property
     def port(self) -> int:

@@ -45,7 +45,8 @@ class DatabaseSettings(Group):
     pool_size: int = env(
         "DATABASE_POOL_SIZE",
         10,
-        "Connections that one process opens at most, and as many again for what the API only reads.",
+        "Connections that one process opens at most, and as many again for what the API only reads. Answers to "
+        "carriers, appends to mailboxes, leases and jobs have a few of their own.",
         ge=1,
         le=1000,
     )

@@ -150,6 +150,7 @@ async def connect(
     application_name: str = "trunkline",
     session_settings: Mapping[str, str] | None = None,
     search_path: str | None = None,
+    opened_at_once: int = OPENED_AT_ONCE,
 ) -> Database:
     """Open the pool, or say in one line why not. A pooler has sessions of its own, so it gets no settings for them.
 
@@ -172,7 +173,7 @@ async def connect(
         )
 
     try:
-        writers = await pool(min(OPENED_AT_ONCE, pool_size), settings)
+        writers = await pool(min(opened_at_once, pool_size), settings)
         readers = await pool(0, settings | {"default_transaction_read_only": "on"})
     except CANNOT_CONNECT as error:
         raise StoreUnavailable(_why_not(error)) from error
