@@ -10,6 +10,7 @@ kind of mailboxes has so many, one that outlives its cancellation is named, and 
 
 import asyncio
 import contextvars
+import ctypes
 import inspect
 import logging
 import os
@@ -280,7 +281,12 @@ def where(task: "asyncio.Task[Any]") -> str:
 
 def leave_behind(task: "asyncio.Task[Any]") -> None:
     """Nobody waits for this task any more, the end of the process neither. It is kept until it ends by itself."""
+    if task in _left or task.done():
+        return
     _left.add(task)
+    # For the interpreter too, which closes the coroutines that it finds at its end, and would wait for one that catches
+    # what it is told then, over and over.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
     task.add_done_callback(_ended)
     # `asyncio.run` cancels every task that it knows of and waits for it. This one does not hear it.
     asyncio._unregister_task(task)
@@ -288,6 +294,7 @@ def leave_behind(task: "asyncio.Task[Any]") -> None:
 
 def _ended(task: "asyncio.Task[Any]") -> None:
     _left.discard(task)
+    ctypes.pythonapi.Py_DecRef(ctypes.py_object(task))
     if not task.cancelled():
         task.exception()  # looked at: there is nobody left to tell
 

@@ -343,6 +343,7 @@ class MailboxWorker(Loop):
                 if attempt.hand in stuck:
                     self._name(attempt)
                     self._processor.take_connection(attempt)
+                    leave_behind(attempt.task)
             for hand in stuck:
                 leave_behind(hand)
             claims = [claim for claims in left.values() for claim in claims]
