@@ -33,6 +33,7 @@ WHOLE = (
     "integration/test_mailbox_scenarios.py",
     "integration/test_mailbox_conformance.py",
     "chaos/test_mailbox_faults.py",
+    "chaos/test_mailbox_neighbours.py",
 )
 
 
