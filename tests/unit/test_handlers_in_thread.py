@@ -47,7 +47,7 @@ class Told:
         )
 
     async def run(self, name: str, blocking: Blocking) -> str:
-        with self.scope(name).entered():
+        with self.scope(name):
             return await in_thread(blocking)
 
 
@@ -117,10 +117,25 @@ async def test_a_thread_that_outlives_its_cancellation_is_named_once(blocking: B
 
 async def test_a_thread_that_ends_within_its_grace_is_not_named(blocking: Blocking) -> None:
     told = Told()
-    with told.scope("slow", grace_s=600).entered():
+    with told.scope("slow", grace_s=600):
         task = asyncio.create_task(in_thread(blocking))
     await eventually(lambda: blocking.began)
     await cancelled(task)
     blocking.let_go.set()
     assert await told.threads.end(20) == []
     assert told.stuck == []
+
+
+def test_what_is_back_already_keeps_nothing_else_from_going_back() -> None:
+    given_back: list[str] = []
+
+    def broken() -> None:
+        given_back.append("broken")
+        raise RuntimeError("released already")
+
+    scope = HandlerScope("job", "bad")
+    with scope.holding(broken), scope.holding(lambda: given_back.append("sound")):
+        scope.give_up()
+    assert sorted(given_back) == ["broken", "sound"]
+    scope.give_up()
+    assert len(given_back) == 2

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -256,7 +257,7 @@ class Executor:
         try:
             payload = self._registry[name].decode(held.job.payload)
             held.scope = self._scope(held)
-            with held.scope.entered():
+            with held.scope:
                 return understood(await self._registry.handler(name)(payload, run))
         except PayloadRefused as error:
             return unreadable(held.job, str(error), datetime.now(UTC))
@@ -271,26 +272,31 @@ class Executor:
             log.warning("jobs.raised", attempt=held.job.attempt, exc_info=error)
             return from_exception(error)
         finally:
+            held.scope = None
             if held.stop_reason is not None:
                 task.uncancel()
 
     def _scope(self, held: ClaimedJob) -> HandlerScope:
-        def tell(function: str, place: str) -> None:
-            job = held.job
-            log.error(
-                "jobs.ignores_cancellation",
-                job_id=job.id,
-                job_type=job.job_type,
-                handler=function,
-                told=held.stop_reason,
-                where=place,
-                how="thread",
-            )
-            metrics.HANDLERS_STUCK.labels("job", job.job_type, "thread").inc()
-
         return HandlerScope(
-            "job", held.job.job_type, self.threads, grace_s=self._cancel_grace_s, on_stuck_thread=tell
+            "job",
+            held.job.job_type,
+            self.threads,
+            grace_s=self._cancel_grace_s,
+            on_stuck_thread=partial(self._tell_of_stuck_thread, held),
         )
+
+    def _tell_of_stuck_thread(self, held: ClaimedJob, function: str, place: str) -> None:
+        job = held.job
+        log.error(
+            "jobs.ignores_cancellation",
+            job_id=job.id,
+            job_type=job.job_type,
+            handler=function,
+            told=held.stop_reason,
+            where=place,
+            how="thread",
+        )
+        metrics.HANDLERS_STUCK.labels("job", job.job_type, "thread").inc()
 
     def _stopped(self, held: ClaimedJob) -> Outcome | GivenBack:
         assert held.stop_reason is not None
