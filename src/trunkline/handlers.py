@@ -82,15 +82,16 @@ class HandlerScope:
         *,
         grace_s: float = GRACE_S,
         on_stuck_thread: Callable[[str, str], None] | None = None,
+        within: "HandlerScope | None" = None,
     ):
         """`job` and its type, or `mailbox` and its kind. `on_stuck_thread` gets the function that outlived its
-        cancellation, and the line that it is at."""
+        cancellation, and the line that it is at. What this one holds goes back with the one that it is `within`."""
         self.part = part
         self.name = name
         self.threads = threads or _of_nobody
         self.grace_s = grace_s
         self.on_stuck_thread = on_stuck_thread or _tell_of_stuck_thread
-        self._holds: set[Callable[[], object]] | None = None
+        self._holds: set[Callable[[], object]] | None = within.holds if within is not None else None
 
     def __enter__(self) -> "HandlerScope":
         self._token = _scope.set(self)
@@ -103,16 +104,21 @@ class HandlerScope:
         """For the rest of the task."""
         _scope.set(self)
 
+    @property
+    def holds(self) -> set[Callable[[], object]]:
+        """Made when it is first asked for: most runs hold nothing."""
+        if self._holds is None:
+            self._holds = set()
+        return self._holds
+
     @contextmanager
     def holding(self, give_back: Callable[[], object]) -> Iterator[None]:
         """Something is the run's for the length of the block; if it is given up on before, it goes back by this."""
-        if self._holds is None:
-            self._holds = set()
-        self._holds.add(give_back)
+        self.holds.add(give_back)
         try:
             yield
         finally:
-            self._holds.discard(give_back)
+            self.holds.discard(give_back)
 
     def give_up(self) -> None:
         for give_back in list(self._holds or ()):

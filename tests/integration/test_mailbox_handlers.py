@@ -235,8 +235,9 @@ async def test_an_empty_pool_says_which_it_is_and_who_holds_it(database_url: str
     await database.close()
 
 
-async def test_a_write_that_swallows_its_cancellation_keeps_no_connection(
-    database_url: str, redis_url: str, key_prefix: str
+@pytest.mark.parametrize("where", ["in its write", "in a transaction of its own"])
+async def test_a_handler_that_swallows_its_cancellation_keeps_no_connection(
+    database_url: str, redis_url: str, key_prefix: str, where: str
 ) -> None:
     """It is tried more often than the pool of both kinds has connections. Each try changes the same row: one whose
     transaction were still open would stop the next."""
@@ -249,6 +250,9 @@ async def test_a_write_that_swallows_its_cancellation_keeps_no_connection(
             await tx.execute("UPDATE places SET visits = visits + 1")
             await swallow_everything()
 
+        if where != "in its write":
+            async with mailboxes.transaction() as work:
+                await write(work.tx)
         return write
 
     @mailbox("innocent", concurrency=2, sweep_s=0.05)

@@ -28,7 +28,7 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
@@ -109,6 +109,7 @@ class MailboxHandler:
             self.threads,
             grace_s=self.limits.cancel_grace_s,
             on_stuck_thread=partial(self._tell_of_stuck_thread, key),
+            within=current_scope(),
         ).enter()
         return await self.function(Mailbox(self.kind, key, events))
 
@@ -273,9 +274,13 @@ class Mailboxes:
     @asynccontextmanager
     async def transaction(self) -> "AsyncIterator[Appending]":
         """A transaction on a connection of ours, `tx` of what is given; it wakes workers once it is committed."""
-        async with self.database.transaction() as tx:
+        scope, database = current_scope(), self.database
+        async with database.transaction() as tx:
             appending = Appending(self, tx)
-            yield appending
+            # A handler that is given up on keeps none of the handlers' connections.
+            is_handlers = scope is not None and scope.part == "mailbox"
+            with scope.holding(partial(database.take_away, tx)) if scope and is_handlers else nullcontext():
+                yield appending
         for event in appending.events:
             self.wake(event.kind, event.key)
 

@@ -8,11 +8,12 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from trunkline.crashpoint import crash_point
 from trunkline.errors import PoolEmpty, TrunklineError
-from trunkline.handlers import awaitable, callback_refusal
+from trunkline.handlers import HandlerScope, awaitable, callback_refusal
 from trunkline.mailbox import measures
 from trunkline.mailbox.handler import AfterCommit, BadHandler, Done, Handler, Write, as_done
 from trunkline.mailbox.leases import Leases, MailboxLeaseLost
@@ -88,18 +89,12 @@ class Processor:
         still does is refused by the fence."""
         self._attempts.pop(attempt.task, None)
         attempt.is_abandoned = True
-        self.take_connection(attempt)
+        attempt.scope.give_up()
         ours = [claim for claim in attempt.claims if self._leases.is_kept(claim)]
         self._leases.give_up(ours)
         metrics.MAILBOX_FAILED.labels(self._handler.kind).inc()
         for claim in ours:
             await self._fail(claim, error)
-
-    def take_connection(self, attempt: "HandlerRun") -> None:
-        """What its handler has written is rolled back, with the locks of it, and the connection is others' to use."""
-        if attempt.connection is not None:
-            self._database.take_away(attempt.connection)
-            attempt.connection = None
 
     async def _process(self, pieces: Sequence[ClaimedMailbox], hand: "asyncio.Task[Any]") -> None:
         try:
@@ -135,8 +130,10 @@ class Processor:
         task = asyncio.current_task()
         assert task is not None, "a coroutine runs in a task"
         deadline_s = asyncio.get_running_loop().time() + self._rule.timeout_s
-        attempt = HandlerRun(task, hand, [piece.claim for piece in pieces], deadline_s)
+        scope = HandlerScope("mailbox", self._handler.kind)
+        attempt = HandlerRun(task, hand, [piece.claim for piece in pieces], deadline_s, scope)
         self._attempts[task] = attempt
+        scope.enter()
         try:
             with span("mailbox.fold", kind=self._handler.kind, mailboxes=len(pieces)):
                 done = await self._handle(pieces, deadline_s)
@@ -195,12 +192,9 @@ class Processor:
         """Before the completion and the commit, which nothing may interrupt: what is written must not be told as
         failed."""
         self._check("write", write)
-        attempt.connection = tx
-        try:
+        with attempt.scope.holding(partial(self._database.take_away, tx)):
             async with asyncio.timeout_at(attempt.deadline_s):
                 after: AfterCommit | None = await awaitable(write(tx), write)
-        finally:
-            attempt.connection = None
         if after is not None:
             self._check("function after the commit", after)
         return after
@@ -288,11 +282,11 @@ class HandlerRun:
     claims: Sequence[Claim]
     # By then it was told to end, on the clock of the event loop.
     deadline_s: float
+    # What it holds (connections of what it writes, with their locks) goes back if it is given up on.
+    scope: HandlerScope
     # When it was first seen that none of its leases is ours any more.
     lost_s: float | None = None
     is_abandoned: bool = False
-    # While the handler writes: taken away from one that does not end.
-    connection: "Connection | None" = None
 
 
 class Abandoned(Exception):

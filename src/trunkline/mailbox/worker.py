@@ -342,7 +342,7 @@ class MailboxWorker(Loop):
             for attempt in self._processor.attempts:
                 if attempt.hand in stuck:
                     self._name(attempt)
-                    self._processor.take_connection(attempt)
+                    attempt.scope.give_up()
                     leave_behind(attempt.task)
             for hand in stuck:
                 leave_behind(hand)
