@@ -19,7 +19,8 @@ def free_port(preferred: int | None = None) -> int:
     """
     if preferred is not None and (port := _bindable(preferred)) is not None:
         return port
-    for candidate in random.sample(SERVER_PORTS, TRIES):
+    # Of the system's chance: whoever seeds `random` would choose the same ports in every process.
+    for candidate in random.SystemRandom().sample(SERVER_PORTS, TRIES):
         if candidate not in _chosen and (port := _bindable(candidate)) is not None:
             _chosen.add(port)
             return port
