@@ -397,13 +397,14 @@ async def test_a_call_with_talk_time_was_answered_for_its_outcome_its_cost_and_i
     assert refusal.subject == "recent_contact"
 
 
-async def test_a_call_that_completed_after_0_s_without_an_answer_is_made_again(stage: Stage) -> None:
-    """Nobody talked, and no witness saw an answer: the carrier hung up while it rang."""
+async def test_of_a_call_that_completed_after_0_s_without_an_answer_the_agent_is_unknown(stage: Stage) -> None:
+    """Its carrier hung up while it rang, or somebody answered for less than a second: in doubt nobody is rung again."""
     lead, attempt = await dialled(stage)
     await stage.told(attempt, "ended", duration_s=0)
     row = await stage.attempt(lead)
-    assert (row["answered_at"], row["agent"]) == (None, None)
-    assert (await stage.lead(lead))["status"] == "BACKLOG"
+    assert (row["answered_at"], row["agent"]) == (None, "unknown")
+    ended = await stage.lead(lead)
+    assert (ended["status"], ended["outcome"]) == ("FINISHED", "ANSWERED")
 
 
 async def test_a_call_that_was_cut_short_while_it_rang_is_aborted_though_its_carrier_says_completed(

@@ -99,13 +99,6 @@ def test_of_a_call_that_shows_nothing_the_agent_is_unknown_and_nobody_is_rung_ag
     [
         (facts(), Outcome.ANSWERED),
         (facts(CarrierFacts(None, "completed")), Outcome.ANSWERED),
-        (facts(CarrierFacts(None, "completed", 1)), Outcome.ANSWERED),
-        (facts(CarrierFacts(NOW, "completed", 0)), Outcome.ANSWERED),
-        (facts(CarrierFacts(None, "completed", 0), SessionFacts(Agent.JOINED)), Outcome.ANSWERED),
-        (
-            facts(CarrierFacts(None, "completed", 0), SessionFacts(has_reported=True), AgentFacts("SOLD")),
-            Outcome.ANSWERED,
-        ),
         (facts(CarrierFacts(NOW, None)), Outcome.ANSWERED),
         (facts(session=SessionFacts(was_transferred=True)), Outcome.TRANSFERRED),
         (facts(session=SessionFacts(is_machine=True)), Outcome.VOICEMAIL),
@@ -123,13 +116,6 @@ def test_of_a_call_that_shows_nothing_the_agent_is_unknown_and_nobody_is_rung_ag
 )
 def test_an_answered_call_is_judged_by_whoever_was_nearest(seen: Facts, outcome: Outcome) -> None:
     assert verdict(seen).outcome is outcome
-
-
-def test_completed_after_0_s_without_an_answer_is_no_answer_and_the_lead_is_called_again() -> None:
-    """Carriers end a call that rings so, too, when it is hung up."""
-    unanswered = facts(CarrierFacts(None, "completed", 0))
-    assert verdict(unanswered) == CallVerdict(Outcome.NO_ANSWER, "NO_ANSWER")
-    assert after_facts(unanswered, Budget(1, 9, 0)) == Retry(60)
 
 
 def test_the_agents_own_word_is_kept() -> None:

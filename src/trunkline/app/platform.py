@@ -83,7 +83,7 @@ class Loops:
 
 
 @dataclass(frozen=True, slots=True)
-class Pools:
+class ConnectionPools:
     """Connections to Postgres, apart where one use must not wait for another."""
 
     common: Database
@@ -92,7 +92,7 @@ class Pools:
     leases: Database
 
     @classmethod
-    async def open(cls, settings: Settings, stack: AsyncExitStack) -> "Pools":
+    async def open(cls, settings: Settings, stack: AsyncExitStack) -> "ConnectionPools":
         """Opened as far as the roles of this process need them; closed by the stack."""
 
         async def connect(use: str, size: int, **options: Any) -> Database:
@@ -124,7 +124,7 @@ class Pools:
 class Platform:
     """One process. Everything it can do is built here; its roles decide what of it runs."""
 
-    def __init__(self, settings: Settings, pools: Pools, bus: Bus):
+    def __init__(self, settings: Settings, pools: ConnectionPools, bus: Bus):
         self.settings = settings
         self.database = pools.common
         self.bus = bus
@@ -176,7 +176,7 @@ class Platform:
         """Connect, start, and stop in order at the end."""
         assert settings.redis.url, "given, or filled in by the embedded engines"
         async with AsyncExitStack() as stack:
-            pools = await Pools.open(settings, stack)
+            pools = await ConnectionPools.open(settings, stack)
             metrics.watch_pool(pools.common.checkout)
             bus = bus_connection.connect(
                 settings.redis.url,

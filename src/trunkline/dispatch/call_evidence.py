@@ -50,7 +50,7 @@ def told_by_carrier(attempt: Attempt) -> CallVerdict:
 def with_agent(attempt: Attempt, facts: CallFacts) -> CallFacts:
     """The facts of a call that we placed, with who took it, once it has ended. What is said later may still show an
     agent, or that there was none where nobody could say; it takes nothing back."""
-    is_over = facts.state is AttemptState.ENDED and facts.answered_at is not None
+    is_over = facts.state is AttemptState.ENDED and _facts(attempt, facts).was_answered
     if attempt.lead_id is None or not is_over or facts.agent in _CERTAIN:
         return facts
     found = _agent(attempt, facts)

@@ -16,7 +16,6 @@ WORD_MAX = 60
 
 _REASONS = {
     "no_answer": "NO_ANSWER",
-    "completed": "NO_ANSWER",  # after 0 s, while it rang
     "failed": "FAILED",
     "canceled": "CANCELED",
     "timeout": "TIMEOUT",
@@ -71,12 +70,8 @@ class Facts(Value, frozen=True):
 
     @property
     def was_answered(self) -> bool:
-        """A call that the carrier calls completed was answered, even if that webhook was lost. Carriers say completed
-        of 0 s, too, when a call that rings is hung up: that was answered only if its agent was there."""
-        if self.carrier.answered_at is not None:
-            return True
-        has_witness = self.session.has_reported or self.session.agent is Agent.JOINED
-        return self.carrier.end_reason == "completed" and (self.carrier.duration_s != 0 or has_witness)
+        """A call that the carrier calls completed was answered, even if that webhook was lost."""
+        return self.carrier.answered_at is not None or self.carrier.end_reason == "completed"
 
 
 class CallVerdict(Value, frozen=True):
