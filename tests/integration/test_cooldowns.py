@@ -336,6 +336,23 @@ async def test_on_a_quiet_account_a_lead_ends_by_a_code_that_others_get_past(sta
     assert await stage.dialing.value("SELECT count(*) FROM alarms") == 0
 
 
+async def test_the_last_lead_of_a_campaign_ends_by_a_code_that_the_others_got_past(stage: Stage) -> None:
+    """All others were taken between its first refusal and its second: nobody is left to be taken later."""
+    await long_ago(stage)
+    odd = await stage.dialing.lead()
+    phone = (await stage.lead(odd))["phone"]
+    stage.carrier.answer = refusing(UNKNOWN, lambda order: order.to == phone)
+    await dial_all(stage)
+    await stage.dialing.lead()
+    await dial_all(stage)
+    for _ in range(3):
+        await long_ago(stage)
+        await all_due(stage)
+        await dial_all(stage)
+    row = await stage.lead(odd)
+    assert (row["status"], row["outcome"], row["outcome_reason"]) == ("FINISHED", "CARRIER_ERROR", "77777")
+
+
 async def test_a_lead_that_is_called_again_by_order_waits_as_one_that_was_never_refused(stage: Stage) -> None:
     await long_ago(stage)
     lead = await stage.dialing.lead()

@@ -27,9 +27,9 @@ async def met(tx: Connection, refused: Mapping[UUID, Attempt]) -> dict[UUID, Une
 
 
 def are_others_taken(taken_at: datetime | None, lately: datetime, known: Unexplained) -> bool:
-    """Whether the account took a call lately, or since this lead was refused before: on a quiet account that is longer
-    ago."""
-    return taken_at is not None and taken_at > min(lately, known.previous_at or lately)
+    """Whether the account took a call lately, or since this lead was first refused: on a quiet account, and for the
+    last lead of a campaign, that is longer ago."""
+    return taken_at is not None and taken_at > min(lately, known.first_at or lately)
 
 
 async def report(

@@ -120,10 +120,10 @@ class AttemptCheck(Value, frozen=True):
 
 
 class Unexplained(Value, frozen=True):
-    """How often in a row a lead was refused for no known reason; when the time before the last one was sent."""
+    """How often in a row a lead was refused for no known reason; of several, when the first was sent."""
 
     times: int
-    previous_at: datetime | None = None
+    first_at: datetime | None = None
 
 
 class CallOwner(Value, frozen=True):
@@ -220,7 +220,7 @@ async def write_results(tx: Connection, results: Sequence[Result]) -> set[UUID]:
 async def unexplained(tx: Connection, lead_ids: Collection[UUID]) -> dict[UUID, Unexplained]:
     """By lead, with the attempts that this transaction has written. Their leads are locked."""
     rows = await tx.fetch(_SQL.unexplained, list(lead_ids))
-    return {row["lead_id"]: Unexplained(row["times"], row["previous_at"]) for row in rows}
+    return {row["lead_id"]: Unexplained(row["times"], row["first_at"]) for row in rows}
 
 
 async def apply_facts(tx: Connection, facts: Mapping[UUID, CallFacts]) -> None:

@@ -221,10 +221,10 @@ FROM unnest($1::uuid[], $2::smallint[]) AS t (id, uncounted)
 WHERE l.id = t.id AND (l.status = 'BACKLOG' OR (l.status = 'FINISHED' AND l.outcome = 'UNKNOWN'))
 
 -- name: unexplained
--- How often in a row leads were refused, or their calls never came about, for no known reason; and when the time before the last
--- one was sent. In a row: since the last call that a carrier took, and since somebody had the lead called again.
+-- How often in a row leads were refused, or their calls never came about, for no known reason; and of several when the first
+-- was sent. In a row: since the last call that a carrier took, and since somebody had the lead called again.
 -- $1 leads
-SELECT q.lead_id, count(*) AS times, (array_agg(a.send_at ORDER BY a.ordinal DESC))[2] AS previous_at
+SELECT q.lead_id, count(*) AS times, CASE WHEN count(*) > 1 THEN min(a.send_at) END AS first_at
 FROM unnest($1::uuid[]) AS q (lead_id)
 JOIN attempts AS a ON a.lead_id = q.lead_id
 WHERE (a.state = 'absent' OR (a.state = 'rejected' AND a.end_reason LIKE 'refused_unknown:%'))
