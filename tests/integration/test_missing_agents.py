@@ -397,7 +397,9 @@ async def test_a_call_with_talk_time_was_answered_for_its_outcome_its_cost_and_i
     assert refusal.subject == "recent_contact"
 
 
-async def test_of_a_call_that_completed_after_0_s_without_an_answer_the_agent_is_unknown(stage: Stage) -> None:
+async def test_of_a_call_that_completed_after_0_s_without_an_answer_the_agent_is_unknown(
+    stage: Stage,
+) -> None:
     """Its carrier hung up while it rang, or somebody answered for less than a second: in doubt nobody is rung again."""
     lead, attempt = await dialled(stage)
     await stage.told(attempt, "ended", duration_s=0)
