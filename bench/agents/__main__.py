@@ -93,7 +93,7 @@ async def run(fault: str, pods: int, wanted: Extent) -> Verdict:
     case = FAULTS[fault]
     extent = wanted.of(takes_engine_away=case.takes_engine_away, patience=case.patience)
     with _folder(f"{fault}-{pods}") as folder:
-        async with open_installation(folder, pods=pods) as place:
+        async with open_installation(folder, pods=pods, ring_s=case.ring_s) as place:
             began_s = time.time()
             await place.offer(extent.limit_s)
             callers = asyncio.create_task(ring(place, extent.answers), name="callers")

@@ -1,6 +1,6 @@
 """The carrier as a process of its own: the simulator, and beside it what only the benchmark wants of it.
 
-    python -m bench.agents.carrier <port of the carrier> <port of the benchmark>
+    python -m bench.agents.carrier <port of the carrier> <port of the benchmark> <shortest ring, s> <longest>
 
 | on the second port | |
 |---|---|
@@ -18,7 +18,7 @@ import msgspec
 import uvloop
 from aiohttp import web
 
-from bench.agents.scenario import PEOPLE, SEED
+from bench.agents.scenario import SEED, people
 from trunkline.telephony.simulator import Simulator, SimulatorConfig
 from trunkline.telephony.simulator.config import CarrierName
 
@@ -59,12 +59,12 @@ class Carrier:
         return web.Response()
 
 
-async def main(carrier_port: int, bench_port: int) -> None:
+async def main(carrier_port: int, bench_port: int, ring_s: tuple[float, float]) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(name, stopped.set)
-    config = SimulatorConfig(port=carrier_port, seed=SEED, time_scale=1.0, behaviour=PEOPLE)
+    config = SimulatorConfig(port=carrier_port, seed=SEED, time_scale=1.0, behaviour=people(ring_s))
     async with Simulator(config) as simulator:
         app = web.Application()
         app.add_routes(Carrier(simulator).routes())
@@ -78,4 +78,4 @@ async def main(carrier_port: int, bench_port: int) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(int(sys.argv[1]), int(sys.argv[2])))
+    uvloop.run(main(int(sys.argv[1]), int(sys.argv[2]), (float(sys.argv[3]), float(sys.argv[4]))))

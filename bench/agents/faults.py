@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from bench.agents.fleet import PodGroup
 from bench.agents.installation import Installation
 from bench.agents.records import Span
+from bench.agents.scenario import LONG_RING_S, RING_S
 from tests.support.waiting import eventually
 from trunkline.telephony.simulator.ledger import Dial
 
@@ -23,7 +24,7 @@ ILL_S = 30.0
 # A rollout waits for nobody longer than this between two groups.
 ROLL_PAUSE_S = 0.5
 # Postgres is killed when so many phones ring: nobody is dialled while it is away, so only these people answer then.
-RINGING_MIN, RINGING_LIMIT_S, RINGING_POLL_S = 4, 30.0, 0.1
+RINGING_MIN, RINGING_LIMIT_S, RINGING_POLL_S = 6, 30.0, 0.1
 # Pods are killed when most of them are in calls.
 BUSY_SHARE, BUSY_LIMIT_S = 0.7, 30.0
 _turns = itertools.count()
@@ -50,6 +51,7 @@ class Case:
     recovery_s: float = 12.0
     # Where few people answer while the engine is away, more strikes are needed.
     patience: float = 1.0
+    ring_s: tuple[float, float] = RING_S
 
 
 async def valkey_killed(place: Installation) -> Strike:
@@ -173,8 +175,8 @@ FAULTS: Mapping[str, Case] = {
     "valkey_flushed": Case(valkey_flushed),
     "valkey_emptied": Case(valkey_emptied),
     "valkey_failed_over": Case(valkey_failed_over),
-    "postgres_killed": Case(postgres_killed, takes_engine_away=True, patience=2.0),
-    "both_killed": Case(both_killed, takes_engine_away=True, patience=2.0),
+    "postgres_killed": Case(postgres_killed, takes_engine_away=True, patience=2.0, ring_s=LONG_RING_S),
+    "both_killed": Case(both_killed, takes_engine_away=True, patience=2.0, ring_s=LONG_RING_S),
     "router_leader_killed": Case(router_leader_killed, recovery_s=25.0),
     "api_killed": Case(api_killed),
     "api_stopped": Case(api_stopped),

@@ -153,13 +153,18 @@ class Installation:
 
 @asynccontextmanager
 async def open_installation(
-    folder: Path, *, pods: int, roles: tuple[str, ...] = ROLES, each: int = EACH
+    folder: Path,
+    *,
+    pods: int,
+    roles: tuple[str, ...] = ROLES,
+    each: int = EACH,
+    ring_s: tuple[float, float] = scenario.RING_S,
 ) -> AsyncIterator[Installation]:
     """Everything runs when this returns; nothing is left when it ends."""
     async with AsyncExitStack() as stack:
         engines = await stack.enter_async_context(open_engines(folder))
         await migrate(engines.database_url)
-        carrier_url, bench_url = await _carrier(stack, folder)
+        carrier_url, bench_url = await _carrier(stack, folder, ring_s)
         ports = {f"{role}-{n}": free_port() for role in roles for n in range(1, each + 1)}
         address = await stack.enter_async_context(
             proxy.serving(_urls(ports, "api"), _urls(ports, "router"), folder / "nginx")
@@ -213,11 +218,11 @@ def _role(name: str, port: int, environ: Mapping[str, str], folder: Path) -> Pro
     )
 
 
-async def _carrier(stack: AsyncExitStack, folder: Path) -> tuple[str, str]:
+async def _carrier(stack: AsyncExitStack, folder: Path, ring_s: tuple[float, float]) -> tuple[str, str]:
     carrier, bench = free_port(), free_port()
     process = Process(
         "carrier",
-        [sys.executable, "-m", "bench.agents.carrier", str(carrier), str(bench)],
+        [sys.executable, "-m", "bench.agents.carrier", str(carrier), str(bench), *map(str, ring_s)],
         {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
         folder / "carrier.log",
         f"http://127.0.0.1:{bench}/ready",

@@ -23,7 +23,9 @@ CALLERS_BY = ("twilio", "plivo", "twilio", "plivo", "exotel")
 
 OFFERED_PER_S = 3.0
 SEED = 16
-PEOPLE = Behaviour(answer=0.85, busy=0.15, no_answer=0.0, failed=0.0, ring_s=(1.0, 3.0), talk_s=(8.0, 20.0))
+# The shortest and the longest ring. Where a fault stops dialling, phones ring longer: only those that ring when it
+# begins are answered while it lasts.
+RING_S, LONG_RING_S = (1.0, 3.0), (3.0, 8.0)
 FIRST_CALLER = 7_000_000
 
 # The least that says something, with each number of pods: so many answers to all faults together, and so many while an
@@ -56,6 +58,10 @@ def leads(began_s: float, limit_s: float) -> Iterator[BenchLead]:
     """A third are a gold merchant's."""
     for no in range(int(OFFERED_PER_S * limit_s)):
         yield BenchLead(no, GOLD if no % 3 == 0 else STANDARD, began_s + no / OFFERED_PER_S)
+
+
+def people(ring_s: tuple[float, float]) -> Behaviour:
+    return Behaviour(answer=0.85, busy=0.15, no_answer=0.0, failed=0.0, ring_s=ring_s, talk_s=(8.0, 20.0))
 
 
 def caller(no: int) -> str:
