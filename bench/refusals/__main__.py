@@ -42,6 +42,7 @@ OTHER_NUMBER_SHARE = 0.8
 HEALED_LIMIT_S = 420.0
 POLL_S = 1.0
 WARM_UP = 3
+LATEST_SHOWN = 5
 # The carrier's list is asked about a call in doubt for ten minutes; nobody waits for that here.
 _AGE_DOUBTS = """
 UPDATE attempts
@@ -139,10 +140,12 @@ async def run(world: World, name: str, number: str, extent: Extent, *, timed: bo
     began_s = time.time()
     # Ahead of the fault: what is offered in one moment shall not be late because it is many.
     neighbours = [began_s + 3 + n / HEALTHY_PER_S for n in range(round(extent.fault_s * HEALTHY_PER_S))]
-    healthy = dict(zip(await world.offer(HEALTHY, neighbours), neighbours, strict=True))
-    people = await world.offer(name, [began_s] * extent.leads)
+    healthy = dict(zip(world.people(len(neighbours)), neighbours, strict=True))
+    await world.offer(HEALTHY, [*healthy], neighbours)
+    people = world.people(extent.leads)
     trouble = world.gate.troubles[world.sids[name]] = fault.trouble(number, people)
     trouble.is_on = True
+    await world.offer(name, people, [began_s] * extent.leads)
     print(f"{name}: the fault began", file=sys.stderr)
     await asyncio.sleep(began_s + extent.fault_s - time.time())
     healed_s = time.time()
@@ -161,7 +164,7 @@ async def well_before(world: World, name: str, extent: Extent) -> str:
         await world.add_number(name, OTHER_NUMBER_SHARE * extent.leads / extent.fault_s)
     await asyncio.sleep(KNOWN_AFTER_S)
     for merchant in (name, HEALTHY):
-        await world.offer(merchant, [time.time()] * WARM_UP)
+        await world.offer(merchant, world.people(WARM_UP), [time.time()] * WARM_UP)
         await settled(world, merchant, time.time() + 60)
     return number
 
@@ -211,13 +214,17 @@ async def evidence(
     for row in over:
         print(f"{name}: {row['phone']} ended as {row['outcome']}: {row['attempts']}", file=sys.stderr)
     asked = {one.to: one.at_s for one in world.gate.asked[world.sids[HEALTHY]]}
+    late_s = {phone: asked[phone] - due_s for phone, due_s in healthy.items() if phone in asked}
+    for phone in sorted(late_s, key=lambda phone: -late_s[phone])[:LATEST_SHOWN]:
+        after_s = healthy[phone] - began_s
+        print(f"{name}: healthy lead due after {after_s:.1f} s, {late_s[phone]:.3f} s late", file=sys.stderr)
     of_account = await asked_of(world, name, began_s)
     return Evidence(
         began_s=began_s,
         healed_s=healed_s,
         leads=len(people),
         asked=[one for one in of_account if one.from_ == number],
-        healthy_late_s=[asked[phone] - due_s for phone, due_s in healthy.items() if phone in asked],
+        healthy_late_s=[*late_s.values()],
         healthy_leads=len(healthy),
         dialled=len(dialled),
         ended=len(over),

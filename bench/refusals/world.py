@@ -10,7 +10,7 @@ import shutil
 import sys
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,7 +26,6 @@ from bench.refusals.judge import Asked
 from trunkline.client import TrunklineClient
 from trunkline.embedded import Engines
 from trunkline.embedded.ports import free_port
-from trunkline.model import new_id
 from trunkline.store.migrate import migrate
 from trunkline.telephony.simulator import Behaviour, SimulatedAccount, Simulator, SimulatorConfig
 
@@ -46,12 +45,6 @@ KNOWN_AFTER_S = 6.0
 START_TRIES = 4
 SETTLES_S = 8.0
 _HOP_BY_HOP = frozenset({"host", "content-length", "transfer-encoding", "connection", "content-encoding"})
-_LEADS = """
-INSERT INTO leads (id, reseller_id, merchant_id, request_id, request_hash, phone, pool_id, scheduled_at, due_at,
-                   max_attempts)
-SELECT l.id, $1, $2, l.id::text, sha256(l.id::text::bytea), l.phone, $2, l.due_at, l.due_at, 1
-FROM unnest($3::uuid[], $4::text[], $5::timestamptz[]) AS l (id, phone, due_at)
-"""
 
 
 @dataclass
@@ -180,13 +173,28 @@ class World:
         await self.database.execute("UPDATE carrier_accounts SET base_url = $2 WHERE name = $1", name, url)
         await asyncio.sleep(KNOWN_AFTER_S)
 
-    async def offer(self, merchant: str, dues_s: list[float]) -> list[str]:
-        """A lead for each due time, in seconds since 1970; whom they are to call."""
-        phones = [f"+1212{2_000_000 + self._phones + n}" for n in range(len(dues_s))]
-        self._phones += len(dues_s)
-        dues = [datetime.fromtimestamp(due_s, UTC) for due_s in dues_s]
-        await self.database.execute(_LEADS, RESELLER, merchant, [new_id() for _ in dues], phones, dues)
-        return phones
+    def people(self, count: int) -> list[str]:
+        """Phones that no lead calls yet."""
+        first, self._phones = self._phones, self._phones + count
+        return [f"+1212{2_000_000 + first + n}" for n in range(count)]
+
+    async def offer(self, merchant: str, phones: Sequence[str], dues_s: Sequence[float]) -> None:
+        """A lead for each phone, due at its time, in seconds since 1970.
+
+        By the API, which schedules them at once: rows that appear in Postgres wait for the next walk of the loader.
+        """
+        rows = [
+            {
+                "merchant_id": merchant,
+                "request_id": phone,
+                "phone": phone,
+                "scheduled_at": datetime.fromtimestamp(due_s, UTC).isoformat(),
+                "max_attempts": 1,
+            }
+            for phone, due_s in zip(phones, dues_s, strict=True)
+        ]
+        report = await self.client.create_leads(rows, atomic=True)
+        assert report.created == len(rows), report
 
     async def _post(self, path: str, body: Mapping[str, object]) -> dict[str, str]:
         async with self._session() as session, session.post(f"{self.url}{path}", json=body) as answer:
