@@ -117,8 +117,9 @@ class Installation:
     async def recorded(self) -> tuple[list[Attempt], list[Lead]]:
         async with self.database() as conn:
             attempts = await conn.fetch(
-                "SELECT id::text, lead_id::text, state, answered_at IS NOT NULL OR end_reason = 'completed',"
-                " end_reason FROM attempts WHERE direction = 'outbound'"
+                "SELECT a.id::text, a.lead_id::text, a.state, a.answered_at IS NOT NULL OR a.end_reason = 'completed',"
+                " a.end_reason, jsonb_strip_nulls(to_jsonb(a) || jsonb_build_object('allocation', to_jsonb(l)))::text"
+                " FROM attempts AS a LEFT JOIN allocations AS l ON l.id = a.id WHERE a.direction = 'outbound'"
             )
             leads = await conn.fetch(
                 "SELECT id::text, merchant_id, phone, status, outcome, outcome_reason FROM leads"

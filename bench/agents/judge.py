@@ -300,8 +300,9 @@ def _recorded_wrongly(seen: Seen) -> Iterator[str]:
             yield f"{dial.call_id}: {dial.status}, recorded as {attempt.end_reason} {attempt.was_answered}"
     for lead in seen.evidence.leads:
         dials = sorted(dialled.get(lead.phone, []), key=lambda dial: dial.requested_at)
-        if (said := _wrong(lead, dials[-1] if dials else None, seen)) is not None:
-            yield said
+        if (wrong := _wrong(lead, dials[-1] if dials else None, seen)) is not None:
+            of_lead = [one.detail for one in seen.evidence.attempts if one.lead == lead.lead]
+            yield f"{wrong} {' '.join(of_lead)}"
 
 
 def _wrong(lead: Lead, last: Dial | None, seen: Seen) -> str | None:

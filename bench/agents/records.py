@@ -110,6 +110,8 @@ class Attempt(msgspec.Struct, frozen=True):
     state: str
     was_answered: bool
     end_reason: str | None
+    # JSON of its row and its allocation's, for who looks for the reason of a wrong record.
+    detail: str = ""
 
 
 class Lead(msgspec.Struct, frozen=True):
