@@ -26,7 +26,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
 import uvloop
@@ -44,6 +44,8 @@ WARM_UP_ANSWERS = 15
 # The longest talk, and two looks of the checker at calls whose end nobody told: it asks the carrier every minute.
 SETTLED_LIMIT_S = 180.0
 POLL_S = 0.5
+# The processes of one installation at a time: those of several would keep a machine of two cores from answering.
+STARTING = asyncio.Lock()
 GOAL = (
     "nobody without an agent while one was free, nobody dropped, every answer a document within 1.2 s, every lead "
     "recorded as the ledger tells, dials within 5 s of healing and at 1/s without Valkey"
@@ -93,7 +95,11 @@ async def run(fault: str, pods: int, wanted: Extent) -> Verdict:
     case = FAULTS[fault]
     extent = wanted.of(takes_engine_away=case.takes_engine_away, patience=case.patience)
     with _folder(f"{fault}-{pods}") as folder:
-        async with open_installation(folder, pods=pods, ring_s=case.ring_s) as place:
+        async with AsyncExitStack() as stack:
+            async with STARTING:
+                place = await stack.enter_async_context(
+                    open_installation(folder, pods=pods, ring_s=case.ring_s)
+                )
             began_s = time.time()
             await place.offer(extent.limit_s)
             callers = asyncio.create_task(ring(place, extent.answers), name="callers")
