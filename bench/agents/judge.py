@@ -121,19 +121,32 @@ class Seen:
 
     def was_free(self, merchant: str, span: Span) -> bool:
         """Whether a pod that this merchant reaches stood free for a second while somebody waited."""
+        return any(free for _, free in self._free(merchant, span))
+
+    def was_free_for_callers(self, span: Span) -> bool:
+        """Whether for a second more pods stood free than phones rang: a pod is reserved for every phone that rings."""
+        return any(
+            free > max(self._ringing(moment_s), self._ringing(moment_s + FREE_S))
+            for moment_s, free in self._free(scenario.STANDARD, span)
+        )
+
+    def _free(self, merchant: str, span: Span) -> Iterator[tuple[float, int]]:
+        """From each half second on, how many pods that this merchant reaches stood free for a whole one."""
         reach = {"gold", "standard"} if merchant == scenario.GOLD else {"standard"}
         moment_s, end_s = span.began_s, min(span.ended_s, span.began_s + 60.0)
         reachable = [pod for pod in self.evidence.pods if pod.tier in reach]
         while moment_s + FREE_S <= end_s:
-            for pod in reachable:
-                if (
-                    pod.is_free(moment_s)
-                    and pod.is_free(moment_s + FREE_S / 2)
-                    and pod.is_free(moment_s + FREE_S)
-                ):
-                    return True
+            moments = (moment_s, moment_s + FREE_S / 2, moment_s + FREE_S)
+            yield moment_s, sum(all(map(pod.is_free, moments)) for pod in reachable)
             moment_s += FREE_S / 2
-        return False
+
+    def _ringing(self, moment_s: float) -> int:
+        """Phones that rang for the merchant whose agents callers share."""
+        return sum(
+            dial.requested_at <= moment_s < (dial.answered_at or dial.ended_at or math.inf)
+            for dial in self.outbound
+            if self.merchant_of.get(dial.to) == scenario.STANDARD
+        )
 
     def is_excused(self, call: AnsweredCall, requested_s: float) -> bool:
         """Exotel's: an engine was away when the person answered, or their pod was lost."""
@@ -199,7 +212,7 @@ def _count_people(verdict: Verdict, seen: Seen) -> None:
             verdict.exotel_without_agent += 1
             began_s = requested_s.get(call.call_id, call.answered_at)
             # Nobody keeps a slot for somebody who rings us, and with Exotel they cannot wait for one.
-            was_full = call.direction == "inbound" and not seen.was_free(scenario.STANDARD, _waited(call))
+            was_full = call.direction == "inbound" and not seen.was_free_for_callers(_waited(call))
             if not was_full and not seen.is_excused(call, began_s):
                 verdict.exotel_without_agent_unexcused += 1
                 _example(verdict, "exotel", [_told(call)])

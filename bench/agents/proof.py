@@ -59,7 +59,8 @@ Exotel can neither hold a call nor ask again, so its calls are counted apart, an
 - an engine was away within 1.2 s of the answer, or
 - its stream led to a pod that died, was leaving or took no streams within the 6 s that opening one may take, or
 - it was given no stream, and some pod was lost between 6 s before the dial and 1.2 s after the answer, or
-- somebody rang us (no agent is reserved for callers), and a pod was down, or every pod that takes them was in a call.
+- somebody rang us (no agent is reserved for callers), and a pod was down, or every pod that takes them was in a call or
+  reserved for a phone that rang.
 
 All others are *unexcused*, and none may be.
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -258,3 +259,15 @@ def test_a_run_that_was_kept_is_judged_by_the_goals_of_today() -> None:
     assert judged_again(kept | {"answered_while_engine_away": AWAY_MIN})["met"] is True
     broke = {"fault": "both_killed", "pods": 40, "met": False, "examples": {"broke": ["no carrier"]}}
     assert judged_again(broke) == broke
+
+
+@pytest.mark.parametrize(("ringing", "unexcused"), [(0, 1), (1, 0)])
+def test_a_pod_reserved_for_a_ringing_phone_is_not_free_for_exotels_callers(
+    ringing: int, unexcused: int
+) -> None:
+    caller = replace(an_answer(a_dial("c9", from_=EXOTEL)), direction="inbound", streams=[])
+    rung = [replace(a_dial("c1", at_s=100.0), answered_at=108.0, ended_at=118.0)][:ringing]
+    answers = [an_answer(dial) for dial in rung]
+    pods = [a_pod(calls=[served(span=Span(108.0, 118.0))] if ringing else [])]
+    verdict = a_verdict(rung, [*answers, caller], pods)
+    assert (verdict.exotel_without_agent, verdict.exotel_without_agent_unexcused) == (1, unexcused)
