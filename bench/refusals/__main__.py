@@ -152,6 +152,8 @@ async def run(world: World, name: str, number: str, extent: Extent, *, timed: bo
     await heal(world, name, fault)
     print(f"{name}: the fault is over", file=sys.stderr)
     await settled(world, name, healed_s + HEALED_LIMIT_S)
+    # Its last leads are due seconds after the fault is over.
+    await settled(world, HEALTHY, time.time() + HEALED_LIMIT_S)
     seen = await evidence(world, name, number, people, healthy, began_s, healed_s)
     return judge(name, fault.goal, seen, timed=timed)
 
