@@ -82,6 +82,23 @@ async def test_the_share_is_a_metric_by_span(stage: Stage) -> None:
     assert shown() == {"10m": None, "24h": None, "30d": 0.25}
 
 
+async def test_calls_that_a_person_answered_and_abandoned_ones_are_counters(stage: Stage) -> None:
+    def counted() -> list[float]:
+        sample = metrics.REGISTRY.get_sample_value
+        by_person = sample("trunkline_calls_answered_by_person_total")
+        by_cause = (
+            sample("trunkline_calls_abandoned_total", {"cause": cause})
+            for cause in ("no_agent", "overdialled")
+        )
+        return [value or 0.0 for value in (by_person, *by_cause)]
+
+    before = counted()
+    await called(stage, "answered", "ended")
+    await called(stage, "answered", "ended", **NO_AGENT)
+    await called(stage, "ended", reason="busy")
+    assert [now - then for now, then in zip(counted(), before, strict=True)] == [2, 1, 0]
+
+
 async def test_a_call_that_turns_out_to_have_had_no_agent_is_counted_once(stage: Stage) -> None:
     """While Postgres was away, what the carrier was told was written down after the call's end."""
     campaign = uuid4()

@@ -182,9 +182,26 @@ async def test_the_doctor_finds_leads_that_wait_for_an_agent_in_vain(
         ({}, 1, False),
         ({"AGENTS": "elsewhere"}, 0, False),
         ({"TRUNKLINE_ROLES": "api,control"}, 0, False),
-        ({"TWILIO_ACCOUNT_SID": None, "TWILIO_AUTH_TOKEN": None}, 0, False),
+        ({"TWILIO_ACCOUNT_SID": None, "TWILIO_AUTH_TOKEN": None}, 0, True),
+        (
+            {
+                "TWILIO_ACCOUNT_SID": None,
+                "TWILIO_AUTH_TOKEN": None,
+                "VAPI_API_KEY": "a key",
+                "VAPI_WEBHOOK_SECRET": "a secret",
+            },
+            0,
+            False,
+        ),
     ],
-    ids=["no agent", "an agent", "elsewhere", "no dispatcher", "no carrier"],
+    ids=[
+        "no agent",
+        "an agent",
+        "elsewhere",
+        "no dispatcher",
+        "no carrier yet",
+        "a carrier with its own agents",
+    ],
 )
 async def test_a_start_without_any_agent_is_said_in_the_log(
     dialing: Dialing,

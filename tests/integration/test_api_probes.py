@@ -1,5 +1,7 @@
 import asyncio
+from collections.abc import Awaitable, Callable
 
+import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -8,6 +10,8 @@ from trunkline.api.deps import ApiLimits, HealthProbe
 from trunkline.api.raw_routes import RawRoute
 from trunkline.store.database import connect
 from trunkline.telemetry import metrics
+
+Check = Callable[[], Awaitable[None]]
 
 
 async def well() -> None:
@@ -59,6 +63,23 @@ async def test_without_what_it_needs_a_process_is_not_ready(database_url: str) -
     assert "postgres" in refused["error"]
     assert refused["checks"]["postgres"]["error"] == "no answer within 0.01 s"
     assert refused["checks"]["valkey"]["ok"] is True
+
+
+@pytest.mark.parametrize(("postgres", "valkey"), [(well, broken), (broken, well)])
+async def test_one_alternative_is_enough(database_url: str, postgres: Check, valkey: Check) -> None:
+    probes = {
+        "postgres": HealthProbe(postgres, is_alternative=True),
+        "valkey": HealthProbe(valkey, is_alternative=True),
+    }
+    async with open_api(database_url, populate=False, probes=probes) as world:
+        assert expect(await world.anybody.get("/ready"), 200)["status"] == "degraded"
+
+
+async def test_without_any_alternative_a_process_is_not_ready(database_url: str) -> None:
+    probes = {name: HealthProbe(broken, is_alternative=True) for name in ("postgres", "valkey")}
+    async with open_api(database_url, populate=False, probes=probes) as world:
+        refused = expect(await world.anybody.get("/ready"), 503)
+    assert refused["error"] == "Not ready: postgres, valkey cannot be used. See checks."
 
 
 async def test_metrics_name_routes_by_their_template(database_url: str) -> None:

@@ -18,6 +18,7 @@ import psycopg
 import pytest
 from structlog.testing import capture_logs
 
+from tests.support import metric_values
 from tests.support.jobs.world import Work, job_world
 from tests.support.store.pooler import PGBOUNCER, transaction_pooler
 from tests.support.waiting import eventually
@@ -29,6 +30,7 @@ from trunkline.jobs.recurring import Recurring
 from trunkline.jobs.registry import Registry, declared
 from trunkline.jobs.service import JobConfig, JobService
 from trunkline.mailbox import BadEvent, Mailbox, Mailboxes, mailbox
+from trunkline.telemetry import metrics
 
 NEVER = JobConfig(survey=PollLimits(probe_s=600.0, poll_s=600.0))
 
@@ -414,6 +416,8 @@ async def test_mailboxes_end_without_a_thread_that_does_not(
     url: str, redis_url: str, key_prefix: str
 ) -> None:
     began, let_go = asyncio.Event(), threading.Event()
+    stuck = metrics.HANDLERS_STUCK.labels("mailbox", "order", "thread")
+    before = metric_values.value(stuck)
 
     @mailbox("order")
     async def hang(order: Mailbox) -> None:
@@ -430,6 +434,7 @@ async def test_mailboxes_end_without_a_thread_that_does_not(
         let_go.set()
     [told] = [line for line in logs if line["event"] == "mailbox.ignores_cancellation"]
     assert (told["kind"], told["keys"], told["how"]) == ("order", ["o"], "thread")
+    assert metric_values.value(stuck) - before == 1
     [left] = [line["unfinished"] for line in logs if line["event"] == "mailbox.threads_left"]
     assert len(left) == 1
     assert await value(url, "SELECT processing_status FROM trunkline.mailboxes") == "queued"

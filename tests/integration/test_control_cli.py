@@ -127,7 +127,7 @@ async def test_a_flag_that_a_service_decides_is_shown_as_such_and_not_set(databa
         ("stop", "merchant", "--reason", "r"),
         ("stop", "merchant", "a1", "--reason", "r", "--for", "a while"),
         ("stop", "planet", "earth", "--reason", "r"),
-        ("flag", "trial", "--on", "--reason", "r", "--reseller", "a=perhaps"),
+        ("flag", "event_dispatch", "--on", "--reason", "r", "--reseller", "a=perhaps"),
     ],
 )
 async def test_what_makes_no_sense_is_refused_here(run: Run, arguments: tuple[str, ...]) -> None:

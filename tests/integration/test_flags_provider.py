@@ -13,7 +13,9 @@ from openfeature.provider.in_memory_provider import InMemoryFlag, InMemoryProvid
 
 from tests.support.api.asgi import AsgiClient
 from tests.support.api.world import ApiWorld, expect, open_api
-from trunkline.control.flags import EVENT_DISPATCH, FlagBoard
+from trunkline.api.routes import flags as flag_routes
+from trunkline.control import flags
+from trunkline.control.flags import EVENT_DISPATCH, FlagBoard, FlagDefinition
 from trunkline.control.provider import FlagProviderError, Flags, StoreProvider, load_provider
 from trunkline.store.flags import Flag
 
@@ -118,6 +120,14 @@ async def test_before_the_provider_is_open_the_default_holds() -> None:
     assert Flags(board_of(flag(enabled=False))).is_on(EVENT_DISPATCH) is EVENT_DISPATCH.default
 
 
+@pytest.fixture(autouse=True)
+def trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flag that decides nothing, beside the one that does."""
+    known = {**flags.DEFINITIONS, "trial": FlagDefinition("trial", True, "A flag of these tests.")}
+    for module in (flags, flag_routes):
+        monkeypatch.setattr(module, "DEFINITIONS", known)
+
+
 @pytest.fixture
 async def world(database_url: str) -> AsyncIterator[ApiWorld]:
     async with open_api(database_url) as world:
@@ -203,6 +213,16 @@ async def test_an_old_name_is_refused_by_the_name_to_use(world: ApiWorld, name: 
     expect(await world.admin.post(f"/api/v1/flags/{name}/preview", {"enabled": False}), 422)
 
 
+async def test_a_misspelt_flag_is_refused_with_the_names_that_there_are(world: ApiWorld) -> None:
+    refused = await put(world.admin, "event_dispach", 422, enabled=False)
+    assert refused["fields"][0] == {
+        "field": "flag",
+        "error": "No such flag. There are: event_dispatch, trial.",
+    }
+    expect(await world.admin.post("/api/v1/flags/event_dispach/preview", {"enabled": False}), 422)
+    assert "event_dispach" not in await listed(world)
+
+
 async def test_the_other_system_asks_by_the_names_it_knows(world: ApiWorld) -> None:
     async def is_on(name: str, **query: str) -> bool:
         answer = expect(await world.admin.get(f"/api/v1/flags/{name}/evaluation", query), 200)
@@ -243,7 +263,7 @@ async def test_a_flag_that_makes_no_sense_is_refused(
 ) -> None:
     problem = await put(world.admin, "trial", 422, **body)
     assert problem["fields"][0]["field"] == field
-    assert "trial" not in await listed(world)
+    assert (await listed(world))["trial"]["is_set"] is False
 
 
 async def test_flags_are_the_platforms_alone(world: ApiWorld) -> None:

@@ -557,6 +557,8 @@ async def swallow_everything(_: Work, _run: Run) -> None:
 
 
 async def test_a_handler_that_ignores_its_time_out_is_named_with_its_line(world: JobWorld) -> None:
+    stuck = metrics.HANDLERS_STUCK.labels("job", "brief_work", "ignores_cancellation")
+    before = value(stuck)
     registry = Registry()
     brief = JobType("brief_work", Work, Policy(timeout_s=0.05, max_attempts=1))
     registry.add(brief, swallow_everything)
@@ -573,6 +575,7 @@ async def test_a_handler_that_ignores_its_time_out_is_named_with_its_line(world:
     assert "swallow_everything" in told["handler"]
     assert "swallow_everything" in told["where"]
     assert (told["job_id"], told["told"]) == (enqueued.id, "timeout")
+    assert value(stuck) - before == 1
 
 
 async def test_the_end_of_a_worker_tells_who_did_not_end(world: JobWorld) -> None:
@@ -594,6 +597,8 @@ async def test_a_thread_that_outlives_its_cancellation_is_named_and_costs_no_oth
     world: JobWorld,
 ) -> None:
     """As many as the type may have: its next job waits for a thread, and nobody else's does."""
+    stuck = metrics.HANDLERS_STUCK.labels("job", "brief_work", "thread")
+    before = value(stuck)
     let_go = threading.Event()
 
     def hang() -> None:
@@ -631,9 +636,12 @@ async def test_a_thread_that_outlives_its_cancellation_is_named_and_costs_no_oth
     assert "in test_a_thread_that_outlives" in told[0]["where"]
     [stopped] = [line for line in logs if line["event"] == "jobs.stopped"]
     assert ["brief_work in a thread" in each for each in stopped["unfinished"]] == [True, True]
+    assert value(stuck) - before == 2
 
 
 async def test_who_blocks_the_event_loop_is_named_while_it_does(world: JobWorld) -> None:
+    stuck = metrics.HANDLERS_STUCK.labels("job", world.work.name, "blocks")
+    before = value(stuck)
     named = threading.Event()
 
     async def block(_: Work, _run: Run) -> None:
@@ -654,6 +662,7 @@ async def test_who_blocks_the_event_loop_is_named_while_it_does(world: JobWorld)
             await world.ended(enqueued.id)
     assert told[0]["job_id"] == enqueued.id
     assert "block" in str(told[0]["where"])
+    assert value(stuck) - before == len(told)
 
 
 async def test_a_blocked_event_loop_is_told_of_no_job_if_none_blocks_it(world: JobWorld) -> None:

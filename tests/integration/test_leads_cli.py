@@ -125,6 +125,19 @@ async def test_people_get_tables(run: Run, world: ApiWorld) -> None:
     assert "+14155550100" in listed.output
 
 
+async def test_the_timeline_shows_the_attempt_and_the_clock_of_each_event(run: Run, world: ApiWorld) -> None:
+    called = await world.objects_of("a1")
+    shown = (await run("leads", "show", called["lead_id"], table=True)).output
+    table = shown[shown.index("timeline") :].replace("┃", "│").splitlines()
+    head, *rows = ([cell.strip() for cell in row.split("│")] for row in table if "│" in row)
+    seen = [dict(zip(head, row, strict=True)) for row in rows]
+    assert {(each["what"], each["attempt_no"], each["clock"]) for each in seen} == {
+        ("created", "", "ours"),
+        ("intended", "1", "ours"),
+        ("ended", "1", "carrier"),
+    }
+
+
 async def test_leads_are_aborted_by_a_filter(run: Run, world: ApiWorld) -> None:
     for number in range(3):
         await world.make_lead("a1", f"r{number}")

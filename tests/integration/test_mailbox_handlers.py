@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.support.mailbox.world import KIND, MailboxWorld, Recorder, event, mailbox_world, running
+from tests.support.metric_values import value
 from tests.support.waiting import eventually
 from trunkline.errors import PoolEmpty
 from trunkline.mailbox import Mailbox, Mailboxes, mailbox
@@ -17,6 +18,7 @@ from trunkline.mailbox.handler import Batch, Done, Write
 from trunkline.mailbox.worker import BadHandler, FailureRule, MailboxWorker, WorkerLimits
 from trunkline.store import database as store_database
 from trunkline.store.database import Connection
+from trunkline.telemetry import metrics
 
 BRIEF = FailureRule(failures_max=3, backoff_first_s=600, timeout_s=0.1)
 
@@ -68,6 +70,8 @@ async def is_put_back(world: MailboxWorld, key: str) -> bool:
 async def test_a_handler_that_swallows_its_cancellation_is_named_and_loses_its_slot(
     world: MailboxWorld, key: str
 ) -> None:
+    stuck = metrics.HANDLERS_STUCK.labels("mailbox", KIND, "ignores_cancellation")
+    before = value(stuck)
     handler = Misbehaving()
     with capture_logs() as logs:
         async with running(worker(world, handler, concurrency=1)):
@@ -79,6 +83,7 @@ async def test_a_handler_that_swallows_its_cancellation_is_named_and_loses_its_s
     assert told["keys"] == [key]
     assert "swallow_everything" in told["where"]
     assert "Misbehaving.handle" in told["handler"]
+    assert value(stuck) - before == 1
 
 
 async def test_a_time_out_covers_what_a_handler_writes(world: MailboxWorld) -> None:
@@ -102,6 +107,8 @@ async def test_the_end_of_a_worker_is_bounded_and_tells_who_did_not_end(world: M
 
 
 async def test_who_blocks_the_event_loop_is_named_while_it_does(world: MailboxWorld) -> None:
+    stuck = metrics.HANDLERS_STUCK.labels("mailbox", KIND, "blocks")
+    before = value(stuck)
     named = threading.Event()
     told: list[MutableMapping[str, Any]] = []
 
@@ -123,6 +130,7 @@ async def test_who_blocks_the_event_loop_is_named_while_it_does(world: MailboxWo
             await handler.until(lambda: handler.seen("a") == ["1"])
     assert (told[0]["kind"], told[0]["keys"]) == (KIND, ["a"])
     assert "Blocking.handle" in told[0]["where"]
+    assert value(stuck) - before == len(told)
 
 
 def test_a_plain_function_is_refused_where_it_is_declared() -> None:

@@ -12,11 +12,12 @@ from tests.support.waiting import eventually
 from tests.support.world import ALL_STANDARD
 from trunkline.bus.router import PodSuperseded
 from trunkline.bus.router_manager import ClusterPod
+from trunkline.router.alarms import PodAlarms
 from trunkline.router.config import RouterConfig
 from trunkline.router.pods import HeartbeatResult, PodHeartbeat, Pods
-from trunkline.router.pool_manager import PoolManager
+from trunkline.router.pool_manager import ENDING_S, PoolManager
 from trunkline.router.registry import PodRegistry
-from trunkline.router.sources import Sighting
+from trunkline.router.sources import HeartbeatSource, Sighting
 from trunkline.router.streams import StreamKeys
 from trunkline.settings.tiers import parse_tiers
 from trunkline.store import pods as store
@@ -267,6 +268,46 @@ async def test_two_clusters_under_one_name_are_refused_loudly(managed: Managed) 
             assert await managed.world.status_of("agent-0") in ("available", None)
     assert refused == 3, "the first of the earlier one was before the other came"
     assert set(alarms) == {"agent-0"}
+
+
+async def nobody_knows(_call: str) -> bool | None:
+    return None
+
+
+async def raised(database: Database) -> list[tuple[str, str, object]]:
+    async with database.connection() as conn:
+        rows = await conn.fetch("SELECT name, subject, detail FROM alarms ORDER BY name")
+    return [(row["name"], row["subject"], row["detail"]) for row in rows]
+
+
+async def test_two_clusters_under_one_name_raise_an_alarm(managed: Managed) -> None:
+    face = Pods(
+        managed.world.bus, managed.world.keys, StreamKeys.from_secrets(["a secret"]), managed.config, managed.database,
+        managed.world.registry, two_clusters=PodAlarms(managed.database).two_clusters,
+    )  # fmt: skip
+    for sequence in range(1, 5):
+        for cluster in ("east", "west"):
+            await face.heartbeat(PodHeartbeat("agent-0", f"boot-{cluster}", sequence, "10.0.0.1", 8080))
+    assert await raised(managed.database) == [("pod_name_twice", "agent-0", {})]
+
+
+async def test_a_pod_that_stays_in_ending_raises_an_alarm(managed: Managed) -> None:
+    manager = PoolManager(
+        managed.world.bus, managed.world.keys, managed.config,
+        HeartbeatSource(managed.world.bus, managed.world.keys, managed.config),
+        managed.leading, managed.clock, managed.database,
+        is_over=nobody_knows, alarms=PodAlarms(managed.database),
+    )  # fmt: skip
+    await managed.world.beat("agent-0")
+    assert await managed.allocate("call-1") == "agent-0"
+    await managed.world.beat("agent-0", ["call-1"])
+    await managed.world.release("call-1")
+    await managed.world.beat("agent-0", ["call-1"])
+    assert await managed.world.status_of("agent-0") == "ending"
+    await manager.run_once()
+    managed.clock.advance(ENDING_S)
+    await manager.run_once()
+    assert await raised(managed.database) == [("pod_hangs", "agent-0", {"calls": ["call-1"]})]
 
 
 async def test_a_heartbeat_without_a_boot_makes_a_pod_that_takes_calls_at_once(managed: Managed) -> None:

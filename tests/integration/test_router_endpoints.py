@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 import pytest
 
+from tests.support.faults.proxy import TcpProxy
 from tests.support.world import ADMIN_KEY, ALL_STANDARD, SECRET_KEY
 from trunkline.app import Platform
 from trunkline.router import allocator, routes
@@ -41,10 +43,8 @@ class Face:
         return names
 
 
-@pytest.fixture(params=[{}])
-async def face(
-    request: pytest.FixtureRequest, database_url: str, redis_url: str, key_prefix: str
-) -> AsyncIterator[Face]:
+@asynccontextmanager
+async def served(database_url: str, redis_url: str, key_prefix: str, **more: object) -> AsyncIterator[Face]:
     given: dict[str, object] = {
         "DATABASE_URL": database_url,
         "REDIS_URL": redis_url,
@@ -57,9 +57,17 @@ async def face(
         "HTTP_PORT": 0,
         "METRICS_PORT": 0,
     }
-    settings = load_settings({}, **(given | request.param))
+    settings = load_settings({}, **(given | more))
     async with Platform.open(settings) as platform, aiohttp.ClientSession() as session:
         yield Face(platform, session)
+
+
+@pytest.fixture(params=[{}])
+async def face(
+    request: pytest.FixtureRequest, database_url: str, redis_url: str, key_prefix: str
+) -> AsyncIterator[Face]:
+    async with served(database_url, redis_url, key_prefix, **request.param) as face:
+        yield face
 
 
 async def test_two_hundred_requests_for_a_hundred_calls_on_fifty_pods(
@@ -175,13 +183,25 @@ async def test_the_probes_answer_as_documented(face: Face) -> None:
 
 
 async def test_without_postgres_calls_still_get_pods(face: Face) -> None:
-    """The key is known already, and `/ready` of a router needs Valkey only."""
+    """The key is known already, and a router is ready while one engine answers."""
     await face.pods(1)
     await face.platform.database.close()
     assert (await face.post("/allocate", call_sid="call-1"))[0] == 200
     assert (await face.post("/release", call_sid="call-1"))[0] == 200
     async with face.session.get(f"{face.platform.base_url}/ready") as response:
-        assert response.status == 200
+        assert (response.status, (await response.json())["status"]) == (200, "degraded")
+
+
+async def test_without_valkey_a_router_is_ready_and_gives_pods(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
+    async with TcpProxy.before(redis_url) as way, served(database_url, way.url, key_prefix) as face:
+        await face.pods(1)
+        way.refuse()
+        way.cut()
+        assert (await face.post("/allocate", call_sid="call-1"))[0] == 200
+        async with face.session.get(f"{face.platform.base_url}/ready") as response:
+            assert (response.status, (await response.json())["status"]) == (200, "degraded")
 
 
 @pytest.mark.parametrize("face", [{"CALL_TIME_LIMIT": "20m"}], indirect=True)

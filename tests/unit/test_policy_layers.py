@@ -328,7 +328,6 @@ def test_packs_cap_the_share_of_abandoned_calls_by_the_callees_country() -> None
     assert policy.abandon_max_of(LONDON) == 0
     assert policy.abandon_max_of(MUMBAI) == 0.05
     assert (policy.ring_min_s(SF), policy.ring_min_s(MUMBAI)) == (15, 0)
-    assert (policy.reserved_only_h(LONDON), policy.reserved_only_h(SF)) == (72, 0)
 
 
 def test_a_pack_that_nobody_knows_any_more_allows_no_abandoned_call() -> None:

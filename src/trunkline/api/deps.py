@@ -44,11 +44,14 @@ UPLOADS_AT_ONCE = 2
 class HealthProbe:
     """A dependency that `/ready` asks. `check` returns if it is well, and raises if not.
 
-    Without a required one this process cannot do its work; without another it does it worse.
+    Without a required one this process cannot do its work, nor without all alternatives; without any other it does it
+    worse.
     """
 
     check: Callable[[], Awaitable[object]]
-    required: bool
+    required: bool = False
+    # One of all alternatives is enough.
+    is_alternative: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,11 +155,12 @@ class HttpSurface:
         )
 
     def _probes(self) -> dict[str, HealthProbe]:
-        """By role: the API cannot work without Postgres, the router not without Valkey; the rest is reported."""
-        roles = self._runtime.settings.roles
+        """A process that answers carriers stays in its load balancer while one engine answers: all processes share the
+        engines, so an engine's outage would take out all of them, and nobody who picks up would reach an agent."""
+        answers = not {"api", "router"}.isdisjoint(self._runtime.settings.roles)
         return {
-            "postgres": HealthProbe(self._probe_postgres, required="api" in roles),
-            "valkey": HealthProbe(self._probe_valkey, required="router" in roles),
+            "postgres": HealthProbe(self._probe_postgres, is_alternative=answers),
+            "valkey": HealthProbe(self._probe_valkey, is_alternative=answers),
         }
 
     async def _probe_postgres(self) -> float:

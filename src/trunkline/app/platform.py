@@ -220,9 +220,15 @@ class Platform:
         log.info("platform.started", roles=",".join(self.settings.roles), url=self.base_url)
 
     async def warn_without_agents(self) -> None:
-        """An installation that dials, and knows no agent, dials nobody: say so, and what ends it."""
-        needing = {carrier for carrier, _ in self.ingress.carriers.names} - STREAMLESS
-        if "dispatcher" not in self.settings.roles or self.dispatch.agents.are_elsewhere or not needing:
+        """An installation that dials, and knows no agent, dials nobody: say so, and what ends it.
+
+        Before the first carrier account is stored too: whoever stores it reads the log of this start, not of another.
+        """
+        carriers = {carrier for carrier, _ in self.ingress.carriers.names}
+        needing = carriers - STREAMLESS
+        if "dispatcher" not in self.settings.roles or self.dispatch.agents.are_elsewhere:
+            return
+        if carriers and not needing:
             return
         async with self.database.connection() as conn:
             if await agents.are_known(conn):

@@ -60,7 +60,7 @@ _ATTEMPT = (
     "carrier_cost",
     "carrier_call_id",
 )
-_HAPPENING = ("at", "source", "what", "reason", "actor")
+_HAPPENING = ("at", "clock", "attempt_no", "source", "what", "reason", "actor")
 _ENTRY = ("id", "phone", "merchant_id", "reason", "created_by")
 _CHECK = ("gate", "open", "detail", "set_by", "until")
 
@@ -132,6 +132,11 @@ def show(ctx: Context, lead_id: LeadId) -> None:
         return
     parts = {name: lead.pop(name) for name in ("attempts", "decisions", "timeline")}
     parts["attempts"] = [each | _costs(each) for each in parts["attempts"]]
+    attempt_nos = {each["id"]: each["attempt_no"] for each in parts["attempts"]}
+    # The carrier's clock is not ours: without the column, times would seem to go backwards.
+    parts["timeline"] = [
+        each | {"attempt_no": attempt_nos.get(each["attempt_id"])} for each in parts["timeline"]
+    ]
     fields = [{"field": name, "value": value} for name, value in lead.items() if value not in (None, {})]
     remote.show({"items": fields}, ("field", "value"))
     for name, columns in (

@@ -196,10 +196,6 @@ class Effective:
     def ring_min_s(self, phone: str) -> int:
         return max((rule.ring_min_s or 0 for rule in self._on_abandoned(phone)), default=0)
 
-    def reserved_only_h(self, phone: str) -> int:
-        """For how long after an abandoned call this person may be rung only with an agent reserved."""
-        return max((rule.reserved_only_h or 0 for rule in self._on_abandoned(phone)), default=0)
-
     def message_on_abandonment(self, phone: str, *, caller: str, number: str) -> str:
         """What this person hears who answered and finds no agent: the policy's words, else those of a pack."""
         by_pack = (rule.message for rule in self._on_abandoned(phone) if rule.message)

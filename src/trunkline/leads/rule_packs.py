@@ -38,12 +38,6 @@ class AbandonedCalls(Frozen):
         None, description="What whoever was abandoned hears, unless the policy says it otherwise."
     )
     ring_min_s: int | None = Field(None, ge=1, le=120, description="How long a phone rings at least.")
-    reserved_only_h: int | None = Field(
-        None,
-        ge=1,
-        le=720,
-        description="After an abandoned call the merchant rings the person only with an agent reserved, for so long.",
-    )
 
 
 class Pack(Frozen):
@@ -127,8 +121,8 @@ _FLORIDA = _area_codes(
 # 47 CFR 64.1200(a)(6) and (7), 16 CFR 310.4(b)(4): `docs/abandonment.md`.
 _UNITED_STATES = AbandonedCalls(max_share=0.03, message=NAMES_THE_CALLER, ring_min_s=15)
 # Ofcom's statement of 2016 names no share that is tolerated.
-_UNITED_KINGDOM = AbandonedCalls(max_share=0, message=NAMES_THE_CALLER, ring_min_s=15, reserved_only_h=72)
-_NONE_ABANDONED = AbandonedCalls(max_share=0, message=NAMES_THE_CALLER, ring_min_s=15, reserved_only_h=72)
+_UNITED_KINGDOM = AbandonedCalls(max_share=0, message=NAMES_THE_CALLER, ring_min_s=15)
+_NONE_ABANDONED = AbandonedCalls(max_share=0, message=NAMES_THE_CALLER, ring_min_s=15)
 
 PACKS: dict[str, Pack] = {
     pack.name: pack

@@ -261,7 +261,7 @@ def _require_platform(who: Principal) -> None:
 
 
 def _own_name(name: str) -> str:
-    """The system before this one had other names. Set under one of those, a flag would decide nothing."""
+    """Set under an old or a misspelt name, a flag would decide nothing, and seem to."""
     own, reseller_id = translate(name)
     if reseller_id is not None:
         raise invalid(
@@ -269,6 +269,8 @@ def _own_name(name: str) -> str:
         )
     if own != name:
         raise invalid(FieldProblem("flag", f"An old name: set {own}."))
+    if name not in DEFINITIONS:
+        raise invalid(FieldProblem("flag", f"No such flag. There are: {', '.join(sorted(DEFINITIONS))}."))
     return name
 
 

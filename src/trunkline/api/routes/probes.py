@@ -1,6 +1,7 @@
 """For those who watch the process: is it alive, is it ready, what does it measure?"""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -26,7 +27,7 @@ class HealthOut(BaseModel):
 
 class ProbeOut(BaseModel):
     ok: bool
-    required: bool = Field(description="Whether this process is ready without it.")
+    required: bool = Field(description="Whether this process is not ready without it.")
     error: str | None = None
 
 
@@ -53,16 +54,23 @@ async def get_health() -> HealthOut:
     summary="Can the process do its work?",
 )
 async def get_ready(request: Request, api: Deps) -> ReadyOut | Response:
-    """Every dependency, each asked anew. `degraded`: one is away that is not required."""
+    """Every dependency, each asked anew. `degraded`: one is away that this process can do without.
+
+    A process that answers carriers stays ready while Postgres or Valkey answers: people who have picked up are waiting.
+    """
     probes = api.deps.probes
     timeout_s = api.deps.limits.probe_timeout_s
     results = await asyncio.gather(*(ask(name, probe, timeout_s) for name, probe in probes.items()))
     checks = dict(zip(probes, results, strict=True))
     if all(check.ok for check in results):
         return ReadyOut(status="ready", checks=checks)
-    if all(check.ok for check in results if check.required):
+    needed = [name for name, check in checks.items() if check.required and not check.ok]
+    alternatives = [name for name, probe in probes.items() if probe.is_alternative]
+    if alternatives and not any(checks[name].ok for name in alternatives):
+        needed += [name for name in alternatives if name not in needed]
+    if not needed:
         return ReadyOut(status="degraded", checks=checks)
-    return _not_ready(checks, request.state.request_id)
+    return _not_ready(needed, checks, request.state.request_id)
 
 
 @router.get(
@@ -89,9 +97,8 @@ async def ask(name: str, probe: HealthProbe, timeout_s: float) -> ProbeOut:
     return ProbeOut(ok=True, required=probe.required)
 
 
-def _not_ready(checks: dict[str, ProbeOut], request_id: str) -> Response:
-    away = ", ".join(name for name, check in checks.items() if check.required and not check.ok)
-    problem = ApiError(503, "not_ready", f"Not ready: {away} cannot be used. See checks.")
+def _not_ready(needed: Sequence[str], checks: dict[str, ProbeOut], request_id: str) -> Response:
+    problem = ApiError(503, "not_ready", f"Not ready: {', '.join(needed)} cannot be used. See checks.")
     details = {name: check.model_dump() for name, check in checks.items()}
     body = body_of(problem, request_id, status="not ready", checks=details)
     return Response(msgspec.json.encode(body), 503, media_type="application/json")
