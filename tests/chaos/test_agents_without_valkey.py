@@ -49,7 +49,7 @@ async def place(
 
 
 @pytest.mark.timeout(180)
-async def test_everybody_who_answers_has_an_agent_while_valkey_is_away(
+async def test_every_answered_call_has_an_agent_while_valkey_is_down(
     place: Installation, private_engines: Engines
 ) -> None:
     valkey = private_engines.valkey

@@ -53,7 +53,7 @@ async def place(
 
 
 @pytest.mark.parametrize("point", sorted(SERVING))
-async def test_a_router_that_dies_serving_leaks_nothing_after_one_reconcile(
+async def test_a_router_that_crashes_serving_leaks_no_slot_after_one_reconcile(
     place: Routers, point: str
 ) -> None:
     doomed = place.start("doomed", crash_at=point, nth=SERVING[point])
@@ -107,7 +107,7 @@ async def test_a_router_that_dies_serving_leaks_nothing_after_one_reconcile(
 
 
 @pytest.mark.parametrize("point", sorted(MANAGING))
-async def test_a_manager_that_dies_leaks_nothing_after_one_reconcile_of_its_successor(
+async def test_a_pool_manager_that_crashes_leaks_no_slot_after_its_successors_reconcile(
     place: Routers, point: str
 ) -> None:
     truth = await prepare(place)
@@ -125,7 +125,7 @@ async def test_a_manager_that_dies_leaks_nothing_after_one_reconcile_of_its_succ
 
 
 @pytest.mark.parametrize("point", sorted(REBUILDING))
-async def test_a_manager_that_dies_rebuilding_is_followed_by_one_that_rebuilds_all(
+async def test_a_pool_manager_that_crashes_rebuilding_is_followed_by_a_full_rebuild(
     place: Routers, point: str
 ) -> None:
     world = place.world
