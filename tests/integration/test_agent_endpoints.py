@@ -202,7 +202,7 @@ async def test_a_report_that_cannot_be_stored_is_refused_by_its_field(
     assert answer.json()["fields"][0]["field"] == field
 
 
-async def test_a_report_on_a_deleted_call_is_404(desk: Desk) -> None:
+async def test_context_and_report_of_an_unknown_call_are_404(desk: Desk) -> None:
     gone = UUID("0197f0a0-0000-7000-8000-000000000001")
     token = f"{gone}.{KEYS.sign(gone, desk.call_sid)}"
     assert (await desk.post({}, token)).status == 404

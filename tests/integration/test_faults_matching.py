@@ -188,7 +188,7 @@ async def test_an_older_rebuild_that_comes_late_writes_nothing(stage: Stage) -> 
     assert await epoch.publish(stage.bus, newer)
 
 
-async def test_race_2_13_a_thousand_leads_of_one_merchant_do_not_hide_one_of_another(stage: Stage) -> None:
+async def test_race_2_13_many_leads_of_one_merchant_do_not_hide_one_of_another(stage: Stage) -> None:
     """All are due at one moment, and a match moves a bounded number of them."""
     await stage.dialing.run("UPDATE numbers SET max_channels = 2")
     await stage.reconciler.run_once()

@@ -144,7 +144,7 @@ async def failed_once(world: JobWorld, job_id: UUID) -> Job:
 # Webhooks
 
 
-async def test_a_webhook_is_delivered_with_a_signature_that_the_standard_library_verifies(
+async def test_a_webhook_is_delivered_with_a_signature_that_standardwebhooks_verifies(
     world: JobWorld, receiver: Receiver, tmp_path: Path
 ) -> None:
     _, secret = await make_endpoint(world, receiver.url)

@@ -138,7 +138,7 @@ async def test_an_append_and_a_completion_wait_for_the_disk(world: MailboxWorld)
         assert await tx.fetchval("SHOW synchronous_commit") == "on"
 
 
-async def test_an_event_appended_twice_raises_no_error(world: MailboxWorld) -> None:
+async def test_a_duplicate_event_does_not_raise_the_mailboxs_counter(world: MailboxWorld) -> None:
     """Raised by a duplicate, the counter would send a mailbox round again with nothing to do."""
     [first] = await world.append(event())
     [claim] = await world.claim()

@@ -372,7 +372,7 @@ async def test_a_changed_number_takes_effect_and_live_channels_stay(stage: Stage
     assert [grant.channel_no for grant in await stage.match()] == [3]
 
 
-async def test_the_reconciler_configures_a_campaigns_limit_for_the_match(stage: Stage) -> None:
+async def test_a_campaigns_max_concurrent_is_a_cap_of_the_match(stage: Stage) -> None:
     """Else every grant over it would be refused by the intent, a second at a time."""
     campaign = uuid4()
     async with stage.database.connection() as conn:
