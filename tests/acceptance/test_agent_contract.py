@@ -1,4 +1,4 @@
-"""A real agent on a real stream: it asks what the call is about, and what it reports becomes of the lead."""
+"""A real agent on a real stream: it reads the call's context, and its report becomes the lead's outcome."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -115,7 +115,7 @@ async def test_losing_the_projection_loses_no_lead_and_dials_none_twice(world: W
 
 
 async def test_calls_whose_webhooks_are_lost_end_by_the_carriers_call_list(world: World) -> None:
-    """More of them than are asked about one by one."""
+    """More of them than the checker looks up one by one."""
     await world.client.create_number("+14155550101", pool="p", carrier="twilio", max_channels=10)
     world.carrier.faults = Faults(webhook_lost=1.0)
     leads = [

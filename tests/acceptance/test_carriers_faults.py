@@ -83,7 +83,7 @@ async def test_two_simultaneous_calls_are_connected_to_two_pods(world: World, ca
 
 
 async def test_a_token_replaced_during_a_call_still_verifies_its_end_webhook(world: World) -> None:
-    """The carrier signs with the token it had when the call began, or with the new one: both are heard."""
+    """The carrier signs with the token it had when the call began, or with the new one: both verify."""
     account = world.carrier.config.account("plivo")
     admin = AsgiClient(world.platform.http.api, ADMIN_KEY)
     body = {
@@ -108,7 +108,7 @@ async def test_a_token_replaced_during_a_call_still_verifies_its_end_webhook(wor
 
 @pytest.mark.parametrize("carrier", NAMES)
 async def test_a_cancelled_place_leaves_its_call_in_the_carriers_list(carrier: CarrierName) -> None:
-    """Cancellation is no `Exception`: whoever catches only those forgets the call, and its channel with it."""
+    """Cancellation is no `Exception`: code that catches only those loses the call, and its channel with it."""
     async with open_line(carrier) as line:
         line.simulator.faults = Faults(reply_lost=1.0, reply_lost_s=60.0)
         attempt, to = uuid4(), "+14155550142"

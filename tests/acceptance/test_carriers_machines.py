@@ -1,4 +1,4 @@
-"""A machine that answers, told by the carrier alone: the lead is not taken for answered."""
+"""A machine that answers, detected by the carrier alone: the lead's outcome is voicemail."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""What follows a call: the merchant's server hears of its end, and what its agent left behind is fetched."""
+"""What follows a call: its end is sent to the merchant's server, and its recording and transcript are fetched."""
 
 import json
 from collections.abc import AsyncIterator
@@ -92,7 +92,7 @@ async def test_a_finished_lead_sends_its_webhook_and_fetches_its_transcript(
 
 
 async def test_a_recording_named_by_the_carriers_webhook_is_fetched_and_served(world: World) -> None:
-    """Nobody reports on this call: the carrier's webhook alone starts it."""
+    """No agent reports on this call: the carrier's webhook alone starts the fetch."""
     made = await world.client.create_lead(merchant_id="m", phone="+15005551000")
     lead = await world.finished(made.id)
 

@@ -1,4 +1,4 @@
-"""Changes while calls are live: of a number's channels, and of somebody's mind."""
+"""Changes while calls are live: of a number's channels, and aborts of leads that are being called."""
 
 import pytest
 

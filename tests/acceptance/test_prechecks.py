@@ -1,4 +1,4 @@
-"""A tenant's own system is asked over HTTP before its leads are dialled."""
+"""The platform queries a tenant's own system over HTTP before it dials the tenant's leads."""
 
 from collections.abc import AsyncIterator
 from typing import Any

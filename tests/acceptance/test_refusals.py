@@ -1,4 +1,4 @@
-"""A wrong password on the wire: two dispatchers, a backlog, few requests, and nobody lost. The benchmark, shorter."""
+"""A wrong password on the wire: two dispatchers, a backlog, few requests, and no lead lost. The benchmark, shorter."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A backup is restored beside a new Valkey, as after a disaster: nobody is called again."""
+"""A backup is restored beside a new Valkey, as after a disaster: no lead is dialled again."""
 
 import asyncio
 import json

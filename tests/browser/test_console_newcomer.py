@@ -1,6 +1,6 @@
 """A newcomer, who has seen the console never before: five questions, answered from the overview on by what can be seen.
 
-Nobody here types an address. Whoever has to know one has not found the answer in the console.
+No test here types an address: an answer that needs one is not found in the console.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""Every page in a real browser: it opens, nothing complains, everybody can use it, and it stays live."""
+"""Every page in a real browser: it opens without errors, is accessible, and stays live."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Valkey is killed while people are called, and comes back. Everybody who answers talks to an agent, before, meanwhile
+"""Valkey is killed while calls are placed, and comes back. Every answered call has an agent, before, meanwhile
 and after: counted from the carrier's ledger and the pods' own records.
 
 `make bench ONLY=agents` does the same with two processes of each role, behind nginx, and with eleven other faults.

@@ -142,8 +142,8 @@ async def unheard(fork_server: ForkServer, private_engines: Engines, tmp_path: P
 
 
 async def test_a_minute_after_their_calls_end_only_attempts_in_doubt_hold_channels(unheard: Scene) -> None:
-    """Postgres dies under the calls, and of many ends no webhook tells: the carrier's list does, within a minute. It is
-    a minute of the platform's own times: its rows get older by so much."""
+    """Postgres dies under the calls, and many ends have no webhook: the carrier's list shows them within a minute. It
+    is a minute of the platform's own times: its rows get older by so much."""
     scene, place = unheard, unheard.place
     # The worst moment: the list was compared just before.
     await place.rows(JUST_LOOKED, EVERY_S)

@@ -1,4 +1,4 @@
-"""Workers are killed and stopped, Postgres dies, Valkey forgets: no event is lost, none takes effect twice."""
+"""Workers are killed and stopped, Postgres dies, Valkey loses its data: no event is lost, none takes effect twice."""
 
 import asyncio
 import os
@@ -92,7 +92,7 @@ async def test_a_mailbox_worker_that_crashes_before_its_commit_has_no_effect(sce
 
 
 async def test_an_event_sent_again_after_a_crash_past_its_commit_is_stored_once(scene: Scene) -> None:
-    """It was told nothing, so it cannot know that its event is durable."""
+    """It got no reply, so it cannot know that its event is durable."""
     await run_until_crash(command("send", scene.place, 20), "inbox.after_commit", nth=15)
     assert await scene.world.value("SELECT count(*) FROM mailbox_events") == 15
     sender = await asyncio.create_subprocess_exec(*command("send", scene.place, 20))

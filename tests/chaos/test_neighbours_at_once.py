@@ -1,4 +1,4 @@
-"""All bad neighbours at once, for some seconds. `make proof-neighbours` does it for two minutes and looks at times."""
+"""All faulty handlers at once, for some seconds. `make proof-neighbours` does it for two minutes and looks at times."""
 
 from bench.neighbours import on_engines_of_its_own
 

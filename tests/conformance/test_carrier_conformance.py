@@ -153,7 +153,7 @@ async def test_live_calls_leaves_out_ended_calls_where_the_carrier_can(line: Lin
 
 
 async def test_a_calls_cost_is_in_its_end_webhook_or_in_ended_calls(line: Line) -> None:
-    """Exotel tells no currency, so it tells no cost."""
+    """Exotel reports no currency, so it reports no cost."""
     call_id = await line.accepted("+15005551001")
     await line.simulator.idle()
     told = [event.cost for event in line.events() if event.cost]

@@ -83,7 +83,7 @@ async def test_the_share_is_a_metric_by_span(stage: Stage) -> None:
 
 
 async def test_a_call_found_without_an_agent_after_its_end_is_abandoned_once(stage: Stage) -> None:
-    """While Postgres was away, what the carrier was told was written down after the call's end."""
+    """While Postgres was away, the document given to the carrier was recorded after the call's end."""
     campaign = uuid4()
     attempt = await called(stage, "ended", duration_s=3, campaign_id=campaign)
     assert (await measured(stage, campaign)).last_30d == Counted(ended=1, answered=1, by_person=1)

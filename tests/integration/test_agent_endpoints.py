@@ -1,4 +1,4 @@
-"""The agent's contract over HTTP: whom it tells what, and which reports it takes."""
+"""The agent's contract over HTTP: which tokens read a call's context, and which reports are stored."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass

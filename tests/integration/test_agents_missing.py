@@ -1,4 +1,4 @@
-"""An installation without an agent for its dials says so: who asks why, the doctor, the start, the alarms."""
+"""An installation without an agent for its dials is reported by `why`, the doctor, the start and the alarms."""
 
 from collections.abc import AsyncIterator
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""Alarms judged from a real database: what raises them, what clears them, who hears of it."""
+"""Alarms judged from a real database: what raises them, what clears them, which process notifies."""
 
 import asyncio
 from collections.abc import AsyncIterator

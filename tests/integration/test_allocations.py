@@ -438,7 +438,7 @@ async def test_a_call_that_lost_its_pod_and_finds_no_other_keeps_its_row(dialing
 
 
 async def test_a_call_that_lost_its_agent_prefers_a_pod_with_a_later_heartbeat(dialing: Dialing) -> None:
-    """Pods that died together were all heard before, and not since."""
+    """Pods that died together all sent a heartbeat before, and none since."""
     attempt = await dialing.kept("+12125550001", await dialing.pod("va-0"))
     assert await begin(dialing, attempt, "CA1")
     for n in range(1, 8):

@@ -1,4 +1,4 @@
-"""An answered call and its agent: the one that was kept, the one its URL names, another; and whom nobody gets."""
+"""An answered call and its agent: the reserved one, the one its URL names, another free one, or none."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -185,7 +185,7 @@ async def test_a_merchant_with_external_agents_gets_no_pod_of_ours(gate: Gate) -
     assert await gate.ask(attempt) == Elsewhere()
 
 
-# --- a call that was given up
+# --- a call that was written off
 
 
 @pytest.mark.parametrize("state", ["absent", "unknown"])
@@ -208,7 +208,7 @@ async def test_a_written_off_call_is_reattached_and_then_connected(gate: Gate, s
 
 
 async def test_race_a_reattachment_yields_to_a_newer_attempt(gate: Gate) -> None:
-    """The adoption waits for the lead, finds a newer attempt, and leaves the call alone."""
+    """The reattachment waits for the lead's lock, finds a newer attempt, and leaves the call alone."""
     dialing = gate.dialing
     attempt = await dialing.kept("+12125550001", await dialing.pod("va-0"), state="in_doubt")
     await dialing.run(

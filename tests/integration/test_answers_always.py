@@ -1,4 +1,4 @@
-"""Whoever asks what to do with a call gets a document: whatever breaks, hangs, is away or is not known yet."""
+"""Every answer request of a carrier gets a document, whatever fails, hangs, is down or is not known yet."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -333,7 +333,7 @@ async def test_a_call_of_external_agents_gets_the_fallback_url_and_counts_as_joi
 async def test_a_carrier_that_cannot_hold_gets_the_fallback_at_once_and_it_is_recorded(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
-    """Exotel's applet asks once: waiting would be a 503 that nobody follows."""
+    """Exotel's applet requests once: waiting would be a 503 without another request."""
     other = AnswerFallback("wss://other.example.com/agent")
     async with open_door(database_url, redis_url, key_prefix, fallback=other, hold_max_s=60) as door:
         door.stream = NoStream("hold")
@@ -348,7 +348,7 @@ async def test_a_carrier_that_cannot_hold_gets_the_fallback_at_once_and_it_is_re
         assert told is True, "the operator's own URL is an agent elsewhere"
 
 
-# --- a call that was given up, and is answered after all
+# --- a call that was written off, and is answered after all
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ async def test_a_carrier_that_cannot_hold_gets_the_fallback_at_once_and_it_is_re
 async def test_a_call_that_reappears_for_a_finished_lead_gets_the_hang_up_document(
     database_url: str, redis_url: str, key_prefix: str, lead: str, *, is_connected: bool
 ) -> None:
-    """Over HTTP, with the answer gate and the adoption as the platform has them."""
+    """Over HTTP, with the answer gate and the reattachment as the platform has them."""
     async with (
         open_gate(database_url) as gate,
         open_door(

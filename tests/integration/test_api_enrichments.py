@@ -1,4 +1,4 @@
-"""What was found out about a call can be read by those whose call it is, and by nobody else."""
+"""The enrichments of a call can be read by its tenant, and by no other."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""Changing leads: under their lock, with a new version, and only while nobody calls them."""
+"""Changing leads: under their lock, with a new version, and only while they are not being called."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Which connections of a process are apart: whoever fills the common pool takes nobody else's with it."""
+"""Which connections of a process are separate: an exhausted common pool delays neither appends nor leases."""
 
 import asyncio
 from contextlib import AsyncExitStack

@@ -176,7 +176,7 @@ async def test_recurring_jobs_run_in_a_schema_of_their_own_too(url: str, shop: S
 async def test_applications_in_separate_schemas_and_a_platform_share_a_database(
     database_url: str,
 ) -> None:
-    """They do not see each other's jobs, though they hear each other's wakeups."""
+    """They do not see each other's jobs, though they receive each other's wakeups."""
     shops = {"first": Shop(), "second": Shop()}
     async with job_world(database_url) as platform, platform.service():
         for name, shop in shops.items():

@@ -1,4 +1,4 @@
-"""An application without a platform is told of what waits for a person, and can mend it by its own two objects."""
+"""An application without a platform sees dead letters in its gauges, and replays them by its own two objects."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -221,7 +221,7 @@ async def test_events_set_aside_are_gauged_and_handled_when_replayed(
 async def test_events_set_aside_long_ago_are_no_longer_gauged(
     url: str, redis_url: str, key_prefix: str
 ) -> None:
-    """Whoever leaves them where they are is not told of them for a week."""
+    """An operator who leaves them where they are gets no alert for a week."""
     async with Mailboxes(url, redis_url, prefix=key_prefix) as mailboxes:
         await mailboxes.submit("remedy_order", "a", "made", {})
         assert await mailboxes.set_aside("remedy_order", "a", 1, "nobody needs it")

@@ -319,7 +319,7 @@ async def test_a_report_with_an_impossible_callback_date_still_ends_its_call(
 
 
 async def test_a_report_that_cannot_be_stored_is_set_aside_and_its_call_ends(stage: Stage) -> None:
-    """Its call ends, its neighbours end, and who wants no more calls is listed all the same."""
+    """Its call ends, the others of its batch end, and an opt-out is still listed."""
     await stage.dialing.run("ALTER TABLE call_reports ADD CHECK (disposition <> 'unacceptable')")
     lead_id, attempt = await answered(stage)
     other_lead, other = await answered(stage)

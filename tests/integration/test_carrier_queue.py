@@ -52,7 +52,7 @@ async def test_a_call_queued_for_an_hour_is_cancelled_and_costs_no_attempt(stage
 
 
 async def test_a_queued_call_that_rings_despite_its_cancellation_stays_accepted(stage: Stage) -> None:
-    """It left the queue while we asked for it back: nobody dials this lead again."""
+    """It left the carrier's queue during the cancellation: the lead is not dialled again."""
     lead_id = await stage.dialing.lead()
     queue_for(stage, HOUR_MS, view("CA1", "ringing"))
     await stage.dial()

@@ -296,7 +296,7 @@ async def test_an_unreachable_valkey_counts_as_no_witness_after_a_wait(database_
 
 
 async def test_a_beat_between_reading_valkey_and_postgres_is_no_restore(database_url: str, bus: Bus) -> None:
-    """A process that starts while another one leads: Valkey is asked first, Postgres second."""
+    """A process that starts while another one leads reads Valkey first, Postgres second."""
     async with process(database_url, bus) as leader, process(database_url, bus) as starting:
         await leader.look()
         await leader.beat()

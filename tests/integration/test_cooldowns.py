@@ -123,7 +123,7 @@ async def test_one_probe_at_a_time_over_all_processes_each_for_another_lead(stag
 
 @pytest.mark.parametrize("at_once", [True, False])
 async def test_concurrent_intents_under_a_cooldown_commit_one_probe(stage: Stage, *, at_once: bool) -> None:
-    """Valkey has not heard of the probe yet, and another process commits: at the same time, or just after it."""
+    """Valkey does not know of the probe yet, and another process commits: at the same time, or just after it."""
     leads = await stage.dialing.leads(4)
     stage.carrier.says(CREDENTIALS)
     await dial_all(stage)

@@ -1,4 +1,4 @@
-"""Without Valkey: what is stopped or was refused is not picked again and again, and whoever is behind it has a turn."""
+"""Without Valkey: stopped or refused leads are not picked again and again, and those behind them have a turn."""
 
 import time
 from collections.abc import AsyncIterator
@@ -201,7 +201,7 @@ async def test_a_refusals_until_is_counted_by_postgres_clock(
 
 
 async def test_while_the_projection_is_lost_leads_are_dialled_from_postgres(stage: Stage) -> None:
-    """Nobody waits for the rebuild, and it is asked for again in the next round."""
+    """The dialer does not wait for the rebuild, and tries Valkey again in the next round."""
     first = await stage.dialing.lead()
     await stage.forget()
     assert await stage.dialer.run_once() == 1

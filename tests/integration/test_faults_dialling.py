@@ -231,7 +231,7 @@ async def test_race_1_08_an_intent_whose_commit_was_not_answered_is_never_sent(s
 
 
 async def test_grants_whose_intent_failed_without_postgres_are_given_back(stage: Stage) -> None:
-    """Valkey goes on matching meanwhile: what each round took would be held by nobody."""
+    """Valkey goes on matching meanwhile: without an attempt each round's grants would hold channels in vain."""
     async with TcpProxy.before(stage.dialing.url) as proxy:
         dialer = await dialer_behind(proxy, stage)
         await dialer.run_once()  # it is connected, and knows the clocks
@@ -321,7 +321,7 @@ async def test_a_carrier_reply_that_cannot_be_written_fails_alone(stage: Stage) 
     assert unwritten["next_check_at"] is not None
 
 
-# What Valkey was not told
+# What Valkey missed
 
 
 class Refusing:
@@ -339,7 +339,7 @@ class Refusing:
 async def test_the_reconciler_repairs_a_release_or_add_that_valkey_missed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
-    """The settlement is told in two steps; Valkey goes away before the first or between them."""
+    """The settlement is written to Valkey in two steps; Valkey goes away before the first or between them."""
     lead = await stage.dialing.lead(max_attempts=3)
     await stage.dial()
     (order,) = stage.carrier.orders
@@ -360,7 +360,7 @@ async def test_the_reconciler_repairs_a_release_or_add_that_valkey_missed(
 async def test_race_2_09_the_reconciler_repairs_a_projection_that_missed_calls(
     stage: Stage, redis_url: str
 ) -> None:
-    """A dialer without Valkey dials from Postgres. Valkey has the same run id and an old memory."""
+    """A dialer without Valkey dials from Postgres. Valkey has the same run id and an old projection."""
     waiting = await stage.dialing.leads(3)
     await stage.loader.run_once()
     async with TcpProxy.before(redis_url) as proxy:

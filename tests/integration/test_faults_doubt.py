@@ -1,4 +1,4 @@
-"""The races of doubt, forced: calls that may or may not have been made, and those that surface unexpectedly.
+"""The races of attempts in doubt, forced: calls that may or may not have been made, and those that reappear.
 
 `test_race_1_10` is race 10 of the first round, `test_race_2_04` race 4 of the second.
 """
@@ -82,7 +82,7 @@ async def test_race_1_10_a_reattached_call_holds_a_channel_however_often_others_
     monkeypatch.setattr(attempts, "hold_again", somebody_is_quicker)
     await stage.told(order.attempt_id, "answered")
     assert (await stage.attempt(lead))["holds_channel"]
-    # Its end is never told; whoever looks at it finds out.
+    # Its end webhook never comes; the checker's lookup shows it.
     await stage.age(order.attempt_id, 600)
     assert await stage.checker.run_once() == 1
     await stage.folder.drain()
@@ -263,7 +263,7 @@ async def test_a_hanging_call_list_delays_no_other_check(stage: Stage) -> None:
 async def test_a_hanging_account_delays_no_check_of_another_account(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its questions go on beside those of the others, and nobody asks them twice."""
+    """Its lookups go on beside those of the others, and none is made twice."""
     monkeypatch.setattr("trunkline.dispatch.checker.PATIENCE_S", 0.01)
     slow, quick = await two_in_doubt(stage)
     await stage.dialing.run("UPDATE attempts SET account = 'slow' WHERE lead_id = $1", slow)

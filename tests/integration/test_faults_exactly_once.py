@@ -1,4 +1,4 @@
-"""Faults 18 to 27 of the design that this one replaces: how people were rung twice, and leads forgotten or starved."""
+"""Faults 18 to 27 of the design that this one replaces: how leads were dialled twice, lost or starved."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -141,7 +141,7 @@ async def test_fault_20_an_abort_during_the_dial_takes_effect(stage: Stage, hang
 async def test_fault_20_an_abort_while_a_call_waits_for_its_turn_keeps_it_from_being_sent(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second of a batch waits for its turn, and asks before it whether it is still wanted."""
+    """The second of a batch waits for its turn, and the sender checks before it whether it was aborted."""
     await stage.dialing.run("UPDATE numbers SET starts_per_s = 1.5")
     leads = await stage.dialing.leads(2)
     sent, aborted = asyncio.Event(), asyncio.Event()

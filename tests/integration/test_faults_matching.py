@@ -1,4 +1,4 @@
-"""The races of matching, forced: refusals that loop, memories that are lost or rebuilt twice, bells that nobody hears.
+"""The races of matching, forced: refusals that loop, projections lost or rebuilt twice, wakeups that are lost.
 
 `test_race_1_06` is race 6 of the first round, `test_race_2_08` race 8 of the second.
 """
@@ -219,7 +219,7 @@ async def test_race_2_14_a_wakeup_taken_by_a_dead_dialer_delays_a_lead_by_one_wa
     while await dead.wait(0.01):
         pass
     await dead.close()
-    await stage.dialer.wait()  # returns by itself, though nobody rings
+    await stage.dialer.wait()  # returns by itself, without a wakeup
     assert await stage.dialer.run_once() == 1
 
 
@@ -263,7 +263,7 @@ async def test_race_2_14_a_flow_parked_for_a_release_wakes_after_a_second_withou
     after_s = await server_time_s(stage.bus)
     parked: Any = await stage.bus.client.zrange(f"{stage.bus.projection}parked", 0, -1, withscores=True)
     assert [before_s - 0.001 <= wakes_ms / 1000 - 1 <= after_s for _, wakes_ms in parked] == [True]
-    # Nobody remembers who waits for the merchant's next free place.
+    # The key that lists the flows waiting for the merchant's limit is lost.
     await stage.bus.client.delete(f"{stage.bus.projection}blocked:m/m")
     await channels.release(stage.bus, [first.attempt_id])
     # By a clock that is behind: the machine's own may be past that second by now. Due they are on either.

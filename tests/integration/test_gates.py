@@ -383,7 +383,7 @@ async def test_numbers_and_campaigns_have_paces_of_their_own(dialing: Dialing) -
 
 
 async def test_a_channel_conflict_does_not_advance_the_accounts_pace(dialing: Dialing) -> None:
-    """Else whoever meets a taken channel again and again would eat the pace."""
+    """Else repeated channel conflicts would use up the pace."""
     await dialing.attempt(ADA, state="answered", channel=9)
     for lead in await dialing.leads(3):
         await dialing.intend(dialing.grant(lead, 9), account_pace=lambda carrier, account: 0.1)

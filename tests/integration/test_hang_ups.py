@@ -1,4 +1,4 @@
-"""Calls that somebody wants ended: the carrier is asked until they are over."""
+"""Hang-up orders: the loop requests the carrier until the calls are over."""
 
 from collections.abc import AsyncIterator
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""Handlers that do not end although their calls are over: their pods get so many calls fewer, and people are told."""
+"""Handlers that do not end with their calls: their pods get one call fewer for each, and they are reported."""
 
 from collections.abc import AsyncIterator
 

@@ -155,7 +155,7 @@ async def test_a_lead_granted_twice_in_one_batch_is_dialled_once(dialing: Dialin
         ("UPDATE numbers SET status = 'draining'", "number_not_active"),
         ("DELETE FROM numbers", "number_not_active"),
         ("UPDATE numbers SET max_channels = 2", "above_maximum"),
-        # Moved into a pool of somebody else's, which the match has not heard of.
+        # Moved into another owner's pool, which the match does not know yet.
         (
             "INSERT INTO pools (id, name) VALUES ('other', 'Other'); UPDATE numbers SET pool_id = 'other'",
             "number_changed",
@@ -390,7 +390,7 @@ async def test_locking_leads_is_planned_once_however_many_they_are(dialing: Dial
 async def test_a_held_campaign_is_not_dialled_before_the_process_has_refreshed(
     dialing: Dialing,
 ) -> None:
-    """A draft's first leads come in the moment in which it is made: no process has heard of its stop by then."""
+    """A draft's first leads come in the moment in which it is made: no process has refreshed its stops by then."""
     campaign, other = uuid4(), uuid4()
     held = await dialing.lead(campaign_id=campaign)
     free = await dialing.lead(campaign_id=other)

@@ -1,4 +1,4 @@
-"""An agent is kept with the dial: no slot, no dial, and a slot lives exactly as long as its attempt may need it."""
+"""An intent reserves a slot: no slot, no dial, and a reservation lasts exactly as long as its attempt may need it."""
 
 from collections.abc import AsyncIterator
 from uuid import UUID

@@ -1,6 +1,6 @@
 """Two dialers, an operator and a dying network at once. Each test holds one of them still at the worst moment.
 
-Nobody sleeps: a transaction is held open, and Postgres itself is asked whether the other one waits.
+No test sleeps: a transaction is held open, and the test asks Postgres whether the other one waits.
 """
 
 from collections.abc import AsyncIterator

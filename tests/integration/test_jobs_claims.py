@@ -81,7 +81,7 @@ async def test_next_due_leaves_out_jobs_that_are_due_already(world: JobWorld) ->
 
 
 async def test_next_due_shows_a_job_that_became_due_since_the_claim(world: JobWorld) -> None:
-    """The claim was too early for it. Asked only for what is still to come, it would wait for a survey."""
+    """The claim was too early for it. If `next_due` left out due jobs, it would wait for a survey."""
     await world.enqueue(run_at=datetime.now(UTC) + timedelta(hours=1))
     async with world.database.connection() as conn:
         look = await jobs.claim(conn, {WORK: LanePosition()}, 10, Claimant("w"))
@@ -233,7 +233,7 @@ async def test_another_worker_with_the_same_fence_changes_nothing(world: JobWorl
 
 
 async def test_a_completion_during_its_own_lease_renewal_is_not_lost(world: JobWorld) -> None:
-    """The completion passes over what the renewal has locked, and is told that the job is still its own."""
+    """The completion skips what the renewal has locked, and learns that the job is still its own."""
     await world.enqueue()
     [claimed] = await world.claim("w1")
     async with world.database.transaction() as tx:

@@ -1,4 +1,4 @@
-"""The end of a lead is told to whoever wants to hear of it: by any way of ending, exactly if it is committed, once."""
+"""The end of a lead is sent to the subscribed endpoints: by any way of ending, exactly if it is committed, once."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The outbox stays small, and what is old is forgotten."""
+"""The outbox stays small, and rows past their retention are deleted."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""The platform's own jobs, against a receiver that answers as it is told."""
+"""The platform's own jobs, against a receiver that answers as the test says."""
 
 import asyncio
 import csv
@@ -321,7 +321,7 @@ async def test_a_host_name_that_resolves_to_a_private_address_is_refused(
 async def test_a_host_name_is_resolved_once_per_delivery(
     world: JobWorld, receiver: Receiver, tmp_path: Path
 ) -> None:
-    """Asked again at the moment of connecting, it could say something else."""
+    """Resolved again at the moment of connecting, the name could have another address."""
     names = Names("127.0.0.1", "192.0.2.1")
     resolver = PublicResolver(names, allow_insecure=True)
     await make_endpoint(world, receiver.url.replace("127.0.0.1", "hooks.example.com"))

@@ -1,4 +1,4 @@
-"""A worker hears of jobs, runs them, writes down how they ended, and gives back what it cannot run."""
+"""A worker is woken for jobs, runs them, writes their outcomes, and gives back what it cannot run."""
 
 import asyncio
 import threading

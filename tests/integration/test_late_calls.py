@@ -1,4 +1,4 @@
-"""Calls that were made after all, calls that nobody asked for, and clocks that go back."""
+"""Calls that reappear after they were written off, foreign calls under an attempt, and clocks that go back."""
 
 from collections.abc import AsyncIterator
 from uuid import UUID
@@ -80,7 +80,7 @@ async def test_a_call_that_reappears_for_an_aborted_lead_is_hung_up(stage: Stage
 
 
 async def test_a_call_that_reappears_for_a_blacklisted_lead_is_refused_at_the_answer(stage: Stage) -> None:
-    """Its carrier cannot be asked to end it: the answer gate has nothing to connect it with."""
+    """Its carrier cannot hang it up: the answer gate refuses to connect it."""
     lead = await stage.dialing.lead()
     attempt = await given_up(stage, lead)
     await stage.dialing.run(

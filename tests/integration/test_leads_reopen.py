@@ -1,4 +1,4 @@
-"""Finished leads that a person has called again: judged anew, numbered, told, and never past what forbids a call."""
+"""Finished leads that a user reopens: checked anew, counted, reported, and never past what forbids a call."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -203,7 +203,7 @@ async def test_an_unknown_lead_whose_carrier_cannot_be_asked_is_not_reopened(wor
 
 
 async def test_an_unknown_lead_without_an_attempt_is_not_reopened(world: ApiWorld) -> None:
-    """As a restored database leaves it: somebody may have been called of whom nothing is known."""
+    """As a restored database leaves it: a call may have been placed that it does not know."""
     assert (await reopen(world, await ended(world, outcome="UNKNOWN"), 409))["code"] == "call_unknown"
 
 
@@ -291,7 +291,7 @@ async def test_the_timeline_shows_every_end_and_every_reopening_once(world: ApiW
 
 
 async def test_a_reopening_takes_an_earlier_cancellation_back(world: ApiWorld) -> None:
-    """Somebody had wanted the lead's end; the order takes that back."""
+    """The lead had been cancelled; the reopening takes that back."""
     lead_id = await ended(world, outcome="ABORTED")
     await execute(
         world,

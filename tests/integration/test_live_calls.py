@@ -115,7 +115,7 @@ async def test_a_call_seen_in_the_list_is_not_checked_and_the_age_of_the_look_is
 
 
 async def test_lookups_of_an_account_stay_within_its_limit(stage: Stage) -> None:
-    """And those that were not asked about come first the next time."""
+    """And the calls that were not looked up come first the next time."""
     attempts = await talking(stage, 40)
     stage.carrier.calls = ListUnavailable("503")
     await turn_comes(stage)

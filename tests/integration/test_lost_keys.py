@@ -114,7 +114,7 @@ async def test_a_lost_key_is_restored_by_one_reconcile(stage: Stage, name: str) 
 
 
 async def test_a_grant_is_not_lost_with_the_holders_key(stage: Stage) -> None:
-    """A dialer died with a lead in its hands, and then nobody knew that it had it."""
+    """A dialer died with a grant, and then the key that names its holder was lost."""
     lead = await stage.dialing.lead()
     await stage.loader.run_once()
     (grant,) = (await schedule.match(stage.bus, [new_id()], clock_offset_ms=0)).grants

@@ -1,4 +1,4 @@
-"""Appends share commits, and nobody's trouble becomes a neighbour's."""
+"""Appends share commits, and a failing or blocked append affects no other."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -169,7 +169,7 @@ async def test_the_longest_names_that_are_taken_fit_into_the_indexes(world: Mail
     await world.inbox.append(event("ü" * 250, "ö" * 250, kind="k" * 63))
 
 
-# A mailbox that somebody holds
+# A locked mailbox
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""A worker hears of mailboxes, handles them, and lets nothing hold up anything else."""
+"""A worker is woken for mailboxes, handles them, and lets no mailbox delay another."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

@@ -221,7 +221,7 @@ async def test_a_call_without_an_agent_counts_towards_the_persons_limits(stage: 
 
 
 async def test_a_call_without_an_agent_is_no_recent_contact(stage: Stage) -> None:
-    """Or a policy that ends leads of people with whom somebody talked lately would end it by our failing."""
+    """Or a policy that ends leads of people contacted recently would end it by our fault."""
     await stage.dialing.policy(
         CallingPolicy(recent_contact=RecentContact.model_validate({"cooldown_h": 24, "then": "abort"}))
     )
@@ -275,7 +275,7 @@ async def test_a_late_agent_report_replaces_the_outcome_no_agent(stage: Stage) -
 
 @pytest.mark.parametrize("no_agent_count", [0, 2])
 async def test_a_no_agent_event_written_after_the_end_is_honoured(stage: Stage, no_agent_count: int) -> None:
-    """While Postgres was away, what the carrier was told waited for it; the carrier's own webhooks came first."""
+    """While Postgres was away, the record of our document waited for it; the carrier's own webhooks came first."""
     lead, attempt = await dialled(stage, max_attempts=1)
     await stage.dialing.run("UPDATE leads SET no_agent_count = $2 WHERE id = $1", lead, no_agent_count)
     await stage.told(attempt, "ended", duration_s=3)

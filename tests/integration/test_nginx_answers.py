@@ -1,5 +1,5 @@
-"""A real nginx in front of several processes: where one dies or hangs, another is asked, and the same call gets the
-same pod. Nobody is told 502 because of the one that is ill."""
+"""A real nginx in front of several processes: where one dies or hangs, nginx asks another, and the same call gets
+the same pod. No request is answered 502 because of one failed process."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""The overview tells of each queue for what it waits, apart from how late calls are."""
+"""The overview shows for what each queue waits, apart from how late calls are."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Pods in Postgres: which process of a name is the newest, what becomes of calls of the one before, who is heard."""
+"""Pods in Postgres: which incarnation is the newest, what becomes of calls of earlier ones, which heartbeats count."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

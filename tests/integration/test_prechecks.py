@@ -1,4 +1,4 @@
-"""Pre-checks over a real socket: conditions, retries, patience with limits, and leads that hold up nobody else."""
+"""Pre-checks over a real socket: conditions, retries, bounded waits, and leads that delay no other."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -288,7 +288,7 @@ async def test_a_process_that_read_the_lead_before_the_answer_does_not_request_a
     monkeypatch: pytest.MonkeyPatch,
     welcome: bool,
 ) -> None:
-    """It saw a lead that waits; until it is about to ask, another one has asked, and has written the answer."""
+    """It read a waiting lead; before it sends its request, another process has sent one and written the answer."""
     tenant.answers = [(200, {"ok": welcome})]
     await check(dialing, url)
     lead = await dialing.lead()

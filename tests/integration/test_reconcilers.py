@@ -250,7 +250,7 @@ async def test_a_live_call_missing_in_valkey_gets_its_channel_back(stage: Stage)
 async def test_race_2_15_a_holder_written_after_its_calls_end_is_freed_by_the_next_reconcile(
     stage: Stage,
 ) -> None:
-    """A dial was refused because of it, and by the time that Valkey heard of the owner its call was over."""
+    """A dial was refused because of it, and by the time that Valkey was given the owner its call was over."""
     await stage.lead()
     await Loader(stage.database, stage.bus).run_once()
     (grant,) = await stage.match()

@@ -1,4 +1,4 @@
-"""What reopening a lead means for its calls: earlier ones change nothing any more, limits hold, doubt is asked."""
+"""A reopened lead: earlier calls change nothing, limits hold, the carrier is asked about attempts in doubt."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta

@@ -1,6 +1,6 @@
-"""A call whose stream closed, on real engines: who gets another agent, which one, and who has said goodbye.
+"""A call whose stream closed, on real engines: whether it is resumed or over, and at which pod.
 
-Each test runs twice: with a Valkey that knows the pods and proposes them, and with one that has lost its memory.
+Each test runs twice: with a Valkey that knows the pods and proposes them, and with one that has lost its projection.
 """
 
 import asyncio

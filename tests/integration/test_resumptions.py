@@ -1,4 +1,4 @@
-"""A call that lost its agent goes into its next turn: once, whoever else changes its allocation at the same moment."""
+"""A call that lost its agent goes into its next turn once, whatever changes its allocation at the same moment."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass

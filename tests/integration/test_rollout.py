@@ -69,7 +69,7 @@ async def test_a_reseller_left_out_of_the_rollout_is_not_dialled(
 
 
 async def test_the_intent_checks_the_rollout_again(stage: Stage, board: FlagBoard, rollout: Rollout) -> None:
-    """Somebody switched it off between the match and the intent."""
+    """The flag was switched off between the match and the intent."""
     switch(board, enabled=False)
     lead = await stage.dialing.lead()
     stopped = DialStops(stage.controls, rollout)

@@ -481,7 +481,7 @@ async def _named(face: Face, pod: str, call_sid: str) -> None:
 
 
 async def test_the_pod_address_is_answered_without_valkey(database_url: str, key_prefix: str) -> None:
-    """A stream waits for the address, and the pod that was kept for the call lives."""
+    """A stream waits for the address, and the pod reserved for the call is alive."""
     bus = connect("redis://127.0.0.1:1", Keys(prefix=key_prefix))
     async with served(bus, key_prefix, database_url) as face:
         async with open_dialing(database_url) as dialing:

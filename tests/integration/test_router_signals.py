@@ -1,4 +1,4 @@
-"""What the router tells those who watch it: the alarm of vanished pods, and the gauges an autoscaler follows."""
+"""The router's alarm of vanished pods, and the gauges an autoscaler follows."""
 
 from tests.support.router.world import RouterWorld
 from trunkline.bus.connection import connect

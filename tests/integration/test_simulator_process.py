@@ -1,4 +1,4 @@
-"""The simulator as a process: starts, says where it is, stops when told, and fails with one line."""
+"""The simulator as a process: it starts, prints its URL, stops on a signal, and fails with one line."""
 
 import asyncio
 import signal

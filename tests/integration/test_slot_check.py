@@ -1,4 +1,4 @@
-"""Slots that nothing needs any more are ended, told of where nothing should have left them, and freed in Valkey."""
+"""Slots that nothing needs any more are ended, freed in Valkey, and alarmed about where a fault left them."""
 
 from collections.abc import AsyncIterator, Sequence
 from uuid import UUID

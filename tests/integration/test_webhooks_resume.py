@@ -1,4 +1,4 @@
-"""What the carrier is told when a stream has closed: another stream, a wait, a goodbye, or the end of trying."""
+"""The carrier's document after a stream closed: another stream, a hold, a hang-up, or the busy message."""
 
 from collections.abc import AsyncIterator
 from urllib.parse import urlencode

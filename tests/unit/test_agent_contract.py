@@ -1,4 +1,4 @@
-"""The agent's line to the platform: what it sends, what it repeats, and when it gives up."""
+"""The agent's requests to the platform: what it sends, what it retries, and when it fails."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field

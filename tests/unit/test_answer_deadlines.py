@@ -1,4 +1,4 @@
-"""The time limits between a person who is on the line and an answer, each with those that have to fit into it."""
+"""The timeouts between an answered call and its document, each with those that have to fit into it."""
 
 import re
 from collections.abc import Coroutine

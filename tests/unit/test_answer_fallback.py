@@ -1,4 +1,4 @@
-"""What a carrier is told when there is no agent, where it asks again, and what is known by a carrier's name alone."""
+"""The document of a call without an agent, where the carrier requests again, and what a carrier's name alone gives."""
 
 from urllib.parse import urlencode
 from uuid import uuid4

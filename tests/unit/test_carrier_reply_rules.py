@@ -1,4 +1,4 @@
-"""The table of `doubt`, row by row and carrier by carrier: what an answer proves, in that carrier's own words."""
+"""The reply rules, row by row and carrier by carrier: what a reply proves, in that carrier's own format."""
 
 import json
 from collections.abc import Callable

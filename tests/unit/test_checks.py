@@ -1,4 +1,4 @@
-"""What is done about an attempt of which nothing was heard."""
+"""The checker's next step for an attempt without an event."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The circuit breaker, by a clock that moves when told to."""
+"""The circuit breaker, by a clock that the test moves."""
 
 from trunkline.client.breaker import BreakerRule, CircuitBreaker, shared_breaker
 

@@ -156,7 +156,7 @@ def test_an_event_of_an_unknown_kind_is_unreadable(payload: object) -> None:
     ],
 )
 def test_an_end_with_an_impossible_time_ended_when_it_arrived(at: object) -> None:
-    """Not heard of, it would keep its channel."""
+    """Ignored, it would keep its channel."""
     fact = read({"kind": "ended", "at": at}, NOW)
     assert isinstance(fact, Fact)
     assert fact.at == NOW

@@ -43,7 +43,7 @@ def test_a_refused_grant_blocks_what_it_names_until_its_time(blocks: Blocks, how
 
 
 def test_a_flow_is_parked_for_a_minute_at_most() -> None:
-    """Whoever raises a merchant's daily limit does not wait for midnight."""
+    """A raised daily limit of a merchant takes effect before midnight."""
     granted = replace(GRANT, granted_ms=1_000_000)
     (back,) = give_backs([replace(refusal(Blocks.FLOW), grant=granted)])
     assert (back.how, back.until_ms) == (GrantReturn.PARK, 1_000_000 + PARK_MAX_MS)

@@ -1,4 +1,4 @@
-"""What several ask at once is one transaction, and nobody fails for what another asked."""
+"""Concurrent requests are one transaction, and none fails for another's error."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

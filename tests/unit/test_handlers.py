@@ -1,4 +1,4 @@
-"""What is left behind keeps nobody."""
+"""A task that is left behind does not keep its process from exiting."""
 
 import subprocess
 import sys

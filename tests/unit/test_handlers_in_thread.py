@@ -1,4 +1,4 @@
-"""What blocks is called in a thread: bounded, named if it outlives its cancellation, and waited for by nobody."""
+"""What blocks is called in a thread: bounded, reported if it outlives its cancellation, and never waited for."""
 
 import asyncio
 import contextvars

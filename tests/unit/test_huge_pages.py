@@ -1,4 +1,4 @@
-"""Memory is gathered into large pages, and nobody notices."""
+"""Memory is gathered into huge pages without a change of its content."""
 
 import mmap
 import platform

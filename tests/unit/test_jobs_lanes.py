@@ -1,4 +1,4 @@
-"""A worker's memory of lanes: where to look, from where on, and when next."""
+"""A worker's book of lanes: which to claim from, from which position on, and when next."""
 
 from datetime import UTC, datetime, timedelta
 from uuid import UUID

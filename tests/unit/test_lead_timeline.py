@@ -34,7 +34,7 @@ def told(happenings: list[Happening]) -> list[str]:
 
 
 def test_the_timeline_puts_steps_by_the_carriers_clock_after_the_request() -> None:
-    """Its events are forgotten, and what is left of them is its own clock: earlier than ours."""
+    """Its events are deleted, and what is left of them is the carrier's clock: earlier than ours."""
     seen = [
         happening("created", 0.1),
         step("intended", 0.9),
@@ -49,7 +49,7 @@ def test_the_timeline_puts_steps_by_the_carriers_clock_after_the_request() -> No
 def test_the_timeline_orders_reordered_webhooks_by_the_steps_of_a_call(
     heard: list[int], listed: list[int]
 ) -> None:
-    """Each is heard at another moment, yet an attempt has one life."""
+    """Each arrives at another moment, yet an attempt has one order of steps."""
     steps = [step(what, 0 if what == "intended" else 1 + heard[n]) for n, what in enumerate(LIFE)]
     seen = [happening("created", -1), *(steps[n] for n in listed), happening("finished", 9)]
     assert told(seen) == ["created", *LIFE, "finished"]

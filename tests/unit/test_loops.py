@@ -1,4 +1,4 @@
-"""Loops: they go on after a failure, say it once, and end when told to."""
+"""Loops: they go on after a failure, log it once, and end when they are stopped."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The proof of bad neighbours is met only if they were bad, and if nobody else was harmed."""
+"""The proof of isolation is met only if every fault happened and no other work was harmed."""
 
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""An outage is told when it begins and when it is over, however often it is met meanwhile."""
+"""An outage is logged when it begins and when it is over, however many requests fail meanwhile."""
 
 from structlog.testing import capture_logs
 

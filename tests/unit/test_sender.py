@@ -1,4 +1,4 @@
-"""What the sender asks before a committed call leaves."""
+"""What the sender checks before a committed call leaves."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

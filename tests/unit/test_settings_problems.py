@@ -1,4 +1,4 @@
-"""Wrong settings are told all at once, with the variable, its value and what is allowed."""
+"""Wrong settings are reported all at once, with the variable, its value and what is allowed."""
 
 import re
 from pathlib import Path

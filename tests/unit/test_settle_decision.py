@@ -315,7 +315,7 @@ def test_invalid_retry_rules_are_refused(wrong: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("retries", [Retries(), Retries(base_s=1, factor=1), Retries(base_s=7200, factor=1)])
 def test_unexplained_refusals_back_off_to_at_least_an_hour_under_any_policy(retries: Retries) -> None:
-    """Nobody knows who is at fault: the lead comes back, at no cost, and less often each time."""
+    """The cause is unknown: the lead is retried at no cost, and less often each time."""
     found = [
         after_unexplained("79999", Budget(1, 3, 0), retries, others_are_taken=False, times=n)
         for n in range(1, 20)

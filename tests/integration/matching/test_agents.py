@@ -1,4 +1,4 @@
-"""Agents as the match sees them: what is known to be missing is not granted, and holds nobody else up."""
+"""Agents as the match sees them: a flow without a free agent is not granted, and delays no other flow."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -106,7 +106,7 @@ async def test_the_match_sets_aside_flows_without_an_agent_in_bounded_steps(
 
 
 async def test_the_match_grants_overdialled_leads_four_at_a_time(bus: Bus) -> None:
-    """How many more may ring is known to Postgres alone: the rest would be granted in vain."""
+    """Only Postgres knows how many more may ring: further grants would be refused."""
     await configured(bus, overdialled=frozenset({"m/m"}))
     await schedule.add(bus, [entry() for _ in range(6)])
     first = await match(bus, {"*": 0})

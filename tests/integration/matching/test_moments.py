@@ -46,7 +46,7 @@ async def test_the_match_gathers_leads_soon_due_and_does_not_delay_parked_flows(
 
 
 async def test_the_match_continues_at_once_when_more_fell_due_than_it_moves(bus: Bus) -> None:
-    """More fell due than one match moves: the rest is work for now."""
+    """More fell due than one match moves: the others are matched at once."""
     await numbers(bus, (NUMBER, "p", 1))
     soon = datetime.now(UTC) + timedelta(minutes=1)
     await schedule.add(bus, [entry(due_at=soon) for _ in range(schedule.BECOME_DUE_MAX + 1)])

@@ -1,4 +1,4 @@
-"""How scripts are run, and whose memory is believed. On one server and on a real cluster, as all in this folder."""
+"""How scripts are run, and which projection they accept. On one server and on a real cluster, as all in this folder."""
 
 import asyncio
 import re
@@ -69,7 +69,7 @@ async def test_a_script_refuses_a_projection_of_another_run_id(bus: Bus) -> None
 async def test_after_projection_lost_the_run_id_is_read_again(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody between us and the server may have kept our connection while another process took its place."""
+    """A proxy may keep our connection open while another process takes the server's place."""
     await match(bus)
     await bus.scripts.close()
     if isinstance(bus.scripts, Server):  # in a cluster scripts read the run id themselves

@@ -15,7 +15,7 @@ from trunkline.model import Entry, Flow, Holder
 
 @pytest.mark.parametrize("what", ["park", "rest", "move"])
 async def test_race_2_14_the_match_returns_when_a_set_aside_flow_is_due_again(bus: Bus, what: str) -> None:
-    """Nobody rings then: whoever waits has to know."""
+    """No wakeup is sent then: a waiting dialer has to know the time."""
     await numbers(bus, (NUMBER, "p", 1))
     later_ms = schedule.to_ms(datetime.now(UTC) + timedelta(minutes=5))
     await schedule.add(bus, [entry(next_pool="q" if what == "move" else None, moves_after_s=300)])

@@ -1,4 +1,4 @@
-"""One connection without a network: what it does to its transport, and what its transport tells it."""
+"""One connection without a network: what it does to its transport, and what its transport reports."""
 
 import asyncio
 from typing import Any, cast
