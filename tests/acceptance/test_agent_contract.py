@@ -1,4 +1,4 @@
-"""A real agent on a real stream: it asks what the call is about, and what it reports becomes of the lead."""
+"""A real agent on a real stream: it reads the call's context, and its report becomes the lead's outcome."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -52,7 +52,7 @@ async def until_over(call: Call) -> None:
         pass
 
 
-async def test_an_agent_asks_talks_and_reports(world: World, unused_tcp_port: int) -> None:
+async def test_the_agents_report_becomes_the_leads_outcome(world: World, unused_tcp_port: int) -> None:
     asked: list[Context] = []
 
     async def handler(call: Call) -> None:
@@ -78,7 +78,7 @@ async def test_an_agent_asks_talks_and_reports(world: World, unused_tcp_port: in
     assert (attempt.report["transcript_ref"], attempt.report["recording_ref"]) == ("s3://t/1", "s3://r/1")
 
 
-async def test_a_callback_asked_for_on_the_phone_is_a_new_due_time(
+async def test_a_callback_in_the_agents_report_becomes_the_leads_due_time(
     world: World, unused_tcp_port: int
 ) -> None:
     wanted = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=3)

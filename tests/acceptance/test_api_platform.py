@@ -30,7 +30,7 @@ async def test_the_page_documents_every_route_of_the_platform_and_no_other(world
     assert set(documented) == operations(world)
 
 
-async def test_no_route_of_the_platform_is_open_but_those_for_watchers(
+async def test_only_probe_routes_answer_without_a_key_or_signature(
     world: World, subtests: pytest.Subtests
 ) -> None:
     for method, path in sorted(operations(world)):
@@ -44,7 +44,9 @@ async def test_no_route_of_the_platform_is_open_but_those_for_watchers(
                 assert (answer.status, answer.json()["code"]) == (401, "unauthorized")
 
 
-async def test_the_router_is_the_platforms_and_no_tenants(world: World, subtests: pytest.Subtests) -> None:
+async def test_router_routes_refuse_tenant_keys_and_keys_without_the_scope(
+    world: World, subtests: pytest.Subtests
+) -> None:
     body = {"name": "k", "scopes": ["router"], "merchant_id": "m"}
     tenant = (await client(world, ADMIN_KEY).post("/api/v1/keys", body)).json()["key"]
     body = {"name": "k", "scopes": ["read"]}

@@ -45,7 +45,7 @@ async def test_a_body_without_an_announced_length_is_cut_off_at_the_limit(
             assert answer.status == 200
 
 
-async def test_a_body_that_trickles_in_is_given_up(database_url: str) -> None:
+async def test_a_body_slower_than_its_timeout_is_answered_408(database_url: str) -> None:
     limits = ApiLimits(body=BodyRule(bytes_max=1000, timeout_s=0.05))
     async with open_api(database_url, limits=limits) as world, serve(world.app) as url:
         host, _, port = url.removeprefix("http://").partition(":")
@@ -62,7 +62,7 @@ async def test_a_body_that_trickles_in_is_given_up(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("fault", ["refused", "black hole"])
-async def test_without_its_database_the_api_says_so_and_recovers(
+async def test_the_api_answers_503_without_postgres_and_recovers(
     database_url: str, http: aiohttp.ClientSession, fault: str
 ) -> None:
     async with TcpProxy.before(database_url) as proxy:
@@ -96,7 +96,7 @@ async def test_without_its_database_the_api_says_so_and_recovers(
             await eventually(takes_a_lead, timeout_s=20)
 
 
-async def test_a_lead_whose_commit_was_answered_to_nobody_is_not_taken_twice(
+async def test_a_lead_sent_again_after_a_lost_commit_reply_is_one_lead(
     database_url: str, http: aiohttp.ClientSession
 ) -> None:
     async with (

@@ -86,20 +86,20 @@ async def application(
     application.mailboxes.close()
 
 
-async def test_asyncpg(application: Application) -> None:
+async def test_the_asyncpg_example_of_the_page_runs(application: Application) -> None:
     connection = await asyncpg.connect(application.url)
     await application.names["by_asyncpg"](connection)
     await connection.close()
     assert await application.counts() == (1, 1, 0)
 
 
-async def test_psycopg(application: Application) -> None:
+async def test_the_psycopg_example_of_the_page_runs(application: Application) -> None:
     async with await psycopg.AsyncConnection.connect(application.url) as connection:
         await application.names["by_psycopg"](connection)
     assert await application.counts() == (1, 1, 0)
 
 
-async def test_sqlalchemy(application: Application) -> None:
+async def test_the_sqlalchemy_example_of_the_page_runs(application: Application) -> None:
     engine = create_async_engine(application.url.replace("postgresql:", "postgresql+asyncpg:"))
     async with AsyncSession(engine) as session:
         await application.names["by_sqlalchemy"](session)
@@ -107,7 +107,7 @@ async def test_sqlalchemy(application: Application) -> None:
     assert await application.counts() == (1, 1, 1)
 
 
-async def test_sqlalchemy_without_asyncio(application: Application) -> None:
+async def test_the_sync_sqlalchemy_example_of_the_page_runs(application: Application) -> None:
     engine = create_engine(application.url.replace("postgresql:", "postgresql+psycopg:"))
     with Session(engine) as session:
         await asyncio.to_thread(application.names["by_sqlalchemy_without_asyncio"], session)
@@ -115,7 +115,7 @@ async def test_sqlalchemy_without_asyncio(application: Application) -> None:
     assert await application.counts() == (1, 1, 1)
 
 
-async def test_django(application: Application) -> None:
+async def test_the_django_example_of_the_page_runs(application: Application) -> None:
     from django.conf import settings
 
     if not settings.configured:
@@ -145,7 +145,7 @@ async def test_django(application: Application) -> None:
     assert await application.counts() == (1, 1, 0)
 
 
-async def test_sql(application: Application) -> None:
+async def test_the_sql_example_of_the_page_runs(application: Application) -> None:
     [script] = re.findall(r"```sql\n(.*?)```", PAGE.partition("## From SQL")[2], re.DOTALL)
     connection = await asyncpg.connect(application.url)
     try:
@@ -160,7 +160,7 @@ async def test_sql(application: Application) -> None:
         await connection.close()
 
 
-async def test_the_workers_of_the_page_work_until_they_are_told_to_stop(application: Application) -> None:
+async def test_the_workers_of_the_page_run_until_they_are_cancelled(application: Application) -> None:
     worker = asyncio.create_task(application.names["worker"]())
     served = asyncio.Event()
 
@@ -222,7 +222,7 @@ async def misfortune(application: Application) -> None:
         assert await mailboxes.set_aside("customer", "ada", 2, "nobody can read it")
 
 
-async def test_every_alert_rings_and_the_calls_beside_it_end_what_it_rings_for(
+async def test_every_alert_of_the_page_fires_and_its_remedy_clears_it(
     application: Application,
 ) -> None:
     assert len(ALERTS) == 4
@@ -247,7 +247,7 @@ async def test_every_alert_rings_and_the_calls_beside_it_end_what_it_rings_for(
     await application.names["replay_what_is_dead"]()
 
 
-async def test_the_page_says_how_to_find_what_an_alert_is_about(application: Application) -> None:
+async def test_the_pages_sql_finds_the_rows_behind_each_alert(application: Application) -> None:
     [script] = re.findall(
         r"```sql\n(.*?)```", PAGE.partition("## What to alert on")[2].partition("\n## ")[0], re.DOTALL
     )
@@ -279,7 +279,7 @@ def test_every_method_of_the_two_objects_is_on_the_page_and_no_other() -> None:
         assert public - named - {"open"} - old_names.METHODS.get(cls.__name__, {}).keys() == set(), cls
 
 
-def test_names_that_are_promised_exist() -> None:
+def test_every_name_that_the_page_promises_exists() -> None:
     for name in ("Jobs", "InvalidJob", "NotInTransaction"):
         assert hasattr(jobs_package, name)
     for name in ("Mailboxes", "BadEvent", "NotInTransaction", "new_event"):
@@ -292,7 +292,7 @@ def test_names_that_are_promised_exist() -> None:
         assert hasattr(EventLogStore, name)
 
 
-async def test_what_the_page_says_of_the_source_names_is_in_the_schema(application: Application) -> None:
+async def test_the_schema_has_every_source_name_on_the_page(application: Application) -> None:
     connection = await asyncpg.connect(application.url)
     try:
         indexes = {

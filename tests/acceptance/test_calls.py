@@ -45,7 +45,7 @@ async def test_an_answered_call_reaches_a_pod_and_frees_its_channel(world: World
     ("phone", "outcome", "reason"),
     [(BUSY, "BUSY", None), (NO_ANSWER, "NO_ANSWER", "NO_ANSWER"), (FAILS, "NO_ANSWER", "FAILED")],
 )
-async def test_a_call_that_nobody_takes_says_why(
+async def test_an_unanswered_calls_outcome_gives_the_reason(
     world: World, phone: str, outcome: str, reason: str | None
 ) -> None:
     lead = await call(world, phone)
@@ -53,7 +53,7 @@ async def test_a_call_that_nobody_takes_says_why(
 
 
 @pytest.mark.parametrize("fault", ["20", "21", "22", "23", "24", "25", "41", "42", "43"])
-async def test_a_carrier_that_misbehaves_changes_no_outcome(world: World, fault: str) -> None:
+async def test_carrier_faults_change_no_outcome_and_dial_once(world: World, fault: str) -> None:
     """Slow, 500 after dialling, reply lost, reset, garbage, webhook first; doubled, reordered, late webhooks."""
     lead = await call(world, f"+1500555{fault}00")
     assert lead.outcome == "ANSWERED"
@@ -61,7 +61,7 @@ async def test_a_carrier_that_misbehaves_changes_no_outcome(world: World, fault:
     assert len(world.carrier.ledger.dials) == 1
 
 
-async def test_the_same_request_twice_is_one_call(world: World) -> None:
+async def test_the_same_request_id_twice_is_one_call(world: World) -> None:
     first = await world.client.create_lead(merchant_id="m", phone=ANSWERS, request_id="once")
     second = await world.client.create_lead(merchant_id="m", phone=ANSWERS, request_id="once")
     assert first.id == second.id
@@ -87,7 +87,7 @@ async def test_more_leads_than_channels_wait_their_turn(world: World) -> None:
     assert world.pods.records().overlaps == []
 
 
-async def test_a_refused_number_ends_after_its_carrier_errors(world: World) -> None:
+async def test_a_refused_destination_rejects_the_attempt_and_frees_its_channel(world: World) -> None:
     lead = await world.client.create_lead(merchant_id="m", phone=REFUSED)
 
     async def refused_once() -> bool:
@@ -99,7 +99,7 @@ async def test_a_refused_number_ends_after_its_carrier_errors(world: World) -> N
     await world.channels_are_free()
 
 
-async def test_losing_valkeys_memory_costs_time_and_nothing_else(world: World) -> None:
+async def test_losing_the_projection_loses_no_lead_and_dials_none_twice(world: World) -> None:
     leads = [await world.client.create_lead(merchant_id="m", phone=f"+150055510{n:02d}") for n in range(10)]
     await eventually(lambda: len(world.carrier.ledger.dials) >= 3, timeout_s=10)
     client = world.platform.bus.client
@@ -114,8 +114,8 @@ async def test_losing_valkeys_memory_costs_time_and_nothing_else(world: World) -
     assert ledger.over_capacity({"+14155550100": 3}) == []
 
 
-async def test_calls_whose_webhooks_are_all_lost_end_when_the_carriers_list_is_read(world: World) -> None:
-    """More of them than are asked about one by one."""
+async def test_calls_whose_webhooks_are_lost_end_by_the_carriers_call_list(world: World) -> None:
+    """More of them than the checker looks up one by one."""
     await world.client.create_number("+14155550101", pool="p", carrier="twilio", max_channels=10)
     world.carrier.faults = Faults(webhook_lost=1.0)
     leads = [
@@ -139,7 +139,7 @@ async def test_calls_whose_webhooks_are_all_lost_end_when_the_carriers_list_is_r
     await world.channels_are_free()
 
 
-async def test_what_a_call_cost_by_the_carriers_own_figure_is_shown_with_it(world: World) -> None:
+async def test_the_carriers_price_of_a_call_is_shown_with_its_attempt(world: World) -> None:
     lead = await call(world, ANSWERS)
     async with world.platform.database.connection() as conn:
         await conn.execute("INSERT INTO account_looks VALUES ('twilio', 'default') ON CONFLICT DO NOTHING")

@@ -67,7 +67,7 @@ async def test_a_campaign_dials_only_while_it_runs(world: World) -> None:
     assert (await client.campaign_progress(campaign.id)).outcomes["ABORTED"] >= 2
 
 
-async def test_a_reminder_rings_and_its_state_is_that_of_the_call(world: World) -> None:
+async def test_a_reminders_occurrence_is_completed_by_its_answered_call(world: World) -> None:
     tomorrow = datetime.now(UTC).replace(tzinfo=None, microsecond=0) + timedelta(days=1)
     reminder = await world.client.create_reminder(
         "+15005551003",

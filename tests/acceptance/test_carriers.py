@@ -68,7 +68,7 @@ async def test_an_answered_call_is_finished_and_frees_its_channel(world: World, 
     ("phone", "outcome", "reason"),
     [("+15005551100", "BUSY", None), ("+15005551200", "NO_ANSWER", "NO_ANSWER")],
 )
-async def test_a_call_that_nobody_takes_says_why(
+async def test_an_unanswered_calls_outcome_gives_the_reason_at_every_carrier(
     world: World, carrier: str, phone: str, outcome: str, reason: str | None
 ) -> None:
     await number_at(world, carrier)
@@ -78,7 +78,9 @@ async def test_a_call_that_nobody_takes_says_why(
 
 @pytest.mark.parametrize("carrier", ["plivo", "exotel", "vapi"])
 @pytest.mark.parametrize("fault", ["21", "23", "24", "25", "41", "42", "43"])
-async def test_a_carrier_that_misbehaves_changes_no_outcome(world: World, carrier: str, fault: str) -> None:
+async def test_faults_of_each_carrier_change_no_outcome_and_dial_once(
+    world: World, carrier: str, fault: str
+) -> None:
     """500 after dialling, reset, garbage, webhook first; doubled, reordered and late webhooks."""
     await number_at(world, carrier)
     lead = await call(world, f"+1500555{fault}00")
@@ -88,7 +90,7 @@ async def test_a_carrier_that_misbehaves_changes_no_outcome(world: World, carrie
     assert len(world.carrier.ledger.dials) == 1
 
 
-async def test_what_vapis_assistant_found_out_is_the_agents_report(world: World) -> None:
+async def test_vapis_end_of_call_report_becomes_the_agents_report(world: World) -> None:
     """Vapi's end-of-call report stands for the report of an agent of ours."""
     told = {"disposition": "not interested", "opt_out": True, "score": 3}
     world.carrier.vapi_analysis |= {"summary": "No.", "structuredData": told}

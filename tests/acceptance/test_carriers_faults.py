@@ -42,7 +42,7 @@ async def test_an_unanswered_call_leaks_neither_its_channel_nor_its_number(
 
 
 @pytest.mark.parametrize("carrier", NAMES)
-async def test_doubled_ends_make_one_end(
+async def test_doubled_end_webhooks_end_a_lead_once(
     database_url: str, redis_url: str, key_prefix: str, carrier: str
 ) -> None:
     """Every webhook comes twice. A retry that is counted twice would dial once too often."""
@@ -60,7 +60,7 @@ async def test_doubled_ends_make_one_end(
 
 
 @pytest.mark.parametrize("carrier", NAMES)
-async def test_a_lost_reply_is_not_dialled_again(world: World, carrier: str) -> None:
+async def test_a_lead_whose_carrier_reply_was_lost_is_dialled_once(world: World, carrier: str) -> None:
     await number_at(world, carrier)
     lead = await world.client.create_lead(merchant_id="m", phone="+15005552200")
     # Vapi's report says that its assistant was there for the one second that the call lasted.
@@ -69,7 +69,7 @@ async def test_a_lost_reply_is_not_dialled_again(world: World, carrier: str) -> 
 
 
 @pytest.mark.parametrize("carrier", ["exotel", "plivo", "twilio"])
-async def test_the_second_of_two_calls_at_once_is_connected_too(world: World, carrier: str) -> None:
+async def test_two_simultaneous_calls_are_connected_to_two_pods(world: World, carrier: str) -> None:
     """Neither hangs up before both are connected."""
     await number_at(world, carrier, max_channels=2)
     for phone in ("+15005551600", "+15005551601"):
@@ -82,8 +82,8 @@ async def test_the_second_of_two_calls_at_once_is_connected_too(world: World, ca
         world.carrier.end(record.call_sid, "completed")
 
 
-async def test_a_token_that_is_replaced_during_a_call_does_not_lose_its_end(world: World) -> None:
-    """The carrier signs with the token it had when the call began, or with the new one: both are heard."""
+async def test_a_token_replaced_during_a_call_still_verifies_its_end_webhook(world: World) -> None:
+    """The carrier signs with the token it had when the call began, or with the new one: both verify."""
     account = world.carrier.config.account("plivo")
     admin = AsgiClient(world.platform.http.api, ADMIN_KEY)
     body = {
@@ -107,8 +107,8 @@ async def test_a_token_that_is_replaced_during_a_call_does_not_lose_its_end(worl
 
 
 @pytest.mark.parametrize("carrier", NAMES)
-async def test_a_place_that_is_cancelled_leaves_a_call_that_can_be_found(carrier: CarrierName) -> None:
-    """Cancellation is no `Exception`: whoever catches only those forgets the call, and its channel with it."""
+async def test_a_cancelled_place_leaves_its_call_in_the_carriers_list(carrier: CarrierName) -> None:
+    """Cancellation is no `Exception`: code that catches only those loses the call, and its channel with it."""
     async with open_line(carrier) as line:
         line.simulator.faults = Faults(reply_lost=1.0, reply_lost_s=60.0)
         attempt, to = uuid4(), "+14155550142"
@@ -122,7 +122,7 @@ async def test_a_place_that_is_cancelled_leaves_a_call_that_can_be_found(carrier
 
 
 @pytest.mark.parametrize("carrier", NAMES)
-async def test_a_call_of_which_no_webhook_ever_comes_is_closed_by_asking(carrier: CarrierName) -> None:
+async def test_a_lookup_shows_the_end_of_a_call_without_webhooks(carrier: CarrierName) -> None:
     async with open_line(carrier) as line:
         call_id = await line.accepted("+15005554001")
         await line.simulator.idle()
@@ -131,7 +131,7 @@ async def test_a_call_of_which_no_webhook_ever_comes_is_closed_by_asking(carrier
         assert getattr(seen, "state", None) == "ended"
 
 
-async def test_every_subscribed_event_arrives_because_each_is_a_field_of_its_own() -> None:
+async def test_twilio_sends_every_subscribed_event() -> None:
     async with open_line("twilio") as line:
         await line.accepted("+15005551001")
         await line.simulator.idle()
@@ -139,7 +139,7 @@ async def test_every_subscribed_event_arrives_because_each_is_a_field_of_its_own
 
 
 @pytest.mark.parametrize("carrier", NAMES)
-async def test_reordered_webhooks_are_each_what_they_are(carrier: CarrierName) -> None:
+async def test_reordered_webhooks_keep_their_own_kind(carrier: CarrierName) -> None:
     config = replace(SimulatorConfig(time_scale=0.005), faults=Faults(webhook_reordered=1.0))
     async with open_line(carrier, config) as line:
         await line.accepted("+14155550142")

@@ -1,4 +1,4 @@
-"""A machine that answers, told by the carrier alone: the lead is not taken for answered."""
+"""A machine that answers, detected by the carrier alone: the lead's outcome is voicemail."""
 
 from collections.abc import AsyncIterator
 
@@ -16,7 +16,9 @@ async def world(database_url: str, redis_url: str, key_prefix: str) -> AsyncIter
 
 @pytest.mark.parametrize("carrier", ["twilio", "plivo"])
 @pytest.mark.parametrize(("phone", "outcome"), [("+15005551400", "VOICEMAIL"), ("+15005551000", "ANSWERED")])
-async def test_a_machine_is_told_from_a_person(world: World, carrier: str, phone: str, outcome: str) -> None:
+async def test_a_machine_that_answers_is_voicemail_and_a_person_is_answered(
+    world: World, carrier: str, phone: str, outcome: str
+) -> None:
     await world.client.create_number(FROM, pool="p", carrier=carrier, max_channels=3)
     lead = await world.client.create_lead(merchant_id="m", phone=phone, max_attempts=1)
     assert (await world.finished(lead.id)).outcome == outcome

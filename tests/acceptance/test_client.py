@@ -42,7 +42,7 @@ async def shop(client: TrunklineClient) -> TrunklineClient:
     return client
 
 
-async def test_everything_that_a_first_call_needs_can_be_made(client: TrunklineClient) -> None:
+async def test_the_client_creates_reseller_pool_merchant_and_number(client: TrunklineClient) -> None:
     reseller = await client.create_reseller("acme", "Acme Inc.")
     pool = await client.create_pool("main", "Main numbers", reseller_id="acme")
     merchant = await client.create_merchant(
@@ -64,7 +64,7 @@ async def test_everything_that_a_first_call_needs_can_be_made(client: TrunklineC
     assert (number.max_channels, number.status) == (2, "draining")
 
 
-async def test_a_lead_is_taken_in_and_read_again(shop: TrunklineClient) -> None:
+async def test_the_client_creates_a_lead_and_reads_it_back(shop: TrunklineClient) -> None:
     due = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
 
     lead = await shop.create_lead(
@@ -84,7 +84,7 @@ async def test_a_lead_is_taken_in_and_read_again(shop: TrunklineClient) -> None:
     assert (read.id, read.request_id, read.attempts) == (lead.id, "order-1", [])
 
 
-async def test_the_same_request_is_the_same_lead(shop: TrunklineClient) -> None:
+async def test_the_same_request_id_returns_the_same_lead(shop: TrunklineClient) -> None:
     first = await shop.create_lead(phone=PHONE, merchant_id="acme-store", request_id="order-1")
     again = await shop.create_lead(phone=PHONE, merchant_id="acme-store", request_id="order-1")
     assert first == again
@@ -106,7 +106,7 @@ async def test_leads_are_listed_over_pages_with_filters(shop: TrunklineClient) -
     assert len([lead async for lead in shop.list_leads(merchant_id="acme-store")]) == 6
 
 
-async def test_a_refusal_names_its_fields_and_its_request(shop: TrunklineClient) -> None:
+async def test_an_api_error_names_its_fields_and_request_id(shop: TrunklineClient) -> None:
     with pytest.raises(ApiError) as caught:
         await shop.create_lead(phone="not a phone", merchant_id="acme-store", priority=0)
     error = caught.value
@@ -122,7 +122,7 @@ async def test_a_refusal_names_its_fields_and_its_request(shop: TrunklineClient)
     assert (caught.value.status, caught.value.code) == (409, "already_exists")
 
 
-async def test_a_key_knows_who_it_is_and_a_wrong_one_is_told(client: TrunklineClient, api_url: str) -> None:
+async def test_me_shows_the_keys_scopes_and_a_wrong_key_is_401(client: TrunklineClient, api_url: str) -> None:
     me = await client.me()
     assert (me.scopes, me.reseller_id, me.merchant_id) == (["admin"], None, None)
     async with TrunklineClient(api_url, "tl_wrong") as stranger:
@@ -137,7 +137,7 @@ def people(count: int) -> Iterator[dict[str, Any]]:
         yield {"request_id": f"order-{number}", "merchant_id": "acme-store", "phone": f"+1415555{number:04}"}
 
 
-async def test_many_leads_are_taken_in_and_bad_rows_are_told(shop: TrunklineClient) -> None:
+async def test_create_leads_reports_each_bad_row_and_creates_the_others(shop: TrunklineClient) -> None:
     due = datetime.now(UTC) + timedelta(days=1)
     rows = [*people(50), {"request_id": "bad", "phone": "12"}, {"request_id": "late", "scheduled_at": due}]
     rows[-1] |= {"merchant_id": "acme-store", "phone": PHONE, "campaign_id": uuid4()}
@@ -154,7 +154,7 @@ async def test_many_leads_are_taken_in_and_bad_rows_are_told(shop: TrunklineClie
     assert caught.value.code == "rows_refused"
 
 
-async def test_a_file_is_uploaded_as_it_is_read(shop: TrunklineClient) -> None:
+async def test_upload_leads_streams_an_iterator(shop: TrunklineClient) -> None:
     async def lines() -> AsyncIterator[bytes]:
         yield b"request_id,merchant_id,phone,payload.name\n"
         for number in range(100):
@@ -164,7 +164,7 @@ async def test_a_file_is_uploaded_as_it_is_read(shop: TrunklineClient) -> None:
     assert (report.rows, report.created, report.problems) == (100, 100, ())
 
 
-async def test_a_lead_is_changed_called_now_and_aborted(shop: TrunklineClient) -> None:
+async def test_the_client_updates_dispatches_and_aborts_a_lead(shop: TrunklineClient) -> None:
     due = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
     lead = await shop.create_lead(phone=PHONE, merchant_id="acme-store", timezone="America/New_York")
     changed = await shop.update_lead(lead.id, scheduled_at=due, priority=7, payload={"a": 1})
@@ -179,7 +179,7 @@ async def test_a_lead_is_changed_called_now_and_aborted(shop: TrunklineClient) -
     assert (caught.value.status, caught.value.code) == (409, "finished")
 
 
-async def test_many_leads_are_aborted(shop: TrunklineClient) -> None:
+async def test_the_client_aborts_leads_in_bulk(shop: TrunklineClient) -> None:
     await shop.create_leads(people(20))
     some = [lead.id async for lead in shop.list_leads()][:5]
     assert (await shop.abort_leads("sold out", lead_ids=some)).aborted == 5
@@ -187,7 +187,7 @@ async def test_many_leads_are_aborted(shop: TrunklineClient) -> None:
     assert [lead async for lead in shop.list_leads(status="BACKLOG")] == []
 
 
-async def test_numbers_pools_and_merchants_are_read_changed_and_removed(shop: TrunklineClient) -> None:
+async def test_the_client_updates_and_deletes_numbers_pools_and_merchants(shop: TrunklineClient) -> None:
     await shop.create_pool("spare", "Spare", reseller_id="acme")
     pool = await shop.update_pool("main", overflow_pool="spare", overflow_after_s=2)
     assert (pool.overflow_pool, pool.overflow_after_s) == ("spare", 2.0)

@@ -39,14 +39,14 @@ def complaint(result: "subprocess.CompletedProcess[str]") -> str:
     return line
 
 
-def test_every_wrong_setting_is_told_at_once() -> None:
+def test_config_names_every_wrong_setting_at_once() -> None:
     result = trunkline("config", HTTP_PORT="many", LOG_LEVEL="loud")
     assert result.returncode == 1
     assert "HTTP_PORT" in result.stderr
     assert "LOG_LEVEL" in result.stderr
 
 
-def test_a_taken_port_is_one_clear_line(tmp_path: Path) -> None:
+def test_up_reports_a_taken_port_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         result = trunkline("up", "--data-dir", str(tmp_path / "data"), HTTP_PORT=port)
@@ -54,7 +54,7 @@ def test_a_taken_port_is_one_clear_line(tmp_path: Path) -> None:
     assert "HTTP_PORT" in complaint(result)
 
 
-def test_an_unreachable_database_is_one_clear_line(tmp_path: Path) -> None:
+def test_commands_report_an_unreachable_database_in_one_line(tmp_path: Path) -> None:
     away = "postgresql://nobody:secret@127.0.0.1:1/nothing"
     for command in (["migrate"], ["up", "--data-dir", str(tmp_path / "data")]):
         line = complaint(trunkline(*command, DATABASE_URL=away))
@@ -62,7 +62,7 @@ def test_an_unreachable_database_is_one_clear_line(tmp_path: Path) -> None:
         assert "secret" not in line
 
 
-def test_a_corrupt_data_folder_is_one_clear_line_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_up_reports_a_corrupt_data_folder_in_one_line_and_leaves_it_unchanged(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     assert trunkline("migrate", "--data-dir", str(folder)).returncode == 0
     version = next(folder.rglob("PG_VERSION"))
@@ -73,33 +73,33 @@ def test_a_corrupt_data_folder_is_one_clear_line_and_stays_as_it_is(tmp_path: Pa
     assert [path for path in before if not Path(path).exists() and "postmaster" not in path] == []
 
 
-def test_serving_without_engines_says_what_is_missing() -> None:
+def test_serve_without_engines_names_the_missing_settings() -> None:
     line = complaint(trunkline("serve", "--roles", "api"))
     for name in ("DATABASE_URL", "REDIS_URL", "TRUNKLINE_SECRET_KEY"):
         assert name in line
 
 
-def test_an_unknown_role_is_one_clear_answer() -> None:
+def test_serve_names_an_unknown_role() -> None:
     result = trunkline("serve", "--roles", "api,cook")
     assert result.returncode == 1
     assert "cook" in result.stderr
 
 
-def test_the_settings_are_printed_with_secrets_masked() -> None:
+def test_config_prints_the_settings_with_secrets_masked() -> None:
     result = trunkline("config", "--json", TRUNKLINE_ADMIN_KEY="a-very-secret-admin-key", HTTP_PORT="8123")
     rows = {row["name"]: row for row in json.loads(result.stdout)}
     assert "very-secret" not in result.stdout
     assert rows["HTTP_PORT"]["value"] == "8123"
 
 
-def test_the_doctor_says_what_to_fix(tmp_path: Path) -> None:
+def test_doctor_names_what_to_fix(tmp_path: Path) -> None:
     result = trunkline("doctor", "--data-dir", str(tmp_path), "--json")
     findings = {finding["what"]: finding for finding in json.loads(result.stdout)}
     assert result.returncode == 1
     assert "trunkline up" in findings["Postgres"]["detail"]
 
 
-def test_the_demo_keeps_its_promise(tmp_path: Path) -> None:
+def test_the_demo_completes_every_lead(tmp_path: Path) -> None:
     result = trunkline("demo", "--leads", "30", "--exit", "--data-dir", str(tmp_path / "data"))
     assert result.returncode == 0, result.stdout + result.stderr
     assert "30 of 30" in result.stdout
@@ -143,7 +143,7 @@ def test_up_starts_again_after_it_was_killed_and_refuses_a_second_start(tmp_path
         assert (folder / "admin.key").read_text() == key
 
 
-def test_the_doctor_is_content_with_a_running_platform(tmp_path: Path) -> None:
+def test_doctor_finds_no_problem_in_a_running_platform(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     with running(folder):
         result = trunkline("doctor", "--data-dir", str(folder), "--json")

@@ -11,7 +11,7 @@ THEIRS = [f"+150055510{n:02}" for n in range(16)]
 OURS = "+15005551099"
 
 
-async def test_turning_event_dispatch_on_rings_nobody_whom_another_dialer_has_called(world: World) -> None:
+async def test_turning_event_dispatch_on_dials_no_lead_that_was_due_before(world: World) -> None:
     await world.client.create_number("+14155550100", pool="p", carrier="twilio", max_channels=20)
     api = Transport(world.platform.base_url, ADMIN_KEY, 10.0)
     try:

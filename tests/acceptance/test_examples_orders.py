@@ -119,7 +119,7 @@ async def there_is(url: str, statement: str) -> list[Any]:
         await connection.close()
 
 
-async def test_the_shop_of_fastapi_works_from_its_readme(env: dict[str, str]) -> None:
+async def test_every_command_of_the_fastapi_shops_readme_runs(env: dict[str, str]) -> None:
     seen, shown = await follow((ROOT / "examples/fastapi_orders/README.md").read_text(), env)
     told = " and ".join(seen[0].pop("told"))
     assert [told] == shown[0].pop("told")
@@ -130,7 +130,7 @@ async def test_the_shop_of_fastapi_works_from_its_readme(env: dict[str, str]) ->
     assert await there_is(url, "SELECT key FROM trunkline.mailboxes") == ["1"]
 
 
-async def test_the_shop_of_django_works_from_its_readme(env: dict[str, str]) -> None:
+async def test_every_command_of_the_django_shops_readme_runs(env: dict[str, str]) -> None:
     seen, shown = await follow((ROOT / "examples/django_orders/README.md").read_text(), env)
     assert seen == shown
     url = env["DATABASE_URL"]

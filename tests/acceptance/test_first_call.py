@@ -113,7 +113,7 @@ def walking(folder: Path) -> Iterator[Walk]:
                 process.wait()
 
 
-def test_the_page_leads_a_new_user_to_a_call(tmp_path: Path) -> None:
+def test_every_command_of_the_first_call_page_prints_what_it_shows(tmp_path: Path) -> None:
     walked: list[str] = []
     with walking(tmp_path) as walk:
         for language, info, written in BLOCK.findall(PAGE.read_text(encoding="utf-8")):
@@ -133,7 +133,7 @@ def test_the_page_leads_a_new_user_to_a_call(tmp_path: Path) -> None:
     assert walked == ["simulator", "up", "agent", "accounts", "numbers", "doctor", "call", "call", "leads"]
 
 
-def test_every_problem_that_the_page_explains_is_one_that_the_doctor_has() -> None:
+def test_every_problem_on_the_page_is_one_that_doctor_reports() -> None:
     source = (Path(__file__).parents[2] / "src/trunkline/cli/doctor_carriers.py").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([^`]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(rows) == 6

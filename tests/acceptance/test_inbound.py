@@ -39,7 +39,7 @@ async def held(world: World) -> int:
 
 
 @pytest.mark.parametrize("carrier", sorted(TRAITS))
-async def test_a_call_that_comes_in_reaches_an_agent_and_frees_its_channel(
+async def test_an_inbound_call_reaches_an_agent_and_frees_its_channel(
     world: World, carrier: CarrierName
 ) -> None:
     await number_at(world, carrier)
@@ -66,7 +66,7 @@ async def test_a_call_that_comes_in_reaches_an_agent_and_frees_its_channel(
 
 
 @pytest.mark.parametrize("carrier", sorted(TRAITS))
-async def test_a_call_that_finds_no_channel_reaches_nobody(world: World, carrier: CarrierName) -> None:
+async def test_an_inbound_call_without_a_free_channel_is_refused(world: World, carrier: CarrierName) -> None:
     await number_at(world, carrier, max_channels=1)
     first = ring_in(world, carrier, FROM, CALLER)
     await eventually(lambda: len(world.carrier.ledger.dials) == 1, what="the first has its agent")
@@ -86,7 +86,7 @@ async def test_a_call_that_finds_no_channel_reaches_nobody(world: World, carrier
         {"admits": "whitelist", "whitelist": ["+14155550123"]},
     ],
 )
-async def test_who_is_not_taken_gets_what_was_decided_and_no_agent(
+async def test_a_refused_caller_gets_the_policys_reply_and_no_agent(
     world: World, policy: dict[str, object]
 ) -> None:
     number_id = await number_at(world, "twilio", max_channels=0)
@@ -97,7 +97,7 @@ async def test_who_is_not_taken_gets_what_was_decided_and_no_agent(
     assert world.pods.records().calls == []
 
 
-async def test_calls_out_and_calls_in_share_the_channels(world: World) -> None:
+async def test_outbound_and_inbound_calls_share_the_channels_of_a_number(world: World) -> None:
     await number_at(world, "twilio", max_channels=2)
     leads = [await world.client.create_lead(merchant_id="m", phone=f"+150055515{n:02d}") for n in range(8)]
     for n in range(12):
@@ -110,7 +110,7 @@ async def test_calls_out_and_calls_in_share_the_channels(world: World) -> None:
     assert world.pods.records().overlaps == []
 
 
-async def test_without_a_pod_the_caller_hears_that_nobody_is_free_and_the_channel_is_freed(
+async def test_an_inbound_call_without_a_free_pod_releases_its_channel(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     async with open_carrier_world(database_url, redis_url, key_prefix, pods=0) as world:

@@ -105,7 +105,7 @@ async def triage(database_url: str, redis_url: str, key_prefix: str, tmp_path: P
         thinker.go_on.set()
 
 
-async def test_an_issue_is_answered(triage: Triage) -> None:
+async def test_an_opened_issue_gets_one_reply(triage: Triage) -> None:
     triage.thinker.go_on.set()
     assert await triage.webhook("issues", samples.issues("opened", LOGIN)) == 202
     await soon(lambda: triage.board.posted)
@@ -115,7 +115,7 @@ async def test_an_issue_is_answered(triage: Triage) -> None:
     assert await triage.value("SELECT (title, labels[1]) = ('Login fails', 'bug') FROM issues")
 
 
-async def test_what_is_said_while_we_think_is_answered_together(triage: Triage) -> None:
+async def test_comments_during_a_reply_are_answered_together_in_the_next_one(triage: Triage) -> None:
     await triage.webhook("issues", samples.issues("opened", LOGIN))
     await soon(lambda: triage.thinker.asked)
     for number, body in enumerate(("Version 2", "On a Mac", "Any news?"), 1):
@@ -128,7 +128,7 @@ async def test_what_is_said_while_we_think_is_answered_together(triage: Triage) 
     assert await triage.value("SELECT jsonb_array_length(discussions) FROM issues") == 3
 
 
-async def test_a_webhook_that_is_not_signed_or_wrongly_is_refused(triage: Triage) -> None:
+async def test_an_unsigned_or_wrongly_signed_webhook_is_refused(triage: Triage) -> None:
     assert await triage.webhook("issues", samples.issues("opened", LOGIN), secret="wrong") == 401
     async with triage.session.post(triage.url, data=b"{}") as answer:
         assert answer.status == 401
@@ -152,7 +152,7 @@ async def test_a_webhook_that_is_delivered_again_is_one_event(triage: Triage) ->
     assert len(triage.board.posted) == 1
 
 
-async def test_what_is_nothing_to_answer_is_acknowledged_and_forgotten(triage: Triage) -> None:
+async def test_webhooks_without_an_issue_event_are_acknowledged_and_not_stored(triage: Triage) -> None:
     of_pull_request = samples.issue_comment("created", {**LOGIN, "pull_request": {"url": "…"}}, 1, "LGTM")
     assert await triage.webhook("ping", samples.ping()) == 200
     assert await triage.webhook("push", {"ref": "refs/heads/main"}) == 200
@@ -170,7 +170,7 @@ async def test_bots_are_not_answered(triage: Triage) -> None:
     assert await triage.value("SELECT discussions -> 0 ->> 'author' FROM issues") == "triage[bot]"
 
 
-async def test_a_responder_that_fails_is_asked_again_with_everything(triage: Triage) -> None:
+async def test_a_failed_responder_is_retried_with_all_messages(triage: Triage) -> None:
     triage.thinker.failures = 1
     triage.thinker.go_on.set()
     await triage.webhook("issues", samples.issues("opened", LOGIN))
@@ -179,7 +179,7 @@ async def test_a_responder_that_fails_is_asked_again_with_everything(triage: Tri
     assert len(triage.board.posted) == 1
 
 
-async def test_a_reply_whose_answer_was_lost_is_posted_once(triage: Triage) -> None:
+async def test_a_reply_whose_response_was_lost_is_posted_once(triage: Triage) -> None:
     triage.board.loses_answer = True
     triage.thinker.go_on.set()
     await triage.webhook("issues", samples.issues("opened", LOGIN))
@@ -191,7 +191,7 @@ async def test_a_reply_whose_answer_was_lost_is_posted_once(triage: Triage) -> N
     assert len(triage.board.posted) == 1
 
 
-async def test_an_event_that_cannot_be_read_is_set_aside_and_the_rest_is_answered(triage: Triage) -> None:
+async def test_an_unreadable_event_is_set_aside_and_the_others_are_answered(triage: Triage) -> None:
     await triage.webhook("issues", samples.issues("opened", LOGIN))
     await soon(lambda: triage.thinker.asked)
     broken = samples.issue_comment("created", LOGIN, 1, "lost")
@@ -207,7 +207,7 @@ async def test_an_event_that_cannot_be_read_is_set_aside_and_the_rest_is_answere
     )
 
 
-def test_the_signature_is_that_of_githubs_own_example() -> None:
+def test_the_signature_matches_githubs_documented_example() -> None:
     expected = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"
     assert github.sign(SECRET, b"Hello, World!") == expected
     assert github.is_genuine(SECRET, expected, b"Hello, World!")
@@ -240,7 +240,7 @@ def test_comments_are_edited_and_removed_by_their_id() -> None:
     assert (folded.issue.state, folded.parked) == ("closed", ())
 
 
-async def test_the_keyword_responder_sorts_and_stays_silent_about_the_rest() -> None:
+async def test_the_keyword_responder_answers_known_keywords_only() -> None:
     answer = KeywordResponder().respond
     bug = await answer(Issue(author="ada"), ["It crashes", "Really"])
     assert bug is not None
@@ -277,7 +277,7 @@ async def comments_api(existing: list[dict[str, Any]]) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-async def test_a_reply_is_posted_to_github_unless_it_is_there() -> None:
+async def test_a_reply_that_github_already_shows_is_not_posted_again() -> None:
     existing: list[dict[str, Any]] = [{"body": None}] * 150
     async with comments_api(existing) as api:
         tracker = GitHub("t", api)

@@ -1,4 +1,4 @@
-"""What follows a call: the merchant's server hears of its end, and what its agent left behind is fetched."""
+"""What follows a call: its end is sent to the merchant's server, and its recording and transcript are fetched."""
 
 import json
 from collections.abc import AsyncIterator
@@ -61,7 +61,9 @@ async def world(database_url: str, redis_url: str, key_prefix: str, tmp_path: Pa
         yield world
 
 
-async def test_the_end_of_a_lead_is_told_and_its_transcript_is_fetched(world: World, server: Server) -> None:
+async def test_a_finished_lead_sends_its_webhook_and_fetches_its_transcript(
+    world: World, server: Server
+) -> None:
     made = await world.client.create_lead(
         merchant_id="m", phone="+15005551000", reporting_webhook_url=f"{server.url}/hook"
     )
@@ -89,8 +91,8 @@ async def test_the_end_of_a_lead_is_told_and_its_transcript_is_fetched(world: Wo
     )
 
 
-async def test_the_recording_that_the_carrier_tells_of_is_fetched_and_served(world: World) -> None:
-    """Nobody reports on this call: the carrier's webhook alone starts it."""
+async def test_a_recording_named_by_the_carriers_webhook_is_fetched_and_served(world: World) -> None:
+    """No agent reports on this call: the carrier's webhook alone starts the fetch."""
     made = await world.client.create_lead(merchant_id="m", phone="+15005551000")
     lead = await world.finished(made.id)
 

@@ -1,4 +1,4 @@
-"""Changes while calls are live: of a number's channels, and of somebody's mind."""
+"""Changes while calls are live: of a number's channels, and aborts of leads that are being called."""
 
 import pytest
 
@@ -28,9 +28,7 @@ async def live_calls(world: World, count: int) -> None:
     await eventually(lambda: world.carrier.ledger.live() == count, what=f"{count} calls are live")
 
 
-async def test_more_channels_are_used_within_seconds_and_fewer_are_not_exceeded(
-    world: World, number: Number
-) -> None:
+async def test_a_changed_max_channels_takes_effect_while_calls_are_live(world: World, number: Number) -> None:
     await call_many(world, 8)
     await live_calls(world, 1)
     await world.client.update_number(number.id, max_channels=3)
@@ -46,7 +44,9 @@ async def test_more_channels_are_used_within_seconds_and_fewer_are_not_exceeded(
     assert len(world.carrier.ledger.dials) == 3
 
 
-async def test_a_number_with_a_call_is_drained_before_it_goes(world: World, number: Number) -> None:
+async def test_a_number_with_a_live_call_is_drained_before_it_can_be_deleted(
+    world: World, number: Number
+) -> None:
     await call_many(world, 2)
     await live_calls(world, 1)
     with pytest.raises(ApiError, match="Calls hold 1"):
@@ -62,7 +62,7 @@ async def test_a_number_with_a_call_is_drained_before_it_goes(world: World, numb
 
 
 @pytest.mark.parametrize("prefix", [RINGS, TALKS])
-async def test_a_call_is_cut_short_when_that_is_asked_for(
+async def test_abort_with_hang_up_ends_a_ringing_or_answered_call(
     database_url: str, redis_url: str, key_prefix: str, prefix: str
 ) -> None:
     """With the longest ring time: at the simulator's pace a usual one is over before anybody changes their mind."""

@@ -16,7 +16,7 @@ from trunkline.mailbox import Mailbox, Mailboxes, NewEvent, mailbox
 from trunkline.store.database import connect
 
 
-async def test_what_is_appended_over_http_is_handled_by_an_application(
+async def test_an_event_appended_over_http_is_handled_by_an_application(
     world: World, database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     api = AsgiClient(world.platform.http.api, ADMIN_KEY)
@@ -39,7 +39,7 @@ async def test_what_is_appended_over_http_is_handled_by_an_application(
         await eventually(is_idle)
 
 
-async def test_the_role_control_counts_mailboxes_and_removes_what_is_old(
+async def test_the_control_role_runs_mailbox_gauges_and_retention(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     async with open_world(
@@ -64,7 +64,7 @@ async def test_the_role_control_counts_mailboxes_and_removes_what_is_old(
         await eventually(is_gone)
 
 
-async def test_a_stopping_platform_writes_what_was_taken_and_takes_no_more(
+async def test_a_stopping_platform_writes_accepted_events_and_refuses_new_ones(
     world: World, database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     settings = world.platform.settings

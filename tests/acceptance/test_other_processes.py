@@ -17,7 +17,7 @@ from trunkline.telephony.simulator.answered_calls import bad_answers, without_ag
 SECOND = SimulatedAccount(sid="AC" + "0" * 31 + "2", auth_token="another-token")
 
 
-async def test_the_first_call_of_a_new_account_reaches_its_agent_though_another_process_answers(
+async def test_a_webhook_of_a_new_account_is_answered_by_a_process_that_has_not_read_it_yet(
     database_url: str, redis_url: str, key_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two of its readings of the accounts, the other process does not know whose webhooks these are."""
@@ -51,7 +51,7 @@ async def test_the_first_call_of_a_new_account_reaches_its_agent_though_another_
                 assert (bad_answers(answered), without_agent(answered)) == (0, [])
 
 
-async def test_where_nobody_answers_at_the_public_address_the_fallback_address_gives_the_call_its_agent(
+async def test_the_fallback_base_url_connects_a_call_when_the_public_one_is_unreachable(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     async with Simulator(CARRIER) as unused:

@@ -110,7 +110,7 @@ async def test_mailboxes_work_behind_a_transaction_pooler_and_leave_its_sessions
 
 
 @pytest.mark.parametrize("schema", ["trunkline", None])
-async def test_whoever_does_not_say_so_is_told_the_switch_in_one_sentence(
+async def test_without_behind_pooler_the_error_behind_a_pooler_names_that_option(
     pooled_url: str, database_url: str, redis_url: str, key_prefix: str, schema: str | None
 ) -> None:
     async def handle(_: dict[str, str], _run: Run) -> None: ...

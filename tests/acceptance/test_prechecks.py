@@ -1,4 +1,4 @@
-"""A tenant's own system is asked over HTTP before its leads are dialled."""
+"""The platform queries a tenant's own system over HTTP before it dials the tenant's leads."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -31,7 +31,7 @@ async def world(database_url: str, redis_url: str, key_prefix: str) -> AsyncIter
         yield world
 
 
-async def test_only_leads_that_the_tenant_welcomes_are_dialled(world: World) -> None:
+async def test_only_leads_that_pass_the_tenants_pre_check_are_dialled(world: World) -> None:
     tenant = Tenant()
     app = web.Application()
     app.router.add_post("/consent", tenant.answer)

@@ -1,4 +1,4 @@
-"""A wrong password on the wire: two dispatchers, a backlog, few requests, and nobody lost. The benchmark, shorter."""
+"""A wrong password on the wire: two dispatchers, a backlog, few requests, and no lead lost. The benchmark, shorter."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from bench.refusals.world import HEALTHY, open_world
 
 
 @pytest.mark.timeout(400)
-async def test_a_password_that_is_refused_costs_few_requests_and_no_lead(tmp_path: Path) -> None:
+async def test_refused_credentials_cost_few_requests_and_no_lead(tmp_path: Path) -> None:
     async with open_world(tmp_path, [HEALTHY, "credentials"]) as world:
         await world.add(HEALTHY)
         extent = Extent(leads=60, fault_s=30)

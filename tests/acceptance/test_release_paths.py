@@ -71,7 +71,7 @@ async def ended_attempt(world: World, lead_id: UUID) -> Attempt:
 
 
 @pytest.mark.parametrize("carrier", WITH_PODS)
-async def test_the_carriers_status_callback_frees_the_pod(
+async def test_the_carriers_end_webhook_releases_the_pod(
     database_url: str, redis_url: str, key_prefix: str, carrier: str
 ) -> None:
     """Release path 4. The one pod serves one lead after the other, so each end has freed it."""
@@ -100,10 +100,10 @@ async def test_the_carriers_status_callback_frees_the_pod(
 
 
 @pytest.mark.parametrize("carrier", WITH_PODS)
-async def test_a_call_that_nobody_answers_frees_the_pod_that_was_kept_for_it(
+async def test_an_unanswered_call_releases_the_pod_reserved_for_it(
     database_url: str, redis_url: str, key_prefix: str, carrier: str
 ) -> None:
-    """Release path 3: a pod is kept for the call before anybody answers it."""
+    """Release path 3: a slot is reserved for the call before it is answered."""
     async with one_deaf_pod(database_url, redis_url, key_prefix, carrier, time_scale=0.1) as world:
         made = await world.client.create_lead(merchant_id="m", phone="+15005551700", max_attempts=1)
         call_id = await call_id_of(world, made.id)

@@ -1,4 +1,4 @@
-"""A backup is restored beside a new Valkey, as after a disaster: nobody is called again."""
+"""A backup is restored beside a new Valkey, as after a disaster: no lead is dialled again."""
 
 import asyncio
 import json
@@ -138,7 +138,7 @@ async def _is(place: Place, sql: str, expected: int) -> bool:
     return bool(await place.value(sql) == expected)
 
 
-async def test_after_a_restore_beside_a_new_valkey_nobody_is_called_again(
+async def test_after_a_restore_beside_a_new_valkey_no_lead_is_dialled_again(
     place: Place, server: Server, key_prefix: str
 ) -> None:
     await take_in(place, f"{key_prefix}-old")
@@ -175,7 +175,7 @@ async def _nothing_left(place: Place) -> bool:
     return await place.unfinished() == 0
 
 
-async def test_while_a_list_cannot_be_read_nothing_is_settled_unless_that_is_accepted(
+async def test_restore_check_settles_nothing_with_unread_lists_unless_accept_unread_is_given(
     place: Place, server: Server, key_prefix: str
 ) -> None:
     await take_in(place, f"{key_prefix}-old")

@@ -98,7 +98,7 @@ async def hung_up(world: World, lead: UUID, call_sid: str) -> None:
     assert len(dials) == 1, "nobody was called twice"
 
 
-async def test_a_killed_agent_is_followed_by_another_that_knows_what_it_knew(
+async def test_a_killed_agents_call_resumes_at_another_agent_with_its_stored_state(
     world: World, unused_tcp_port_factory: Port
 ) -> None:
     async with AsyncExitStack() as stack:
@@ -128,7 +128,9 @@ async def test_a_killed_agent_is_followed_by_another_that_knows_what_it_knew(
         await hung_up(world, lead, first["call"])
 
 
-async def test_every_goodbye_ends_the_call(world: World, unused_tcp_port_factory: Port) -> None:
+async def test_a_handler_that_returns_ends_the_call_without_a_resumption(
+    world: World, unused_tcp_port_factory: Port
+) -> None:
     calls: list[int] = []
     over = count(metrics.ROUTER_RESUMPTIONS, result="over")
 
@@ -146,7 +148,7 @@ async def test_every_goodbye_ends_the_call(world: World, unused_tcp_port_factory
     assert count(metrics.ROUTER_RESUMPTIONS, result="over") == over + 3, "the carrier asked each time"
 
 
-async def test_an_agent_that_fails_is_followed_by_another(
+async def test_a_call_whose_agent_failed_resumes_at_another_agent(
     world: World, unused_tcp_port_factory: Port
 ) -> None:
     told: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -171,7 +173,7 @@ async def test_an_agent_that_fails_is_followed_by_another(
         await hung_up(world, lead, first["call"])
 
 
-async def test_a_caller_keeps_the_line_when_the_agent_fails(
+async def test_an_inbound_call_stays_connected_when_its_agent_fails(
     world: World, unused_tcp_port_factory: Port, request: pytest.FixtureRequest
 ) -> None:
     told: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
@@ -195,7 +197,9 @@ async def test_a_caller_keeps_the_line_when_the_agent_fails(
         await world.carrier.idle()
 
 
-async def test_a_leaving_pod_hands_its_calls_over(world: World, unused_tcp_port_factory: Port) -> None:
+async def test_a_draining_pod_hands_its_calls_over_with_their_state(
+    world: World, unused_tcp_port_factory: Port
+) -> None:
     told: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
 
     def handler_of(pod: str) -> Callable[[Call], Coroutine[Any, Any, None]]:
@@ -237,7 +241,9 @@ async def test_a_leaving_pod_hands_its_calls_over(world: World, unused_tcp_port_
         await hung_up(world, lead, first["call"])
 
 
-async def test_one_pod_alone_takes_its_call_again(world: World, unused_tcp_port_factory: Port) -> None:
+async def test_the_only_pod_resumes_its_own_call_after_its_stream_broke(
+    world: World, unused_tcp_port_factory: Port
+) -> None:
     """Its stream breaks, it lives: when it has let go of the call it is a free pod like any other."""
     told: asyncio.Queue[Call] = asyncio.Queue()
 

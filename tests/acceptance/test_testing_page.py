@@ -13,7 +13,7 @@ from trunkline.testing.clock import ManualClock
 PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
 
 
-def test_the_code_of_the_page_passes_in_a_project_of_its_own(tmp_path: Path) -> None:
+def test_the_code_of_the_page_passes_in_a_separate_project(tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
     assert [name for name, _ in blocks] == ["conftest.py", "test_calls.py"]
     for name, code in blocks:
@@ -41,7 +41,7 @@ def test_the_page_names_every_fixture() -> None:
     assert named == fixtures
 
 
-def test_the_clock_of_a_test_moves_only_when_told_to(manual_clock: ManualClock) -> None:
+def test_the_manual_clock_moves_only_by_advance(manual_clock: ManualClock) -> None:
     before = manual_clock.now(), manual_clock.monotonic_s()
     assert (manual_clock.now(), manual_clock.monotonic_s()) == before
     manual_clock.advance(5)
@@ -49,6 +49,6 @@ def test_the_clock_of_a_test_moves_only_when_told_to(manual_clock: ManualClock) 
 
 
 @pytest.mark.parametrize("word", ["advance", "suspend", "set_wall"])
-def test_the_page_names_what_the_clock_can(word: str) -> None:
+def test_the_page_names_every_method_of_the_manual_clock(word: str) -> None:
     assert f"`{word}(" in PAGE
     assert callable(getattr(ManualClock, word))

@@ -96,7 +96,7 @@ importlib.util.find_spec = lambda name, package=None: (
 
 
 @pytest.mark.parametrize("command", ["demo", "simulator"])
-def test_without_the_extra_a_command_says_in_one_sentence_what_to_install(
+def test_a_command_without_its_extra_says_in_one_sentence_what_to_install(
     command: str, installed: Path, tmp_path: Path
 ) -> None:
     done = run(installed, "-c", WITHOUT_THE_EXTRA, command, cwd=tmp_path)
@@ -107,7 +107,7 @@ def test_without_the_extra_a_command_says_in_one_sentence_what_to_install(
     )
 
 
-def test_the_extra_brings_what_the_commands_look_for() -> None:
+def test_the_demo_extra_installs_every_package_that_its_commands_need() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
         "optional-dependencies"
     ]

@@ -25,7 +25,7 @@ async def becomes(world: World, lead_id: object, refused_by: str) -> dict[str, A
     return await eventually(asked, what=f"why says {refused_by}")
 
 
-async def test_a_flag_service_that_leaves_a_lead_out_is_named(
+async def test_why_names_the_flag_service_that_leaves_a_lead_out(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     async with open_world(database_url, redis_url, key_prefix, FEATURE_FLAG_PROVIDER=PROVIDER) as world:
@@ -34,7 +34,7 @@ async def test_a_flag_service_that_leaves_a_lead_out_is_named(
         assert "says the flag service" in found["answer"]
 
 
-async def test_a_pool_without_numbers_and_then_missing_agents_are_named(
+async def test_why_names_a_pool_without_numbers_and_then_missing_agents(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     async with open_world(database_url, redis_url, key_prefix, pods=0) as world:

@@ -474,11 +474,11 @@ def set_an_event_aside(page: Page, site: Site) -> None:
 
 
 @pytest.mark.parametrize("path", ACTIONS)
-def test_an_action_does_what_it_says(page: Page, site: Site, path: str) -> None:
+def test_every_action_of_the_console_has_its_effect(page: Page, site: Site, path: str) -> None:
     TRIES[path](page, site)
 
 
-def test_leads_of_a_campaign_come_from_a_file_and_go_into_one(page: Page, site: Site, tmp_path: Path) -> None:
+def test_a_campaign_page_uploads_leads_and_downloads_results(page: Page, site: Site, tmp_path: Path) -> None:
     campaign_id = make_campaign(site, "from a file")
     people = tmp_path / "people.csv"
     people.write_text("Mobile,Full name\n+14155550140,Ada\n+14155550141,Bob\nnobody,Eve\n")
@@ -495,7 +495,9 @@ def test_leads_of_a_campaign_come_from_a_file_and_go_into_one(page: Page, site: 
     assert "+14155550140" in Path(download.value.path()).read_text()
 
 
-def test_leads_come_from_a_file(page: Page, site: Site, tmp_path: Path) -> None:
+def test_the_leads_page_uploads_a_file_and_reports_refused_rows(
+    page: Page, site: Site, tmp_path: Path
+) -> None:
     people = tmp_path / "people.csv"
     people.write_text("request_id,merchant_id,phone\nup-1,a1,+14155550150\nup-2,no-such,+14155550151\n")
     page.goto(f"{site.url}/console/leads")
@@ -512,7 +514,7 @@ def test_leads_come_from_a_file(page: Page, site: Site, tmp_path: Path) -> None:
     expect(report.get_by_role("alert")).to_contain_text(".csv")
 
 
-def test_an_export_can_be_taken_home(page: Page, site: Site) -> None:
+def test_a_job_page_downloads_its_export(page: Page, site: Site) -> None:
     job_id = site.background.run(site.world.api.objects_of("b1"))["job_id"]
     page.goto(f"{site.url}/console/jobs/{job_id}")
     with page.expect_download() as download:
@@ -520,7 +522,7 @@ def test_an_export_can_be_taken_home(page: Page, site: Site) -> None:
     assert Path(download.value.path()).read_text().startswith("id")
 
 
-def test_a_refusal_is_told_and_changes_nothing(page: Page, site: Site) -> None:
+def test_a_refused_action_shows_an_alert_and_changes_nothing(page: Page, site: Site) -> None:
     page.goto(f"{site.url}/console/control")
     page.get_by_label("Which").fill("no-such-merchant")
     page.get_by_role("textbox", name="Reason", exact=True).fill("complaints")
@@ -529,7 +531,7 @@ def test_a_refusal_is_told_and_changes_nothing(page: Page, site: Site) -> None:
     assert site.ask("SELECT count(*) FROM controls WHERE subject = 'no-such-merchant'") == 0
 
 
-def test_somebody_who_leaves_is_gone(page: Page, site: Site) -> None:
+def test_signing_out_ends_the_session(page: Page, site: Site) -> None:
     page.locator(".me summary").click()
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_text("You are signed out.")).to_be_visible()

@@ -1,6 +1,6 @@
 """A newcomer, who has seen the console never before: five questions, answered from the overview on by what can be seen.
 
-Nobody here types an address. Whoever has to know one has not found the answer in the console.
+No test here types an address: an answer that needs one is not found in the console.
 """
 
 import pytest
@@ -47,7 +47,9 @@ def finds(page: Page, words: str) -> None:
 
 
 @pytest.mark.parametrize("words", ["+14155550177", "order-17"])
-def test_why_has_this_lead_not_been_called(page: Page, lead: dict[str, str], words: str) -> None:
+def test_a_search_leads_to_the_reason_why_a_lead_was_not_called(
+    page: Page, lead: dict[str, str], words: str
+) -> None:
     finds(page, words)
     expect(page.get_by_role("heading", level=1)).to_contain_text(lead["phone"])
     why = page.locator(".why")
@@ -55,7 +57,7 @@ def test_why_has_this_lead_not_been_called(page: Page, lead: dict[str, str], wor
     expect(why.get_by_role("heading", level=2)).not_to_have_text("")
 
 
-def test_who_holds_the_third_channel_of_a_number(page: Page, site: Site, call: str) -> None:
+def test_a_number_page_shows_which_call_holds_each_channel(page: Page, site: Site, call: str) -> None:
     goes_to(page, "Numbers")
     e164 = site.ask("SELECT e164 FROM numbers WHERE id = $1::uuid", site.world.api.numbers["a1-pool"])
     page.get_by_role("link", name=e164).click()
@@ -65,7 +67,7 @@ def test_who_holds_the_third_channel_of_a_number(page: Page, site: Site, call: s
     expect(page.get_by_role("heading", level=1)).to_contain_text("+14155550123")
 
 
-def test_which_pod_has_a_call(page: Page, call: str) -> None:
+def test_the_pods_page_finds_the_pod_of_a_call(page: Page, call: str) -> None:
     goes_to(page, "Pods")
     page.get_by_label("Which pod has the call").fill(call)
     page.get_by_role("button", name="Find").click()
@@ -75,14 +77,14 @@ def test_which_pod_has_a_call(page: Page, call: str) -> None:
     expect(page.get_by_text(call)).to_be_visible()
 
 
-def test_a_call_that_is_looked_for_among_leads_is_found_too(page: Page, call: str) -> None:
+def test_a_search_for_a_call_id_leads_to_its_pod(page: Page, call: str) -> None:
     page.get_by_role("searchbox", name="Find a lead").first.fill(call)
     page.keyboard.press("Enter")
     page.get_by_role("link", name="which pod has it").click()
     expect(page.get_by_role("status").filter(has_text=call)).to_contain_text("agent-0")
 
 
-def test_what_was_done_by_whom_yesterday(page: Page, site: Site) -> None:
+def test_the_audit_log_shows_yesterdays_changes_by_actor(page: Page, site: Site) -> None:
     site.background.run(site.world.api.make_key("admin", name="night shift"))
     actor = site.ask(_YESTERDAY, "night shift")
     goes_to(page, "Audit log")
@@ -96,7 +98,9 @@ def test_what_was_done_by_whom_yesterday(page: Page, site: Site) -> None:
     expect(page.locator("tbody tr")).to_have_count(1)
 
 
-def test_one_merchant_is_stopped_and_its_leads_say_so(page: Page, site: Site, lead: dict[str, str]) -> None:
+def test_stopping_a_merchant_is_shown_as_the_reason_on_its_leads(
+    page: Page, site: Site, lead: dict[str, str]
+) -> None:
     page.get_by_role("link", name="Stop a2…").click()
     expect(page.get_by_label("Which")).to_have_value("a2")
     stop = page.get_by_role("region", name="Stop something")

@@ -1,4 +1,4 @@
-"""Every page in a real browser: it opens, nothing complains, everybody can use it, and it stays live."""
+"""Every page in a real browser: it opens without errors, is accessible, and stays live."""
 
 from typing import Any
 
@@ -30,7 +30,9 @@ def violations(page: Page) -> list[str]:
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_a_page_opens_for_everybody(page: Page, site: Site, ids: dict[str, str], path: str) -> None:
+def test_every_page_opens_is_accessible_and_fits_a_phone(
+    page: Page, site: Site, ids: dict[str, str], path: str
+) -> None:
     [address] = addresses([path], ids)
     answer = page.goto(f"{site.url}{address}")
     assert answer is not None
@@ -45,7 +47,9 @@ def test_a_page_opens_for_everybody(page: Page, site: Site, ids: dict[str, str],
     assert wider <= 0, "a phone does not have to scroll sideways"
 
 
-def test_the_way_in_can_be_used_by_everybody(stranger: Page, site: Site, complaints: list[str]) -> None:
+def test_the_sign_in_page_is_accessible_by_keyboard(
+    stranger: Page, site: Site, complaints: list[str]
+) -> None:
     stranger.goto(f"{site.url}/console/leads?status=BACKLOG")
     assert violations(stranger) == []
     expect(stranger.get_by_label("API key")).to_be_focused()
@@ -57,21 +61,23 @@ def test_the_way_in_can_be_used_by_everybody(stranger: Page, site: Site, complai
     complaints.clear()
 
 
-def test_a_link_signs_in_without_a_key(stranger: Page, site: Site) -> None:
+def test_a_sign_in_link_opens_the_console_without_a_key(stranger: Page, site: Site) -> None:
     link = site.world.console.link_for("admin-key-of-the-tests")
     stranger.goto(f"{site.url}{link}")
     stranger.wait_for_url(f"{site.url}/console")
     expect(stranger.get_by_role("heading", name="Overview")).to_be_visible()
 
 
-def test_a_page_shows_what_happens_while_it_is_open(page: Page, site: Site, ids: dict[str, str]) -> None:
+def test_an_open_page_shows_a_new_lead(page: Page, site: Site, ids: dict[str, str]) -> None:
     page.goto(f"{site.url}/console/leads?merchant_id=a2")
     expect(page.get_by_text("No lead fits.")).to_be_visible()
     site.make_lead("a2", "while-open", scheduled_at="2031-01-01T00:00:00Z")
     expect(page.get_by_text("while-open")).to_be_visible()
 
 
-def test_what_somebody_types_is_not_overwritten(page: Page, site: Site, ids: dict[str, str]) -> None:
+def test_a_live_update_does_not_overwrite_a_field_being_edited(
+    page: Page, site: Site, ids: dict[str, str]
+) -> None:
     page.goto(f"{site.url}/console/jobs")
     expect(page.locator("#live-state")).to_have_text("live")
     field = page.get_by_label("Why pause deliver_webhook")
@@ -97,14 +103,14 @@ def test_the_keyboard_reaches_the_page_and_the_search(page: Page, site: Site) ->
     page.wait_for_url("**/console/leads?find=*")
 
 
-def test_light_and_dark_can_be_chosen(page: Page, site: Site) -> None:
+def test_the_dark_theme_can_be_chosen(page: Page, site: Site) -> None:
     page.locator(".me summary").click()
     page.get_by_role("button", name="dark").click()
     page.wait_for_url(f"{site.url}/console")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-def test_a_page_works_without_its_script(browser: Browser, site: Site) -> None:
+def test_the_console_works_without_javascript(browser: Browser, site: Site) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(f"{site.url}/console/sign-in")

@@ -1,4 +1,4 @@
-"""Valkey is killed while people are called, and comes back. Everybody who answers talks to an agent, before, meanwhile
+"""Valkey is killed while calls are placed, and comes back. Every answered call has an agent, before, meanwhile
 and after: counted from the carrier's ledger and the pods' own records.
 
 `make bench ONLY=agents` does the same with two processes of each role, behind nginx, and with eleven other faults.
@@ -49,7 +49,7 @@ async def place(
 
 
 @pytest.mark.timeout(180)
-async def test_everybody_who_answers_has_an_agent_while_valkey_is_away(
+async def test_every_answered_call_has_an_agent_while_valkey_is_down(
     place: Installation, private_engines: Engines
 ) -> None:
     valkey = private_engines.valkey

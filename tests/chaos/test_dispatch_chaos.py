@@ -79,7 +79,7 @@ async def scene(
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=[name.replace(" ", "_") for name in FAMILIES])
-async def test_the_promises_hold_while(scene: Scene, family: Sequence[str]) -> None:
+async def test_the_dispatch_invariants_hold_during(scene: Scene, family: Sequence[str]) -> None:
     async with scene.place.load() as ids, hurrying(scene.place):
         for fault in family:
             await some_calls(scene.place)
@@ -90,14 +90,16 @@ async def test_the_promises_hold_while(scene: Scene, family: Sequence[str]) -> N
 
 
 @pytest.mark.parametrize("scene", [(1, MISBEHAVING)], ids=["misbehaving"], indirect=True)
-async def test_the_promises_hold_while_the_carrier_misbehaves(scene: Scene) -> None:
+async def test_the_dispatch_invariants_hold_while_the_carrier_misbehaves(scene: Scene) -> None:
     """Slow, 500 after dialling, replies and webhooks lost, doubled, late, reordered; the list lags behind."""
     ids = await scene.place.add_leads(100)
     await keeps_its_promises(scene.place, ids)
 
 
 @pytest.mark.parametrize("scene", [(seed, MISBEHAVING) for seed in SEEDS], ids=map(str, SEEDS), indirect=True)
-async def test_the_promises_hold_through_a_random_mix(scene: Scene, request: pytest.FixtureRequest) -> None:
+async def test_the_dispatch_invariants_hold_through_a_random_mix_of_faults(
+    scene: Scene, request: pytest.FixtureRequest
+) -> None:
     inflicted: list[str] = []
     try:
         async with scene.place.load() as ids, hurrying(scene.place):
@@ -110,7 +112,7 @@ async def test_the_promises_hold_through_a_random_mix(scene: Scene, request: pyt
         raise
 
 
-async def test_once_healthy_again_a_new_lead_is_called_at_once(scene: Scene) -> None:
+async def test_a_lead_created_after_recovery_is_not_delayed_by_earlier_faults(scene: Scene) -> None:
     """I5, without a clock: nothing that a fault left behind stands before a lead that comes afterwards."""
     place: Installation = scene.place
     async with place.load() as ids, hurrying(place):
@@ -140,8 +142,8 @@ async def unheard(fork_server: ForkServer, private_engines: Engines, tmp_path: P
 
 
 async def test_a_minute_after_their_calls_end_only_attempts_in_doubt_hold_channels(unheard: Scene) -> None:
-    """Postgres dies under the calls, and of many ends no webhook tells: the carrier's list does, within a minute. It is
-    a minute of the platform's own times: its rows get older by so much."""
+    """Postgres dies under the calls, and many ends have no webhook: the carrier's list shows them within a minute. It
+    is a minute of the platform's own times: its rows get older by so much."""
     scene, place = unheard, unheard.place
     # The worst moment: the list was compared just before.
     await place.rows(JUST_LOOKED, EVERY_S)

@@ -19,12 +19,12 @@ NTH = {"results.before_write": 1}
 POINTS = sorted(point for point in CRASH_POINTS if point.partition(".")[0] not in ELSEWHERE)
 
 
-def test_every_part_with_crash_points_is_swept() -> None:
+def test_every_component_with_crash_points_is_crashed_here_or_elsewhere() -> None:
     assert {point.partition(".")[0] for point in CRASH_POINTS} <= PROCESS.keys() | ELSEWHERE
 
 
 @pytest.mark.parametrize("point", POINTS)
-async def test_a_crash_breaks_no_promise_at(
+async def test_the_dispatch_invariants_hold_after_a_crash_at(
     point: str,
     fork_server: ForkServer,
     database_url: str,

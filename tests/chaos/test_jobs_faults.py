@@ -51,7 +51,7 @@ async def all_done(world: JobWorld, ids: list[UUID], timeout_s: float = 40) -> N
     assert await world.sql("SELECT count(DISTINCT job_id) FROM runs WHERE ended IS NOT NULL") >= len(ids)
 
 
-async def test_a_hundred_items_and_a_worker_killed_in_the_middle(world: JobWorld) -> None:
+async def test_jobs_of_a_killed_worker_are_finished_by_another(world: JobWorld) -> None:
     """The source's own scenario."""
     ids = await enqueue(world, 100)
     async with job_process(world.url, lease_s=VICTIM_S) as victim:
@@ -114,7 +114,7 @@ async def test_under_kills_no_two_jobs_of_a_key_run_at_once(world: JobWorld) -> 
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_a_random_mix_of_faults(world: JobWorld, seed: int) -> None:
+async def test_every_job_is_finished_once_through_a_random_mix_of_faults(world: JobWorld, seed: int) -> None:
     """Kills, stops, cut connections; afterwards everything is done exactly once."""
     chance = random.Random(seed)
     ids: list[UUID] = []
@@ -162,7 +162,9 @@ async def inflict(world: JobWorld, victim: asyncio.subprocess.Process, fault: st
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT, signal.SIGKILL])
-async def test_postgres_is_restarted_under_load(private_engines: Engines, how: signal.Signals) -> None:
+async def test_no_job_is_lost_when_postgres_restarts_under_load(
+    private_engines: Engines, how: signal.Signals
+) -> None:
     url = private_engines.database_url
     await migrate(url)
     async with job_world(url) as world:

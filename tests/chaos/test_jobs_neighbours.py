@@ -41,7 +41,7 @@ async def done(world: JobWorld, ids: list[UUID]) -> bool:
     return bool(await world.sql("SELECT count(*) = $2 FROM job_history WHERE id = ANY ($1)", ids, len(ids)))
 
 
-async def test_a_job_that_finishes_early_takes_nobody_elses_lease(world: JobWorld) -> None:
+async def test_an_open_finish_transaction_delays_no_other_jobs_lease_renewal(world: JobWorld) -> None:
     """It deletes its row in a transaction that it keeps open: the renewal of all others must not wait for it."""
     early = await enqueue(world, "early", "early")
     innocent = await enqueue(world, "hold", "a", "b", "c")
@@ -114,7 +114,7 @@ async def test_a_handler_that_swallows_its_cancellation_loses_its_slot_and_its_l
 
 
 @pytest.mark.parametrize("do", ["stubborn", "thread"])
-async def test_a_worker_told_to_stop_ends_without_a_handler_that_does_not(world: JobWorld, do: str) -> None:
+async def test_sigterm_ends_a_worker_whose_handler_ignores_cancellation(world: JobWorld, do: str) -> None:
     [stubborn] = await enqueue(world, do, "stubborn")
     async with job_process(world.url, lease_s=STEADY_S) as process:
         await started(world, 1)
@@ -126,7 +126,7 @@ async def test_a_worker_told_to_stop_ends_without_a_handler_that_does_not(world:
     assert (await world.job(stubborn)).status == "PENDING"
 
 
-async def test_a_process_that_is_blocked_delays_others_by_a_lease_and_nothing_dies(world: JobWorld) -> None:
+async def test_a_worker_with_a_blocked_event_loop_makes_no_dead_letter(world: JobWorld) -> None:
     async with job_processes(world.url, 2, lease_s=LEASE_S):
         ids = await enqueue(world, "hold", *(str(n) for n in range(20)))
         await started(world, 20)
@@ -137,7 +137,7 @@ async def test_a_process_that_is_blocked_delays_others_by_a_lease_and_nothing_di
     assert await world.sql("SELECT count(*) FROM job_dead") == 0
 
 
-async def test_two_versions_at_once_lose_no_job_and_stop_nobody_elses(world: JobWorld) -> None:
+async def test_workers_of_two_versions_lose_no_job_and_delay_no_other(world: JobWorld) -> None:
     """A roll-out: what the newer version writes goes back from the older one, until one of its own workers has it."""
     names = [str(n) for n in range(10)]
     async with world.outbox.transaction(world.database) as work:
@@ -165,7 +165,7 @@ async def test_two_versions_at_once_lose_no_job_and_stop_nobody_elses(world: Job
     assert await world.sql("SELECT count(*) FROM runs") == 20
 
 
-async def test_tenants_with_the_same_keys_wait_for_nobody_but_themselves(world: JobWorld) -> None:
+async def test_jobs_with_the_same_key_in_other_tenants_do_not_wait(world: JobWorld) -> None:
     tenants = [Tenant("a"), Tenant("b"), Tenant("b", "shop")]
     held, *others = tenants
 

@@ -1,4 +1,4 @@
-"""Workers are killed and stopped, Postgres dies, Valkey forgets: no event is lost, none takes effect twice."""
+"""Workers are killed and stopped, Postgres dies, Valkey loses its data: no event is lost, none takes effect twice."""
 
 import asyncio
 import os
@@ -76,16 +76,14 @@ async def scene(database_url: str, redis_url: str, key_prefix: str) -> AsyncIter
     "point",
     ["mailbox.after_claim", "mailbox.before_write", "mailbox.before_commit", "mailbox.after_commit"],
 )
-async def test_a_worker_that_dies_anywhere_loses_nothing_and_repeats_nothing(
-    scene: Scene, point: str
-) -> None:
+async def test_a_mailbox_worker_that_crashes_loses_and_repeats_no_event(scene: Scene, point: str) -> None:
     await scene.world.append(*some_events(60))
     await run_until_crash(command("work", scene.place, 1.0), point, nth=3)
     async with mailbox_process(scene.place):
         await scene.settled(60)
 
 
-async def test_what_dies_before_its_commit_has_begun_and_has_no_effect(scene: Scene) -> None:
+async def test_a_mailbox_worker_that_crashes_before_its_commit_has_no_effect(scene: Scene) -> None:
     await scene.world.append(*some_events(15))
     await run_until_crash(command("work", scene.place, 60.0), "mailbox.before_commit")
     assert await scene.world.value("SELECT count(*) FROM begun") > 0
@@ -93,8 +91,8 @@ async def test_what_dies_before_its_commit_has_begun_and_has_no_effect(scene: Sc
     assert await scene.world.value("SELECT count(*) FROM mailbox_events WHERE processed_at IS NOT NULL") == 0
 
 
-async def test_a_sender_that_dies_after_the_commit_sends_again_without_harm(scene: Scene) -> None:
-    """It was told nothing, so it cannot know that its event is durable."""
+async def test_an_event_sent_again_after_a_crash_past_its_commit_is_stored_once(scene: Scene) -> None:
+    """It got no reply, so it cannot know that its event is durable."""
     await run_until_crash(command("send", scene.place, 20), "inbox.after_commit", nth=15)
     assert await scene.world.value("SELECT count(*) FROM mailbox_events") == 15
     sender = await asyncio.create_subprocess_exec(*command("send", scene.place, 20))
@@ -105,7 +103,7 @@ async def test_a_sender_that_dies_after_the_commit_sends_again_without_harm(scen
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_worker_stopped_past_its_lease_and_continued_writes_nothing(scene: Scene, kind: str) -> None:
+async def test_a_mailbox_worker_continued_past_its_lease_writes_nothing(scene: Scene, kind: str) -> None:
     """It comes back while its successor has the mailbox in hand, and commits what it had begun to write: the mailbox is
     being processed, and nothing but the fence says that it is not by this one."""
     held = NewEvent(kind, HELD_AT_WRITE, "1", "happened", {"name": "1"})
@@ -132,7 +130,7 @@ async def test_a_worker_stopped_past_its_lease_and_continued_writes_nothing(scen
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_a_random_mix_of_faults(scene: Scene, seed: int) -> None:
+async def test_every_event_takes_effect_once_through_a_random_mix_of_faults(scene: Scene, seed: int) -> None:
     chance, sent = random.Random(seed), 0
     for _ in range(4):
         sent += 100
@@ -191,7 +189,9 @@ async def _is_appended(scene: Scene, events: Sequence[NewEvent]) -> bool:
 
 
 @pytest.mark.parametrize("fault", ["valkey forgets", "valkey dies", "postgres stops", "postgres dies"])
-async def test_an_engine_fails_under_load(private_engines: Engines, key_prefix: str, fault: str) -> None:
+async def test_no_event_is_lost_when_an_engine_fails_under_load(
+    private_engines: Engines, key_prefix: str, fault: str
+) -> None:
     await migrate(private_engines.database_url)
     place = private_engines.database_url, private_engines.redis_url, key_prefix
     async with open_scene(*place) as scene, mailbox_process(place, lease_s=2.0):

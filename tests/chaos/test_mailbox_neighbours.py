@@ -86,7 +86,7 @@ async def ends(process: asyncio.subprocess.Process) -> None:
 
 
 @pytest.mark.parametrize(("key", "what"), [("stubborn", "handle"), ("stubborn write", "write")])
-async def test_a_mailbox_whose_handler_swallows_its_cancellation_costs_only_its_own_turn(
+async def test_a_mailbox_handler_that_swallows_its_cancellation_delays_no_other_mailbox(
     world: World, key: str, what: str
 ) -> None:
     """The stubborn write has locked a row that all others need: it goes with its connection."""
@@ -102,7 +102,7 @@ async def test_a_mailbox_whose_handler_swallows_its_cancellation_costs_only_its_
 
 
 @pytest.mark.parametrize(("key", "what"), [("stubborn", "handle"), ("stubborn write", "write")])
-async def test_a_process_told_to_stop_ends_without_a_handler_that_does_not(
+async def test_sigterm_ends_a_process_whose_mailbox_handler_ignores_cancellation(
     world: World, key: str, what: str
 ) -> None:
     async with application_process(world.place, timeout_s=NEVER_S) as one:
@@ -118,7 +118,7 @@ async def test_a_process_told_to_stop_ends_without_a_handler_that_does_not(
         await world.innocents_go_on("in the other process")
 
 
-async def test_ten_writes_that_hang_stop_no_other_mailbox_and_no_end_of_their_process(world: World) -> None:
+async def test_ten_hanging_writes_delay_no_other_mailbox_and_no_shutdown(world: World) -> None:
     """As many as the application's pool has connections by default."""
     async with application_process(world.place, timeout_s=NEVER_S) as one:
         await world.submit("bad", *(f"hung write {n}" for n in range(10)))
@@ -139,7 +139,7 @@ async def test_ten_writes_that_hang_stop_no_other_mailbox_and_no_end_of_their_pr
     assert failures == 0
 
 
-async def test_an_append_that_an_application_keeps_open_stops_nobody_elses(
+async def test_an_append_in_an_open_transaction_delays_no_other_mailbox(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long its own mailboxes are waited for."""

@@ -53,7 +53,7 @@ async def place(
 
 
 @pytest.mark.parametrize("point", sorted(SERVING))
-async def test_a_router_that_dies_serving_leaks_nothing_after_one_reconcile(
+async def test_a_router_that_crashes_serving_leaks_no_slot_after_one_reconcile(
     place: Routers, point: str
 ) -> None:
     doomed = place.start("doomed", crash_at=point, nth=SERVING[point])
@@ -90,7 +90,7 @@ async def test_a_router_that_dies_serving_leaks_nothing_after_one_reconcile(
     for call, pod in pods.items():
         truth[pod] = [call]
         await beat(pod)
-    # The platform hears of one end, the pod of the other; whoever comes second is told that it is done.
+    # The platform releases one call, the pod the other; the second release of a call changes nothing.
     await insist("POST", "/release", {"call_sid": "call-0"})
     truth[pods["call-0"]] = []
     await beat(pods["call-0"])
@@ -107,7 +107,7 @@ async def test_a_router_that_dies_serving_leaks_nothing_after_one_reconcile(
 
 
 @pytest.mark.parametrize("point", sorted(MANAGING))
-async def test_a_manager_that_dies_leaks_nothing_after_one_reconcile_of_its_successor(
+async def test_a_pool_manager_that_crashes_leaks_no_slot_after_its_successors_reconcile(
     place: Routers, point: str
 ) -> None:
     truth = await prepare(place)
@@ -125,7 +125,7 @@ async def test_a_manager_that_dies_leaks_nothing_after_one_reconcile_of_its_succ
 
 
 @pytest.mark.parametrize("point", sorted(REBUILDING))
-async def test_a_manager_that_dies_rebuilding_is_followed_by_one_that_rebuilds_all(
+async def test_a_pool_manager_that_crashes_rebuilding_is_followed_by_a_full_rebuild(
     place: Routers, point: str
 ) -> None:
     world = place.world
@@ -161,13 +161,13 @@ async def prepare(place: Routers) -> dict[str, list[str]]:
     for call, pod in given.items():
         if call != "never-came":
             await world.beat(pod, [call])
-    # Its row was in when its process died, before Valkey was told.
+    # Its row was committed when its process died, before Valkey was written.
     spare = [pod for pod in pods if pod not in given.values()]
     untold = await RouterWorld(world.bus, keys).ask("untold")
     await world.note("untold", untold)
     await RouterWorld(world.bus, keys).release("untold")
     await client.delete(keys.ended("untold"))
-    # Ended, and Valkey not told of it.
+    # Ended in Postgres, and not in Valkey.
     await world.beat(given["released"])
     await world.end("released")
     await client.zrem(keys.unproven, str(world.allocation_of("released")))

@@ -34,7 +34,9 @@ async def place(
 
 
 @pytest.mark.parametrize("point", STOPS)
-async def test_a_leader_that_was_stopped_and_goes_on_changes_nothing(place: Routers, point: str) -> None:
+async def test_a_leader_resumed_after_its_successor_took_over_changes_nothing(
+    place: Routers, point: str
+) -> None:
     world = place.world
     await world.begin(OF_THE_NEW)
     await world.pods(6)
@@ -70,7 +72,7 @@ async def test_a_leader_that_was_stopped_and_goes_on_changes_nothing(place: Rout
     assert await leads(place)
 
 
-async def test_a_leader_that_is_stopped_while_it_waits_leads_no_more(place: Routers) -> None:
+async def test_an_idle_leader_stopped_past_its_lease_no_longer_leads(place: Routers) -> None:
     await place.world.begin(OF_THE_NEW)
     await place.world.pods(3)
     old = place.start("old")

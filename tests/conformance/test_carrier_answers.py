@@ -64,7 +64,7 @@ async def test_a_call_that_reaches_its_agent_is_shown_with_its_document_and_stre
     assert (call.carrier, call.direction, call.ended_by) == (line.name, "outbound", "carrier")
 
 
-async def test_an_answer_that_fails_is_asked_for_again_as_the_url_orders(asking: Line) -> None:
+async def test_a_failed_answer_request_is_retried_as_the_url_orders(asking: Line) -> None:
     asking.receiver.document = in_turn(BROKEN, BROKEN, stream(asking))
     call = await answered(asking)
     assert [one.statuses for one in call.documents] == [[500, 500, 200]]
@@ -72,7 +72,7 @@ async def test_an_answer_that_fails_is_asked_for_again_as_the_url_orders(asking:
     assert call.agent_at is not None
 
 
-async def test_where_every_try_fails_the_fallback_url_is_asked_and_gives_the_same_call_its_agent(
+async def test_after_failed_retries_the_fallback_url_connects_the_same_call(
     asking: Line,
 ) -> None:
     given = stream(asking)
@@ -89,7 +89,7 @@ async def test_where_every_try_fails_the_fallback_url_is_asked_and_gives_the_sam
     }
 
 
-async def test_a_document_that_cannot_be_read_is_asked_for_at_the_fallback_url(asking: Line) -> None:
+async def test_an_unreadable_document_makes_the_carrier_request_the_fallback_url(asking: Line) -> None:
     given = stream(asking)
     nonsense = Document("application/xml", "<Response><Stream", status=200)
     asking.receiver.document = lambda request: given if is_fallback(request.url) else nonsense
@@ -100,7 +100,7 @@ async def test_a_document_that_cannot_be_read_is_asked_for_at_the_fallback_url(a
     ]
 
 
-async def test_nobody_there_is_no_answer_and_the_fallback_is_asked(asking: Line) -> None:
+async def test_an_unreachable_answer_url_makes_the_carrier_request_the_fallback_url(asking: Line) -> None:
     asking.receiver.document = in_turn(stream(asking))
     order = asking.order(TALKS_FOR_EVER, fallback_base_url=asking.receiver.base_url)
     nobody = order.answer_url.replace(asking.receiver.base_url, "http://127.0.0.1:1")
@@ -113,7 +113,7 @@ async def test_nobody_there_is_no_answer_and_the_fallback_is_asked(asking: Line)
     assert call.agent_at is not None
 
 
-async def test_exotels_503_is_its_document_and_a_500_is_none() -> None:
+async def test_exotel_takes_a_503_as_a_document_and_a_500_as_a_bad_answer() -> None:
     async with open_line("exotel", CONFIG) as line:
         line.receiver.document = in_turn(line.carrier.busy_document("busy"), BROKEN)
         for _ in range(2):
@@ -125,7 +125,7 @@ async def test_exotels_503_is_its_document_and_a_500_is_none() -> None:
         assert without_agent([refused, broken]) == [refused, broken]
 
 
-async def test_a_call_on_hold_asks_again_until_there_is_an_agent(asking: Line) -> None:
+async def test_a_call_on_hold_requests_its_document_again_until_an_agent_is_free(asking: Line) -> None:
     given = stream(asking)
 
     def answer(request: WebhookRequest) -> Document:
@@ -139,7 +139,7 @@ async def test_a_call_on_hold_asks_again_until_there_is_an_agent(asking: Line) -
     assert not call.is_without_agent
 
 
-async def test_a_person_on_hold_leaves_when_their_patience_is_over(asking: Line) -> None:
+async def test_a_person_on_hold_who_hangs_up_counts_as_without_an_agent(asking: Line) -> None:
     people = Behaviour(1, 0, 0, 0, talk_s=(60.0, 60.0), silence_s=(0.02, 0.03))
     config = replace(CONFIG, behaviour=people, patience_s=3600.0)
     async with open_line(asking.name, config) as line:
@@ -151,7 +151,7 @@ async def test_a_person_on_hold_leaves_when_their_patience_is_over(asking: Line)
         assert without_agent([call]) == [call]
 
 
-async def test_a_caller_who_was_held_gets_an_agent_and_takes_a_line(asking: Line) -> None:
+async def test_a_held_caller_gets_an_agent_and_occupies_a_channel(asking: Line) -> None:
     given = stream(asking)
     asking.receiver.document = lambda request: (
         given
@@ -165,7 +165,7 @@ async def test_a_caller_who_was_held_gets_an_agent_and_takes_a_line(asking: Line
     assert (dial.direction, call.is_without_agent) == ("inbound", False)
 
 
-async def test_when_the_agent_is_lost_what_follows_the_stream_is_asked_and_brings_another(
+async def test_a_lost_stream_makes_the_carrier_request_the_resume_url_for_another_agent(
     asking: Line,
 ) -> None:
     then_url = asking.url("resume")
@@ -184,14 +184,14 @@ async def test_when_the_agent_is_lost_what_follows_the_stream_is_asked_and_bring
     assert not call.was_dropped
 
 
-async def test_a_person_whose_agent_is_lost_with_nobody_following_was_dropped(line: Line) -> None:
+async def test_a_call_whose_agent_was_lost_without_a_resume_url_is_without_an_agent(line: Line) -> None:
     line.receiver.hang_up_after, line.receiver.close_code = 2, 1011
     call = await answered(line)
     assert [one.ended for one in call.streams] == ["lost"]
     assert (call.was_dropped, call.is_without_agent) == (False, True), "it never said a word"
 
 
-async def test_a_pod_that_refuses_the_stream_is_no_agent(line: Line) -> None:
+async def test_a_call_whose_stream_the_pod_refused_is_without_an_agent(line: Line) -> None:
     line.receiver.hang_up_after, line.receiver.close_code = 2, 1008
     call = await answered(line)
     assert [(one.ended, one.code) for one in call.streams] == [("refused", 1008)]
@@ -199,7 +199,7 @@ async def test_a_pod_that_refuses_the_stream_is_no_agent(line: Line) -> None:
 
 
 @pytest.mark.parametrize("url", ["tel:+14155550199", "wss:"])
-async def test_the_operators_fallback_is_followed(line: Line, url: str) -> None:
+async def test_every_carrier_follows_the_operators_fallback_as_far_as_it_can(line: Line, url: str) -> None:
     """Exotel can stream and nothing else; the others dial too."""
     target = line.receiver.stream_url if url == "wss:" else url
     line.receiver.hang_up_after = 2

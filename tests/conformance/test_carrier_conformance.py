@@ -59,7 +59,7 @@ async def test_a_call_is_placed_followed_listed_and_looked_up(line: Line) -> Non
 @pytest.mark.parametrize(
     ("to", "reason"), [("+15005551101", "busy"), ("+15005551201", "no_answer"), ("+15005551301", "failed")]
 )
-async def test_a_call_that_nobody_answers_ends_for_its_reason(line: Line, to: str, reason: str) -> None:
+async def test_an_unanswered_call_ends_with_its_reason(line: Line, to: str, reason: str) -> None:
     placed = await line.carrier.place(value.replace(line.order(to), ring_timeout_s=30))
     assert isinstance(placed, Accepted)
     await line.simulator.idle()
@@ -103,7 +103,7 @@ async def test_a_ringing_call_is_canceled(line: Line) -> None:
     assert not line.events("answer")
 
 
-async def test_a_live_call_is_shown_as_live_and_as_answered_only_if_that_is_known(line: Line) -> None:
+async def test_a_lookup_shows_a_live_call_as_answered_only_where_the_carrier_does(line: Line) -> None:
     call_id = await line.accepted("+15005551601")
     await line.until("answered")
     seen = await line.carrier.look_up(call_id)
@@ -111,7 +111,7 @@ async def test_a_live_call_is_shown_as_live_and_as_answered_only_if_that_is_know
     assert seen.state == ("answered" if line.trait.shows_answered else "ringing")
 
 
-async def test_the_list_shows_calls_in_every_state(line: Line) -> None:
+async def test_list_calls_shows_calls_in_every_state(line: Line) -> None:
     to = "+15005551001"
     over = await line.accepted(to)
     await line.simulator.idle()
@@ -123,7 +123,7 @@ async def test_the_list_shows_calls_in_every_state(line: Line) -> None:
     assert await line.listed("+15005551602") == []
 
 
-async def test_the_list_of_the_account_shows_every_call_in_every_state_and_direction(line: Line) -> None:
+async def test_account_calls_shows_calls_in_every_state_and_direction(line: Line) -> None:
     over = await line.accepted("+15005551001")
     await line.simulator.idle()
     live = await line.accepted("+15005551601")
@@ -138,7 +138,7 @@ async def test_the_list_of_the_account_shows_every_call_in_every_state_and_direc
     assert len([call for call in listed if call.direction == "inbound"]) == 1
 
 
-async def test_the_list_of_live_calls_shows_those_that_are_not_over(line: Line) -> None:
+async def test_live_calls_leaves_out_ended_calls_where_the_carrier_can(line: Line) -> None:
     """And others only where the carrier cannot tell them apart."""
     over = await line.accepted("+15005551001")
     await line.simulator.idle()
@@ -152,8 +152,8 @@ async def test_the_list_of_live_calls_shows_those_that_are_not_over(line: Line) 
     assert (over in states) is (line.carrier.limits.lists != "live")
 
 
-async def test_what_a_call_cost_is_told_at_its_end_or_in_the_list_of_ended_calls(line: Line) -> None:
-    """Exotel tells no currency, so it tells no cost."""
+async def test_a_calls_cost_is_in_its_end_webhook_or_in_ended_calls(line: Line) -> None:
+    """Exotel reports no currency, so it reports no cost."""
     call_id = await line.accepted("+15005551001")
     await line.simulator.idle()
     told = [event.cost for event in line.events() if event.cost]
@@ -167,19 +167,19 @@ async def test_what_a_call_cost_is_told_at_its_end_or_in_the_list_of_ended_calls
     assert line.carrier.limits.prices_later is (line.carrier.name in PRICES_LATER)
 
 
-async def test_a_list_of_the_account_that_cannot_be_read_is_none(line: Line) -> None:
+async def test_account_calls_ends_with_list_unavailable_while_the_list_is_down(line: Line) -> None:
     line.simulator.faults = Faults(list_down=True)
     pages = [page async for page in line.carrier.account_calls(datetime.now(UTC))]
     assert isinstance(pages[-1], ListUnavailable)
 
 
-async def test_the_list_leaves_out_what_began_before(line: Line) -> None:
+async def test_list_calls_leaves_out_calls_that_began_before_since(line: Line) -> None:
     await line.accepted("+15005551001")
     later = datetime.now(UTC) + timedelta(seconds=60)
     assert await line.carrier.list_calls("+15005551001", FROM, later) == []
 
 
-async def test_the_ring_time_out_and_the_time_limit_are_the_orders(line: Line) -> None:
+async def test_the_carrier_keeps_to_the_orders_ring_timeout_and_time_limit(line: Line) -> None:
     """A carrier's time out may have a least value (Vapi's time limit: 10 s), far below 14,400 of them."""
     order = value.replace(line.order("+15005551701"), ring_timeout_s=20)
     assert isinstance(await line.carrier.place(order), Accepted)
@@ -211,7 +211,7 @@ async def test_the_ring_time_out_and_the_time_limit_are_the_orders(line: Line) -
         ("33", InDoubt, False),  # redirect
     ],
 )
-async def test_only_what_is_certain_is_called_certain(
+async def test_place_returns_a_certain_result_only_where_the_reply_is_certain(
     line: Line, code: str, result: type[PlaceResult], is_dialled: bool
 ) -> None:
     answer = await line.carrier.place(line.order(f"+1500555{code}01"))
@@ -222,7 +222,7 @@ async def test_only_what_is_certain_is_called_certain(
 
 
 @pytest.mark.parametrize("last", ["1", "2", "3", "4"])
-async def test_a_refused_destination_costs_neither_account_nor_number(line: Line, last: str) -> None:
+async def test_a_refused_destination_blames_neither_account_nor_number(line: Line, last: str) -> None:
     answer = await line.carrier.place(line.order(f"+1500555000{last}"))
     assert isinstance(answer, Rejected)
     assert answer.reason == "refused"
@@ -230,7 +230,7 @@ async def test_a_refused_destination_costs_neither_account_nor_number(line: Line
     assert not line.simulator.ledger.dials
 
 
-async def test_wrong_credentials_are_rejected_for_now(line: Line) -> None:
+async def test_wrong_credentials_are_a_retryable_rejection_that_blames_the_account(line: Line) -> None:
     stranger = line.another(account=replace(line.account, auth_token="wrong"))
     answer = await stranger.place(line.order("+15005551001"))
     assert isinstance(answer, Rejected)
@@ -238,7 +238,7 @@ async def test_wrong_credentials_are_rejected_for_now(line: Line) -> None:
     assert not line.simulator.ledger.dials
 
 
-async def test_a_carrier_that_cannot_be_reached_is_rejected_for_now(line: Line) -> None:
+async def test_an_unreachable_carrier_is_a_rejection_that_blames_the_network(line: Line) -> None:
     answer = await line.another(base_url="http://127.0.0.1:9").place(line.order("+15005551001"))
     assert isinstance(answer, Rejected)
     assert (answer.reason, answer.blames) == ("not_connected", "network")
@@ -250,7 +250,7 @@ async def test_an_order_past_its_deadline_is_not_sent(line: Line) -> None:
     assert not line.simulator.ledger.dials
 
 
-async def test_throttling_says_how_long(line: Line) -> None:
+async def test_a_throttled_place_returns_the_carriers_retry_after(line: Line) -> None:
     line.simulator.faults = replace(line.simulator.faults, retry_after_s=7)
     assert await line.carrier.place(line.order("+15005553001")) == Throttled(7.0)
 
@@ -270,14 +270,14 @@ async def test_a_call_in_doubt_is_found_by_its_webhooks_and_in_the_list(line: Li
 # --- doubt about the past
 
 
-async def test_a_list_that_is_down_is_not_an_empty_list(line: Line) -> None:
+async def test_list_calls_is_unavailable_rather_than_empty_while_the_list_is_down(line: Line) -> None:
     line.simulator.faults = Faults(list_down=True)
     await line.accepted("+15005551001")
     since = datetime.now(UTC) - timedelta(seconds=60)
     assert isinstance(await line.carrier.list_calls("+15005551001", FROM, since), ListUnavailable)
 
 
-async def test_a_list_that_lags_shows_the_call_later(line: Line) -> None:
+async def test_a_lagging_list_shows_the_call_later_and_a_lookup_at_once(line: Line) -> None:
     line.simulator.faults = Faults(list_lag_s=3600)
     call_id = await line.accepted("+15005551001")
     assert await line.listed("+15005551001") == []
@@ -286,7 +286,7 @@ async def test_a_list_that_lags_shows_the_call_later(line: Line) -> None:
     assert [call.call_id for call in await line.listed("+15005551001")] == [call_id]
 
 
-async def test_an_unknown_call_and_an_unreachable_carrier_are_told_apart(line: Line) -> None:
+async def test_an_unknown_call_and_an_unreachable_carrier_have_different_results(line: Line) -> None:
     gone = line.another(base_url="http://127.0.0.1:9")
     unknown = "CA" + "0" * 32
     assert await line.carrier.look_up(unknown) == NoSuchCall()
@@ -299,19 +299,19 @@ async def test_an_unknown_call_and_an_unreachable_carrier_are_told_apart(line: L
 # --- what the account has
 
 
-async def test_the_accounts_numbers_are_read_to_their_end(line: Line) -> None:
+async def test_own_numbers_reads_every_page(line: Line) -> None:
     numbers = await line.carrier.own_numbers()
     assert isinstance(numbers, list)
     assert {"+14155550100", "+14155550101"} <= set(numbers)
 
 
-async def test_wrong_credentials_are_known_for_that(line: Line) -> None:
+async def test_own_numbers_reports_wrong_credentials_as_unauthorized(line: Line) -> None:
     wrong = replace(line.account, auth_token="not the token")
     carrier = line.another(account=wrong)
     assert await carrier.own_numbers() == NumbersUnavailable("status 401", is_unauthorized=True)
 
 
-async def test_a_carrier_that_is_away_says_nothing_of_credentials(line: Line) -> None:
+async def test_own_numbers_of_an_unreachable_carrier_is_not_unauthorized(line: Line) -> None:
     await line.simulator.stop()
     found = await line.carrier.own_numbers()
     assert isinstance(found, NumbersUnavailable)

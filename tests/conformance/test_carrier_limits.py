@@ -38,7 +38,7 @@ async def test_a_queued_call_is_listed_cancelled_and_never_dialled(name: Carrier
         assert [dial.call_id for dial in line.simulator.ledger.dials] == [first.call_id]
 
 
-async def test_twilio_says_how_long_a_call_will_wait() -> None:
+async def test_twilio_reports_how_long_a_queued_call_will_wait() -> None:
     async with open_line("twilio", config("twilio", calls_per_s=0.01)) as line:
         first, second = await placed(line, 2)
         assert isinstance(first, Accepted)
@@ -48,7 +48,7 @@ async def test_twilio_says_how_long_a_call_will_wait() -> None:
         assert 90_000 < second.queued_ms <= 100_000
 
 
-async def test_a_full_queue_slows_the_account_down() -> None:
+async def test_a_full_carrier_queue_throttles_the_next_call() -> None:
     slow = replace(config("twilio", calls_per_s=0.01), queue_max=1)
     async with open_line("twilio", slow) as line:
         results = await placed(line, 3)
@@ -56,7 +56,7 @@ async def test_a_full_queue_slows_the_account_down() -> None:
 
 
 @pytest.mark.parametrize("name", ["twilio", "plivo", "exotel", "vapi"])
-async def test_what_is_over_the_requests_of_a_minute_is_told_when_to_come_back(name: CarrierName) -> None:
+async def test_a_request_over_the_rate_limit_is_throttled_with_retry_after(name: CarrierName) -> None:
     async with open_line(name, config(name, requests_per_min=2)) as line:
         *taken, refused = await placed(line, 3)
         assert [type(result) for result in taken] == [Accepted, Accepted]
@@ -68,7 +68,7 @@ async def test_what_is_over_the_requests_of_a_minute_is_told_when_to_come_back(n
 
 
 @pytest.mark.parametrize("name", ["twilio", "plivo", "vapi"])
-async def test_what_is_over_the_calls_at_once_is_refused_as_such(name: CarrierName) -> None:
+async def test_a_call_over_the_concurrency_limit_is_throttled_for_concurrency(name: CarrierName) -> None:
     async with open_line(name, config(name, max_concurrent=1)) as line:
         first, second = await placed(line, 2, "+15005551701")
         assert isinstance(first, Accepted)
@@ -86,7 +86,7 @@ PAGES = {
 
 
 @pytest.mark.parametrize("name", PAGES)
-async def test_a_list_of_many_pages_is_read_to_its_end(name: CarrierName) -> None:
+async def test_list_calls_reads_every_page(name: CarrierName) -> None:
     many = PAGES[name] + 5
     async with open_line(name, replace(config(name, calls_per_s=1e6), time_scale=0.001)) as line:
         results = await placed(line, many)

@@ -32,20 +32,20 @@ async def busy() -> AsyncIterator[Line]:
         yield line
 
 
-async def test_a_call_that_would_wait_too_long_is_taken_back_and_never_rings(busy: Line) -> None:
+async def test_a_call_queued_for_too_long_is_cancelled_before_it_rings(busy: Line) -> None:
     result = await place(busy.carrier, busy.order("+15005551101"), CLOCK)
     assert isinstance(result, Throttled)
     assert 30 < result.retry_after_s <= 300
     assert [dial.to for dial in busy.simulator.ledger.dials] == [TO]
 
 
-async def test_a_call_that_is_dialled_at_once_is_left_alone() -> None:
+async def test_a_call_that_the_carrier_dials_at_once_is_accepted() -> None:
     async with open_line("twilio", slow(1000)) as line:
         assert isinstance(await place(line.carrier, line.order(TO), CLOCK), Accepted)
         assert len(line.simulator.ledger.dials) == 1
 
 
-async def test_a_short_wait_is_fine_unless_the_window_closes_in_it() -> None:
+async def test_a_short_queue_wait_is_accepted_unless_the_window_closes_meanwhile() -> None:
     async with open_line("twilio", slow(0.1)) as line:
         assert isinstance(await line.carrier.place(line.order(TO)), Accepted)
         assert isinstance(await place(line.carrier, line.order("+15005551702"), CLOCK), Accepted)
@@ -53,7 +53,7 @@ async def test_a_short_wait_is_fine_unless_the_window_closes_in_it() -> None:
         assert isinstance(await place(line.carrier, closing, CLOCK), Throttled)
 
 
-async def test_what_is_still_queued_when_its_window_closes_is_cancelled(busy: Line) -> None:
+async def test_a_call_still_queued_when_its_window_closes_is_cancelled(busy: Line) -> None:
     placed = await busy.carrier.place(busy.order("+15005551101"))
     assert isinstance(placed, Accepted)
     assert await cancel_if_queued(busy.carrier, placed.call_id)
@@ -62,14 +62,14 @@ async def test_what_is_still_queued_when_its_window_closes_is_cancelled(busy: Li
     assert [dial.to for dial in busy.simulator.ledger.dials] == [TO]
 
 
-async def test_a_call_that_rings_when_its_window_closes_is_left_alone(busy: Line) -> None:
+async def test_a_ringing_call_is_not_cancelled_when_its_window_closes(busy: Line) -> None:
     ringing = busy.simulator.ledger.dials[0]
     await busy.until("ringing")
     assert not await cancel_if_queued(busy.carrier, ringing.call_id)
     assert ringing.ended_at is None
 
 
-async def test_a_call_that_cannot_be_asked_about_is_not_cancelled(busy: Line) -> None:
+async def test_a_call_that_cannot_be_looked_up_is_not_cancelled(busy: Line) -> None:
     assert not await cancel_if_queued(busy.carrier, "CA" + "0" * 32)
     await busy.simulator.stop()
     assert not await cancel_if_queued(busy.carrier, busy.simulator.ledger.dials[0].call_id)
@@ -84,5 +84,7 @@ async def test_a_call_that_cannot_be_asked_about_is_not_cancelled(busy: Line) ->
         (int(PATIENCE.total_seconds() * 1000) + 1, True),
     ],
 )
-async def test_only_what_the_carrier_says_is_too_late(busy: Line, queued_ms: int | None, late: bool) -> None:
+async def test_a_call_rings_too_late_only_by_the_carriers_reported_wait(
+    busy: Line, queued_ms: int | None, late: bool
+) -> None:
     assert rings_too_late(Accepted("1", queued_ms), busy.order(TO), CLOCK.now()) == late

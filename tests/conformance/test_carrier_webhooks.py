@@ -70,7 +70,7 @@ def test_a_webhook_signed_by_another_account_is_forged(line: Line, webhook: Webh
     assert isinstance(other.parse_webhook(webhook), Forged)
 
 
-def test_a_webhook_of_long_ago_is_stale_or_known_for_a_repetition(
+def test_an_old_webhook_is_refused_or_has_the_dedupe_key_of_the_first(
     line: Line, webhook: WebhookRequest
 ) -> None:
     later = line.another(clock=ManualClock(datetime.now(UTC) + timedelta(days=2)))
@@ -83,7 +83,7 @@ def test_a_webhook_of_long_ago_is_stale_or_known_for_a_repetition(
         assert replayed.dedupe_key == first.dedupe_key
 
 
-async def test_a_doubled_webhook_has_the_key_of_the_first(line: Line) -> None:
+async def test_a_doubled_webhook_has_the_dedupe_key_of_the_first(line: Line) -> None:
     await line.accepted("+15005554101")  # every webhook is sent twice
     await line.simulator.idle()
     keys = [event.dedupe_key for event in line.events()]
@@ -120,7 +120,7 @@ async def test_the_answer_document_connects_the_agent_with_its_parameters(stream
     assert streaming.events()[-1].reason == "completed"
 
 
-async def test_what_follows_the_stream_is_asked_for_where_the_carrier_can(streaming: Line) -> None:
+async def test_the_carrier_requests_the_resume_url_after_the_stream_where_it_can(streaming: Line) -> None:
     carrier, stream_url = streaming.carrier, streaming.receiver.stream_url
     attempt = uuid4()
     then_url = streaming.url("resume", attempt)
@@ -137,7 +137,7 @@ async def test_what_follows_the_stream_is_asked_for_where_the_carrier_can(stream
     assert streaming.events()[-1].reason == "completed"
 
 
-async def test_the_hold_document_makes_the_carrier_ask_again_where_it_can(streaming: Line) -> None:
+async def test_the_hold_document_makes_the_carrier_request_again_where_it_can(streaming: Line) -> None:
     over = streaming.carrier.hang_up_document()
     streaming.receiver.document = lambda request: (
         over if len(streaming.events("answer")) > 1 else streaming.carrier.hold_document(1, request.url)
@@ -150,7 +150,7 @@ async def test_the_hold_document_makes_the_carrier_ask_again_where_it_can(stream
 # --- calls that come in
 
 
-async def test_a_call_that_comes_in_is_told_with_its_numbers_and_gets_an_agent(line: Line) -> None:
+async def test_an_inbound_webhook_has_both_numbers_and_its_call_gets_an_agent(line: Line) -> None:
     # The agent is who hangs up, so that it has heard something before, however slow the machine is.
     caller = "+15005551601" if line.carrier.streams else "+15005551501"
     line.receiver.hang_up_after = 2
@@ -166,7 +166,7 @@ async def test_a_call_that_comes_in_is_told_with_its_numbers_and_gets_an_agent(l
     assert (end.kind, end.direction, end.call_id, end.attempt_id) == ("ended", "inbound", event.call_id, None)
 
 
-async def test_a_call_that_is_rejected_reaches_nobody(line: Line) -> None:
+async def test_the_reject_document_ends_an_inbound_call_without_an_agent(line: Line) -> None:
     line.receiver.document = lambda _: line.carrier.reject_document()
     line.ring()
     await line.simulator.idle()
@@ -175,7 +175,7 @@ async def test_a_call_that_is_rejected_reaches_nobody(line: Line) -> None:
     assert [event.kind for event in line.events()][-1] == "ended"
 
 
-async def test_a_call_that_is_sent_on_gets_no_agent_of_ours(line: Line) -> None:
+async def test_the_redirect_document_forwards_an_inbound_call_without_an_agent(line: Line) -> None:
     line.receiver.document = lambda _: line.carrier.redirect_document("+15005559999")
     line.ring(from_="+15005551501")
     await line.simulator.idle()

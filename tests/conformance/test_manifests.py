@@ -46,7 +46,7 @@ async def api(kube_server: KubeServer) -> AsyncIterator[ClusterApi]:
 
 
 @NO_CLUSTER
-async def test_a_real_api_server_takes_them_and_the_account_may_do_exactly_what_is_needed(
+async def test_an_api_server_accepts_the_manifests_and_the_service_account_has_minimal_rights(
     api: ClusterApi,
 ) -> None:
     for doc in documents():
@@ -86,7 +86,7 @@ def test_services_add_no_variables_to_the_routers_environment() -> None:
     assert router["enableServiceLinks"] is False
 
 
-def test_pods_are_given_longer_than_a_call_to_leave() -> None:
+def test_pods_have_a_termination_grace_longer_than_a_call() -> None:
     agent = find("StatefulSet", "voice-agent")["spec"]["template"]["spec"]
     names = {entry["name"] for entry in agent["containers"][0]["env"]}
     assert "VOICE_AGENT_SHUTDOWN_TIMEOUT" not in names, "the router says how long the longest call is"
@@ -99,7 +99,7 @@ def test_pods_are_given_longer_than_a_call_to_leave() -> None:
     assert nginx["terminationGracePeriodSeconds"] >= agent["terminationGracePeriodSeconds"]
 
 
-def test_everything_has_probes_and_a_disruption_budget() -> None:
+def test_every_workload_has_a_readiness_probe_and_a_disruption_budget() -> None:
     budgets = {doc["metadata"]["name"] for doc in documents() if doc["kind"] == "PodDisruptionBudget"}
     for doc in documents():
         if doc["kind"] in ("Deployment", "StatefulSet"):
@@ -108,7 +108,7 @@ def test_everything_has_probes_and_a_disruption_budget() -> None:
                 assert "readinessProbe" in container
 
 
-def test_the_autoscaler_asks_for_metrics_that_there_are() -> None:
+def test_the_autoscaler_uses_metrics_that_exist() -> None:
     text = (ROOT / "deploy" / "kubernetes" / "keda" / "scaled-object.yaml").read_text(encoding="utf-8")
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     for name in ("trunkline_router_calls", "trunkline_router_waiting"):
@@ -116,7 +116,7 @@ def test_the_autoscaler_asks_for_metrics_that_there_are() -> None:
         assert f"`{name}`" in page
 
 
-def test_the_clusters_nginx_is_the_template_filled_in() -> None:
+def test_the_clusters_nginx_config_is_the_rendered_template() -> None:
     template = (ROOT / "deploy" / "nginx" / "kubernetes.conf.template").read_text(encoding="utf-8")
     given: str = find("ConfigMap", "nginx-router")["data"]["default.conf"]
     fixed = [line for line in template.splitlines()[4:] if line.strip() and "${" not in line]

@@ -42,7 +42,7 @@ async def place(
 
 
 @pytest.mark.parametrize("point", STOPS)
-async def test_a_leader_that_was_stopped_and_goes_on_changes_nothing(
+async def test_a_leader_resumed_after_losing_the_clusters_lease_changes_nothing(
     place: Routers, cluster: Cluster, point: str
 ) -> None:
     await cluster.create("agent-0")

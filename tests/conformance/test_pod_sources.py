@@ -200,12 +200,12 @@ async def _nobody_knows(_call: str) -> bool | None:
     return None
 
 
-async def test_a_pod_that_comes_is_handed_out(stage: Stage) -> None:
+async def test_a_new_pod_is_allocated(stage: Stage) -> None:
     await stage.add("agent-0")
     assert await stage.world.allocate("call-1") == "agent-0"
 
 
-async def test_a_pod_that_is_gone_leaves_nothing_behind_and_its_call_may_have_another(stage: Stage) -> None:
+async def test_a_vanished_pod_leaves_no_keys_and_its_call_gets_another_pod(stage: Stage) -> None:
     await stage.add("agent-0")
     assert await stage.world.allocate("call-1") == "agent-0"
     await stage.land.vanish("agent-0")
@@ -223,7 +223,7 @@ async def test_a_pod_that_is_gone_leaves_nothing_behind_and_its_call_may_have_an
     assert await world.allocate("call-1") == "agent-1"
 
 
-async def test_a_pod_of_no_use_takes_no_calls_and_keeps_the_one_it_has(stage: Stage) -> None:
+async def test_an_unusable_pod_gets_no_new_call_and_keeps_its_live_one(stage: Stage) -> None:
     await stage.add("agent-0", "agent-1")
     busy = await stage.world.allocate("call-1")
     idle = "agent-1" if busy == "agent-0" else "agent-0"
@@ -249,7 +249,7 @@ async def test_a_successor_of_the_same_name_inherits_neither_calls_nor_a_drain(s
     assert await stage.world.allocate("call-2") == "agent-0"
 
 
-async def test_when_very_many_vanish_at_once_nothing_is_removed_and_somebody_is_told(stage: Stage) -> None:
+async def test_a_mass_vanishing_of_pods_removes_none_and_raises_an_alarm(stage: Stage) -> None:
     pods = [f"agent-{number}" for number in range(6)]
     await stage.add(*pods)
     busy = await stage.world.allocate("call-1")
@@ -268,7 +268,7 @@ async def test_when_very_many_vanish_at_once_nothing_is_removed_and_somebody_is_
     assert await stage.world.allocate("call-2") in idle
 
 
-async def test_pods_that_come_back_from_a_mass_vanishing_are_as_they_were(stage: Stage) -> None:
+async def test_pods_that_return_after_a_mass_vanishing_are_available_again(stage: Stage) -> None:
     pods = [f"agent-{number}" for number in range(6)]
     await stage.add(*pods)
     await stage.land.vanish(*pods[:4])
@@ -284,14 +284,14 @@ async def test_pods_that_come_back_from_a_mass_vanishing_are_as_they_were(stage:
     assert len(stage.alarms) == told
 
 
-async def test_one_pod_of_a_few_that_dies_is_removed(stage: Stage) -> None:
+async def test_a_single_dead_pod_is_removed_without_an_alarm(stage: Stage) -> None:
     await stage.add("agent-0", "agent-1")
     await stage.land.vanish("agent-0")
     await stage.until_available("agent-1")
     assert stage.alarms == []
 
 
-async def test_whoever_does_not_lead_changes_nothing(stage: Stage) -> None:
+async def test_a_manager_that_does_not_lead_removes_no_pod(stage: Stage) -> None:
     await stage.add("agent-0", "agent-1")
     stage.leading.term = None
     await stage.land.vanish("agent-0")
@@ -300,7 +300,7 @@ async def test_whoever_does_not_lead_changes_nothing(stage: Stage) -> None:
     assert set(await stage.world.available("standard")) == {"agent-0", "agent-1"}
 
 
-async def test_a_manager_with_an_older_term_is_refused(stage: Stage) -> None:
+async def test_a_manager_with_an_older_term_removes_no_pod_and_loses_the_lead(stage: Stage) -> None:
     await stage.add("agent-0", "agent-1")
     await stage.world.begin(ALL_STANDARD, term=2)
     await stage.land.vanish("agent-0")
@@ -341,7 +341,7 @@ async def watch(cluster: Cluster) -> AsyncIterator[Watch]:
 
 
 @NO_CLUSTER
-async def test_a_watch_that_is_reset_goes_on_where_it_was(watch: Watch) -> None:
+async def test_a_watch_whose_connection_was_reset_resumes_without_a_new_list(watch: Watch) -> None:
     await watch.cluster.create("agent-0")
     await watch.until("agent-0")
     lists = watch.reflector.lists
@@ -354,7 +354,7 @@ async def test_a_watch_that_is_reset_goes_on_where_it_was(watch: Watch) -> None:
 
 
 @NO_CLUSTER
-async def test_a_path_that_has_gone_dead_is_noticed(watch: Watch) -> None:
+async def test_a_half_open_watch_catches_up_after_it_is_cut(watch: Watch) -> None:
     await watch.cluster.create("agent-0")
     await watch.until("agent-0")
 
@@ -368,7 +368,7 @@ async def test_a_path_that_has_gone_dead_is_noticed(watch: Watch) -> None:
 
 
 @NO_CLUSTER
-async def test_a_black_hole_costs_a_deadline_and_loses_nothing(watch: Watch) -> None:
+async def test_a_list_into_a_black_hole_fails_and_forgets_no_pod(watch: Watch) -> None:
     await watch.cluster.create("agent-0")
     await watch.until("agent-0")
 
@@ -383,7 +383,7 @@ async def test_a_black_hole_costs_a_deadline_and_loses_nothing(watch: Watch) -> 
 
 
 @NO_CLUSTER
-async def test_a_server_that_restarts_is_watched_again_and_a_place_that_it_forgot_is_listed_anew(
+async def test_a_resource_version_that_a_restarted_server_forgot_is_listed_anew_once(
     watch: Watch,
 ) -> None:
     await watch.cluster.create("agent-0")
@@ -413,7 +413,7 @@ def term_of(seeker: ClusterLeadership) -> int:
 
 
 @NO_CLUSTER
-async def test_one_of_two_leads_and_the_other_follows_it_with_a_greater_term(cluster: Cluster) -> None:
+async def test_one_of_two_candidates_leads_and_its_successor_has_a_greater_term(cluster: Cluster) -> None:
     first, second = seeker(cluster, "a"), seeker(cluster, "b")
     await first.run_once()
     await second.run_once()
@@ -433,7 +433,7 @@ async def test_one_of_two_leads_and_the_other_follows_it_with_a_greater_term(clu
 
 
 @NO_CLUSTER
-async def test_whoever_resigns_is_followed_at_once_and_a_deleted_lease_never_lowers_the_term(
+async def test_a_resigned_leader_is_succeeded_at_once_and_a_deleted_lease_never_lowers_the_term(
     cluster: Cluster,
 ) -> None:
     first, second = seeker(cluster, "a"), seeker(cluster, "b")
@@ -449,7 +449,7 @@ async def test_whoever_resigns_is_followed_at_once_and_a_deleted_lease_never_low
 
 
 @NO_CLUSTER
-async def test_a_pod_with_a_call_is_marked_against_eviction_and_scale_down(
+async def test_a_pod_with_a_live_call_is_annotated_against_eviction_and_scale_down(
     cluster: Cluster, bus: Bus, database: Database, key_prefix: str
 ) -> None:
     world = StoredWorld(bus, RouterKeys(key_prefix), database, RouterConfig())
@@ -472,7 +472,7 @@ async def test_a_pod_with_a_call_is_marked_against_eviction_and_scale_down(
 
 
 @NO_CLUSTER
-async def test_the_platform_takes_its_pods_from_the_cluster_and_leads_on_its_lease(
+async def test_the_platform_reads_pods_from_the_cluster_and_leads_by_its_lease(
     cluster: Cluster, database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     settings = load_settings(

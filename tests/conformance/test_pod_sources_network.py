@@ -136,7 +136,7 @@ async def black_hole(managed: Managed) -> None:
 
 
 @pytest.mark.parametrize("fault", [reset, half_open, black_hole])
-async def test_while_the_way_to_the_cluster_is_broken_calls_keep_their_pods_and_nobody_is_removed(
+async def test_a_broken_connection_to_the_cluster_removes_no_pod_and_moves_no_call(
     managed: Managed, fault: Callable[[Managed], Awaitable[None]]
 ) -> None:
     pods = [f"agent-{number}" for number in range(6)]
@@ -164,7 +164,7 @@ async def test_while_the_way_to_the_cluster_is_broken_calls_keep_their_pods_and_
     assert managed.alarms == []
 
 
-async def test_connections_that_are_reset_all_the_time_lose_nothing(managed: Managed) -> None:
+async def test_repeated_connection_resets_lose_no_pod_and_no_call(managed: Managed) -> None:
     pods = [f"agent-{number}" for number in range(6)]
     for pod in pods:
         managed.proxy.cut()
@@ -181,7 +181,7 @@ async def test_connections_that_are_reset_all_the_time_lose_nothing(managed: Man
     assert managed.alarms == []
 
 
-async def test_a_watch_is_taken_up_again_from_the_last_bookmark(cluster: Cluster) -> None:
+async def test_a_watch_resumes_from_the_last_bookmark(cluster: Cluster) -> None:
     """Other pods come and go: nothing of it is sent to us, but a bookmark tells how far we have seen. Without it the
     place of our last event grows old until the server has forgotten it, and everything has to be listed anew."""
     await cluster.create("agent-0")
@@ -213,7 +213,7 @@ async def test_a_watch_is_taken_up_again_from_the_last_bookmark(cluster: Cluster
         await api.close()
 
 
-async def test_a_router_that_dies_taking_over_the_clusters_pods_leaks_nothing(
+async def test_a_router_that_crashes_syncing_the_clusters_pods_leaks_nothing(
     cluster: Cluster,
     fork_server: ForkServer,
     database_url: str,

@@ -99,8 +99,8 @@ async def test_calls_that_a_person_answered_and_abandoned_ones_are_counters(stag
     assert [now - then for now, then in zip(counted(), before, strict=True)] == [2, 1, 0]
 
 
-async def test_a_call_that_turns_out_to_have_had_no_agent_is_counted_once(stage: Stage) -> None:
-    """While Postgres was away, what the carrier was told was written down after the call's end."""
+async def test_a_call_found_without_an_agent_after_its_end_is_abandoned_once(stage: Stage) -> None:
+    """While Postgres was away, the document given to the carrier was recorded after the call's end."""
     campaign = uuid4()
     attempt = await called(stage, "ended", duration_s=3, campaign_id=campaign)
     assert (await measured(stage, campaign)).last_30d == Counted(ended=1, answered=1, by_person=1)
@@ -117,12 +117,12 @@ async def test_a_call_that_turns_out_to_have_had_no_agent_is_counted_once(stage:
     )
 
 
-async def test_a_machine_that_answered_is_no_person(stage: Stage) -> None:
+async def test_a_call_answered_by_a_machine_is_not_counted_as_a_person(stage: Stage) -> None:
     await called(stage, "answered", "machine", "ended", answered_by="machine_start")
     assert (await measured(stage)).last_30d == Counted(ended=1, answered=1)
 
 
-async def test_a_call_is_counted_once_however_often_its_end_is_told(stage: Stage) -> None:
+async def test_a_call_is_counted_once_however_often_its_end_is_reported(stage: Stage) -> None:
     attempt = await called(stage, "answered", "ended", **NO_AGENT)
     await stage.told(attempt, "ended", "answered", **NO_AGENT)
     assert (await measured(stage)).last_30d == Counted(ended=1, answered=1, by_person=1, abandoned=1)
@@ -136,21 +136,21 @@ async def report(stage: Stage, attempt: UUID, disposition: str) -> None:
     await stage.told(attempt, "recording", dedupe_key="again")
 
 
-async def test_an_agent_that_speaks_late_was_there_after_all(stage: Stage) -> None:
+async def test_a_late_agent_report_takes_the_abandoned_call_back(stage: Stage) -> None:
     attempt = await called(stage, "answered", "ended", **NO_AGENT)
     await report(stage, attempt, "sold")
     assert (await measured(stage)).last_30d == Counted(ended=1, answered=1, by_person=1)
     assert await stage.dialing.value("SELECT count(*) FROM abandoned_calls") == 0
 
 
-async def test_a_machine_that_an_agent_tells_of_late_was_no_person(stage: Stage) -> None:
+async def test_a_late_voicemail_report_takes_the_person_back(stage: Stage) -> None:
     for told in (NO_AGENT, {}):
         attempt = await called(stage, "answered", "ended", **told)
         await report(stage, attempt, "voicemail")
     assert (await measured(stage)).last_30d == Counted(ended=2, answered=2)
 
 
-async def test_whoever_was_overdialled_and_waited_too_long_was_abandoned(stage: Stage) -> None:
+async def test_an_overdialled_call_connected_past_the_threshold_is_abandoned(stage: Stage) -> None:
     """An agent came in the end, later than the threshold after the answer."""
     await stage.dialing.policy(CallingPolicy(abandon_threshold_s=3))
     for waited_s, reserved in ((2, False), (5, False), (5, True)):
@@ -171,7 +171,7 @@ async def test_whoever_was_overdialled_and_waited_too_long_was_abandoned(stage: 
     assert await stage.dialing.value("SELECT array_agg(overdialled) FROM abandoned_calls") == [True]
 
 
-async def test_what_is_measured_survives_folding(stage: Stage) -> None:
+async def test_folding_the_call_counts_changes_no_measured_share(stage: Stage) -> None:
     campaign = uuid4()
     for _ in range(3):
         await called(stage, "answered", "ended", campaign_id=campaign, **NO_AGENT)
@@ -196,7 +196,7 @@ async def test_what_is_measured_survives_folding(stage: Stage) -> None:
     assert (await measured(stage, campaign)).last_30d == Counted()
 
 
-async def test_a_rate_is_judged_by_the_newest_calls_of_the_campaign_itself(stage: Stage) -> None:
+async def test_the_answer_rate_is_that_of_the_campaigns_newest_500_calls(stage: Stage) -> None:
     campaign = uuid4()
     await stage.dialing.run(
         "INSERT INTO call_counts (reseller_id, merchant_id, campaign_id, at, ended, answered, by_person, abandoned)"

@@ -48,7 +48,7 @@ async def shares(world: ApiWorld, campaign_id: str) -> dict[str, Any]:
     return found
 
 
-async def test_a_campaign_tells_its_shares_and_its_merchants(world: ApiWorld) -> None:
+async def test_a_campaign_shows_its_own_and_its_merchants_abandonment_rate(world: ApiWorld) -> None:
     one, other = await campaign(world), await campaign(world, abandon_max=0.03)
     assert await shares(world, one) == {
         "last_10m": NOBODY,
@@ -90,14 +90,14 @@ async def test_overdialling_ends_at_four_fifths_of_the_maximum(
     assert (await shares(world, one))["overdialling"] == overdialling
 
 
-async def test_a_window_of_hours_ends_overdialling_before_the_month_does(world: ApiWorld) -> None:
+async def test_a_policys_window_of_hours_ends_overdialling_before_the_30_day_rate(world: ApiWorld) -> None:
     with_window = await campaign(world, abandon_max=0.03, abandon_window_h=2)
     await counted(world, with_window, by_person=10_000, abandoned=0, hours_ago=100)
     await counted(world, with_window, by_person=100, abandoned=3)
     assert (await shares(world, with_window))["overdialling"] == "ended_by_campaign"
 
 
-async def test_the_overview_tells_each_tenant_its_own_share(world: ApiWorld) -> None:
+async def test_the_overview_shows_each_tenant_its_own_abandonment_rate(world: ApiWorld) -> None:
     await counted(world, await campaign(world), by_person=50, abandoned=2)
     for who, expected in (("a1", 0.04), ("a", 0.04), ("b", None), ("b1", None)):
         overview = expect(await world.tenant(who).get("/api/v1/overview"), 200)
@@ -116,7 +116,7 @@ async def test_a_share_that_a_layer_above_does_not_allow_is_refused(world: ApiWo
     assert "0.03 is 3 %" in str(percent)
 
 
-async def test_an_old_pack_is_warned_about_in_every_answer_that_names_it(world: ApiWorld) -> None:
+async def test_every_response_that_names_an_old_rule_pack_warns_about_it(world: ApiWorld) -> None:
     today = datetime.now(UTC).date()
     old, fresh = today - timedelta(days=400), today
     for as_of, warned in ((old, True), (fresh, False)):

@@ -73,7 +73,9 @@ async def test_an_account_shows_its_names_and_never_a_secret(world: ApiWorld, ca
     assert set(made["secrets"]) | set(made["credentials"]) == set(EXAMPLES[carrier])
 
 
-async def test_an_account_is_in_use_at_once_here_and_after_one_look_elsewhere(world: ApiWorld) -> None:
+async def test_an_account_is_usable_at_once_here_and_after_a_refresh_in_other_processes(
+    world: ApiWorld,
+) -> None:
     elsewhere = another_process(world)
     made = await add(world)
     assert desk_of(world).directory.get("twilio", "acme").name == "twilio"
@@ -136,7 +138,7 @@ async def test_rotating_the_key_seals_everything_anew_and_then_the_old_one_is_no
         await desk.directory.aclose()
 
 
-async def test_an_account_that_does_not_open_is_shown_as_such_and_can_be_entered_again(
+async def test_an_account_that_cannot_be_unsealed_is_shown_as_such_and_can_be_replaced(
     world: ApiWorld,
 ) -> None:
     made = await add(world)
@@ -162,7 +164,7 @@ async def test_an_account_that_does_not_open_is_shown_as_such_and_can_be_entered
         ({**TWILIO, "account_sid": ""}, "credentials.account_sid"),
     ],
 )
-async def test_what_is_missing_or_unknown_is_named(
+async def test_a_missing_or_unknown_credential_is_named(
     world: ApiWorld, credentials: dict[str, str], field: str
 ) -> None:
     answer = await world.admin.post("/api/v1/accounts", {"carrier": "twilio", "credentials": credentials})
@@ -171,20 +173,20 @@ async def test_what_is_missing_or_unknown_is_named(
     assert await sealed(world) == []
 
 
-async def test_a_time_zone_that_is_none_is_refused(world: ApiWorld) -> None:
+async def test_an_unknown_time_zone_of_an_account_is_refused(world: ApiWorld) -> None:
     body = {"carrier": "exotel", "credentials": EXAMPLES["exotel"] | {"time_zone": "Mars/Olympus"}}
     answer = await world.admin.post("/api/v1/accounts", body)
     assert (answer.status, "time zone" in answer.json()["fields"][0]["error"]) == (422, True)
 
 
-async def test_a_name_is_taken_once_per_carrier(world: ApiWorld) -> None:
+async def test_an_account_name_is_unique_per_carrier(world: ApiWorld) -> None:
     await add(world, "twilio", "main")
     await add(world, "plivo", "main")
     body = {"carrier": "twilio", "name": "main", "credentials": TWILIO}
     assert (await world.admin.post("/api/v1/accounts", body)).json()["code"] == "already_exists"
 
 
-async def test_an_account_that_a_number_dials_with_is_kept(world: ApiWorld) -> None:
+async def test_an_account_that_a_number_uses_cannot_be_deleted(world: ApiWorld) -> None:
     made = await add(world)
     number = {
         "e164": "+14155550199",
@@ -203,9 +205,7 @@ async def test_an_account_that_a_number_dials_with_is_kept(world: ApiWorld) -> N
 
 
 @pytest.mark.parametrize("carrier", EXAMPLES)
-async def test_the_urls_to_enter_prove_themselves_for_this_account_alone(
-    world: ApiWorld, carrier: str
-) -> None:
+async def test_an_accounts_webhook_urls_verify_for_that_account_only(world: ApiWorld, carrier: str) -> None:
     made = await add(world, carrier)
     urls = expect(await world.admin.get(f"/api/v1/accounts/{made['id']}/urls"), 200)
     keys = CallbackKeys.from_secrets(["secret of the tests" * 2])

@@ -44,7 +44,7 @@ async def test_an_account_is_added_listed_and_removed(world: World) -> None:
     assert listed["items"] == []
 
 
-async def test_an_account_that_the_carrier_does_not_know_is_not_kept(world: World) -> None:
+async def test_accounts_add_stores_no_account_that_the_carrier_refuses(world: World) -> None:
     result = await add_twilio(world, token="not the token")
     assert result.exit_code != 0
     assert "does not know these credentials" in str(result.exception)
@@ -60,7 +60,9 @@ async def test_an_account_that_the_carrier_does_not_know_is_not_kept(world: Worl
         ("vapi", {"api-key": "auth_token", "webhook-secret": "auth_token"}),
     ],
 )
-async def test_every_carrier_has_its_own_words(world: World, carrier: Any, given: dict[str, str]) -> None:
+async def test_accounts_add_takes_each_carriers_own_credential_options(
+    world: World, carrier: Any, given: dict[str, str]
+) -> None:
     account = world.carrier.config.account(carrier)
     options = [part for name, field in given.items() for part in (f"--{name}", getattr(account, field))]
     result = await trunkline(
@@ -69,7 +71,7 @@ async def test_every_carrier_has_its_own_words(world: World, carrier: Any, given
     assert f"{carrier} knows it, and has 2 numbers for it." in result.stdout
 
 
-async def test_numbers_are_imported_once_and_called_from(world: World) -> None:
+async def test_numbers_import_adds_a_number_once_and_a_call_can_use_it(world: World) -> None:
     await add_twilio(world)
     first = await trunkline(world, "numbers", "--json", "import", "twilio")
     assert [(row["e164"], row["result"]) for row in json.loads(first.stdout)["items"]] == [
@@ -88,7 +90,7 @@ async def test_numbers_are_imported_once_and_called_from(world: World) -> None:
     assert busy.stdout.splitlines()[-1] == "BUSY"
 
 
-async def test_a_number_that_another_carrier_dials_from_is_said_to_stay_there(world: World) -> None:
+async def test_numbers_import_leaves_a_number_at_its_carrier_and_says_so(world: World) -> None:
     await add_twilio(world)
     await trunkline(world, "numbers", "import", "twilio", "--number", "+14155550100")
     plivo = world.carrier.config.account("plivo")
@@ -103,6 +105,6 @@ async def test_a_number_that_another_carrier_dials_from_is_said_to_stay_there(wo
     assert "another account dials from stay with it" in shown.stdout
 
 
-async def test_numbers_of_an_account_that_is_not_there_cannot_be_imported(world: World) -> None:
+async def test_numbers_import_refuses_an_unknown_account(world: World) -> None:
     result = await trunkline(world, "numbers", "import", "plivo")
     assert "no plivo account named 'default'" in str(result.exception)

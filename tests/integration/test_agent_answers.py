@@ -73,14 +73,14 @@ async def agent() -> AsyncIterator[Agent]:
 
 @pytest.mark.parametrize("token", ["new-token", "old-token"])
 @pytest.mark.parametrize("own", [OWN, f"{OWN}:443"])
-async def test_what_twilio_signed_is_answered(agent: Agent, token: str, own: str) -> None:
+async def test_a_request_signed_by_twilio_is_answered(agent: Agent, token: str, own: str) -> None:
     form = {"CallSid": "CA1", "From": "+1 415", "Empty": ""}
     proof = RequestValidator(token).compute_signature(f"{own}/twilio/allocate{QUERY}", form)
     assert await agent.post(f"/twilio/allocate{QUERY}", form, {"X-Twilio-Signature": proof}) == 200
     assert agent.asked.calls == [("CA1", "acme", "twilio")]
 
 
-async def test_what_twilio_did_not_sign_is_refused_and_nobody_is_asked(agent: Agent) -> None:
+async def test_a_request_not_signed_by_twilio_is_refused_without_asking_the_router(agent: Agent) -> None:
     form, path = {"CallSid": "CA1"}, f"/twilio/allocate{QUERY}"
     good = RequestValidator("new-token").compute_signature(OWN + path, form)
     foreign = RequestValidator("stolen-token").compute_signature(OWN + path, form)
@@ -96,7 +96,7 @@ async def test_what_twilio_did_not_sign_is_refused_and_nobody_is_asked(agent: Ag
 
 
 @pytest.mark.parametrize("header", ["X-Plivo-Signature-V3", "X-Plivo-Signature-Ma-V3"])
-async def test_what_plivo_signed_is_answered(agent: Agent, header: str) -> None:
+async def test_a_request_signed_by_plivo_is_answered(agent: Agent, header: str) -> None:
     form, path = {"CallUUID": "u-1", "From": "+1"}, f"/plivo/allocate{QUERY}"
     proof = signature_v3("plivo-token", "POST", OWN + path, list(form.items()), NONCE)
     assert validate_v3_signature("POST", OWN + path, NONCE, "plivo-token", proof, form)
@@ -105,7 +105,7 @@ async def test_what_plivo_signed_is_answered(agent: Agent, header: str) -> None:
     assert agent.asked.calls == [("u-1", "acme", "plivo")]
 
 
-async def test_what_plivo_did_not_sign_is_refused(agent: Agent) -> None:
+async def test_a_request_not_signed_by_plivo_is_refused(agent: Agent) -> None:
     form, path = {"CallUUID": "u-1"}, f"/plivo/allocate{QUERY}"
     fields = list(form.items())
     foreign = signature_v3("stolen", "POST", OWN + path, fields, NONCE)
@@ -121,7 +121,7 @@ async def test_what_plivo_did_not_sign_is_refused(agent: Agent) -> None:
     assert agent.asked.calls == []
 
 
-async def test_exotel_has_to_know_the_secret_and_the_password(agent: Agent) -> None:
+async def test_an_exotel_request_needs_the_secret_and_the_password(agent: Agent) -> None:
     path = f"/voicebot-url?{urlencode({'CallSid': 'e-1', 'secret': 's3cret', 'merchant_id': 'acme'})}"
     right, wrong = "a-password", "another"
     assert await agent.get(path) == (401, 'Basic realm="trunkline"')
@@ -151,6 +151,6 @@ def test_the_environment_is_read_under_its_documented_names_and_nothing_of_it_is
     assert not any(secret in repr(settings) for secret in ("s3cret", "token,", "plivo-token", "a-password"))
 
 
-def test_routes_that_believe_anybody_say_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_answer_routes_without_a_secret_log_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     AnswerRoutes(Asked(), AnswerSettings(twilio_tokens=("t",)))  # type: ignore[arg-type]  # stands for the client
     assert "plivo, exotel" in caplog.text

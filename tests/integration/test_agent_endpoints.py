@@ -1,4 +1,4 @@
-"""The agent's contract over HTTP: whom it tells what, and which reports it takes."""
+"""The agent's contract over HTTP: which tokens read a call's context, and which reports are stored."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -88,7 +88,7 @@ async def desk(database_url: str) -> AsyncIterator[Desk]:
 
 
 @pytest.mark.parametrize("what", ["context", "report"])
-async def test_an_agent_that_asks_about_its_call_or_reports_on_it_has_it(desk: Desk, what: str) -> None:
+async def test_an_agent_joins_its_call_once_by_reading_context_or_reporting(desk: Desk, what: str) -> None:
     await desk.dialing.run("INSERT INTO allocations (id, has_attempt) VALUES ($1, true)", desk.attempt)
     joined_at = "SELECT joined_at FROM allocations"
     assert await desk.dialing.value(joined_at) is None
@@ -101,7 +101,7 @@ async def test_an_agent_that_asks_about_its_call_or_reports_on_it_has_it(desk: D
     assert await desk.dialing.value(joined_at) == first
 
 
-async def test_an_agent_learns_what_its_call_is_about(desk: Desk) -> None:
+async def test_the_calls_context_names_its_lead_direction_and_template(desk: Desk) -> None:
     await desk.dialing.run('UPDATE leads SET payload = \'{"name": "Ada", "template": "reminder"}\'')
     answer = await desk.get()
     assert answer.status == 200
@@ -111,7 +111,7 @@ async def test_an_agent_learns_what_its_call_is_about(desk: Desk) -> None:
     assert (told["merchant_id"], told["reported"]) == ("m", False)
 
 
-async def test_a_call_that_came_in_has_no_lead(desk: Desk) -> None:
+async def test_an_inbound_calls_context_has_no_lead(desk: Desk) -> None:
     await desk.dialing.run(
         "UPDATE attempts SET direction = 'inbound', lead_id = NULL WHERE id = $1", desk.attempt
     )
@@ -119,7 +119,7 @@ async def test_a_call_that_came_in_has_no_lead(desk: Desk) -> None:
     assert (told["direction"], told["lead"], told["template"]) == ("inbound", None, None)
 
 
-async def test_without_the_calls_own_token_nothing_is_told_or_taken(desk: Desk) -> None:
+async def test_without_the_calls_own_token_context_and_report_are_401(desk: Desk) -> None:
     other = CallKeys.from_secrets(["another secret"]).sign(desk.attempt, desk.call_sid)
     of_another_call = f"{desk.attempt}.{KEYS.sign(desk.attempt, 'CA2')}"
     for token in (f"{desk.attempt}.{other}", of_another_call, "tl_anything", "x"):
@@ -134,7 +134,7 @@ async def test_a_token_of_a_call_is_no_api_key(desk: Desk) -> None:
     assert (await desk.client.with_key(desk.token).get("/api/v1/leads")).status == 401
 
 
-async def test_a_report_is_kept_once(desk: Desk) -> None:
+async def test_a_report_is_stored_once_and_another_one_refused(desk: Desk) -> None:
     body = {"disposition": "sold", "transcript_ref": "s3://t", "recording_ref": "s3://r", "data": {"n": 1}}
     assert (await desk.post(body)).status == 201
     assert (await desk.post(body)).status == 200
@@ -149,7 +149,7 @@ async def test_a_report_is_kept_once(desk: Desk) -> None:
     assert (await desk.get()).json()["reported"] is True
 
 
-async def test_the_calls_mailbox_is_told_once(desk: Desk) -> None:
+async def test_a_report_sent_twice_appends_one_event_to_the_calls_mailbox(desk: Desk) -> None:
     for _ in range(2):
         await desk.post({"disposition": "sold"})
     events = await desk.dialing.row(
@@ -161,7 +161,7 @@ async def test_the_calls_mailbox_is_told_once(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("direction", "listed"), [("outbound", "+12125550199"), ("inbound", "+14155550100")])
-async def test_the_person_who_opts_out_is_listed_for_the_merchant(
+async def test_an_opt_out_lists_the_person_on_the_merchants_do_not_call_list(
     desk: Desk, direction: str, listed: str
 ) -> None:
     await desk.dialing.run(
@@ -174,7 +174,7 @@ async def test_the_person_who_opts_out_is_listed_for_the_merchant(
     assert (entry["phone"], entry["reseller_id"], entry["merchant_id"]) == (listed, "r", "m")
 
 
-async def test_a_time_is_taken_with_its_zone(desk: Desk) -> None:
+async def test_callback_at_is_stored_with_its_time_zone(desk: Desk) -> None:
     wanted = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
     assert (await desk.post({"callback_at": wanted.isoformat()})).status == 201
     assert (await desk.report())["callback_at"] == wanted
@@ -194,20 +194,22 @@ async def test_a_time_is_taken_with_its_zone(desk: Desk) -> None:
         ([], "body"),
     ],
 )
-async def test_what_cannot_be_kept_is_refused_by_its_field(desk: Desk, body: object, field: str) -> None:
+async def test_a_report_that_cannot_be_stored_is_refused_by_its_field(
+    desk: Desk, body: object, field: str
+) -> None:
     answer = await desk.post(body)
     assert answer.status == 422
     assert answer.json()["fields"][0]["field"] == field
 
 
-async def test_a_report_on_a_call_that_is_gone_is_not_found(desk: Desk) -> None:
+async def test_context_and_report_of_an_unknown_call_are_404(desk: Desk) -> None:
     gone = UUID("0197f0a0-0000-7000-8000-000000000001")
     token = f"{gone}.{KEYS.sign(gone, desk.call_sid)}"
     assert (await desk.post({}, token)).status == 404
     assert (await desk.get(token)).status == 404
 
 
-async def test_what_an_agent_stores_the_next_one_is_told(desk: Desk) -> None:
+async def test_a_resumed_agent_reads_the_state_that_the_previous_one_stored(desk: Desk) -> None:
     await desk.give(turn=0)
     told = (await desk.get()).json()
     assert (told["resumed"], told["turn"], told["state"]) == (False, 0, None)
@@ -220,7 +222,7 @@ async def test_what_an_agent_stores_the_next_one_is_told(desk: Desk) -> None:
     assert (told["resumed"], told["turn"], told["state"]) == (True, 1, {"step": 2, "name": "Zoë"})
 
 
-async def test_an_agent_that_lost_its_call_stores_nothing_any_more(desk: Desk) -> None:
+async def test_an_agent_that_lost_its_call_cannot_store_state(desk: Desk) -> None:
     await desk.give(turn=0)
     await desk.save({"step": 1})
     await desk.give(turn=1)
@@ -233,33 +235,33 @@ async def test_an_agent_that_lost_its_call_stores_nothing_any_more(desk: Desk) -
     assert (await desk.save({"step": 9}, turn=0)).status == 409
 
 
-async def test_without_its_allocation_an_earlier_state_undoes_no_later_one(desk: Desk) -> None:
+async def test_without_an_allocation_an_earlier_turn_cannot_overwrite_a_later_state(desk: Desk) -> None:
     assert (await desk.save({"step": 2}, turn=1)).status == 200
     assert (await desk.save({"step": 1}, turn=0)).status == 409
     assert (await desk.get()).json()["state"] == {"step": 2}
 
 
 @pytest.mark.parametrize("state", [[], "text", {"a": "\x00"}, {"a": "x" * DATA_BYTES_MAX}])
-async def test_a_state_that_cannot_be_kept_is_refused(desk: Desk, state: object) -> None:
+async def test_a_state_that_cannot_be_stored_is_refused(desk: Desk, state: object) -> None:
     assert (await desk.save(state)).status == 422
     assert (await desk.get()).json()["state"] is None
 
 
-async def test_a_turn_that_was_not_given_opens_nothing(desk: Desk) -> None:
+async def test_a_token_of_another_turn_is_401(desk: Desk) -> None:
     key = KEYS.sign(desk.attempt, desk.call_sid, 1)
     for token in (f"{desk.attempt}.2.{key}", f"{desk.attempt}.{key}", f"{desk.attempt}.01.{key}"):
         assert (await desk.get(token)).status == 401
     assert (await desk.get(f"{desk.attempt}.1.{key}")).status == 200
 
 
-async def test_a_state_goes_with_its_call(desk: Desk) -> None:
+async def test_deleting_an_attempt_deletes_its_state(desk: Desk) -> None:
     await desk.save({"step": 1})
     await desk.dialing.run("DELETE FROM attempts WHERE id = $1", desk.attempt)
     assert (await desk.dialing.row("SELECT count(*) AS n FROM call_states"))["n"] == 0
     assert (await desk.save({"step": 2})).status == 404
 
 
-async def test_an_agent_that_asks_has_taken_its_call(desk: Desk) -> None:
+async def test_the_first_context_request_sets_joined_at_of_the_allocation(desk: Desk) -> None:
     await desk.give(turn=0)
     assert await desk.joined_at() is None
     await desk.get()
@@ -269,13 +271,13 @@ async def test_an_agent_that_asks_has_taken_its_call(desk: Desk) -> None:
     assert await desk.joined_at() == joined_at, "the first time counts"
 
 
-async def test_an_agent_that_reports_has_taken_its_call(desk: Desk) -> None:
+async def test_the_first_report_sets_joined_at_of_the_allocation(desk: Desk) -> None:
     await desk.give(turn=0)
     await desk.post({"disposition": "sold"})
     assert await desk.joined_at() is not None
 
 
-async def test_the_last_agents_report_counts(desk: Desk) -> None:
+async def test_a_resumed_agents_report_replaces_that_of_the_lost_one(desk: Desk) -> None:
     await desk.give(turn=0)
     assert (await desk.post({"disposition": "hung up"})).status == 201
     await desk.give(turn=1)

@@ -1,4 +1,4 @@
-"""An installation without an agent for its dials says so: who asks why, the doctor, the start, the alarms."""
+"""An installation without an agent for its dials is reported by `why`, the doctor, the start and the alarms."""
 
 from collections.abc import AsyncIterator
 from uuid import UUID
@@ -42,7 +42,7 @@ async def agents_of(dialing: Dialing, lead: UUID, slots: SlotRule = SLOTS) -> Ga
     return agents
 
 
-async def test_why_says_that_no_agent_is_known_and_what_ends_it(dialing: Dialing) -> None:
+async def test_why_names_that_no_agent_is_known_and_the_remedy(dialing: Dialing) -> None:
     found = await agents_of(dialing, await dialing.lead())
     assert not found.is_open
     assert found.detail is not None
@@ -50,26 +50,26 @@ async def test_why_says_that_no_agent_is_known_and_what_ends_it(dialing: Dialing
     assert "AGENTS=elsewhere" in found.detail
 
 
-async def test_why_is_content_with_a_free_agent(dialing: Dialing) -> None:
+async def test_why_opens_the_agents_gate_while_an_agent_is_free(dialing: Dialing) -> None:
     lead = await dialing.lead()
     await dialing.pod("agent-0")
     assert await agents_of(dialing, lead) == GateCheck("agents", True)
 
 
-async def test_why_says_that_all_are_busy_and_not_with_whom(dialing: Dialing) -> None:
+async def test_why_says_that_every_agent_is_busy_without_naming_calls(dialing: Dialing) -> None:
     slot = await dialing.pod("agent-0")
     await dialing.kept("+12125550199", slot)
     found = await agents_of(dialing, await dialing.lead())
     assert found == GateCheck("agents", False, "every agent that its calls reach is busy, or left to callers")
 
 
-async def test_why_counts_an_agent_that_is_left_to_callers_as_busy(dialing: Dialing) -> None:
+async def test_why_counts_an_agent_of_the_inbound_reserve_as_busy(dialing: Dialing) -> None:
     await dialing.pod("agent-0")
     found = await agents_of(dialing, await dialing.lead(), SlotRule(callers_of=lambda tier: 1))
     assert not found.is_open
 
 
-async def test_why_names_the_tiers_in_which_no_agent_is(dialing: Dialing) -> None:
+async def test_why_names_the_tiers_without_an_agent(dialing: Dialing) -> None:
     lead = await dialing.lead()
     await dialing.pod("agent-0", tier="gold")
     detail = (await agents_of(dialing, lead)).detail
@@ -81,7 +81,7 @@ async def test_why_names_the_tiers_in_which_no_agent_is(dialing: Dialing) -> Non
     assert await agents_of(dialing, lead) == GateCheck("agents", True)
 
 
-async def test_why_says_that_those_there_are_take_no_calls(dialing: Dialing) -> None:
+async def test_why_says_that_the_known_agents_take_no_calls(dialing: Dialing) -> None:
     lead = await dialing.lead()
     await dialing.pod("agent-0")
     await dialing.run("UPDATE pods SET is_ready = false")
@@ -92,7 +92,7 @@ async def test_why_says_that_those_there_are_take_no_calls(dialing: Dialing) -> 
 @pytest.mark.parametrize(
     "change", ["UPDATE merchants SET agents = 'elsewhere'", "UPDATE pools SET agents = 'elsewhere'"]
 )
-async def test_why_asks_for_no_agent_where_they_are_elsewhere(dialing: Dialing, change: str) -> None:
+async def test_why_opens_the_agents_gate_for_external_agents(dialing: Dialing, change: str) -> None:
     lead = await dialing.lead()
     await dialing.run(change)
     assert await agents_of(dialing, lead) == GateCheck("agents", True)
@@ -150,18 +150,20 @@ async def test_overdue_leads_beside_a_free_agent_are_a_halted_dispatch(dialing: 
         "UPDATE numbers SET carrier = 'vapi'",
     ],
 )
-async def test_leads_that_need_no_agent_of_ours_do_not_wait_for_one(dialing: Dialing, change: str) -> None:
+async def test_overdue_leads_of_external_agents_count_as_a_halt_not_as_missing_agents(
+    dialing: Dialing, change: str
+) -> None:
     await dialing.lead(due_in_s=-60)
     await dialing.run(change)
     assert await measured(dialing) == {"dispatch_halted": 1, "no_agents": 0, "agents_busy": 0}
 
 
-async def test_where_agents_are_elsewhere_none_is_missed(dialing: Dialing) -> None:
+async def test_with_external_agents_overdue_leads_raise_no_missing_agents_alarm(dialing: Dialing) -> None:
     await dialing.lead(due_in_s=-60)
     assert await measured(dialing, slots=None) == {"dispatch_halted": 1, "no_agents": 0, "agents_busy": 0}
 
 
-async def test_the_doctor_finds_leads_that_wait_for_an_agent_in_vain(
+async def test_doctor_reports_leads_that_wait_without_any_agent(
     dialing: Dialing, redis_url: str, key_prefix: str
 ) -> None:
     settings = load_settings({}, REDIS_URL=redis_url, ROUTER_KEY_PREFIX=key_prefix)
@@ -203,7 +205,7 @@ async def test_the_doctor_finds_leads_that_wait_for_an_agent_in_vain(
         "a carrier with its own agents",
     ],
 )
-async def test_a_start_without_any_agent_is_said_in_the_log(
+async def test_a_start_without_a_known_agent_is_logged(
     dialing: Dialing,
     redis_url: str,
     key_prefix: str,

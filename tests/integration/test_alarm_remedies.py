@@ -1,4 +1,4 @@
-"""What an alarm tells an operator to do can be done: every command, route and setting in its words works."""
+"""An alarm's remedy can be carried out: every command, route and setting that it names works."""
 
 import asyncio
 import re

@@ -24,7 +24,7 @@ async def listed(world: ApiWorld, tenant: str | None = None, **query: object) ->
     return items
 
 
-async def test_open_ones_and_the_history(world: ApiWorld) -> None:
+async def test_alarms_are_listed_by_state(world: ApiWorld) -> None:
     await raise_alarm(world.database, "late_fact", "adopted", {"attempt": "1"})
     await raise_alarm(world.database, "no_leader")
     await clear_alarm(world.database, "no_leader")
@@ -38,7 +38,7 @@ async def test_open_ones_and_the_history(world: ApiWorld) -> None:
     assert await listed(world, name="no_leader") == []
 
 
-async def test_a_tenant_sees_what_concerns_it_alone(world: ApiWorld) -> None:
+async def test_a_tenant_sees_only_its_own_alarms(world: ApiWorld) -> None:
     await raise_alarm(world.database, "dead_jobs", "of a1", tenant=Tenant("a", "a1"))
     await raise_alarm(world.database, "dead_jobs", "of a", tenant=Tenant("a"))
     await raise_alarm(world.database, "dead_jobs", "of all")
@@ -47,7 +47,7 @@ async def test_a_tenant_sees_what_concerns_it_alone(world: ApiWorld) -> None:
     assert await listed(world, "b") == []
 
 
-async def test_the_platform_clears_one_by_hand_with_a_reason(world: ApiWorld) -> None:
+async def test_the_platform_clears_an_alarm_by_hand_with_a_reason(world: ApiWorld) -> None:
     await raise_alarm(world.database, "store_restored")
     [alarm] = await listed(world)
     path = f"{PATH}/{alarm['id']}/clear"
@@ -60,7 +60,7 @@ async def test_the_platform_clears_one_by_hand_with_a_reason(world: ApiWorld) ->
     assert (line["subject"], line["reason"]) == ("store_restored", "looked at it")
 
 
-async def test_a_tenant_clears_nothing(world: ApiWorld) -> None:
+async def test_a_tenant_cannot_clear_an_alarm(world: ApiWorld) -> None:
     await raise_alarm(world.database, "dead_jobs", "export", tenant=Tenant("a", "a1"))
     [alarm] = await listed(world)
     path = f"{PATH}/{alarm['id']}/clear"
@@ -69,7 +69,7 @@ async def test_a_tenant_clears_nothing(world: ApiWorld) -> None:
     assert len(await listed(world)) == 1
 
 
-async def test_the_history_comes_in_pages(world: ApiWorld) -> None:
+async def test_alarms_are_listed_in_pages(world: ApiWorld) -> None:
     for number in range(5):
         await raise_alarm(world.database, "dead_jobs", f"type-{number}")
     first = expect(await world.admin.get(PATH, {"limit": 3}), 200)

@@ -1,4 +1,4 @@
-"""Alarms judged from a real database: what raises them, what clears them, who hears of it."""
+"""Alarms judged from a real database: what raises them, what clears them, which process notifies."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -173,13 +173,13 @@ async def add_attempt(
         )  # fmt: skip
 
 
-async def test_a_quiet_platform_raises_nothing(watch: Watch) -> None:
+async def test_an_idle_platform_raises_no_alarm(watch: Watch) -> None:
     assert await watch.look() == set()
     assert await watch.pass_time(60) == set()
     assert watch.told == []
 
 
-async def test_a_halt_is_raised_after_its_time_and_cleared_when_calls_are_placed(
+async def test_dispatch_halted_is_raised_after_a_minute_and_cleared_by_a_placed_call(
     watch: Watch, tenants: None
 ) -> None:
     number_id = await add_number(watch.database)
@@ -216,9 +216,7 @@ CAMPAIGN = uuid4()
         (Scope.CARRIER, "twilio"),
     ],
 )
-async def test_what_is_stopped_on_purpose_is_no_halt(
-    watch: Watch, tenants: None, scope: Scope, subject: str
-) -> None:
+async def test_stopped_leads_are_no_halt(watch: Watch, tenants: None, scope: Scope, subject: str) -> None:
     await add_number(watch.database)
     await add_leads(watch.database, 50, campaign_id=CAMPAIGN)
     async with watch.database.transaction() as tx:
@@ -241,7 +239,9 @@ async def test_channels_that_are_all_busy_are_no_halt(watch: Watch, tenants: Non
     assert await watch.pass_time(70) == {("dispatch_halted", "")}
 
 
-async def test_a_large_pile_of_a_stopped_merchant_hides_nobody(watch: Watch, tenants: None) -> None:
+async def test_a_stopped_merchants_backlog_does_not_hide_another_merchants_halt(
+    watch: Watch, tenants: None
+) -> None:
     await add_number(watch.database)
     await add_leads(watch.database, 200, late_s=3600)
     async with watch.database.transaction() as tx:
@@ -256,7 +256,9 @@ async def test_a_large_pile_of_a_stopped_merchant_hides_nobody(watch: Watch, ten
     assert await watch.pass_time(60) == {("dispatch_halted", "")}
 
 
-async def test_lateness_has_to_last_five_minutes(watch: Watch, tenants: None) -> None:
+async def test_lateness_high_is_raised_after_five_minutes_and_cleared_below_the_lower_threshold(
+    watch: Watch, tenants: None
+) -> None:
     number_id = await add_number(watch.database)
     await add_leads(watch.database, 1, late_s=0)
     await add_attempt(watch.database, number_id, 1, "ended", late_s=9)
@@ -271,7 +273,9 @@ async def test_lateness_has_to_last_five_minutes(watch: Watch, tenants: None) ->
     assert await watch.pass_time(70, every_s=10) == set()
 
 
-async def test_a_change_of_leader_forgets_nothing(database: Database, bus: Bus, tenants: None) -> None:
+async def test_a_new_leader_continues_the_time_of_a_pending_alarm(
+    database: Database, bus: Bus, tenants: None
+) -> None:
     await add_number(database)
     await add_leads(database, 11)
     first = await watch_on(database, bus)
@@ -283,9 +287,7 @@ async def test_a_change_of_leader_forgets_nothing(database: Database, bus: Bus, 
     assert await second.pass_time(5) == {("dispatch_halted", "")}
 
 
-async def test_an_attempt_of_unknown_fate_is_an_alarm_until_its_channel_is_free(
-    watch: Watch, tenants: None
-) -> None:
+async def test_attempt_unknown_lasts_until_the_attempts_channel_is_free(watch: Watch, tenants: None) -> None:
     number_id = await add_number(watch.database)
     await add_leads(watch.database, 1, late_s=0)
     await add_attempt(watch.database, number_id, 1, "unknown")
@@ -334,7 +336,7 @@ def presence(database: Database, counts: dict[Key, float], **gauges: float) -> P
         ({("placed", "twilio"): 150, ("unknown", "twilio"): 4}, ("unknown_rate", "twilio")),
     ],
 )
-async def test_what_two_processes_count_is_added_up(
+async def test_counts_of_two_processes_are_added_up(
     watch: Watch, counts: dict[Key, float], raised: Key | None
 ) -> None:
     """Neither of them is over the threshold alone: 5 fixes a minute are few, twice 6 are more than ten."""
@@ -348,19 +350,19 @@ async def test_what_two_processes_count_is_added_up(
     assert await watch.look() == ({raised} if raised else set())
 
 
-async def test_what_was_counted_before_a_process_looked_is_not_counted_again(watch: Watch) -> None:
+async def test_counts_before_a_processs_first_report_are_not_counted(watch: Watch) -> None:
     counts: dict[Key, float] = {("reconciler_fixes", "channels"): 1000}
     await presence(watch.database, counts).run_once()
     assert await watch.look() == set()
 
 
-async def test_the_greatest_drift_that_anybody_saw_counts(watch: Watch) -> None:
+async def test_channel_drift_is_the_greatest_that_any_process_reported(watch: Watch) -> None:
     for drift in (6, 2):
         await presence(watch.database, {}, channel_drift=drift).run_once()
     assert await watch.look() == {("channel_drift", "")}
 
 
-def test_the_counters_that_alarms_need_are_found() -> None:
+def test_the_metrics_counters_that_alarms_use_are_read() -> None:
     before = counted()
     metrics.RECONCILER_FIXES.labels("found_by_a_test").inc(3)
     metrics.SCHEDULE_ADDS.labels("failed").inc()
@@ -463,7 +465,7 @@ async def test_leads_that_the_rollout_leaves_out_are_no_halt(
     assert await watch.pass_time(70) == {("dispatch_halted", "")}
 
 
-async def test_events_that_an_application_sets_aside_are_an_alarm(watch: Watch) -> None:
+async def test_events_set_aside_by_an_application_are_an_alarm(watch: Watch) -> None:
     """Its worker is no process of the platform's: nothing is known of what it counts."""
     async with watch.database.transaction() as tx:
         await mailboxes.append(tx, [NewEvent("ticket", "1", "d", "opened", {})])
@@ -471,7 +473,7 @@ async def test_events_that_an_application_sets_aside_are_an_alarm(watch: Watch) 
     assert await watch.look() == {("events_set_aside", "ticket")}
 
 
-async def test_a_kind_that_nobody_handles_is_an_alarm_after_a_minute(watch: Watch) -> None:
+async def test_a_mailbox_kind_without_a_handler_is_an_alarm_after_a_minute(watch: Watch) -> None:
     await watch.execute(
         "INSERT INTO mailboxes (kind, key, processing_status, claimable_at) VALUES ('ticket', 'x', 'queued', now())"
     )
@@ -510,7 +512,7 @@ async def test_a_stop_that_lasts_is_a_warning_that_names_who_set_it_and_a_draft_
 
 
 @pytest.mark.parametrize("has_resigned", [True, False])
-async def test_any_process_notifies_that_nobody_leads_while_it_lasts_and_when_it_is_over(
+async def test_any_process_raises_and_clears_the_no_leader_alarm(
     database: Database, bus: Bus, *, has_resigned: bool
 ) -> None:
     """A planned stop has more time to come back than a leader whose lease ran out."""
@@ -536,7 +538,7 @@ async def test_any_process_notifies_that_nobody_leads_while_it_lasts_and_when_it
     assert [each.type for each in [*told, *watch.told]] == ["alarm.raised", "alarm.cleared"]
 
 
-async def test_a_time_in_which_postgres_was_away_is_no_time_without_a_leader(
+async def test_an_outage_of_postgres_does_not_count_as_time_without_a_leader(
     database: Database, bus: Bus
 ) -> None:
     clock = ManualClock()
@@ -552,7 +554,9 @@ async def test_a_time_in_which_postgres_was_away_is_no_time_without_a_leader(
         assert "no_leader" not in {alarm.name for alarm in await alarms.list_open(conn)}
 
 
-async def test_only_the_leader_judges_and_everybody_shows(database: Database, bus: Bus) -> None:
+async def test_only_the_leader_raises_alarms_and_every_process_exports_them(
+    database: Database, bus: Bus
+) -> None:
     leader, other = await watch_on(database, bus), await watch_on(database, bus)
     await leader.execute(
         "INSERT INTO job_dead (id, created_at, fence, priority, attempt_count, max_attempts, job_type, payload)"
@@ -567,7 +571,7 @@ async def test_only_the_leader_judges_and_everybody_shows(database: Database, bu
         assert metrics.REGISTRY.get_sample_value("trunkline_alarm", {"name": name}) is not None, name
 
 
-async def test_a_leader_that_lost_its_term_says_nothing(watch: Watch) -> None:
+async def test_a_leader_that_lost_its_term_raises_no_alarm(watch: Watch) -> None:
     await watch.execute(
         "INSERT INTO job_dead (id, created_at, fence, priority, attempt_count, max_attempts, job_type, payload)"
         " VALUES ($1, now(), 1, 50, 4, 4, 'export', '{}')",
@@ -578,7 +582,7 @@ async def test_a_leader_that_lost_its_term_says_nothing(watch: Watch) -> None:
     assert await watch.look() == set()
 
 
-async def test_said_again_it_is_one_alarm_and_one_announcement(watch: Watch) -> None:
+async def test_an_alarm_raised_again_is_one_alarm_and_one_notification(watch: Watch) -> None:
     assert await raise_alarm(watch.database, "late_fact", "adopted", {"attempt": "1"}) is True
     await watch.look()
     await watch.execute("UPDATE alarms SET seen_at = seen_at - interval '1 minute'")
@@ -592,7 +596,7 @@ async def test_said_again_it_is_one_alarm_and_one_announcement(watch: Watch) -> 
     assert opened["adopted"].seen_at > opened["adopted"].raised_at
 
 
-async def test_what_was_reported_is_cleared_by_silence_or_by_its_reporter(watch: Watch) -> None:
+async def test_a_reported_alarm_is_cleared_by_its_reporter_or_after_silence(watch: Watch) -> None:
     await raise_alarm(watch.database, "late_fact", "adopted")
     await raise_alarm(watch.database, "mass_free_breaker", "channels")
     await raise_alarm(watch.database, "store_restored")
@@ -602,7 +606,7 @@ async def test_what_was_reported_is_cleared_by_silence_or_by_its_reporter(watch:
     assert await watch.pass_time(100, every_s=50) == {("store_restored", "")}, "that one is for a person"
 
 
-async def test_what_a_receiver_refused_is_sent_again_by_any_process_and_later_each_time(
+async def test_a_refused_notification_is_retried_by_any_process_with_backoff(
     database: Database, bus: Bus
 ) -> None:
     one, other = await watch_on(database, bus), await watch_on(database, bus)
@@ -622,7 +626,7 @@ async def test_what_a_receiver_refused_is_sent_again_by_any_process_and_later_ea
     assert [each.type for each in other.told] == ["alarm.raised"]
 
 
-async def test_of_two_processes_one_notifies(database: Database, bus: Bus) -> None:
+async def test_one_of_two_processes_sends_a_notification(database: Database, bus: Bus) -> None:
     watches = [await watch_on(database, bus), await watch_on(database, bus)]
     await raise_alarm(database, "late_fact", "adopted")
     await asyncio.gather(*(watch.notifier.run_once() for watch in watches))
@@ -648,7 +652,7 @@ async def test_alarms_that_ended_hours_ago_are_not_sent_to_a_webhook_that_is_new
     assert watch.told == []
 
 
-async def test_an_alarm_that_came_and_went_is_told_as_both(watch: Watch) -> None:
+async def test_an_alarm_cleared_before_its_notification_is_sent_as_raised_and_cleared(watch: Watch) -> None:
     await raise_alarm(watch.database, "late_fact", "adopted")
     await clear_alarm(watch.database, "late_fact", "adopted")
     await watch.look()
@@ -656,7 +660,7 @@ async def test_an_alarm_that_came_and_went_is_told_as_both(watch: Watch) -> None
     assert [each.type for each in watch.told] == ["alarm.raised", "alarm.cleared"]
 
 
-async def test_a_hundred_with_the_same_complaint_do_not_queue_up(watch: Watch) -> None:
+async def test_raising_an_open_alarm_does_not_wait_for_its_row_lock(watch: Watch) -> None:
     """One has just said it and has not committed yet; the next one does not wait for the first."""
     await raise_alarm(watch.database, "late_fact", "adopted")
     async with watch.database.transaction() as first:
@@ -666,7 +670,7 @@ async def test_a_hundred_with_the_same_complaint_do_not_queue_up(watch: Watch) -
             assert await raise_alarm(second, "late_fact", "adopted") is False
 
 
-async def test_an_outage_of_postgres_is_told_past_it_once_and_when_it_ends(
+async def test_an_outage_of_postgres_is_notified_once_past_it_and_when_it_ends(
     database_url: str, bus: Bus
 ) -> None:
     database = await store_database.connect(database_url, pool_size=3)
@@ -697,7 +701,7 @@ async def test_an_outage_of_postgres_is_told_past_it_once_and_when_it_ends(
     assert {each.alarm_id for each in told} == {past["id"]}
 
 
-async def test_a_process_that_stood_still_itself_tells_of_no_outage(database_url: str, bus: Bus) -> None:
+async def test_a_process_that_was_suspended_itself_notifies_no_outage(database_url: str, bus: Bus) -> None:
     database = await store_database.connect(database_url, pool_size=3)
     watch = await watch_on(database, bus)
 
@@ -715,7 +719,7 @@ async def test_a_process_that_stood_still_itself_tells_of_no_outage(database_url
     assert watch.told == []
 
 
-async def test_without_valkey_every_process_tells_of_the_outage(database_url: str) -> None:
+async def test_without_valkey_every_process_notifies_the_outage_of_postgres(database_url: str) -> None:
     database = await store_database.connect(database_url, pool_size=3)
     away = bus_connection.connect("redis://127.0.0.1:1", Keys())
     watch = await watch_on(database, away)
@@ -736,7 +740,7 @@ def _away() -> None:
     raise ConnectionRefusedError
 
 
-async def test_an_alarm_of_another_version_is_left_alone(watch: Watch) -> None:
+async def test_an_alarm_name_of_a_newer_version_is_left_open(watch: Watch) -> None:
     async with watch.database.transaction() as tx:
         await alarms.raise_alarm(tx, "of_the_future", "", severity="page", detail={}, tenant=PLATFORM)
     assert await watch.look() == {("of_the_future", "")}

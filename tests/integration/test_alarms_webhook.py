@@ -91,7 +91,7 @@ async def notifier(
     await notifier.close()
 
 
-async def test_the_operator_hears_that_it_began_and_that_it_is_over(
+async def test_the_webhook_receives_raised_and_cleared_of_an_alarm(
     database: Database, notifier: AlarmNotifier, receiver: tuple[Receiver, str]
 ) -> None:
     ears, _ = receiver
@@ -110,7 +110,7 @@ async def test_the_operator_hears_that_it_began_and_that_it_is_over(
     assert ears.heard.empty()
 
 
-async def test_a_receiver_that_refuses_is_asked_again(
+async def test_a_refused_webhook_is_sent_again(
     database: Database, notifier: AlarmNotifier, receiver: tuple[Receiver, str]
 ) -> None:
     ears, _ = receiver
@@ -123,7 +123,7 @@ async def test_a_receiver_that_refuses_is_asked_again(
     assert (await ears.next())[1]["data"]["name"] == "late_fact"
 
 
-async def test_without_a_url_nothing_is_sent_and_nothing_fails(database: Database, bus: Bus) -> None:
+async def test_without_a_webhook_url_the_notifier_sends_nothing(database: Database, bus: Bus) -> None:
     await raise_alarm(database, "late_fact", "adopted")
     assert await AlarmNotifier(database, bus, SystemClock(), "p", "control").run_once() == 0
 
@@ -138,7 +138,7 @@ async def test_the_url_is_nowhere_in_the_database(
     assert "http" not in row
 
 
-async def test_the_webhook_hears_of_a_postgres_that_hangs_or_refuses_while_it_does(
+async def test_the_webhook_receives_an_outage_of_postgres_while_it_lasts(
     database_url: str, bus: Bus, receiver: tuple[Receiver, str]
 ) -> None:
     """From the first look on, the loop runs by itself."""
@@ -164,7 +164,7 @@ async def test_the_webhook_hears_of_a_postgres_that_hangs_or_refuses_while_it_do
         await database.close()
 
 
-async def test_the_webhook_hears_that_nobody_leads_from_a_process_that_never_leads(
+async def test_a_process_that_never_leads_sends_the_no_leader_alarm(
     database: Database, bus: Bus, receiver: tuple[Receiver, str]
 ) -> None:
     ears, url = receiver

@@ -53,7 +53,7 @@ async def release(dialing: Dialing, call: str, by_pod: str = "", turn: int | Non
     return found is not None
 
 
-async def test_the_answer_of_a_kept_call_gets_the_pod_that_was_kept(dialing: Dialing) -> None:
+async def test_an_answered_call_begins_on_the_slot_reserved_with_its_dial(dialing: Dialing) -> None:
     slot = await dialing.pod("va-0")
     attempt = await dialing.kept("+12125550001", slot)
     found = await begin(dialing, attempt, "CA1")
@@ -65,13 +65,15 @@ async def test_the_answer_of_a_kept_call_gets_the_pod_that_was_kept(dialing: Dia
 
 
 @pytest.mark.parametrize("state", ["ended", "rejected", "absent", "unknown"])
-async def test_a_kept_row_means_that_the_attempt_is_current(dialing: Dialing, state: str) -> None:
+async def test_a_reservation_of_an_attempt_that_is_over_cannot_begin(dialing: Dialing, state: str) -> None:
     attempt = await dialing.kept("+12125550001", await dialing.pod("va-0"), state="in_doubt")
     await dialing.run("UPDATE attempts SET state = $1", state)
     assert await begin(dialing, attempt, "CA1") is None
 
 
-async def test_a_row_of_an_older_incarnation_is_lost_and_the_call_gets_another_pod(dialing: Dialing) -> None:
+async def test_a_reservation_on_an_older_incarnation_is_lost_and_the_call_gets_another_pod(
+    dialing: Dialing,
+) -> None:
     attempt = await dialing.kept("+12125550001", await dialing.pod("va-0"))
     await dialing.run("UPDATE pods SET incarnation = nextval('pod_incarnations')")
     assert await begin(dialing, attempt, "CA1") is None
@@ -88,7 +90,7 @@ async def test_requests_for_one_call_all_get_the_same_pod(dialing: Dialing) -> N
     assert await dialing.value("SELECT count(*) FROM allocations") == 1
 
 
-async def test_calls_that_ask_at_once_get_different_pods(dialing: Dialing) -> None:
+async def test_concurrent_calls_get_different_pods(dialing: Dialing) -> None:
     for n in range(6):
         await dialing.pod(f"va-{n}")
     pods = await asyncio.gather(*(pod_of(dialing, f"CA{n}") for n in range(6)))
@@ -97,14 +99,14 @@ async def test_calls_that_ask_at_once_get_different_pods(dialing: Dialing) -> No
     assert await dialing.value("SELECT count(*) FROM allocations") == 6, "who does not wait leaves no row"
 
 
-async def test_a_proposal_is_taken_and_one_that_is_taken_is_not(dialing: Dialing) -> None:
+async def test_a_proposed_slot_is_allocated_unless_it_is_taken(dialing: Dialing) -> None:
     first, second = await dialing.pod("va-0"), await dialing.pod("va-1")
     assert await pod_of(dialing, "CA1", proposal=second) == "va-1"
     assert await pod_of(dialing, "CA2", proposal=second) == "va-0"
     assert first.pod == "va-0"
 
 
-async def test_tiers_are_looked_at_in_order(dialing: Dialing) -> None:
+async def test_tiers_are_searched_in_order(dialing: Dialing) -> None:
     await dialing.pod("standard-0")
     await dialing.pod("gold-0", tier="gold")
     await dialing.pod("private-0", tier="merchant:another")
@@ -112,7 +114,7 @@ async def test_tiers_are_looked_at_in_order(dialing: Dialing) -> None:
     assert await allocate(dialing, "CA9") == Unallocated("none")
 
 
-async def test_a_shared_pod_takes_as_many_as_it_may(dialing: Dialing) -> None:
+async def test_a_shared_pod_takes_calls_up_to_calls_max(dialing: Dialing) -> None:
     await dialing.pod("va-0", calls_max=2)
     assert [await pod_of(dialing, f"CA{n}") for n in range(2)] == ["va-0", "va-0"]
     assert await allocate(dialing, "CA9") == Unallocated("none")
@@ -127,13 +129,13 @@ async def test_an_ended_call_gets_no_pod_again(dialing: Dialing) -> None:
     assert await pod_of(dialing, "CA2") == "va-0"
 
 
-async def test_the_end_of_an_unknown_call_leaves_a_tombstone_too(dialing: Dialing) -> None:
+async def test_releasing_an_unknown_call_leaves_a_tombstone(dialing: Dialing) -> None:
     await dialing.pod("va-0")
     assert not await release(dialing, "CA1")
     assert await allocate(dialing, "CA1") == Unallocated("ended")
 
 
-async def test_who_tries_the_router_out_may_use_the_same_id_after_ten_minutes(dialing: Dialing) -> None:
+async def test_a_released_call_id_can_be_allocated_again_after_ten_minutes(dialing: Dialing) -> None:
     await dialing.pod("va-0")
     await pod_of(dialing, "test-call-001")
     await release(dialing, "test-call-001")
@@ -141,7 +143,7 @@ async def test_who_tries_the_router_out_may_use_the_same_id_after_ten_minutes(di
     assert await pod_of(dialing, "test-call-001") == "va-0"
 
 
-async def test_an_agent_that_lost_the_call_to_another_ends_nothing(dialing: Dialing) -> None:
+async def test_a_release_by_a_pod_or_turn_that_lost_the_call_changes_nothing(dialing: Dialing) -> None:
     await dialing.pod("va-0")
     await pod_of(dialing, "CA1")
     assert not await release(dialing, "CA1", by_pod="va-9")
@@ -156,7 +158,7 @@ async def test_the_call_of_an_attempt_that_is_over_gets_no_pod(dialing: Dialing,
     assert await allocate(dialing, "CA1", attempt) == Unallocated("ended")
 
 
-async def test_a_call_that_somebody_wants_ended_gets_no_pod(dialing: Dialing) -> None:
+async def test_a_call_with_a_hang_up_order_gets_no_pod(dialing: Dialing) -> None:
     await dialing.pod("va-0")
     attempt = await dialing.attempt("+12125550001", state="ringing")
     await dialing.run("UPDATE attempts SET hang_up_at = clock_timestamp()")
@@ -177,13 +179,13 @@ async def test_a_call_that_a_newer_attempt_superseded_gets_no_pod(dialing: Diali
 
 
 @pytest.mark.parametrize("state", ["absent", "unknown"])
-async def test_a_call_that_was_given_up_has_to_be_adopted_first(dialing: Dialing, state: str) -> None:
+async def test_a_written_off_call_gets_no_pod_before_it_is_reattached(dialing: Dialing, state: str) -> None:
     await dialing.pod("va-0")
     attempt = await dialing.attempt("+12125550001", state=state)
     assert await allocate(dialing, "CA1", attempt) == Unallocated("given_up")
 
 
-async def test_a_second_call_under_one_attempt_is_told_that_it_is_taken(dialing: Dialing) -> None:
+async def test_a_second_call_under_one_attempt_is_refused_as_taken(dialing: Dialing) -> None:
     slot = await dialing.pod("va-0")
     await dialing.pod("va-1")
     attempt = await dialing.kept("+12125550001", slot)
@@ -191,14 +193,14 @@ async def test_a_second_call_under_one_attempt_is_told_that_it_is_taken(dialing:
     assert await allocate(dialing, "CA2", attempt) == Unallocated("taken")
 
 
-async def test_a_call_whose_doubt_lasted_too_long_still_gets_a_pod(dialing: Dialing) -> None:
+async def test_an_in_doubt_call_whose_reservation_ended_still_gets_a_pod(dialing: Dialing) -> None:
     attempt = await dialing.kept("+12125550001", await dialing.pod("va-0"), state="in_doubt")
     await dialing.run("UPDATE allocations SET ended_at = clock_timestamp(), why = 'doubt'")
     assert await begin(dialing, attempt, "CA1") is None
     assert await pod_of(dialing, "CA1", attempt) == "va-0"
 
 
-async def test_race_a_fold_in_flight_is_waited_for(dialing: Dialing) -> None:
+async def test_race_an_allocation_waits_for_a_fold_in_flight(dialing: Dialing) -> None:
     """Without the lock on the attempt the call would get a live row after its attempt has ended."""
     await dialing.pod("va-0")
     attempt = await dialing.attempt("+12125550001", state="ringing")
@@ -211,7 +213,7 @@ async def test_race_a_fold_in_flight_is_waited_for(dialing: Dialing) -> None:
     assert await dialing.value("SELECT count(*) FROM allocations WHERE ended_at IS NULL") == 0
 
 
-async def test_race_of_two_requests_for_one_call_the_loser_reads_what_the_winner_got(
+async def test_race_two_requests_for_one_call_get_the_same_allocation(
     dialing: Dialing,
 ) -> None:
     await dialing.pod("va-0")
@@ -227,7 +229,7 @@ async def test_race_of_two_requests_for_one_call_the_loser_reads_what_the_winner
     assert (lost.slot, lost.id) == (won.slot, won.id)
 
 
-async def test_race_an_intent_in_flight_has_the_slot_that_a_caller_was_proposed(dialing: Dialing) -> None:
+async def test_race_an_intent_in_flight_keeps_its_slot_and_the_caller_gets_another(dialing: Dialing) -> None:
     slot = await dialing.pod("va-0")
     await dialing.pod("va-1")
     grant = dialing.grant(await dialing.lead())
@@ -237,7 +239,7 @@ async def test_race_an_intent_in_flight_has_the_slot_that_a_caller_was_proposed(
     assert await asked == "va-1"
 
 
-async def test_waiters_are_served_oldest_first(dialing: Dialing) -> None:
+async def test_waiting_calls_are_served_oldest_first(dialing: Dialing) -> None:
     assert await allocate(dialing, "CA1", wait_max_s=30) == Unallocated("waits", 0)
     assert await allocate(dialing, "CA2", wait_max_s=30) == Unallocated("waits", 1)
     await dialing.pod("va-0")
@@ -245,7 +247,7 @@ async def test_waiters_are_served_oldest_first(dialing: Dialing) -> None:
     assert isinstance(await allocate(dialing, "CA1", wait_max_s=30), Allocation)
 
 
-async def test_a_free_pod_goes_past_those_who_wait_for_other_tiers(dialing: Dialing) -> None:
+async def test_a_free_pod_is_not_reserved_for_waiters_of_other_tiers(dialing: Dialing) -> None:
     assert await allocate(dialing, "CA1", wait_max_s=30, tiers=("standard",)) == Unallocated("waits", 0)
     assert await allocate(dialing, "CA2", wait_max_s=30, tiers=("merchant:x",)) == Unallocated("waits", 0)
     assert await allocate(dialing, "CA3", wait_max_s=30, tiers=("gold", "standard")) == Unallocated(
@@ -259,7 +261,7 @@ async def test_a_free_pod_goes_past_those_who_wait_for_other_tiers(dialing: Dial
     assert isinstance(found, Allocation), "nobody else waits in gold"
 
 
-async def test_a_caller_who_cannot_wait_takes_a_pod_for_which_nobody_waits(dialing: Dialing) -> None:
+async def test_a_call_that_cannot_wait_gets_a_pod_without_waiters(dialing: Dialing) -> None:
     await allocate(dialing, "CA1", wait_max_s=30, tiers=("standard",))
     await dialing.pod("gold-0", tier="gold")
     assert await pod_of(dialing, "CA2") == "gold-0"
@@ -279,21 +281,21 @@ async def test_each_waiter_is_left_one_slot_whichever_tiers_it_waits_in(dialing:
         assert isinstance(await allocate(dialing, call, wait_max_s=30, tiers=tiers), Allocation), call
 
 
-async def test_a_waiter_who_hung_up_holds_up_nobody(dialing: Dialing) -> None:
+async def test_a_waiter_that_stopped_polling_delays_no_other_call(dialing: Dialing) -> None:
     await allocate(dialing, "CA1", wait_max_s=30)
     await dialing.run("UPDATE allocations SET polled_at = polled_at - interval '8 seconds'")
     await dialing.pod("va-0")
     assert await pod_of(dialing, "CA2") == "va-0"
 
 
-async def test_who_has_waited_long_enough_is_told_so(dialing: Dialing) -> None:
+async def test_a_waiter_past_its_maximum_wait_gets_none_and_leaves_no_row(dialing: Dialing) -> None:
     await allocate(dialing, "CA1", wait_max_s=30)
     await dialing.run("UPDATE allocations SET asked_at = asked_at - interval '31 seconds'")
     assert await allocate(dialing, "CA1", wait_max_s=30) == Unallocated("none")
     assert await dialing.value("SELECT count(*) FROM allocations") == 0
 
 
-async def test_a_silent_pod_is_tried_only_when_nobody_else_is_free(dialing: Dialing) -> None:
+async def test_a_silent_pod_is_allocated_only_when_no_other_is_free(dialing: Dialing) -> None:
     await dialing.run("UPDATE pod_hearing SET since = clock_timestamp() - interval '1 hour'")
     await dialing.pod("silent-0")
     await dialing.run("UPDATE pods SET heard_at = clock_timestamp() - interval '1 minute'")
@@ -301,7 +303,7 @@ async def test_a_silent_pod_is_tried_only_when_nobody_else_is_free(dialing: Dial
     assert [await pod_of(dialing, f"CA{n}") for n in range(2)] == ["va-0", "silent-0"]
 
 
-async def test_a_note_of_what_was_given_without_postgres_lets_the_end_win(dialing: Dialing) -> None:
+async def test_a_late_note_of_an_ended_attempt_is_written_as_ended(dialing: Dialing) -> None:
     slot = await dialing.pod("va-0")
     attempt = await dialing.kept("+12125550001", slot)
     await dialing.run("UPDATE attempts SET state = 'ended' WHERE id = $1", attempt)
@@ -310,7 +312,7 @@ async def test_a_note_of_what_was_given_without_postgres_lets_the_end_win(dialin
     assert await dialing.value("SELECT ended_at IS NOT NULL FROM allocations WHERE id = $1", attempt)
 
 
-async def test_a_note_that_meets_another_call_on_its_slot_is_written_without_a_pod(dialing: Dialing) -> None:
+async def test_a_late_note_on_a_taken_slot_is_written_without_a_pod(dialing: Dialing) -> None:
     slot = await dialing.pod("va-0")
     await dialing.kept("+12125550001", slot)
     noted = new_id()
@@ -320,7 +322,7 @@ async def test_a_note_that_meets_another_call_on_its_slot_is_written_without_a_p
     assert (is_free, found["pod"], found["call"], found["ended_at"]) == (False, None, "CA9", None)
 
 
-async def test_tombstones_are_forgotten(dialing: Dialing) -> None:
+async def test_tombstones_are_deleted_after_their_age(dialing: Dialing) -> None:
     slot = await dialing.pod("va-0")
     attempt = await dialing.kept("+12125550001", slot)
     await dialing.run("UPDATE attempts SET state = 'ended' WHERE id = $1", attempt)
@@ -336,7 +338,7 @@ async def test_tombstones_are_forgotten(dialing: Dialing) -> None:
     assert await dialing.value("SELECT count(*) FROM allocations") == 0
 
 
-async def test_intents_folds_answers_and_releases_beside_each_other_never_deadlock(dialing: Dialing) -> None:
+async def test_concurrent_intents_folds_answers_and_releases_never_deadlock(dialing: Dialing) -> None:
     """Every pair of them meets on few pods, in the orders of the product; Postgres counts deadlocks itself."""
     pods = [await dialing.pod(f"va-{n}") for n in range(6)]
     await dialing.run("UPDATE numbers SET max_channels = 1000")
@@ -384,7 +386,7 @@ async def test_intents_folds_answers_and_releases_beside_each_other_never_deadlo
 # --- a pod that sends heartbeats and takes no stream
 
 
-async def test_a_pod_that_missed_two_calls_is_the_last_that_is_asked_and_gets_one_at_a_time(
+async def test_a_pod_that_missed_two_calls_comes_last_and_gets_one_call_at_a_time(
     dialing: Dialing,
 ) -> None:
     await dialing.pod("broken-0", calls_max=3)
@@ -394,7 +396,9 @@ async def test_a_pod_that_missed_two_calls_is_the_last_that_is_asked_and_gets_on
     assert await allocate(dialing, "CA9") == Unallocated("none")
 
 
-async def test_dials_are_kept_on_such_a_pod_only_now_and_then(dialing: Dialing) -> None:
+async def test_a_pod_that_missed_two_calls_takes_a_reservation_only_after_30_seconds(
+    dialing: Dialing,
+) -> None:
     slot = await dialing.pod("broken-0")
     await dialing.run("UPDATE pods SET missed = 2, missed_at = clock_timestamp()")
     grant = dialing.grant(await dialing.lead())
@@ -404,7 +408,7 @@ async def test_dials_are_kept_on_such_a_pod_only_now_and_then(dialing: Dialing) 
     await dialing.kept("+12125550001", slot)
 
 
-async def test_only_calls_that_no_agent_of_the_pod_ever_took_count_as_missed(dialing: Dialing) -> None:
+async def test_only_calls_that_the_pods_agent_never_joined_count_as_missed(dialing: Dialing) -> None:
     for name, call, joined in (("va-0", "CA1", True), ("va-1", "CA2", False)):
         attempt = await dialing.kept(f"+1212555000{call[-1]}", await dialing.pod(name))
         assert await begin(dialing, attempt, call)
@@ -433,8 +437,8 @@ async def test_a_call_that_lost_its_pod_and_finds_no_other_keeps_its_row(dialing
     assert await dialing.value("SELECT why FROM allocations") == "no_agent"
 
 
-async def test_a_call_that_lost_its_agent_goes_to_a_pod_that_was_heard_since(dialing: Dialing) -> None:
-    """Pods that died together were all heard before, and not since."""
+async def test_a_call_that_lost_its_agent_prefers_a_pod_with_a_later_heartbeat(dialing: Dialing) -> None:
+    """Pods that died together all sent a heartbeat before, and none since."""
     attempt = await dialing.kept("+12125550001", await dialing.pod("va-0"))
     assert await begin(dialing, attempt, "CA1")
     for n in range(1, 8):
@@ -458,7 +462,7 @@ async def lose_two_agents(dialing: Dialing) -> UUID:
     return attempt
 
 
-async def test_a_call_that_lost_two_agents_waits_a_moment_for_a_pod_that_is_heard(dialing: Dialing) -> None:
+async def test_a_call_that_lost_two_agents_waits_for_a_pods_next_heartbeat(dialing: Dialing) -> None:
     """Of ten pods that died together a caller would else meet one after the other."""
     await dialing.pod("dead")
     await dialing.pod("alive")
@@ -470,7 +474,7 @@ async def test_a_call_that_lost_two_agents_waits_a_moment_for_a_pod_that_is_hear
     assert found.slot.pod == "alive"
 
 
-async def test_a_call_that_lost_two_agents_does_not_wait_for_pods_that_speak_rarely(dialing: Dialing) -> None:
+async def test_a_call_that_lost_two_agents_stops_waiting_for_slow_heartbeats(dialing: Dialing) -> None:
     await dialing.pod("va-1")
     await dialing.run("UPDATE pods SET interval_s = 30")
     attempt = await lose_two_agents(dialing)
@@ -488,7 +492,7 @@ async def give_new(dialing: Dialing, *wanted: tuple[str, Slot]) -> list[str | No
     return [one.slot.pod if one else None for one in given]
 
 
-async def test_a_group_gives_each_its_proposal_and_leaves_out_who_cannot_have_it(dialing: Dialing) -> None:
+async def test_a_group_allocates_each_free_proposal_and_leaves_out_the_others(dialing: Dialing) -> None:
     free, taken, leaving = [await dialing.pod(f"va-{n}") for n in range(3)]
     await dialing.run("UPDATE pods SET leaving_since = now() WHERE name = 'va-2'")
     assert await pod_of(dialing, "CA0", proposal=taken) == "va-1"
@@ -497,20 +501,20 @@ async def test_a_group_gives_each_its_proposal_and_leaves_out_who_cannot_have_it
     assert await dialing.value("SELECT count(*) FROM allocations WHERE ended_at IS NULL") == 2
 
 
-async def test_an_ended_call_is_not_given_a_pod_by_a_group(dialing: Dialing) -> None:
+async def test_a_group_allocates_no_pod_to_an_ended_call(dialing: Dialing) -> None:
     slot = await dialing.pod("va-0")
     assert await give_new(dialing, ("CA1", slot)) == ["va-0"]
     assert await release(dialing, "CA1")
     assert await give_new(dialing, ("CA1", slot)) == [None]
 
 
-async def test_a_slot_of_an_earlier_process_of_the_pod_is_not_given(dialing: Dialing) -> None:
+async def test_a_group_allocates_no_slot_of_an_earlier_incarnation(dialing: Dialing) -> None:
     slot = await dialing.pod("va-0")
     await dialing.run("UPDATE pods SET incarnation = nextval('pod_incarnations')")
     assert await give_new(dialing, ("CA1", slot)) == [None]
 
 
-async def test_a_group_of_releases_ends_each_call_once_and_says_which(dialing: Dialing) -> None:
+async def test_a_group_of_releases_ends_each_call_once_and_returns_its_pod(dialing: Dialing) -> None:
     for n in range(2):
         slot = await dialing.pod(f"va-{n}")
         assert await pod_of(dialing, f"CA{n}", proposal=slot) == f"va-{n}"
@@ -527,7 +531,7 @@ async def test_a_group_of_releases_ends_each_call_once_and_says_which(dialing: D
     assert await dialing.value("SELECT pod FROM allocations WHERE ended_at IS NULL") == "va-1"
 
 
-async def test_a_pod_that_lets_go_had_the_call_and_names_it_no_more(dialing: Dialing) -> None:
+async def test_a_release_by_the_pod_sets_joined_at_and_removes_the_named_call(dialing: Dialing) -> None:
     slot = await dialing.pod("va-0")
     await pod_of(dialing, "CA1", proposal=slot)
     await dialing.run("UPDATE pods SET named = '{CA1,CA2}'")
@@ -536,7 +540,7 @@ async def test_a_pod_that_lets_go_had_the_call_and_names_it_no_more(dialing: Dia
     assert await dialing.value("SELECT joined_at IS NOT NULL FROM allocations WHERE call = 'CA1'")
 
 
-async def test_a_release_does_not_wait_for_a_stranger_who_holds_another_call(dialing: Dialing) -> None:
+async def test_a_release_does_not_wait_for_the_row_lock_of_another_call(dialing: Dialing) -> None:
     for n in range(2):
         await pod_of(dialing, f"CA{n}", proposal=await dialing.pod(f"va-{n}"))
     group = GroupCommit(dialing.database, allocations.release, 5.0)
@@ -550,7 +554,7 @@ async def test_a_release_does_not_wait_for_a_stranger_who_holds_another_call(dia
     assert found[1].pod == "va-1"
 
 
-async def test_what_postgres_picks_from_is_what_it_says_of_each_pod(dialing: Dialing) -> None:
+async def test_the_pod_view_agrees_with_the_function_that_picks_slots(dialing: Dialing) -> None:
     """The view and the function are two ways to ask one thing."""
     odd = {
         "ready": "is_ready = false",

@@ -1,4 +1,4 @@
-"""An answered call and its agent: the one that was kept, the one its URL names, another; and whom nobody gets."""
+"""An answered call and its agent: the reserved one, the one its URL names, another free one, or none."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -91,7 +91,7 @@ async def gate(database_url: str) -> AsyncIterator[Gate]:
         yield gate
 
 
-async def test_a_kept_call_gets_its_agent_and_the_same_when_the_carrier_asks_again(gate: Gate) -> None:
+async def test_a_call_with_a_reservation_gets_the_same_pod_at_every_answer_request(gate: Gate) -> None:
     attempt = await gate.dialing.kept("+12125550001", await gate.dialing.pod("va-0"))
     await gate.dialing.pod("va-1")
     found = [await gate.ask(attempt) for _ in range(3)]
@@ -116,7 +116,7 @@ async def test_a_call_whose_pod_was_lost_while_it_rang_gets_another(gate: Gate) 
     assert await gate.pod_for(attempt) == "va-1"
 
 
-async def test_a_call_that_was_dialled_without_an_agent_gets_one_that_is_free(gate: Gate) -> None:
+async def test_a_call_dialled_without_a_reservation_gets_a_free_pod(gate: Gate) -> None:
     attempt = await gate.dialing.attempt("+12125550001", state="ringing")
     assert await gate.ask(attempt) == NoneFree()
     await gate.dialing.pod("va-0")
@@ -124,7 +124,7 @@ async def test_a_call_that_was_dialled_without_an_agent_gets_one_that_is_free(ga
 
 
 @pytest.mark.parametrize("hold_max_s", [0, 10])
-async def test_whoever_was_dialled_without_an_agent_by_choice_is_known(
+async def test_an_overdialled_call_without_a_free_agent_is_reported_as_such(
     database_url: str, hold_max_s: float
 ) -> None:
     async with open_gate(database_url, hold_max_s=hold_max_s) as gate:
@@ -152,7 +152,7 @@ async def test_whoever_was_dialled_without_an_agent_by_choice_is_known(
     ],
 )
 @pytest.mark.parametrize("is_kept", [True, False])
-async def test_race_1_25_a_call_that_somebody_wants_ended_is_hung_up(
+async def test_race_1_25_a_call_with_a_hang_up_order_is_hung_up_at_its_answer(
     gate: Gate, change: str, reason: str, is_kept: bool
 ) -> None:
     slot = await gate.dialing.pod("va-0")
@@ -164,7 +164,7 @@ async def test_race_1_25_a_call_that_somebody_wants_ended_is_hung_up(
     assert await gate.ask(attempt) == MustHangUp(reason)
 
 
-async def test_a_call_waits_for_an_agent_where_it_may(database_url: str) -> None:
+async def test_a_call_waits_for_an_agent_where_hold_is_allowed(database_url: str) -> None:
     async with open_gate(database_url, hold_max_s=30) as gate:
         attempt = await gate.dialing.attempt("+12125550001", state="ringing")
         assert await gate.ask(attempt) == PodWait(0, 1)
@@ -172,24 +172,24 @@ async def test_a_call_waits_for_an_agent_where_it_may(database_url: str) -> None
         assert await gate.pod_for(attempt) == "va-0"
 
 
-async def test_calls_whose_agents_are_elsewhere_do_not_wait_for_ours(database_url: str) -> None:
+async def test_a_call_of_external_agents_makes_no_allocation(database_url: str) -> None:
     async with open_gate(database_url, elsewhere=True, hold_max_s=30) as gate:
         attempt = await gate.dialing.attempt("+12125550001", state="ringing")
         assert await gate.ask(attempt) == Elsewhere()
         assert await gate.dialing.value("SELECT count(*) FROM allocations") == 0
 
 
-async def test_a_merchant_says_that_its_agents_are_elsewhere(gate: Gate) -> None:
+async def test_a_merchant_with_external_agents_gets_no_pod_of_ours(gate: Gate) -> None:
     attempt = await gate.dialing.attempt("+12125550001", state="ringing")
     await gate.dialing.run("UPDATE merchants SET agents = 'elsewhere'")
     assert await gate.ask(attempt) == Elsewhere()
 
 
-# --- a call that was given up
+# --- a call that was written off
 
 
 @pytest.mark.parametrize("state", ["absent", "unknown"])
-async def test_a_call_that_was_given_up_is_adopted_and_then_connected(gate: Gate, state: str) -> None:
+async def test_a_written_off_call_is_reattached_and_then_connected(gate: Gate, state: str) -> None:
     dialing = gate.dialing
     attempt = await dialing.kept("+12125550001", await dialing.pod("va-0"), state="in_doubt")
     await dialing.run(
@@ -207,8 +207,8 @@ async def test_a_call_that_was_given_up_is_adopted_and_then_connected(gate: Gate
     assert await gate.pod_for(attempt) == "va-0"
 
 
-async def test_race_a_newer_attempt_that_begins_meanwhile_wins(gate: Gate) -> None:
-    """The adoption waits for the lead, finds a newer attempt, and leaves the call alone."""
+async def test_race_a_reattachment_yields_to_a_newer_attempt(gate: Gate) -> None:
+    """The reattachment waits for the lead's lock, finds a newer attempt, and leaves the call alone."""
     dialing = gate.dialing
     attempt = await dialing.kept("+12125550001", await dialing.pod("va-0"), state="in_doubt")
     await dialing.run(
@@ -226,7 +226,7 @@ async def test_race_a_newer_attempt_that_begins_meanwhile_wins(gate: Gate) -> No
 # --- without Postgres
 
 
-async def test_without_both_engines_a_person_reaches_the_agent_that_the_url_names(gate: Gate) -> None:
+async def test_without_both_engines_a_call_reaches_the_pod_that_its_url_names(gate: Gate) -> None:
     slot = await gate.dialing.pod("va-0")
     attempt = await gate.dialing.kept("+12125550001", slot)
     await gate.addresses.run_once()
@@ -249,7 +249,9 @@ async def written(gate: Gate) -> bool:
 @pytest.mark.parametrize(
     "agent", [None, KeptAgent(1, 0), KeptAgent(999_999, LATER_S)], ids=["none", "too old", "unknown"]
 )
-async def test_without_engines_and_without_an_agent_nobody_knows(gate: Gate, agent: KeptAgent | None) -> None:
+async def test_without_both_engines_and_a_pod_in_the_url_availability_is_unknown(
+    gate: Gate, agent: KeptAgent | None
+) -> None:
     await gate.dialing.pod("va-0")
     attempt = await gate.dialing.attempt("+12125550001", state="ringing")
     gate.way.refuse()
@@ -257,7 +259,7 @@ async def test_without_engines_and_without_an_agent_nobody_knows(gate: Gate, age
     assert await gate.ask(attempt, agent=agent) == NoneFree(is_known=False)
 
 
-async def test_postgres_that_hangs_is_not_waited_for_by_everybody(gate: Gate) -> None:
+async def test_a_hanging_postgres_is_passed_over_after_three_silent_answers(gate: Gate) -> None:
     """After three silent answers it is passed over for a second; the driver's own time-outs are not waited for."""
     slot = await gate.dialing.pod("va-0")
     attempt = await gate.dialing.kept("+12125550001", slot)

@@ -1,4 +1,4 @@
-"""Whoever asks what to do with a call gets a document: whatever breaks, hangs, is away or is not known yet."""
+"""Every answer request of a carrier gets a document, whatever fails, hangs, is down or is not known yet."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -52,7 +52,7 @@ def count_of(got: str) -> float:
 
 
 @pytest.mark.parametrize(("kind", "fields"), [("answer", ANSWERED), ("inbound", RINGING)])
-async def test_whatever_breaks_the_carrier_gets_the_document_that_was_built_at_start(
+async def test_after_an_exception_the_carrier_gets_the_last_resort_document(
     door: Door, monkeypatch: pytest.MonkeyPatch, kind: Any, fields: dict[str, str]
 ) -> None:
     async def explode(*_: object) -> None:
@@ -68,7 +68,7 @@ async def test_whatever_breaks_the_carrier_gets_the_document_that_was_built_at_s
 
 
 @pytest.mark.parametrize(("url", "agent_joined"), [("", False), ("https://other.example.com/answer", True)])
-async def test_a_call_that_was_told_the_last_resort_had_no_agent_of_ours(
+async def test_a_last_resort_document_is_recorded_once_with_whether_an_agent_joined(
     database_url: str,
     redis_url: str,
     key_prefix: str,
@@ -94,7 +94,7 @@ async def test_a_call_that_was_told_the_last_resort_had_no_agent_of_ours(
 
 
 @pytest.mark.parametrize(("kind", "fields"), [("answer", ANSWERED), ("inbound", RINGING)])
-async def test_whatever_hangs_the_carrier_gets_its_document(
+async def test_a_hanging_answer_is_replaced_by_the_last_resort_document(
     database_url: str,
     redis_url: str,
     key_prefix: str,
@@ -118,13 +118,13 @@ async def test_whatever_hangs_the_carrier_gets_its_document(
     assert (status, APOLOGY in body) == (200, True)
 
 
-async def test_a_true_answer_that_is_not_understood_gets_a_document_too(door: Door) -> None:
+async def test_a_genuine_answer_request_that_cannot_be_parsed_gets_a_document(door: Door) -> None:
     url = door.callback("twilio", "answer", uuid4())
     status, body = await post(door, url, {**ANSWERED, "CallStatus": "levitating"})
     assert (status, APOLOGY in body) == (200, True)
 
 
-async def test_whoever_has_no_url_of_ours_is_told_nothing(door: Door) -> None:
+async def test_a_request_to_an_unsigned_url_is_403_without_a_body(door: Door) -> None:
     url = door.callback("twilio", "answer", uuid4()).replace("sig=", "sig=x")
     assert await post(door, url, ANSWERED) == (403, b"")
     unknown = callback_url(door.url, "nobody", "answer", uuid4(), KEYS)
@@ -148,7 +148,7 @@ async def test_the_document_does_not_wait_for_its_event_which_is_written_when_po
         assert await door.events() == ["answered"]
 
 
-async def test_a_call_that_was_held_and_then_found_nobody_tells_so(door: Door) -> None:
+async def test_a_call_held_and_then_refused_records_that_no_agent_joined(door: Door) -> None:
     url = door.callback("twilio", "answer", uuid4())
     door.stream = NoStream("hold")
     await post(door, url, ANSWERED)
@@ -160,7 +160,7 @@ async def test_a_call_that_was_held_and_then_found_nobody_tells_so(door: Door) -
     assert [row["told"] for row in told] == [False, True]
 
 
-async def test_a_call_that_was_sent_to_the_operators_own_url_has_an_agent_elsewhere(
+async def test_a_call_sent_to_the_fallback_url_records_an_external_agent(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     fallback = AnswerFallback("https://other.example.com/answer")
@@ -172,7 +172,7 @@ async def test_a_call_that_was_sent_to_the_operators_own_url_has_an_agent_elsewh
             assert await conn.fetchval("SELECT payload -> 'agent_joined' FROM mailbox_events") is True
 
 
-async def test_whoever_was_dialled_without_an_agent_is_told_who_called_within_two_seconds(door: Door) -> None:
+async def test_an_overdialled_call_is_held_once_and_then_hears_the_abandon_message(door: Door) -> None:
     """It holds once, for a second; then it hears the policy's message in place of the fallback's."""
     attempt = uuid4()
     door.stream = NoStream("hold", "Acme called.", 2.0)
@@ -193,7 +193,7 @@ async def test_whoever_was_dialled_without_an_agent_is_told_who_called_within_tw
 # --- accounts that this process does not know yet
 
 
-async def test_a_webhook_of_an_account_that_was_just_added_makes_the_process_look_again(
+async def test_a_webhook_of_an_unknown_account_makes_the_process_read_the_accounts(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     desks: list[AccountService] = []
@@ -213,7 +213,7 @@ async def test_a_webhook_of_an_account_that_was_just_added_makes_the_process_loo
         assert (await post(door, status, ENDED, token=token))[0] == 204
 
 
-async def test_a_token_that_was_just_replaced_makes_the_process_look_again(
+async def test_a_signature_by_a_new_token_makes_the_process_read_the_accounts(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     doors: list[Door] = []
@@ -239,7 +239,7 @@ async def away() -> None:
 
 
 @pytest.mark.parametrize("kind", ["answer", "status", "inbound"])
-async def test_with_postgres_away_our_own_url_is_proof_enough_for_a_document_and_for_nothing_else(
+async def test_without_postgres_a_signed_url_alone_gets_a_document_and_stores_no_event(
     database_url: str, redis_url: str, key_prefix: str, kind: Any
 ) -> None:
     async with open_door(
@@ -255,7 +255,7 @@ async def test_with_postgres_away_our_own_url_is_proof_enough_for_a_document_and
             assert door.streams == [("CA1", attempt)]
 
 
-async def test_a_wrong_signature_of_a_known_account_gets_no_document_even_then(
+async def test_without_postgres_a_wrong_signature_of_a_known_account_gets_no_document(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     async with open_door(
@@ -301,7 +301,7 @@ async def store(door: Door, vault: Vault, name: str, credentials: dict[str, str]
 
 
 @pytest.mark.parametrize("why", ["hold", "unknown"])
-async def test_waiting_for_an_agent_ends_also_while_no_engine_counts(
+async def test_the_hold_count_in_the_url_ends_the_wait_without_an_engine(
     database_url: str, redis_url: str, key_prefix: str, why: str
 ) -> None:
     """How often the call was on hold stands in its URL, signed."""
@@ -316,7 +316,7 @@ async def test_waiting_for_an_agent_ends_also_while_no_engine_counts(
         assert b"<Say>" in body
 
 
-async def test_a_call_whose_agents_are_elsewhere_gets_the_operators_fallback_and_has_its_agent(
+async def test_a_call_of_external_agents_gets_the_fallback_url_and_counts_as_joined(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     fallback = AnswerFallback("https://agents.example.com/twiml", "nobody is here")
@@ -330,10 +330,10 @@ async def test_a_call_whose_agents_are_elsewhere_gets_the_operators_fallback_and
         assert told is True, "the document is the witness"
 
 
-async def test_a_carrier_that_cannot_hold_is_told_the_fallback_at_once_and_that_is_written(
+async def test_a_carrier_that_cannot_hold_gets_the_fallback_at_once_and_it_is_recorded(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
-    """Exotel's applet asks once: waiting would be a 503 that nobody follows."""
+    """Exotel's applet requests once: waiting would be a 503 without another request."""
     other = AnswerFallback("wss://other.example.com/agent")
     async with open_door(database_url, redis_url, key_prefix, fallback=other, hold_max_s=60) as door:
         door.stream = NoStream("hold")
@@ -348,7 +348,7 @@ async def test_a_carrier_that_cannot_hold_is_told_the_fallback_at_once_and_that_
         assert told is True, "the operator's own URL is an agent elsewhere"
 
 
-# --- a call that was given up, and is answered after all
+# --- a call that was written off, and is answered after all
 
 
 @pytest.mark.parametrize(
@@ -360,10 +360,10 @@ async def test_a_carrier_that_cannot_hold_is_told_the_fallback_at_once_and_that_
         ("status = 'FINISHED', outcome = 'BLACKLISTED', finished_at = now()", False),
     ],
 )
-async def test_a_call_that_surfaces_for_a_lead_that_has_ended_is_told_to_hang_up(
+async def test_a_call_that_reappears_for_a_finished_lead_gets_the_hang_up_document(
     database_url: str, redis_url: str, key_prefix: str, lead: str, *, is_connected: bool
 ) -> None:
-    """Over HTTP, with the answer gate and the adoption as the platform has them."""
+    """Over HTTP, with the answer gate and the reattachment as the platform has them."""
     async with (
         open_gate(database_url) as gate,
         open_door(

@@ -37,7 +37,7 @@ async def hang_up(world: ApiWorld) -> None:
         )
 
 
-async def test_the_pace_of_a_number_is_set_and_emptied(world: ApiWorld) -> None:
+async def test_starts_per_s_of_a_number_is_set_changed_and_cleared(world: ApiWorld) -> None:
     body = {
         "e164": "+14155550190",
         "pool": "shared",
@@ -54,13 +54,13 @@ async def test_the_pace_of_a_number_is_set_and_emptied(world: ApiWorld) -> None:
 
 
 @pytest.mark.parametrize("pace", [0, -1, 1001, "fast"])
-async def test_a_pace_that_is_none_is_refused(world: ApiWorld, pace: Any) -> None:
+async def test_an_invalid_starts_per_s_is_refused(world: ApiWorld, pace: Any) -> None:
     path = f"{NUMBERS}/{world.numbers['shared']}"
     refused = expect(await world.admin.patch(path, {"starts_per_s": pace}), 422)
     assert refused["fields"][0]["field"] == "starts_per_s"
 
 
-async def test_limits_and_pace_change_while_a_call_is_on_and_the_rest_does_not(world: ApiWorld) -> None:
+async def test_while_a_call_is_live_only_limits_and_pace_of_its_number_change(world: ApiWorld) -> None:
     path = f"{NUMBERS}/{await call_on(world, 'a1-pool')}"
     changed = expect(await world.admin.patch(path, {"max_channels": 0, "starts_per_s": 1}), 200)
     assert (changed["max_channels"], changed["channels_held"]) == (0, 1)
@@ -85,7 +85,7 @@ async def test_a_number_with_a_call_on_it_is_drained_and_then_removed(world: Api
     expect(await world.admin.get(path), 404)
 
 
-async def test_what_is_on_a_shared_number_is_known_to_its_owner_alone(world: ApiWorld) -> None:
+async def test_channels_held_of_a_shared_number_is_shown_to_its_owner_only(world: ApiWorld) -> None:
     path = f"{NUMBERS}/{await call_on(world, 'a-pool')}"
     for tenant, held in (("a", 1), ("a1", None), ("a2", None)):
         assert expect(await world.tenant(tenant).get(path), 200)["channels_held"] == held
@@ -94,7 +94,7 @@ async def test_what_is_on_a_shared_number_is_known_to_its_owner_alone(world: Api
     assert expect(await world.admin.get(path), 200)["channels_held"] == 1
 
 
-async def test_a_pool_overflows_into_another_after_a_while(world: ApiWorld) -> None:
+async def test_a_pools_overflow_is_set_changed_and_cleared(world: ApiWorld) -> None:
     body = {
         "id": "own",
         "merchant_id": "a1",
@@ -135,7 +135,7 @@ async def test_an_overflow_that_not_every_lead_of_the_pool_may_use_is_refused(
         expect(await world.admin.get(f"{POOLS}/new"), 404)
 
 
-async def test_a_pool_that_is_named_cannot_be_removed(world: ApiWorld) -> None:
+async def test_a_pool_named_by_a_pool_or_lead_cannot_be_deleted(world: ApiWorld) -> None:
     for pool_id in ("plain", "target"):
         expect(await world.admin.post(POOLS, {"id": pool_id, "name": pool_id}), 201)
     both = {"overflow_pool": "target", "overflow_after_s": 1}
@@ -150,7 +150,7 @@ async def test_a_pool_that_is_named_cannot_be_removed(world: ApiWorld) -> None:
     expect(await world.admin.delete(f"{POOLS}/target"), 204)
 
 
-async def test_the_most_calls_at_once_are_set_from_above(world: ApiWorld) -> None:
+async def test_max_concurrent_of_a_merchant_is_set_by_its_reseller_or_the_platform(world: ApiWorld) -> None:
     path = f"{MERCHANTS}/a1"
     assert expect(await world.tenant("a").patch(path, {"max_concurrent": 3}), 200)["max_concurrent"] == 3
     assert expect(await world.tenant("a1").patch(path, {"name": "One"}), 200)["max_concurrent"] == 3

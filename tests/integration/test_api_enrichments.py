@@ -1,4 +1,4 @@
-"""What was found out about a call can be read by those whose call it is, and by nobody else."""
+"""The enrichments of a call can be read by its tenant, and by no other."""
 
 from collections.abc import AsyncIterator
 
@@ -34,7 +34,9 @@ async def test_a_recording_is_served_to_its_tenant_alone(world: ApiWorld) -> Non
 
 
 @pytest.mark.parametrize("ref", ["s3://bucket/call.wav", "../../etc/passwd", "recording-gone"])
-async def test_a_reference_that_is_no_file_of_ours_is_told_and_not_served(world: ApiWorld, ref: str) -> None:
+async def test_a_recording_reference_that_is_not_stored_here_is_shown_and_not_served(
+    world: ApiWorld, ref: str
+) -> None:
     ids = await world.objects_of("a1")
     async with world.database.connection() as conn:
         await conn.execute("UPDATE call_enrichments SET recording_ref = $1", ref)

@@ -96,7 +96,7 @@ async def test_every_route_with_an_id_answers_404_to_another_tenant(
             assert answer.status == 200, f"{operation} is still there, and was there to be found"
 
 
-async def test_what_does_not_exist_is_answered_as_what_is_anothers(world: ApiWorld) -> None:
+async def test_a_missing_object_and_another_tenants_get_the_same_answer(world: ApiWorld) -> None:
     theirs = await world.objects_of("b1")
     nobodys = {
         name: "no-such"
@@ -194,7 +194,7 @@ async def test_a_key_without_the_scope_is_refused_on_every_route(
         assert (answer.status, answer.json()["code"]) == (403, "scope_missing"), operation
 
 
-async def test_a_key_that_reads_reads_everything_but_keys(world: ApiWorld) -> None:
+async def test_a_read_key_reads_every_route_but_keys(world: ApiWorld) -> None:
     ids = await world.objects_of("a1")
     for scope in ("read", "leads"):
         for operation in operations(world.app):

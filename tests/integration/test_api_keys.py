@@ -100,7 +100,7 @@ async def test_a_tenant_makes_keys_for_itself_and_for_those_below(
             assert (made["reseller_id"], made["merchant_id"]) == owner
 
 
-async def test_nobody_makes_keys_for_others(world: ApiWorld, subtests: pytest.Subtests) -> None:
+async def test_a_tenant_cannot_make_keys_for_another(world: ApiWorld, subtests: pytest.Subtests) -> None:
     for tenant, body in [
         ("a", {"reseller_id": "b"}),
         ("a", {"merchant_id": "b1"}),
@@ -119,7 +119,7 @@ async def test_a_merchant_of_another_reseller_than_named_is_refused(world: ApiWo
     assert expect(await world.admin.post(KEYS, body), 422)["fields"][0]["field"] == "reseller_id"
 
 
-async def test_scopes_are_checked(world: ApiWorld, subtests: pytest.Subtests) -> None:
+async def test_a_key_with_invalid_scopes_is_refused(world: ApiWorld, subtests: pytest.Subtests) -> None:
     for scopes in [[], ["root"], ["read", "read"], "read", None]:
         with subtests.test(scopes=scopes):
             expect(await world.admin.post(KEYS, {"name": "k", "scopes": scopes}), 422)
@@ -169,7 +169,7 @@ async def test_the_environment_does_not_bring_a_revoked_key_back(world: ApiWorld
     expect(await world.anybody.with_key(key).get("/api/v1/me"), 401)
 
 
-async def test_an_operators_key_that_cannot_be_one_is_refused(
+async def test_an_ill_formed_admin_key_of_the_environment_is_refused(
     world: ApiWorld, subtests: pytest.Subtests
 ) -> None:
     for key in ["short", "with a space in it", "tl_not-one-of-ours-at-all"]:
@@ -177,6 +177,6 @@ async def test_an_operators_key_that_cannot_be_one_is_refused(
             await ensure_admin_key(world.database, key)
 
 
-async def test_a_lesser_key_is_not_promoted_by_the_environment(world: ApiWorld) -> None:
+async def test_a_key_with_fewer_rights_cannot_become_the_admin_key(world: ApiWorld) -> None:
     with pytest.raises(AdminKeyError, match="fewer rights"):
         await ensure_admin_key(world.database, world.keys["a1", "admin"])

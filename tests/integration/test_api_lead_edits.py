@@ -1,4 +1,4 @@
-"""Changing leads: under their lock, with a new version, and only while nobody calls them."""
+"""Changing leads: under their lock, with a new version, and only while they are not being called."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -54,7 +54,7 @@ async def hang_up_at(world: ApiWorld, attempt_id: UUID) -> datetime | None:
         return found
 
 
-async def test_every_field_that_may_change_can_be_changed_alone(world: ApiWorld) -> None:
+async def test_each_editable_field_of_a_lead_changes_alone(world: ApiWorld) -> None:
     lead = await world.make_lead("a1", payload={"a": 1})
     changes: dict[str, Any] = {
         "priority": 7,
@@ -147,7 +147,7 @@ async def test_a_lead_is_not_given_fewer_attempts_than_it_had(world: ApiWorld) -
 
 
 @pytest.mark.parametrize(("statement", "code"), [(START, "being_called"), (FINISH, "finished")])
-async def test_a_lead_that_does_not_wait_cannot_be_changed(
+async def test_a_lead_that_is_not_waiting_cannot_be_changed(
     world: ApiWorld, statement: str, code: str
 ) -> None:
     lead = await world.make_lead("a1")
@@ -187,7 +187,7 @@ async def test_a_lead_that_ended_otherwise_cannot_be_aborted(world: ApiWorld) ->
     assert expect(await world.admin.delete(f"{LEADS}/{lead['id']}"), 409)["code"] == "finished"
 
 
-async def test_a_lead_that_is_being_called_ends_with_its_call(world: ApiWorld) -> None:
+async def test_aborting_a_lead_that_is_being_called_ends_it_with_its_call(world: ApiWorld) -> None:
     lead = await world.make_lead("a1")
     attempt_id = await call(world, lead["id"])
     path = f"{LEADS}/{lead['id']}"
@@ -203,7 +203,7 @@ async def test_a_lead_that_is_being_called_ends_with_its_call(world: ApiWorld) -
     assert await hang_up_at(world, attempt_id) is not None
 
 
-async def test_an_abort_waits_for_an_intent_and_then_asks_for_the_end(world: ApiWorld) -> None:
+async def test_an_abort_waits_for_an_intent_and_then_orders_the_hang_up(world: ApiWorld) -> None:
     lead = await world.make_lead("a1")
     async with world.database.transaction() as tx:
         await tx.execute(START, UUID(lead["id"]))
@@ -267,7 +267,7 @@ async def test_a_filter_reaches_no_other_tenant(world: ApiWorld) -> None:
     )
 
 
-async def test_an_abort_that_runs_out_of_time_says_so(
+async def test_a_bulk_abort_past_its_time_budget_reports_itself_incomplete(
     world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.make_lead("a1")
@@ -286,14 +286,14 @@ async def test_an_abort_that_runs_out_of_time_says_so(
         {"merchant_id": "a1", "reason": ""},
     ],
 )
-async def test_an_abort_of_everything_by_mistake_is_refused(world: ApiWorld, body: dict[str, Any]) -> None:
+async def test_a_bulk_abort_without_a_filter_is_refused(world: ApiWorld, body: dict[str, Any]) -> None:
     await world.make_lead("a1")
     expect(await world.admin.post(ABORT, body), 422)
     async with world.database.connection() as connection:
         assert await connection.fetchval("SELECT status FROM leads") == "BACKLOG"
 
 
-async def test_the_story_of_a_lead_is_told_in_order(world: ApiWorld) -> None:
+async def test_the_timeline_of_a_lead_is_in_order(world: ApiWorld) -> None:
     lead = await world.make_lead("a1")
     path = f"{LEADS}/{lead['id']}"
     expect(await world.admin.patch(path, {"priority": 7, "payload": {"secret": "Ada"}}), 200)
@@ -328,7 +328,7 @@ async def test_the_story_of_a_lead_is_told_in_order(world: ApiWorld) -> None:
     assert [each["id"] for each in story["attempts"]] == [str(attempt_id)]
 
 
-async def test_nothing_is_told_twice_of_a_call_and_each_clock_is_named(world: ApiWorld) -> None:
+async def test_the_timeline_shows_each_event_once_and_names_its_clock(world: ApiWorld) -> None:
     """The answer and the status tell of one answered call, and the attempt's own times are the carrier's."""
     lead = await world.make_lead("a1")
     attempt_id = await call(world, lead["id"])

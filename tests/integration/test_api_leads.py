@@ -92,7 +92,7 @@ async def test_a_schedule_that_fails_does_not_fail_the_request(world: ApiWorld, 
     assert await count_leads(world) == 1
 
 
-async def test_a_schedule_that_hangs_is_given_up(database_url: str) -> None:
+async def test_a_hanging_schedule_does_not_delay_the_response(database_url: str) -> None:
     cancelled = asyncio.Event()
 
     async def hang(_ids: Sequence[UUID]) -> None:
@@ -187,7 +187,7 @@ async def test_a_payload_over_the_limit_is_refused(world: ApiWorld) -> None:
     assert refused["fields"][0]["field"] == "payload"
 
 
-async def test_no_body_however_broken_is_our_fault(world: ApiWorld, subtests: pytest.Subtests) -> None:
+async def test_a_broken_body_is_answered_4xx(world: ApiWorld, subtests: pytest.Subtests) -> None:
     for body, status, code in [
         (b"{", 400, "bad_json"),
         (b"[" * 100_000, 400, "bad_body"),

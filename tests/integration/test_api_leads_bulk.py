@@ -76,7 +76,9 @@ async def stored(world: ApiWorld) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", [JSON, NDJSON, CSV])
-async def test_every_row_becomes_the_lead_that_it_would_be_alone(world: ApiWorld, kind: str) -> None:
+async def test_a_row_of_an_upload_becomes_the_same_lead_as_a_single_request(
+    world: ApiWorld, kind: str
+) -> None:
     rows = [
         row(1, priority=7, max_attempts=3, timezone="Asia/Tokyo"),
         row(2, scheduled_at="2031-05-01T09:30:00+02:00", pool="shared"),
@@ -111,7 +113,7 @@ async def test_the_phone_may_be_in_the_payload_and_without_its_country(world: Ap
     assert [each["phone"] for each in await stored(world)] == ["+14155550123"]
 
 
-async def test_a_bad_row_loses_no_other(world: ApiWorld) -> None:
+async def test_a_bad_row_is_refused_alone(world: ApiWorld) -> None:
     rows = [
         row(1),
         row(2, phone="+112"),
@@ -148,7 +150,7 @@ async def test_a_bad_row_loses_no_other(world: ApiWorld) -> None:
         (CSV, b"request_id,merchant_id,phone\nr1,a1,+14155550001\n\xff\xfe,a1,1\nr3,a1,+14155550003\n"),
     ],
 )
-async def test_a_row_that_cannot_be_read_loses_no_other(world: ApiWorld, kind: str, body: bytes) -> None:
+async def test_an_unreadable_row_is_refused_alone(world: ApiWorld, kind: str, body: bytes) -> None:
     if kind == NDJSON:
         body %= (json.dumps(row(1)).encode(), json.dumps(row(3)).encode())
     report = expect(await upload(world.admin, body, kind), 200)
@@ -201,7 +203,7 @@ async def test_duplicates_are_found_across_batches(world: ApiWorld, monkeypatch:
     assert fates(report) == [f"{n} {'created' if n <= 4 else 'existing'}" for n in range(1, 9)]
 
 
-async def test_a_person_who_must_not_be_called_is_refused(world: ApiWorld) -> None:
+async def test_a_row_with_a_phone_on_a_do_not_call_list_is_refused(world: ApiWorld) -> None:
     async with world.database.connection() as connection:
         await connection.execute(
             "INSERT INTO do_not_call (id, phone, reseller_id, merchant_id, reason, created_by, expires_at) VALUES "
@@ -218,7 +220,7 @@ async def test_a_person_who_must_not_be_called_is_refused(world: ApiWorld) -> No
     expect(await world.admin.post(LEADS, row(2, merchant_id="b1")), 201)
 
 
-async def test_a_lead_that_waits_for_its_window_says_so_from_the_start(world: ApiWorld) -> None:
+async def test_an_uploaded_lead_whose_window_is_closed_is_due_at_its_opening(world: ApiWorld) -> None:
     window = {
         "windows": [{"spans": [{"start": "00:00", "end": "24:00"}], "closed_on": []}],
         "timezone": "UTC",
@@ -280,7 +282,7 @@ async def test_all_or_nothing_takes_nothing_of_an_upload_that_breaks(world: ApiW
     assert await stored(world) == []
 
 
-async def test_results_come_as_lines_if_asked_for(world: ApiWorld) -> None:
+async def test_results_are_returned_as_ndjson_when_requested(world: ApiWorld) -> None:
     answer = await upload(world.admin, written([row(1), row(2, phone="+112")], NDJSON), NDJSON, lines=True)
     assert answer.headers["content-type"] == NDJSON
     first, second, last = map(json.loads, answer.body.splitlines())
@@ -288,7 +290,7 @@ async def test_results_come_as_lines_if_asked_for(world: ApiWorld) -> None:
     assert last == {"summary": {"rows": 2, "created": 1, "existing": 0, "conflict": 0, "refused": 1}}
 
 
-async def test_only_problems_are_told_if_asked_for(world: ApiWorld) -> None:
+async def test_only_problem_rows_are_returned_when_requested(world: ApiWorld) -> None:
     report = await taken(world, [row(1), row(2, phone="+112"), row(1)], results="problems")
     assert (sums(report), fates(report)) == ((3, 1, 1, 0, 1), ["2 refused"])
 
@@ -308,7 +310,7 @@ async def test_an_upload_without_rows_makes_none(world: ApiWorld, kind: str) -> 
         (CSV, {}, 400, "bad_csv"),
     ],
 )
-async def test_what_cannot_be_read_at_all_is_said_at_once(
+async def test_an_upload_of_an_unreadable_kind_is_refused_at_once(
     world: ApiWorld, kind: str, more: dict[str, str], status: int, code: str
 ) -> None:
     answer = await world.admin.request("POST", BULK, body=b"[]", headers={"content-type": kind, **more})
@@ -418,7 +420,7 @@ async def test_a_lead_that_is_inserted_meanwhile_is_found(world: ApiWorld) -> No
     assert report["results"][0]["id"] == str(lead["id"])
 
 
-async def test_a_database_that_goes_away_is_told_with_what_was_taken_in(
+async def test_an_upload_cut_by_a_store_failure_is_503_with_a_report_of_stored_rows(
     world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "BATCH_ROWS", 10)
@@ -442,7 +444,7 @@ async def test_a_database_that_goes_away_is_told_with_what_was_taken_in(
     assert sums(again) == (40, 40 - taken_in, taken_in, 0, 0)
 
 
-async def test_others_have_their_turn_while_an_upload_is_read(world: ApiWorld) -> None:
+async def test_an_upload_yields_the_event_loop_while_it_is_parsed(world: ApiWorld) -> None:
     """No single turn of the upload may hold the event loop for long: counted in turns, not in time."""
     turns = 0
 
@@ -460,7 +462,7 @@ async def test_others_have_their_turn_while_an_upload_is_read(world: ApiWorld) -
     assert turns - before > 20
 
 
-async def test_an_upload_waits_for_its_turn_among_uploads(world: ApiWorld) -> None:
+async def test_only_two_uploads_are_processed_at_once(world: ApiWorld) -> None:
     reached, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow() -> AsyncIterator[bytes]:

@@ -26,7 +26,7 @@ async def hanging() -> None:
     await asyncio.Event().wait()
 
 
-async def test_health_asks_nobody(database_url: str) -> None:
+async def test_health_answers_without_checking_dependencies(database_url: str) -> None:
     async with open_api(
         database_url, populate=False, probes={"postgres": HealthProbe(broken, True)}
     ) as world:
@@ -34,7 +34,7 @@ async def test_health_asks_nobody(database_url: str) -> None:
         assert expect(await world.anybody.get("/health"), 200)["status"] == "ok"
 
 
-async def test_a_process_is_ready_when_all_it_depends_on_is_well(database_url: str) -> None:
+async def test_a_process_is_ready_when_every_dependency_is_healthy(database_url: str) -> None:
     probes = {"postgres": HealthProbe(well, required=True), "valkey": HealthProbe(well, required=False)}
     async with open_api(database_url, populate=False, probes=probes) as world:
         ready = expect(await world.anybody.get("/ready"), 200)
@@ -42,7 +42,7 @@ async def test_a_process_is_ready_when_all_it_depends_on_is_well(database_url: s
     assert ready["checks"]["valkey"] == {"ok": True, "required": False, "error": None}
 
 
-async def test_without_what_it_does_not_need_a_process_is_degraded_but_ready(database_url: str) -> None:
+async def test_without_an_optional_dependency_a_process_is_degraded_but_ready(database_url: str) -> None:
     probes = {"postgres": HealthProbe(well, required=True), "valkey": HealthProbe(broken, required=False)}
     async with open_api(database_url, populate=False, probes=probes) as world:
         answer = await world.anybody.get("/ready")
@@ -52,7 +52,7 @@ async def test_without_what_it_does_not_need_a_process_is_degraded_but_ready(dat
     assert b"internal" not in answer.body
 
 
-async def test_without_what_it_needs_a_process_is_not_ready(database_url: str) -> None:
+async def test_without_a_required_dependency_a_process_is_not_ready(database_url: str) -> None:
     probes = {"postgres": HealthProbe(hanging, required=True), "valkey": HealthProbe(well, required=False)}
     limits = ApiLimits(probe_timeout_s=0.01)
     async with open_api(database_url, populate=False, probes=probes, limits=limits) as world:
@@ -94,7 +94,7 @@ async def test_metrics_name_routes_by_their_template(database_url: str) -> None:
     assert b"/no/such/page" not in answer.body
 
 
-async def test_metrics_tell_how_many_connections_to_postgres_are_in_use(database_url: str) -> None:
+async def test_metrics_show_how_many_connections_to_postgres_are_in_use(database_url: str) -> None:
     database = await connect(database_url, pool_size=3)
     metrics.watch_pool(database.pool)
     async with database.connection(), database.connection():

@@ -35,7 +35,7 @@ NEW: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "body", "change"), NEW)
-async def test_an_object_lives_from_creation_to_removal(
+async def test_each_resource_is_created_read_changed_and_removed_with_audit_entries(
     world: ApiWorld, kind: str, body: dict[str, Any], change: dict[str, Any]
 ) -> None:
     made = expect(await world.admin.post(f"/api/v1/{kind}", body), 201)
@@ -57,7 +57,7 @@ OF_AGENTS = [("merchants", "a1"), ("pools", "a1-pool")]
 
 
 @pytest.mark.parametrize(("kind", "name"), OF_AGENTS)
-async def test_whose_agents_take_the_calls_is_said_by_those_above_a_merchant(
+async def test_the_agents_field_is_set_by_the_reseller_or_platform_not_by_the_merchant(
     world: ApiWorld, kind: str, name: str
 ) -> None:
     path = f"/api/v1/{kind}/{name}"
@@ -70,7 +70,7 @@ async def test_whose_agents_take_the_calls_is_said_by_those_above_a_merchant(
     expect(await world.tenant("b").patch(path, {"agents": "elsewhere"}), 404)
 
 
-async def test_a_merchant_makes_no_pool_whose_agents_are_elsewhere(world: ApiWorld) -> None:
+async def test_a_merchant_cannot_make_a_pool_with_external_agents(world: ApiWorld) -> None:
     body = {"id": "own", "name": "Own", "agents": "elsewhere"}
     assert expect(await world.tenant("a1").post("/api/v1/pools", body), 403)["code"] == "not_owner"
     assert expect(await world.tenant("a").post("/api/v1/pools", body), 201)["agents"] == "elsewhere"
@@ -78,12 +78,14 @@ async def test_a_merchant_makes_no_pool_whose_agents_are_elsewhere(world: ApiWor
 
 @pytest.mark.parametrize(("kind", "name"), OF_AGENTS)
 @pytest.mark.parametrize("value", ["theirs", "", 1, ["ours"]])
-async def test_whose_agents_is_one_of_two_words(world: ApiWorld, kind: str, name: str, value: object) -> None:
+async def test_the_agents_field_takes_only_its_two_values(
+    world: ApiWorld, kind: str, name: str, value: object
+) -> None:
     problem = expect(await world.admin.patch(f"/api/v1/{kind}/{name}", {"agents": value}), 422)
     assert [each["field"] for each in problem["fields"]] == ["agents"]
 
 
-async def test_what_exists_cannot_be_made_again(world: ApiWorld, subtests: pytest.Subtests) -> None:
+async def test_creating_an_existing_resource_is_409(world: ApiWorld, subtests: pytest.Subtests) -> None:
     for kind, body, _ in NEW:
         with subtests.test(kind=kind, body=body):
             expect(await world.admin.post(f"/api/v1/{kind}", body), 201)
@@ -115,7 +117,7 @@ async def test_a_list_can_be_walked_by_its_cursor(world: ApiWorld, subtests: pyt
             assert len(seen) >= 2
 
 
-async def test_what_is_in_use_cannot_be_removed(world: ApiWorld, subtests: pytest.Subtests) -> None:
+async def test_a_resource_in_use_cannot_be_removed(world: ApiWorld, subtests: pytest.Subtests) -> None:
     for path, _ in [
         ("resellers/a", "merchants"),
         ("merchants/a1", "pools"),
@@ -135,7 +137,7 @@ async def test_a_pool_named_by_a_lead_cannot_be_removed(world: ApiWorld) -> None
     assert "leads" in refused["error"]
 
 
-async def test_a_usable_key_holds_its_tenant_and_a_revoked_one_does_not(world: ApiWorld) -> None:
+async def test_a_tenant_with_a_usable_key_cannot_be_removed(world: ApiWorld) -> None:
     expect(await world.admin.post("/api/v1/merchants", {"id": "m", "reseller_id": "a", "name": "M"}), 201)
     secret = await world.make_key("read", merchant_id="m")
     refused = expect(await world.admin.delete("/api/v1/merchants/m"), 409)
@@ -159,7 +161,7 @@ async def test_a_reseller_makes_and_changes_its_own_merchants(world: ApiWorld) -
     assert refused["fields"][0]["field"] == "reseller_id"
 
 
-async def test_what_a_tenant_sees_but_does_not_own_it_cannot_change(
+async def test_a_tenant_cannot_change_resources_that_it_does_not_own(
     world: ApiWorld, subtests: pytest.Subtests
 ) -> None:
     for tenant, method, path, body, code in [
@@ -195,7 +197,7 @@ async def test_only_the_platform_writes_numbers(world: ApiWorld, subtests: pytes
             assert expect(await client.get(path), 200)["max_channels"] == 5
 
 
-async def test_a_number_belongs_to_whom_its_pool_belongs(world: ApiWorld) -> None:
+async def test_a_number_belongs_to_the_owner_of_its_pool(world: ApiWorld) -> None:
     path = f"/api/v1/numbers/{world.numbers['shared']}"
     moved = expect(await world.admin.patch(path, {"pool": "b1-pool"}), 200)
     assert (moved["reseller_id"], moved["merchant_id"]) == ("b", "b1")

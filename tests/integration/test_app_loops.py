@@ -10,7 +10,7 @@ from trunkline.settings import load_settings
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 
 
-async def test_the_table_of_loops_is_the_one_of_the_documents(
+async def test_the_documented_table_of_loops_matches_the_platform(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     settings = load_settings(
@@ -43,7 +43,7 @@ async def test_the_table_of_loops_is_the_one_of_the_documents(
     assert table == documented()
 
 
-async def test_control_elects_its_leader_also_without_the_router_s_election(
+async def test_control_elects_a_leader_while_the_routers_election_is_disabled(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     settings = load_settings(

@@ -1,4 +1,4 @@
-"""Which connections of a process are apart: whoever fills the common pool takes nobody else's with it."""
+"""Which connections of a process are separate: an exhausted common pool delays neither appends nor leases."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -13,7 +13,7 @@ from trunkline.store.mailboxes import NewEvent
 POOL_SIZE = 2
 
 
-async def test_a_full_pool_keeps_no_webhook_from_its_mailbox_and_no_worker_from_its_leases(
+async def test_an_exhausted_pool_delays_neither_appends_nor_lease_renewals(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     settings = load_settings(

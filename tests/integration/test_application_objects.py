@@ -82,7 +82,7 @@ async def value(url: str, statement: str, *values: Any) -> Any:
         await connection.close()
 
 
-async def test_jobs_make_their_tables_and_run_what_is_submitted(url: str, shop: Shop) -> None:
+async def test_jobs_create_their_tables_and_run_submitted_jobs(url: str, shop: Shop) -> None:
     async with Jobs(url, shop.types) as jobs, jobs.worker():
         submitted = await jobs.submit("ship", Order(1), unique_key="item-1")
         assert submitted.is_new
@@ -93,7 +93,7 @@ async def test_jobs_make_their_tables_and_run_what_is_submitted(url: str, shop: 
         assert await shop.next() == (2, None)
 
 
-async def test_types_that_were_declared_are_known_without_being_named(url: str, declarations: None) -> None:
+async def test_job_types_declared_by_decorator_are_registered(url: str, declarations: None) -> None:
     @job("ship_declared")
     async def ship(order: Order, run: Run) -> None: ...
 
@@ -131,7 +131,7 @@ async def test_an_event_that_is_refused_leaves_the_transaction_usable(url: str, 
     assert await value(url, "SELECT count(*) FROM trunkline.mailbox_events") == 1
 
 
-async def test_a_worker_ends_by_a_signal_when_its_work_is_done(
+async def test_sigterm_ends_the_workers_after_their_running_work(
     url: str, redis_url: str, key_prefix: str, shop: Shop
 ) -> None:
     """Both in one process, as most will have them."""
@@ -147,7 +147,7 @@ async def test_a_worker_ends_by_a_signal_when_its_work_is_done(
     assert await value(url, "SELECT processing_status FROM trunkline.mailboxes") == "idle"
 
 
-async def test_a_worker_opens_and_closes_itself(url: str, shop: Shop) -> None:
+async def test_run_opens_the_jobs_object_and_closes_it_when_cancelled(url: str, shop: Shop) -> None:
     jobs = Jobs(url, shop.types)
     running = asyncio.create_task(jobs.run())
 
@@ -175,10 +175,10 @@ async def test_recurring_jobs_run_in_a_schema_of_their_own_too(url: str, shop: S
         assert item_id.startswith("often@")
 
 
-async def test_applications_with_schemas_of_their_own_and_a_platform_share_a_database(
+async def test_applications_in_separate_schemas_and_a_platform_share_a_database(
     database_url: str,
 ) -> None:
-    """They do not see each other's jobs, though they hear each other's wakeups."""
+    """They do not see each other's jobs, though they receive each other's wakeups."""
     shops = {"first": Shop(), "second": Shop()}
     async with job_world(database_url) as platform, platform.service():
         for name, shop in shops.items():
@@ -212,7 +212,7 @@ async def test_a_worker_on_a_database_without_tables_says_so(url: str, shop: Sho
             pass
 
 
-async def test_two_that_open_at_once_make_the_tables_once(url: str, shop: Shop) -> None:
+async def test_concurrent_opens_create_the_tables_once(url: str, shop: Shop) -> None:
     async def use(number: int) -> None:
         async with Jobs(url, shop.types) as jobs:
             await jobs.submit("ship", Order(number))
@@ -250,7 +250,7 @@ async def test_a_forked_child_sends_its_own_wakeups(url: str, shop: Shop) -> Non
 
 
 @pytest.mark.skipif(PGBOUNCER is None, reason="pgbouncer is not installed")
-async def test_both_work_in_a_schema_of_their_own_behind_a_transaction_pooler(
+async def test_jobs_and_mailboxes_work_in_a_schema_behind_a_transaction_pooler(
     url: str, redis_url: str, key_prefix: str, shop: Shop
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -295,7 +295,7 @@ async def sql(url: str, redis_url: str) -> AsyncIterator[Sql]:
     await connection.close()
 
 
-async def test_a_function_enqueues_for_whoever_writes_sql(url: str, sql: Sql, shop: Shop) -> None:
+async def test_the_sql_function_enqueue_job_enqueues_and_deduplicates(url: str, sql: Sql, shop: Shop) -> None:
     first = await sql(
         "enqueue_job('ship', '{\"number\": 1}', unique_key => 'u', run_at => now() + interval '1 day')"
     )
@@ -306,7 +306,7 @@ async def test_a_function_enqueues_for_whoever_writes_sql(url: str, sql: Sql, sh
         assert {await shop.next(), await shop.next()} == {(1, "u"), (3, "u")}
 
 
-async def test_a_function_wakes_at_the_commit_if_it_is_asked_to(url: str, sql: Sql, shop: Shop) -> None:
+async def test_the_sql_function_enqueue_job_wakes_a_worker_at_commit(url: str, sql: Sql, shop: Shop) -> None:
     async with Jobs(url, shop.types, config=NEVER) as jobs, jobs.worker():
         await jobs.submit("ship", Order(0))
         assert await shop.next() == (0, None)
@@ -322,7 +322,7 @@ async def test_a_function_wakes_at_the_commit_if_it_is_asked_to(url: str, sql: S
         assert await shop.next() == (2, None)
 
 
-async def test_a_function_appends_for_whoever_writes_sql(
+async def test_the_sql_function_appends_events(
     url: str, redis_url: str, key_prefix: str, sql: Sql, shop: Shop
 ) -> None:
     assert await sql("append_event('order', 'o', 'made', '{\"number\": 1}', 'd')") == 1
@@ -343,12 +343,14 @@ async def test_a_function_appends_for_whoever_writes_sql(
         ("append_event('', 'o', 'made')", "kind"),
     ],
 )
-async def test_what_no_table_can_hold_is_refused_by_the_functions(sql: Sql, call: str, words: str) -> None:
+async def test_the_sql_functions_refuse_values_that_no_table_can_hold(
+    sql: Sql, call: str, words: str
+) -> None:
     with pytest.raises(asyncpg.IntegrityConstraintViolationError, match=re.escape(words)):
         await sql(call)
 
 
-async def test_the_functions_leave_the_callers_time_outs_as_they_are(sql: Sql) -> None:
+async def test_the_sql_functions_leave_the_callers_timeouts_unchanged(sql: Sql) -> None:
     async with sql.connection.transaction():
         await sql.connection.execute("SET LOCAL lock_timeout = '1234ms'")
         await sql("append_event('order', 'o', 'made')")
@@ -369,14 +371,14 @@ async def test_an_append_waits_as_long_as_the_caller_says(url: str, sql: Sql) ->
         await other.close()
 
 
-async def test_ids_of_the_function_are_in_the_order_of_time(sql: Sql) -> None:
+async def test_ids_of_the_sql_function_are_version_7_uuids(sql: Sql) -> None:
     ids = [await sql("enqueue_job('ship')") for _ in range(3)]
     assert {job_id.version for job_id in ids} == {7}
     now_ms = await sql.connection.fetchval("SELECT extract(epoch FROM clock_timestamp())::float8 * 1000")
     assert all(abs((job_id.int >> 80) - now_ms) < 60_000 for job_id in ids)
 
 
-async def test_a_refused_transaction_says_what_to_do(url: str, shop: Shop) -> None:
+async def test_not_in_transaction_says_how_to_begin_one(url: str, shop: Shop) -> None:
     jobs = Jobs(url, shop.types)
     connection = await asyncpg.connect(url)
     with pytest.raises(
@@ -389,7 +391,7 @@ async def test_a_refused_transaction_says_what_to_do(url: str, shop: Shop) -> No
 # What handlers hold open
 
 
-async def test_transactions_of_mailbox_handlers_starve_no_application(
+async def test_transactions_held_by_mailbox_handlers_do_not_starve_the_application(
     url: str, redis_url: str, key_prefix: str
 ) -> None:
     held: list[str] = []
@@ -412,7 +414,7 @@ async def test_transactions_of_mailbox_handlers_starve_no_application(
     assert await value(url, "SELECT count(*) FROM trunkline.mailboxes WHERE kind = 'other'") == 1
 
 
-async def test_mailboxes_end_without_a_thread_that_does_not(
+async def test_closing_mailboxes_does_not_wait_for_a_hanging_thread_and_logs_it(
     url: str, redis_url: str, key_prefix: str
 ) -> None:
     began, let_go = asyncio.Event(), threading.Event()

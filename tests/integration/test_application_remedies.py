@@ -1,4 +1,4 @@
-"""An application without a platform is told of what waits for a person, and can mend it by its own two objects."""
+"""An application without a platform sees dead letters in its gauges, and replays them by its own two objects."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -84,7 +84,7 @@ async def dead_jobs(url: str, count: int) -> None:
     await eventually(are_dead)
 
 
-async def test_dead_jobs_are_told_of_and_run_again_when_they_are_replayed(url: str, shop: Shop) -> None:
+async def test_dead_jobs_are_gauged_and_run_again_when_replayed(url: str, shop: Shop) -> None:
     async with Jobs(url, [shop.ship, shop.other], config=WOKEN_ONLY) as jobs, jobs.worker() as worker:
         await jobs.submit(shop.ship, {"name": "first"})
         await jobs.submit(shop.ship, {"name": "second"})
@@ -114,7 +114,7 @@ async def test_one_dead_job_is_replayed_by_its_id(url: str, shop: Shop) -> None:
         assert await jobs.replay(job_id=second.id) == 0
 
 
-async def test_dead_jobs_of_a_type_that_no_process_knows_any_more_are_told_of(url: str, shop: Shop) -> None:
+async def test_dead_jobs_of_an_unknown_type_are_gauged(url: str, shop: Shop) -> None:
     async with Jobs(url, [shop.ship]) as jobs, jobs.worker():
         await jobs.submit(shop.ship, {"name": "first"})
         await dead_jobs(url, 1)
@@ -155,7 +155,7 @@ async def died(url: str, *keys: str) -> None:
         await eventually(is_dead)
 
 
-async def test_a_dead_mailbox_is_told_of_and_handled_when_it_is_replayed(
+async def test_a_dead_mailbox_is_gauged_and_handled_when_replayed(
     url: str, redis_url: str, key_prefix: str, shop: Shop
 ) -> None:
     handlers = [shop.handler("remedy_order", shop.handle)]
@@ -192,7 +192,7 @@ async def test_a_dead_mailbox_goes_on_without_an_event_that_is_set_aside(
         assert await shop.next() == "2"
 
 
-async def test_events_that_were_set_aside_are_told_of_and_get_another_turn(
+async def test_events_set_aside_are_gauged_and_handled_when_replayed(
     url: str, redis_url: str, key_prefix: str, shop: Shop
 ) -> None:
     handlers = [shop.handler("remedy_order", shop.park)]
@@ -218,10 +218,10 @@ async def test_events_that_were_set_aside_are_told_of_and_get_another_turn(
         assert gauge("trunkline_mailbox_events_set_aside", kind="remedy_order") is None
 
 
-async def test_events_that_were_set_aside_long_ago_are_told_of_no_more(
+async def test_events_set_aside_long_ago_are_no_longer_gauged(
     url: str, redis_url: str, key_prefix: str
 ) -> None:
-    """Whoever leaves them where they are is not told of them for a week."""
+    """An operator who leaves them where they are gets no alert for a week."""
     async with Mailboxes(url, redis_url, prefix=key_prefix) as mailboxes:
         await mailboxes.submit("remedy_order", "a", "made", {})
         assert await mailboxes.set_aside("remedy_order", "a", 1, "nobody needs it")
@@ -235,7 +235,7 @@ async def test_events_that_were_set_aside_long_ago_are_told_of_no_more(
         assert gauge("trunkline_mailbox_events_set_aside", kind="remedy_order") is None
 
 
-async def test_mailboxes_of_a_kind_that_nobody_handles_are_told_of_and_given_to_another_handler(
+async def test_mailboxes_of_an_unhandled_kind_are_gauged_and_can_be_renamed(
     url: str, redis_url: str, key_prefix: str, shop: Shop
 ) -> None:
     shop.is_broken = False

@@ -464,7 +464,9 @@ class Undone(Exception):
     """The application changes its mind."""
 
 
-async def test_it_exists_when_the_transaction_is_committed_and_not_before(driver: Driver, way: Way) -> None:
+async def test_a_job_or_event_exists_when_its_transaction_commits_and_not_before(
+    driver: Driver, way: Way
+) -> None:
     async with driver.transaction() as tx:
         await driver.order(tx, 1)
         await way.send(driver, tx, 1)
@@ -472,7 +474,7 @@ async def test_it_exists_when_the_transaction_is_committed_and_not_before(driver
     assert await way.there() == ([1], [1])
 
 
-async def test_a_rollback_leaves_nothing(driver: Driver, way: Way) -> None:
+async def test_a_rollback_leaves_no_job_or_event(driver: Driver, way: Way) -> None:
     with suppress(Undone):
         async with driver.transaction() as tx:
             await driver.order(tx, 1)
@@ -481,7 +483,7 @@ async def test_a_rollback_leaves_nothing(driver: Driver, way: Way) -> None:
     assert await way.there() == ([], [])
 
 
-async def test_what_a_savepoint_takes_back_does_not_exist(driver: Driver, way: Way) -> None:
+async def test_a_job_or_event_of_a_rolled_back_savepoint_does_not_exist(driver: Driver, way: Way) -> None:
     async with driver.transaction() as tx:
         await driver.order(tx, 1)
         await way.send(driver, tx, 1)
@@ -497,7 +499,7 @@ async def test_what_a_savepoint_takes_back_does_not_exist(driver: Driver, way: W
 
 
 @pytest.mark.parametrize("commits", [True, False], ids=["committed", "rolled_back"])
-async def test_as_the_first_statement_it_is_in_the_transaction_too(
+async def test_a_job_or_event_sent_as_the_first_statement_is_in_the_transaction(
     driver: Driver, way: Way, commits: bool
 ) -> None:
     with suppress(Undone):
@@ -508,7 +510,7 @@ async def test_as_the_first_statement_it_is_in_the_transaction_too(
     assert await way.there() == ([], [1] if commits else [])
 
 
-async def test_outside_of_a_transaction_it_is_refused(driver: Driver, way: Way) -> None:
+async def test_sending_a_job_or_event_outside_of_a_transaction_is_refused(driver: Driver, way: Way) -> None:
     async with driver.outside() as tx:
         with pytest.raises(NotInTransaction, match=r"in no transaction\. Begin one first"):
             await way.send(driver, tx, 1)
@@ -530,7 +532,7 @@ async def test_a_committed_transaction_wakes_the_worker(
         assert await asyncio.wait_for(ran.get(), 20) == 1
 
 
-async def test_a_process_that_only_sends_wakes_the_worker_of_another(
+async def test_a_process_that_only_sends_wakes_another_processs_worker(
     driver: Driver, way: Way, ran: "asyncio.Queue[int]", redis_url: str, key_prefix: str
 ) -> None:
     """What sends is another object than the one that runs, as in two processes, and is not open."""
@@ -546,7 +548,7 @@ async def test_a_process_that_only_sends_wakes_the_worker_of_another(
         assert await asyncio.wait_for(ran.get(), 20) == 1
 
 
-async def test_an_application_has_a_search_path_of_its_own(url: str, way: Way) -> None:
+async def test_sending_leaves_the_applications_search_path_unchanged(url: str, way: Way) -> None:
     connection = await asyncpg.connect(url, server_settings={"search_path": "elsewhere"})
     try:
         async with connection.transaction():
@@ -557,7 +559,7 @@ async def test_an_application_has_a_search_path_of_its_own(url: str, way: Way) -
         await connection.close()
 
 
-async def test_a_wrong_driver_is_refused_with_the_right_one(
+async def test_a_connection_of_the_wrong_driver_kind_is_refused_with_the_remedy(
     url: str, jobs: Jobs, mailboxes: Mailboxes
 ) -> None:
     connection = await asyncpg.connect(url)
@@ -579,7 +581,7 @@ async def test_a_wrong_driver_is_refused_with_the_right_one(
         await mailboxes.append("order", "o", "made", "x", {})
 
 
-async def test_missing_tables_are_told_with_what_makes_them(url: str) -> None:
+async def test_an_error_about_missing_tables_names_what_creates_them(url: str) -> None:
     jobs = Jobs(url, [JobType("ship", Order, Policy())], schema="nowhere")
     connection = await asyncpg.connect(url)
     try:
@@ -594,7 +596,7 @@ async def test_missing_tables_are_told_with_what_makes_them(url: str) -> None:
     engine.dispose()
 
 
-async def test_twins_are_one_and_many_are_in_order(url: str, jobs: Jobs) -> None:
+async def test_jobs_of_one_unique_key_are_one_and_many_jobs_stay_in_order(url: str, jobs: Jobs) -> None:
     connection = await asyncpg.connect(url)
     try:
         async with connection.transaction():
@@ -641,7 +643,7 @@ async def test_transactions_that_name_mailboxes_in_opposite_order_do_not_deadloc
     await pool.close()
 
 
-async def test_what_is_made_once_needs_no_right_to_make_it(url: str, jobs: Jobs) -> None:
+async def test_a_role_without_create_rights_can_open_existing_tables(url: str, jobs: Jobs) -> None:
     """A role that may only use the tables opens the object all the same."""
     connection = await asyncpg.connect(url)
     role = "clerk_" + urlsplit(url).path.lstrip("/")
@@ -660,7 +662,7 @@ async def test_what_is_made_once_needs_no_right_to_make_it(url: str, jobs: Jobs)
         await connection.close()
 
 
-async def test_a_handler_of_mailboxes_finds_the_tables_of_its_application(
+async def test_a_mailbox_handler_finds_the_tables_of_its_application(
     url: str, redis_url: str, key_prefix: str
 ) -> None:
     """And ours beside them, by the same connection."""

@@ -145,7 +145,7 @@ async def test_connection_closed_by_the_server_is_replaced_before_its_next_comma
     await server.close()
 
 
-async def test_connection_with_bytes_that_nobody_asked_for_is_not_used_again() -> None:
+async def test_connection_with_unsolicited_bytes_is_not_used_again() -> None:
     connections = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -164,7 +164,7 @@ async def test_connection_with_bytes_that_nobody_asked_for_is_not_used_again() -
         await server.close()
 
 
-async def test_reply_after_the_time_limit_is_nobodys(proxy: TcpProxy) -> None:
+async def test_reply_after_the_time_limit_is_not_taken_for_the_next_command(proxy: TcpProxy) -> None:
     server = one_server(proxy.url, timeout_s=0.2)
     assert await server.ask("ECHO", "first") == "first"
     proxy.black_hole(to_server=False)
@@ -175,7 +175,7 @@ async def test_reply_after_the_time_limit_is_nobodys(proxy: TcpProxy) -> None:
     await server.close()
 
 
-async def test_reply_to_a_cancelled_command_is_nobodys(proxy: TcpProxy) -> None:
+async def test_reply_to_a_cancelled_command_is_not_taken_for_the_next_command(proxy: TcpProxy) -> None:
     server = one_server(proxy.url)
     assert await server.ask("ECHO", "first") == "first"
     proxy.black_hole(to_server=False)
@@ -189,7 +189,7 @@ async def test_reply_to_a_cancelled_command_is_nobodys(proxy: TcpProxy) -> None:
     await server.close()
 
 
-async def test_command_that_fails_takes_no_other_with_it(redis_url: str) -> None:
+async def test_failing_command_fails_no_other_of_its_exchange(redis_url: str) -> None:
     server = one_server(redis_url)
     replies = await server.exchange([("ECHO", "a"), ("NO-SUCH-COMMAND",), ("ECHO", "b")])
     assert replies[0] == "a"
@@ -198,7 +198,7 @@ async def test_command_that_fails_takes_no_other_with_it(redis_url: str) -> None
     await server.close()
 
 
-async def test_server_that_cannot_be_reached_is_one_exception(proxy: TcpProxy, bus: Bus) -> None:
+async def test_unreachable_server_raises_bus_unavailable(proxy: TcpProxy, bus: Bus) -> None:
     proxy.refuse()
     with pytest.raises(BusUnavailable, match="Valkey did not run echo: no connection"):
         await echo(bus)
@@ -278,7 +278,9 @@ def test_url_of_another_scheme_is_refused_when_the_bus_is_made() -> None:
         connection.connect("http://localhost", Keys())
 
 
-async def test_nudges_are_read_as_they_come_over_the_wire(valkey_cluster: Any, redis_url: str) -> None:
+async def test_mailbox_wakeups_are_received_once_on_one_server_and_a_cluster(
+    valkey_cluster: Any, redis_url: str
+) -> None:
     for url, is_cluster in ((redis_url, False), (valkey_cluster[0], True)):
         bus = connection.connect(url, Keys(prefix=uuid4().hex), cluster=is_cluster)
         assert (

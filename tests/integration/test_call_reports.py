@@ -50,7 +50,7 @@ ORDERS = pytest.mark.parametrize("agent_first", [True, False], ids=["agent first
 
 
 @ORDERS
-async def test_the_agents_word_is_the_outcome(stage: Stage, agent_first: bool) -> None:
+async def test_the_agents_disposition_is_the_leads_outcome(stage: Stage, agent_first: bool) -> None:
     lead_id, attempt = await answered(stage)
     await both(stage, attempt, CallReport("not interested"), agent_first=agent_first)
     lead = await stage.lead(lead_id)
@@ -58,7 +58,7 @@ async def test_the_agents_word_is_the_outcome(stage: Stage, agent_first: bool) -
 
 
 @ORDERS
-async def test_who_wants_to_be_called_again_has_a_new_due_time(stage: Stage, agent_first: bool) -> None:
+async def test_a_callback_in_a_report_sets_the_leads_due_time(stage: Stage, agent_first: bool) -> None:
     lead_id, attempt = await answered(stage, max_attempts=3)
     wanted = datetime.now(UTC) + timedelta(hours=5)
     await both(stage, attempt, CallReport("callback", callback_at=wanted), agent_first=agent_first)
@@ -68,7 +68,9 @@ async def test_who_wants_to_be_called_again_has_a_new_due_time(stage: Stage, age
 
 
 @ORDERS
-async def test_a_machine_that_only_the_agent_noticed_is_called_again(stage: Stage, agent_first: bool) -> None:
+async def test_a_lead_reported_as_voicemail_by_the_agent_is_retried_within_its_budget(
+    stage: Stage, agent_first: bool
+) -> None:
     lead_id, attempt = await answered(stage, max_attempts=2)
     await both(stage, attempt, CallReport("voicemail"), agent_first=agent_first)
     lead = await stage.lead(lead_id)
@@ -84,7 +86,9 @@ async def test_a_machine_that_only_the_agent_noticed_is_called_again(stage: Stag
 
 
 @ORDERS
-async def test_a_callback_beyond_the_budget_is_kept_and_not_made(stage: Stage, agent_first: bool) -> None:
+async def test_a_callback_beyond_the_attempt_budget_finishes_the_lead(
+    stage: Stage, agent_first: bool
+) -> None:
     lead_id, attempt = await answered(stage, max_attempts=1)
     wanted = datetime.now(UTC) + timedelta(hours=5)
     await both(stage, attempt, CallReport("callback", callback_at=wanted), agent_first=agent_first)
@@ -93,7 +97,9 @@ async def test_a_callback_beyond_the_budget_is_kept_and_not_made(stage: Stage, a
 
 
 @ORDERS
-async def test_who_opts_out_is_not_called_again(stage: Stage, agent_first: bool) -> None:
+async def test_an_opt_out_in_a_report_blocks_every_lead_of_the_person(
+    stage: Stage, agent_first: bool
+) -> None:
     lead_id, attempt = await answered(stage, max_attempts=3)
     other = await stage.dialing.lead(phone=(await stage.lead(lead_id))["phone"])
     told = CallReport("voicemail", opt_out=True, callback_at=datetime.now(UTC))
@@ -105,7 +111,7 @@ async def test_who_opts_out_is_not_called_again(stage: Stage, agent_first: bool)
 
 
 @ORDERS
-async def test_a_call_that_nobody_answered_is_not_made_an_answered_one(
+async def test_a_report_does_not_turn_an_unanswered_call_into_an_answered_one(
     stage: Stage, agent_first: bool
 ) -> None:
     lead_id = await stage.dialing.lead(max_attempts=1)
@@ -116,7 +122,7 @@ async def test_a_call_that_nobody_answered_is_not_made_an_answered_one(
     assert (lead["outcome"], lead["outcome_reason"]) == ("NO_ANSWER", "NO_ANSWER")
 
 
-async def test_a_late_report_does_not_bring_back_a_lead_that_somebody_ended(stage: Stage) -> None:
+async def test_a_late_report_does_not_reopen_a_cancelled_lead(stage: Stage) -> None:
     lead_id, attempt = await answered(stage, max_attempts=3)
     await stage.dialing.run(
         "UPDATE leads SET cancel_requested_at = now(), cancel_reason = 'paid' WHERE id = $1", lead_id
@@ -130,7 +136,7 @@ async def test_a_late_report_does_not_bring_back_a_lead_that_somebody_ended(stag
     assert (await stage.lead(lead_id))["status"] == "FINISHED"
 
 
-async def test_a_report_on_an_older_call_decides_nothing(stage: Stage) -> None:
+async def test_a_report_on_an_older_attempt_does_not_change_the_outcome(stage: Stage) -> None:
     lead_id, attempt = await answered(stage, max_attempts=2)
     await both(stage, attempt, CallReport("voicemail"), agent_first=True)
     await stage.due_now(lead_id)
@@ -142,7 +148,7 @@ async def test_a_report_on_an_older_call_decides_nothing(stage: Stage) -> None:
     assert (await stage.lead(lead_id))["outcome"] == "ANSWERED"
 
 
-async def test_the_same_report_again_is_known_and_another_is_refused(stage: Stage) -> None:
+async def test_the_same_report_again_is_known_and_a_different_one_is_contradicted(stage: Stage) -> None:
     lead_id, attempt = await answered(stage)
     told = CallReport(
         "sold", transcript_ref="s3://t/1", recording_ref="s3://r/1", data={"sum": [1, {"a": None}]}
@@ -159,12 +165,12 @@ async def test_the_same_report_again_is_known_and_another_is_refused(stage: Stag
     assert kept["data"] == {"sum": [1, {"a": None}]}
 
 
-async def test_a_call_that_is_not_known_cannot_be_reported_on(stage: Stage) -> None:
+async def test_a_report_on_an_unknown_call_is_refused(stage: Stage) -> None:
     assert await report(stage, uuid4(), CallReport("sold")) == "no_call"
 
 
 @pytest.mark.parametrize("reason", ["no_answer", "busy", "completed"])
-async def test_the_router_is_told_of_every_end_answered_or_not(stage: Stage, reason: str) -> None:
+async def test_every_ended_attempt_is_released_at_the_router(stage: Stage, reason: str) -> None:
     """The third and the fourth way in which a pod is released: unanswered, and the status callback."""
     lead_id = await stage.dialing.lead()
     await stage.dial()
@@ -176,7 +182,7 @@ async def test_the_router_is_told_of_every_end_answered_or_not(stage: Stage, rea
 
 
 @pytest.mark.parametrize("name", ["RecordingUrl", "RecordUrl", "recordingUrl"])
-async def test_where_a_carrier_keeps_a_recording_is_kept_once(stage: Stage, name: str) -> None:
+async def test_a_recording_reference_of_the_carrier_is_stored_once(stage: Stage, name: str) -> None:
     lead_id, attempt = await answered(stage)
     for number, ref in enumerate(["https://r/1", "https://r/1", "", 7]):
         told = event(attempt, "recording", f"CA-{attempt}", dedupe_key=f"recording {number}")
@@ -197,9 +203,7 @@ async def told_with_report(stage: Stage, attempt: UUID, dedupe_key: str = "repor
 
 
 @pytest.mark.parametrize("end_first", [True, False])
-async def test_a_report_that_comes_with_a_webhook_decides_as_an_agents_does(
-    stage: Stage, end_first: bool
-) -> None:
+async def test_a_report_in_a_webhook_counts_as_the_agents_report(stage: Stage, end_first: bool) -> None:
     lead_id, attempt = await answered(stage, max_attempts=3)
     if end_first:
         await stage.told(attempt, "ended")
@@ -211,7 +215,7 @@ async def test_a_report_that_comes_with_a_webhook_decides_as_an_agents_does(
     assert abs(lead["due_at"] - wanted) < timedelta(seconds=1)
 
 
-async def test_an_opt_out_that_comes_with_a_webhook_is_honoured_and_its_references_kept(stage: Stage) -> None:
+async def test_an_opt_out_in_a_webhooks_report_is_honoured_and_its_references_stored(stage: Stage) -> None:
     lead_id, attempt = await answered(stage)
     other = await stage.dialing.lead(phone=(await stage.lead(lead_id))["phone"])
     told: dict[str, Any] = {
@@ -231,7 +235,7 @@ async def test_an_opt_out_that_comes_with_a_webhook_is_honoured_and_its_referenc
     assert (await stage.lead(other))["outcome"] == "BLACKLISTED"
 
 
-async def test_a_report_that_nobody_can_read_costs_no_end(stage: Stage) -> None:
+async def test_an_unreadable_report_in_a_webhook_does_not_lose_the_calls_end(stage: Stage) -> None:
     lead_id, attempt = await answered(stage)
     await told_with_report(
         stage, attempt, disposition=7, callback_at="soon", transcript_ref="x" * 3000, data=[1], opt_out="yes"
@@ -246,7 +250,7 @@ async def told_of_recording(stage: Stage, attempt: UUID, ref: str, number: int, 
     await stage.folder.drain()
 
 
-async def test_a_recording_is_fetched_once_and_its_job_comes_with_the_fact(
+async def test_a_recording_event_enqueues_one_fetch_job_in_its_transaction(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     async with open_stage(database_url, redis_url, key_prefix, enriches=True) as stage:
@@ -269,7 +273,7 @@ async def test_a_recording_is_fetched_once_and_its_job_comes_with_the_fact(
     ]
 
 
-async def test_a_recording_whose_fold_is_undone_is_not_fetched(
+async def test_a_recording_whose_fold_rolls_back_enqueues_no_fetch_job(
     database_url: str, redis_url: str, key_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fact and job are one transaction."""
@@ -303,7 +307,7 @@ def carried(attempt: UUID, **report: Any) -> NewEvent:
         "2500-01-01T00:00:00Z",
     ],
 )
-async def test_a_report_with_a_date_that_no_call_can_have_ends_its_call(
+async def test_a_report_with_an_impossible_callback_date_still_ends_its_call(
     stage: Stage, callback_at: str
 ) -> None:
     lead_id, attempt = await answered(stage)
@@ -314,8 +318,8 @@ async def test_a_report_with_a_date_that_no_call_can_have_ends_its_call(
     assert await stage.dialing.value("SELECT callback_at FROM call_reports") is None
 
 
-async def test_a_report_that_cannot_be_kept_is_set_aside_alone(stage: Stage) -> None:
-    """Its call ends, its neighbours end, and who wants no more calls is listed all the same."""
+async def test_a_report_that_cannot_be_stored_is_set_aside_and_its_call_ends(stage: Stage) -> None:
+    """Its call ends, the others of its batch end, and an opt-out is still listed."""
     await stage.dialing.run("ALTER TABLE call_reports ADD CHECK (disposition <> 'unacceptable')")
     lead_id, attempt = await answered(stage)
     other_lead, other = await answered(stage)
@@ -331,7 +335,7 @@ async def test_a_report_that_cannot_be_kept_is_set_aside_alone(stage: Stage) -> 
     assert error.startswith("its report cannot be kept")
 
 
-async def test_recordings_that_cannot_be_kept_hold_up_no_call(stage: Stage) -> None:
+async def test_a_recording_that_cannot_be_stored_does_not_keep_its_call_from_ending(stage: Stage) -> None:
     await stage.dialing.run("ALTER TABLE call_recordings ADD CHECK (ref NOT LIKE '%unacceptable%')")
     lead_id, attempt = await answered(stage)
     end = event(attempt, "ended", f"CA-{attempt}")

@@ -46,7 +46,9 @@ async def campaign(world: ApiWorld) -> dict[str, Any]:
     return dict(made)
 
 
-async def test_what_is_kept_is_what_a_count_would_say(world: ApiWorld, campaign: dict[str, Any]) -> None:
+async def test_the_stored_counts_of_a_campaign_equal_a_count_of_its_leads(
+    world: ApiWorld, campaign: dict[str, Any]
+) -> None:
     folder = CountFolder(world.database, fresh_min=1)
     await world.make_lead("a1", "without a campaign")
     async with world.database.connection() as conn:
@@ -62,7 +64,9 @@ async def test_what_is_kept_is_what_a_count_would_say(world: ApiWorld, campaign:
     assert progress["outcomes"] == {"ANSWERED": 2, "BUSY": 2}
 
 
-async def test_folding_leaves_few_rows_and_waits_for_many(world: ApiWorld, campaign: dict[str, Any]) -> None:
+async def test_the_count_folder_waits_for_enough_rows_and_leaves_two(
+    world: ApiWorld, campaign: dict[str, Any]
+) -> None:
     async with world.database.connection() as conn:
         for priority in range(1, 30):
             await conn.execute("UPDATE leads SET attempt_count = $1", priority)
@@ -74,7 +78,7 @@ async def test_folding_leaves_few_rows_and_waits_for_many(world: ApiWorld, campa
         assert await conn.fetch(_KEPT, campaign["id"]) == await conn.fetch(_COUNTED, campaign["id"])
 
 
-async def test_a_campaign_s_id_used_by_another_merchant_is_not_counted(
+async def test_a_lead_of_another_merchant_with_the_campaigns_id_is_not_counted(
     world: ApiWorld, campaign: dict[str, Any]
 ) -> None:
     lead = await world.make_lead("a2", "elsewhere")

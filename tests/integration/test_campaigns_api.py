@@ -78,7 +78,7 @@ async def keep(world: ApiWorld) -> None:
     await CampaignKeeper(world.database, page=3).run_once()
 
 
-async def test_a_draft_calls_nobody_until_it_is_started(world: ApiWorld) -> None:
+async def test_a_draft_dials_no_lead_until_it_is_started(world: ApiWorld) -> None:
     campaign = await make(world, policy={"starts_per_s": 5, "max_concurrent": 2})
     assert (campaign["status"], campaign["policy"]) == ("DRAFT", {"starts_per_s": 5.0, "max_concurrent": 2})
     assert (campaign["pool"], campaign["max_attempts"]) == ("a1-pool", 3)
@@ -90,7 +90,7 @@ async def test_a_draft_calls_nobody_until_it_is_started(world: ApiWorld) -> None
     assert (await act(world, campaign, "start"))["started_at"] == started["started_at"], "safe to repeat"
 
 
-async def test_a_start_in_the_future_lets_go_by_itself(world: ApiWorld) -> None:
+async def test_a_campaign_with_a_future_start_is_held_until_starts_at(world: ApiWorld) -> None:
     campaign = await make(world, starts_at=moment(3600))
     await act(world, campaign, "start")
     assert await held(world, campaign)
@@ -99,7 +99,7 @@ async def test_a_start_in_the_future_lets_go_by_itself(world: ApiWorld) -> None:
     assert control.ends_at == datetime.fromisoformat(campaign["starts_at"])
 
 
-async def test_a_pause_holds_it_back_and_a_resume_lets_it_go(world: ApiWorld) -> None:
+async def test_a_pause_holds_a_campaign_back_and_a_resume_releases_it(world: ApiWorld) -> None:
     campaign = await make(world)
     assert (await act(world, campaign, "pause", 409))["code"] == "wrong_status"
     await act(world, campaign, "start")
@@ -109,7 +109,7 @@ async def test_a_pause_holds_it_back_and_a_resume_lets_it_go(world: ApiWorld) ->
     assert not await held(world, campaign)
 
 
-async def test_a_stop_that_somebody_lifted_behind_its_back_is_put_back(world: ApiWorld) -> None:
+async def test_the_keeper_restores_a_campaigns_stop_that_was_lifted_directly(world: ApiWorld) -> None:
     campaign = await make(world)
     path = f"/api/v1/controls/campaign/{campaign['id']}"
     expect(await world.tenant("a1").delete(path, query={"reason": "I know better"}), 200)
@@ -118,7 +118,7 @@ async def test_a_stop_that_somebody_lifted_behind_its_back_is_put_back(world: Ap
     assert await held(world, campaign)
 
 
-async def test_stopping_ends_whoever_waits_page_by_page(world: ApiWorld) -> None:
+async def test_stopping_a_campaign_ends_its_waiting_leads_page_by_page(world: ApiWorld) -> None:
     campaign = await make(world)
     await upload(world, campaign, people(8))
     await act(world, campaign, "start")
@@ -152,7 +152,7 @@ async def test_a_campaign_ends_at_its_end(world: ApiWorld) -> None:
     assert {lead["outcome"] for lead in await leads(world, campaign)} == {"ABORTED"}
 
 
-async def test_it_is_changed_while_it_does_not_run_and_leads_that_wait_follow(world: ApiWorld) -> None:
+async def test_a_change_of_a_campaign_is_applied_to_its_waiting_leads(world: ApiWorld) -> None:
     campaign = await make(world, priority=60)
     await upload(
         world,
@@ -194,7 +194,7 @@ async def test_it_is_changed_while_it_does_not_run_and_leads_that_wait_follow(wo
         ({"reporting_webhook_url": "x"}, "reporting_webhook_url"),
     ],
 )
-async def test_what_is_wrong_is_named_and_nothing_is_made(
+async def test_a_campaign_with_a_wrong_field_is_refused_by_that_field(
     world: ApiWorld, more: dict[str, Any], field: str
 ) -> None:
     refused = await make(world, 422, **more)
@@ -224,7 +224,7 @@ async def status(world: ApiWorld, campaign: dict[str, Any]) -> str:
     return str(expect(await world.admin.get(f"{ROOT}/{campaign['id']}"), 200)["status"])
 
 
-async def test_a_campaign_with_nobody_left_is_completed_and_runs_again_with_its_next_lead(
+async def test_a_campaign_without_waiting_leads_is_completed_and_runs_again_with_its_next_lead(
     world: ApiWorld,
 ) -> None:
     campaign = await make(world)
@@ -260,7 +260,7 @@ async def test_a_campaign_runs_again_when_one_of_its_leads_is_called_again(world
     assert await status(world, campaign) == "RUNNING"
 
 
-async def test_a_lead_that_came_while_its_campaign_was_being_completed_is_noticed(world: ApiWorld) -> None:
+async def test_a_lead_committed_while_its_campaign_completes_makes_it_run_again(world: ApiWorld) -> None:
     """Its transaction began before, and was committed after."""
     campaign = await make(world)
     await act(world, campaign, "start")
@@ -292,7 +292,7 @@ async def test_a_completed_campaign_can_be_paused_and_stopped_and_starting_it_ch
     assert (await act(world, campaign, "stop", 202))["status"] == "STOPPING"
 
 
-async def test_an_estimate_uses_the_time_that_has_passed(world: ApiWorld) -> None:
+async def test_a_campaigns_estimate_uses_its_running_time(world: ApiWorld) -> None:
     """Two seconds after its start, ten of thirty are done: the rest takes seconds, not half an hour."""
     campaign = await make(world)
     await upload(world, campaign, people(30))
@@ -322,7 +322,7 @@ async def test_a_row_without_a_phone_is_named_by_its_place_in_the_file(world: Ap
     assert named == [f"campaign/{campaign['id']}/row-{no}" for no in (1, 2)]
 
 
-async def test_people_whose_phone_is_in_the_payload_are_two(world: ApiWorld) -> None:
+async def test_rows_with_phones_in_the_payload_are_separate_leads(world: ApiWorld) -> None:
     """They shared one id, and the second was taken for the first."""
     campaign = await make(world)
     rows = [{"payload": {"customer_mobile_number": f"+1415555010{n}"}} for n in (1, 2)]
@@ -334,7 +334,7 @@ async def test_people_whose_phone_is_in_the_payload_are_two(world: ApiWorld) -> 
     }
 
 
-async def test_a_request_id_makes_it_safe_to_repeat(world: ApiWorld) -> None:
+async def test_a_campaign_request_with_the_same_request_id_is_made_once(world: ApiWorld) -> None:
     first = await make(world, request_id="r")
     assert (await make(world, 200, request_id="r"))["id"] == first["id"]
     assert (await make(world, 409, request_id="r", priority=1))["code"] == "request_id_reused"
@@ -356,7 +356,7 @@ async def test_columns_are_mapped_and_the_others_are_the_payload(world: ApiWorld
     assert lead["campaign_id"] == campaign["id"]
 
 
-async def test_other_columns_can_be_left_out_or_be_a_reason_to_refuse(world: ApiWorld) -> None:
+async def test_unmapped_columns_are_ignored_or_refused_as_requested(world: ApiWorld) -> None:
     campaign = await make(world)
     await upload(world, campaign, "phone,Secret\n+14155550123,x\n", others="ignore")
     assert [lead["payload"] for lead in await leads(world, campaign)] == [{}]
@@ -378,7 +378,7 @@ async def test_json_is_mapped_too(world: ApiWorld) -> None:
     assert found == {"3": ({"n": 1, "a": 2}, 50), "4": ({}, 3), "5": ({}, 50)}
 
 
-async def test_a_person_is_once_in_a_campaign_within_and_across_files(world: ApiWorld) -> None:
+async def test_a_phone_is_in_a_campaign_once_within_and_across_files(world: ApiWorld) -> None:
     campaign, other = await make(world), await make(world)
     first = await upload(world, campaign, "phone,n\n+14155550101,1\n+1 (415) 555-0101,2\n+14155550102,3\n")
     assert (first["created"], first["existing"], first["conflict"]) == (2, 1, 0)
@@ -443,7 +443,7 @@ async def test_a_file_that_cannot_be_read_is_refused_whole(
     assert await leads(world, campaign) == [], "nothing is half loaded"
 
 
-async def test_a_broken_end_leaves_nothing_of_what_came_before_it(world: ApiWorld) -> None:
+async def test_a_file_with_a_broken_last_row_creates_no_lead(world: ApiWorld) -> None:
     campaign = await make(world)
     body = people(9000).encode() + "x,Ren\u00e9\n".encode("latin-1")
     assert expect(await send(world, campaign, body), 400)["code"] == "bad_encoding"
@@ -514,7 +514,7 @@ async def test_campaigns_are_listed_newest_first(world: ApiWorld) -> None:
     assert expect(await world.tenant("b").get(ROOT), 200)["items"] == []
 
 
-async def test_a_plan_is_made_under_all_layers_of_policy_and_nothing_is_kept(world: ApiWorld) -> None:
+async def test_a_plan_obeys_all_policy_layers_and_stores_nothing(world: ApiWorld) -> None:
     nights = {"windows": [{"spans": [{"start": "22:00", "end": "23:00"}], "timezone": "UTC"}]}
     expect(await world.tenant("a1").request("PUT", "/api/v1/merchants/a1/policy", json=nights), 200)
     settings = {"policy": {"starts_per_s": 1}, "starts_at": "2030-05-01T00:00:00Z", "answer_rate": 1}

@@ -33,7 +33,7 @@ async def shown(stage: Stage, lead: UUID) -> tuple[int | None, str | None]:
     return attempt.carrier_cost_micros, attempt.carrier_cost_currency
 
 
-async def test_a_cost_that_comes_with_a_webhook_is_kept_once_also_after_the_end(stage: Stage) -> None:
+async def test_a_cost_in_a_webhook_is_stored_once_even_after_the_end(stage: Stage) -> None:
     lead, attempt = await called(stage)
     await stage.told(attempt, "ended")
     for no, micros in enumerate((57_100, 99_999)):
@@ -47,7 +47,7 @@ async def test_a_cost_that_comes_with_a_webhook_is_kept_once_also_after_the_end(
 @pytest.mark.parametrize(
     "cost", [None, 7, {}, {"micros": -1, "currency": "USD"}, {"micros": 1}, {"micros": "1"}]
 )
-async def test_a_cost_that_is_none_changes_nothing(stage: Stage, cost: object) -> None:
+async def test_an_invalid_cost_in_a_webhook_is_ignored(stage: Stage, cost: object) -> None:
     lead, attempt = await called(stage)
     end = event(attempt, "ended", f"CA-{attempt}")
     end.payload["cost"] = cost
@@ -57,7 +57,7 @@ async def test_a_cost_that_is_none_changes_nothing(stage: Stage, cost: object) -
     assert (await stage.lead(lead))["status"] == "FINISHED"
 
 
-async def test_a_price_that_no_webhook_tells_is_asked_for_by_pages_of_ended_calls(stage: Stage) -> None:
+async def test_a_price_missing_from_webhooks_is_read_from_the_list_of_ended_calls(stage: Stage) -> None:
     lead, attempt = await called(stage)
     await stage.told(attempt, "ended")
     costs = CarrierCosts(stage.database, stage.directory)

@@ -40,7 +40,7 @@ def queue_for(stage: Stage, queued_ms: int, seen: CallView) -> None:
     stage.carrier.answer = accept
 
 
-async def test_a_call_that_would_ring_in_an_hour_is_taken_back_and_costs_nothing(stage: Stage) -> None:
+async def test_a_call_queued_for_an_hour_is_cancelled_and_costs_no_attempt(stage: Stage) -> None:
     lead_id = await stage.dialing.lead()
     queue_for(stage, HOUR_MS, view("CA1", "ended"))
     await stage.dial()
@@ -51,8 +51,8 @@ async def test_a_call_that_would_ring_in_an_hour_is_taken_back_and_costs_nothing
     assert lead["due_at"] > await stage.dialing.now()
 
 
-async def test_a_call_that_may_ring_after_all_is_a_call_like_every_other(stage: Stage) -> None:
-    """It left the queue while we asked for it back: nobody dials this lead again."""
+async def test_a_queued_call_that_rings_despite_its_cancellation_stays_accepted(stage: Stage) -> None:
+    """It left the carrier's queue during the cancellation: the lead is not dialled again."""
     lead_id = await stage.dialing.lead()
     queue_for(stage, HOUR_MS, view("CA1", "ringing"))
     await stage.dial()
@@ -60,7 +60,7 @@ async def test_a_call_that_may_ring_after_all_is_a_call_like_every_other(stage: 
     assert (await stage.lead(lead_id))["status"] == "PROCESSING"
 
 
-async def test_the_end_of_the_window_travels_with_the_order(stage: Stage) -> None:
+async def test_an_order_carries_the_end_of_its_window_as_not_after(stage: Stage) -> None:
     lead_id = await stage.dialing.lead()
     closes_at = datetime.now(UTC) + timedelta(seconds=5)
     await stage.dialing.run("UPDATE leads SET closes_at = $2 WHERE id = $1", lead_id, closes_at)
@@ -86,7 +86,7 @@ async def queued(stage: Stage, state: CallState) -> UUID:
     ("state", "is_closed", "is_cancelled"),
     [("queued", True, True), ("queued", False, False), ("ringing", True, False), ("answered", True, False)],
 )
-async def test_what_is_still_queued_when_its_window_has_closed_is_cancelled(
+async def test_the_checker_cancels_a_call_still_queued_when_its_window_has_closed(
     stage: Stage, state: CallState, is_closed: bool, is_cancelled: bool
 ) -> None:
     lead_id = await queued(stage, state)
@@ -99,7 +99,7 @@ async def test_what_is_still_queued_when_its_window_has_closed_is_cancelled(
 
 
 @pytest.mark.parametrize(("queues_excess", "looks"), [(True, 2), (False, 1)])
-async def test_a_carrier_without_a_queue_is_not_asked_whether_a_call_is_in_it(
+async def test_the_checker_asks_about_queued_calls_only_carriers_with_a_queue(
     stage: Stage, *, queues_excess: bool, looks: int
 ) -> None:
     lead_id = await queued(stage, "ringing")

@@ -24,19 +24,19 @@ async def session(db: Database) -> int:
         return int(await conn.fetchval("SELECT pg_backend_pid()"))
 
 
-async def test_one_after_the_other_gets_the_same_connection(db: Database) -> None:
+async def test_sequential_checkouts_get_the_same_connection(db: Database) -> None:
     assert len({await session(db) for _ in range(10)}) == 1
     assert db.checkout.get_idle_size() == db.checkout.get_size()
 
 
-async def test_kept_ones_leave_room_for_who_asks_the_pool_itself(db: Database) -> None:
+async def test_connections_kept_by_checkout_leave_room_in_the_pool(db: Database) -> None:
     async with db.connection(), db.connection(), db.connection():
         pass
     async with db.pool.acquire(timeout=5) as conn:
         assert await conn.fetchval("SELECT 1") == 1
 
 
-async def test_whoever_waits_gets_the_next_that_comes_back(db: Database) -> None:
+async def test_a_waiting_checkout_gets_the_next_returned_connection(db: Database) -> None:
     async with db.connection(), db.connection():
         async with db.connection():
             waiting = asyncio.create_task(session(db))
@@ -45,7 +45,9 @@ async def test_whoever_waits_gets_the_next_that_comes_back(db: Database) -> None
             assert await waiting
 
 
-async def test_one_that_was_closed_is_not_lent_again(db: Database, empty_database_url: str) -> None:
+async def test_a_connection_closed_during_its_use_is_not_lent_again(
+    db: Database, empty_database_url: str
+) -> None:
     first = await session(db)
     other = await asyncpg.connect(empty_database_url)
     async with db.connection() as conn:
@@ -56,7 +58,7 @@ async def test_one_that_was_closed_is_not_lent_again(db: Database, empty_databas
     assert await session(db) != first
 
 
-async def test_one_that_is_ended_while_it_is_kept_is_not_lent_again(
+async def test_a_connection_terminated_while_it_is_kept_is_not_lent_again(
     db: Database, empty_database_url: str
 ) -> None:
     async with db.connection() as conn:
@@ -71,21 +73,21 @@ async def test_one_that_is_ended_while_it_is_kept_is_not_lent_again(
     assert await session(db) != first
 
 
-async def test_after_an_error_the_pool_looks_at_it_first(db: Database) -> None:
+async def test_a_connection_goes_back_to_the_pool_after_an_error(db: Database) -> None:
     with pytest.raises(asyncpg.DivisionByZeroError):
         async with db.connection() as conn:
             await conn.execute("SELECT 1/0")
     assert db.pool.get_idle_size() == db.pool.get_size()
 
 
-async def test_a_transaction_that_was_left_open_is_nobody_elses(db: Database) -> None:
+async def test_a_connection_with_an_open_transaction_is_not_lent_again(db: Database) -> None:
     async with db.connection() as conn:
         await conn.execute("BEGIN")
     async with db.connection() as conn:
         assert not conn.is_in_transaction()
 
 
-async def test_a_query_that_was_given_up_disturbs_nobody(db: Database) -> None:
+async def test_a_cancelled_query_does_not_disturb_the_next_checkout(db: Database) -> None:
     with pytest.raises(TimeoutError):
         async with db.connection() as conn:
             await conn.execute("SELECT pg_sleep(60)", timeout=0.01)
@@ -93,7 +95,7 @@ async def test_a_query_that_was_given_up_disturbs_nobody(db: Database) -> None:
         assert await session(db)
 
 
-async def test_one_that_served_for_long_goes_through_the_pool(
+async def test_a_connection_used_for_long_goes_back_to_the_pool(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkout, "TURNS_MAX", 2)
@@ -104,14 +106,14 @@ async def test_one_that_served_for_long_goes_through_the_pool(
     assert kept == [1, 1, 0, 1]
 
 
-async def test_closing_waits_for_nobody_who_has_nothing(empty_database_url: str) -> None:
+async def test_closing_does_not_wait_for_idle_connections(empty_database_url: str) -> None:
     opened = await database.connect(empty_database_url, pool_size=POOL_SIZE)
     await session(opened)
     async with asyncio.timeout(5):
         await opened.close(timeout_s=60)
 
 
-async def test_a_pool_of_one_keeps_none(empty_database_url: str) -> None:
+async def test_checkout_keeps_no_connection_of_a_pool_of_one(empty_database_url: str) -> None:
     opened = await database.connect(empty_database_url, pool_size=1)
     await session(opened)
     assert opened.pool.get_idle_size() == 1

@@ -7,7 +7,9 @@ from trunkline.dispatch.offset import ClockOffset
 from trunkline.store import database as store_database
 
 
-async def test_one_clock_is_never_ahead_of_itself(database_url: str, redis_url: str, key_prefix: str) -> None:
+async def test_the_offset_of_a_clock_to_itself_is_never_ahead(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
     database, bus = (
         await store_database.connect(database_url),
         connection.connect(redis_url, Keys(key_prefix)),

@@ -52,7 +52,7 @@ async def pages_with_ids(world: ConsoleWorld) -> list[str]:
     return addresses(PAGES, ids)
 
 
-async def test_nobody_sees_a_page_without_signing_in(world: ConsoleWorld) -> None:
+async def test_every_page_needs_a_sign_in(world: ConsoleWorld) -> None:
     for address in await pages_with_ids(world):
         answer = await world.stranger().open(address)
         assert answer.status == 303
@@ -81,7 +81,7 @@ async def test_the_cookie_is_for_this_site_and_no_script(world: ConsoleWorld) ->
     assert ADMIN_KEY not in cookie
 
 
-async def test_after_signing_in_one_goes_on_where_one_was_but_never_elsewhere(world: ConsoleWorld) -> None:
+async def test_sign_in_redirects_to_the_wanted_page_of_the_console_only(world: ConsoleWorld) -> None:
     for wanted, goes_to in (
         ("/console/leads?status=BACKLOG", "/console/leads?status=BACKLOG"),
         ("https://evil.example", "/console"),
@@ -93,7 +93,7 @@ async def test_after_signing_in_one_goes_on_where_one_was_but_never_elsewhere(wo
         assert answer.headers["location"] == goes_to
 
 
-async def test_a_session_ends_with_its_time_its_key_and_its_sign_out(world: ConsoleWorld) -> None:
+async def test_a_session_ends_by_expiry_key_revocation_or_sign_out(world: ConsoleWorld) -> None:
     visitor = await world.visitor(ADMIN_KEY)
     copied = Visitor(visitor.client, dict(visitor.cookies))
     page = await visitor.open("/console")
@@ -137,7 +137,7 @@ async def test_a_program_gets_a_link_for_its_key(world: ConsoleWorld) -> None:
     assert refused.status == 401
 
 
-async def test_a_form_without_its_token_or_from_elsewhere_does_nothing(world: ConsoleWorld) -> None:
+async def test_a_form_without_its_token_or_from_another_site_does_nothing(world: ConsoleWorld) -> None:
     visitor = await world.visitor(ADMIN_KEY)
     page = await visitor.open("/console/control")
     form = {"scope": "merchant", "subject": "a1", "reason": "forged"}
@@ -171,7 +171,7 @@ async def test_a_file_without_the_token_of_the_session_is_not_read(world: Consol
     assert "1 new leads" in text(await send(token))
 
 
-async def test_nothing_is_loaded_from_elsewhere(world: ConsoleWorld) -> None:
+async def test_pages_load_nothing_from_other_hosts(world: ConsoleWorld) -> None:
     visitor = await world.visitor(ADMIN_KEY)
     for address in await pages_with_ids(world):
         answer = await visitor.open(address)
@@ -210,14 +210,14 @@ async def test_a_key_that_may_only_read_changes_nothing(world: ConsoleWorld) -> 
     assert (await world.api.admin.get(f"/api/v1/leads/{lead['id']}")).json()["status"] == "BACKLOG"
 
 
-async def test_a_router_key_has_nothing_to_look_at(world: ConsoleWorld) -> None:
+async def test_a_router_key_cannot_open_the_console(world: ConsoleWorld) -> None:
     visitor = await world.visitor(world.api.keys["a1", "router"])
     answer = await visitor.open("/console/leads")
     assert answer.status == 403
     assert "lacks the scope" in text(answer)
 
 
-async def test_a_page_that_is_not_there_says_so(world: ConsoleWorld) -> None:
+async def test_a_missing_page_or_object_is_404(world: ConsoleWorld) -> None:
     visitor = await world.visitor(ADMIN_KEY)
     for address in (
         "/console/no-such-page",
@@ -229,7 +229,7 @@ async def test_a_page_that_is_not_there_says_so(world: ConsoleWorld) -> None:
         assert "Not there" in text(answer)
 
 
-async def test_the_page_of_a_lead_shows_what_its_calls_left_behind(world: ConsoleWorld) -> None:
+async def test_a_leads_page_shows_reports_recordings_and_costs_escaped(world: ConsoleWorld) -> None:
     ids = await world.api.objects_of("a1")
     said = "<b>sold</b>"
     async with world.api.database.transaction() as tx:
@@ -255,7 +255,7 @@ async def test_the_page_of_a_lead_shows_what_its_calls_left_behind(world: Consol
     assert "<i>1.wav" not in page
 
 
-async def test_a_pod_of_which_handlers_hang_says_so(world: ConsoleWorld) -> None:
+async def test_a_pods_page_shows_its_hanging_handlers(world: ConsoleWorld) -> None:
     said = {"hanging": ["CA-over"], "handing_over": ["CA-1"], "calls": ["CA-1"], "sequence": 9}
     expect(await world.api.admin.post("/api/v1/pods/agent-0/heartbeat", said), 200)
     visitor = await world.visitor(ADMIN_KEY)
@@ -267,7 +267,7 @@ async def test_a_pod_of_which_handlers_hang_says_so(world: ConsoleWorld) -> None
     assert "gives 1 call to other pods" in page
 
 
-async def test_the_words_of_people_are_text_and_never_markup(world: ConsoleWorld) -> None:
+async def test_values_of_users_are_escaped(world: ConsoleWorld) -> None:
     lead = await world.api.make_lead(
         "a1",
         "<script>alert(1)</script>",
@@ -406,7 +406,7 @@ def everything_off() -> InMemoryProvider:
     return InMemoryProvider({"event_dispatch": InMemoryFlag("off", {"on": True, "off": False})})
 
 
-async def test_a_flag_that_a_service_decides_is_shown_as_such_and_has_no_form(database_url: str) -> None:
+async def test_a_flag_decided_by_a_flag_service_has_no_form(database_url: str) -> None:
     hosted = Flags(FlagBoard(), f"{__name__}:everything_off")
     async with open_console(database_url, flags=hosted) as world:
         page = text(await (await world.visitor(ADMIN_KEY)).open("/console/control"))
@@ -414,7 +414,7 @@ async def test_a_flag_that_a_service_decides_is_shown_as_such_and_has_no_form(da
     assert "Change event_dispatch" not in page
 
 
-async def test_the_host_alone_leads_to_the_console(world: ConsoleWorld) -> None:
+async def test_the_root_path_redirects_to_the_console(world: ConsoleWorld) -> None:
     answer = await world.stranger().open("/")
     assert (answer.status, answer.headers["location"]) == (307, "/console")
 
@@ -423,7 +423,7 @@ _FORM = re.compile(r'<form[^>]*action="(?P<action>[^"]+)"[^>]*>(?P<body>.*?)</fo
 _FIELD = re.compile(r"<input(?P<attributes>[^>]*)>")
 
 
-async def test_every_form_of_every_page_can_be_shown_again_as_it_was_sent(world: ConsoleWorld) -> None:
+async def test_every_form_can_be_redisplayed_with_what_was_typed(world: ConsoleWorld) -> None:
     """Whatever a template does: what was typed is in its field, and nothing else of the page is changed."""
     visitor = await world.visitor(ADMIN_KEY)
     seen = 0
@@ -444,7 +444,7 @@ async def test_every_form_of_every_page_can_be_shown_again_as_it_was_sent(world:
     assert seen > 20
 
 
-async def test_a_refused_form_keeps_what_was_typed_once(world: ConsoleWorld) -> None:
+async def test_a_refused_form_is_redisplayed_once_with_what_was_typed(world: ConsoleWorld) -> None:
     visitor = await world.visitor(ADMIN_KEY)
     page = await visitor.open("/console/campaigns")
     fields = {"name": 'Renewals "May"', "merchant_id": "Demo Shop", "back": "/console/campaigns"}
@@ -457,7 +457,7 @@ async def test_a_refused_form_keeps_what_was_typed_once(world: ConsoleWorld) -> 
     assert "Demo Shop" not in text(await visitor.open("/console/campaigns")), "the next visit begins anew"
 
 
-async def test_a_stop_of_nobody_says_who_is_missing_and_keeps_the_reason(world: ConsoleWorld) -> None:
+async def test_a_refused_stop_of_an_unknown_merchant_keeps_the_typed_reason(world: ConsoleWorld) -> None:
     visitor = await world.visitor(ADMIN_KEY)
     page = await visitor.open("/console/control")
     fields = {"scope": "merchant", "subject": "nobody", "reason": "wrong prompt", "back": "/console/control"}
@@ -467,7 +467,7 @@ async def test_a_stop_of_nobody_says_who_is_missing_and_keeps_the_reason(world: 
     assert 'value="wrong prompt"' in again
 
 
-async def test_a_form_that_was_carried_out_is_empty(world: ConsoleWorld) -> None:
+async def test_a_form_is_empty_after_its_action_succeeded(world: ConsoleWorld) -> None:
     visitor = await world.visitor(ADMIN_KEY)
     page = await visitor.open("/console/control")
     fields = {"scope": "merchant", "subject": "a1", "reason": "wrong prompt", "back": "/console/control"}

@@ -44,7 +44,7 @@ def rows(page: str) -> list[str]:
     ]
 
 
-async def test_the_list_says_how_far_each_campaign_is(world: ConsoleWorld) -> None:
+async def test_the_list_shows_the_progress_of_each_campaign(world: ConsoleWorld) -> None:
     visitor = await world.visitor(ADMIN_KEY)
     begun, empty = await make(world, "Renewals"), await make(world, "Nobody yet")
     await upload(visitor, begun, "phone\n" + "".join(f"+1415555010{n}\n" for n in range(4)))
@@ -63,7 +63,7 @@ async def test_the_list_says_how_far_each_campaign_is(world: ConsoleWorld) -> No
     assert "3 of 4" in oldest
 
 
-async def test_a_file_with_another_column_for_the_phone_is_told_in_one_line(world: ConsoleWorld) -> None:
+async def test_rows_refused_for_the_same_reason_are_shown_in_one_line(world: ConsoleWorld) -> None:
     visitor, campaign = await world.visitor(ADMIN_KEY), await make(world, "Renewals")
     people = "".join(f"Ada {n},+1415555{n:04d},Oakland\n" for n in range(32))
     report = await upload(visitor, campaign, f"Customer Name,Mobile,City\n{people}")

@@ -42,7 +42,7 @@ def answer(result: Result, status: int = 0) -> Any:
     return json.loads(result.stdout)
 
 
-async def test_top_shows_what_goes_on(run: Run, world: ConsoleWorld) -> None:
+async def test_top_shows_queues_stops_and_a_missing_leader(run: Run, world: ConsoleWorld) -> None:
     await world.api.make_lead("a1", "waits")
     await world.api.admin.request("PUT", "/api/v1/controls/merchant/a2", json={"reason": "complaints"})
     seen = answer(await run("top", "--once"))
@@ -53,7 +53,7 @@ async def test_top_shows_what_goes_on(run: Run, world: ConsoleWorld) -> None:
     assert "a1-pool" in shown
 
 
-async def test_a_call_is_found_on_its_pod(run: Run, world: ConsoleWorld) -> None:
+async def test_pods_find_names_the_pod_of_a_call(run: Run, world: ConsoleWorld) -> None:
     await park(world.api, "agent-0", "CA-1")
     assert answer(await run("pods", "find", "CA-1"))["pod_name"] == "agent-0"
     nowhere = await run("pods", "find", "CA-2")
@@ -63,7 +63,7 @@ async def test_a_call_is_found_on_its_pod(run: Run, world: ConsoleWorld) -> None
     assert [pod["pod_name"] for pod in answer(await run("pods", "list"))["items"]] == ["agent-0"]
 
 
-async def test_a_key_is_made_used_and_revoked(run: Run) -> None:
+async def test_keys_makes_and_revokes_a_key(run: Run) -> None:
     made = answer(await run("keys", "create", "shop", "--scope", "read", "--merchant", "a1"))
     assert answer(await run("keys", "me", key=made["key"]))["merchant_id"] == "a1"
     assert made["id"] in [each["id"] for each in answer(await run("keys", "list", "--limit", "200"))["items"]]
@@ -71,14 +71,14 @@ async def test_a_key_is_made_used_and_revoked(run: Run) -> None:
     assert (await run("keys", "me", key=made["key"])).exit_code == 1
 
 
-async def test_a_link_to_the_console_is_printed(run: Run, world: ConsoleWorld) -> None:
+async def test_console_prints_a_sign_in_link(run: Run, world: ConsoleWorld) -> None:
     link = answer(await run("console"))["link"]
     assert "/console/enter?link=" in link
     refused = await run("console", key="not-a-key-of-anybody")
     assert refused.exit_code == 1
 
 
-async def test_who_holds_the_channels_of_a_number(run: Run, world: ConsoleWorld) -> None:
+async def test_numbers_channels_lists_the_holder_of_each_channel(run: Run, world: ConsoleWorld) -> None:
     lead = await world.api.make_lead("a1", "on-the-line")
     number_id = world.api.numbers["a1-pool"]
     await put_on_the_line(world.api, lead["id"], number_id, "CA-of-the-third")
@@ -99,7 +99,7 @@ async def test_a_pool_says_whether_it_prefers_the_region_of_the_callee(run: Run)
     assert answer(await run("pools", "remove", "near")) == {"items": []}
 
 
-async def test_an_alarm_is_cleared_and_a_person_is_never_called_again(run: Run, world: ConsoleWorld) -> None:
+async def test_clear_alarm_never_call_and_reminders_change_take_effect(run: Run, world: ConsoleWorld) -> None:
     ids = await world.api.objects_of("a1")
     cleared = answer(await run("control", "clear-alarm", ids["alarm_id"], "--reason", "looked at it"))
     assert cleared["cleared_at"]
@@ -116,7 +116,7 @@ GROUPS = {
 
 
 @pytest.mark.parametrize("group", GROUPS)
-async def test_a_group_speaks_to_people_and_to_programs(run: Run, world: ConsoleWorld, group: str) -> None:
+async def test_every_command_group_prints_a_table_or_json(run: Run, world: ConsoleWorld, group: str) -> None:
     await world.api.objects_of("a1")
     await park(world.api, "agent-0")
     assert "items" in answer(await run(group, GROUPS[group]))
@@ -130,7 +130,7 @@ async def test_a_group_speaks_to_people_and_to_programs(run: Run, world: Console
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_a_platform_that_is_away_is_one_line_and_status_1(group: str) -> None:
+def test_an_unreachable_platform_is_reported_in_one_line_with_status_1(group: str) -> None:
     away = CliRunner().invoke(app, [group, "--url", "http://127.0.0.1:9", "--key", "any", GROUPS[group]])
     assert away.exit_code == 1
     assert isinstance(away.exception, TrunklineError)

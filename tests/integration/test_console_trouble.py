@@ -73,7 +73,9 @@ def is_readable(answer: Answer) -> bool:
     return "<h1>" in page and 'aria-label="Console"' in page and "Traceback" not in page
 
 
-async def test_every_page_with_an_empty_database(database_url: str, redis_url: str, key_prefix: str) -> None:
+async def test_every_page_is_readable_with_an_empty_database(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
     async with (
         open_router(redis_url, key_prefix, database_url) as router,
         open_console(database_url, router=router, populate=False) as world,
@@ -89,7 +91,7 @@ async def test_every_page_with_an_empty_database(database_url: str, redis_url: s
             assert ("Not there" in text(answer)) == is_one, address
 
 
-async def test_every_page_while_an_engine_is_cut_off_and_after(
+async def test_every_page_is_readable_while_an_engine_is_down_and_after(
     database_url: str, redis_url: str, key_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health, "PATIENCE_S", 30.0)  # one that is cut off refuses, and does so at once
@@ -127,7 +129,7 @@ async def test_every_page_while_an_engine_is_cut_off_and_after(
             assert (answer.status, "is away" in text(answer)) == (200, False), page
 
 
-async def test_nothing_is_wrong_is_said_of_a_healthy_platform_and_under_no_banner(
+async def test_the_console_says_nothing_is_wrong_only_while_no_banner_is_shown(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     async with (
@@ -154,7 +156,9 @@ async def test_nothing_is_wrong_is_said_of_a_healthy_platform_and_under_no_banne
             assert is_readable(answer), page
 
 
-async def test_every_page_says_that_nobody_leads(database_url: str, redis_url: str, key_prefix: str) -> None:
+async def test_every_page_shows_that_no_process_leads(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
     async with (
         open_router(redis_url, key_prefix, database_url) as router,
         opened(database_url, router) as world,

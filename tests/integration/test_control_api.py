@@ -58,7 +58,7 @@ async def test_the_platform_stops_and_resumes_with_who_when_and_why(world: ApiWo
     assert lines[0]["subject"] == path.replace("-", "_").replace("/", " ")
 
 
-async def test_a_resumed_subject_grows_back(world: ApiWorld) -> None:
+async def test_a_lifted_stop_ramps_up(world: ApiWorld) -> None:
     await put(world.admin, "merchant/a1", WHY)
     lifted = await lift(world.admin, "merchant/a1", ramp_s=3600)
     assert lifted["state"] == "ramping"
@@ -103,7 +103,7 @@ async def test_an_end_that_makes_no_sense_is_refused(
     assert await audit(world.admin, action="control") == []
 
 
-async def test_an_end_is_a_moment_or_a_time_from_now(world: ApiWorld) -> None:
+async def test_a_stops_end_is_given_as_a_moment_or_a_duration(world: ApiWorld) -> None:
     stopped = await put(world.admin, "merchant/a1", WHY | {"expires_at": "2090-01-01T00:00:00+02:00"})
     assert stopped["stops"][0]["expires_at"] == "2089-12-31T22:00:00Z"
     stopped = await put(world.admin, "merchant/a1", WHY | {"duration_s": 3600})
@@ -115,7 +115,7 @@ async def test_an_end_is_a_moment_or_a_time_from_now(world: ApiWorld) -> None:
 
 @pytest.mark.parametrize("path", ["kill-switch", "promoter", "carrier/twilio"])
 @pytest.mark.parametrize("tenant", ["a", "a1"])
-async def test_what_is_the_platforms_is_not_for_tenants(world: ApiWorld, path: str, tenant: str) -> None:
+async def test_a_tenant_cannot_stop_or_lift_platform_scopes(world: ApiWorld, path: str, tenant: str) -> None:
     client = world.tenant(tenant)
     assert (await put(client, path, WHY, 403))["code"] == "platform_only"
     await put(world.admin, path, WHY)
@@ -123,7 +123,7 @@ async def test_what_is_the_platforms_is_not_for_tenants(world: ApiWorld, path: s
     assert (await get(client, path))["state"] == "stopped", "they may know that they are stopped"
 
 
-async def test_tenants_stop_what_is_their_own(world: ApiWorld) -> None:
+async def test_tenants_stop_their_own_merchants_campaigns_and_numbers(world: ApiWorld) -> None:
     own = await world.objects_of("a1")
     for tenant in ("a", "a1"):
         for path in ("merchant/a1", f"campaign/{own['subject']}", f"number/{own['number_id']}"):
@@ -131,7 +131,7 @@ async def test_tenants_stop_what_is_their_own(world: ApiWorld) -> None:
     assert (await put(world.tenant("a"), "reseller/a", WHY))["state"] == "stopped"
 
 
-async def test_tenants_do_not_stop_what_is_anothers_or_nobodys(world: ApiWorld) -> None:
+async def test_tenants_cannot_stop_subjects_of_others_or_unknown_ones(world: ApiWorld) -> None:
     theirs = await world.objects_of("b1")
     paths = [
         "reseller/b",
@@ -151,14 +151,14 @@ async def test_tenants_do_not_stop_what_is_anothers_or_nobodys(world: ApiWorld) 
     await put(world.tenant("a1"), "reseller/a", WHY, 404)
 
 
-async def test_a_shared_number_is_seen_and_not_stopped_by_those_below(world: ApiWorld) -> None:
+async def test_a_shared_number_cannot_be_stopped_by_tenants_below_its_owner(world: ApiWorld) -> None:
     shared, resellers = world.numbers["shared"], world.numbers["a-pool"]
     assert (await put(world.tenant("a"), f"number/{shared}", WHY, 403))["code"] == "platform_only"
     assert (await put(world.tenant("a1"), f"number/{resellers}", WHY, 403))["code"] == "not_owner"
     assert (await put(world.tenant("a"), f"number/{resellers}", WHY))["state"] == "stopped"
 
 
-async def test_a_campaign_that_two_tenants_name_alike_is_two(world: ApiWorld) -> None:
+async def test_a_stop_of_a_campaign_id_holds_for_the_stopping_tenant_only(world: ApiWorld) -> None:
     """Ids of campaigns are the callers' own: a copied one must not be a way to stop somebody else."""
     campaign = str(uuid4())
     await world.make_lead("a1", "of-a1", campaign_id=campaign)
@@ -168,7 +168,7 @@ async def test_a_campaign_that_two_tenants_name_alike_is_two(world: ApiWorld) ->
     assert (await get(world.tenant("a1"), f"campaign/{campaign}"))["state"] == "running"
 
 
-async def test_nobody_lifts_what_somebody_above_has_stopped(world: ApiWorld) -> None:
+async def test_a_tenant_cannot_lift_a_stop_set_above_it(world: ApiWorld) -> None:
     await put(world.admin, "merchant/a1", {"reason": "fraud"})
     for tenant in ("a", "a1"):
         assert (await lift(world.tenant(tenant), "merchant/a1"))["state"] == "stopped"
@@ -179,7 +179,7 @@ async def test_nobody_lifts_what_somebody_above_has_stopped(world: ApiWorld) -> 
     assert states == {"platform": "fraud", "reseller": "mine", "merchant": "mine"}
 
 
-async def test_the_end_of_one_stop_is_not_the_end_of_anothers(world: ApiWorld) -> None:
+async def test_lifting_one_levels_stop_leaves_those_of_other_levels(world: ApiWorld) -> None:
     await put(world.tenant("a1"), "merchant/a1", {"reason": "our agents are on holiday"})
     await put(world.admin, "merchant/a1", {"reason": "maintenance"})
     lifted = await lift(world.admin, "merchant/a1")
@@ -188,7 +188,7 @@ async def test_the_end_of_one_stop_is_not_the_end_of_anothers(world: ApiWorld) -
     assert (await lift(world.admin, "merchant/a1", set_by="merchant"))["state"] == "running"
 
 
-async def test_those_below_see_that_they_are_stopped_and_not_why(world: ApiWorld) -> None:
+async def test_tenants_see_a_stop_set_above_them_without_its_reason(world: ApiWorld) -> None:
     await put(world.admin, "kill-switch", {"reason": "because of b"})
     await put(world.admin, "merchant/a1", {"reason": "fraud"})
     await put(world.tenant("a"), "merchant/a1", {"reason": "unpaid"})
@@ -208,7 +208,7 @@ async def test_those_below_see_that_they_are_stopped_and_not_why(world: ApiWorld
         assert {line["reason"] for line in lines} == reasons
 
 
-async def test_a_tenant_sees_what_stops_it_and_nothing_else(world: ApiWorld) -> None:
+async def test_a_tenant_sees_only_the_stops_that_concern_it(world: ApiWorld) -> None:
     for path in ("merchant/a1", "merchant/a2", "merchant/b1", "reseller/a", "reseller/b", "carrier/twilio"):
         await put(world.admin, path, WHY)
     expected = {
@@ -222,7 +222,7 @@ async def test_a_tenant_sees_what_stops_it_and_nothing_else(world: ApiWorld) -> 
     assert [item["subject"] for item in only] == ["a", "b"]
 
 
-async def test_the_list_comes_in_pages(world: ApiWorld) -> None:
+async def test_stops_are_listed_in_pages(world: ApiWorld) -> None:
     for path in ("kill-switch", "merchant/a1", "merchant/a2", "promoter", "reseller/a"):
         await put(world.admin, path, WHY)
     await put(world.tenant("a"), "merchant/a1", WHY)
@@ -238,12 +238,12 @@ async def test_the_list_comes_in_pages(world: ApiWorld) -> None:
     assert len(seen) == len(set(seen)) == 6
 
 
-async def test_lifting_what_is_not_stopped_changes_nothing(world: ApiWorld) -> None:
+async def test_lifting_without_a_stop_changes_nothing(world: ApiWorld) -> None:
     assert (await lift(world.admin, "merchant/a1"))["state"] == "running"
     assert await audit(world.admin, action="control") == []
 
 
-async def test_lifting_the_kill_switch_says_that_a_restore_was_looked_at(world: ApiWorld) -> None:
+async def test_lifting_the_kill_switch_clears_the_store_restored_alarm(world: ApiWorld) -> None:
     await raise_alarm(world.database, "store_restored")
     await put(world.admin, "kill-switch", WHY)
     await lift(world.admin, "kill-switch")

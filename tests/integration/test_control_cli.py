@@ -40,7 +40,7 @@ def answer(result: Result) -> Any:
     return json.loads(result.output)
 
 
-async def test_the_kill_switch_on_and_off(run: Run) -> None:
+async def test_stop_and_resume_turn_the_kill_switch_on_and_off(run: Run) -> None:
     assert answer(await run("stop", "kill-switch", "--reason", "wrong prompt"))["state"] == "stopped"
     [stop] = answer(await run("show"))["items"]
     assert (stop["scope"], stop["reason"], stop["expires_at"]) == ("kill_switch", "wrong prompt", None)
@@ -57,7 +57,7 @@ async def test_a_subject_is_stopped_for_a_while(run: Run) -> None:
     assert stop["expires_at"] is not None
 
 
-async def test_flags_and_alarms(run: Run) -> None:
+async def test_flag_sets_changes_and_unsets_a_flag_with_audit_entries(run: Run) -> None:
     flag = answer(
         await run(
             "flag", "event_dispatch", "--on", "--percentage", "1", "--reseller", "a=on", "--merchant", "b1=off",
@@ -80,7 +80,7 @@ async def test_flags_and_alarms(run: Run) -> None:
     assert answer(await run("alarms", "--all"))["items"] == []
 
 
-async def test_channels_that_nobody_holds_are_freed_with_a_reason(database_url: str) -> None:
+async def test_free_channels_frees_dead_channels_and_audits_the_reason(database_url: str) -> None:
     async def free() -> int:
         return 64
 
@@ -94,7 +94,7 @@ async def test_channels_that_nobody_holds_are_freed_with_a_reason(database_url: 
         assert refused.status == 403
 
 
-async def test_people_get_a_table(run: Run, world: ApiWorld) -> None:
+async def test_flags_prints_a_table_without_json(run: Run, world: ApiWorld) -> None:
     async with serve(world.app) as url:
         command = ["--url", url, "--key", ADMIN_KEY, "flags"]
         result = await asyncio.to_thread(CliRunner().invoke, app, command, env={"COLUMNS": "200"})
@@ -107,7 +107,7 @@ def everything_off() -> InMemoryProvider:
     return InMemoryProvider({"event_dispatch": InMemoryFlag("off", {"on": True, "off": False})})
 
 
-async def test_a_flag_that_a_service_decides_is_shown_as_such_and_not_set(database_url: str) -> None:
+async def test_a_flag_decided_by_a_flag_service_is_shown_and_cannot_be_set(database_url: str) -> None:
     hosted = Flags(FlagBoard(), f"{__name__}:everything_off")
     async with open_api(database_url, flags=hosted) as world, serve(world.app) as url:
         command = ["--url", url, "--key", ADMIN_KEY]
@@ -130,12 +130,12 @@ async def test_a_flag_that_a_service_decides_is_shown_as_such_and_not_set(databa
         ("flag", "event_dispatch", "--on", "--reason", "r", "--reseller", "a=perhaps"),
     ],
 )
-async def test_what_makes_no_sense_is_refused_here(run: Run, arguments: tuple[str, ...]) -> None:
+async def test_invalid_arguments_are_refused_before_a_request(run: Run, arguments: tuple[str, ...]) -> None:
     assert (await run(*arguments)).exit_code == 2
     assert answer(await run("show"))["items"] == []
 
 
-async def test_what_the_platform_refuses_is_one_line(run: Run, world: ApiWorld) -> None:
+async def test_a_refusal_of_the_api_is_printed_in_one_line(run: Run, world: ApiWorld) -> None:
     refused = await run("stop", "kill-switch", "--reason", "r", key=world.keys["a", "admin"])
     assert isinstance(refused.exception, ControlCommandError)
     assert "Only a key of the platform" in str(refused.exception)
@@ -143,7 +143,7 @@ async def test_what_the_platform_refuses_is_one_line(run: Run, world: ApiWorld) 
     assert isinstance(unknown.exception, ControlCommandError)
 
 
-async def test_a_platform_that_is_away_is_one_line() -> None:
+async def test_an_unreachable_platform_is_reported_in_one_line() -> None:
     command = ["--url", "http://127.0.0.1:1", "--key", "k", "show"]
     result = await asyncio.to_thread(CliRunner().invoke, app, command)
     assert isinstance(result.exception, ControlCommandError)

@@ -72,7 +72,9 @@ async def stop(database: Database, scope: Scope, subject: str = "", **more: floa
         await controls.stop(tx, stop_of(scope, subject, **more))
 
 
-async def test_a_stop_is_in_force_in_every_process_after_its_next_look(database: Database, bus: Bus) -> None:
+async def test_a_stop_is_in_force_in_every_process_after_its_next_refresh(
+    database: Database, bus: Bus
+) -> None:
     first, second = await opened(database, bus), await opened(database, bus)
     await stop(database, Scope.MERCHANT, "shop")
     for each in (first, second):
@@ -84,11 +86,11 @@ async def test_a_stop_is_in_force_in_every_process_after_its_next_look(database:
         assert each.controls.stopped(merchant_id="another") is None
 
 
-def test_two_looks_fit_into_the_second_that_is_promised() -> None:
+def test_two_refreshes_fit_into_one_second() -> None:
     assert INTERVAL_S * 2 <= 1.0
 
 
-async def test_a_running_process_tells_those_who_wait(database: Database, bus: Bus) -> None:
+async def test_a_running_refresh_wakes_waiters_of_a_change(database: Database, bus: Bus) -> None:
     one = await opened(database, bus)
     seen = one.controls.generation
     running = asyncio.create_task(one.refresh.run())
@@ -102,7 +104,7 @@ async def test_a_running_process_tells_those_who_wait(database: Database, bus: B
         await running
 
 
-async def test_a_look_that_finds_the_same_number_reads_nothing_more(database: Database, bus: Bus) -> None:
+async def test_a_refresh_that_finds_the_same_version_reads_no_stops(database: Database, bus: Bus) -> None:
     one = await opened(database, bus)
     async with database.connection() as conn:
         await conn.execute(
@@ -113,7 +115,7 @@ async def test_a_look_that_finds_the_same_number_reads_nothing_more(database: Da
     assert one.controls.stopped(merchant_id="shop") is None, "it was written past the number"
 
 
-async def test_a_change_that_commits_late_is_not_missed(database: Database, bus: Bus) -> None:
+async def test_a_stop_that_commits_after_a_later_one_is_not_missed(database: Database, bus: Bus) -> None:
     """Two changes at once: the one that began first commits last. Times would lie, numbers do not."""
     one = await opened(database, bus)
     release = asyncio.Event()
@@ -136,7 +138,7 @@ async def test_a_change_that_commits_late_is_not_missed(database: Database, bus:
         assert one.controls.stopped(merchant_id=merchant_id) is not None, merchant_id
 
 
-async def test_a_stop_ends_by_itself_with_nobody_changing_anything(database: Database, bus: Bus) -> None:
+async def test_a_stop_ends_at_ends_at_without_a_refresh(database: Database, bus: Bus) -> None:
     one = await opened(database, bus)
     await stop(database, Scope.MERCHANT, "shop", ends_in_s=30)
     await one.refresh.run_once()
@@ -145,7 +147,7 @@ async def test_a_stop_ends_by_itself_with_nobody_changing_anything(database: Dat
     assert one.controls.stopped(merchant_id="shop") is None
 
 
-async def test_a_stop_that_is_over_is_forgotten_with_the_next_one(database: Database, bus: Bus) -> None:
+async def test_an_expired_stop_is_deleted_with_the_next_change(database: Database, bus: Bus) -> None:
     await stop(database, Scope.MERCHANT, "shop", ends_in_s=30)
     async with database.connection() as conn:
         await conn.execute("UPDATE controls SET ends_at = clock_timestamp() - interval '1 s'")
@@ -154,7 +156,7 @@ async def test_a_stop_that_is_over_is_forgotten_with_the_next_one(database: Data
         assert [row["subject"] for row in await conn.fetch("SELECT subject FROM controls")] == ["another"]
 
 
-async def test_a_lifted_stop_grows_back(database: Database, bus: Bus) -> None:
+async def test_a_lifted_stops_share_grows_over_its_ramp(database: Database, bus: Bus) -> None:
     one = await opened(database, bus)
     await stop(database, Scope.MERCHANT, "shop")
     async with database.transaction() as tx:
@@ -196,7 +198,7 @@ async def test_without_postgres_the_last_known_state_holds_and_the_gauges_say_so
     assert gauge == 1
 
 
-async def test_the_intent_can_ask_postgres_itself(database: Database, bus: Bus) -> None:
+async def test_may_start_refuses_under_a_promoter_stop_or_a_later_beat(database: Database, bus: Bus) -> None:
     one = await opened(database, bus)
     mark = one.guardian.mark
     assert mark is not None
@@ -216,7 +218,7 @@ async def test_the_intent_can_ask_postgres_itself(database: Database, bus: Bus) 
     assert await may_start()
 
 
-async def test_a_flag_is_in_force_after_the_next_look(database: Database, bus: Bus) -> None:
+async def test_a_flag_is_in_force_after_the_next_refresh(database: Database, bus: Bus) -> None:
     one = await opened(database, bus)
     asked = Flags(one.board)
     await asked.open()
@@ -241,7 +243,9 @@ async def test_a_flag_is_in_force_after_the_next_look(database: Database, bus: B
         await asked.close()
 
 
-async def test_the_loop_comes_back_quickly_after_failures(database: Database, bus: Bus) -> None:
+async def test_the_refresh_loops_pause_after_failures_does_not_exceed_its_interval(
+    database: Database, bus: Bus
+) -> None:
     """The pause after a failure does not grow past the interval: a change must not wait for it."""
     one = await opened(database, bus)
     looks = 0

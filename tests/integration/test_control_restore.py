@@ -151,7 +151,9 @@ async def test_a_platform_that_starts_on_a_restored_database_starts_with_the_kil
     assert tuple(line) == ("system:continuity", "control.stopped", "kill_switch")
 
 
-async def test_a_platform_that_starts_on_the_same_database_just_starts(database_url: str, bus: Bus) -> None:
+async def test_a_platform_that_restarts_on_the_same_database_is_not_stopped(
+    database_url: str, bus: Bus
+) -> None:
     await live_on(database_url, bus)
     async with process(database_url, bus) as one:
         await make_old(one.database, 1e6)
@@ -159,13 +161,13 @@ async def test_a_platform_that_starts_on_the_same_database_just_starts(database_
         assert not one.is_killed, "it stood still for days, and Valkey remembers where"
 
 
-async def test_a_new_installation_just_starts(database_url: str, bus: Bus) -> None:
+async def test_a_new_installation_is_not_stopped(database_url: str, bus: Bus) -> None:
     async with process(database_url, bus) as one:
         await one.look()
         assert not one.is_killed
 
 
-async def test_a_new_installation_on_a_valkey_that_another_one_has_used_just_starts(
+async def test_a_new_installation_on_a_used_valkey_is_not_stopped(
     database_url: str, server: Server, bus: Bus
 ) -> None:
     await server.back_up()
@@ -176,7 +178,7 @@ async def test_a_new_installation_on_a_valkey_that_another_one_has_used_just_sta
         assert not one.is_killed, "the copy is from before the first start: it has no past to lose"
 
 
-async def test_a_running_process_notices_that_the_database_went_back_under_it(
+async def test_a_running_process_stops_when_its_database_was_restored(
     database_url: str, server: Server, bus: Bus
 ) -> None:
     await live_on(database_url, bus)
@@ -194,7 +196,7 @@ async def test_a_running_process_notices_that_the_database_went_back_under_it(
         assert one.is_killed, "it remembers by itself, Valkey or not"
 
 
-async def test_the_leader_does_not_count_on_from_an_earlier_place(
+async def test_the_leader_does_not_beat_on_a_restored_database(
     database_url: str, server: Server, bus: Bus
 ) -> None:
     await live_on(database_url, bus)
@@ -208,7 +210,9 @@ async def test_the_leader_does_not_count_on_from_an_earlier_place(
     assert await continuity_record.recall(bus) == remembered
 
 
-async def test_once_lifted_the_switch_stays_off(database_url: str, server: Server, bus: Bus) -> None:
+async def test_a_kill_switch_lifted_after_a_restore_stays_off(
+    database_url: str, server: Server, bus: Bus
+) -> None:
     await live_on(database_url, bus)
     await server.back_up()
     await live_on(database_url, bus)
@@ -227,7 +231,9 @@ async def test_once_lifted_the_switch_stays_off(database_url: str, server: Serve
             assert not another.is_killed
 
 
-async def test_of_many_processes_one_turns_the_switch(database_url: str, server: Server, bus: Bus) -> None:
+async def test_one_of_two_processes_turns_the_kill_switch_on_after_a_restore(
+    database_url: str, server: Server, bus: Bus
+) -> None:
     await live_on(database_url, bus)
     await server.back_up()
     await live_on(database_url, bus)
@@ -243,13 +249,11 @@ async def test_of_many_processes_one_turns_the_switch(database_url: str, server:
             assert await conn.fetchval("SELECT count(*) FROM audit_log") == 1
 
 
-async def test_strict_is_the_default() -> None:
+async def test_the_restore_guard_is_strict_by_default() -> None:
     assert load_settings().control.restore_guard == "strict"
 
 
-async def test_an_old_database_without_leads_and_without_a_witness_just_starts(
-    database_url: str, bus: Bus
-) -> None:
+async def test_an_old_database_without_leads_and_witness_is_not_stopped(database_url: str, bus: Bus) -> None:
     await live_on(database_url, bus)
     await forget(bus)
     async with process(database_url, bus) as one:
@@ -258,7 +262,9 @@ async def test_an_old_database_without_leads_and_without_a_witness_just_starts(
         assert not one.is_killed
 
 
-async def test_a_copy_without_a_witness_stays_silent_if_it_is_old(database_url: str, bus: Bus) -> None:
+async def test_an_old_database_with_leads_and_without_a_witness_is_stopped(
+    database_url: str, bus: Bus
+) -> None:
     await live_on(database_url, bus)
     await add_a_lead(database_url)
     await forget(bus)
@@ -276,7 +282,7 @@ async def test_a_copy_without_a_witness_stays_silent_if_it_is_old(database_url: 
         assert "nobody remembers" in stop.reason
 
 
-async def test_a_valkey_that_does_not_answer_is_waited_for_and_then_counts_as_none(database_url: str) -> None:
+async def test_an_unreachable_valkey_counts_as_no_witness_after_a_wait(database_url: str) -> None:
     away = bus_connection.connect("redis://127.0.0.1:1", Keys())
     async with process(database_url, away) as one:
         await one.look(3)
@@ -289,8 +295,8 @@ async def test_a_valkey_that_does_not_answer_is_waited_for_and_then_counts_as_no
     await away.close()
 
 
-async def test_a_beat_between_two_questions_is_no_loss(database_url: str, bus: Bus) -> None:
-    """A process that starts while another one leads: Valkey is asked first, Postgres second."""
+async def test_a_beat_between_reading_valkey_and_postgres_is_no_restore(database_url: str, bus: Bus) -> None:
+    """A process that starts while another one leads reads Valkey first, Postgres second."""
     async with process(database_url, bus) as leader, process(database_url, bus) as starting:
         await leader.look()
         await leader.beat()
@@ -307,7 +313,7 @@ async def test_a_beat_between_two_questions_is_no_loss(database_url: str, bus: B
         assert not starting.is_killed
 
 
-async def test_a_beat_while_the_leader_looks_is_no_loss(database_url: str, bus: Bus) -> None:
+async def test_a_beat_during_the_leaders_own_look_is_no_restore(database_url: str, bus: Bus) -> None:
     async with process(database_url, bus) as one:
         await one.look()
         await one.beat()

@@ -78,7 +78,7 @@ def has_more(stage: Stage, before: int) -> bool:
     return len(stage.carrier.orders) > before
 
 
-async def test_a_wrong_password_costs_the_account_and_no_lead(stage: Stage) -> None:
+async def test_wrong_credentials_cool_the_account_down_and_cost_no_lead_an_attempt(stage: Stage) -> None:
     leads = await stage.dialing.leads(40)
     stage.carrier.says(CREDENTIALS)
     await dial_all(stage)
@@ -91,7 +91,7 @@ async def test_a_wrong_password_costs_the_account_and_no_lead(stage: Stage) -> N
     assert await costs(stage) == 0
 
 
-async def test_one_probe_at_a_time_over_all_processes_and_each_another_person(stage: Stage) -> None:
+async def test_one_probe_at_a_time_over_all_processes_each_for_another_lead(stage: Stage) -> None:
     await stage.dialing.leads(6)
     other = stage.another_dialer()
     answered = asyncio.Event()
@@ -122,10 +122,8 @@ async def test_one_probe_at_a_time_over_all_processes_and_each_another_person(st
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-async def test_whoever_was_granted_a_lead_meanwhile_waits_for_the_probe_that_is_under_way(
-    stage: Stage, *, at_once: bool
-) -> None:
-    """Valkey has not heard of the probe yet, and another process commits: at the same time, or just after it."""
+async def test_concurrent_intents_under_a_cooldown_commit_one_probe(stage: Stage, *, at_once: bool) -> None:
+    """Valkey does not know of the probe yet, and another process commits: at the same time, or just after it."""
     leads = await stage.dialing.leads(4)
     stage.carrier.says(CREDENTIALS)
     await dial_all(stage)
@@ -140,7 +138,7 @@ async def test_whoever_was_granted_a_lead_meanwhile_waits_for_the_probe_that_is_
     }
 
 
-async def test_a_probe_that_is_taken_ends_the_cooldown_and_everybody_is_dialled(stage: Stage) -> None:
+async def test_an_accepted_probe_ends_the_cooldown_and_all_leads_are_dialled(stage: Stage) -> None:
     leads = await stage.dialing.leads(5)
     stage.carrier.says(CREDENTIALS)
     await dial_all(stage)
@@ -155,7 +153,7 @@ async def test_a_probe_that_is_taken_ends_the_cooldown_and_everybody_is_dialled(
     assert states == ["accepted"] * 5
 
 
-async def test_a_probe_waits_twice_as_long_each_time_and_never_longer_than_five_minutes(stage: Stage) -> None:
+async def test_the_probe_interval_doubles_up_to_five_minutes(stage: Stage) -> None:
     await stage.dialing.leads(12)
     stage.carrier.says(CREDENTIALS)
     await dial_all(stage)
@@ -173,7 +171,7 @@ async def test_a_probe_waits_twice_as_long_each_time_and_never_longer_than_five_
     assert waits == [40, 80, 160, 300, 300, 300]
 
 
-async def test_the_same_person_is_a_probe_again_when_nobody_else_waits(stage: Stage) -> None:
+async def test_the_same_lead_is_the_next_probe_when_no_other_waits(stage: Stage) -> None:
     await stage.dialing.lead()
     stage.carrier.says(CREDENTIALS)
     for count in range(1, 4):
@@ -183,7 +181,7 @@ async def test_the_same_person_is_a_probe_again_when_nobody_else_waits(stage: St
         await wait_over(stage, since_s=3)
 
 
-async def test_a_number_that_is_refused_leaves_the_others_of_its_pool_alone(stage: Stage) -> None:
+async def test_a_refused_number_cools_down_alone(stage: Stage) -> None:
     leads = await stage.dialing.leads(20)
     good = await stage.dialing.add_number(max_channels=50)
     await stage.reconciler.run_once()
@@ -201,7 +199,7 @@ async def test_a_number_that_is_refused_leaves_the_others_of_its_pool_alone(stag
     assert held == [f"number {stage.dialing.number}"]
 
 
-async def test_a_country_that_is_refused_leaves_the_others_alone(stage: Stage) -> None:
+async def test_a_refused_country_cools_down_alone(stage: Stage) -> None:
     indian = [await stage.dialing.lead(f"+91226543210{n}") for n in range(5)]
     stage.carrier.answer = refusing(GEOGRAPHY, lambda order: order.to.startswith("+91"))
     await dial_all(stage)
@@ -215,7 +213,7 @@ async def test_a_country_that_is_refused_leaves_the_others_alone(stage: Stage) -
     assert await costs(stage) == 0
 
 
-async def test_an_unknown_code_of_one_destination_holds_up_nobody_and_ends_that_lead(stage: Stage) -> None:
+async def test_an_unknown_code_of_one_destination_ends_that_lead_without_a_cooldown(stage: Stage) -> None:
     odd = await stage.dialing.lead()
     phone = (await stage.lead(odd))["phone"]
     stage.carrier.answer = refusing(UNKNOWN, lambda order: order.to == phone)
@@ -229,7 +227,7 @@ async def test_an_unknown_code_of_one_destination_holds_up_nobody_and_ends_that_
     assert await stage.dialing.value("SELECT count(*) FROM cooldowns") == 0
 
 
-async def test_an_unknown_code_that_three_people_in_a_row_meet_is_the_accounts(stage: Stage) -> None:
+async def test_an_unknown_code_for_three_people_in_a_row_cools_the_account_down(stage: Stage) -> None:
     stage.carrier.says(UNKNOWN)
     for count in range(1, 4):
         await stage.dialing.lead()
@@ -240,7 +238,7 @@ async def test_an_unknown_code_that_three_people_in_a_row_meet_is_the_accounts(s
     assert await stage.dial() == 0
 
 
-async def test_one_person_who_waits_as_many_leads_is_one_person(stage: Stage) -> None:
+async def test_several_leads_of_one_phone_count_as_one_person(stage: Stage) -> None:
     await stage.dialing.run("INSERT INTO carrier_health (carrier, account) VALUES ('twilio', 'other')")
     same = [await stage.dialing.lead("+14155550123") for _ in range(20)]
     others = await stage.dialing.leads(2)
@@ -254,7 +252,7 @@ async def test_one_person_who_waits_as_many_leads_is_one_person(stage: Stage) ->
         assert await cooldowns.note_unexplained(conn, ("twilio", "new"), "77777", same) == 1
 
 
-async def test_an_unknown_code_that_one_person_meets_three_times_rests_nobody(stage: Stage) -> None:
+async def test_an_unknown_code_for_one_person_three_times_makes_no_cooldown(stage: Stage) -> None:
     stage.carrier.says(UNKNOWN)
     for _ in range(4):
         await stage.dialing.lead("+14155550123")
@@ -262,7 +260,7 @@ async def test_an_unknown_code_that_one_person_meets_three_times_rests_nobody(st
     assert await stage.dialing.value("SELECT count(*) FROM cooldowns") == 0
 
 
-async def test_a_lead_is_not_ended_by_a_code_that_nobody_gets_past(stage: Stage) -> None:
+async def test_a_lead_is_not_ended_by_an_unknown_code_while_no_other_call_is_taken(stage: Stage) -> None:
     await stage.dialing.run("UPDATE carrier_health SET taken_at = taken_at - interval '2 minutes'")
     lead = await stage.dialing.lead()
     stage.carrier.says(UNKNOWN)
@@ -290,7 +288,7 @@ async def long_ago(stage: Stage) -> None:
     await stage.dialing.run("UPDATE attempts SET send_at = send_at - interval '2 minutes'")
 
 
-async def test_a_lone_lead_that_is_refused_for_no_known_reason_waits_longer_each_time(stage: Stage) -> None:
+async def test_a_lone_lead_refused_by_an_unknown_code_backs_off_up_to_an_hour(stage: Stage) -> None:
     await long_ago(stage)
     lead = await stage.dialing.lead()
     stage.carrier.says(UNKNOWN)
@@ -304,7 +302,7 @@ async def test_a_lone_lead_that_is_refused_for_no_known_reason_waits_longer_each
     assert all(waited >= each for waited, each in zip(waits, least, strict=True))
 
 
-async def test_an_alarm_tells_of_a_lone_lead_that_is_refused_for_no_known_reason(stage: Stage) -> None:
+async def test_a_third_refusal_by_an_unknown_code_raises_unexplained_refusals(stage: Stage) -> None:
     await long_ago(stage)
     lead = await stage.dialing.lead()
     stage.carrier.says(UNKNOWN)
@@ -318,7 +316,7 @@ async def test_an_alarm_tells_of_a_lone_lead_that_is_refused_for_no_known_reason
     assert alarm["detail"] == {"code": "77777", "lead_id": str(lead), "times": 3}
 
 
-async def test_on_a_quiet_account_a_lead_ends_by_a_code_that_others_get_past(stage: Stage) -> None:
+async def test_on_a_quiet_account_an_unknown_code_ends_a_lead_while_others_are_taken(stage: Stage) -> None:
     """Others are taken between its refusals, each of them longer ago than a minute."""
     await long_ago(stage)
     odd = await stage.dialing.lead()
@@ -336,7 +334,7 @@ async def test_on_a_quiet_account_a_lead_ends_by_a_code_that_others_get_past(sta
     assert await stage.dialing.value("SELECT count(*) FROM alarms") == 0
 
 
-async def test_the_last_lead_of_a_campaign_ends_by_a_code_that_the_others_got_past(stage: Stage) -> None:
+async def test_the_last_lead_ends_by_an_unknown_code_when_others_were_taken_since(stage: Stage) -> None:
     """All others were taken between its first refusal and its second: nobody is left to be taken later."""
     await long_ago(stage)
     odd = await stage.dialing.lead()
@@ -353,7 +351,7 @@ async def test_the_last_lead_of_a_campaign_ends_by_a_code_that_the_others_got_pa
     assert (row["status"], row["outcome"], row["outcome_reason"]) == ("FINISHED", "CARRIER_ERROR", "77777")
 
 
-async def test_a_lead_that_is_called_again_by_order_waits_as_one_that_was_never_refused(stage: Stage) -> None:
+async def test_a_reopened_leads_backoff_for_unknown_codes_starts_anew(stage: Stage) -> None:
     await long_ago(stage)
     lead = await stage.dialing.lead()
     stage.carrier.says(UNKNOWN)
@@ -370,7 +368,7 @@ async def test_a_lead_that_is_called_again_by_order_waits_as_one_that_was_never_
     assert 60 <= await delay_s(stage, lead) < 960, "the fifth time in a row it would be 960"
 
 
-async def test_a_call_that_never_comes_about_is_tried_after_longer_and_longer(stage: Stage) -> None:
+async def test_an_attempt_found_absent_backs_its_lead_off_longer_each_time(stage: Stage) -> None:
     lead = await stage.dialing.lead()
     stage.carrier.says(InDoubt("timeout"))
     waits = []
@@ -389,7 +387,9 @@ async def test_a_call_that_never_comes_about_is_tried_after_longer_and_longer(st
     assert raised["detail"]["code"] == "not_in_call_list"
 
 
-async def test_a_process_that_cannot_reach_the_carrier_leaves_its_leads_to_the_others(stage: Stage) -> None:
+async def test_a_process_that_cannot_reach_the_carrier_leaves_its_leads_to_other_processes(
+    stage: Stage,
+) -> None:
     """Its DNS is broken, theirs is not."""
     leads = await stage.dialing.leads(8)
     healthy = stage.another_dialer()
@@ -403,7 +403,7 @@ async def test_a_process_that_cannot_reach_the_carrier_leaves_its_leads_to_the_o
     assert await costs(stage) == 0
 
 
-async def test_a_process_whose_next_call_is_taken_reaches_the_carrier(stage: Stage) -> None:
+async def test_an_accepted_call_ends_the_cooldown_of_its_process(stage: Stage) -> None:
     """One connection that failed among many is no outage."""
     await stage.dialing.leads(2)
     answered = asyncio.Event()
@@ -430,7 +430,7 @@ async def test_a_process_whose_next_call_is_taken_reaches_the_carrier(stage: Sta
     assert await stage.dial() == 3
 
 
-async def test_a_carrier_that_two_processes_cannot_reach_is_left_alone_by_all(stage: Stage) -> None:
+async def test_a_carrier_unreachable_for_two_processes_cools_the_account_down(stage: Stage) -> None:
     await stage.dialing.leads(3)
     second, third = stage.another_dialer(), stage.another_dialer()
     stage.carrier.says(NO_DNS)
@@ -448,7 +448,7 @@ async def test_a_carrier_that_two_processes_cannot_reach_is_left_alone_by_all(st
 
 
 @pytest.mark.parametrize("silence", ["new", "an hour ago"])
-async def test_an_account_that_is_not_known_to_work_begins_with_one_call(stage: Stage, silence: str) -> None:
+async def test_a_new_or_long_idle_account_begins_with_one_call(stage: Stage, silence: str) -> None:
     await stage.dialing.run(
         "DELETE FROM carrier_health"
         if silence == "new"
@@ -462,7 +462,7 @@ async def test_an_account_that_is_not_known_to_work_begins_with_one_call(stage: 
     assert {(await stage.attempt(lead))["state"] for lead in leads} == {"accepted"}
 
 
-async def test_a_new_account_whose_first_call_is_refused_for_its_destination_works(stage: Stage) -> None:
+async def test_a_refused_destination_counts_as_a_working_account(stage: Stage) -> None:
     await stage.dialing.run("DELETE FROM carrier_health")
     stage.carrier.says(Rejected("refused", "21211", retryable=False, blames="destination"), Accepted("CA-1"))
     await stage.dialing.leads(2)
@@ -471,7 +471,7 @@ async def test_a_new_account_whose_first_call_is_refused_for_its_destination_wor
     await eventually(lambda: stage.dial(), what="the second one follows")
 
 
-async def test_nothing_is_matched_for_what_rests_even_after_valkey_lost_its_memory(stage: Stage) -> None:
+async def test_a_rebuilt_projection_grants_nothing_for_an_account_in_cooldown(stage: Stage) -> None:
     await stage.dialing.leads(5)
     stage.carrier.says(CREDENTIALS)
     await dial_all(stage)
@@ -486,7 +486,7 @@ async def test_nothing_is_matched_for_what_rests_even_after_valkey_lost_its_memo
     assert found.next_in_s > 1, "and nobody is told to ask again before the next probe"
 
 
-async def test_without_valkey_a_resting_account_is_not_asked_either(stage: Stage) -> None:
+async def test_without_valkey_an_account_in_cooldown_is_not_dialled(stage: Stage) -> None:
     await stage.dialing.leads(3)
     stage.carrier.says(CREDENTIALS)
     await dial_all(stage)
@@ -500,7 +500,7 @@ async def test_without_valkey_a_resting_account_is_not_asked_either(stage: Stage
     assert len(stage.carrier.orders) == asked
 
 
-async def test_the_alarm_names_the_cause_and_the_remedy_and_ends_with_the_cooldown(stage: Stage) -> None:
+async def test_carrier_refuses_names_cause_and_remedy_and_clears_with_the_cooldown(stage: Stage) -> None:
     await stage.dialing.leads(2)
     stage.carrier.says(CREDENTIALS)
     await dial_all(stage)
@@ -517,7 +517,7 @@ async def test_the_alarm_names_the_cause_and_the_remedy_and_ends_with_the_cooldo
     assert ended is not None
 
 
-async def test_who_asks_why_is_told_which_cooldown_why_since_and_until(stage: Stage) -> None:
+async def test_a_cooldown_shows_its_subject_cause_start_and_end(stage: Stage) -> None:
     await stage.dialing.lead()
     stage.carrier.says(CALLER_ID)
     await stage.dial()
@@ -530,7 +530,7 @@ async def test_who_asks_why_is_told_which_cooldown_why_since_and_until(stage: St
     assert others == []
 
 
-async def test_a_call_that_never_came_about_costs_nothing_while_the_account_takes_none(stage: Stage) -> None:
+async def test_an_absent_attempt_costs_no_carrier_error_while_the_account_takes_no_call(stage: Stage) -> None:
     lead = await stage.dialing.lead()
     stage.carrier.says(InDoubt("timeout"))
     await stage.dial()
@@ -552,7 +552,7 @@ async def number_of(stage: Stage, account: str) -> UUID:
     return number
 
 
-async def test_an_account_whose_carrier_hangs_holds_up_no_other(stage: Stage) -> None:
+async def test_a_hanging_account_delays_no_other_account(stage: Stage) -> None:
     healthy = await number_of(stage, "healthy")
     number = await stage.dialing.value("SELECT e164 FROM numbers WHERE id = $1", healthy)
     answered = asyncio.Event()
@@ -582,7 +582,7 @@ async def test_an_account_whose_carrier_hangs_holds_up_no_other(stage: Stage) ->
         await dialer.drain()
 
 
-async def test_a_call_that_was_taken_and_failed_for_our_sake_costs_the_account(stage: Stage) -> None:
+async def test_a_call_that_failed_by_our_fault_cools_the_account_down(stage: Stage) -> None:
     lead = await stage.dialing.lead()
     await stage.dial()
     attempt = (await stage.attempt(lead))["id"]
@@ -595,7 +595,7 @@ async def test_a_call_that_was_taken_and_failed_for_our_sake_costs_the_account(s
 
 
 @pytest.mark.parametrize("asked_by", ["live calls", "checker"])
-async def test_an_end_for_our_sake_costs_the_account_when_the_carrier_had_to_be_asked(
+async def test_a_failure_by_our_fault_found_by_a_lookup_cools_the_account_down(
     stage: Stage, asked_by: str
 ) -> None:
     """Its webhook was lost."""
@@ -623,7 +623,7 @@ async def test_an_end_for_our_sake_costs_the_account_when_the_carrier_had_to_be_
     assert await stage.dial() == 0, "the account rests"
 
 
-async def test_where_calls_are_taken_and_fail_later_a_probe_has_to_ring(stage: Stage) -> None:
+async def test_after_failures_by_our_fault_a_probe_must_ring_to_end_the_cooldown(stage: Stage) -> None:
     """Or every call that is taken would end the cooldown, and a burst would fail."""
     first = await stage.dialing.lead()
     await stage.dial()

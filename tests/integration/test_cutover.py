@@ -70,7 +70,7 @@ async def states(world: ApiWorld, ids: list[str]) -> set[tuple[str, str | None, 
     return {(lead["status"], lead["outcome"], lead["outcome_reason"]) for lead in found}
 
 
-async def test_the_preview_says_how_many_were_due_before_and_changes_nothing(world: ApiWorld) -> None:
+async def test_a_flags_preview_counts_overdue_leads_and_changes_nothing(world: ApiWorld) -> None:
     await put(world, OFF)
     await leads(world, 16)
     await leads(world, 2, "a2", scheduled_at="2035-01-01T00:00:00Z")
@@ -81,7 +81,7 @@ async def test_the_preview_says_how_many_were_due_before_and_changes_nothing(wor
     assert await preview(world) == foreseen
 
 
-async def test_what_was_due_before_ends_and_what_is_due_later_waits(world: ApiWorld) -> None:
+async def test_turning_event_dispatch_on_ends_leads_due_before_and_keeps_later_ones(world: ApiWorld) -> None:
     await put(world, OFF)
     before, later = await leads(world, 16), await leads(world, 1, "a2", scheduled_at="2035-01-01T00:00:00Z")
     await put(world, ON)
@@ -98,7 +98,7 @@ async def test_what_was_due_before_ends_and_what_is_due_later_waits(world: ApiWo
     assert (line["details"]["overdue"], line["details"]["take_overdue"]) == (16, None)
 
 
-async def test_they_are_taken_by_whoever_says_how_many_he_has_seen(world: ApiWorld) -> None:
+async def test_take_overdue_keeps_overdue_leads_only_with_their_current_count(world: ApiWorld) -> None:
     await put(world, OFF)
     before = await leads(world, 16)
     refused = await put(world, ON | {"take_overdue": 15}, 409)
@@ -108,7 +108,7 @@ async def test_they_are_taken_by_whoever_says_how_many_he_has_seen(world: ApiWor
     assert await states(world, before) == {("BACKLOG", None, None)}
 
 
-async def test_unsetting_the_flag_turns_it_on_too(world: ApiWorld) -> None:
+async def test_unsetting_the_flag_is_a_cutover_too(world: ApiWorld) -> None:
     stored = await put(world, OFF)
     before = await leads(world, 2)
     query = {"reason": "everybody", "version": stored["version"]}
@@ -118,7 +118,7 @@ async def test_unsetting_the_flag_turns_it_on_too(world: ApiWorld) -> None:
     assert await states(world, before) == {("FINISHED", "ABORTED", "DUE_BEFORE_CUTOVER")}
 
 
-async def test_who_was_on_all_the_time_keeps_his_leads(world: ApiWorld) -> None:
+async def test_a_merchant_that_was_on_before_keeps_its_leads(world: ApiWorld) -> None:
     await put(world, ON)
     before = await leads(world, 2)
     await put(world, ON | {"merchants": {"b1": True}})
@@ -126,7 +126,7 @@ async def test_who_was_on_all_the_time_keeps_his_leads(world: ApiWorld) -> None:
     assert await states(world, before) == {("BACKLOG", None, None)}
 
 
-async def test_the_command_previews_and_warns(world: ApiWorld) -> None:
+async def test_the_flag_command_previews_and_warns_of_overdue_leads(world: ApiWorld) -> None:
     await put(world, OFF)
     await leads(world, 16)
     async with serve(world.app) as url:
@@ -159,7 +159,7 @@ async def turn(stage: Stage, *, on: bool) -> None:
         await cutover.carry_out(tx, await cutover.foresee(tx, before, stored), take_overdue=False)
 
 
-async def test_no_intent_takes_what_was_due_before(stage: Stage) -> None:
+async def test_an_intent_refuses_a_lead_due_before_the_cutover(stage: Stage) -> None:
     """Not even before any loop has come to it, or when a lead is committed late."""
     await turn(stage, on=False)
     before = await stage.dialing.lead()
@@ -171,7 +171,7 @@ async def test_no_intent_takes_what_was_due_before(stage: Stage) -> None:
     assert [intent.lead_id for intent in intents.committed] == [after]
 
 
-async def test_a_cutover_is_forgotten_when_nothing_of_it_is_left(stage: Stage) -> None:
+async def test_a_cutover_is_deleted_five_minutes_after_its_last_lead(stage: Stage) -> None:
     await turn(stage, on=False)
     lead = await stage.dialing.lead()
     await turn(stage, on=True)
@@ -207,7 +207,7 @@ def hosted() -> InMemoryProvider:
     return HOSTED.provider
 
 
-async def test_a_hosted_service_that_turns_it_on_takes_nothing_that_was_due_before(
+async def test_a_flag_service_that_turns_dispatch_on_dials_no_lead_due_before(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trunkline.dispatch.rollout.FRESH_S", -1.0)
@@ -231,7 +231,7 @@ async def test_a_hosted_service_that_turns_it_on_takes_nothing_that_was_due_befo
         await asked.close()
 
 
-async def test_a_merchant_without_leads_is_turned_on_when_the_service_says_so(
+async def test_a_merchant_without_leads_is_turned_on_by_the_flag_service(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its first lead comes later, and is not taken for one that was due before."""

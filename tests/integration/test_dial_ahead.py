@@ -58,14 +58,14 @@ async def made_early(dialing: Dialing, after_s: float | None = None, **rules: An
     raise AssertionError("no call was ever ready early")
 
 
-async def test_a_call_that_is_made_ready_early_leaves_when_it_is_due(dialing: Dialing) -> None:
+async def test_an_intent_made_early_sends_at_the_leads_due_time(dialing: Dialing) -> None:
     intent = await made_early(dialing)
     row = await dialing.row("SELECT * FROM attempts WHERE id = $1", intent.attempt_id)
     assert intent.send_at == intent.due_at == row["send_at"] == row["lead_due_at"]
     assert intent.send_in_s == (row["send_at"] - row["intent_at"]).total_seconds()
 
 
-async def test_a_pace_is_counted_from_when_the_call_leaves(dialing: Dialing) -> None:
+async def test_a_pace_counts_from_the_moment_the_call_is_sent(dialing: Dialing) -> None:
     """Else a call that was made ready early would be followed too soon by one that is overdue."""
 
     def pace(carrier: str, account: str) -> float:
@@ -77,7 +77,7 @@ async def test_a_pace_is_counted_from_when_the_call_leaves(dialing: Dialing) -> 
     assert refusal.until == first.due_at + timedelta(seconds=100), "when it may ask for its turn"
 
 
-async def test_calls_of_one_batch_take_their_turns_as_they_are_due(dialing: Dialing) -> None:
+async def test_intents_of_one_batch_are_sent_in_the_order_of_their_due_times(dialing: Dialing) -> None:
     """A grant says nothing about that: flows take turns, whoever is due first."""
     for _ in range(20):
         late, soon, now = [dialing.grant(await dialing.lead(due_in_s=in_s)) for in_s in (0.9, 0.8, -1)]
@@ -90,14 +90,14 @@ async def test_calls_of_one_batch_take_their_turns_as_they_are_due(dialing: Dial
     assert [intent.send_at == intent.due_at for intent in committed] == [False, True, True]
 
 
-async def test_a_limit_that_has_run_out_by_then_stands_in_nobodys_way(dialing: Dialing) -> None:
+async def test_a_limit_that_expires_by_the_due_time_does_not_refuse_the_intent(dialing: Dialing) -> None:
     """Its lead was put off to that very moment: refused again, it would be put off to the same one."""
     await dialing.policy(CallingPolicy(calls_per_person=CallsPerPerson(max_calls=1)), "platform", "")
     intent = await made_early(dialing, after_s=3600.1)
     assert intent.send_at == intent.due_at
 
 
-async def test_of_two_calls_to_a_person_whose_limit_runs_out_one_is_made(dialing: Dialing) -> None:
+async def test_of_two_leads_due_when_a_persons_limit_expires_one_is_dialled(dialing: Dialing) -> None:
     """Both were put off to that moment. From two numbers: nothing else keeps them apart."""
     await dialing.policy(CallingPolicy(calls_per_person=CallsPerPerson(max_calls=1)), "platform", "")
     await dialing.attempt(ADA, ago_s=3600 - 0.8)
@@ -120,7 +120,7 @@ async def test_a_call_is_counted_under_the_day_on_which_it_is_due(dialing: Diali
     assert attempt.counted_at == intent.due_at
 
 
-def test_a_window_that_opens_when_it_is_due_is_open() -> None:
+def test_an_intent_made_early_passes_a_window_that_opens_at_the_due_time() -> None:
     nine = datetime(2026, 3, 2, 9, tzinfo=UTC)
     lead = _lead(now=nine - timedelta(milliseconds=50), due_at=nine)
     assert judge(_case(lead), never_stopped) is None
@@ -157,7 +157,7 @@ def _ready(in_s: float) -> Intent:
     return Intent(new_id(), new_id(), "twilio", "default", ADA, "+14155550100", now, now, in_s)
 
 
-async def test_its_turn_is_counted_by_the_measured_clock_and_by_the_answer_if_that_contradicts(
+async def test_a_calls_send_time_uses_the_measured_clock_unless_the_reply_contradicts_it(
     stage: Stage,
 ) -> None:
     clock = ManualClock()
@@ -180,7 +180,7 @@ async def test_its_turn_is_counted_by_the_measured_clock_and_by_the_answer_if_th
     assert offset._measured_at_s == float("-inf")
 
 
-async def test_the_measured_clock_is_never_ahead(stage: Stage) -> None:
+async def test_the_measured_clock_is_never_ahead_of_postgres(stage: Stage) -> None:
     clock = SystemClock()
     offset = ClockOffset(stage.database, stage.bus, clock)
     for _ in range(20):

@@ -40,12 +40,14 @@ async def found(settings: Settings, what: str, database_url: str | None = None) 
     return finding
 
 
-async def test_right_credentials_are_said_to_be_right(carrier: Simulator, tmp_path: Path) -> None:
+async def test_doctor_accepts_valid_credentials(carrier: Simulator, tmp_path: Path) -> None:
     finding = await found(settings(carrier, tmp_path), "twilio")
     assert (finding.state, finding.detail) == ("ok", "the credentials are right; 2 numbers")
 
 
-async def test_a_wrong_token_is_told_from_a_carrier_that_is_away(carrier: Simulator, tmp_path: Path) -> None:
+async def test_doctor_tells_a_wrong_token_from_an_unreachable_carrier(
+    carrier: Simulator, tmp_path: Path
+) -> None:
     wrong = await found(settings(carrier, tmp_path, TWILIO_AUTH_TOKEN="another"), "twilio")
     assert wrong.state == "problem"
     assert "does not know these credentials" in wrong.detail
@@ -55,15 +57,13 @@ async def test_a_wrong_token_is_told_from_a_carrier_that_is_away(carrier: Simula
     assert "cannot be reached" in away.detail
 
 
-async def test_without_any_account_it_says_how_to_add_one(tmp_path: Path) -> None:
+async def test_without_an_account_doctor_says_how_to_add_one(tmp_path: Path) -> None:
     (finding,) = await examine_carriers(load_settings({}, TRUNKLINE_DATA_DIR=str(tmp_path)), None)
     assert (finding.what, finding.state) == ("carriers", "warning")
     assert "trunkline accounts add" in finding.detail
 
 
-async def test_stored_accounts_are_asked_for_too(
-    carrier: Simulator, tmp_path: Path, database_url: str
-) -> None:
+async def test_doctor_checks_stored_accounts(carrier: Simulator, tmp_path: Path, database_url: str) -> None:
     account = carrier.config.account("plivo")
     credentials = {"auth_id": account.sid, "auth_token": account.auth_token}
     database = await connect(database_url, pool_size=1)
@@ -78,7 +78,7 @@ async def test_stored_accounts_are_asked_for_too(
     assert "another TRUNKLINE_SECRET_KEY" in sealed_one.detail
 
 
-async def test_a_carrier_elsewhere_needs_a_public_address(carrier: Simulator, tmp_path: Path) -> None:
+async def test_a_remote_carrier_needs_a_public_base_url(carrier: Simulator, tmp_path: Path) -> None:
     near = await found(settings(carrier, tmp_path), "PUBLIC_BASE_URL")
     assert near.state == "ok"
     far = settings(carrier, tmp_path, TWILIO_BASE_URL="http://carrier.invalid")
@@ -87,7 +87,7 @@ async def test_a_carrier_elsewhere_needs_a_public_address(carrier: Simulator, tm
     assert "cannot reach it" in finding.detail
 
 
-async def test_the_public_way_is_walked(
+async def test_doctor_requests_the_public_base_url_and_verifies_signatures(
     carrier: Simulator, tmp_path: Path, database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     async with open_door(database_url, redis_url, key_prefix) as door:
@@ -103,7 +103,7 @@ async def test_the_public_way_is_walked(
         assert "answers 404" in (await found(elsewhere, "PUBLIC_BASE_URL")).detail
 
 
-async def test_a_proxy_that_changes_the_url_is_explained(
+async def test_doctor_explains_a_proxy_that_changes_the_url(
     carrier: Simulator, tmp_path: Path, database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     """The carrier would sign the proxy's address; the server behind it sees its own."""
@@ -119,7 +119,7 @@ async def test_a_proxy_that_changes_the_url_is_explained(
     assert "TRUSTED_PROXIES=127.0.0.1" in finding.detail
 
 
-async def test_a_proxy_that_is_believed_changes_nothing(
+async def test_doctor_accepts_a_trusted_proxy(
     carrier: Simulator, tmp_path: Path, database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     trusted = [ip_network("127.0.0.0/8")]
@@ -131,12 +131,12 @@ async def test_a_proxy_that_is_believed_changes_nothing(
     assert finding.state == "ok"
 
 
-async def test_an_address_where_nobody_is_cannot_be_reached(carrier: Simulator, tmp_path: Path) -> None:
+async def test_doctor_reports_an_unreachable_public_base_url(carrier: Simulator, tmp_path: Path) -> None:
     nobody = settings(carrier, tmp_path, PUBLIC_BASE_URL="http://127.0.0.1:1")
     assert "cannot be reached" in (await found(nobody, "PUBLIC_BASE_URL")).detail
 
 
-async def test_the_fallback_way_is_walked_too(
+async def test_doctor_requests_the_fallback_base_url(
     carrier: Simulator, tmp_path: Path, database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     async with open_door(

@@ -12,19 +12,19 @@ from trunkline.settings import load_settings
 US = PACKS["us-tcpa"]
 
 
-def test_an_old_pack_is_warned_about() -> None:
+def test_doctor_warns_of_an_old_rule_pack() -> None:
     assert [each.state for each in judge([US], 30, US.as_of)] == ["ok"]
     (finding,) = judge([US], 30, US.as_of + timedelta(days=400))
     assert (finding.what, finding.state) == ("packs", "warning")
     assert "us-tcpa was last compared with the law" in finding.detail
 
 
-def test_phones_that_ring_too_briefly_for_a_pack_are_warned_about() -> None:
+def test_doctor_warns_of_a_ring_timeout_too_short_for_a_rule_pack() -> None:
     (finding,) = judge([US], 10, US.as_of)
     assert finding.detail == "us-tcpa asks that phones ring for 15 s: RING_TIMEOUT is 10 s"
 
 
-async def test_packs_of_all_layers_are_looked_at_as_the_platform_edited_them(
+async def test_doctor_checks_the_packs_of_all_layers_as_the_platform_edited_them(
     database_url: str, tmp_path: Path
 ) -> None:
     settings = load_settings({}, TRUNKLINE_DATA_DIR=str(tmp_path))
@@ -37,6 +37,6 @@ async def test_packs_of_all_layers_are_looked_at_as_the_platform_edited_them(
     assert finding.detail.startswith("The pack ours was last compared with the law on ")
 
 
-async def test_a_database_that_is_away_is_told_elsewhere(tmp_path: Path) -> None:
+async def test_examine_packs_finds_nothing_while_postgres_is_unreachable(tmp_path: Path) -> None:
     settings = load_settings({}, TRUNKLINE_DATA_DIR=str(tmp_path))
     assert await examine_packs(settings, "postgres://127.0.0.1:1/none") == []

@@ -7,7 +7,9 @@ from trunkline.cli.doctor_router import examine_router
 from trunkline.settings import load_settings
 
 
-async def test_an_installation_with_one_agent_is_told_who_hears_busy(redis_url: str, key_prefix: str) -> None:
+async def test_doctor_warns_that_the_only_agent_serves_gold_merchants_only(
+    redis_url: str, key_prefix: str
+) -> None:
     bus = connect(redis_url, Keys(prefix=key_prefix))
     world = RouterWorld(bus, RouterKeys(key_prefix))
     await world.begin()

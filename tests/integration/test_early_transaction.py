@@ -39,14 +39,14 @@ async def names(database: Database) -> list[str]:
 INSERT = "INSERT INTO resellers (id, name) VALUES ('early', 'early')"
 
 
-async def test_what_is_done_in_it_is_committed(single: Database) -> None:
+async def test_an_early_transaction_commits_at_its_end(single: Database) -> None:
     async with EarlyTransaction(single) as tx:
         assert await tx.fetchval("SHOW transaction_isolation") == "read committed"
         await tx.execute(INSERT)
     assert await names(single) == ["early"]
 
 
-async def test_after_an_error_nothing_of_it_is_there(single: Database) -> None:
+async def test_an_early_transaction_rolls_back_after_an_error(single: Database) -> None:
     async def fail() -> None:
         async with EarlyTransaction(single) as tx:
             await tx.execute(INSERT)
@@ -57,13 +57,13 @@ async def test_after_an_error_nothing_of_it_is_there(single: Database) -> None:
     assert await names(single) == []
 
 
-async def test_dropped_it_leaves_its_connection_to_the_next(single: Database) -> None:
+async def test_a_dropped_early_transaction_returns_its_connection(single: Database) -> None:
     early = EarlyTransaction(single)
     await early.drop()
     assert await names(single) == []
 
 
-async def test_dropped_after_its_end_it_stays_as_it_ended(single: Database) -> None:
+async def test_dropping_a_committed_early_transaction_changes_nothing(single: Database) -> None:
     early = EarlyTransaction(single)
     async with early as tx:
         await tx.execute(INSERT)
@@ -71,7 +71,9 @@ async def test_dropped_after_its_end_it_stays_as_it_ended(single: Database) -> N
     assert await names(single) == ["early"]
 
 
-async def test_without_postgres_it_fails_whoever_needs_it_and_nobody_else(database_url: str) -> None:
+async def test_without_postgres_entering_an_early_transaction_fails_and_dropping_it_does_not(
+    database_url: str,
+) -> None:
     async with TcpProxy.before(database_url) as proxy:
         database = await connect(proxy.url, pool_size=1, connect_timeout_s=30.0)
         proxy.refuse()
@@ -85,7 +87,7 @@ async def test_without_postgres_it_fails_whoever_needs_it_and_nobody_else(databa
         await database.close()
 
 
-async def test_whoever_is_cancelled_while_it_begins_leaves_nothing(single: Database) -> None:
+async def test_a_cancelled_early_transaction_leaves_no_connection_behind(single: Database) -> None:
     async def use() -> None:
         async with EarlyTransaction(single):
             pytest.fail("somebody else has the connection")
@@ -102,7 +104,7 @@ async def test_whoever_is_cancelled_while_it_begins_leaves_nothing(single: Datab
 # The dialer, with one connection
 
 
-async def test_a_round_without_grants_keeps_no_connection(
+async def test_a_dialers_round_without_grants_returns_its_connection(
     stage: Stage, single: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[EarlyTransaction] = []  # or the collector would find them, and end them
@@ -123,7 +125,7 @@ async def test_a_dialer_with_one_connection_dials(stage: Stage, single: Database
     await names(single)
 
 
-async def test_a_match_that_fails_keeps_no_connection_from_the_slower_way(
+async def test_a_failed_match_returns_its_connection_to_the_fallback(
     stage: Stage, single: Database, redis_url: str
 ) -> None:
     async with TcpProxy.before(redis_url) as proxy:
@@ -139,7 +141,7 @@ async def test_a_match_that_fails_keeps_no_connection_from_the_slower_way(
     await names(single)
 
 
-async def test_a_lead_whose_window_closed_gets_its_new_time_through_the_only_connection(
+async def test_a_closed_leads_next_opening_is_written_through_the_only_connection(
     stage: Stage, single: Database
 ) -> None:
     closed, _ = await stage.dialing.leads(2)
@@ -157,7 +159,7 @@ async def test_a_lead_whose_window_closed_gets_its_new_time_through_the_only_con
     assert reopened == [closed]
 
 
-async def test_an_intent_that_fails_before_its_transaction_leaves_none(
+async def test_an_intent_that_fails_before_its_transaction_returns_its_connection(
     stage: Stage, single: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def no_intent(*_: object) -> None:

@@ -83,7 +83,7 @@ async def assert_both_serve(engines: Engines) -> None:
         assert await client.ping()
 
 
-async def test_root_runs_the_servers_as_somebody_without_rights(private_engines: Engines) -> None:
+async def test_root_runs_the_servers_as_a_user_without_privileges(private_engines: Engines) -> None:
     assert private_engines.postgres is not None
     assert private_engines.valkey is not None
     for server in (private_engines.postgres, private_engines.valkey):
@@ -96,7 +96,7 @@ async def test_root_runs_the_servers_as_somebody_without_rights(private_engines:
     await assert_both_serve(private_engines)
 
 
-async def test_a_folder_below_closed_ones_works_and_they_stay_closed(tmp_path: Path) -> None:
+async def test_engines_run_in_a_folder_below_a_closed_one_and_leave_it_closed(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     folder = closed / "project" / ".trunkline"
@@ -137,7 +137,7 @@ async def test_a_copy_is_made_once_and_again_if_it_was_swept(
     assert len(os.listdir(open_folder)) == 1, "nothing is left beside it"
 
 
-async def test_a_copy_that_somebody_else_could_have_written_is_not_used(
+async def test_a_copy_that_another_user_could_have_written_is_not_used(
     closed_binaries: Binaries, open_folder: Path
 ) -> None:
     account = choose_account()
@@ -226,7 +226,9 @@ def runs_for_nobody(python: Path) -> bool:
         return False
 
 
-def test_an_ordinary_user_starts_them_as_himself(python_for_all: Path, open_folder: Path) -> None:
+def test_an_ordinary_user_runs_the_servers_under_their_own_id(
+    python_for_all: Path, open_folder: Path
+) -> None:
     nobody = pwd.getpwnam("nobody")
     home = open_folder / "home"
     home.mkdir(mode=0o700)
@@ -236,7 +238,7 @@ def test_an_ordinary_user_starts_them_as_himself(python_for_all: Path, open_fold
     assert ran.stdout.split() == [str(nobody.pw_uid)] * 4
 
 
-def test_a_user_without_a_name_is_told_in_one_line(python_for_all: Path, open_folder: Path) -> None:
+def test_a_user_id_without_a_name_is_reported_in_one_line(python_for_all: Path, open_folder: Path) -> None:
     home = open_folder / "home"
     home.mkdir(mode=0o700)
     os.chown(home, 4242424, 4242424)

@@ -38,7 +38,7 @@ async def remembered(engines: Engines) -> tuple[list[str], list[str]]:
         return [row["word"] for row in rows], [str(word) for word in await client.lrange("words", 0, -1)]
 
 
-async def test_a_stop_and_a_start_keep_everything_and_the_addresses(tmp_path: Path) -> None:
+async def test_a_restart_of_the_engines_keeps_data_and_addresses(tmp_path: Path) -> None:
     async with Engines(tmp_path) as engines:
         await remember(engines, "before")
         urls = engines.database_url, engines.redis_url
@@ -50,7 +50,7 @@ async def test_a_stop_and_a_start_keep_everything_and_the_addresses(tmp_path: Pa
         assert (engines.database_url, engines.redis_url) == urls
 
 
-async def test_the_servers_are_set_up_as_promised(private_engines: Engines) -> None:
+async def test_the_servers_have_the_documented_configuration(private_engines: Engines) -> None:
     connection = await asyncpg.connect(private_engines.database_url)
     shown = {
         name: await connection.fetchval(f"SHOW {name}")
@@ -73,7 +73,9 @@ async def test_the_servers_are_set_up_as_promised(private_engines: Engines) -> N
         }
 
 
-async def test_other_tools_find_the_addresses_and_other_users_do_not(private_engines: Engines) -> None:
+async def test_engines_json_holds_the_addresses_and_is_readable_by_its_owner_only(
+    private_engines: Engines,
+) -> None:
     path = private_engines.folder.path / "engines.json"
     found = json.loads(path.read_text())
     assert found["database_url"] == private_engines.database_url
@@ -81,7 +83,7 @@ async def test_other_tools_find_the_addresses_and_other_users_do_not(private_eng
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-async def test_nobody_enters_without_the_password(private_engines: Engines) -> None:
+async def test_the_servers_refuse_connections_without_the_password(private_engines: Engines) -> None:
     password = private_engines.folder.password()
     with pytest.raises(asyncpg.InvalidPasswordError):
         await asyncpg.connect(private_engines.database_url.replace(password, "guess"))
@@ -114,7 +116,7 @@ async def test_a_folder_with_a_long_and_odd_path_works(tmp_path: Path) -> None:
         assert await remembered(engines) == (["deep"], ["deep"])
 
 
-async def test_given_addresses_are_used_and_nothing_is_started(tmp_path: Path) -> None:
+async def test_engines_with_given_addresses_start_no_server(tmp_path: Path) -> None:
     folder = tmp_path / "unused"
     async with Engines(folder, database_url="postgresql://db", redis_url="redis://cache") as engines:
         assert (engines.database_url, engines.redis_url) == ("postgresql://db", "redis://cache")
@@ -130,7 +132,7 @@ async def test_one_given_address_starts_only_the_other_engine(tmp_path: Path) ->
     assert "secret" not in (tmp_path / "engines.json").read_text()
 
 
-async def test_a_port_that_is_taken_in_between_is_no_obstacle(
+async def test_a_port_taken_during_the_start_is_replaced_by_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -195,7 +197,7 @@ asyncio.run(main())
 """
 
 
-async def test_ctrl_c_reaches_us_alone_so_that_we_drain_before_the_engines_stop(tmp_path: Path) -> None:
+async def test_ctrl_c_stops_the_engines_only_after_their_owner_has_drained(tmp_path: Path) -> None:
     holder = await asyncio.create_subprocess_exec(
         sys.executable, "-c", HOLDER, str(tmp_path), stdout=asyncio.subprocess.PIPE, start_new_session=True
     )

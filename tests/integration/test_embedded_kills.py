@@ -47,7 +47,7 @@ async def assert_both_are_there(engines: Engines) -> None:
         assert await client.get("kept") == b"1"
 
 
-async def test_both_servers_killed_at_once(tmp_path: Path) -> None:
+async def test_data_survives_when_both_servers_are_killed(tmp_path: Path) -> None:
     async with Engines(tmp_path, durable=False) as engines:
         await write_a_row_and_a_key(engines)
         for server in both(engines):
@@ -57,7 +57,7 @@ async def test_both_servers_killed_at_once(tmp_path: Path) -> None:
         await assert_both_are_there(engines)
 
 
-async def test_an_engine_that_ends_by_itself_is_noticed(private_engines: Engines) -> None:
+async def test_an_engine_that_exits_is_reported_as_failed(private_engines: Engines) -> None:
     _, valkey = both(private_engines)
     failed = asyncio.create_task(private_engines.failed())
     os.kill(valkey.pid, signal.SIGKILL)
@@ -146,7 +146,7 @@ asyncio.run(main())
 """
 
 
-async def test_our_own_death_ends_the_servers_and_the_next_start_works(tmp_path: Path) -> None:
+async def test_killing_the_owner_ends_the_servers_and_the_next_start_works(tmp_path: Path) -> None:
     holder = await asyncio.create_subprocess_exec(
         sys.executable, "-c", HOLDER, str(tmp_path), stdout=asyncio.subprocess.PIPE
     )
@@ -160,7 +160,7 @@ async def test_our_own_death_ends_the_servers_and_the_next_start_works(tmp_path:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's death")
-async def test_our_own_death_leaves_no_process_behind(tmp_path: Path) -> None:
+async def test_killing_the_owner_leaves_no_process_behind(tmp_path: Path) -> None:
     holder = await asyncio.create_subprocess_exec(
         sys.executable, "-c", HOLDER, str(tmp_path), stdout=asyncio.subprocess.PIPE
     )
@@ -186,7 +186,7 @@ def bystander() -> Iterator["subprocess.Popen[bytes]"]:
         process.kill()
 
 
-async def test_a_pid_file_that_names_somebody_else_is_not_believed(
+async def test_a_stale_pid_file_does_not_end_the_process_it_names(
     tmp_path: Path, bystander: "subprocess.Popen[bytes]"
 ) -> None:
     async with Engines(tmp_path, durable=False) as engines:

@@ -1,4 +1,4 @@
-"""Without Valkey: what is stopped or was refused is not picked again and again, and whoever is behind it has a turn."""
+"""Without Valkey: stopped or refused leads are not picked again and again, and those behind them have a turn."""
 
 import time
 from collections.abc import AsyncIterator
@@ -61,7 +61,7 @@ def refusal(grant: Grant, blocks: Blocks, reason: RefusalReason = RefusalReason.
         ("number", "{number}", False),
     ],
 )
-async def test_what_is_stopped_is_not_picked_and_what_is_not_stopped_is(
+async def test_the_fallback_picks_no_stopped_lead(
     dialing: Dialing, scope: str, subject: str, *, others: bool
 ) -> None:
     campaign = new_id()
@@ -74,7 +74,7 @@ async def test_what_is_stopped_is_not_picked_and_what_is_not_stopped_is(
     assert len(await picked(dialing, fallback)) == 2, "and when the stop is over, it is"
 
 
-async def test_merchants_that_another_system_calls_are_not_picked(dialing: Dialing) -> None:
+async def test_the_fallback_picks_no_merchant_outside_the_rollout(dialing: Dialing) -> None:
     def includes(reseller_id: str, merchant_id: str) -> bool:
         return (reseller_id, merchant_id) != ("r", "m")
 
@@ -83,12 +83,14 @@ async def test_merchants_that_another_system_calls_are_not_picked(dialing: Diali
     assert [grant.lead_id for grant in await picked(dialing, PostgresFallback(includes))] == [other]
 
 
-async def test_a_lead_that_is_put_off_is_not_picked_before_its_time(dialing: Dialing) -> None:
+async def test_the_fallback_picks_no_lead_before_its_due_time(dialing: Dialing) -> None:
     await dialing.lead(due_in_s=600)
     assert await picked(dialing, PostgresFallback()) == []
 
 
-async def test_what_is_refused_lets_those_behind_it_pass(stage: Stage, redis_url: str) -> None:
+async def test_a_refused_lead_does_not_keep_the_fallback_from_later_leads(
+    stage: Stage, redis_url: str
+) -> None:
     """The older lead is over its merchant's limit. Picked every second, it would keep all others from their turn."""
     await stage.dialing.policy(CallingPolicy(attempts_per_day=1))
     await stage.dialing.attempt("+12125551000")
@@ -110,7 +112,7 @@ async def test_what_is_refused_lets_those_behind_it_pass(stage: Stage, redis_url
 
 
 @pytest.mark.parametrize("blocks", [Blocks.LEAD, Blocks.PERSON, Blocks.FLOW])
-async def test_a_refused_lead_and_its_flow_wait_longer_each_time(
+async def test_the_fallback_backs_a_refused_lead_or_flow_off_up_to_a_minute(
     dialing: Dialing, monkeypatch: pytest.MonkeyPatch, blocks: Blocks
 ) -> None:
     now_s = 1000.0
@@ -131,7 +133,7 @@ async def test_a_refused_lead_and_its_flow_wait_longer_each_time(
     assert await picked(dialing, fallback, most=1), "long ago counts for nothing"
 
 
-async def test_leads_that_are_refused_together_make_their_flow_wait_once(
+async def test_leads_refused_together_back_their_flow_off_once(
     dialing: Dialing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 1000.0
@@ -146,7 +148,7 @@ async def test_leads_that_are_refused_together_make_their_flow_wait_once(
 @pytest.mark.parametrize(
     ("blocks", "reason"), [(Blocks.ACCOUNT, RefusalReason.PACE), (Blocks.FLOW, RefusalReason.AGENTS)]
 )
-async def test_a_pace_and_busy_agents_are_waited_for_no_longer_each_time(
+async def test_refusals_for_pace_or_agents_do_not_increase_the_backoff(
     dialing: Dialing, monkeypatch: pytest.MonkeyPatch, blocks: Blocks, reason: RefusalReason
 ) -> None:
     """An account of one start a second refuses most of every ask. It would start a call a minute."""
@@ -165,7 +167,7 @@ async def test_a_pace_and_busy_agents_are_waited_for_no_longer_each_time(
 @pytest.mark.parametrize(
     ("blocks", "left"), [(Blocks.NUMBER, {"same", "other"}), (Blocks.ACCOUNT, {"other"})]
 )
-async def test_a_number_or_account_that_rests_is_not_picked(
+async def test_the_fallback_picks_no_number_or_account_that_was_set_aside(
     dialing: Dialing, monkeypatch: pytest.MonkeyPatch, blocks: Blocks, left: set[str]
 ) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
@@ -181,7 +183,9 @@ async def test_a_number_or_account_that_rests_is_not_picked(
     assert {numbers[grant.number_id] for grant in await picked(dialing, fallback)} == left
 
 
-async def test_until_is_counted_by_postgres_clock(dialing: Dialing, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refusals_until_is_counted_by_postgres_clock(
+    dialing: Dialing, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now_s = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     await dialing.lead()
@@ -196,8 +200,8 @@ async def test_until_is_counted_by_postgres_clock(dialing: Dialing, monkeypatch:
     assert len(await picked(dialing, fallback)) == 1
 
 
-async def test_while_memory_is_being_rebuilt_leads_are_dialled_from_postgres(stage: Stage) -> None:
-    """Nobody waits for the rebuild, and it is asked for again in the next round."""
+async def test_while_the_projection_is_lost_leads_are_dialled_from_postgres(stage: Stage) -> None:
+    """The dialer does not wait for the rebuild, and tries Valkey again in the next round."""
     first = await stage.dialing.lead()
     await stage.forget()
     assert await stage.dialer.run_once() == 1

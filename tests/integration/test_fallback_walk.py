@@ -75,7 +75,7 @@ def look_at_few(monkeypatch: pytest.MonkeyPatch, *, each: int = 2, looked: int =
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 12])
-async def test_each_flow_has_one_call_before_any_has_its_second(dialing: Dialing, limit: int) -> None:
+async def test_each_flow_is_granted_one_lead_before_any_gets_its_second(dialing: Dialing, limit: int) -> None:
     await add_pool(dialing, "q")
     await add_flows(dialing, 3, leads=3)
     await add_flows(dialing, 1, leads=3, pool="q")
@@ -88,21 +88,21 @@ async def test_each_flow_has_one_call_before_any_has_its_second(dialing: Dialing
         assert len(set(flows[turn : turn + 4])) == 4
 
 
-async def test_of_a_flow_the_oldest_is_first_and_a_grant_names_its_merchant(dialing: Dialing) -> None:
+async def test_the_walk_grants_a_flows_oldest_lead_first_and_names_its_merchant(dialing: Dialing) -> None:
     await dialing.lead(due_in_s=-10)
     oldest = await dialing.lead(due_in_s=-20)
     ((grant, flow),) = await ask(dialing, PoolWalk(), 1)
     assert (grant.lead_id, grant.merchant_id, flow) == (oldest, "m", Flow("p", "r", "m"))
 
 
-async def test_no_lead_and_no_channel_is_picked_twice_in_one_ask(dialing: Dialing) -> None:
+async def test_the_walk_picks_no_lead_and_no_channel_twice(dialing: Dialing) -> None:
     await dialing.leads(60)
     found = [grant for grant, _ in await ask(dialing, PoolWalk(), 60)]
     assert len({grant.lead_id for grant in found}) == 50, "the number has fifty channels"
     assert {grant.channel_no for grant in found} == set(range(1, 51))
 
 
-async def test_a_pool_that_was_left_for_want_of_a_channel_goes_on_with_its_next_flow(
+async def test_a_pool_that_had_no_channel_continues_with_its_next_flow(
     dialing: Dialing,
 ) -> None:
     """Its one channel is free now and then. Were its first flow always the first, it would have every one of them."""
@@ -121,7 +121,7 @@ async def test_a_pool_that_was_left_for_want_of_a_channel_goes_on_with_its_next_
     assert len(set(flows[:3])) == 3
 
 
-async def test_the_next_ask_goes_on_where_the_last_one_stopped(
+async def test_the_next_walk_continues_where_the_last_one_stopped(
     dialing: Dialing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look_at_few(monkeypatch)
@@ -135,7 +135,7 @@ async def test_the_next_ask_goes_on_where_the_last_one_stopped(
     assert asks > 2, "one ask looks at a few flows"
 
 
-async def test_numbers_that_are_not_looked_at_now_are_looked_at_next(
+async def test_the_next_walk_continues_with_the_numbers_not_searched_yet(
     dialing: Dialing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look_at_few(monkeypatch)
@@ -153,7 +153,7 @@ async def test_numbers_that_are_not_looked_at_now_are_looked_at_next(
     assert asks > 1, "one ask looks at a few numbers"
 
 
-async def test_calls_are_spread_over_the_numbers_of_a_pool(dialing: Dialing) -> None:
+async def test_the_walk_spreads_calls_over_the_numbers_of_a_pool(dialing: Dialing) -> None:
     numbers = {dialing.number, await dialing.add_number(), await dialing.add_number()}
     await dialing.leads(9)
     walk = PoolWalk()
@@ -164,7 +164,7 @@ async def test_calls_are_spread_over_the_numbers_of_a_pool(dialing: Dialing) -> 
     )
 
 
-async def test_the_one_free_channel_of_many_is_found(dialing: Dialing) -> None:
+async def test_the_walk_finds_the_one_free_channel_of_many(dialing: Dialing) -> None:
     await dialing.run("UPDATE numbers SET max_channels = 200")
     await hold(dialing, range(1, 201), but=150)
     await dialing.lead()
@@ -187,7 +187,7 @@ async def hold(dialing: Dialing, channels: range, *, but: int) -> None:
     )
 
 
-async def test_whoever_is_behind_a_refused_lead_of_the_same_flow_has_a_turn(
+async def test_a_lead_behind_a_refused_one_of_its_flow_is_picked(
     dialing: Dialing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 1000.0
@@ -209,7 +209,7 @@ async def test_whoever_is_behind_a_refused_lead_of_the_same_flow_has_a_turn(
 
 @pytest.mark.parametrize("analyzed", [False, True])
 @pytest.mark.parametrize("table", ["leads", "numbers", "attempts", "controls"])
-async def test_a_plan_of_the_first_day_reads_a_few_rows_of_many(
+async def test_a_walk_planned_on_empty_tables_reads_few_rows_of_full_ones(
     dialing: Dialing, table: str, *, analyzed: bool
 ) -> None:
     await dialing.lead()
@@ -228,7 +228,7 @@ async def test_a_plan_of_the_first_day_reads_a_few_rows_of_many(
 
 
 @pytest.mark.parametrize("how", ["due", "stopped", "put off", "set aside"])
-async def test_a_flow_of_many_leads_costs_no_more_than_one_of_few(dialing: Dialing, how: str) -> None:
+async def test_the_walk_reads_few_rows_of_a_flow_with_many_leads(dialing: Dialing, how: str) -> None:
     lead = await dialing.lead(due_in_s=600 if how == "put off" else -60)
     if how == "stopped":
         await dialing.run(
@@ -247,7 +247,7 @@ async def test_a_flow_of_many_leads_costs_no_more_than_one_of_few(dialing: Diali
 
 
 @pytest.mark.parametrize("held", [False, True])
-async def test_an_ask_that_finds_nothing_reads_no_more_than_its_bound(
+async def test_a_walk_that_finds_nothing_reads_a_bounded_number_of_rows(
     dialing: Dialing, *, held: bool
 ) -> None:
     """Everything is put off or held: that is when an ask looks longest."""
@@ -301,7 +301,7 @@ async def copy_leads(connection: Connection, merchant: str, campaign: str) -> No
     )
 
 
-async def test_one_of_all_asks_and_another_takes_over_when_it_is_gone(
+async def test_one_process_runs_the_fallback_and_another_takes_over_its_lease(
     dialing: Dialing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fallback, "LEASE_S", 3600.0)
@@ -315,7 +315,7 @@ async def test_one_of_all_asks_and_another_takes_over_when_it_is_gone(
     assert await first.grants(dialing.database, 1) is None
 
 
-async def test_two_dialers_without_valkey_do_not_dial_both(
+async def test_only_the_dialer_with_the_fallback_lease_dials_without_valkey(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fallback, "LEASE_S", 3600.0)
@@ -329,7 +329,7 @@ async def test_two_dialers_without_valkey_do_not_dial_both(
 
 
 @pytest.mark.parametrize(("again_s", "times"), [(3600.0, 1), (0.0, 3)])
-async def test_a_valkey_that_is_away_is_not_tried_for_every_ask(
+async def test_the_dialer_retries_an_unreachable_valkey_only_after_a_pause(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, again_s: float, times: int
 ) -> None:
     monkeypatch.setattr(dialer, "VALKEY_AGAIN_S", again_s)

@@ -42,7 +42,7 @@ async def test_fault_10_a_start_does_not_give_away_the_channels_of_live_calls(st
     assert await stage.held() == await stage.truly_held()
 
 
-async def test_a_full_pool_overflows_and_one_with_a_channel_does_not(stage: Stage) -> None:
+async def test_a_lead_overflows_to_the_next_pool_only_when_its_own_is_full(stage: Stage) -> None:
     await stage.dialing.run("INSERT INTO pools (id, name) VALUES ('shared', 'Shared')")
     shared = await stage.dialing.add_number()
     await stage.dialing.run("UPDATE numbers SET pool_id = 'shared' WHERE id = $1", shared)
@@ -58,7 +58,7 @@ async def test_a_full_pool_overflows_and_one_with_a_channel_does_not(stage: Stag
     assert dialled_over == [False, False, True]
 
 
-async def test_fault_11_a_number_without_a_free_channel_is_full_and_not_new(stage: Stage) -> None:
+async def test_fault_11_a_reconcile_does_not_take_a_full_number_for_a_new_one(stage: Stage) -> None:
     await set_channels(stage, 2)
     await stage.dialing.leads(5)
     await stage.loader.run_once()
@@ -86,7 +86,7 @@ async def test_fault_12_a_channel_is_held_while_the_dial_is_in_flight(stage: Sta
     assert granted != dialing
 
 
-async def test_fault_13_the_same_end_told_twice_adds_no_channel(stage: Stage) -> None:
+async def test_fault_13_an_end_reported_twice_frees_one_channel(stage: Stage) -> None:
     await set_channels(stage, 2)
     await stage.dialing.leads(2)
     await stage.dial()
@@ -98,7 +98,7 @@ async def test_fault_13_the_same_end_told_twice_adds_no_channel(stage: Stage) ->
     assert await stage.dial() == 1, "one call has ended, so one channel is free"
 
 
-async def test_fault_14_a_full_number_holds_nobody_up(stage: Stage) -> None:
+async def test_fault_14_a_full_number_delays_no_lead_of_another_pool(stage: Stage) -> None:
     await set_channels(stage, 1)
     await stage.dialing.lead()
     await stage.dial()
@@ -119,7 +119,7 @@ async def another_pool(stage: Stage) -> UUID:
     return lead
 
 
-async def test_fault_15_nothing_happens_to_a_lead_until_a_channel_is_free_for_it(stage: Stage) -> None:
+async def test_fault_15_leads_are_not_touched_until_a_channel_is_free(stage: Stage) -> None:
     await set_channels(stage, 1)
     await stage.dialing.lead()
     await stage.dial()
@@ -139,7 +139,7 @@ async def test_fault_15_nothing_happens_to_a_lead_until_a_channel_is_free_for_it
     assert await stage.known_leads() == known
 
 
-async def test_fault_16_a_lead_over_its_limit_keeps_no_channel_and_does_not_refill_its_limit(
+async def test_fault_16_a_lead_over_its_limit_holds_no_channel_and_is_not_delayed_further(
     stage: Stage,
 ) -> None:
     phone = "+12125550199"
@@ -157,7 +157,7 @@ async def test_fault_16_a_lead_over_its_limit_keeps_no_channel_and_does_not_refi
     assert abs((await stage.lead(lead))["due_at"] - free_at) < timedelta(seconds=1)
 
 
-async def test_fault_17_channels_are_no_pace(stage: Stage) -> None:
+async def test_fault_17_free_channels_do_not_exceed_the_numbers_pace(stage: Stage) -> None:
     """Ten channels and two starts a second: a batch starts what fits into a second, half a second apart, and leaves
     channels free meanwhile; once these calls are running, more start beside them."""
     await stage.dialing.run("UPDATE numbers SET starts_per_s = 2")

@@ -88,7 +88,7 @@ def reconciler_in_a_hurry(stage: Stage) -> ChannelReconciler:
 # Between match and intent
 
 
-async def test_a_dialer_that_slept_over_its_grant_does_not_dial_what_another_one_dialled(
+async def test_a_dialer_with_a_stale_grant_does_not_dial_a_lead_that_another_dialled(
     stage: Stage, between: Callable[..., None]
 ) -> None:
     lead = await stage.dialing.lead()
@@ -105,7 +105,7 @@ async def test_a_dialer_that_slept_over_its_grant_does_not_dial_what_another_one
     assert await stage.held() == await stage.truly_held()
 
 
-async def test_race_2_07_a_grant_older_than_three_seconds_is_refused_and_its_lead_is_not_lost(
+async def test_race_2_07_a_grant_older_than_three_seconds_is_refused_and_its_lead_granted_again(
     stage: Stage, between: Callable[..., None]
 ) -> None:
     lead = await stage.dialing.lead()
@@ -117,7 +117,7 @@ async def test_race_2_07_a_grant_older_than_three_seconds_is_refused_and_its_lea
     assert (await stage.attempt(lead))["state"] == "accepted"
 
 
-async def test_a_grant_says_when_it_was_granted_by_postgres_clock(stage: Stage) -> None:
+async def test_a_grant_carries_its_time_by_postgres_clock(stage: Stage) -> None:
     await stage.dialing.lead()
     await stage.loader.run_once()
     now = await stage.dialing.now()
@@ -128,7 +128,7 @@ async def test_a_grant_says_when_it_was_granted_by_postgres_clock(stage: Stage) 
     assert timedelta(minutes=59) < granted_at - now < timedelta(minutes=61), "Valkey's clock and the offset"
 
 
-async def test_a_dialer_that_is_only_slow_keeps_what_it_committed(
+async def test_an_attempt_committed_after_the_reconciler_freed_its_channel_gets_it_back(
     stage: Stage, between: Callable[..., None]
 ) -> None:
     """The reconciler took it for dead and freed its channel; then it commits after all."""
@@ -230,8 +230,8 @@ async def test_race_1_08_an_intent_whose_commit_was_not_answered_is_never_sent(s
         await dialer._database.close()
 
 
-async def test_grants_whose_intent_found_no_postgres_are_given_back(stage: Stage) -> None:
-    """Valkey goes on matching meanwhile: what each round took would be held by nobody."""
+async def test_grants_whose_intent_failed_without_postgres_are_given_back(stage: Stage) -> None:
+    """Valkey goes on matching meanwhile: without an attempt each round's grants would hold channels in vain."""
     async with TcpProxy.before(stage.dialing.url) as proxy:
         dialer = await dialer_behind(proxy, stage)
         await dialer.run_once()  # it is connected, and knows the clocks
@@ -248,7 +248,7 @@ async def test_grants_whose_intent_found_no_postgres_are_given_back(stage: Stage
         await dialer._database.close()
 
 
-async def test_a_batch_that_fails_half_way_sends_what_is_committed_and_gives_back_the_rest(
+async def test_a_batch_that_fails_half_way_sends_committed_attempts_and_returns_the_other_grants(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lock broke the batch; then Postgres went away between the second lead and the third."""
@@ -270,7 +270,7 @@ async def test_a_batch_that_fails_half_way_sends_what_is_committed_and_gives_bac
     assert await stage.held() == await stage.truly_held()
 
 
-async def test_grants_beside_a_lead_whose_window_closed_are_dialled_also_if_that_cannot_be_written(
+async def test_a_failed_write_of_a_next_opening_does_not_keep_other_grants_from_dialling(
     stage: Stage,
 ) -> None:
     closed, _ = await stage.dialing.leads(2)
@@ -285,7 +285,7 @@ async def test_grants_beside_a_lead_whose_window_closed_are_dialled_also_if_that
     assert await stage.held() == await stage.truly_held()
 
 
-async def test_answers_whose_commit_was_not_answered_are_written_once(stage: Stage) -> None:
+async def test_a_carrier_reply_whose_commit_reply_was_lost_is_written_once(stage: Stage) -> None:
     async with TcpProxy.before(stage.dialing.url) as proxy:
         dialer = await dialer_behind(proxy, stage)
         lead = await stage.dialing.lead()
@@ -304,7 +304,7 @@ async def test_answers_whose_commit_was_not_answered_are_written_once(stage: Sta
         await dialer._database.close()
 
 
-async def test_an_answer_that_cannot_be_written_keeps_no_other_from_it(stage: Stage) -> None:
+async def test_a_carrier_reply_that_cannot_be_written_fails_alone(stage: Stage) -> None:
     bad, *good = await stage.dialing.leads(3)
     bad_phone = (await stage.lead(bad))["phone"]
 
@@ -321,7 +321,7 @@ async def test_an_answer_that_cannot_be_written_keeps_no_other_from_it(stage: St
     assert unwritten["next_check_at"] is not None
 
 
-# What Valkey was not told
+# What Valkey missed
 
 
 class Refusing:
@@ -336,10 +336,10 @@ class Refusing:
 
 
 @pytest.mark.parametrize("lost", ["release", "add"])
-async def test_what_valkey_was_not_told_of_an_end_is_healed(
+async def test_the_reconciler_repairs_a_release_or_add_that_valkey_missed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
-    """The settlement is told in two steps; Valkey goes away before the first or between them."""
+    """The settlement is written to Valkey in two steps; Valkey goes away before the first or between them."""
     lead = await stage.dialing.lead(max_attempts=3)
     await stage.dial()
     (order,) = stage.carrier.orders
@@ -357,10 +357,10 @@ async def test_what_valkey_was_not_told_of_an_end_is_healed(
     assert len(await stage.attempts(lead)) == 2
 
 
-async def test_race_2_09_an_intact_valkey_that_slept_through_calls_is_put_right(
+async def test_race_2_09_the_reconciler_repairs_a_projection_that_missed_calls(
     stage: Stage, redis_url: str
 ) -> None:
-    """A dialer without Valkey dials from Postgres. Valkey has the same run id and an old memory."""
+    """A dialer without Valkey dials from Postgres. Valkey has the same run id and an old projection."""
     waiting = await stage.dialing.leads(3)
     await stage.loader.run_once()
     async with TcpProxy.before(redis_url) as proxy:
@@ -381,9 +381,7 @@ async def test_race_2_09_an_intact_valkey_that_slept_through_calls_is_put_right(
     assert await stage.known_leads() == {}
 
 
-async def test_of_the_grants_without_valkey_only_what_was_dialled_is_counted(
-    stage: Stage, redis_url: str
-) -> None:
+async def test_only_fallback_grants_that_were_dialled_are_counted(stage: Stage, redis_url: str) -> None:
     await stage.dialing.lead("+12125550199")
     await stage.dialing.lead("+12125550199", "n")
     before = value(metrics.FALLBACK_DIALS)
@@ -436,7 +434,7 @@ async def test_race_1_09_throttled_costs_the_lead_nothing_and_slows_the_account(
     assert await stage.dial() == 0, "nobody else of this account starts meanwhile"
 
 
-async def test_a_dial_in_flight_is_not_cancelled_by_a_stop(stage: Stage) -> None:
+async def test_stopping_a_dialer_does_not_cancel_a_dial_in_flight(stage: Stage) -> None:
     lead = await stage.dialing.lead()
     asked, answered = asyncio.Event(), asyncio.Event()
 
@@ -471,7 +469,7 @@ async def test_an_in_doubt_answer_keeps_its_channel_through_every_reconciliation
 # Batches beside each other
 
 
-async def test_while_there_is_more_to_do_the_next_batch_does_not_wait_for_the_last(
+async def test_a_dialers_next_batch_does_not_wait_for_the_last_one(
     stage: Stage, between: Callable[..., None]
 ) -> None:
     gate = asyncio.Event()
@@ -486,7 +484,7 @@ async def test_while_there_is_more_to_do_the_next_batch_does_not_wait_for_the_la
     assert len({order.attempt_id for order in stage.carrier.orders}) == 4
 
 
-async def test_what_goes_wrong_with_a_batch_that_was_left_running_is_the_next_rounds_failure(
+async def test_a_background_batchs_exception_is_raised_by_the_next_round(
     stage: Stage, between: Callable[..., None]
 ) -> None:
     async def break_down() -> None:
@@ -503,7 +501,7 @@ async def test_what_goes_wrong_with_a_batch_that_was_left_running_is_the_next_ro
     assert await dialer.run_once() == 1
 
 
-async def test_an_answer_that_waited_for_the_fold_does_not_take_its_facts_back(stage: Stage) -> None:
+async def test_a_carrier_reply_written_after_the_fold_does_not_undo_its_state(stage: Stage) -> None:
     """One statement locks and compares: what it waited for is what it compares with."""
     lead = await stage.dialing.lead()
     (intent,) = (await stage.dialing.intend(stage.dialing.grant(lead))).committed

@@ -1,4 +1,4 @@
-"""The races of doubt, forced: calls that may or may not have been made, and those that surface unexpectedly.
+"""The races of attempts in doubt, forced: calls that may or may not have been made, and those that reappear.
 
 `test_race_1_10` is race 10 of the first round, `test_race_2_04` race 4 of the second.
 """
@@ -48,7 +48,9 @@ async def asked(stage: Stage, attempt: UUID, *, until_final: bool = False) -> No
     await stage.folder.drain()
 
 
-async def test_race_1_10_a_call_that_surfaces_is_adopted_if_no_newer_attempt_was_made(stage: Stage) -> None:
+async def test_race_1_10_a_call_that_reappears_is_reattached_if_no_newer_attempt_was_made(
+    stage: Stage,
+) -> None:
     lead = await stage.dialing.lead(max_attempts=3)
     order = await in_doubt(stage, lead)
     await asked(stage, order.attempt_id, until_final=True)
@@ -64,7 +66,7 @@ async def test_race_1_10_a_call_that_surfaces_is_adopted_if_no_newer_attempt_was
     assert len(stage.carrier.orders) == 1
 
 
-async def test_race_1_10_a_call_that_surfaces_has_a_channel_however_often_others_take_it(
+async def test_race_1_10_a_reattached_call_holds_a_channel_however_often_others_take_it(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lead = await stage.dialing.lead()
@@ -80,14 +82,14 @@ async def test_race_1_10_a_call_that_surfaces_has_a_channel_however_often_others
     monkeypatch.setattr(attempts, "hold_again", somebody_is_quicker)
     await stage.told(order.attempt_id, "answered")
     assert (await stage.attempt(lead))["holds_channel"]
-    # Its end is never told; whoever looks at it finds out.
+    # Its end webhook never comes; the checker's lookup shows it.
     await stage.age(order.attempt_id, 600)
     assert await stage.checker.run_once() == 1
     await stage.folder.drain()
     assert (await stage.attempt(lead))["state"] == "ended"
 
 
-async def test_race_1_10_a_call_that_surfaces_beside_a_newer_one_is_stored_and_hung_up(stage: Stage) -> None:
+async def test_race_1_10_a_call_that_reappears_beside_a_newer_one_is_stored_and_hung_up(stage: Stage) -> None:
     lead = await stage.dialing.lead(max_attempts=3)
     old = await in_doubt(stage, lead)
     await asked(stage, old.attempt_id, until_final=True)
@@ -114,7 +116,7 @@ async def one_given_up_and_one_newer(stage: Stage) -> tuple[UUID, CallOrder, Cal
     return lead, old, stage.carrier.orders[-1]
 
 
-async def test_race_1_10_a_call_that_surfaces_after_a_newer_one_is_over_is_hung_up_too(stage: Stage) -> None:
+async def test_race_1_10_a_call_that_reappears_after_a_newer_one_ended_is_hung_up(stage: Stage) -> None:
     """No index stands in its way then."""
     lead, old, new = await one_given_up_and_one_newer(stage)
     await stage.told(new.attempt_id, "answered", "ended")
@@ -125,7 +127,7 @@ async def test_race_1_10_a_call_that_surfaces_after_a_newer_one_is_over_is_hung_
     assert (await stage.lead(lead))["outcome"] == "ANSWERED"
 
 
-async def test_race_1_10_the_end_of_an_older_call_decides_nothing(stage: Stage) -> None:
+async def test_race_1_10_the_end_of_an_older_call_does_not_settle_the_lead(stage: Stage) -> None:
     lead, old, new = await one_given_up_and_one_newer(stage)
     await stage.told(old.attempt_id, "ended")
     assert (await stage.lead(lead))["status"] == "PROCESSING", "the newer one is still on"
@@ -134,7 +136,7 @@ async def test_race_1_10_the_end_of_an_older_call_decides_nothing(stage: Stage) 
 
 @pytest.mark.parametrize("is_adopted", [True, False])
 @pytest.mark.parametrize("told", ["answered", "ended"])
-async def test_race_1_10_every_call_that_surfaces_raises_an_alarm_that_says_what_became_of_it(
+async def test_race_1_10_a_call_that_reappears_raises_late_fact_with_what_became_of_it(
     stage: Stage, told: str, *, is_adopted: bool
 ) -> None:
     if is_adopted:
@@ -148,7 +150,7 @@ async def test_race_1_10_every_call_that_surfaces_raises_an_alarm_that_says_what
     assert await stage.dialing.value(alarms) == ["adopted" if is_adopted else "hung_up"]
 
 
-async def test_race_1_10_a_call_that_surfaces_beside_another_leads_call_to_the_person_is_hung_up(
+async def test_race_1_10_a_call_that_reappears_beside_another_leads_call_to_the_person_is_hung_up(
     stage: Stage,
 ) -> None:
     """One live call per pair of numbers is an index: it must neither be broken nor poison the mailbox."""
@@ -167,7 +169,7 @@ async def test_race_1_10_a_call_that_surfaces_beside_another_leads_call_to_the_p
     assert (await stage.attempt(lead))["state"] == "ended"
 
 
-async def test_race_1_10_an_unknown_call_is_not_repeated_and_keeps_its_channel_while_it_could_last(
+async def test_race_1_10_an_unknown_call_is_not_dialled_again_and_holds_its_channel_while_it_could_last(
     stage: Stage,
 ) -> None:
     lead = await stage.dialing.lead(max_attempts=3)
@@ -190,7 +192,7 @@ async def test_race_1_10_an_unknown_call_is_not_repeated_and_keeps_its_channel_w
     assert len(stage.carrier.orders) == 1
 
 
-async def test_race_1_11_a_call_that_is_another_attempts_is_not_adopted(stage: Stage) -> None:
+async def test_race_1_11_a_listed_call_of_another_attempt_is_not_reattached(stage: Stage) -> None:
     lead = await stage.dialing.lead()
     order = await in_doubt(stage, lead)
     taken = await stage.dialing.attempt("+12125550000")
@@ -204,7 +206,7 @@ async def test_race_1_11_a_call_that_is_another_attempts_is_not_adopted(stage: S
     assert (await stage.attempt(lead))["carrier_call_id"] == "CA-ours"
 
 
-async def test_race_1_11_two_candidates_are_no_answer(stage: Stage) -> None:
+async def test_race_1_11_two_listed_candidates_leave_the_attempt_unknown(stage: Stage) -> None:
     lead = await stage.dialing.lead()
     order = await in_doubt(stage, lead)
     stage.carrier.calls = [listed(order, "CA-1"), listed(order, "CA-2")]
@@ -239,7 +241,7 @@ def ringing(to: str, from_: str) -> ListResult:
     return [CallView(f"CA-{to}", to, from_, "ringing", "ringing", created_at=datetime.now(UTC))]
 
 
-async def test_a_list_that_hangs_holds_up_no_other_check(stage: Stage) -> None:
+async def test_a_hanging_call_list_delays_no_other_check(stage: Stage) -> None:
     """The first question is answered only after the second was asked."""
     leads = await two_in_doubt(stage)
     questions: list[str] = []
@@ -258,10 +260,10 @@ async def test_a_list_that_hangs_holds_up_no_other_check(stage: Stage) -> None:
     assert [(await stage.attempt(lead))["state"] for lead in leads] == ["ringing", "ringing"]
 
 
-async def test_an_account_that_hangs_holds_up_no_other_account(
+async def test_a_hanging_account_delays_no_check_of_another_account(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its questions go on beside those of the others, and nobody asks them twice."""
+    """Its lookups go on beside those of the others, and none is made twice."""
     monkeypatch.setattr("trunkline.dispatch.checker.PATIENCE_S", 0.01)
     slow, quick = await two_in_doubt(stage)
     await stage.dialing.run("UPDATE attempts SET account = 'slow' WHERE lead_id = $1", slow)
@@ -291,7 +293,7 @@ async def test_an_account_that_hangs_holds_up_no_other_account(
     assert questions.count(slow_to) == 1
 
 
-async def test_a_check_that_breaks_costs_no_other_check_its_turn(stage: Stage) -> None:
+async def test_a_check_that_raises_does_not_keep_others_from_being_made(stage: Stage) -> None:
     leads = await two_in_doubt(stage)
     questions: list[str] = []
 
@@ -332,7 +334,7 @@ async def test_race_1_11_a_call_that_bears_anothers_tag_is_not_ours(stage: Stage
     [{"kind": "exploded"}, {"kind": None}, {"kind": ["ringing"]}, {"at": "yesterday", "kind": "ringing"}],
     ids=str,
 )
-async def test_race_1_22_an_event_that_nobody_can_read_keeps_no_channel(
+async def test_race_1_22_an_unreadable_event_is_set_aside_and_its_call_still_frees_its_channel(
     stage: Stage, damage: dict[str, object]
 ) -> None:
     """It is set aside alone, and the events around it count; a time that cannot be read is no reason for that."""

@@ -1,4 +1,4 @@
-"""Faults 18 to 27 of the design that this one replaces: how people were rung twice, and leads forgotten or starved."""
+"""Faults 18 to 27 of the design that this one replaces: how leads were dialled twice, lost or starved."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -52,7 +52,7 @@ def as_listed(order: CallOrder, state: str = "answered", **more: object) -> Call
     )
 
 
-async def test_fault_18_a_reply_that_never_came_is_no_reason_to_ring_again(stage: Stage) -> None:
+async def test_fault_18_a_lost_carrier_reply_does_not_dial_the_lead_again(stage: Stage) -> None:
     lead = await stage.dialing.lead()
     stage.carrier.says(InDoubt("time-out"))
     assert await stage.dial() == 1
@@ -66,7 +66,9 @@ async def test_fault_18_a_reply_that_never_came_is_no_reason_to_ring_again(stage
     assert len(stage.carrier.orders) == 1
 
 
-async def test_fault_18_a_dialer_that_died_after_its_request_is_no_reason_to_ring_again(stage: Stage) -> None:
+async def test_fault_18_a_dialer_killed_after_its_request_does_not_make_the_lead_dialled_again(
+    stage: Stage,
+) -> None:
     """Its attempt is found by the checker, and its call in the carrier's list."""
     lead = await stage.dialing.lead()
     asked, never = asyncio.Event(), asyncio.Event()
@@ -94,7 +96,7 @@ async def test_fault_18_a_dialer_that_died_after_its_request_is_no_reason_to_rin
     never.set()
 
 
-async def test_fault_19_webhooks_that_beat_the_reply_find_their_attempt(stage: Stage) -> None:
+async def test_fault_19_webhooks_that_arrive_before_the_reply_find_their_attempt(stage: Stage) -> None:
     lead = await stage.dialing.lead()
 
     async def slow(order: CallOrder) -> PlaceResult:
@@ -111,7 +113,7 @@ async def test_fault_19_webhooks_that_beat_the_reply_find_their_attempt(stage: S
 
 
 @pytest.mark.parametrize("hang_up", [True, False])
-async def test_fault_20_an_abort_during_the_dial_is_heard(stage: Stage, hang_up: bool) -> None:
+async def test_fault_20_an_abort_during_the_dial_takes_effect(stage: Stage, hang_up: bool) -> None:
     lead = await stage.dialing.lead()
 
     async def aborted_meanwhile(order: CallOrder) -> PlaceResult:
@@ -139,7 +141,7 @@ async def test_fault_20_an_abort_during_the_dial_is_heard(stage: Stage, hang_up:
 async def test_fault_20_an_abort_while_a_call_waits_for_its_turn_keeps_it_from_being_sent(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second of a batch waits for its turn, and asks before it whether it is still wanted."""
+    """The second of a batch waits for its turn, and the sender checks before it whether it was aborted."""
     await stage.dialing.run("UPDATE numbers SET starts_per_s = 1.5")
     leads = await stage.dialing.leads(2)
     sent, aborted = asyncio.Event(), asyncio.Event()
@@ -176,7 +178,7 @@ async def test_fault_20_an_abort_while_a_call_waits_for_its_turn_keeps_it_from_b
     assert (await stage.attempt(other))["end_reason"] == "not_sent_in_time:unwanted"
 
 
-async def test_fault_20_whether_a_call_is_still_wanted_is_asked_just_before_its_turn(
+async def test_fault_20_a_waiting_calls_abort_is_checked_just_before_it_is_sent(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not when it begins to wait: an abort in between would go unheard."""
@@ -218,7 +220,9 @@ async def test_fault_21_no_call_is_closed_by_time_alone(stage: Stage) -> None:
     assert len(stage.carrier.orders) == 1
 
 
-async def test_fault_22_whatever_goes_wrong_leaves_no_lead_locked(stage: Stage) -> None:
+async def test_fault_22_an_exception_in_the_dial_leaves_the_attempt_in_doubt_and_no_lead_locked(
+    stage: Stage,
+) -> None:
     """A carrier's code that breaks is a bug; the call may have been made, so it is in doubt, and found out about."""
     lead = await stage.dialing.lead()
 
@@ -243,7 +247,7 @@ async def given_up(stage: Stage, attempt: UUID) -> None:
         await stage.checker.run_once()
 
 
-async def test_fault_23_a_lead_that_no_carrier_takes_ends(stage: Stage) -> None:
+async def test_fault_23_a_lead_that_every_dial_refuses_ends_after_three_carrier_errors(stage: Stage) -> None:
     lead = await stage.dialing.lead(max_attempts=20)
     stage.carrier.says(Rejected("refused", "21214", retryable=True, blames="destination"))
     for _ in range(10):
@@ -255,7 +259,7 @@ async def test_fault_23_a_lead_that_no_carrier_takes_ends(stage: Stage) -> None:
     assert len(stage.carrier.orders) == 3
 
 
-async def test_a_destination_that_is_refused_is_not_asked_for_again(stage: Stage) -> None:
+async def test_a_refused_destination_is_not_dialled_again(stage: Stage) -> None:
     lead = await stage.dialing.lead(max_attempts=20)
     stage.carrier.says(Rejected("refused", "21211", retryable=False, blames="destination"))
     await stage.dial()
@@ -263,7 +267,7 @@ async def test_a_destination_that_is_refused_is_not_asked_for_again(stage: Stage
     assert (row["status"], row["outcome"], row["outcome_reason"]) == ("FINISHED", "CARRIER_ERROR", "21211")
 
 
-async def test_fault_24_an_end_that_is_told_twice_is_one_retry(stage: Stage) -> None:
+async def test_fault_24_an_end_reported_twice_is_one_retry(stage: Stage) -> None:
     lead = await stage.dialing.lead(max_attempts=3)
     await stage.dial()
     (order,) = stage.carrier.orders
@@ -295,7 +299,7 @@ async def test_fault_24_the_end_of_a_call_and_its_retry_are_written_together_or_
     assert (await stage.lead(lead))["status"] == "BACKLOG"
 
 
-async def test_fault_25_a_client_that_repeats_itself_is_one_lead(
+async def test_fault_25_a_repeated_request_is_one_lead(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     async with open_world(database_url, redis_url, key_prefix, pods=0) as world:
@@ -308,7 +312,7 @@ async def test_fault_25_a_client_that_repeats_itself_is_one_lead(
         assert len({lead.id for lead in leads}) == 1
 
 
-async def test_fault_26_taking_a_lead_in_does_not_wait_for_a_valkey_that_is_away(
+async def test_fault_26_creating_a_lead_does_not_wait_for_an_unreachable_valkey(
     database_url: str, redis_url: str, key_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody gives up on Valkey within an hour: a request that waited for it would have no answer at all."""
@@ -336,7 +340,7 @@ async def test_fault_26_taking_a_lead_in_does_not_wait_for_a_valkey_that_is_away
         await eventually(is_scheduled, what="the lead is in the schedule")
 
 
-async def test_fault_27_one_tenants_many_leads_starve_nobody(stage: Stage) -> None:
+async def test_fault_27_one_tenants_many_leads_do_not_starve_another(stage: Stage) -> None:
     await stage.dialing.run("UPDATE numbers SET max_channels = 4")
     await stage.reconciler.run_once()
     await stage.dialing.leads(100, merchant="m", due_in_s=-60)

@@ -1,4 +1,4 @@
-"""The races of matching, forced: refusals that loop, memories that are lost or rebuilt twice, bells that nobody hears.
+"""The races of matching, forced: refusals that loop, projections lost or rebuilt twice, wakeups that are lost.
 
 `test_race_1_06` is race 6 of the first round, `test_race_2_08` race 8 of the second.
 """
@@ -43,7 +43,7 @@ async def refusals(stage: Stage) -> int:
     return found
 
 
-async def test_race_1_06_a_channel_that_is_taken_gets_its_true_owner_and_nothing_loops(stage: Stage) -> None:
+async def test_race_1_06_a_taken_channel_gets_its_true_holder_and_is_refused_once(stage: Stage) -> None:
     await stage.dialing.run("UPDATE numbers SET max_channels = 1")
     await stage.reconciler.run_once()
     await stage.dialing.lead()
@@ -91,7 +91,7 @@ async def person_is_over_a_limit(stage: Stage) -> None:
 @pytest.mark.parametrize(
     "refusing", [person_is_called, merchant_is_full, number_is_paced, person_is_over_a_limit]
 )
-async def test_race_2_08_a_refusal_blocks_what_it_refused(
+async def test_race_2_08_a_refused_subject_is_not_granted_again_at_once(
     stage: Stage, refusing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As long as it takes to dial six times, on whatever machine.
@@ -104,7 +104,7 @@ async def test_race_2_08_a_refusal_blocks_what_it_refused(
     assert await refusals(stage) == 1
 
 
-async def test_race_1_07_an_edit_overtakes_a_lead_that_waits(stage: Stage) -> None:
+async def test_race_1_07_a_lead_edited_while_it_waits_is_not_dialled_by_its_old_version(stage: Stage) -> None:
     """Its old entry is not called, neither early nor at all."""
     lead = await stage.dialing.lead()
     await stage.loader.run_once()
@@ -117,7 +117,7 @@ async def test_race_1_07_an_edit_overtakes_a_lead_that_waits(stage: Stage) -> No
     assert await stage.dial() == 0
 
 
-async def test_race_1_14_a_memory_of_another_life_is_refused_by_every_script(stage: Stage) -> None:
+async def test_race_1_14_scripts_refuse_a_projection_of_another_run_id(stage: Stage) -> None:
     """A promoted replica has the epoch and the holders of its primary, and another run id."""
     await stage.dialing.leads(2)
     await stage.loader.run_once()
@@ -188,7 +188,7 @@ async def test_an_older_rebuild_that_comes_late_writes_nothing(stage: Stage) -> 
     assert await epoch.publish(stage.bus, newer)
 
 
-async def test_race_2_13_at_nine_oclock_one_merchants_thousand_do_not_hide_anothers_one(stage: Stage) -> None:
+async def test_race_2_13_many_leads_of_one_merchant_do_not_hide_one_of_another(stage: Stage) -> None:
     """All are due at one moment, and a match moves a bounded number of them."""
     await stage.dialing.run("UPDATE numbers SET max_channels = 2")
     await stage.reconciler.run_once()
@@ -209,7 +209,7 @@ async def test_race_2_13_at_nine_oclock_one_merchants_thousand_do_not_hide_anoth
     assert lonely in called
 
 
-async def test_race_2_14_a_bell_that_somebody_took_and_died_with_costs_a_wait_and_no_lead(
+async def test_race_2_14_a_wakeup_taken_by_a_dead_dialer_delays_a_lead_by_one_wait(
     stage: Stage,
 ) -> None:
     await stage.dialing.lead()
@@ -219,12 +219,12 @@ async def test_race_2_14_a_bell_that_somebody_took_and_died_with_costs_a_wait_an
     while await dead.wait(0.01):
         pass
     await dead.close()
-    await stage.dialer.wait()  # returns by itself, though nobody rings
+    await stage.dialer.wait()  # returns by itself, without a wakeup
     assert await stage.dialer.run_once() == 1
 
 
 @pytest.mark.parametrize(("next_in_s", "waits_s"), [(None, [1.0]), (600.0, [1.0]), (0.2, [0.2]), (0.0, [])])
-async def test_race_2_14_a_dialer_waits_for_what_comes_next_and_never_longer_than_a_second(
+async def test_race_2_14_a_dialer_waits_until_the_next_match_and_at_most_a_second(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, next_in_s: float | None, waits_s: list[float]
 ) -> None:
     waited: list[float] = []
@@ -253,7 +253,7 @@ async def test_a_lead_whose_window_closed_before_its_turn_is_given_its_next_open
     assert await stage.dial() == 1
 
 
-async def test_race_2_14_a_flow_that_waits_for_a_release_wakes_without_it(stage: Stage) -> None:
+async def test_race_2_14_a_flow_parked_for_a_release_wakes_after_a_second_without_it(stage: Stage) -> None:
     await stage.dialing.run("UPDATE merchants SET max_concurrent = 1")
     await stage.reconciler.run_once()
     await stage.dialing.leads(2, due_in_s=-120)
@@ -263,7 +263,7 @@ async def test_race_2_14_a_flow_that_waits_for_a_release_wakes_without_it(stage:
     after_s = await server_time_s(stage.bus)
     parked: Any = await stage.bus.client.zrange(f"{stage.bus.projection}parked", 0, -1, withscores=True)
     assert [before_s - 0.001 <= wakes_ms / 1000 - 1 <= after_s for _, wakes_ms in parked] == [True]
-    # Nobody remembers who waits for the merchant's next free place.
+    # The key that lists the flows waiting for the merchant's limit is lost.
     await stage.bus.client.delete(f"{stage.bus.projection}blocked:m/m")
     await channels.release(stage.bus, [first.attempt_id])
     # By a clock that is behind: the machine's own may be past that second by now. Due they are on either.

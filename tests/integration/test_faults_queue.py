@@ -64,7 +64,7 @@ async def test_fault_01_under_load_the_oldest_lead_is_called_first(stage: Stage)
     assert called == [leads[age_s] for age_s in sorted(ages_s, reverse=True)]
 
 
-async def test_fault_02_a_dialer_that_dies_with_a_lead_in_its_hands_loses_none(stage: Stage) -> None:
+async def test_fault_02_the_grant_of_a_dead_dialer_is_dialled_by_another(stage: Stage) -> None:
     lead = await stage.dialing.lead()
     await stage.loader.run_once()
     (grant,) = (await schedule.match(stage.bus, [new_id()], clock_offset_ms=0)).grants
@@ -90,7 +90,7 @@ async def test_fault_03_leads_that_wait_or_are_being_called_are_not_added_again(
     assert str(granted.lead_id) in before
 
 
-async def test_fault_04_no_pile_hides_a_lost_lead_because_the_walk_goes_on_where_it_stopped(
+async def test_fault_04_the_loaders_walk_finds_a_lost_lead_behind_a_large_flow(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loader_module, "FLOWS_PER_RUN", 1)
@@ -115,7 +115,7 @@ async def test_fault_05_a_process_that_starts_wipes_nothing(stage: Stage) -> Non
     assert await memory(stage) == before
 
 
-async def test_fault_06_what_was_put_off_stays_put_off_when_valkey_is_lost(stage: Stage) -> None:
+async def test_fault_06_a_deferred_lead_stays_deferred_when_the_projection_is_lost(stage: Stage) -> None:
     lead = await stage.dialing.lead()
     stage.carrier.says(Rejected("refused", "21214", retryable=True, blames="destination"))
     assert await stage.dial() == 1
@@ -139,7 +139,7 @@ async def test_fault_07_the_kill_switch_takes_nothing_out_of_the_queue(stage: St
     assert await memory(stage) == before
 
 
-async def test_fault_07_the_kill_switch_is_asked_again_before_the_send(
+async def test_fault_07_the_kill_switch_is_checked_again_before_the_send(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lead = await stage.dialing.lead()
@@ -159,7 +159,7 @@ async def test_fault_07_the_kill_switch_is_asked_again_before_the_send(
     )
 
 
-async def test_fault_08_a_renewal_never_overwrites_a_rival(stage: Stage) -> None:
+async def test_fault_08_a_lease_renewal_never_overwrites_a_new_holder(stage: Stage) -> None:
     async with stage.database.connection() as conn:
         assert await leaders.acquire(conn, "duty", "old", -1.0) == 1, (
             "a lease that is over as soon as it begins"
@@ -176,7 +176,7 @@ class FastClock(SystemClock):
         return super().now() + timedelta(minutes=10)
 
 
-async def test_fault_09_a_fast_clock_calls_nobody_early(stage: Stage) -> None:
+async def test_fault_09_a_dialer_with_a_fast_clock_dials_no_lead_early(stage: Stage) -> None:
     lead = await stage.dialing.lead(due_in_s=60)
     fast = stage.another_dialer(clock=FastClock())
     assert await stage.dial(fast) == 0

@@ -58,19 +58,21 @@ def broken() -> InMemoryProvider:
         (flag(percentage=100), {"reseller_id": "acme"}, True, Reason.SPLIT),
     ],
 )
-def test_our_provider_says_why(stored: Flag, context: dict[str, str], value: bool, reason: Reason) -> None:
+def test_the_store_provider_returns_value_and_reason(
+    stored: Flag, context: dict[str, str], value: bool, reason: Reason
+) -> None:
     details = StoreProvider(board_of(stored)).resolve_boolean_details(
         EVENT_DISPATCH.name, not value, EvaluationContext(attributes=context)
     )
     assert (details.value, details.reason) == (value, reason)
 
 
-def test_a_flag_that_nobody_has_set_is_at_its_default() -> None:
+def test_an_unset_flag_has_its_default() -> None:
     details = StoreProvider(board_of()).resolve_boolean_details("unheard_of", True)
     assert (details.value, details.reason) == (True, Reason.DEFAULT)
 
 
-def test_a_reseller_in_an_old_name_counts_as_if_it_was_asked_for() -> None:
+def test_a_reseller_in_an_old_flag_name_is_evaluated_for_that_reseller() -> None:
     provider = StoreProvider(board_of(flag(resellers={"acme": True})))
     for reseller, value in (("acme", True), ("another", False)):
         name = f"bb_dispatch_use_event_path_for_reseller_{reseller}"
@@ -78,7 +80,7 @@ def test_a_reseller_in_an_old_name_counts_as_if_it_was_asked_for() -> None:
     assert provider.resolve_boolean_details("bb_dispatch_enabled", True).value is False
 
 
-def test_anything_but_on_or_off_is_a_mistake_and_the_default() -> None:
+def test_resolving_a_flag_as_another_type_is_a_type_mismatch() -> None:
     provider = StoreProvider(board_of(flag()))
     for details in (
         provider.resolve_string_details(EVENT_DISPATCH.name, "x"),
@@ -89,7 +91,7 @@ def test_anything_but_on_or_off_is_a_mistake_and_the_default() -> None:
         assert details.error_code == ErrorCode.TYPE_MISMATCH
 
 
-async def test_a_hosted_service_can_answer_in_our_place() -> None:
+async def test_a_configured_flag_service_replaces_the_stored_flags() -> None:
     asked = Flags(board_of(flag(percentage=100)), f"{__name__}:everything_off")
     await asked.open()
     try:
@@ -99,12 +101,12 @@ async def test_a_hosted_service_can_answer_in_our_place() -> None:
 
 
 @pytest.mark.parametrize("path", ["nowhere:factory", f"{__name__}:nothing", f"{__name__}:broken", "no_colon"])
-def test_a_provider_that_cannot_be_loaded_is_one_clear_line(path: str) -> None:
+def test_a_flag_provider_that_cannot_be_loaded_raises_with_its_variable(path: str) -> None:
     with pytest.raises(FlagProviderError, match="FEATURE_FLAG_PROVIDER="):
         load_provider(path)
 
 
-async def test_two_platforms_in_one_process_do_not_answer_for_each_other() -> None:
+async def test_flags_of_two_platforms_in_one_process_are_separate() -> None:
     one, two = Flags(board_of(flag(percentage=100))), Flags(board_of(flag(enabled=False)))
     await one.open()
     await two.open()
@@ -116,7 +118,7 @@ async def test_two_platforms_in_one_process_do_not_answer_for_each_other() -> No
         await two.close()
 
 
-async def test_before_the_provider_is_open_the_default_holds() -> None:
+async def test_before_the_flag_provider_is_open_the_default_holds() -> None:
     assert Flags(board_of(flag(enabled=False))).is_on(EVENT_DISPATCH) is EVENT_DISPATCH.default
 
 
@@ -175,7 +177,7 @@ async def test_setting_a_flag_sets_all_of_it(world: ApiWorld) -> None:
     assert (await put(world.admin, "trial", enabled=True, version=first["version"]))["merchants"] == {}
 
 
-async def test_of_two_who_change_what_both_have_read_the_second_is_refused(world: ApiWorld) -> None:
+async def test_a_flag_change_with_a_stale_version_is_refused(world: ApiWorld) -> None:
     read = await put(world.admin, "trial", enabled=True)
     first = await put(world.admin, "trial", enabled=True, percentage=10, version=read["version"])
     refused = await put(world.admin, "trial", 409, enabled=True, percentage=20, version=read["version"])
@@ -206,7 +208,9 @@ async def test_a_version_is_not_used_again_after_a_flag_was_unset(world: ApiWorl
         ("bb_dispatch_use_event_path_for_reseller_acme-2", 'event_dispatch with resellers {"acme-2"'),
     ],
 )
-async def test_an_old_name_is_refused_by_the_name_to_use(world: ApiWorld, name: str, says: str) -> None:
+async def test_setting_an_old_flag_name_is_refused_with_the_name_to_use(
+    world: ApiWorld, name: str, says: str
+) -> None:
     refused = await put(world.admin, name, 422, enabled=False)
     assert refused["fields"][0]["field"] == "flag"
     assert says in refused["fields"][0]["error"]
@@ -223,7 +227,7 @@ async def test_a_misspelt_flag_is_refused_with_the_names_that_there_are(world: A
     assert "event_dispach" not in await listed(world)
 
 
-async def test_the_other_system_asks_by_the_names_it_knows(world: ApiWorld) -> None:
+async def test_a_flag_can_be_evaluated_by_its_old_names(world: ApiWorld) -> None:
     async def is_on(name: str, **query: str) -> bool:
         answer = expect(await world.admin.get(f"/api/v1/flags/{name}/evaluation", query), 200)
         assert answer["flag"] == "event_dispatch"
@@ -276,7 +280,7 @@ async def test_flags_are_the_platforms_alone(world: ApiWorld) -> None:
     assert (await listed(world))["trial"]["enabled"] is True
 
 
-async def test_what_is_not_set_cannot_be_unset_and_needs_a_reason(world: ApiWorld) -> None:
+async def test_unsetting_needs_a_set_flag_and_a_reason(world: ApiWorld) -> None:
     expect(await world.admin.delete("/api/v1/flags/trial", query={"reason": "r"}), 404)
     expect(await world.admin.delete("/api/v1/flags/trial"), 422)
     expect(await world.admin.delete("/api/v1/flags/No-Flag", query={"reason": "r"}), 404)
@@ -292,7 +296,7 @@ async def hosted(database_url: str) -> AsyncIterator[ApiWorld]:
         yield world
 
 
-async def test_nothing_is_set_here_where_a_service_decides(hosted: ApiWorld) -> None:
+async def test_flags_cannot_be_set_while_a_flag_service_decides(hosted: ApiWorld) -> None:
     async with hosted.database.connection() as conn:
         await conn.execute(
             "INSERT INTO flags (name, enabled, percentage, resellers, merchants, reason, changed_by)"
@@ -310,7 +314,7 @@ async def test_nothing_is_set_here_where_a_service_decides(hosted: ApiWorld) -> 
     assert expect(await hosted.admin.get("/api/v1/audit", {"action": "flag"}), 200)["items"] == []
 
 
-async def test_a_flag_says_who_decides(world: ApiWorld, hosted: ApiWorld) -> None:
+async def test_a_flag_shows_whether_store_or_service_decides(world: ApiWorld, hosted: ApiWorld) -> None:
     assert (await listed(world))["event_dispatch"]["decided_by"] == "platform"
     assert (await put(world.admin, "trial", enabled=True))["decided_by"] == "platform"
     assert {name: flag["decided_by"] for name, flag in (await listed(hosted)).items()} == {

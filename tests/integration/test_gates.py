@@ -95,7 +95,7 @@ async def test_a_window_that_never_opens_ends_the_lead(dialing: Dialing) -> None
     ("reseller", "merchant", "listed_by"),
     [(None, None, "platform"), ("r", None, "reseller"), ("r", "m", "merchant"), ("r", "n", None)],
 )
-async def test_whoever_is_on_a_do_not_call_list_is_not_called(
+async def test_a_lead_whose_phone_is_on_a_do_not_call_list_ends(
     dialing: Dialing, reseller: str | None, merchant: str | None, listed_by: str | None
 ) -> None:
     await dialing.run(
@@ -146,7 +146,7 @@ async def test_a_policy_that_cannot_be_read_stops_its_flow_and_nobody_else(diali
     assert (refusal.reason, refusal.blocks, refusal.subject) == (R.PAUSED, Blocks.FLOW, "policy_unreadable")
 
 
-async def test_a_lead_whose_prechecks_were_not_asked_needs_them_and_stays_where_it_is(
+async def test_a_lead_without_its_pre_checks_is_refused_and_keeps_its_due_time(
     dialing: Dialing,
 ) -> None:
     check = HttpCheck(url="https://example.com/may-i-call")
@@ -160,7 +160,7 @@ async def test_a_lead_whose_prechecks_were_not_asked_needs_them_and_stays_where_
 # Persons
 
 
-async def test_the_eighth_call_to_a_person_within_an_hour_waits_whoever_placed_the_others(
+async def test_the_eighth_call_to_a_person_in_an_hour_waits_across_merchants(
     dialing: Dialing,
 ) -> None:
     for n in range(7):
@@ -175,7 +175,7 @@ async def test_the_eighth_call_to_a_person_within_an_hour_waits_whoever_placed_t
     assert (await dialing.lead_row(lead))["due_at"] == refusal.until
 
 
-async def test_a_merchants_own_calls_are_told_exactly(dialing: Dialing) -> None:
+async def test_a_limit_by_a_merchants_own_calls_ends_at_the_exact_time(dialing: Dialing) -> None:
     for _ in range(7):
         await dialing.attempt(ADA, ago_s=3000)
     oldest = await dialing.value("SELECT min(send_at) FROM attempts")
@@ -183,7 +183,7 @@ async def test_a_merchants_own_calls_are_told_exactly(dialing: Dialing) -> None:
     assert refusal.until == oldest + timedelta(hours=1)
 
 
-async def test_fault_16_only_placed_calls_count(dialing: Dialing) -> None:
+async def test_fault_16_refused_and_absent_attempts_do_not_count_towards_limits(dialing: Dialing) -> None:
     """A limiter that counts what was refused refills itself."""
     for state in ("rejected", "absent") * 4:
         await dialing.attempt(ADA, state=state)
@@ -197,7 +197,7 @@ async def test_fault_16_only_placed_calls_count(dialing: Dialing) -> None:
 
 
 @pytest.mark.parametrize("state", ["dialing", "in_doubt", "accepted", "ringing", "answered", "unknown"])
-async def test_what_may_have_rung_counts(dialing: Dialing, state: str) -> None:
+async def test_an_attempt_that_may_have_rung_counts_towards_limits(dialing: Dialing, state: str) -> None:
     await dialing.policy(CallingPolicy(calls_per_person=CallsPerPerson(max_calls=1)), "platform", "")
     await dialing.attempt(ADA, state=state)
     assert refused(await dialing.intend(dialing.grant(await dialing.lead(ADA)))).reason is R.LIMIT
@@ -240,7 +240,7 @@ async def test_a_batch_cannot_exceed_a_persons_limit_by_itself(dialing: Dialing)
 
 
 @pytest.mark.parametrize(("then", "status"), [("defer", "BACKLOG"), ("abort", "FINISHED")])
-async def test_whoever_has_talked_with_us_lately_is_left_in_peace(
+async def test_a_person_contacted_recently_is_deferred_or_ended_by_the_policy(
     dialing: Dialing, then: str, status: str
 ) -> None:
     rule = RecentContact.model_validate({"cooldown_h": 24, "then": then})
@@ -269,7 +269,7 @@ async def test_an_unanswered_call_is_no_contact(dialing: Dialing) -> None:
 # Merchants
 
 
-async def test_a_merchant_may_do_so_many_attempts_a_day_and_the_rest_wait_for_its_midnight(
+async def test_attempts_over_the_merchants_daily_limit_wait_for_its_midnight(
     dialing: Dialing,
 ) -> None:
     await dialing.policy(CallingPolicy(attempts_per_day=2, timezone="Asia/Kolkata"))
@@ -284,7 +284,7 @@ async def test_a_merchant_may_do_so_many_attempts_a_day_and_the_rest_wait_for_it
     assert len((await dialing.intend(dialing.grant(await dialing.lead(merchant="n")))).committed) == 1
 
 
-async def test_a_limit_that_is_set_at_noon_knows_the_morning(dialing: Dialing) -> None:
+async def test_a_new_daily_limit_counts_the_attempts_already_made_that_day(dialing: Dialing) -> None:
     await dialing.intend(*[dialing.grant(lead) for lead in await dialing.leads(3)])
     await dialing.policy(CallingPolicy(attempts_per_day=3))
     assert refused(await dialing.intend(dialing.grant(await dialing.lead()))).subject == "attempts_per_day"
@@ -298,7 +298,9 @@ async def test_fault_16_what_no_carrier_took_is_given_back_to_the_merchants_day(
     assert refused(await dialing.intend(dialing.grant(await dialing.lead()))).subject == "attempts_per_day"
 
 
-async def test_money_is_set_aside_before_the_call_and_a_batch_cannot_overspend(dialing: Dialing) -> None:
+async def test_the_intent_reserves_spend_and_a_batch_cannot_exceed_the_daily_maximum(
+    dialing: Dialing,
+) -> None:
     price = Price(per_call_micros=100, per_minute_micros=1000, reserve_minutes=2)
     await dialing.policy(CallingPolicy(spend_per_day_micros=5000, price=price))
     intents = await dialing.intend(*[dialing.grant(lead) for lead in await dialing.leads(3)])
@@ -380,8 +382,8 @@ async def test_numbers_and_campaigns_have_paces_of_their_own(dialing: Dialing) -
     assert [(r.reason, r.blocks) for r in intents.refused] == [(R.PACE, Blocks.NUMBER), (R.PACE, Blocks.FLOW)]
 
 
-async def test_a_conflict_costs_the_account_no_turn(dialing: Dialing) -> None:
-    """Else whoever meets a taken channel again and again would eat the pace."""
+async def test_a_channel_conflict_does_not_advance_the_accounts_pace(dialing: Dialing) -> None:
+    """Else repeated channel conflicts would use up the pace."""
     await dialing.attempt(ADA, state="answered", channel=9)
     for lead in await dialing.leads(3):
         await dialing.intend(dialing.grant(lead, 9), account_pace=lambda carrier, account: 0.1)
@@ -392,7 +394,7 @@ async def test_a_conflict_costs_the_account_no_turn(dialing: Dialing) -> None:
     assert intent.send_in_s == 0
 
 
-async def test_a_conflict_costs_the_merchants_day_nothing(dialing: Dialing) -> None:
+async def test_a_channel_conflict_does_not_count_towards_the_merchants_day(dialing: Dialing) -> None:
     await dialing.policy(CallingPolicy(attempts_per_day=2))
     await dialing.attempt(ADA, state="answered", channel=9)
     for lead in await dialing.leads(3):
@@ -400,7 +402,9 @@ async def test_a_conflict_costs_the_merchants_day_nothing(dialing: Dialing) -> N
     assert await dialing.value("SELECT coalesce(sum(attempts), 0)::int FROM merchant_days") == 0
 
 
-async def test_race_17_an_account_in_doubt_gets_one_probe_in_five_seconds(dialing: Dialing) -> None:
+async def test_race_17_an_account_with_many_in_doubt_attempts_gets_one_probe_in_five_seconds(
+    dialing: Dialing,
+) -> None:
     for n in range(4):
         await dialing.attempt(f"+1212555100{n}", state="in_doubt", channel=20 + n)
     await dialing.run("UPDATE numbers SET max_channels = 40")
@@ -412,7 +416,9 @@ async def test_race_17_an_account_in_doubt_gets_one_probe_in_five_seconds(dialin
     assert intents.refused[0].until == probed_at + timedelta(seconds=5)
 
 
-async def test_doubts_below_a_twentieth_of_the_channels_are_nothing_special(dialing: Dialing) -> None:
+async def test_in_doubt_attempts_below_5_percent_of_the_channels_do_not_slow_the_account(
+    dialing: Dialing,
+) -> None:
     for n in range(4):
         await dialing.attempt(f"+1212555100{n}", state="in_doubt", channel=20 + n)
     await dialing.run("UPDATE numbers SET max_channels = 100")

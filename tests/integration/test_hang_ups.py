@@ -1,4 +1,4 @@
-"""Calls that somebody wants ended: the carrier is asked until they are over."""
+"""Hang-up orders: the loop requests the carrier until the calls are over."""
 
 from collections.abc import AsyncIterator
 from typing import Any, cast
@@ -72,7 +72,7 @@ def hang_ups(world: ApiWorld, carriers: Carriers) -> HangUps:
     return HangUps(world.database, cast(CarrierDirectory, carriers))
 
 
-async def test_the_carrier_is_asked_once_and_again_only_after_a_while(world: ApiWorld) -> None:
+async def test_a_hang_up_is_requested_once_and_again_only_after_a_while(world: ApiWorld) -> None:
     attempt_id, carriers = await wanted(world), Carriers(HangUpAsked("completed"))
     loop = hang_ups(world, carriers)
     assert (await loop.run_once(), await loop.run_once()) == (1, 0)
@@ -82,7 +82,7 @@ async def test_the_carrier_is_asked_once_and_again_only_after_a_while(world: Api
     assert left > 0, "until the end is known, it is wanted"
 
 
-async def test_a_call_that_is_not_known_yet_is_asked_for_when_it_is(world: ApiWorld) -> None:
+async def test_a_hang_up_waits_until_the_carriers_call_id_is_known(world: ApiWorld) -> None:
     attempt_id, carriers = await wanted(world, "dialing", None), Carriers(HangUpAsked("completed"))
     loop = hang_ups(world, carriers)
     assert await loop.run_once() == 0
@@ -95,7 +95,9 @@ async def test_a_call_that_is_not_known_yet_is_asked_for_when_it_is(world: ApiWo
 
 
 @pytest.mark.parametrize(("state", "call_id"), [("ended", "CA1"), ("rejected", None)])
-async def test_a_call_that_is_over_is_left_alone(world: ApiWorld, state: str, call_id: str | None) -> None:
+async def test_no_hang_up_is_requested_for_an_ended_attempt(
+    world: ApiWorld, state: str, call_id: str | None
+) -> None:
     attempt_id, carriers = await wanted(world, state, call_id), Carriers(AlreadyOver())
     await hang_ups(world, carriers).run_once()
     assert carriers.asked == []
@@ -104,7 +106,7 @@ async def test_a_call_that_is_over_is_left_alone(world: ApiWorld, state: str, ca
 
 @pytest.mark.parametrize("result", [AlreadyOver(), NoSuchCall()])
 @pytest.mark.parametrize(("state", "stays"), [("answered", True), ("absent", False)])
-async def test_a_wish_outlives_the_carriers_word_only_while_the_end_is_not_written(
+async def test_a_hang_up_order_stays_while_the_end_of_a_live_attempt_is_not_written(
     world: ApiWorld, result: HangUpResult, state: str, stays: bool
 ) -> None:
     attempt_id = await wanted(world, state)
@@ -112,7 +114,7 @@ async def test_a_wish_outlives_the_carriers_word_only_while_the_end_is_not_writt
     assert (await again_in_s(world, attempt_id) is not None) == stays
 
 
-async def test_a_carrier_that_cannot_be_asked_is_asked_again_soon(world: ApiWorld) -> None:
+async def test_a_failed_hang_up_request_is_retried_soon(world: ApiWorld) -> None:
     attempt_id, carriers = await wanted(world), Carriers(HangUpUnavailable("timeout"))
     loop = hang_ups(world, carriers)
     await loop.run_once()
@@ -124,7 +126,7 @@ async def test_a_carrier_that_cannot_be_asked_is_asked_again_soon(world: ApiWorl
     assert carriers.asked == ["CA1", "CA1"]
 
 
-async def test_a_carrier_that_ends_no_call_is_looked_at_once_a_minute(world: ApiWorld) -> None:
+async def test_a_carrier_that_cannot_hang_up_is_queried_once_a_minute(world: ApiWorld) -> None:
     """Exotel: a look costs as much of its quota as a dial, and cannot end the call sooner."""
     attempt_id = await wanted(world)
     await hang_ups(world, Carriers(HangUpUnavailable("no such request"), can_hang_up=False)).run_once()
@@ -133,13 +135,13 @@ async def test_a_carrier_that_ends_no_call_is_looked_at_once_a_minute(world: Api
     assert left > RETRY_S
 
 
-async def test_an_account_that_is_gone_keeps_the_wish(world: ApiWorld) -> None:
+async def test_a_hang_up_order_of_a_missing_account_stays(world: ApiWorld) -> None:
     attempt_id = await wanted(world, account="gone")
     assert await hang_ups(world, Carriers(AlreadyOver())).run_once() == 1
     assert await again_in_s(world, attempt_id) is not None
 
 
-async def test_two_askers_do_not_ask_for_the_same_call(world: ApiWorld) -> None:
+async def test_two_hang_up_loops_do_not_request_the_same_call(world: ApiWorld) -> None:
     await wanted(world)
     carriers = Carriers(HangUpAsked("completed"))
     async with world.database.transaction() as tx:

@@ -1,4 +1,4 @@
-"""Handlers that do not end although their calls are over: their pods get so many calls fewer, and people are told."""
+"""Handlers that do not end with their calls: their pods get one call fewer for each, and they are reported."""
 
 from collections.abc import AsyncIterator
 
@@ -57,7 +57,7 @@ async def free_slots(dialing: Dialing) -> list[int]:
     return [row["slot"] for row in rows]
 
 
-async def test_valkey_gives_a_shared_pod_as_many_calls_fewer_as_handlers_hang(shared: Managed) -> None:
+async def test_valkey_allocates_a_shared_pod_one_call_fewer_per_hanging_handler(shared: Managed) -> None:
     await shared.world.beat("agent-0", hanging=["call-0"])
 
     assert [await shared.allocate(f"call-{n}") for n in (1, 2, 3)] == ["agent-0", "agent-0", "none"]
@@ -69,13 +69,13 @@ async def test_valkey_gives_a_shared_pod_as_many_calls_fewer_as_handlers_hang(sh
     assert [await shared.allocate(f"call-{n}") for n in (6, 7)] == ["agent-0", "none"]
 
 
-async def test_valkey_keeps_as_many_slots_fewer_for_dials(shared: Managed) -> None:
+async def test_valkey_reserves_one_slot_fewer_per_hanging_handler(shared: Managed) -> None:
     await shared.world.beat("agent-0", hanging=["call-0"])
 
     assert await kept(shared, "d-1", "d-2", "d-3") == ["agent-0", "agent-0", "none"]
 
 
-async def test_a_silent_pod_is_tried_for_as_many_calls_fewer(shared: Managed) -> None:
+async def test_a_silent_pod_is_allocated_one_call_fewer_per_hanging_handler(shared: Managed) -> None:
     await shared.world.beat("agent-0", hanging=["call-0", "call-00"])
     await shared.world.fall_silent("agent-0")
 
@@ -84,7 +84,7 @@ async def test_a_silent_pod_is_tried_for_as_many_calls_fewer(shared: Managed) ->
     assert await shared.allocate("call-2") == "none"
 
 
-async def test_what_hangs_is_known_after_valkey_has_lost_everything(shared: Managed) -> None:
+async def test_hanging_handlers_are_restored_after_the_projection_is_lost(shared: Managed) -> None:
     await shared.world.beat("agent-0", hanging=["call-0"])
     await shared.world.flush()
     await shared.pass_by(1)
@@ -92,7 +92,7 @@ async def test_what_hangs_is_known_after_valkey_has_lost_everything(shared: Mana
     assert [await shared.allocate(f"call-{n}") for n in (1, 2, 3)] == ["agent-0", "agent-0", "none"]
 
 
-async def test_a_pod_without_room_for_any_call_is_ending(plain: Managed) -> None:
+async def test_a_pod_whose_slots_all_hang_has_the_status_ending(plain: Managed) -> None:
     await plain.world.beat("agent-0", hanging=["call-0"])
 
     assert await plain.allocate("call-1") == "none"
@@ -101,7 +101,7 @@ async def test_a_pod_without_room_for_any_call_is_ending(plain: Managed) -> None
     assert await plain.allocate("call-1") == "agent-0"
 
 
-async def test_a_new_process_has_no_handlers_that_hang(plain: Managed) -> None:
+async def test_a_new_incarnation_of_a_pod_has_no_hanging_handlers(plain: Managed) -> None:
     await plain.world.beat("agent-0", hanging=["call-0"])
     await plain.world.beat("agent-0", boot="boot-2", sequence=1)
 
@@ -110,7 +110,7 @@ async def test_a_new_process_has_no_handlers_that_hang(plain: Managed) -> None:
         assert await conn.fetchval("SELECT hanging FROM pods") == []
 
 
-async def test_postgres_knows_it_as_soon_as_valkey_does(plain: Managed) -> None:
+async def test_a_change_of_hanging_handlers_is_written_to_postgres_with_its_heartbeat(plain: Managed) -> None:
     """Other heartbeats are written within a second."""
     await plain.world.beat("agent-0")
     for sequence, hanging in ((1_000, ("call-0",)), (1_001, ())):
@@ -121,7 +121,7 @@ async def test_postgres_knows_it_as_soon_as_valkey_does(plain: Managed) -> None:
 
 
 @pytest.mark.parametrize("boot", ["boot-1", "boot-2"])
-async def test_a_pod_that_registers_anew_says_it_too(dialing: Dialing, boot: str) -> None:
+async def test_a_registration_writes_the_pods_hanging_handlers(dialing: Dialing, boot: str) -> None:
     """As after a loss of Valkey, or as another process."""
     said = PodBeat("va-0", "boot-1", 1, False, (), "10.0.0.1", 8080, "", "", 5.0)
     async with dialing.database.transaction() as tx:
@@ -131,7 +131,7 @@ async def test_a_pod_that_registers_anew_says_it_too(dialing: Dialing, boot: str
     assert await dialing.value("SELECT hanging FROM pods") == ["CA-over"]
 
 
-async def test_postgres_gives_a_shared_pod_as_many_calls_fewer(dialing: Dialing) -> None:
+async def test_postgres_allocates_a_shared_pod_one_call_fewer_per_hanging_handler(dialing: Dialing) -> None:
     slot = await dialing.pod("va-0", calls_max=3)
     await dialing.run("UPDATE pods SET hanging = '{CA-over}'")
 
@@ -141,7 +141,7 @@ async def test_postgres_gives_a_shared_pod_as_many_calls_fewer(dialing: Dialing)
 
 
 @pytest.mark.parametrize(("live", "free"), [([], [1, 2]), ([3], [1]), ([2], [1]), ([1], [2]), ([2, 3], [])])
-async def test_two_who_pick_at_once_meet_on_the_lowest_free_slots(
+async def test_free_slots_of_a_pod_with_hanging_handlers_are_its_lowest_ones(
     dialing: Dialing, live: list[int], free: list[int]
 ) -> None:
     """As many slots as there is room for are free, whoever looks: one more call than that violates the unique index."""
@@ -156,7 +156,7 @@ async def test_two_who_pick_at_once_meet_on_the_lowest_free_slots(
     assert sorted(one.no for one in picked["standard"]) == free
 
 
-async def test_postgres_refuses_what_valkey_proposes_beyond_the_room(dialing: Dialing) -> None:
+async def test_postgres_refuses_a_proposed_slot_taken_up_by_a_hanging_handler(dialing: Dialing) -> None:
     slot = await dialing.pod("va-0", calls_max=3)
     await dialing.run("UPDATE pods SET hanging = '{CA-over}'")
     for no in (1, 2):
@@ -172,7 +172,7 @@ async def test_postgres_refuses_what_valkey_proposes_beyond_the_room(dialing: Di
     assert intents.committed == ()
 
 
-async def test_a_batch_of_dials_keeps_no_more_slots_than_there_is_room_for(dialing: Dialing) -> None:
+async def test_a_batch_of_dials_reserves_no_slot_taken_up_by_a_hanging_handler(dialing: Dialing) -> None:
     slot = await dialing.pod("va-0", calls_max=3)
     await dialing.run("UPDATE pods SET hanging = '{CA-over}'")
     grants = [dialing.grant(lead) for lead in await dialing.leads(3)]
@@ -182,7 +182,7 @@ async def test_a_batch_of_dials_keeps_no_more_slots_than_there_is_room_for(diali
     assert sorted(one.slot.no for one in intents.committed if one.slot) == [1, 2]
 
 
-async def test_a_pod_that_talks_while_other_handlers_hang_counts_as_able(dialing: Dialing) -> None:
+async def test_a_pod_with_a_live_call_beside_hanging_handlers_counts_as_capacity(dialing: Dialing) -> None:
     await allocate(dialing, "CA1", await dialing.pod("va-0", calls_max=2))
     await dialing.pod("va-1", calls_max=2)
     await dialing.run("UPDATE pods SET hanging = '{CA-over}'")
@@ -191,7 +191,7 @@ async def test_a_pod_that_talks_while_other_handlers_hang_counts_as_able(dialing
         assert await agents.by_tier(conn) == {"standard": (2, 1)}
 
 
-async def test_handlers_that_hang_for_a_minute_are_told_of(plain: Managed) -> None:
+async def test_handlers_that_hang_for_a_minute_are_reported(plain: Managed) -> None:
     await plain.world.beat("agent-0", hanging=["call-0"], leaving=True)
     await plain.pass_by(31)
     assert plain.told.hanging == {}

@@ -81,7 +81,9 @@ async def test_a_call_takes_the_lowest_free_channel_and_the_numbers_merchant(boa
     assert (row["to_phone"], row["from_phone"], row["reseller_id"]) == (board.e164, CALLER, "a")
 
 
-async def test_one_too_many_is_refused_and_kept_with_its_reason(board: Switchboard) -> None:
+async def test_an_inbound_call_over_capacity_is_stored_as_rejected_with_its_reason(
+    board: Switchboard,
+) -> None:
     for n in range(2):
         assert isinstance(await board.ring(f"CA{n}"), Taken)
     assert await board.ring("CA9") == Turned("CAPACITY_REJECTED")
@@ -92,7 +94,7 @@ async def test_one_too_many_is_refused_and_kept_with_its_reason(board: Switchboa
     assert not row["holds_channel"]
 
 
-async def test_the_same_call_twice_is_one_attempt_with_one_answer(board: Switchboard) -> None:
+async def test_a_repeated_inbound_webhook_is_one_attempt_with_the_same_decision(board: Switchboard) -> None:
     first = await board.ring("CA1")
     assert await board.ring("CA1") == first
     assert await board.channels() == [1]
@@ -107,7 +109,7 @@ async def test_the_same_call_twice_is_one_attempt_with_one_answer(board: Switchb
     assert again.is_over
 
 
-async def test_the_match_knows_at_once_of_a_channel_that_a_caller_has(board: Switchboard) -> None:
+async def test_an_inbound_calls_channel_is_held_in_valkey_at_once(board: Switchboard) -> None:
     assert await epoch.begin(board.bus, 1) is not None
     assert await epoch.publish(board.bus, 1)
     await board.ring("CA1")
@@ -115,7 +117,7 @@ async def test_the_match_knows_at_once_of_a_channel_that_a_caller_has(board: Swi
     assert (holder.attempt_id, holder.channel_no) == (inbound_attempt_id("twilio", "CA1"), 1)
 
 
-async def test_many_at_once_never_exceed_the_channels(board: Switchboard) -> None:
+async def test_concurrent_inbound_calls_never_exceed_the_channels(board: Switchboard) -> None:
     results = await asyncio.gather(*(board.ring(f"CA{n}") for n in range(20)))
     assert sum(isinstance(result, Taken) for result in results) == 2
     assert await board.channels() == [1, 2]
@@ -127,7 +129,9 @@ async def test_the_same_call_many_times_at_once_takes_one_channel(board: Switchb
     assert await board.channels() == [1]
 
 
-async def test_a_call_waits_for_a_dial_that_holds_the_number_and_then_counts_it(board: Switchboard) -> None:
+async def test_an_inbound_call_waits_for_a_dial_that_locks_the_number_and_counts_it(
+    board: Switchboard,
+) -> None:
     """A dial locks the number FOR SHARE until its commit. Counted before that, its channel would seem free."""
     async with board.database.connection() as dialer:
         transaction = dialer.transaction()
@@ -142,7 +146,7 @@ async def test_a_call_waits_for_a_dial_that_holds_the_number_and_then_counts_it(
         assert await ringing == Turned("CAPACITY_REJECTED")
 
 
-async def test_calls_above_a_lowered_maximum_count(board: Switchboard) -> None:
+async def test_calls_above_a_lowered_maximum_count_against_an_inbound_call(board: Switchboard) -> None:
     for n in range(2):
         await board.ring(f"CA{n}")
     await board.end("CA0")
@@ -153,19 +157,19 @@ async def test_calls_above_a_lowered_maximum_count(board: Switchboard) -> None:
     assert await board.ring("CA9") == Turned("CAPACITY_REJECTED")
 
 
-async def test_a_number_without_channels_takes_nobody(board: Switchboard) -> None:
+async def test_a_number_without_channels_refuses_inbound_calls(board: Switchboard) -> None:
     expect(await board.world.admin.patch(f"/api/v1/numbers/{board.number_id}", {"max_channels": 0}), 200)
     assert await board.ring("CA1") == Turned("CAPACITY_REJECTED")
 
 
 @pytest.mark.parametrize("status", ["draining", "disabled"])
-async def test_a_number_that_is_off_takes_nobody(board: Switchboard, status: str) -> None:
+async def test_a_number_that_is_off_refuses_inbound_calls(board: Switchboard, status: str) -> None:
     expect(await board.world.admin.patch(f"/api/v1/numbers/{board.number_id}", {"status": status}), 200)
     assert await board.ring("CA1") == Turned("NUMBER_OFF")
 
 
 @pytest.mark.parametrize(("to", "account"), [("+14155550191", "default"), ("", "other")])
-async def test_a_number_that_is_not_of_this_account_takes_nobody(
+async def test_a_number_of_another_account_refuses_inbound_calls(
     board: Switchboard, to: str, account: str
 ) -> None:
     assert await board.ring("CA1", to=to, account=account) == Turned("NUMBER_UNKNOWN")
@@ -173,14 +177,12 @@ async def test_a_number_that_is_not_of_this_account_takes_nobody(
 
 
 @pytest.mark.parametrize("from_", ["", "anonymous", "+266696687"])
-async def test_callers_who_withhold_their_number_are_taken_one_beside_the_other(
-    board: Switchboard, from_: str
-) -> None:
+async def test_callers_without_a_number_are_admitted_in_parallel(board: Switchboard, from_: str) -> None:
     assert isinstance(await board.ring("CA1", from_), Taken)
     assert isinstance(await board.ring("CA2", from_), Taken)
 
 
-async def test_a_whitelist_takes_those_on_it_and_turns_the_others_as_decided(board: Switchboard) -> None:
+async def test_a_whitelist_admits_its_phones_and_redirects_others(board: Switchboard) -> None:
     await board.policy(
         admits="whitelist", whitelist=["+1 415 555 0123"], otherwise="redirect", redirect_to="+14155550199"
     )
@@ -190,7 +192,7 @@ async def test_a_whitelist_takes_those_on_it_and_turns_the_others_as_decided(boa
     )
 
 
-async def test_nobody_means_nobody_and_a_message_is_for_those_who_find_no_channel_too(
+async def test_refused_inbound_calls_get_the_policys_message(
     board: Switchboard,
 ) -> None:
     await board.policy(admits="nobody", otherwise="message", message="We are closed.")
@@ -201,7 +203,7 @@ async def test_nobody_means_nobody_and_a_message_is_for_those_who_find_no_channe
     assert await board.ring("CA9") == Turned("CAPACITY_REJECTED", "message", message="All lines are busy.")
 
 
-async def test_a_shared_number_needs_to_know_whose_calls_they_are(board: Switchboard) -> None:
+async def test_a_shared_number_refuses_inbound_calls_until_it_names_a_merchant(board: Switchboard) -> None:
     number = {"e164": "+14155550195", "pool": "a-pool", "carrier": "twilio", "max_channels": 1}
     made = expect(await board.world.admin.post("/api/v1/numbers", number), 201)
     assert await board.ring("CA1", to="+14155550195") == Turned("NO_MERCHANT")
@@ -214,7 +216,7 @@ async def test_a_shared_number_needs_to_know_whose_calls_they_are(board: Switchb
     assert taken.merchant_id == "a2"
 
 
-async def test_valkey_away_costs_nothing_but_a_later_word(database_url: str) -> None:
+async def test_inbound_calls_are_admitted_without_valkey(database_url: str) -> None:
     async with open_api(database_url) as world:
         number = {"e164": "+14155550190", "pool": "a1-pool", "carrier": "twilio", "max_channels": 1}
         expect(await world.admin.post("/api/v1/numbers", number), 201)

@@ -60,7 +60,7 @@ async def test_a_grant_becomes_an_attempt_that_may_be_sent(dialing: Dialing) -> 
         ("DELETE FROM leads", "gone"),
     ],
 )
-async def test_race_7_a_lead_that_is_not_as_granted_is_not_dialled(
+async def test_race_7_a_lead_that_changed_since_its_grant_is_not_dialled(
     dialing: Dialing, change: str, subject: str
 ) -> None:
     grant = dialing.grant(await dialing.lead())
@@ -71,7 +71,9 @@ async def test_race_7_a_lead_that_is_not_as_granted_is_not_dialled(
     assert await dialing.value("SELECT count(*) FROM attempts") == 0
 
 
-async def test_race_24_a_lead_that_is_not_due_by_postgres_clock_says_when_it_is(dialing: Dialing) -> None:
+async def test_race_24_a_lead_not_due_by_postgres_clock_is_refused_until_its_due_time(
+    dialing: Dialing,
+) -> None:
     lead = await dialing.lead(due_in_s=60)
     refusal = refused(await dialing.intend(dialing.grant(lead)))
     assert (refusal.reason, refusal.until) == (R.NOT_DUE, (await dialing.lead_row(lead))["due_at"])
@@ -87,12 +89,12 @@ async def granted_ago(dialing: Dialing, ago_ms: int) -> Grant:
     return dialing.grant(await dialing.lead(), granted_ms=granted_ms)
 
 
-async def test_race_7_a_grant_that_its_dialer_slept_over_is_refused(dialing: Dialing) -> None:
+async def test_race_7_a_grant_older_than_three_seconds_is_refused_as_stale(dialing: Dialing) -> None:
     grant = await granted_ago(dialing, 3001)
     assert refused(await dialing.intend(grant)).reason is R.STALE_GRANT
 
 
-async def test_race_7_a_grant_of_less_than_three_seconds_is_good(dialing: Dialing) -> None:
+async def test_race_7_a_grant_younger_than_three_seconds_is_committed(dialing: Dialing) -> None:
     """Unless the test itself sleeps over it: then another one."""
     for _ in range(20):
         grant = await granted_ago(dialing, 2500)
@@ -103,7 +105,7 @@ async def test_race_7_a_grant_of_less_than_three_seconds_is_good(dialing: Dialin
     pytest.fail("every grant was slept over")
 
 
-async def test_a_channel_that_is_taken_names_its_true_owner(dialing: Dialing) -> None:
+async def test_a_refusal_for_a_taken_channel_names_its_owner(dialing: Dialing) -> None:
     owner = await dialing.attempt("+12125559999", state="answered", channel=5)
     lead = await dialing.lead()
     refusal = refused(await dialing.intend(dialing.grant(lead, 5)))
@@ -112,7 +114,7 @@ async def test_a_channel_that_is_taken_names_its_true_owner(dialing: Dialing) ->
     assert (found["status"], found["version"]) == ("BACKLOG", 1)
 
 
-async def test_a_person_who_is_being_called_from_this_number_names_that_call(dialing: Dialing) -> None:
+async def test_a_refusal_for_a_person_being_called_names_that_attempt(dialing: Dialing) -> None:
     from_phone = await dialing.value("SELECT e164 FROM numbers")
     owner = await dialing.attempt("+12125550001", state="ringing", channel=5, from_phone=from_phone)
     refusal = refused(await dialing.intend(dialing.grant(await dialing.lead("+12125550001"), 6)))
@@ -127,7 +129,7 @@ async def test_two_leads_of_one_person_in_one_batch_are_one_call(dialing: Dialin
     assert (refusal.reason, refusal.owner) == (R.PERSON, first.attempt_id)
 
 
-async def test_a_refusal_never_names_an_owner_that_did_not_go_in(dialing: Dialing) -> None:
+async def test_a_refusal_never_names_an_attempt_that_was_not_committed(dialing: Dialing) -> None:
     """Of two leads of one person the first meets a taken channel: the second was refused because of nothing."""
     await dialing.attempt("+12125559999", state="answered", channel=5)
     first = dialing.grant(await dialing.lead("+12125550001"), 5)
@@ -153,14 +155,16 @@ async def test_a_lead_granted_twice_in_one_batch_is_dialled_once(dialing: Dialin
         ("UPDATE numbers SET status = 'draining'", "number_not_active"),
         ("DELETE FROM numbers", "number_not_active"),
         ("UPDATE numbers SET max_channels = 2", "above_maximum"),
-        # Moved into a pool of somebody else's, which the match has not heard of.
+        # Moved into another owner's pool, which the match does not know yet.
         (
             "INSERT INTO pools (id, name) VALUES ('other', 'Other'); UPDATE numbers SET pool_id = 'other'",
             "number_changed",
         ),
     ],
 )
-async def test_a_number_that_may_not_dial_is_left_alone(dialing: Dialing, change: str, subject: str) -> None:
+async def test_a_number_that_may_not_dial_refuses_and_blocks_itself(
+    dialing: Dialing, change: str, subject: str
+) -> None:
     grant = dialing.grant(await dialing.lead(), 3)
     await dialing.run(change)
     refusal = refused(await dialing.intend(grant))
@@ -168,7 +172,7 @@ async def test_a_number_that_may_not_dial_is_left_alone(dialing: Dialing, change
     assert refusal.until is not None
 
 
-async def test_a_good_batch_with_bad_grants_in_it_loses_only_those(dialing: Dialing) -> None:
+async def test_a_batch_commits_its_good_grants_beside_refused_ones(dialing: Dialing) -> None:
     owner = await dialing.attempt("+12125559999", state="answered", channel=5)
     good = [dialing.grant(lead, channel) for channel, lead in enumerate(await dialing.leads(4), start=1)]
     taken = dialing.grant(await dialing.lead(), 5)
@@ -183,7 +187,7 @@ async def test_a_good_batch_with_bad_grants_in_it_loses_only_those(dialing: Dial
     }
 
 
-async def test_fault_7_a_stop_is_asked_about_again_at_the_commit_point(dialing: Dialing) -> None:
+async def test_fault_7_a_stop_is_checked_again_at_the_intent(dialing: Dialing) -> None:
     asked = []
 
     def stopped(
@@ -200,7 +204,7 @@ async def test_fault_7_a_stop_is_asked_about_again_at_the_commit_point(dialing: 
 
 
 @pytest.mark.parametrize("scope", ["kill_switch", "promoter"])
-async def test_fault_7_a_stop_that_this_process_has_not_heard_of_holds_all_the_same(
+async def test_fault_7_a_stop_not_yet_refreshed_in_this_process_holds_at_the_intent(
     dialing: Dialing, scope: str
 ) -> None:
     lead = await dialing.lead()
@@ -215,7 +219,7 @@ async def test_fault_7_a_stop_that_this_process_has_not_heard_of_holds_all_the_s
     assert len((await dialing.intend(dialing.grant(lead))).committed) == 1
 
 
-async def test_a_database_that_was_restored_to_an_earlier_moment_starts_nothing(dialing: Dialing) -> None:
+async def test_an_intent_refuses_on_a_database_restored_to_an_earlier_moment(dialing: Dialing) -> None:
     installation = uuid4()
     await dialing.run("UPDATE continuity SET installation = $1, beat = 7", installation)
     lead = await dialing.lead()
@@ -226,7 +230,7 @@ async def test_a_database_that_was_restored_to_an_earlier_moment_starts_nothing(
     assert len(intents.committed) == 1
 
 
-async def test_every_refusal_is_kept_with_its_reason_and_time_and_counted_in_one_row(
+async def test_repeated_refusals_of_a_lead_are_counted_in_one_decision(
     dialing: Dialing,
 ) -> None:
     lead = await dialing.lead()
@@ -243,13 +247,13 @@ async def test_every_refusal_is_kept_with_its_reason_and_time_and_counted_in_one
     assert row["last_at"] > row["first_at"]
 
 
-async def test_a_conflict_is_kept_as_a_decision_too(dialing: Dialing) -> None:
+async def test_a_channel_conflict_is_stored_as_a_decision(dialing: Dialing) -> None:
     await dialing.attempt("+12125559999", state="answered", channel=5)
     await dialing.intend(dialing.grant(await dialing.lead(), 5))
     assert await dialing.value("SELECT reason FROM decisions") == "channel"
 
 
-async def test_leads_that_end_at_a_gate_are_told_in_the_same_transaction(dialing: Dialing) -> None:
+async def test_a_lead_ended_by_a_gate_calls_on_finished_in_the_same_transaction(dialing: Dialing) -> None:
     told: list[dict[UUID, Finish]] = []
 
     async def on_finished(tx: Connection, ends: dict[UUID, Finish]) -> None:
@@ -265,7 +269,7 @@ async def test_leads_that_end_at_a_gate_are_told_in_the_same_transaction(dialing
     assert (await dialing.lead_row(lead))["status"] == "BACKLOG"
 
 
-async def test_an_account_that_was_told_to_slow_down_starts_nothing_until_then(dialing: Dialing) -> None:
+async def test_a_slowed_account_refuses_intents_until_its_time(dialing: Dialing) -> None:
     await slow_account(dialing.database, "twilio", "default", 30)
     lead = await dialing.lead()
     refusal = refused(await dialing.intend(dialing.grant(lead)))
@@ -287,7 +291,7 @@ async def test_a_second_slow_down_never_shortens_the_first(dialing: Dialing) -> 
     assert await dialing.value("SELECT next_start_at FROM paces") == first
 
 
-async def test_an_empty_reply_of_the_gates_writes_nothing(dialing: Dialing) -> None:
+async def test_grants_of_missing_leads_write_no_decision(dialing: Dialing) -> None:
     intents = await dialing.intend(dialing.grant(uuid4()), dialing.grant(uuid4()))
     assert [refusal.subject for refusal in intents.refused] == ["gone", "gone"]
     assert await dialing.value("SELECT count(*) FROM decisions") == 0
@@ -383,10 +387,10 @@ async def test_locking_leads_is_planned_once_however_many_they_are(dialing: Dial
     assert kept == 1
 
 
-async def test_a_campaign_that_is_held_back_is_not_dialled_whatever_the_process_knows(
+async def test_a_held_campaign_is_not_dialled_before_the_process_has_refreshed(
     dialing: Dialing,
 ) -> None:
-    """A draft's first leads come in the moment in which it is made: no process has heard of its stop by then."""
+    """A draft's first leads come in the moment in which it is made: no process has refreshed its stops by then."""
     campaign, other = uuid4(), uuid4()
     held = await dialing.lead(campaign_id=campaign)
     free = await dialing.lead(campaign_id=other)
@@ -403,7 +407,7 @@ async def test_a_campaign_that_is_held_back_is_not_dialled_whatever_the_process_
     assert refusal.reason == R.PAUSED
 
 
-async def test_a_lead_that_cannot_be_asked_about_holds_nobody_up(
+async def test_a_lead_whose_gate_raises_is_refused_alone(
     dialing: Dialing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = gates_limits._person_questions

@@ -1,4 +1,4 @@
-"""An agent is kept with the dial: no slot, no dial, and a slot lives exactly as long as its attempt may need it."""
+"""An intent reserves a slot: no slot, no dial, and a reservation lasts exactly as long as its attempt may need it."""
 
 from collections.abc import AsyncIterator
 from uuid import UUID
@@ -25,14 +25,14 @@ async def row(dialing: Dialing, allocation: UUID) -> dict[str, object]:
     return await dialing.row("SELECT * FROM allocations WHERE id = $1", allocation)
 
 
-async def test_without_a_slot_nobody_is_dialled(dialing: Dialing) -> None:
+async def test_an_intent_without_a_slot_is_refused_for_agents(dialing: Dialing) -> None:
     intents = await dialing.intend(dialing.grant(await dialing.lead()), agents=AGENTS_OURS)
     (refusal,) = intents.refused
     assert (refusal.reason, refusal.blocks, refusal.subject) == (R.AGENTS, Blocks.FLOW, "no_agent_free")
     assert await dialing.value("SELECT count(*) FROM attempts") == 0
 
 
-async def test_an_intent_keeps_the_slot_that_was_proposed(dialing: Dialing) -> None:
+async def test_an_intent_reserves_the_proposed_slot(dialing: Dialing) -> None:
     slot = await dialing.pod("va-0")
     grant = dialing.grant(await dialing.lead())
     (intent,) = (await dialing.intend(grant, slots={grant.attempt_id: slot}, agents=AGENTS_OURS)).committed
@@ -48,14 +48,14 @@ async def test_an_intent_keeps_the_slot_that_was_proposed(dialing: Dialing) -> N
 
 
 @pytest.mark.parametrize("change", ["merchants", "pools"])
-async def test_a_lead_whose_agents_are_elsewhere_needs_none(dialing: Dialing, change: str) -> None:
+async def test_a_lead_of_external_agents_needs_no_slot(dialing: Dialing, change: str) -> None:
     await dialing.run(f"UPDATE {change} SET agents = 'elsewhere'")
     intents = await dialing.intend(dialing.grant(await dialing.lead()), agents=AGENTS_OURS)
     assert len(intents.committed) == 1
     assert await dialing.value("SELECT count(*) FROM allocations") == 0
 
 
-async def test_a_carrier_that_brings_its_own_agent_needs_none(dialing: Dialing) -> None:
+async def test_a_carrier_with_its_own_agents_needs_no_slot(dialing: Dialing) -> None:
     await dialing.run("UPDATE numbers SET carrier = 'vapi'")
     slot = await dialing.pod("va-0")
     grant = dialing.grant(await dialing.lead())
@@ -64,7 +64,7 @@ async def test_a_carrier_that_brings_its_own_agent_needs_none(dialing: Dialing) 
     assert await dialing.value("SELECT count(*) FROM allocations") == 0, "the proposal is given back"
 
 
-async def test_race_two_dialers_cannot_both_keep_the_last_slot(dialing: Dialing) -> None:
+async def test_race_two_dialers_cannot_both_reserve_the_last_slot(dialing: Dialing) -> None:
     slot = await dialing.pod("va-0")
     one, two = [dialing.grant(lead) for lead in await dialing.leads(2)]
     first, _ = await dialing.half_an_intent(one, slots={one.attempt_id: slot}, agents=AGENTS_OURS)
@@ -89,7 +89,7 @@ async def test_race_two_dialers_cannot_both_keep_the_last_slot(dialing: Dialing)
         "UPDATE pods SET heard_at = clock_timestamp() - interval '20 seconds'",
     ],
 )
-async def test_a_pod_that_takes_no_dial_any_more_is_kept_for_none(dialing: Dialing, change: str) -> None:
+async def test_a_pod_that_takes_no_calls_is_reserved_for_no_dial(dialing: Dialing, change: str) -> None:
     await dialing.run("UPDATE pod_hearing SET since = clock_timestamp() - interval '1 hour'")
     slot = await dialing.pod("va-0")
     await dialing.run(change)
@@ -98,7 +98,7 @@ async def test_a_pod_that_takes_no_dial_any_more_is_kept_for_none(dialing: Diali
     assert [(r.reason, r.subject) for r in intents.refused] == [(R.AGENTS, "slot_taken")]
 
 
-async def test_a_silent_pod_is_believed_while_nobody_could_hear(dialing: Dialing) -> None:
+async def test_a_silent_pod_is_reserved_while_heartbeats_could_not_be_received(dialing: Dialing) -> None:
     await dialing.run("UPDATE pod_hearing SET since = clock_timestamp()")
     slot = await dialing.pod("va-0")
     await dialing.run("UPDATE pods SET heard_at = clock_timestamp() - interval '1 hour'")
@@ -117,7 +117,7 @@ async def test_a_pod_that_beats_slowly_is_silent_after_three_of_its_own_interval
     assert intents.committed == ()
 
 
-async def test_a_shared_pod_with_a_call_above_its_new_maximum_takes_none(dialing: Dialing) -> None:
+async def test_a_pod_with_a_call_above_its_lowered_maximum_is_not_reserved(dialing: Dialing) -> None:
     """Slot 1 is free, and an exclusive pod would get a second call on it."""
     slot = await dialing.pod("va-0", calls_max=3)
     await dialing.kept("+12125550001", Slot("va-0", 3, slot.incarnation, slot.source_pool))
@@ -127,7 +127,7 @@ async def test_a_shared_pod_with_a_call_above_its_new_maximum_takes_none(dialing
     assert intents.committed == ()
 
 
-async def test_a_slot_whose_attempt_did_not_go_in_is_dropped(dialing: Dialing) -> None:
+async def test_a_reservation_whose_attempt_was_not_committed_is_dropped(dialing: Dialing) -> None:
     """Another attempt has the channel."""
     slot = await dialing.pod("va-0")
     await dialing.attempt("+12125550009", state="ringing", channel=7)
@@ -138,21 +138,21 @@ async def test_a_slot_whose_attempt_did_not_go_in_is_dropped(dialing: Dialing) -
 
 
 @pytest.mark.parametrize("state", ["ended", "rejected", "absent", "unknown"])
-async def test_whoever_ends_an_attempt_ends_its_slot(dialing: Dialing, state: str) -> None:
+async def test_the_end_of_an_attempt_releases_its_slot(dialing: Dialing, state: str) -> None:
     attempt = await dialing.kept("+12125550001", await dialing.pod("va-0"), state="in_doubt")
     await dialing.run("UPDATE attempts SET state = $2 WHERE id = $1", attempt, state)
     kept = await row(dialing, attempt)
     assert (kept["ended_at"] is not None, kept["why"]) == (True, state)
 
 
-async def test_a_call_that_goes_on_keeps_its_slot(dialing: Dialing) -> None:
+async def test_an_attempt_keeps_its_slot_through_its_live_states(dialing: Dialing) -> None:
     attempt = await dialing.kept("+12125550001", await dialing.pod("va-0"), state="dialing")
     for state in ("accepted", "ringing", "answered"):
         await dialing.run("UPDATE attempts SET state = $2 WHERE id = $1", attempt, state)
     assert (await row(dialing, attempt))["ended_at"] is None
 
 
-async def test_a_cancelled_call_loses_its_slot_only_while_it_has_not_begun(dialing: Dialing) -> None:
+async def test_a_hang_up_order_releases_a_reservation_and_not_a_call_in_progress(dialing: Dialing) -> None:
     waiting = await dialing.kept("+12125550001", await dialing.pod("va-0"))
     talking = await dialing.kept("+12125550002", await dialing.pod("va-1"))
     async with dialing.database.connection() as conn:
@@ -162,7 +162,7 @@ async def test_a_cancelled_call_loses_its_slot_only_while_it_has_not_begun(diali
     assert (await row(dialing, talking))["ended_at"] is None
 
 
-async def test_an_attempt_that_is_disowned_keeps_no_slot(dialing: Dialing) -> None:
+async def test_disowning_an_attempt_releases_its_slot(dialing: Dialing) -> None:
     """Its COMMIT was not answered, and had gone through."""
     slot = await dialing.pod("va-0")
     grant = dialing.grant(await dialing.lead())
@@ -174,7 +174,7 @@ async def test_an_attempt_that_is_disowned_keeps_no_slot(dialing: Dialing) -> No
     assert (await row(dialing, grant.attempt_id))["why"] == "rejected"
 
 
-async def test_an_attempt_that_was_never_committed_is_disowned_without_a_slot(dialing: Dialing) -> None:
+async def test_disowning_an_attempt_that_was_never_committed_leaves_its_slot_free(dialing: Dialing) -> None:
     slot = await dialing.pod("va-0")
     grant = dialing.grant(await dialing.lead())
     connection, batch = await dialing.half_an_intent(
@@ -186,7 +186,7 @@ async def test_an_attempt_that_was_never_committed_is_disowned_without_a_slot(di
     await dialing.kept("+12125550077", slot)
 
 
-async def test_a_call_that_surfaces_after_it_was_given_up_gets_its_row_back_without_a_pod(
+async def test_a_call_that_reappears_after_it_was_written_off_gets_an_allocation_without_a_pod(
     dialing: Dialing,
 ) -> None:
     attempt = await dialing.kept("+12125550001", await dialing.pod("va-0"), state="in_doubt")
@@ -196,7 +196,7 @@ async def test_a_call_that_surfaces_after_it_was_given_up_gets_its_row_back_with
     assert (back["ended_at"], back["pod"], back["slot"]) == (None, None, None)
 
 
-async def test_a_doubt_keeps_its_slot_until_nothing_can_ring_any_more(dialing: Dialing) -> None:
+async def test_an_in_doubt_attempt_keeps_its_slot_until_it_cannot_ring(dialing: Dialing) -> None:
     attempt = await dialing.kept("+12125550001", await dialing.pod("va-0"), state="in_doubt")
     async with dialing.database.connection() as conn:
         assert await allocations.end_doubts(conn, 60) == []
@@ -205,7 +205,7 @@ async def test_a_doubt_keeps_its_slot_until_nothing_can_ring_any_more(dialing: D
     assert (ended.id, ended.pod, await dialing.state_of(attempt)) == (attempt, "va-0", "in_doubt")
 
 
-async def test_a_slot_without_a_live_attempt_is_found(dialing: Dialing) -> None:
+async def test_end_strays_ends_an_allocation_without_an_attempt(dialing: Dialing) -> None:
     attempt = await dialing.kept("+12125550001", await dialing.pod("va-0"))
     async with dialing.database.connection() as conn:
         assert await allocations.end_strays(conn) == []
@@ -216,7 +216,7 @@ async def test_a_slot_without_a_live_attempt_is_found(dialing: Dialing) -> None:
     assert ended.id == attempt
 
 
-async def test_postgres_picks_by_tier_and_leaves_a_tenth_to_callers(dialing: Dialing) -> None:
+async def test_postgres_picks_slots_by_tier_and_leaves_10_percent_to_callers(dialing: Dialing) -> None:
     for n in range(20):
         await dialing.pod(f"va-{n}")
     await dialing.pod("gold-0", tier="gold")
@@ -228,7 +228,7 @@ async def test_postgres_picks_by_tier_and_leaves_a_tenth_to_callers(dialing: Dia
     assert (len(few["standard"]), len(three["standard"])) == (1, 3)
 
 
-async def test_no_dial_is_kept_while_a_caller_waits(dialing: Dialing) -> None:
+async def test_no_slot_is_reserved_for_a_dial_while_a_caller_waits(dialing: Dialing) -> None:
     await dialing.pod("va-0")
     await dialing.run(
         "INSERT INTO allocations (id, has_attempt, call, waits_in) VALUES ($1, false, 'CA-of-a-caller', '{standard}')",
@@ -240,7 +240,7 @@ async def test_no_dial_is_kept_while_a_caller_waits(dialing: Dialing) -> None:
         assert len((await allocations.free_slots(conn, {"standard": 0}, 5, 7))["standard"]) == 1
 
 
-async def test_a_caller_who_waits_stops_dials_of_his_tiers_alone(dialing: Dialing) -> None:
+async def test_a_waiting_caller_holds_back_dials_of_its_own_tiers_only(dialing: Dialing) -> None:
     await dialing.pod("va-0")
     await dialing.run(
         "INSERT INTO allocations (id, has_attempt, call, waits_in) VALUES ($1, false, 'CA1', '{merchant:x}')",
@@ -250,7 +250,7 @@ async def test_a_caller_who_waits_stops_dials_of_his_tiers_alone(dialing: Dialin
         assert len((await allocations.free_slots(conn, {"standard": 0}, 5, 7))["standard"]) == 1
 
 
-async def test_no_proposal_is_kept_for_a_dial_while_somebody_on_the_line_waits(dialing: Dialing) -> None:
+async def test_an_intent_reserves_no_proposed_slot_while_a_call_waits(dialing: Dialing) -> None:
     """Valkey does not know of a call that lost its agent and waits."""
     slot = await dialing.pod("va-0")
     await dialing.run(
@@ -266,7 +266,7 @@ async def test_no_proposal_is_kept_for_a_dial_while_somebody_on_the_line_waits(d
     assert len(intents.committed) == 1
 
 
-async def test_a_slot_is_ended_by_the_result_of_its_dial(dialing: Dialing) -> None:
+async def test_a_rejected_dial_releases_its_slot(dialing: Dialing) -> None:
     attempt = await dialing.kept("+12125550001", await dialing.pod("va-0"), state="dialing")
     async with dialing.database.connection() as conn:
         await attempts.write_results(
@@ -275,7 +275,7 @@ async def test_a_slot_is_ended_by_the_result_of_its_dial(dialing: Dialing) -> No
     assert (await row(dialing, attempt))["why"] == "rejected"
 
 
-async def test_owners_of_slots_that_were_taken_are_named(dialing: Dialing) -> None:
+async def test_owners_returns_the_attempt_of_each_taken_slot(dialing: Dialing) -> None:
     slot = await dialing.pod("va-0")
     attempt = await dialing.kept("+12125550001", slot)
     async with dialing.database.connection() as conn:

@@ -1,6 +1,6 @@
 """Two dialers, an operator and a dying network at once. Each test holds one of them still at the worst moment.
 
-Nobody sleeps: a transaction is held open, and Postgres itself is asked whether the other one waits.
+No test sleeps: a transaction is held open, and the test asks Postgres whether the other one waits.
 """
 
 from collections.abc import AsyncIterator
@@ -99,7 +99,9 @@ async def test_race_4_two_dialers_of_one_account_take_turns(dialing: Dialing) ->
     assert (after.reason, after.until) == (R.PACE, before.send_at + timedelta(seconds=100))
 
 
-async def test_what_was_rolled_back_is_not_counted(dialing: Dialing, other: UUID) -> None:
+async def test_a_rolled_back_intent_does_not_count_towards_a_persons_limit(
+    dialing: Dialing, other: UUID
+) -> None:
     await dialing.policy(CallingPolicy(calls_per_person=CallsPerPerson(max_calls=1)), "platform", "")
     first, _ = await dialing.half_an_intent(dialing.grant(await dialing.lead(ADA)))
     second = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead(ADA), number=other)))
@@ -107,7 +109,7 @@ async def test_what_was_rolled_back_is_not_counted(dialing: Dialing, other: UUID
     assert len((await second).committed) == 1
 
 
-async def test_counting_does_not_depend_on_the_servers_default_isolation(
+async def test_limits_are_counted_at_read_committed_whatever_the_servers_default(
     dialing: Dialing, other: UUID
 ) -> None:
     """At REPEATABLE READ the count would see the world as it was before the lock was waited for."""
@@ -131,7 +133,7 @@ async def test_counting_does_not_depend_on_the_servers_default_isolation(
 # Numbers
 
 
-async def test_race_10_a_maximum_that_is_lowered_during_the_intent_counts(dialing: Dialing) -> None:
+async def test_race_10_a_maximum_lowered_during_the_intent_is_obeyed(dialing: Dialing) -> None:
     operator = await dialing.open_transaction()
     await operator.execute("UPDATE numbers SET max_channels = 3")
     dialled = await dialing.blocked(dialing.intend(dialing.grant(await dialing.lead(), 7)))
@@ -152,7 +154,7 @@ async def test_race_10_a_number_that_changes_its_account_during_the_intent_is_no
     assert again.account == "other"
 
 
-async def test_race_10_an_operator_who_needs_a_number_idle_waits_for_the_intent(dialing: Dialing) -> None:
+async def test_race_10_a_change_that_needs_an_idle_number_waits_for_the_intent(dialing: Dialing) -> None:
     first, _ = await dialing.half_an_intent(dialing.grant(await dialing.lead(), 7))
     operator = await dialing.open_transaction()
     held = await dialing.blocked(numbers.lock_and_count_held(operator, dialing.number))
@@ -161,7 +163,7 @@ async def test_race_10_an_operator_who_needs_a_number_idle_waits_for_the_intent(
     await operator.execute("ROLLBACK")
 
 
-async def test_two_dialers_share_a_number_without_waiting(dialing: Dialing) -> None:
+async def test_two_dialers_lock_a_number_without_waiting_for_each_other(dialing: Dialing) -> None:
     """Its row is locked FOR SHARE; they only wait for the account, which the second one does not have here."""
     first, _ = await dialing.half_an_intent(dialing.grant(await dialing.lead(), 1))
     row = await dialing.value("SELECT id FROM numbers WHERE id = $1 FOR SHARE NOWAIT", dialing.number)
@@ -213,7 +215,7 @@ async def test_race_13_a_number_that_becomes_crowded_while_it_is_waited_for_is_n
 # Channels and persons
 
 
-async def test_race_5_attempts_go_in_by_number_and_channel_so_that_inserters_meet_in_one_order(
+async def test_race_5_attempts_are_inserted_by_number_and_channel_without_a_deadlock(
     dialing: Dialing,
 ) -> None:
     """An inbound call takes channel 1, then its neighbour 2. In any other order than theirs this is a deadlock."""
@@ -250,7 +252,7 @@ async def test_race_5_a_channel_that_is_being_freed_is_waited_for_and_taken(dial
     assert len((await dialled).committed) == 1
 
 
-async def test_race_6_slowing_an_account_does_not_wait_for_an_intent_that_waits_for_the_slower(
+async def test_race_6_slowing_an_account_does_not_deadlock_with_an_intent_that_waits_for_its_channel(
     dialing: Dialing,
 ) -> None:
     """The writer of a 429 frees a channel; an intent of the same account waits for exactly that."""
@@ -320,7 +322,7 @@ async def test_race_6_results_are_locked_by_id_whatever_their_order(dialing: Dia
 # Leads
 
 
-async def test_race_5_a_lead_that_is_being_aborted_holds_up_nobody_else(dialing: Dialing) -> None:
+async def test_race_5_a_lead_that_is_being_aborted_delays_no_other_lead(dialing: Dialing) -> None:
     aborted, good = dialing.grant(await dialing.lead()), dialing.grant(await dialing.lead())
     operator = await dialing.open_transaction()
     await operator.execute(
@@ -393,7 +395,7 @@ async def test_race_20_a_gate_that_fails_fails_for_one_lead(dialing: Dialing) ->
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_race_7_a_stopped_dialer_holds_up_only_those_who_need_what_it_holds(
+async def test_race_7_a_stopped_dialer_delays_only_leads_that_need_its_locks(
     dialing: Dialing, other: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first holds Ada and its account. The batch of the second fails on Ada, and its others go in without her."""
@@ -407,7 +409,7 @@ async def test_race_7_a_stopped_dialer_holds_up_only_those_who_need_what_it_hold
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_race_7_a_dialer_that_is_stopped_inside_its_intent_is_thrown_out_by_postgres(
+async def test_race_7_postgres_ends_the_transaction_of_a_dialer_stopped_inside_its_intent(
     dialing: Dialing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped = await asyncpg.connect(dialing.url)
@@ -427,7 +429,7 @@ async def test_race_7_a_dialer_that_is_stopped_inside_its_intent_is_thrown_out_b
     stopped.terminate()
 
 
-async def test_the_time_outs_end_with_the_transaction(dialing: Dialing) -> None:
+async def test_the_intents_timeouts_end_with_its_transaction(dialing: Dialing) -> None:
     """Behind a transaction pooler the next client has the same server connection."""
     single = await connect(dialing.url, pool_size=1)
     dialing.database, here = single, dialing.database
@@ -516,7 +518,7 @@ async def test_race_8_disowning_late_does_not_touch_the_call_that_another_dialer
     assert newest == newer.attempt_id, "or its answer would be hung up as superseded"
 
 
-async def test_race_6_disowning_takes_leads_before_attempts_like_everybody(dialing: Dialing) -> None:
+async def test_race_6_disowning_locks_leads_before_attempts(dialing: Dialing) -> None:
     """A fold holds the lead and goes on to its attempts. In the other order this is a deadlock."""
     lead = await dialing.lead()
     first, batch = await dialing.half_an_intent(dialing.grant(lead))
@@ -538,14 +540,16 @@ async def test_race_8_disowning_twice_is_disowning_once(dialing: Dialing) -> Non
     assert await dialing.value("SELECT attempt_count FROM leads") == 0
 
 
-async def test_only_the_own_attempts_can_be_disowned(dialing: Dialing) -> None:
+async def test_a_dialer_can_disown_its_own_attempts_only(dialing: Dialing) -> None:
     first, batch = await dialing.half_an_intent(dialing.grant(await dialing.lead()))
     await dialing.commit(first)
     assert await disown(dialing.database, batch.attempts, "somebody else") == []
     assert await dialing.state_of(batch.attempts[0].grant.attempt_id) == "dialing"
 
 
-async def test_a_server_that_goes_away_before_the_commit_raises_and_leaves_nothing(dialing: Dialing) -> None:
+async def test_an_intent_whose_server_is_lost_before_the_commit_raises_and_leaves_nothing(
+    dialing: Dialing,
+) -> None:
     lead = await dialing.lead()
     async with TcpProxy.before(dialing.url) as proxy:
         behind = await connect(proxy.url, pool_size=1)
@@ -565,7 +569,7 @@ async def test_a_server_that_goes_away_before_the_commit_raises_and_leaves_nothi
     assert await dialing.value("SELECT count(*) FROM attempts") == 0
 
 
-async def test_a_commit_that_did_not_go_through_lifts_no_limit(dialing: Dialing) -> None:
+async def test_disowning_an_attempt_that_was_never_committed_raises_no_daily_limit(dialing: Dialing) -> None:
     """It is written down as not sent, and was never counted: there is nothing to give back."""
     await dialing.policy(CallingPolicy(attempts_per_day=2))
     for _ in range(2):
@@ -577,7 +581,7 @@ async def test_a_commit_that_did_not_go_through_lifts_no_limit(dialing: Dialing)
     assert placed == [1, 1, 0, 0]
 
 
-async def test_a_commit_that_went_through_and_was_not_sent_is_given_back(dialing: Dialing) -> None:
+async def test_disowning_a_committed_attempt_gives_its_daily_count_back(dialing: Dialing) -> None:
     await dialing.policy(CallingPolicy(attempts_per_day=2))
     connection, batch = await dialing.half_an_intent(dialing.grant(await dialing.lead()))
     await dialing.commit(connection)

@@ -50,7 +50,7 @@ async def die(world: ApiWorld) -> None:
         await jobs.bury(tx, [Death(job.id, job.fence, "E", "m") for job in await claim(world)], "w1")
 
 
-async def test_jobs_are_listed_wherever_they_are(world: ApiWorld) -> None:
+async def test_jobs_of_every_status_are_listed_newest_first(world: ApiWorld) -> None:
     done = await enqueue(world)
     async with world.database.transaction() as tx:
         await jobs.finish(tx, [End(job.id, job.fence, result='{"x":1}') for job in await claim(world)], "w1")
@@ -243,7 +243,7 @@ async def test_the_file_of_an_export_is_its_tenants_alone(world: ApiWorld) -> No
     expect(await world.tenant("a2").get(path), 404)
 
 
-async def test_a_process_without_jobs_says_so(database_url: str) -> None:
+async def test_the_api_of_a_process_without_jobs_answers_503(database_url: str) -> None:
     async with open_api(database_url) as world:
         object.__setattr__(world.app.state.api.deps, "jobs", None)
         refused = expect(await world.admin.post("/api/v1/jobs/dead/replay", {}), 503)
@@ -253,7 +253,7 @@ async def test_a_process_without_jobs_says_so(database_url: str) -> None:
 # Webhook endpoints
 
 
-async def test_an_endpoint_lives_from_creation_to_removal(world: ApiWorld) -> None:
+async def test_a_webhook_endpoint_is_created_changed_and_removed(world: ApiWorld) -> None:
     client = world.tenant("a1")
     body = {"url": "https://example.com/hooks", "event_types": ["lead.finished"]}
     made = expect(await client.post("/api/v1/webhook-endpoints", body), 201)
@@ -270,7 +270,7 @@ async def test_an_endpoint_lives_from_creation_to_removal(world: ApiWorld) -> No
     expect(await client.get(path), 404)
 
 
-async def test_what_is_stored_opens_as_the_secret_that_was_shown(world: ApiWorld) -> None:
+async def test_the_sealed_endpoint_secrets_open_as_those_that_were_shown(world: ApiWorld) -> None:
     client = world.tenant("a1")
     made = expect(await client.post("/api/v1/webhook-endpoints", {"url": "https://example.com/"}), 201)
     rotated = expect(await client.post(f"/api/v1/webhook-endpoints/{made['id']}/rotate-secret", {}), 200)
@@ -309,7 +309,7 @@ async def test_one_url_is_one_endpoint_of_a_tenant(world: ApiWorld) -> None:
     expect(await world.tenant("a1").patch(f"/api/v1/webhook-endpoints/{first['id']}", body), 200)
 
 
-async def test_an_endpoint_belongs_to_somebody(world: ApiWorld) -> None:
+async def test_a_webhook_endpoint_belongs_to_a_tenant(world: ApiWorld) -> None:
     refused = expect(
         await world.admin.post("/api/v1/webhook-endpoints", {"url": "https://example.com/"}), 422
     )

@@ -61,7 +61,7 @@ async def test_a_claim_names_its_owner_lease_and_fence(world: JobWorld) -> None:
     assert claimed.fence > 0
 
 
-async def test_what_is_not_due_is_not_claimed_and_says_when_it_is(world: JobWorld) -> None:
+async def test_a_job_not_yet_due_is_not_claimed_and_next_due_says_when(world: JobWorld) -> None:
     await world.enqueue(run_at=datetime.now(UTC) + timedelta(seconds=3600))
     assert await world.claim() == []
     async with world.database.connection() as conn:
@@ -72,7 +72,7 @@ async def test_what_is_not_due_is_not_claimed_and_says_when_it_is(world: JobWorl
     assert 3000 < surveyed.due_in_s < 3600
 
 
-async def test_next_due_leaves_out_what_is_due_already(world: JobWorld) -> None:
+async def test_next_due_leaves_out_jobs_that_are_due_already(world: JobWorld) -> None:
     """It is claimed or blocked: a worker that slept until then would not sleep at all."""
     enqueued = await world.enqueue()
     async with world.database.connection() as conn:
@@ -80,8 +80,8 @@ async def test_next_due_leaves_out_what_is_due_already(world: JobWorld) -> None:
     assert coming.due_in_s is None
 
 
-async def test_what_became_due_between_the_claim_and_the_question_is_not_missed(world: JobWorld) -> None:
-    """The claim was too early for it. Asked only for what is still to come, it would wait for a survey."""
+async def test_next_due_shows_a_job_that_became_due_since_the_claim(world: JobWorld) -> None:
+    """The claim was too early for it. If `next_due` left out due jobs, it would wait for a survey."""
     await world.enqueue(run_at=datetime.now(UTC) + timedelta(hours=1))
     async with world.database.connection() as conn:
         look = await jobs.claim(conn, {WORK: LanePosition()}, 10, Claimant("w"))
@@ -92,7 +92,7 @@ async def test_what_became_due_between_the_claim_and_the_question_is_not_missed(
     assert coming.due_in_s <= 0
 
 
-async def test_a_claim_may_look_ahead_and_then_nothing_is_missed_either(world: JobWorld) -> None:
+async def test_next_due_after_a_claim_ahead_shows_the_next_job(world: JobWorld) -> None:
     soon = await world.enqueue("soon", run_at=datetime.now(UTC) + timedelta(seconds=2000))
     later = await world.enqueue("later", run_at=datetime.now(UTC) + timedelta(seconds=4000))
     async with world.database.connection() as conn:
@@ -105,7 +105,7 @@ async def test_a_claim_may_look_ahead_and_then_nothing_is_missed_either(world: J
     assert (await world.job(later.id)).status == "PENDING"
 
 
-async def test_a_claim_looks_from_its_floor_and_a_survey_from_the_beginning(world: JobWorld) -> None:
+async def test_a_claim_starts_at_its_floor_and_a_survey_at_the_beginning(world: JobWorld) -> None:
     enqueued = await world.enqueue()
     above = LanePosition(enqueued.run_at + timedelta(microseconds=1))
     async with world.database.connection() as conn:
@@ -160,7 +160,7 @@ async def test_a_finished_job_leaves_the_outbox_and_is_history(world: JobWorld) 
 
 
 @pytest.mark.parametrize("how", ["finish", "put_back", "bury", "renew"])
-async def test_who_lost_the_lease_changes_nothing(world: JobWorld, how: str) -> None:
+async def test_an_owner_that_lost_its_lease_changes_nothing(world: JobWorld, how: str) -> None:
     enqueued = await world.enqueue()
     [stale] = await world.claim("w1")
     await put_back_expired(world, enqueued.id)
@@ -188,7 +188,7 @@ async def put_back_expired(world: JobWorld, job_id: object) -> None:
         await jobs.put_back(tx, [ReturnedClaim(expired.id, expired.fence, 0.0)], None)
 
 
-async def test_who_claimed_from_a_server_that_crashed_finishes_nothing(world: JobWorld) -> None:
+async def test_a_claim_that_a_crashed_server_forgot_finishes_nothing(world: JobWorld) -> None:
     """A claim is not waited for on disk. What the server forgot is pending, and its fence is never given again."""
     enqueued = await world.enqueue()
     async with world.database.pool.acquire() as conn:
@@ -206,7 +206,7 @@ async def test_who_claimed_from_a_server_that_crashed_finishes_nothing(world: Jo
     assert await finish(world, current, "w1")
 
 
-async def test_a_claim_under_a_key_is_on_disk_before_it_begins(world: JobWorld) -> None:
+async def test_a_claim_under_a_concurrency_key_commits_synchronously(world: JobWorld) -> None:
     """Or a crash of the server could let two run at once."""
     await world.enqueue(kind=world.keyed, concurrency_key="k")
     async with world.database.connection() as conn:
@@ -232,8 +232,8 @@ async def test_another_worker_with_the_same_fence_changes_nothing(world: JobWorl
     assert not await finish(world, claimed, "w2")
 
 
-async def test_a_completion_beside_a_renewal_of_its_own_is_not_lost(world: JobWorld) -> None:
-    """The completion passes over what the renewal has locked, and is told that the job is still its own."""
+async def test_a_completion_during_its_own_lease_renewal_is_not_lost(world: JobWorld) -> None:
+    """The completion skips what the renewal has locked, and learns that the job is still its own."""
     await world.enqueue()
     [claimed] = await world.claim("w1")
     async with world.database.transaction() as tx:
@@ -244,7 +244,7 @@ async def test_a_completion_beside_a_renewal_of_its_own_is_not_lost(world: JobWo
     assert await finish(world, claimed, "w1")
 
 
-async def test_what_is_put_back_waits_at_its_time_and_keeps_its_error(world: JobWorld) -> None:
+async def test_a_job_put_back_waits_until_its_time_and_keeps_its_error(world: JobWorld) -> None:
     enqueued = await world.enqueue()
     [claimed] = await world.claim("w1")
     before = datetime.now(UTC)
@@ -265,7 +265,7 @@ async def test_what_is_put_back_waits_at_its_time_and_keeps_its_error(world: Job
     assert await world.claim() == []
 
 
-async def test_a_death_is_a_dead_letter_that_can_be_replayed(world: JobWorld) -> None:
+async def test_a_buried_job_is_a_dead_letter_that_can_be_replayed(world: JobWorld) -> None:
     enqueued = await world.enqueue("a", concurrency_key=None, unique_key="u")
     [claimed] = await world.claim("w1")
     async with world.database.transaction() as tx:
@@ -309,7 +309,7 @@ HOT = {
 
 @pytest.mark.parametrize("name", HOT)
 @pytest.mark.parametrize("state", ["new", "vacuumed", "full"])
-async def test_hot_statements_keep_their_index(world: JobWorld, name: str, state: str) -> None:
+async def test_hot_job_statements_use_their_index(world: JobWorld, name: str, state: str) -> None:
     if state == "full":
         async with world.outbox.transaction(world.database) as work:
             await work.enqueue_many(world.work.new(Work(str(n))) for n in range(3000))

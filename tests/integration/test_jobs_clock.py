@@ -55,7 +55,7 @@ async def test_a_clock_that_is_set_back_parks_no_job_that_went_back_to_wait(worl
     )
 
 
-async def test_a_clock_that_is_set_back_keeps_no_lease_of_a_dead_worker(world: JobWorld) -> None:
+async def test_a_clock_that_is_set_back_prolongs_no_lease_of_a_dead_worker(world: JobWorld) -> None:
     enqueued = await world.enqueue()
     await world.claim("gone", lease_s=1.0)
     async with world.service(lease_s=1.0, renew_s=0.3) as service:

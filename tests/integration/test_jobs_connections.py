@@ -32,7 +32,7 @@ async def value(url: str, statement: str, *values: Any) -> Any:
         await connection.close()
 
 
-async def test_transactions_that_handlers_hold_open_starve_no_submit_and_no_application(url: str) -> None:
+async def test_transactions_held_open_by_handlers_starve_neither_submit_nor_the_application(url: str) -> None:
     """As many as the object has connections for the application, twice over, and as many as one type may have."""
     held: list[int] = []
     let_go = asyncio.Event()
@@ -62,7 +62,7 @@ async def test_transactions_that_handlers_hold_open_starve_no_submit_and_no_appl
         let_go.set()
 
 
-async def test_a_type_that_has_its_share_of_connections_is_told_so(url: str) -> None:
+async def test_a_job_type_past_its_share_of_connections_gets_pool_empty(url: str) -> None:
     told: asyncio.Queue[str] = asyncio.Queue()
     held: list[int] = []
     let_go = asyncio.Event()
@@ -87,7 +87,7 @@ async def test_a_type_that_has_its_share_of_connections_is_told_so(url: str) -> 
         let_go.set()
 
 
-async def test_a_handler_that_is_given_up_on_loses_its_connection(url: str) -> None:
+async def test_a_handler_that_ignores_its_timeout_loses_its_connection(url: str) -> None:
     """Each of its runs would cost one more, and its row locks would stay."""
     runs: list[int] = []
     through: asyncio.Queue[int] = asyncio.Queue()

@@ -1,4 +1,4 @@
-"""The end of a lead is told to whoever wants to hear of it: by any way of ending, exactly if it is committed, once."""
+"""The end of a lead is sent to the subscribed endpoints: by any way of ending, exactly if it is committed, once."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -90,7 +90,7 @@ async def told(world: JobWorld) -> list[Webhook]:
     return [msgspec.json.decode(row["payload"], type=Webhook) for row in rows]
 
 
-async def test_the_end_of_a_call_is_told_to_the_url_that_came_with_the_lead(world: JobWorld) -> None:
+async def test_a_finished_lead_sends_lead_finished_to_its_reporting_url(world: JobWorld) -> None:
     lead_id = await add_lead(world, url=URL)
     await end(world, lead_id)
     [webhook] = await told(world)
@@ -109,7 +109,7 @@ async def test_the_end_of_a_call_is_told_to_the_url_that_came_with_the_lead(worl
         ("NO_ANSWER", "FAILED", ("NO_ANSWER", "FAILED")),
     ],
 )
-async def test_an_end_is_told_in_the_words_before_too(
+async def test_lead_finished_carries_the_legacy_outcome(
     world: JobWorld, outcome: str, reason: str | None, legacy: tuple[str, str]
 ) -> None:
     await end(world, await add_lead(world, url=URL), outcome, reason)
@@ -119,14 +119,14 @@ async def test_an_end_is_told_in_the_words_before_too(
     assert (said["legacy_outcome"], said["legacy_outcome_reason"]) == legacy
 
 
-async def test_an_abort_is_an_end_too(world: JobWorld) -> None:
+async def test_an_aborted_lead_sends_lead_finished(world: JobWorld) -> None:
     lead_id = await add_lead(world, url=URL, status="BACKLOG")
     await world.sql(query("leads/abort"), [lead_id], "not wanted")
     [webhook] = await told(world)
     assert (webhook.data["outcome"], webhook.data["outcome_reason"]) == ("ABORTED", "not wanted")
 
 
-async def test_only_those_who_want_to_hear_of_it_are_told(world: JobWorld) -> None:
+async def test_lead_finished_goes_to_subscribed_endpoints_of_the_tenant_only(world: JobWorld) -> None:
     wanted = {
         await subscribe(world, SHOP, "lead.finished"),
         await subscribe(world, Tenant("acme", None), url="https://example.com/reseller"),
@@ -139,13 +139,13 @@ async def test_only_those_who_want_to_hear_of_it_are_told(world: JobWorld) -> No
     assert len({webhook.message_id for webhook in webhooks}) == 1
 
 
-async def test_who_is_named_twice_is_told_once(world: JobWorld) -> None:
+async def test_an_endpoint_that_is_also_the_reporting_url_gets_one_webhook(world: JobWorld) -> None:
     subscribed = await subscribe(world, SHOP, url=URL)
     await end(world, await add_lead(world, url=URL))
     assert [webhook.endpoint_id for webhook in await told(world)] == [subscribed]
 
 
-async def test_the_story_of_a_lead_tells_of_the_jobs_that_followed_it(world: JobWorld) -> None:
+async def test_the_timeline_of_a_lead_shows_its_report_jobs_and_webhooks(world: JobWorld) -> None:
     await subscribe(world, SHOP)
     lead_id = await add_lead(world)
     await end(world, lead_id)
@@ -166,7 +166,7 @@ async def reopen(world: JobWorld, lead_id: UUID, request_id: str = "order-1") ->
         await lead_reopenings.reopen(tx, [Reopened(lead_id, datetime.now(UTC), None, None, 3)], order)
 
 
-async def test_an_order_and_the_end_after_it_are_told_as_messages_of_their_own(world: JobWorld) -> None:
+async def test_a_reopening_and_the_end_after_it_are_separate_messages(world: JobWorld) -> None:
     await subscribe(world, SHOP, "lead.finished", "lead.reopened")
     lead_id = await add_lead(world)
     await end(world, lead_id, "NO_AGENT", None)
@@ -182,7 +182,7 @@ async def test_an_order_and_the_end_after_it_are_told_as_messages_of_their_own(w
     assert (said["reason"], said["previous_outcome"]) == ("agents were away", "NO_AGENT")
 
 
-async def test_an_order_is_told_to_those_alone_who_want_to_hear_of_orders(world: JobWorld) -> None:
+async def test_lead_reopened_goes_only_to_endpoints_subscribed_to_it(world: JobWorld) -> None:
     await subscribe(world, SHOP, "lead.finished")
     lead_id = await add_lead(world, status="PROCESSING")
     await end(world, lead_id)
@@ -190,13 +190,13 @@ async def test_an_order_is_told_to_those_alone_who_want_to_hear_of_orders(world:
     assert [each.type for each in await told(world)] == ["lead.finished"]
 
 
-async def test_where_nobody_listens_nothing_is_enqueued(world: JobWorld) -> None:
+async def test_a_lead_without_a_subscriber_enqueues_no_report(world: JobWorld) -> None:
     await subscribe(world, OTHER)
     await end(world, await add_lead(world))
     assert await world.sql("SELECT count(*) FROM job_outbox") == 0
 
 
-async def test_an_end_that_is_undone_is_not_told(world: JobWorld) -> None:
+async def test_a_rolled_back_end_enqueues_no_report(world: JobWorld) -> None:
     lead_id = await add_lead(world, url=URL)
     async with world.database.pool.acquire() as conn:
         transaction = conn.transaction()
@@ -206,7 +206,7 @@ async def test_an_end_that_is_undone_is_not_told(world: JobWorld) -> None:
     assert await reports(world) == []
 
 
-async def test_a_lead_ends_once(world: JobWorld) -> None:
+async def test_a_lead_finished_twice_enqueues_one_report(world: JobWorld) -> None:
     lead_id = await add_lead(world, url=URL)
     await end(world, lead_id)
     await end(world, lead_id)
@@ -214,7 +214,7 @@ async def test_a_lead_ends_once(world: JobWorld) -> None:
     assert len(await reports(world)) == 1
 
 
-async def test_the_job_is_what_the_platform_would_have_made(world: JobWorld) -> None:
+async def test_the_trigger_enqueues_the_same_report_job_as_the_platform(world: JobWorld) -> None:
     lead_id = await add_lead(world, url=URL)
     await end(world, lead_id)
     [job_id] = await reports(world)

@@ -1,4 +1,4 @@
-"""The outbox stays small, and what is old is forgotten."""
+"""The outbox stays small, and rows past their retention are deleted."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -36,7 +36,7 @@ async def age(world: JobWorld, table: str, column: str, by: timedelta) -> None:
     await world.sql(f"UPDATE {table} SET id = $1, {column} = {column} - $2::interval", old, by)
 
 
-async def test_history_is_forgotten_after_its_time(world: JobWorld) -> None:
+async def test_job_history_is_deleted_after_its_retention(world: JobWorld) -> None:
     await finished(world, "old")
     await age(world, "job_history", "finished_at", timedelta(days=8))
     await finished(world, "new")
@@ -44,13 +44,13 @@ async def test_history_is_forgotten_after_its_time(world: JobWorld) -> None:
     assert await world.sql("SELECT count(*) FROM job_history") == 1
 
 
-async def test_what_was_enqueued_long_ago_and_finished_lately_is_kept(world: JobWorld) -> None:
+async def test_retention_of_history_counts_from_the_jobs_end(world: JobWorld) -> None:
     await finished(world, "old")
     await age(world, "job_history", "created_at", timedelta(days=8))
     assert await upkeep(world).forget() == 0
 
 
-async def test_dead_letters_are_kept_for_longer(world: JobWorld) -> None:
+async def test_dead_letters_are_deleted_after_thirty_days(world: JobWorld) -> None:
     await world.enqueue()
     [claim] = await world.claim()
     async with world.database.connection() as conn:
@@ -61,7 +61,7 @@ async def test_dead_letters_are_kept_for_longer(world: JobWorld) -> None:
     assert await upkeep(world).forget() == 1
 
 
-async def test_progress_of_jobs_that_are_gone_is_dropped(world: JobWorld) -> None:
+async def test_progress_of_deleted_jobs_is_dropped(world: JobWorld) -> None:
     running = await world.enqueue()
     await world.sql(
         "INSERT INTO job_progress SELECT x, 0.5, 'note', now() - interval '2 h' FROM unnest($1::uuid[]) x",

@@ -70,7 +70,7 @@ async def test_a_moment_in_the_past_is_now(world: JobWorld) -> None:
 
 
 @pytest.mark.parametrize("count", [1, COPY_MIN, CHUNK + 1])
-async def test_many_are_enqueued_in_order(world: JobWorld, count: int) -> None:
+async def test_enqueue_many_keeps_the_order_of_its_jobs(world: JobWorld, count: int) -> None:
     async with world.outbox.transaction(world.database) as work:
         jobs = await work.enqueue_many(world.work.new(Work(f"n {n}\t\\")) for n in range(count))
     assert len({job.id for job in jobs}) == count
@@ -79,7 +79,7 @@ async def test_many_are_enqueued_in_order(world: JobWorld, count: int) -> None:
     assert await world.sql("SELECT count(*) FROM job_outbox WHERE status = 'PENDING'") == count
 
 
-async def test_a_pending_twin_is_found_instead(world: JobWorld) -> None:
+async def test_enqueueing_a_pending_unique_key_returns_the_existing_job(world: JobWorld) -> None:
     first = await world.enqueue("a", unique_key="u")
     second = await world.enqueue("b", unique_key="u")
     other = await world.enqueue("c", unique_key="v")
@@ -88,7 +88,7 @@ async def test_a_pending_twin_is_found_instead(world: JobWorld) -> None:
     assert (await world.job(first.id)).payload == '{"name":"a","do":"done"}'
 
 
-async def test_the_twin_becomes_as_early_and_as_urgent_as_the_newcomer(world: JobWorld) -> None:
+async def test_a_repeated_unique_key_makes_the_pending_job_earlier_and_more_urgent(world: JobWorld) -> None:
     later = datetime.now(UTC) + timedelta(days=1)
     first = await world.enqueue("a", unique_key="u", run_at=later, priority=60)
     await world.enqueue("a", unique_key="u", priority=10)
@@ -99,7 +99,7 @@ async def test_the_twin_becomes_as_early_and_as_urgent_as_the_newcomer(world: Jo
     assert job.run_at < later
 
 
-async def test_twins_of_one_batch_are_one_job(world: JobWorld) -> None:
+async def test_jobs_of_one_unique_key_in_a_batch_are_one_job(world: JobWorld) -> None:
     keys = ["b", "a", "b", "c"]
     async with world.outbox.transaction(world.database) as work:
         jobs = await work.enqueue_many(world.work.new(Work(key), unique_key=key) for key in keys)
@@ -107,13 +107,13 @@ async def test_twins_of_one_batch_are_one_job(world: JobWorld) -> None:
     assert len({job.id for job in jobs}) == 3
 
 
-async def test_a_key_is_unique_within_its_type(world: JobWorld) -> None:
+async def test_a_unique_key_is_unique_within_its_job_type(world: JobWorld) -> None:
     first = await world.enqueue("a", unique_key="u")
     second = await world.enqueue("a", unique_key="u", kind=world.keyed)
     assert first.id != second.id
 
 
-async def test_a_key_is_the_tenants_own(world: JobWorld) -> None:
+async def test_a_unique_key_is_separate_for_each_tenant(world: JobWorld) -> None:
     tenants = [PLATFORM, Tenant("a"), Tenant("b"), Tenant("b", "shop")]
     jobs = [await world.enqueue(str(n), unique_key="daily", tenant=t) for n, t in enumerate(tenants)]
     again = [await world.enqueue("again", unique_key="daily", tenant=tenant) for tenant in tenants]
@@ -124,7 +124,7 @@ async def test_a_key_is_the_tenants_own(world: JobWorld) -> None:
     assert sorted(world.workshop.names) == ["0", "1", "2", "3"]
 
 
-async def test_a_concurrency_key_is_the_tenants_own(world: JobWorld) -> None:
+async def test_a_concurrency_key_is_separate_for_each_tenant(world: JobWorld) -> None:
     tenants = [PLATFORM, Tenant("a"), Tenant("b")]
     for tenant in tenants:
         for name in ("first", "second"):

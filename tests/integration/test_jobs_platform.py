@@ -1,4 +1,4 @@
-"""The platform's own jobs, against a receiver that answers as it is told."""
+"""The platform's own jobs, against a receiver that answers as the test says."""
 
 import asyncio
 import csv
@@ -144,7 +144,7 @@ async def failed_once(world: JobWorld, job_id: UUID) -> Job:
 # Webhooks
 
 
-async def test_an_event_is_delivered_with_a_signature_that_the_judge_accepts(
+async def test_a_webhook_is_delivered_with_a_signature_that_standardwebhooks_verifies(
     world: JobWorld, receiver: Receiver, tmp_path: Path
 ) -> None:
     _, secret = await make_endpoint(world, receiver.url)
@@ -161,7 +161,9 @@ async def test_an_event_is_delivered_with_a_signature_that_the_judge_accepts(
     assert headers["content-type"] == "application/json"
 
 
-async def test_only_those_who_want_to_hear_of_it_do(world: JobWorld, receiver: Receiver) -> None:
+async def test_a_published_event_goes_to_subscribed_endpoints_of_the_tenant_only(
+    world: JobWorld, receiver: Receiver
+) -> None:
     for tail, wanted in (("a", "*"), ("b", "lead.finished"), ("c", "lead.created")):
         await make_endpoint(world, f"{receiver.url}/{tail}", wanted)
     await make_endpoint(world, receiver.url, tenant=Tenant("acme"))
@@ -198,7 +200,7 @@ async def test_a_retry_has_the_same_id_and_a_new_timestamp(
         Judge(secret).verify(body, headers)
 
 
-async def test_a_receiver_may_say_when_to_come_again(
+async def test_a_failed_delivery_obeys_the_receivers_retry_after(
     world: JobWorld, receiver: Receiver, tmp_path: Path
 ) -> None:
     receiver.answers = [web.Response(status=429, headers={"Retry-After": "1800"})]
@@ -274,7 +276,7 @@ async def test_a_receiver_that_cannot_be_reached_is_tried_again(world: JobWorld,
 @pytest.mark.parametrize(
     "url", ["https://127.0.0.1:{port}/", "https://[::ffff:127.0.0.1]:{port}/", "http://example.com/"]
 )
-async def test_a_private_address_is_refused_for_good_and_never_connected_to(
+async def test_a_private_address_fails_the_delivery_for_good_without_a_connection(
     world: JobWorld, receiver: Receiver, tmp_path: Path, url: str
 ) -> None:
     port = receiver.url.split(":")[2].split("/")[0]
@@ -305,7 +307,9 @@ class Names(AbstractResolver):
     async def close(self) -> None: ...
 
 
-async def test_a_name_that_leads_inside_is_refused(world: JobWorld, tmp_path: Path) -> None:
+async def test_a_host_name_that_resolves_to_a_private_address_is_refused(
+    world: JobWorld, tmp_path: Path
+) -> None:
     names = Names("10.0.0.1")
     await make_endpoint(world, "https://hooks.example.com/x")
     [delivery] = await publish(world)
@@ -314,10 +318,10 @@ async def test_a_name_that_leads_inside_is_refused(world: JobWorld, tmp_path: Pa
     assert (job.status, job.last_error_code) == ("FAILED", "address_refused")
 
 
-async def test_a_name_is_asked_once_and_its_answer_used(
+async def test_a_host_name_is_resolved_once_per_delivery(
     world: JobWorld, receiver: Receiver, tmp_path: Path
 ) -> None:
-    """Asked again at the moment of connecting, it could say something else."""
+    """Resolved again at the moment of connecting, the name could have another address."""
     names = Names("127.0.0.1", "192.0.2.1")
     resolver = PublicResolver(names, allow_insecure=True)
     await make_endpoint(world, receiver.url.replace("127.0.0.1", "hooks.example.com"))
@@ -327,7 +331,7 @@ async def test_a_name_is_asked_once_and_its_answer_used(
     assert (job.outcome, names.asked, len(receiver.requests)) == ("succeeded", 1, 1)
 
 
-async def test_a_url_of_a_request_becomes_an_endpoint_once(world: JobWorld, receiver: Receiver) -> None:
+async def test_concurrent_requests_make_one_endpoint_of_a_url(world: JobWorld, receiver: Receiver) -> None:
     async def send() -> None:
         async with world.database.transaction() as tx:
             endpoint = await webhooks.ensure_endpoint(tx, SEALER, SHOP, receiver.url)
@@ -373,7 +377,7 @@ async def test_process_twice_item_unchanged_after_first(world: JobWorld, tmp_pat
     assert (item.status, item.transcript) == ("READY", "heard 1")
 
 
-async def test_an_item_is_asked_for_once(world: JobWorld) -> None:
+async def test_an_enrichment_is_enqueued_once_per_item(world: JobWorld) -> None:
     assert len(await ask_enrichment(world, "call-1")) == 1
     assert await ask_enrichment(world, "call-1") == []
 
@@ -393,7 +397,7 @@ async def test_recording_and_transcript_are_fetched(
     assert job_files(tmp_path).path("recording-call-1").read_bytes() == b"RIFF" * 1000
 
 
-async def test_a_recording_that_is_not_there_yet_is_asked_for_again(
+async def test_a_recording_that_is_not_available_yet_is_fetched_again(
     world: JobWorld, receiver: Receiver, tmp_path: Path
 ) -> None:
     receiver.answers = [web.Response(status=404), web.Response(body=b"RIFF")]
@@ -403,7 +407,7 @@ async def test_a_recording_that_is_not_there_yet_is_asked_for_again(
     assert (done.outcome, done.attempt_count) == ("succeeded", 2)
 
 
-async def test_a_carrier_may_send_on_and_only_its_own_host_sees_the_credentials(
+async def test_a_redirected_recording_is_fetched_and_only_the_carriers_host_gets_credentials(
     world: JobWorld, receiver: Receiver, tmp_path: Path
 ) -> None:
     receiver.answers = [
@@ -424,7 +428,7 @@ async def test_a_carrier_may_send_on_and_only_its_own_host_sees_the_credentials(
     assert [headers.get("authorization") for headers, _ in receiver.requests] == ["Basic secret", None]
 
 
-async def test_a_recording_that_is_sent_on_for_ever_is_given_up(
+async def test_a_recording_redirected_without_end_fails(
     world: JobWorld, receiver: Receiver, tmp_path: Path
 ) -> None:
     receiver.answers = [web.Response(status=302, headers={"Location": receiver.url}) for _ in range(4)]
@@ -488,7 +492,7 @@ async def test_a_failed_export_leaves_no_file(
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "x" * 200])
-def test_a_name_cannot_lead_out_of_the_folder(tmp_path: Path, name: str) -> None:
+def test_a_file_name_outside_of_its_folder_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="no name of a file"):
         job_files(tmp_path).path(name)
 
@@ -504,7 +508,7 @@ def aged(path: Path, age_s: float) -> Path:
     return path
 
 
-async def test_files_go_when_nobody_can_ask_for_them(world: JobWorld, tmp_path: Path) -> None:
+async def test_export_files_are_deleted_after_their_retention(world: JobWorld, tmp_path: Path) -> None:
     files = job_files(tmp_path)
     old, young = aged(files.path("export-1.csv"), 100), aged(files.path("export-2.csv"), 10)
     recording = aged(files.path("recording-1"), 1e6)
@@ -514,7 +518,7 @@ async def test_files_go_when_nobody_can_ask_for_them(world: JobWorld, tmp_path: 
     assert [place.exists() for place in (old, young, recording, stray)] == [False, True, True, False]
 
 
-async def test_what_was_found_out_goes_with_its_file_when_it_is_past_its_age(
+async def test_enrichments_and_their_files_are_deleted_after_their_retention(
     world: JobWorld, tmp_path: Path
 ) -> None:
     files = job_files(tmp_path)

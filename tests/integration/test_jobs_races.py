@@ -65,7 +65,7 @@ async def running(world: JobWorld, key: str = "k") -> int:
 # A unique key covers PENDING only
 
 
-async def test_a_change_during_a_run_makes_another_job(world: JobWorld) -> None:
+async def test_a_unique_key_enqueued_during_its_jobs_run_makes_another_job(world: JobWorld) -> None:
     first = await world.enqueue(unique_key="u")
     await world.claim()
     second = await world.enqueue(unique_key="u")
@@ -73,7 +73,9 @@ async def test_a_change_during_a_run_makes_another_job(world: JobWorld) -> None:
     assert second.id != first.id
 
 
-async def test_a_twin_that_was_found_is_not_claimed_before_the_finder_commits(world: JobWorld) -> None:
+async def test_a_pending_job_found_by_its_key_is_not_claimed_before_the_finder_commits(
+    world: JobWorld,
+) -> None:
     """Else its run would read the state from before the change, and the change would be swallowed."""
     first = await world.enqueue(unique_key="u")
     async with world.database.transaction() as tx:
@@ -83,7 +85,7 @@ async def test_a_twin_that_was_found_is_not_claimed_before_the_finder_commits(wo
     assert [job.id for job in await world.claim()] == [first.id]
 
 
-async def test_a_twin_that_is_just_being_claimed_is_no_twin(world: JobWorld) -> None:
+async def test_a_unique_key_whose_job_is_being_claimed_makes_another_job(world: JobWorld) -> None:
     first = await world.enqueue(unique_key="u")
     async with world.database.transaction() as tx:
         await jobs.claim(tx, {Lane("work", 50): LanePosition(BEGINNING)}, 1, Claimant("w1"))
@@ -169,7 +171,7 @@ async def test_unique_keys_in_opposite_order_do_not_deadlock(world: JobWorld, to
     assert sorted(world.workshop.names) == ["a", "a", "b", "b", "c", "d"]
 
 
-async def test_a_job_that_was_enqueued_beside_another_goes_back_as_one_of_its_key(world: JobWorld) -> None:
+async def test_a_job_put_back_is_found_by_its_unique_key(world: JobWorld) -> None:
     async with world.database.transaction() as tx:
         await world.outbox.enqueue(tx, world.work, Work("first"), unique_key="u")
         beside = await world.enqueue("beside", unique_key="u")
@@ -210,7 +212,7 @@ async def claim_and_end_the_rest(world: JobWorld) -> None:
         await end(world, *claims)
 
 
-async def test_blocked_jobs_are_out_of_the_way_until_their_key_is_free(world: JobWorld) -> None:
+async def test_parked_jobs_are_not_due_until_their_key_is_free(world: JobWorld) -> None:
     """A worker that saw them as due would spin."""
     ids = await enqueue_keyed(world, "a", "b", "c")
     [first] = await world.claim_keyed()
@@ -222,7 +224,7 @@ async def test_blocked_jobs_are_out_of_the_way_until_their_key_is_free(world: Jo
     assert [job.id for job in await world.claim_keyed()] == ids[1:2]
 
 
-async def test_a_job_parked_while_its_key_is_freed_is_let_in(world: JobWorld) -> None:
+async def test_a_job_parked_while_its_key_is_freed_becomes_claimable(world: JobWorld) -> None:
     """The end of the first waits for the key's lock, and must then see what was parked under it."""
     ids = await enqueue_keyed(world, "a")
     [first] = await world.claim_keyed()
@@ -266,7 +268,7 @@ async def test_a_stale_owner_does_not_free_a_key_twice(world: JobWorld) -> None:
     assert await running(world) == 0
 
 
-async def test_a_key_that_somebody_holds_delays_only_its_own_jobs(world: JobWorld) -> None:
+async def test_a_locked_key_delays_only_its_own_jobs(world: JobWorld) -> None:
     for key in ("k", "l"):
         await enqueue_keyed(world, "a", key=key)
     by_key = {job.concurrency_key: job for job in await world.claim_keyed("w1")}
@@ -289,7 +291,7 @@ async def test_jobs_under_a_key_that_is_held_do_not_hide_another(world: JobWorld
     assert job.outcome == "succeeded"
 
 
-async def test_a_count_that_drifted_is_corrected(world: JobWorld) -> None:
+async def test_a_recount_corrects_a_keys_running_count(world: JobWorld) -> None:
     ids = await enqueue_keyed(world, "a", "b")
     await world.claim_keyed()
     await world.sql("DELETE FROM job_outbox WHERE id = $1", ids[0])
@@ -301,7 +303,7 @@ async def test_a_count_that_drifted_is_corrected(world: JobWorld) -> None:
     assert [job.id for job in await world.claim_keyed()] == ids[1:]
 
 
-async def test_a_key_that_nobody_uses_is_forgotten_and_one_in_use_is_not(world: JobWorld) -> None:
+async def test_a_recount_deletes_idle_keys_only(world: JobWorld) -> None:
     await enqueue_keyed(world, "a", key="idle")
     await enqueue_keyed(world, "b", key="busy")
     by_key = {job.concurrency_key: job for job in await world.claim_keyed()}
@@ -315,7 +317,7 @@ async def test_a_key_that_nobody_uses_is_forgotten_and_one_in_use_is_not(world: 
 # Leases
 
 
-async def test_an_owner_that_comes_back_beside_the_reaper_finds_nothing(world: JobWorld) -> None:
+async def test_an_owner_that_returns_during_a_reap_ends_nothing(world: JobWorld) -> None:
     enqueued = await world.enqueue()
     [claim] = await world.claim("w1", lease_s=-1)
     async with world.database.transaction() as tx:
@@ -343,7 +345,7 @@ def ids_of(written: Sequence[EndedJob | Returned]) -> list[UUID]:
     ("write", "verdict"),
     [(jobs.finish, End), (jobs.finish_at_once, End), (jobs.put_back, returned), (jobs.bury, dead)],
 )
-async def test_fences_are_compared_with_their_own_ids(
+async def test_a_fence_is_compared_with_that_of_its_own_job(
     world: JobWorld, write: Callable[..., Any], verdict: Callable[[UUID, int], Any]
 ) -> None:
     """A stale end of one job, in a batch with the fence of another, ends nothing of a newer claim."""
@@ -388,7 +390,7 @@ async def test_the_reaper_passes_over_a_job_that_is_just_being_finished(world: J
 # Cancellation
 
 
-async def test_a_job_claimed_while_it_is_cancelled_is_asked_to_stop(world: JobWorld) -> None:
+async def test_a_job_claimed_while_it_is_cancelled_is_stopped(world: JobWorld) -> None:
     enqueued = await world.enqueue()
     async with world.database.transaction() as tx:
         [claim] = (

@@ -29,12 +29,12 @@ async def make_due(world: JobWorld, ago: timedelta = timedelta(seconds=1)) -> da
     return tick
 
 
-async def test_the_first_tick_is_in_the_future(world: JobWorld) -> None:
+async def test_the_first_tick_of_a_schedule_is_in_the_future(world: JobWorld) -> None:
     assert await scheduler(world).run_once() == 0
     assert await world.sql("SELECT next_at > now() FROM job_schedules")
 
 
-async def test_a_tick_is_enqueued_and_the_next_one_follows(world: JobWorld) -> None:
+async def test_a_due_tick_is_enqueued_once_and_the_next_one_scheduled(world: JobWorld) -> None:
     first = scheduler(world)
     await first.run_once()
     tick = await make_due(world)
@@ -57,7 +57,7 @@ async def test_many_processes_enqueue_a_tick_once_even_when_it_is_finished_at_on
         await world.sql("DELETE FROM job_outbox")
 
 
-async def test_a_crash_between_tick_and_commit_loses_neither(world: JobWorld) -> None:
+async def test_a_tick_whose_transaction_rolls_back_is_enqueued_once(world: JobWorld) -> None:
     process = scheduler(world)
     await process.run_once()
     tick = await make_due(world)
@@ -73,7 +73,7 @@ async def test_a_crash_between_tick_and_commit_loses_neither(world: JobWorld) ->
     assert await world.sql("SELECT count(*) FROM job_outbox") == 1
 
 
-async def test_ticks_that_passed_while_nobody_ran_are_one(world: JobWorld) -> None:
+async def test_ticks_missed_while_no_scheduler_ran_are_one_job(world: JobWorld) -> None:
     process = scheduler(world)
     await process.run_once()
     await make_due(world, timedelta(hours=30))

@@ -1,4 +1,4 @@
-"""A worker hears of jobs, runs them, writes down how they ended, and gives back what it cannot run."""
+"""A worker is woken for jobs, runs them, writes their outcomes, and gives back what it cannot run."""
 
 import asyncio
 import threading
@@ -77,26 +77,26 @@ async def test_missed_notify_is_found_by_the_probe(world: JobWorld) -> None:
     assert value(metrics.JOBS_FOUND_BY_POLL) == before + 1
 
 
-async def test_what_waits_already_is_found_at_the_start(world: JobWorld) -> None:
+async def test_a_worker_finds_pending_jobs_at_its_start(world: JobWorld) -> None:
     ids = [(await world.enqueue(str(n))).id for n in range(3)]
     async with world.service(probe_s=NEVER_S, notify=False):
         await world.ended(*ids)
 
 
-async def test_polling_alone_is_enough(world: JobWorld) -> None:
+async def test_a_worker_without_notifications_finds_jobs_by_polling(world: JobWorld) -> None:
     async with world.service(notify=False) as service:
         assert service.listener is None
         await world.ended((await world.enqueue(wake=True)).id)
 
 
-async def test_an_enqueue_in_the_workers_own_process_needs_no_notification(world: JobWorld) -> None:
+async def test_an_enqueue_in_the_workers_process_wakes_it_without_notify(world: JobWorld) -> None:
     first = await world.enqueue("first")
     async with world.service(probe_s=NEVER_S, notify=False, notifier=world.notifier):
         await world.ended(first.id)  # found by the survey at the start, which is over now
         await world.ended((await world.enqueue("second", wake=True)).id)
 
 
-async def test_a_delayed_job_runs_by_its_timer(world: JobWorld) -> None:
+async def test_a_delayed_job_runs_at_its_time_without_a_poll(world: JobWorld) -> None:
     async with world.service(probe_s=NEVER_S) as service:
         assert service.listener is not None
         await service.listener.listening.wait()
@@ -116,7 +116,7 @@ async def test_a_wakeup_of_another_version_costs_one_poll(world: JobWorld) -> No
         await world.ended(enqueued.id)
 
 
-async def test_the_listener_is_killed_and_comes_back(world: JobWorld) -> None:
+async def test_a_killed_listener_reconnects_and_finds_missed_jobs(world: JobWorld) -> None:
     async with world.service(probe_s=NEVER_S) as service:
         listener = service.listener
         assert listener is not None
@@ -132,7 +132,7 @@ async def test_the_listener_is_killed_and_comes_back(world: JobWorld) -> None:
         await world.ended(missed.id, heard.id)
 
 
-async def test_notifications_are_counted(world: JobWorld) -> None:
+async def test_received_notifications_are_counted(world: JobWorld) -> None:
     counter = metrics.JOB_NOTIFICATIONS_RECEIVED.labels(CHANNEL)
     before = value(counter)
     async with world.service(probe_s=NEVER_S) as service:
@@ -154,7 +154,7 @@ async def test_concurrent_workers_run_each_job_once(world: JobWorld) -> None:
     assert sorted(world.workshop.names) == sorted(str(n) for n in range(300))
 
 
-async def test_no_more_run_at_once_than_allowed(world: JobWorld) -> None:
+async def test_no_more_jobs_run_at_once_than_running_max(world: JobWorld) -> None:
     ids = [(await world.enqueue(f"{n}", "hold")).id for n in range(5)]
     async with world.service(running_max=2):
         for n in range(5):
@@ -190,7 +190,7 @@ async def forgets_none(_: JobMaintenance) -> int:
     return 0
 
 
-async def test_a_job_whose_key_was_just_being_changed_is_looked_for_again_without_a_probe(
+async def test_a_job_whose_key_was_locked_is_claimed_again_without_a_probe(
     world: JobWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(JobMaintenance, "recount_keys", forgets_none)  # it removes keys that nobody uses
@@ -229,14 +229,14 @@ async def test_a_failure_is_tried_again_at_once_and_then_later(world: JobWorld) 
     assert job.run_at - job.created_at >= timedelta(seconds=30)
 
 
-async def test_what_fails_too_often_is_a_dead_letter(world: JobWorld) -> None:
+async def test_a_job_that_fails_max_attempts_times_is_a_dead_letter(world: JobWorld) -> None:
     enqueued = await world.enqueue("a", "fail", max_attempts=2)
     async with world.service():
         [job] = await world.ended(enqueued.id)
     assert (job.status, job.attempt_count, job.last_error_code) == ("FAILED", 2, "told_to")
 
 
-async def test_a_snooze_waits_and_does_not_count(world: JobWorld) -> None:
+async def test_a_snooze_waits_and_does_not_count_as_an_attempt(world: JobWorld) -> None:
     enqueued = await world.enqueue("a", "snooze")
     async with world.service():
         await world.workshop.started["a"].wait()
@@ -269,7 +269,7 @@ async def test_a_payload_of_a_newer_version_waits_for_one_of_its_workers(world: 
     assert (job.outcome, job.attempt_count) == ("succeeded", 1)
 
 
-async def test_a_payload_that_nobody_could_read_for_a_day_is_a_dead_letter(world: JobWorld) -> None:
+async def test_a_payload_unreadable_for_a_day_is_a_dead_letter(world: JobWorld) -> None:
     enqueued = await world.enqueue()
     await world.sql("UPDATE job_outbox SET payload = '[1]', created_at = now() - interval '25 h'")
     async with world.service():
@@ -277,7 +277,7 @@ async def test_a_payload_that_nobody_could_read_for_a_day_is_a_dead_letter(world
     assert (job.status, job.last_error_code, job.attempt_count) == ("FAILED", "bad_payload", 1)
 
 
-async def test_a_type_that_nobody_runs_stays_and_harms_nobody(world: JobWorld) -> None:
+async def test_a_job_of_an_unknown_type_stays_pending_and_delays_no_other(world: JobWorld) -> None:
     await world.enqueue("a")
     await world.sql("UPDATE job_outbox SET job_type = 'of_tomorrow'")
     enqueued = await world.enqueue("b")
@@ -322,7 +322,7 @@ async def test_a_handler_that_fails_after_it_finished_is_tried_again_at_once(wor
     assert (job.result, job.attempt_count, job.last_error_code) == ("2", 2, "RuntimeError")
 
 
-async def test_a_key_freed_in_the_handlers_own_transaction_lets_the_next_in_without_a_probe(
+async def test_a_key_freed_in_the_handlers_transaction_starts_the_next_job_without_a_probe(
     world: JobWorld,
 ) -> None:
     kind: JobType[Work] = JobType("transactional", Work, Policy(per_key=1))
@@ -349,7 +349,7 @@ def completed(job_type: str) -> float:
     return value(metrics.JOBS_COMPLETED.labels(job_type, "success"))
 
 
-async def test_idempotency_the_effects_of_who_lost_the_lease_are_undone(world: JobWorld) -> None:
+async def test_idempotency_effects_of_a_handler_that_lost_its_lease_are_rolled_back(world: JobWorld) -> None:
     await world.sql("CREATE TABLE effects (attempt int)")
     kind: JobType[Work] = JobType("transactional", Work, Policy())
     first_runs, second_done, first_undone = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -383,7 +383,7 @@ async def test_idempotency_the_effects_of_who_lost_the_lease_are_undone(world: J
     assert (job.outcome, job.attempt_count) == ("succeeded", 2)
 
 
-async def test_progress_can_be_read_while_it_runs_and_afterwards(world: JobWorld) -> None:
+async def test_a_jobs_progress_can_be_read_while_it_runs_and_afterwards(world: JobWorld) -> None:
     kind: JobType[Work] = JobType("long_work", Work, Policy())
     gate = asyncio.Event()
 
@@ -439,7 +439,7 @@ async def test_a_job_that_runs_too_long_is_stopped_and_has_failed(world: JobWorl
     assert (job.status, job.last_error_code) == ("FAILED", "timeout")
 
 
-async def test_a_shutdown_gives_unstarted_work_back_and_lets_the_rest_finish(world: JobWorld) -> None:
+async def test_a_shutdown_puts_unstarted_jobs_back_and_lets_running_ones_finish(world: JobWorld) -> None:
     held = await world.enqueue("running", "hold")
     async with world.service(running_max=1) as service:
         await world.workshop.started["running"].wait()
@@ -471,7 +471,7 @@ async def test_a_shutdown_that_takes_too_long_stops_what_runs(world: JobWorld) -
 # What it says
 
 
-async def test_log_lines_and_metrics_are_those_of_the_source(world: JobWorld) -> None:
+async def test_log_events_and_metrics_have_the_names_of_the_source_documents(world: JobWorld) -> None:
     done = await world.enqueue("a", unique_key="item-1")
     dead = await world.enqueue("b", "die")
     with capture_logs() as logs:
@@ -528,7 +528,7 @@ async def test_a_completion_whose_reply_is_lost_happens_once(world: JobWorld) ->
     assert world.workshop.ran == [("a", 1)]
 
 
-async def test_a_deaf_listener_notices_and_listens_again(
+async def test_a_listener_with_a_dead_connection_reconnects(
     world: JobWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trunkline.jobs.listener.ALIVE_EVERY_S", 0.05)
@@ -556,7 +556,7 @@ async def swallow_everything(_: Work, _run: Run) -> None:
             continue
 
 
-async def test_a_handler_that_ignores_its_time_out_is_named_with_its_line(world: JobWorld) -> None:
+async def test_a_handler_that_ignores_its_timeout_is_logged_with_its_source_line(world: JobWorld) -> None:
     stuck = metrics.HANDLERS_STUCK.labels("job", "brief_work", "ignores_cancellation")
     before = value(stuck)
     registry = Registry()
@@ -578,7 +578,7 @@ async def test_a_handler_that_ignores_its_time_out_is_named_with_its_line(world:
     assert value(stuck) - before == 1
 
 
-async def test_the_end_of_a_worker_tells_who_did_not_end(world: JobWorld) -> None:
+async def test_a_stopped_worker_logs_the_handlers_that_did_not_end(world: JobWorld) -> None:
     registry = Registry()
     registry.add(world.work, swallow_everything)
     with capture_logs() as logs:
@@ -639,7 +639,7 @@ async def test_a_thread_that_outlives_its_cancellation_is_named_and_costs_no_oth
     assert value(stuck) - before == 2
 
 
-async def test_who_blocks_the_event_loop_is_named_while_it_does(world: JobWorld) -> None:
+async def test_a_job_that_blocks_the_event_loop_is_logged_while_it_does(world: JobWorld) -> None:
     stuck = metrics.HANDLERS_STUCK.labels("job", world.work.name, "blocks")
     before = value(stuck)
     named = threading.Event()
@@ -665,7 +665,7 @@ async def test_who_blocks_the_event_loop_is_named_while_it_does(world: JobWorld)
     assert value(stuck) - before == len(told)
 
 
-async def test_a_blocked_event_loop_is_told_of_no_job_if_none_blocks_it(world: JobWorld) -> None:
+async def test_a_blocked_event_loop_is_logged_without_a_job_if_none_blocks_it(world: JobWorld) -> None:
     with capture_logs() as logs:
         async with world.service() as service:
             service._blocked(asyncio.current_task(), 1.0, "elsewhere.py:1")

@@ -68,7 +68,7 @@ async def test_a_call_that_would_leave_after_the_expiry_is_not_made(dialing: Dia
     assert refusal.reason is RefusalReason.EXPIRED
 
 
-async def test_the_loop_ends_what_has_expired_and_nothing_else(dialing: Dialing) -> None:
+async def test_the_lapse_loop_ends_expired_waiting_leads_only(dialing: Dialing) -> None:
     over, waits, calling = await dialing.leads(3)
     await dialing.run("UPDATE leads SET expires_at = now() - interval '1 second' WHERE id = $1", over)
     await dialing.run("UPDATE leads SET expires_at = now() + interval '1 hour' WHERE id = $1", waits)
@@ -78,7 +78,7 @@ async def test_the_loop_ends_what_has_expired_and_nothing_else(dialing: Dialing)
     assert [row["outcome"] for row in rows] == ["EXPIRED", None, None]
 
 
-async def test_the_loop_passes_over_a_lead_that_somebody_is_changing(dialing: Dialing) -> None:
+async def test_the_lapse_loop_skips_a_locked_lead(dialing: Dialing) -> None:
     lead = await dialing.lead()
     await dialing.run("UPDATE leads SET expires_at = now() WHERE id = $1", lead)
     changing = await dialing.open_transaction()

@@ -1,4 +1,4 @@
-"""Calls that were made after all, calls that nobody asked for, and clocks that go back."""
+"""Calls that reappear after they were written off, foreign calls under an attempt, and clocks that go back."""
 
 from collections.abc import AsyncIterator
 from uuid import UUID
@@ -63,7 +63,7 @@ async def may_connect(stage: Stage, attempt: UUID) -> str:
 
 
 @pytest.mark.parametrize("kind", ["initiated", "ringing", "answered"])
-async def test_a_call_that_surfaces_for_an_aborted_lead_is_hung_up(stage: Stage, kind: str) -> None:
+async def test_a_call_that_reappears_for_an_aborted_lead_is_hung_up(stage: Stage, kind: str) -> None:
     lead = await stage.dialing.lead()
     attempt = await given_up(stage, lead)
     await abort(stage, lead)
@@ -79,8 +79,8 @@ async def test_a_call_that_surfaces_for_an_aborted_lead_is_hung_up(stage: Stage,
     assert (ended["status"], ended["outcome"]) == ("FINISHED", "ABORTED")
 
 
-async def test_a_call_that_surfaces_for_a_listed_person_is_refused_at_the_answer(stage: Stage) -> None:
-    """Its carrier cannot be asked to end it: the answer gate has nothing to connect it with."""
+async def test_a_call_that_reappears_for_a_blacklisted_lead_is_refused_at_the_answer(stage: Stage) -> None:
+    """Its carrier cannot hang it up: the answer gate refuses to connect it."""
     lead = await stage.dialing.lead()
     attempt = await given_up(stage, lead)
     await stage.dialing.run(
@@ -93,7 +93,7 @@ async def test_a_call_that_surfaces_for_a_listed_person_is_refused_at_the_answer
 
 
 @pytest.mark.parametrize("state", ["absent", "unknown"])
-async def test_a_call_that_surfaces_late_has_whole_facts_and_its_cost(stage: Stage, state: str) -> None:
+async def test_a_reattached_call_has_its_facts_and_cost(stage: Stage, state: str) -> None:
     await stage.dialing.policy(PRICE)
     lead = await stage.dialing.lead()
     attempt = await given_up(stage, lead, state)
@@ -109,7 +109,7 @@ async def test_a_call_that_surfaces_late_has_whole_facts_and_its_cost(stage: Sta
     assert await stage.truly_held() == await stage.held() == set()
 
 
-async def test_a_late_call_that_only_ended_decides_by_its_own_reason(stage: Stage) -> None:
+async def test_a_written_off_call_settles_its_lead_by_its_late_end_reason(stage: Stage) -> None:
     lead = await stage.dialing.lead(max_attempts=1)
     attempt = await given_up(stage, lead)
     await stage.told(attempt, "ended", reason="busy", duration_s=0)
@@ -118,7 +118,7 @@ async def test_a_late_call_that_only_ended_decides_by_its_own_reason(stage: Stag
     assert (ended["status"], ended["outcome"]) == ("FINISHED", "BUSY")
 
 
-async def test_an_unknown_lead_takes_its_true_outcome(stage: Stage) -> None:
+async def test_an_unknown_lead_takes_the_outcome_of_its_late_call(stage: Stage) -> None:
     lead = await stage.dialing.lead()
     attempt = await given_up(stage, lead, "unknown")
     assert (await stage.lead(lead))["outcome"] == "UNKNOWN"
@@ -129,7 +129,7 @@ async def test_an_unknown_lead_takes_its_true_outcome(stage: Stage) -> None:
     assert (ended["status"], ended["outcome"], ended["outcome_reason"]) == ("FINISHED", "ANSWERED", None)
 
 
-async def test_an_unknown_lead_that_was_not_reached_is_called_again_by_its_rules(stage: Stage) -> None:
+async def test_an_unknown_lead_whose_late_call_was_unanswered_is_retried(stage: Stage) -> None:
     lead = await stage.dialing.lead(max_attempts=2)
     attempt = await given_up(stage, lead, "unknown")
     await stage.told(attempt, "ended", reason="no_answer", duration_s=0)
@@ -138,7 +138,7 @@ async def test_an_unknown_lead_that_was_not_reached_is_called_again_by_its_rules
 
 
 @pytest.mark.parametrize("kind", ["ended", "ringing", "answered", "machine"])
-async def test_what_another_call_tells_under_an_attempt_changes_nothing(stage: Stage, kind: str) -> None:
+async def test_events_of_a_foreign_call_under_an_attempt_change_nothing(stage: Stage, kind: str) -> None:
     lead = await stage.dialing.lead()
     await stage.dial()
     attempt = (await stage.attempt(lead))["id"]
@@ -152,7 +152,7 @@ async def test_what_another_call_tells_under_an_attempt_changes_nothing(stage: S
     assert (await stage.lead(lead))["outcome"] == "ANSWERED"
 
 
-async def test_another_call_under_a_given_up_attempt_is_not_connected_as_its_own(stage: Stage) -> None:
+async def test_another_call_under_a_written_off_attempt_is_not_reattached(stage: Stage) -> None:
     lead = await stage.dialing.lead()
     attempt = await given_up(stage, lead)
     await stage.dialing.run("UPDATE attempts SET carrier_call_id = 'CA-first' WHERE id = $1", attempt)
@@ -178,7 +178,7 @@ async def test_a_call_that_the_carrier_names_in_two_ways_is_one_call(stage: Stag
     assert (row["state"], row["carrier_call_id"], await alarms(stage)) == ("ended", own, set())
 
 
-async def test_the_newest_attempt_is_the_last_one_made_whatever_the_clock_says(stage: Stage) -> None:
+async def test_the_newest_attempt_is_the_last_one_made_though_the_clock_went_back(stage: Stage) -> None:
     """Postgres moved to a host whose clock is 90 s behind."""
     lead = await stage.dialing.lead()
     await stage.dial()
@@ -196,7 +196,7 @@ async def test_the_newest_attempt_is_the_last_one_made_whatever_the_clock_says(s
     assert (await stage.lead(lead))["outcome"] == "ANSWERED"
 
 
-async def test_a_lost_commit_that_is_written_late_is_not_the_newest_attempt(stage: Stage) -> None:
+async def test_an_attempt_disowned_late_is_not_the_newest_attempt(stage: Stage) -> None:
     """Another dialer called the lead before the first one wrote down that it sent nothing."""
     lead = await stage.dialing.lead()
     connection, batch = await stage.dialing.half_an_intent(stage.dialing.grant(lead))
@@ -209,7 +209,7 @@ async def test_a_lost_commit_that_is_written_late_is_not_the_newest_attempt(stag
 
 
 @pytest.mark.parametrize("agent", ["it talked", "nobody answered"])
-async def test_a_lead_that_was_aborted_with_a_hang_up_ends_as_aborted(stage: Stage, agent: str) -> None:
+async def test_a_lead_aborted_with_a_hang_up_ends_as_aborted(stage: Stage, agent: str) -> None:
     lead = await stage.dialing.lead()
     await stage.dial()
     attempt = (await stage.attempt(lead))["id"]

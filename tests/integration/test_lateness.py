@@ -69,7 +69,7 @@ async def apply_stops(stage: Stage) -> None:
         await stage.bus.client.zadd(f"{stage.bus.projection}parked", {str(member): 1})
 
 
-async def test_a_lead_that_nobody_called_though_all_was_there_is_late(stage: Stage) -> None:
+async def test_a_lead_not_dialled_beside_a_free_channel_is_late(stage: Stage) -> None:
     lead = await stage.dialing.lead(due_in_s=-DUE_S)
     before_s = metric_s()
     assert await stage.dial() == 1
@@ -101,7 +101,7 @@ async def test_a_healthy_backlog_waits_for_its_channels_and_is_not_late(stage: S
     assert all(each.p99_s is not None and each.p99_s < LITTLE_S for each in recent.slices)
 
 
-async def test_a_draft_that_starts_late_is_not_late(stage: Stage) -> None:
+async def test_a_lead_of_a_stop_lifted_late_is_not_late(stage: Stage) -> None:
     stop = NewStop(Scope.MERCHANT, "m", Level.PLATFORM, "a draft", "k", PLATFORM, ramp_s=0)
     async with stage.database.transaction() as tx:
         await controls.stop(tx, stop)
@@ -119,7 +119,7 @@ async def test_a_draft_that_starts_late_is_not_late(stage: Stage) -> None:
     assert metric_s() - before_s < LITTLE_S
 
 
-async def test_a_call_that_its_pace_lets_start_later_is_not_late(stage: Stage) -> None:
+async def test_a_call_delayed_by_its_pace_is_not_late(stage: Stage) -> None:
     first, second = [await stage.dialing.lead(due_in_s=-DUE_S) for _ in range(2)]
     await stage.dialing.run("UPDATE numbers SET starts_per_s = 2")
     grants = [stage.dialing.grant(lead) for lead in (first, second)]
@@ -131,7 +131,7 @@ async def test_a_call_that_its_pace_lets_start_later_is_not_late(stage: Stage) -
     assert paced["ready_at"] == paced["send_at"]
 
 
-async def test_a_lead_shows_of_each_attempt_when_it_was_due_sent_and_how_late(stage: Stage) -> None:
+async def test_each_attempt_of_a_lead_shows_due_at_sent_at_and_late_s(stage: Stage) -> None:
     lead = await stage.dialing.lead(due_in_s=-DUE_S)
     await stage.dial()
     await end(stage, lead)

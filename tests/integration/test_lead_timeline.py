@@ -24,7 +24,7 @@ async def timeline(stage: Stage, lead: UUID) -> list[Happening]:
         return in_order(await lead_timeline.of_lead(conn, lead, limit=1000))
 
 
-async def test_every_step_of_a_call_is_told_once(stage: Stage) -> None:
+async def test_the_timeline_shows_every_step_of_a_call_once(stage: Stage) -> None:
     """Of each step after the request there are two sources: the attempt's own facts, and the carrier's webhook."""
     lead = await stage.dialing.lead()
     await stage.dial()
@@ -44,7 +44,7 @@ async def test_every_step_of_a_call_is_told_once(stage: Stage) -> None:
     }
 
 
-async def test_when_its_events_are_forgotten_the_carriers_clock_is_named(stage: Stage) -> None:
+async def test_without_the_calls_events_the_timeline_names_the_carriers_clock(stage: Stage) -> None:
     lead = await stage.dialing.lead()
     await stage.dial()
     attempt = (await stage.attempt(lead))["id"]

@@ -29,7 +29,7 @@ async def let_the_lease_run_out(database: Database) -> None:
         await conn.execute("UPDATE leaders SET expires_at = clock_timestamp() - interval '1 second'")
 
 
-async def test_one_of_two_leads(database: Database) -> None:
+async def test_one_of_two_candidates_leads(database: Database) -> None:
     first, second = candidate(database, ManualClock(), "a"), candidate(database, ManualClock(), "b")
     assert await first.run_once() == 1
     assert await second.run_once() == 0
@@ -51,7 +51,7 @@ async def test_a_new_leader_has_a_higher_term(database: Database) -> None:
     assert second.term == 2
 
 
-async def test_a_leader_that_slept_through_its_lease_begins_a_new_term(database: Database) -> None:
+async def test_a_leader_whose_lease_ran_out_begins_a_new_term(database: Database) -> None:
     leader = candidate(database, ManualClock(), "a")
     await leader.run_once()
     await let_the_lease_run_out(database)
@@ -59,7 +59,7 @@ async def test_a_leader_that_slept_through_its_lease_begins_a_new_term(database:
     assert leader.term == 2
 
 
-async def test_trust_ends_here_before_the_lease_ends_there(database: Database) -> None:
+async def test_a_leader_stops_trusting_itself_before_its_lease_ends(database: Database) -> None:
     clock = ManualClock()
     leader = candidate(database, clock, "a")
     await leader.run_once()
@@ -92,7 +92,7 @@ async def test_no_leader_can_begin_while_a_guarded_write_is_open(database: Datab
     assert await rival.run_once() == 1
 
 
-async def test_a_leader_that_resigns_makes_room_at_once(database: Database) -> None:
+async def test_a_resigned_leader_is_succeeded_at_once(database: Database) -> None:
     first, second = candidate(database, ManualClock(), "a"), candidate(database, ManualClock(), "b")
     await first.run_once()
     await first.resign()

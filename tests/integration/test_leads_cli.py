@@ -65,7 +65,7 @@ async def test_a_lead_is_created_found_changed_and_aborted(run: Run) -> None:
     assert (story["outcome"], story["outcome_reason"]) == ("ABORTED", "sold out")
 
 
-async def test_finished_leads_are_called_again(run: Run, world: ApiWorld) -> None:
+async def test_leads_reopen_reopens_finished_leads_by_outcome_once(run: Run, world: ApiWorld) -> None:
     for n in range(2):
         await world.make_lead("a1", f"r{n}", phone=f"+1415555012{n}")
     async with world.database.connection() as connection:
@@ -91,7 +91,9 @@ async def test_finished_leads_are_called_again(run: Run, world: ApiWorld) -> Non
         "{wrong} leads list --merchant a1 {url} {key} --json",
     ],
 )
-async def test_options_of_the_connection_may_stand_anywhere(world: ApiWorld, line: str) -> None:
+async def test_connection_options_may_stand_anywhere_and_the_last_one_counts(
+    world: ApiWorld, line: str
+) -> None:
     """What is said furthest behind counts, and before the environment."""
     lead = await world.make_lead("a1")
     environment = {"TRUNKLINE_API_URL": "http://127.0.0.1:1", "TRUNKLINE_API_KEY": "wrong"}
@@ -103,7 +105,7 @@ async def test_options_of_the_connection_may_stand_anywhere(world: ApiWorld, lin
 
 
 @pytest.mark.parametrize("line", ["--json config", "config --json"])
-def test_json_may_stand_before_a_command_that_asks_nobody(line: str) -> None:
+def test_json_may_stand_before_a_command_that_needs_no_platform(line: str) -> None:
     assert isinstance(json.loads(CliRunner().invoke(app, line.split()).stdout), list)
 
 
@@ -113,7 +115,7 @@ def test_every_command_about_a_platform_takes_the_options() -> None:
         assert all(option in helped.stdout for option in ("--json", "--url", "--key")), helped.stdout
 
 
-async def test_people_get_tables(run: Run, world: ApiWorld) -> None:
+async def test_commands_print_tables_without_json(run: Run, world: ApiWorld) -> None:
     lead = await world.make_lead("a1", payload={"order": 1})
     shown = await run("leads", "show", lead["id"], table=True)
     assert shown.exit_code == 0
@@ -151,7 +153,7 @@ async def test_leads_are_aborted_by_a_filter(run: Run, world: ApiWorld) -> None:
 CSV = "request_id,merchant_id,phone\nr1,a1,+14155550001\nr2,a1,12\nr3,a1,+14155550003\n"
 
 
-async def test_a_file_is_uploaded_and_its_bad_rows_are_told(run: Run, tmp_path: Path) -> None:
+async def test_leads_upload_prints_the_refused_rows(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "people.csv"
     file.write_text(CSV)
     report = answer(await run("leads", "upload", str(file)), status=1)
@@ -163,7 +165,7 @@ async def test_a_file_is_uploaded_and_its_bad_rows_are_told(run: Run, tmp_path: 
     assert (shown.exit_code, "existing" in shown.stdout) == (0, True)
 
 
-async def test_a_file_is_taken_whole_or_not(run: Run, tmp_path: Path) -> None:
+async def test_an_atomic_upload_with_a_bad_row_creates_no_lead(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "people.csv"
     file.write_text(CSV)
     refused = await run("leads", "upload", "--atomic", str(file), table=True)
@@ -173,14 +175,14 @@ async def test_a_file_is_taken_whole_or_not(run: Run, tmp_path: Path) -> None:
     assert answer(await run("leads", "list"))["items"] == []
 
 
-async def test_a_file_of_unknown_kind_is_asked_about(run: Run, tmp_path: Path) -> None:
+async def test_an_upload_of_an_unknown_file_kind_needs_format(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "people.txt"
     file.write_text('{"request_id": "r1", "merchant_id": "a1", "phone": "+14155550001"}\n')
     assert (await run("leads", "upload", str(file))).exit_code == 2
     assert answer(await run("leads", "upload", str(file), "--format", "ndjson"))["created"] == 1
 
 
-async def test_numbers_live_from_creation_to_removal(run: Run) -> None:
+async def test_numbers_are_created_changed_and_removed(run: Run) -> None:
     number = answer(
         await run("numbers", "create", "+14155550190", "--pool", "shared", "--carrier", "twilio", "--channels", "3",
                   "--pace", "0.5")
@@ -197,7 +199,7 @@ async def test_numbers_live_from_creation_to_removal(run: Run) -> None:
 
 
 @pytest.mark.parametrize("group", ["pools", "merchants"])
-async def test_whose_agents_take_the_calls_is_shown_and_changed(run: Run, group: str) -> None:
+async def test_the_agents_field_is_shown_and_changed(run: Run, group: str) -> None:
     made = answer(await run(group, "create", "c9", "--reseller", "a"))
     assert made["agents"] == "ours"
     assert answer(await run(group, "change", "c9", "--agents", "elsewhere"))["agents"] == "elsewhere"
@@ -206,7 +208,7 @@ async def test_whose_agents_take_the_calls_is_shown_and_changed(run: Run, group:
     assert (refused.exit_code, "; agents: " in str(refused.exception)) == (1, True)
 
 
-async def test_pools_and_merchants_live_from_creation_to_removal(run: Run) -> None:
+async def test_pools_and_merchants_are_created_changed_and_removed(run: Run) -> None:
     pool = answer(
         await run("pools", "create", "own", "--reseller", "a", "--overflow", "shared", "--after", "2")
     )
@@ -226,7 +228,7 @@ async def test_pools_and_merchants_live_from_creation_to_removal(run: Run) -> No
         assert (await run(group, "show", key)).exit_code == 1
 
 
-async def test_resellers_live_from_creation_to_removal(run: Run) -> None:
+async def test_resellers_are_created_changed_and_removed(run: Run) -> None:
     assert answer(await run("resellers", "create", "acme"))["name"] == "acme"
     assert answer(await run("resellers", "change", "acme", "--name", "Acme Inc."))["name"] == "Acme Inc."
     assert [each["id"] for each in answer(await run("resellers", "list"))["items"]] == ["a", "acme", "b"]
@@ -235,6 +237,6 @@ async def test_resellers_live_from_creation_to_removal(run: Run) -> None:
     assert (await run("resellers", "show", "acme")).exit_code == 1
 
 
-async def test_what_is_no_number_is_said_before_anything_is_sent(run: Run) -> None:
+async def test_an_invalid_option_value_is_refused_before_a_request(run: Run) -> None:
     assert (await run("merchants", "change", "a1", "--max-concurrent", "many")).exit_code == 2
     assert (await run("leads", "create", "--payload", "{oops")).exit_code == 2

@@ -1,4 +1,4 @@
-"""Finished leads that a person has called again: judged anew, numbered, told, and never past what forbids a call."""
+"""Finished leads that a user reopens: checked anew, counted, reported, and never past what forbids a call."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -79,7 +79,7 @@ async def put_policy(world: ApiWorld, policy: dict[str, Any]) -> None:
     assert answer.status == 200, answer.json()
 
 
-async def test_a_finished_lead_waits_again_with_a_number_and_its_history(world: ApiWorld) -> None:
+async def test_a_reopened_lead_waits_again_with_its_count_and_history(world: ApiWorld) -> None:
     lead_id = await ended(world, outcome="NO_AGENT", reason="x", max_attempts=3, attempts=1)
     before = expect(await world.admin.get(f"{LEADS}/{lead_id}"), 200)
     lead = await reopen(world, lead_id)
@@ -95,7 +95,7 @@ async def test_a_finished_lead_waits_again_with_a_number_and_its_history(world: 
     assert (line["subject"], line["reason"]) == (lead_id, "agents were away")
 
 
-async def test_the_same_order_again_reopens_nothing_even_after_the_next_end(world: ApiWorld) -> None:
+async def test_the_same_reopen_request_id_reopens_a_lead_once(world: ApiWorld) -> None:
     lead_id = await ended(world)
     await reopen(world, lead_id)
     assert (await reopen(world, lead_id))["reopen_count"] == 1
@@ -105,7 +105,7 @@ async def test_the_same_order_again_reopens_nothing_even_after_the_next_end(worl
     assert (await reopen(world, lead_id, request_id="order-2"))["reopen_count"] == 2
 
 
-async def test_two_people_at_once_reopen_it_once(world: ApiWorld) -> None:
+async def test_concurrent_reopen_requests_reopen_a_lead_once(world: ApiWorld) -> None:
     lead_id = await ended(world)
     client = world.tenant("a1", "leads")
     answers = await asyncio.gather(
@@ -126,7 +126,7 @@ async def test_a_lead_that_waits_or_is_called_is_not_reopened(world: ApiWorld) -
     assert (await reopen(world, lead_id, 409))["code"] == "being_called"
 
 
-async def test_attempts_go_on_counting_and_never_pass_the_cap(world: ApiWorld) -> None:
+async def test_a_reopened_lead_keeps_its_attempt_count_up_to_the_cap(world: ApiWorld) -> None:
     spent = await ended(world, "r1", "NO_ANSWER", attempts=3, max_attempts=3)
     assert (await reopen(world, spent))["max_attempts"] == 4, "one more than it had"
     more = await ended(world, "r2", "NO_ANSWER", attempts=3, max_attempts=3, phone="+14155550124")
@@ -136,7 +136,7 @@ async def test_attempts_go_on_counting_and_never_pass_the_cap(world: ApiWorld) -
     assert (await reopen(world, over, 422, max_attempts=21))["fields"][0]["field"] == "max_attempts"
 
 
-async def test_lists_windows_and_destinations_are_judged_anew(world: ApiWorld) -> None:
+async def test_a_reopening_checks_lists_windows_and_destinations_again(world: ApiWorld) -> None:
     listed = await ended(world, "r1")
     expect(await world.admin.post("/api/v1/do-not-call", {"phone": "+14155550123", "merchant_id": "a1"}), 201)
     assert (await reopen(world, listed, 403))["code"] == "do_not_call"
@@ -152,7 +152,7 @@ async def test_lists_windows_and_destinations_are_judged_anew(world: ApiWorld) -
     assert (await reopen(world, barred, 409))["code"] == "not_permitted"
 
 
-async def test_an_order_does_not_outlive_what_its_sender_set(world: ApiWorld) -> None:
+async def test_a_reopening_past_the_leads_expiry_is_refused(world: ApiWorld) -> None:
     later = datetime.now(UTC) + timedelta(hours=1)
     lead_id = await ended(world, expires_at=later.isoformat())
     at = (later + timedelta(minutes=1)).isoformat()
@@ -173,7 +173,7 @@ async def test_a_lead_of_a_stopped_campaign_stays_finished(world: ApiWorld) -> N
     ("said", "status", "code"),
     [("settled", 200, None), ("found", 409, "call_found"), ("unknown", 409, "call_unknown")],
 )
-async def test_an_unknown_lead_is_called_again_only_after_its_carrier_was_asked(
+async def test_an_unknown_lead_is_reopened_only_after_its_carrier_was_asked(
     database_url: str, said: Resolution, status: int, code: str | None
 ) -> None:
     asked: list[UUID] = []
@@ -196,14 +196,14 @@ async def test_an_unknown_lead_is_called_again_only_after_its_carrier_was_asked(
         assert answer.get("code") == code
 
 
-async def test_an_unknown_lead_stays_where_nobody_can_ask(world: ApiWorld) -> None:
+async def test_an_unknown_lead_whose_carrier_cannot_be_asked_is_not_reopened(world: ApiWorld) -> None:
     lead_id = await ended(world, outcome="UNKNOWN")
     await attempt(world, lead_id, "unknown")
     assert (await reopen(world, lead_id, 409))["code"] == "call_unknown"
 
 
-async def test_an_unknown_lead_without_an_attempt_to_ask_about_stays(world: ApiWorld) -> None:
-    """As a restored database leaves it: somebody may have been called of whom nothing is known."""
+async def test_an_unknown_lead_without_an_attempt_is_not_reopened(world: ApiWorld) -> None:
+    """As a restored database leaves it: a call may have been placed that it does not know."""
     assert (await reopen(world, await ended(world, outcome="UNKNOWN"), 409))["code"] == "call_unknown"
 
 
@@ -217,7 +217,9 @@ async def test_a_tenant_reopens_its_own_alone(world: ApiWorld) -> None:
     assert named["results"] == [{"id": theirs, "result": "not_found"}]
 
 
-async def test_all_that_found_no_agent_since_nine(world: ApiWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_leads_are_reopened_by_outcome_and_time_over_pages(
+    world: ApiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(leads_reopen, "PAGE", 2)
     nine = datetime.now(UTC) - timedelta(hours=1)
     wanted = [await ended(world, f"w{n}", phone=f"+1415555{n:04d}") for n in range(200, 205)]
@@ -239,7 +241,7 @@ async def test_all_that_found_no_agent_since_nine(world: ApiWorld, monkeypatch: 
     assert again["reopened"] == 5
 
 
-async def test_refused_leads_are_counted_and_cost_no_other(
+async def test_a_bulk_reopening_counts_refused_leads_and_reopens_the_others(
     world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leads_reopen, "PAGE", 1)
@@ -270,7 +272,7 @@ async def test_a_reopened_lead_of_a_campaign_counts_as_tried(world: ApiWorld) ->
     assert (progress["waiting"], progress["to_be_retried"], progress["finished"]) == (1, 1, 0)
 
 
-async def test_the_timeline_tells_every_end_and_every_order_once(world: ApiWorld) -> None:
+async def test_the_timeline_shows_every_end_and_every_reopening_once(world: ApiWorld) -> None:
     lead_id = await ended(world, outcome="NO_AGENT")
     await execute(
         world, "UPDATE leads SET created_at = created_at - interval '1 hour' WHERE id = $1", UUID(lead_id)
@@ -288,8 +290,8 @@ async def test_the_timeline_tells_every_end_and_every_order_once(world: ApiWorld
     assert story[2]["actor"].startswith("key:")
 
 
-async def test_the_end_of_an_order_is_asked_for_anew(world: ApiWorld) -> None:
-    """Somebody had wanted the lead's end; the order takes that back."""
+async def test_a_reopening_takes_an_earlier_cancellation_back(world: ApiWorld) -> None:
+    """The lead had been cancelled; the reopening takes that back."""
     lead_id = await ended(world, outcome="ABORTED")
     await execute(
         world,

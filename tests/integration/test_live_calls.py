@@ -58,7 +58,7 @@ async def look(stage: Stage) -> None:
     await stage.folder.drain()
 
 
-async def test_ends_that_nobody_told_free_their_channels_by_pages_of_the_list(stage: Stage) -> None:
+async def test_ends_without_webhooks_free_their_channels_by_the_carriers_list(stage: Stage) -> None:
     attempts = await talking(stage, 30)
     lost = attempts[:20]
     for attempt in lost:
@@ -86,7 +86,7 @@ async def test_a_call_that_the_list_does_not_show_is_looked_up_before_it_is_clos
     assert await stage.truly_held() == set(attempts) - {over}
 
 
-async def test_an_answer_that_nobody_told_is_told_by_the_list(stage: Stage) -> None:
+async def test_an_answer_without_a_webhook_is_found_in_the_carriers_list(stage: Stage) -> None:
     lead = await stage.dialing.lead()
     await stage.dial()
     attempt = (await stage.attempt(lead))["id"]
@@ -98,7 +98,9 @@ async def test_an_answer_that_nobody_told_is_told_by_the_list(stage: Stage) -> N
     assert (await stage.attempt(lead))["state"] == "answered"
 
 
-async def test_what_was_seen_is_left_alone_by_the_checker_and_its_age_is_told(stage: Stage) -> None:
+async def test_a_call_seen_in_the_list_is_not_checked_and_the_age_of_the_look_is_a_metric(
+    stage: Stage,
+) -> None:
     attempts = await talking(stage, 6)
     await stage.dialing.run("UPDATE attempts SET next_check_at = now(), answered_at = NULL")
     await turn_comes(stage)
@@ -112,8 +114,8 @@ async def test_what_was_seen_is_left_alone_by_the_checker_and_its_age_is_told(st
     assert await stage.truly_held() == set(attempts)
 
 
-async def test_an_account_is_asked_no_more_often_than_it_allows(stage: Stage) -> None:
-    """And those that were not asked about come first the next time."""
+async def test_lookups_of_an_account_stay_within_its_limit(stage: Stage) -> None:
+    """And the calls that were not looked up come first the next time."""
     attempts = await talking(stage, 40)
     stage.carrier.calls = ListUnavailable("503")
     await turn_comes(stage)
@@ -134,7 +136,7 @@ async def next_in_s(stage: Stage) -> float:
     return found
 
 
-async def test_after_a_time_without_webhooks_every_account_is_asked_at_once(stage: Stage) -> None:
+async def test_after_a_gap_in_receiving_webhooks_every_account_is_listed_at_once(stage: Stage) -> None:
     hearing = WebhookHearing(stage.database)
     await hearing.run_once()
     await talking(stage, 2)
@@ -153,7 +155,7 @@ async def test_after_a_time_without_webhooks_every_account_is_asked_at_once(stag
     assert await hearing.run_once() == 0
 
 
-async def test_where_one_end_was_lost_the_other_calls_of_the_account_are_asked_about(stage: Stage) -> None:
+async def test_a_lost_end_webhook_makes_the_other_calls_of_the_account_checked(stage: Stage) -> None:
     attempts = await talking(stage, 3)
     await turn_comes(stage)
     await look(stage)
@@ -166,7 +168,7 @@ async def test_where_one_end_was_lost_the_other_calls_of_the_account_are_asked_a
     assert await stage.truly_held() == {attempts[2]}
 
 
-async def test_calls_that_should_ring_and_are_not_heard_of_are_a_gap(stage: Stage) -> None:
+async def test_calls_without_a_ringing_webhook_make_their_account_listed(stage: Stage) -> None:
     await stage.dialing.leads(4)
     await stage.dial()
     await stage.live_calls.run_once()
@@ -179,7 +181,7 @@ async def test_calls_that_should_ring_and_are_not_heard_of_are_a_gap(stage: Stag
     assert await stage.live_calls.run_once() == 1
 
 
-async def test_an_account_is_looked_through_by_one_process_at_a_time(stage: Stage) -> None:
+async def test_an_account_is_listed_by_one_process_at_a_time(stage: Stage) -> None:
     await talking(stage, 2)
     await turn_comes(stage)
     reached, go_on = asyncio.Event(), asyncio.Event()

@@ -88,7 +88,7 @@ KEYS = [
 
 
 @pytest.mark.parametrize("name", KEYS)
-async def test_a_key_that_is_lost_is_mended_within_a_round(stage: Stage, name: str) -> None:
+async def test_a_lost_key_is_restored_by_one_reconcile(stage: Stage, name: str) -> None:
     attempt = await busy(stage)
     called = str(await stage.dialing.value("SELECT lead_id FROM attempts"))
     before = await memory(stage)
@@ -113,8 +113,8 @@ async def test_a_key_that_is_lost_is_mended_within_a_round(stage: Stage, name: s
     assert sent == due - (name != "parked"), "all but the one that is set aside"
 
 
-async def test_no_grant_is_lost_with_the_names_of_holders(stage: Stage) -> None:
-    """A dialer died with a lead in its hands, and then nobody knew that it had it."""
+async def test_a_grant_is_not_lost_with_the_holders_key(stage: Stage) -> None:
+    """A dialer died with a grant, and then the key that names its holder was lost."""
     lead = await stage.dialing.lead()
     await stage.loader.run_once()
     (grant,) = (await schedule.match(stage.bus, [new_id()], clock_offset_ms=0)).grants
@@ -126,7 +126,7 @@ async def test_no_grant_is_lost_with_the_names_of_holders(stage: Stage) -> None:
     assert (await stage.lead(lead))["status"] == "PROCESSING"
 
 
-async def test_a_match_goes_on_when_the_records_of_leads_are_gone(stage: Stage) -> None:
+async def test_leads_are_granted_after_their_records_key_was_lost(stage: Stage) -> None:
     await stage.dialing.leads(3)
     await stage.loader.run_once()
     await stage.bus.client.delete(f"{stage.bus.projection}leads")
@@ -134,7 +134,7 @@ async def test_a_match_goes_on_when_the_records_of_leads_are_gone(stage: Stage) 
     assert await stage.dial() == 3
 
 
-async def test_a_flow_that_comes_after_virtual_time_was_lost_does_not_take_every_turn(stage: Stage) -> None:
+async def test_a_new_flow_after_the_virtual_time_was_lost_does_not_take_every_turn(stage: Stage) -> None:
     await stage.dialing.run("UPDATE numbers SET max_channels = 40")
     await stage.reconciler.run_once()
     await stage.dialing.leads(30)

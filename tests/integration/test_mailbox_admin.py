@@ -50,7 +50,7 @@ async def test_the_summary_counts_what_is_not_idle(world: MailboxWorld) -> None:
     ]
 
 
-async def test_the_questions_of_the_page_are_answered_in_sql(world: MailboxWorld) -> None:
+async def test_the_pages_sql_shows_backlog_stuck_pending_and_dead_mailboxes(world: MailboxWorld) -> None:
     """Backlog, stuck, unprocessed events per mailbox, dead: for whoever has nothing but psql."""
     block = re.findall(r"```sql\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[0]
     backlog, stuck, pending, dead = re.findall(r"SELECT.*?;", block, re.DOTALL)
@@ -68,7 +68,7 @@ async def test_the_questions_of_the_page_are_answered_in_sql(world: MailboxWorld
         assert [row["key"] for row in await conn.fetch(dead)] == ["dead"]
 
 
-async def test_the_gauges_tell_what_postgres_counts_and_forget_what_is_gone(world: MailboxWorld) -> None:
+async def test_the_gauges_show_what_postgres_counts_and_drop_what_is_gone(world: MailboxWorld) -> None:
     def gauge(name: str) -> float | None:
         return metrics.REGISTRY.get_sample_value(name, {"kind": KIND, "status": "queued"})
 
@@ -97,7 +97,7 @@ async def test_mailboxes_are_listed_by_kind_and_status_in_pages(world: MailboxWo
     ]
 
 
-async def test_what_is_in_hand_for_long_is_found(world: MailboxWorld) -> None:
+async def test_stuck_lists_mailboxes_in_processing_for_long(world: MailboxWorld) -> None:
     await world.append(event("slow"), event("quick"))
     await world.claim()
     await world.value(
@@ -127,7 +127,7 @@ async def test_all_dead_mailboxes_of_a_kind_are_replayed(world: MailboxWorld) ->
         assert await mailbox_admin.replay(conn, KIND) == ["c"]
 
 
-async def test_an_event_that_was_set_aside_gets_another_turn(world: MailboxWorld) -> None:
+async def test_a_replayed_event_is_handled_after_the_turn_in_progress(world: MailboxWorld) -> None:
     """Replayed while its mailbox is in hand: the completion must not take it for done."""
     await world.append(event(name="1"), event(name="2"))
 
@@ -177,7 +177,7 @@ async def age(world: MailboxWorld, days: int) -> None:
     )
 
 
-async def test_processed_events_and_their_mailboxes_go_when_they_are_old(world: MailboxWorld) -> None:
+async def test_retention_removes_old_processed_events_and_their_mailboxes(world: MailboxWorld) -> None:
     await world.append(event("old"))
     await world.worker(Recorder()).drain()
     await age(world, 8)
@@ -189,14 +189,14 @@ async def test_processed_events_and_their_mailboxes_go_when_they_are_old(world: 
     assert await retention.run_once() == 0
 
 
-async def test_what_is_not_processed_stays_however_old(world: MailboxWorld) -> None:
+async def test_retention_keeps_unprocessed_events_of_any_age(world: MailboxWorld) -> None:
     await kill(world, "dead")
     await world.append(event("waits"))
     await age(world, 100)
     assert await MailboxRetention(world.database, keep_s=DAY_S).run_once() == 0
 
 
-async def test_an_event_that_waited_for_long_is_kept_as_long_as_others_after_it_was_processed(
+async def test_retention_counts_from_the_processing_of_an_event(
     world: MailboxWorld,
 ) -> None:
     await world.append(event("a"))
@@ -205,7 +205,7 @@ async def test_an_event_that_waited_for_long_is_kept_as_long_as_others_after_it_
     assert await MailboxRetention(world.database, keep_s=DAY_S).run_once() == 0
 
 
-async def test_retention_passes_what_must_stay_and_goes_on_behind_it(
+async def test_retention_skips_dead_mailboxes_and_continues_behind_them(
     world: MailboxWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trunkline.mailbox.retention.CHUNK", 2)
@@ -217,7 +217,7 @@ async def test_retention_passes_what_must_stay_and_goes_on_behind_it(
     assert [row["key"] for row in await world.rows("SELECT key FROM mailboxes")] == ["dead"]
 
 
-async def test_a_long_lived_mailbox_loses_only_its_old_events(world: MailboxWorld) -> None:
+async def test_retention_removes_only_the_old_events_of_a_long_lived_mailbox(world: MailboxWorld) -> None:
     await world.append(event(name="1"))
     await world.worker(Recorder()).drain()
     await age(world, 100)

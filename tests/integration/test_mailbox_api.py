@@ -79,7 +79,7 @@ async def test_without_a_dedupe_key_every_event_is_another(world: ApiWorld, secr
         assert expect(made, 201)["seq"] == seq
 
 
-async def test_a_signature_is_as_good_as_a_key(world: ApiWorld, secret: str) -> None:
+async def test_a_signed_append_needs_no_api_key(world: ApiWorld, secret: str) -> None:
     answer = await signed(world, secret, f"{ISSUE}/events", "acme/site#12")
     assert expect(answer, 201)["seq"] == 1
     repeated = await signed(world, secret, f"{ISSUE}/events", "acme/site#12")
@@ -159,7 +159,7 @@ async def test_only_the_platform_opens_and_closes_kinds(world: ApiWorld, secret:
         {"type": "x", "other": 1},
     ],
 )
-async def test_what_is_no_event_is_refused_in_words(world: ApiWorld, secret: str, body: Any) -> None:
+async def test_an_invalid_event_is_422_with_its_fields(world: ApiWorld, secret: str, body: Any) -> None:
     refused = await world.admin.post(f"{ISSUE}/events", body)
     assert (refused.status, refused.json()["code"]) == (422, "invalid_request")
     assert refused.json()["fields"]
@@ -189,7 +189,7 @@ async def test_mailboxes_are_listed_in_pages_whatever_their_keys(world: ApiWorld
     assert sorted(seen) == sorted(keys)
 
 
-async def test_what_is_in_hand_for_long_is_listed(world: ApiWorld, secret: str) -> None:
+async def test_mailboxes_in_processing_for_long_are_listed_as_stuck(world: ApiWorld, secret: str) -> None:
     await append(world, "one")
     await claim(world)
     stuck = "/api/v1/mailboxes/stuck"
@@ -224,7 +224,7 @@ async def test_all_dead_mailboxes_of_a_kind_are_replayed(world: ApiWorld, secret
     assert expect(await client.post("/api/v1/mailboxes/issue/replay", WHY), 200) == {"replayed": 0}
 
 
-async def test_a_kind_is_renamed_with_its_events_but_for_what_is_in_hand(world: ApiWorld) -> None:
+async def test_a_kind_is_renamed_with_its_events_but_for_mailboxes_in_processing(world: ApiWorld) -> None:
     await append(world, "5", kind="old", key="in_hand")
     claimed = await claim(world, "old")
     await append(world, "1", "2", kind="old", key="a")
@@ -265,7 +265,7 @@ async def test_an_event_is_set_aside_and_replayed(world: ApiWorld, secret: str) 
     assert [each["payload"]["n"] for each in page["items"] + rest["items"]] == ["two", "one"]
 
 
-async def test_the_command_line_does_all_of_it(world: ApiWorld) -> None:
+async def test_every_mailbox_command_works_with_json(world: ApiWorld) -> None:
     async with serve(world.app) as url:
 
         async def run(*arguments: str) -> Any:
@@ -307,7 +307,7 @@ async def test_the_command_line_does_all_of_it(world: ApiWorld) -> None:
         assert (await run("kinds"))["items"] == []
 
 
-async def test_for_people_the_command_line_draws_tables(world: ApiWorld, secret: str) -> None:
+async def test_mailbox_show_prints_a_table_without_json(world: ApiWorld, secret: str) -> None:
     await append(world, "one")
     async with serve(world.app) as url:
         command = ["--url", url, "--key", ADMIN_KEY, "show", "issue", "acme/site#12"]

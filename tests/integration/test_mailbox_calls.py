@@ -123,7 +123,7 @@ async def test_an_unreadable_event_is_set_aside_and_the_call_goes_on(exchange: E
     ],
     ids=str,
 )
-async def test_an_end_takes_effect_whatever_else_is_wrong_with_it(
+async def test_an_end_event_with_damaged_details_still_ends_its_attempt(
     exchange: Exchange, damage: dict[str, Any]
 ) -> None:
     attempt = await exchange.dialled()
@@ -152,7 +152,7 @@ async def test_events_of_an_attempt_that_does_not_exist_are_set_aside(exchange: 
     assert await exchange.state(attempt) == "ended"
 
 
-async def test_a_call_id_that_is_another_attempts_does_not_spoil_the_batch(exchange: Exchange) -> None:
+async def test_a_call_id_of_another_attempt_does_not_fail_the_batch(exchange: Exchange) -> None:
     first, second, third = [await exchange.dialled() for _ in range(3)]
     for attempt in (first, second):
         await exchange.tell(attempt, "ended", call_id="CAsame")
@@ -165,7 +165,7 @@ async def test_a_call_id_that_is_another_attempts_does_not_spoil_the_batch(excha
     assert rows[0]["ids"] == 1
 
 
-async def test_a_call_that_surfaces_beside_a_newer_attempt_does_not_spoil_the_batch(
+async def test_a_call_that_reappears_beside_a_newer_attempt_does_not_fail_the_batch(
     exchange: Exchange,
 ) -> None:
     lead = await exchange.lead()
@@ -179,7 +179,7 @@ async def test_a_call_that_surfaces_beside_a_newer_attempt_does_not_spoil_the_ba
     assert states == ["absent", "ringing", "ringing"]
 
 
-async def test_a_call_that_surfaces_beside_another_to_the_same_person_does_not_spoil_the_batch(
+async def test_a_call_that_reappears_beside_another_to_its_person_does_not_fail_the_batch(
     exchange: Exchange,
 ) -> None:
     """Two leads of one person: the index of (to, from) refuses that both are live."""
@@ -193,7 +193,7 @@ async def test_a_call_that_surfaces_beside_another_to_the_same_person_does_not_s
     assert await exchange.world.unprocessed() == []
 
 
-async def test_a_lead_that_somebody_holds_delays_no_other_call(exchange: Exchange) -> None:
+async def test_a_locked_lead_delays_no_other_call(exchange: Exchange) -> None:
     """The batch gives up waiting, is halved, and all but that one go through."""
     stuck, others = await exchange.dialled(), [await exchange.dialled() for _ in range(5)]
     for attempt in (stuck, *others):

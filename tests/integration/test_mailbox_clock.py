@@ -36,7 +36,7 @@ async def test_a_clock_that_is_set_back_parks_no_mailbox(world: MailboxWorld, da
         await handler.until(lambda: handler.seen("waiting") == ["1"])
 
 
-async def test_a_clock_that_is_set_back_keeps_no_lease_of_a_dead_worker(
+async def test_a_clock_that_is_set_back_prolongs_no_lease_of_a_dead_worker(
     world: MailboxWorld, database_url: str
 ) -> None:
     await world.append(event("a"))

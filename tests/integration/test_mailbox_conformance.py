@@ -45,7 +45,9 @@ async def test_every_step_of_the_model_is_a_step_of_the_code(
 
 
 @pytest.mark.parametrize("copies", [1, 2, 3])
-async def test_whoever_waited_for_a_mailbox_takes_it_as_it_is_then(world: MailboxWorld, copies: int) -> None:
+async def test_a_step_that_waited_for_a_mailboxs_lock_sees_its_current_state(
+    world: MailboxWorld, copies: int
+) -> None:
     await wait_all(world, Model(names=("x", "y"), crashes=0), copies=copies)
 
 
@@ -118,14 +120,16 @@ OF_MANY = ("mailbox_append", "mailbox_lock", "mailbox_claim")
 
 
 @pytest.mark.parametrize("name", SPOILT)
-async def test_the_walks_notice_when(world: MailboxWorld, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+async def test_the_model_walk_fails_when(
+    world: MailboxWorld, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     await spoil(world, monkeypatch, *SPOILT[name])
     with pytest.raises(Exception):  # noqa: B017, PT011  # a comparison, a claim that is not there, an index: anything
         await walk_some(world, copies=3 if "names" in name else 2 if SPOILT[name][0] in OF_MANY else 1)
 
 
 @pytest.mark.parametrize("copies", [1, 2, 3])
-async def test_the_walks_notice_nothing_in_code_that_is_whole(world: MailboxWorld, copies: int) -> None:
+async def test_the_model_walk_passes_on_unchanged_code(world: MailboxWorld, copies: int) -> None:
     await walk_some(world, copies=copies)
 
 

@@ -86,14 +86,16 @@ async def test_a_handler_that_swallows_its_cancellation_is_named_and_loses_its_s
     assert value(stuck) - before == 1
 
 
-async def test_a_time_out_covers_what_a_handler_writes(world: MailboxWorld) -> None:
+async def test_a_handlers_timeout_covers_its_write(world: MailboxWorld) -> None:
     async with running(worker(world, Misbehaving())):
         await world.append(event("hung_write"))
         await eventually(lambda: is_put_back(world, "hung_write"))
     assert "TimeoutError" in await world.value("SELECT last_error FROM mailboxes")
 
 
-async def test_the_end_of_a_worker_is_bounded_and_tells_who_did_not_end(world: MailboxWorld) -> None:
+async def test_a_stopped_mailbox_worker_gives_hanging_mailboxes_back_and_logs_them(
+    world: MailboxWorld,
+) -> None:
     handler = Misbehaving()
     with capture_logs() as logs:
         async with running(worker(world, handler, failure=FailureRule(timeout_s=600))):
@@ -106,7 +108,9 @@ async def test_the_end_of_a_worker_is_bounded_and_tells_who_did_not_end(world: M
     ]
 
 
-async def test_who_blocks_the_event_loop_is_named_while_it_does(world: MailboxWorld) -> None:
+async def test_a_mailbox_handler_that_blocks_the_event_loop_is_logged_while_it_does(
+    world: MailboxWorld,
+) -> None:
     stuck = metrics.HANDLERS_STUCK.labels("mailbox", KIND, "blocks")
     before = value(stuck)
     named = threading.Event()
@@ -182,7 +186,7 @@ async def test_a_plain_function_that_a_handler_hands_over_is_refused_with_its_pl
 # Connections
 
 
-async def test_writes_that_hang_starve_no_append_and_no_other_handler(
+async def test_hanging_writes_starve_no_append_and_no_other_handler(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     """Ten of them, as many as the pool of an application has connections by default."""
@@ -219,7 +223,7 @@ def _with(limits: WorkerLimits, **more: Any) -> WorkerLimits:
     return WorkerLimits(**{**{name: getattr(limits, name) for name in WorkerLimits.__slots__}, **more})
 
 
-async def test_an_empty_pool_says_which_it_is_and_who_holds_it(database_url: str) -> None:
+async def test_pool_empty_names_the_pool_and_its_holders(database_url: str) -> None:
     database = await store_database.connect(
         database_url, pool_size=1, connect_timeout_s=2.0, application_name="the pool of this test"
     )

@@ -1,4 +1,4 @@
-"""Appends share commits, and nobody's trouble becomes a neighbour's."""
+"""Appends share commits, and a failing or blocked append affects no other."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -44,15 +44,13 @@ async def test_an_append_is_durable_when_it_returns(world: MailboxWorld) -> None
     assert await world.unprocessed() == ["first"]
 
 
-async def test_appends_that_come_together_share_a_commit(
-    world: MailboxWorld, commits: list[list[str]]
-) -> None:
+async def test_concurrent_appends_share_a_commit(world: MailboxWorld, commits: list[list[str]]) -> None:
     await world.inbox.append_all(event(str(n % 7), str(n)) for n in range(100))
     assert [len(batch) for batch in commits] == [100]
     assert await world.value("SELECT count(*) FROM mailbox_events") == 100
 
 
-async def test_a_stream_of_appends_keeps_none_of_them_waiting(
+async def test_a_batch_is_written_while_further_appends_keep_coming(
     world: MailboxWorld, commits: list[list[str]]
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -70,7 +68,7 @@ async def test_a_stream_of_appends_keeps_none_of_them_waiting(
     assert len(sent) < 2000, "the first left while others were still coming"
 
 
-async def test_what_comes_while_a_batch_is_written_goes_into_the_next(
+async def test_appends_during_a_batchs_write_go_into_the_next_one(
     world: MailboxWorld, commits: list[list[str]]
 ) -> None:
     async with world.database.transaction() as tx:
@@ -88,7 +86,7 @@ async def test_a_batch_is_bounded(world: MailboxWorld, commits: list[list[str]])
     assert [len(batch) for batch in commits] == [10, 10, 5]
 
 
-async def test_the_events_of_a_mailbox_keep_the_order_in_which_they_came(world: MailboxWorld) -> None:
+async def test_the_events_of_a_mailbox_keep_their_append_order(world: MailboxWorld) -> None:
     names = [str(n) for n in range(50)]
     await world.inbox.append_all(event(name=name) for name in names)
     assert await world.unprocessed() == names
@@ -171,7 +169,7 @@ async def test_the_longest_names_that_are_taken_fit_into_the_indexes(world: Mail
     await world.inbox.append(event("ü" * 250, "ö" * 250, kind="k" * 63))
 
 
-# A mailbox that somebody holds
+# A locked mailbox
 
 
 @asynccontextmanager
@@ -194,7 +192,7 @@ async def of(world: MailboxWorld, key: str) -> list[str]:
 
 
 @pytest.mark.parametrize("is_new", [False, True], ids=["known", "new"])
-async def test_an_append_that_stays_open_delays_only_its_own_mailbox(
+async def test_an_append_in_an_open_transaction_delays_appends_to_its_own_mailbox_only(
     world: MailboxWorld, monkeypatch: pytest.MonkeyPatch, is_new: bool
 ) -> None:
     """However long an append may wait for its mailbox: nobody else waits with it."""
@@ -213,7 +211,7 @@ async def test_an_append_that_stays_open_delays_only_its_own_mailbox(
 
 
 @pytest.mark.parametrize("is_new", [False, True], ids=["known", "new"])
-async def test_one_that_comes_alone_to_a_held_mailbox_delays_nobody(
+async def test_a_single_append_to_a_locked_mailbox_delays_no_other(
     world: MailboxWorld, monkeypatch: pytest.MonkeyPatch, is_new: bool
 ) -> None:
     monkeypatch.setattr(mailboxes, "BATCH_LOCK_TIMEOUT_MS", 50)
@@ -227,7 +225,7 @@ async def test_one_that_comes_alone_to_a_held_mailbox_delays_nobody(
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("is_new", [False, True], ids=["known", "new"])
-async def test_only_writers_of_their_own_are_patient_with_held_mailboxes(
+async def test_only_separate_writers_wait_long_for_locked_mailboxes(
     world: MailboxWorld, monkeypatch: pytest.MonkeyPatch, is_new: bool
 ) -> None:
     """With the limits of the product: what is refused is the held mailbox's, and no batch of others waits a second."""
@@ -252,7 +250,7 @@ async def test_only_writers_of_their_own_are_patient_with_held_mailboxes(
     assert all(keys == {"held"} for keys in patient)
 
 
-async def test_however_many_are_held_each_is_asked_for_and_no_other_waits(
+async def test_appends_to_many_locked_mailboxes_are_refused_and_delay_no_other(
     world: MailboxWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mailboxes, "BATCH_LOCK_TIMEOUT_MS", 50)
@@ -267,7 +265,7 @@ async def test_however_many_are_held_each_is_asked_for_and_no_other_waits(
     assert all(receipt.created for receipt in receipts)
 
 
-async def test_a_caller_that_leaves_a_held_mailbox_takes_nothing_back(
+async def test_a_cancelled_append_to_a_locked_mailbox_is_still_written(
     world: MailboxWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mailboxes, "BATCH_LOCK_TIMEOUT_MS", 1)
@@ -285,7 +283,7 @@ async def test_a_caller_that_leaves_a_held_mailbox_takes_nothing_back(
     assert await of(world, "held") == ["0", "1", "2"]
 
 
-async def test_an_event_that_cannot_be_written_fails_alone_in_a_held_mailbox(
+async def test_an_event_that_cannot_be_written_fails_alone_in_a_locked_mailbox(
     world: MailboxWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mailboxes, "BATCH_LOCK_TIMEOUT_MS", 1)
@@ -301,7 +299,7 @@ async def test_an_event_that_cannot_be_written_fails_alone_in_a_held_mailbox(
     assert await of(world, "held") == ["before", "0", "1", "2"]
 
 
-async def test_a_deadlock_is_tried_again_by_the_inbox_and_not_by_its_callers(
+async def test_the_inbox_retries_a_deadlock_itself(
     world: MailboxWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append, deadlocks = mailboxes.append, [asyncpg.DeadlockDetectedError("first try")]
@@ -315,7 +313,7 @@ async def test_a_deadlock_is_tried_again_by_the_inbox_and_not_by_its_callers(
     assert (await world.inbox.append(event())).created
 
 
-async def test_without_postgres_all_callers_know_at_once(
+async def test_without_postgres_all_appends_of_a_batch_fail_at_once(
     world: MailboxWorld, database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     """One by one, a hundred callers would wait for a hundred time-outs."""
@@ -333,7 +331,7 @@ async def test_without_postgres_all_callers_know_at_once(
         assert (await behind.inbox.append(event(name="later"))).created
 
 
-async def test_an_append_whose_reply_was_lost_is_sent_again_without_harm(
+async def test_an_append_sent_again_after_a_lost_reply_is_one_event(
     world: MailboxWorld, database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     async with (
@@ -347,7 +345,7 @@ async def test_an_append_whose_reply_was_lost_is_sent_again_without_harm(
         assert not (await behind.inbox.append(event(name="unlucky"))).created
 
 
-async def test_a_caller_that_leaves_takes_nothing_from_the_others(world: MailboxWorld) -> None:
+async def test_a_cancelled_append_fails_no_other_of_its_batch(world: MailboxWorld) -> None:
     async with world.database.transaction() as tx:
         await mailboxes.lock(tx, {(KIND, "a")})
         callers = [asyncio.ensure_future(world.inbox.append(event(name=name))) for name in "12"]
@@ -357,7 +355,7 @@ async def test_a_caller_that_leaves_takes_nothing_from_the_others(world: Mailbox
     assert await world.unprocessed() == ["1", "2"]
 
 
-async def test_an_event_whose_only_caller_leaves_is_written_all_the_same(world: MailboxWorld) -> None:
+async def test_an_event_whose_append_was_cancelled_is_still_written(world: MailboxWorld) -> None:
     async with world.database.transaction() as tx:
         await mailboxes.lock(tx, {(KIND, "a")})
         caller = asyncio.ensure_future(world.inbox.append(event(name="1")))
@@ -369,7 +367,7 @@ async def test_an_event_whose_only_caller_leaves_is_written_all_the_same(world: 
     assert await world.unprocessed() == ["1"]
 
 
-async def test_one_that_comes_alone_is_refused_once_the_inbox_is_closed(world: MailboxWorld) -> None:
+async def test_an_append_after_the_inbox_closed_is_refused(world: MailboxWorld) -> None:
     inbox = Inbox(world.database, world.bus)
     await inbox.append(event(name="1"))
     await inbox.aclose()
@@ -377,7 +375,7 @@ async def test_one_that_comes_alone_is_refused_once_the_inbox_is_closed(world: M
         await inbox.append(event(name="late"))
 
 
-async def test_closing_waits_for_one_that_its_caller_writes(world: MailboxWorld) -> None:
+async def test_closing_the_inbox_waits_for_an_append_in_progress(world: MailboxWorld) -> None:
     inbox = Inbox(world.database, world.bus)
     async with world.database.transaction() as tx:
         await mailboxes.lock(tx, {(KIND, "a")})
@@ -390,7 +388,7 @@ async def test_closing_waits_for_one_that_its_caller_writes(world: MailboxWorld)
     assert (await caller).created
 
 
-async def test_closing_writes_what_was_taken_and_takes_no_more(world: MailboxWorld) -> None:
+async def test_closing_the_inbox_writes_accepted_events_and_refuses_new_ones(world: MailboxWorld) -> None:
     inbox = Inbox(world.database, world.bus, InboxLimits(batch_max=3))
     callers = [asyncio.ensure_future(inbox.append(event(name=str(n)))) for n in range(10)]
     await asyncio.sleep(0)
@@ -401,7 +399,7 @@ async def test_closing_writes_what_was_taken_and_takes_no_more(world: MailboxWor
         await inbox.append(event(name="late"))
 
 
-async def test_an_inbox_that_cannot_keep_up_says_so(world: MailboxWorld) -> None:
+async def test_an_inbox_past_its_limit_refuses_appends(world: MailboxWorld) -> None:
     inbox = Inbox(world.database, world.bus, InboxLimits(waiting_max=5))
     results = await asyncio.gather(
         *(inbox.append(event(name=str(n))) for n in range(8)), return_exceptions=True
@@ -411,7 +409,7 @@ async def test_an_inbox_that_cannot_keep_up_says_so(world: MailboxWorld) -> None
     assert refused == [False] * (written_at_once + waiting) + [True] * 2
 
 
-async def test_a_valkey_that_does_not_answer_holds_up_no_append(
+async def test_a_hanging_valkey_delays_no_append(
     world: MailboxWorld, redis_url: str, key_prefix: str, database_url: str
 ) -> None:
     async with (

@@ -42,7 +42,7 @@ async def test_an_append_that_waits_for_a_completion_queues_the_mailbox_again(wo
     assert names(await world.claim()) == ["second"]
 
 
-async def test_an_event_that_commits_while_a_claim_looks_is_either_claimed_or_left_for_the_next_turn(
+async def test_a_claim_skips_a_mailbox_that_an_append_has_locked(
     world: MailboxWorld,
 ) -> None:
     """A claim passes over a mailbox that an append has locked; whoever claims it afterwards sees both events."""
@@ -63,7 +63,7 @@ async def test_a_mailbox_whose_worker_died_is_claimed_again_when_its_lease_ends(
     assert (names([claim]), claim.claim.failures) == (["1"], 1)
 
 
-async def test_a_nudge_finds_a_mailbox_whose_lease_ended(world: MailboxWorld) -> None:
+async def test_a_claim_by_key_takes_a_mailbox_whose_lease_ended(world: MailboxWorld) -> None:
     await world.append(event())
     await world.claim(worker="dead")
     await world.expire_leases()
@@ -110,7 +110,9 @@ async def test_the_fence_of_a_removed_mailbox_is_not_used_again(world: MailboxWo
     assert await world.complete(sleeper) == {}
 
 
-async def test_a_claim_that_the_server_forgot_leaves_a_fence_that_fits_nothing(world: MailboxWorld) -> None:
+async def test_the_fence_of_a_claim_that_a_crashed_server_forgot_is_not_used_again(
+    world: MailboxWorld,
+) -> None:
     """A claim does not wait for the disk. A server that goes down at once comes back without it, and the worker that
     had it is still there: the next claim of the same mailbox must not get the same fence."""
     await world.append(event(name="first"))
@@ -136,7 +138,7 @@ async def test_an_append_and_a_completion_wait_for_the_disk(world: MailboxWorld)
         assert await tx.fetchval("SHOW synchronous_commit") == "on"
 
 
-async def test_a_doubled_event_raises_nothing(world: MailboxWorld) -> None:
+async def test_a_duplicate_event_does_not_raise_the_mailboxs_counter(world: MailboxWorld) -> None:
     """Raised by a duplicate, the counter would send a mailbox round again with nothing to do."""
     [first] = await world.append(event())
     [claim] = await world.claim()
@@ -213,7 +215,7 @@ async def test_an_append_that_waits_for_retention_makes_the_mailbox_again(world:
     assert names(await world.claim()) == ["second"]
 
 
-async def test_an_event_that_is_appended_after_the_claim_waits_for_the_next_turn(world: MailboxWorld) -> None:
+async def test_an_event_appended_after_the_claim_is_handled_in_the_next_turn(world: MailboxWorld) -> None:
     """Marked with the others it would be lost; its mailbox goes round again with it alone."""
     await world.append(event(name="first"))
     [claim] = await world.claim()
@@ -240,7 +242,7 @@ async def test_completions_and_appends_of_the_same_mailboxes_do_not_deadlock(wor
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_an_append_does_not_wait_for_somebody_who_holds_its_mailbox_for_long(
+async def test_an_append_to_a_mailbox_locked_for_long_fails_by_lock_timeout(
     world: MailboxWorld,
 ) -> None:
     await world.append(event(name="first"))
@@ -250,7 +252,7 @@ async def test_an_append_does_not_wait_for_somebody_who_holds_its_mailbox_for_lo
             await world.append(event(name="second"))
 
 
-async def test_a_process_that_stops_between_completion_and_commit_lets_go(
+async def test_a_process_stopped_between_completion_and_commit_loses_its_transaction(
     world: MailboxWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mailboxes, "COMMIT_TIMEOUT_MS", 50)

@@ -198,7 +198,7 @@ async def test_a_worker_that_lost_its_lease_marks_nothing(tracker: Tracker) -> N
         assert not await slow.issues.set_processed(tx, old)
 
 
-async def test_an_issue_is_found_by_its_tracker_and_the_name_it_has_there(tracker: Tracker) -> None:
+async def test_an_issue_is_found_by_its_integration_and_external_id(tracker: Tracker) -> None:
     issues = IssueStore(tracker.world.database, worker="w")
     made = await issues.upsert(issue_id_of("github", "acme/site#12"))
     assert await issues.get_by_integration_and_external_id("github", "acme/site#12") == made
@@ -210,7 +210,7 @@ async def test_an_event_that_is_created_twice_is_the_first(tracker: Tracker) -> 
     assert await tracker.events.create(event) == await tracker.events.create(event)
 
 
-async def test_an_issue_is_queued_by_hand_only_from_idle(tracker: Tracker) -> None:
+async def test_queue_if_idle_queues_an_idle_issue_once(tracker: Tracker) -> None:
     issues = IssueStore(tracker.world.database, worker="w")
     assert (await issues.upsert(ISSUE)).processing_status == "idle"
     assert await issues.queue_if_idle(ISSUE)

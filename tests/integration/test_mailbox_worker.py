@@ -1,4 +1,4 @@
-"""A worker hears of mailboxes, handles them, and lets nothing hold up anything else."""
+"""A worker is woken for mailboxes, handles them, and lets no mailbox delay another."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -54,7 +54,7 @@ async def idle(world: MailboxWorld, key: str = "a") -> bool:
     return await world.status(key) == "idle"
 
 
-async def test_an_outage_of_postgres_is_told_once(
+async def test_a_worker_logs_an_outage_of_postgres_once(
     world: MailboxWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two sweeps a run asks nobody: that is no recovery."""
@@ -81,7 +81,7 @@ async def test_an_outage_of_postgres_is_told_once(
 # Hearing of work
 
 
-async def test_a_nudged_mailbox_is_handled_with_all_its_events_in_order(world: MailboxWorld) -> None:
+async def test_a_woken_worker_handles_all_events_of_a_mailbox_in_order(world: MailboxWorld) -> None:
     handler = Recorder()
     worker = await deaf_to_sweeps(world, handler)
     async with running(worker):
@@ -91,21 +91,23 @@ async def test_a_nudged_mailbox_is_handled_with_all_its_events_in_order(world: M
     assert await world.unprocessed() == []
 
 
-async def test_what_waited_before_the_worker_started_is_handled(world: MailboxWorld) -> None:
+async def test_events_appended_before_the_worker_started_are_handled(world: MailboxWorld) -> None:
     await world.append(event())
     handler = Recorder()
     async with running(world.worker(handler, sweep_s=NEVER_S)):
         await handler.until(lambda: handler.seen("a") == ["1"])
 
 
-async def test_a_lost_nudge_costs_one_sweep(world: MailboxWorld) -> None:
+async def test_an_event_whose_wakeup_was_lost_is_handled_by_the_next_sweep(world: MailboxWorld) -> None:
     handler = Recorder()
     async with running(world.worker(handler, sweep_s=0.05)):
         await world.append(event())  # and no wakeup
         await handler.until(lambda: handler.seen("a") == ["1"])
 
 
-async def test_events_that_come_while_a_mailbox_is_handled_follow_at_once(world: MailboxWorld) -> None:
+async def test_events_appended_during_a_turn_are_handled_in_the_next_without_a_sweep(
+    world: MailboxWorld,
+) -> None:
     """The completion wakes a worker: nobody sweeps here."""
     handler = Recorder()
     worker = await deaf_to_sweeps(world, handler)
@@ -120,7 +122,7 @@ async def test_events_that_come_while_a_mailbox_is_handled_follow_at_once(world:
     assert handler.given == [{"a": ["1"]}, {"a": ["2"]}]
 
 
-async def test_one_nudge_read_by_two_workers_is_one_turn(world: MailboxWorld) -> None:
+async def test_two_workers_handle_a_mailbox_once(world: MailboxWorld) -> None:
     await world.append(event())
     handlers = Recorder(), Recorder()
     workers = [world.worker(handler, name=f"w{n}") for n, handler in enumerate(handlers)]
@@ -128,7 +130,7 @@ async def test_one_nudge_read_by_two_workers_is_one_turn(world: MailboxWorld) ->
     assert sum(len(handler.seen("a")) for handler in handlers) == 1
 
 
-async def test_an_event_that_is_not_urgent_wakes_nobody_until_one_that_is(world: MailboxWorld) -> None:
+async def test_only_an_urgent_event_sends_a_wakeup(world: MailboxWorld) -> None:
     for name, urgent, woken in (("1", False, 0), ("2", None, 0), ("3", True, 1), ("4", False, 1)):
         inbox = Inbox(world.database, world.bus)
         await inbox.append(event(name=name, urgent=urgent))
@@ -136,7 +138,9 @@ async def test_an_event_that_is_not_urgent_wakes_nobody_until_one_that_is(world:
         assert await world.bus.client.xlen(world.bus.keys.mailbox_wakeups(KIND)) == woken
 
 
-async def test_nudges_wait_a_moment_for_company(world: MailboxWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_gathers_wakeups_for_its_linger_time_into_one_batch(
+    world: MailboxWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two come by themselves while the worker lingers over the first, and all are handled in one go."""
     handler = Recorder()
     worker = await deaf_to_sweeps(world, handler, linger_s=0.05)
@@ -162,7 +166,7 @@ async def wakeups_on_the_stream(world: MailboxWorld, count: int) -> bool:
     return bool(await world.bus.client.xlen(world.bus.keys.mailbox_wakeups(KIND)) == count)
 
 
-async def test_the_group_that_went_with_the_stream_is_made_again(world: MailboxWorld) -> None:
+async def test_a_deleted_wakeup_stream_and_its_group_are_made_again(world: MailboxWorld) -> None:
     handler = Recorder()
     worker = await deaf_to_sweeps(world, handler)
     async with running(worker):
@@ -193,7 +197,7 @@ async def test_without_valkey_the_sweep_does_the_work(
         await bus.close()
 
 
-async def test_nudges_are_removed_when_their_mailboxes_are_claimed(world: MailboxWorld) -> None:
+async def test_wakeups_are_removed_when_their_mailboxes_are_claimed(world: MailboxWorld) -> None:
     handler = Recorder()
     worker = await deaf_to_sweeps(world, handler)
     async with running(worker):
@@ -202,7 +206,7 @@ async def test_nudges_are_removed_when_their_mailboxes_are_claimed(world: Mailbo
     assert await world.bus.client.xlen(world.bus.keys.mailbox_wakeups(KIND)) == 0
 
 
-async def test_what_dead_workers_left_on_the_stream_is_cleared_up(world: MailboxWorld) -> None:
+async def test_wakeups_pending_for_dead_workers_are_removed(world: MailboxWorld) -> None:
     stream = world.bus.keys.mailbox_wakeups(KIND)
     await mailbox_wakeups.receive(world.bus, KIND, "dead", count=1, timeout_s=0)  # makes the group
     await mailbox_wakeups.send(world.bus, KIND, ["a", "b"])
@@ -241,7 +245,7 @@ async def test_a_slow_batch_delays_no_other(world: MailboxWorld) -> None:
         let_go()
 
 
-async def test_no_more_than_the_limit_are_in_hand(world: MailboxWorld) -> None:
+async def test_no_more_mailboxes_are_in_processing_than_the_limit(world: MailboxWorld) -> None:
     handler = Recorder()
     gates = [handler.hold(str(n)) for n in range(5)]
     await world.append(*(event(str(n)) for n in range(5)))
@@ -267,7 +271,7 @@ async def test_a_poisoned_mailbox_fails_alone(world: MailboxWorld) -> None:
     assert await world.value("SELECT count(*) FROM effects") == 9
 
 
-async def test_what_failed_before_travels_alone(world: MailboxWorld) -> None:
+async def test_a_mailbox_that_failed_before_is_handled_in_its_own_batch(world: MailboxWorld) -> None:
     handler = Recorder(poison={"bad"})
     worker = world.worker(handler, failure=FailureRule(backoff_first_s=3600))
     await world.append(event("bad"), event("good"))
@@ -312,7 +316,7 @@ async def test_after_too_many_failures_a_mailbox_is_dead_with_its_error(world: M
     assert [line["event"] for line in logs] == ["mailbox.failed", "mailbox.failed", "mailbox.died"]
 
 
-async def test_an_append_to_a_dead_mailbox_is_told_and_counted(world: MailboxWorld) -> None:
+async def test_an_append_to_a_dead_mailbox_is_logged_and_counted(world: MailboxWorld) -> None:
     await world.append(event())
     await world.value("UPDATE mailboxes SET processing_status = 'dead', claimable_at = NULL")
     with capture_logs() as logs:
@@ -335,7 +339,7 @@ async def test_a_mailbox_that_kills_its_workers_ends_as_dead(world: MailboxWorld
     assert await world.value("SELECT last_error FROM mailboxes") == "its worker was lost: victim"
 
 
-async def test_what_the_database_cannot_do_just_now_kills_no_mailbox(world: MailboxWorld) -> None:
+async def test_transient_database_errors_do_not_count_towards_a_dead_mailbox(world: MailboxWorld) -> None:
     """A deadlock, a lock that somebody holds, a fail-over: as often as it takes."""
 
     class Tied(Recorder):
@@ -420,7 +424,9 @@ async def test_a_handler_whose_lease_was_lost_is_cancelled_and_writes_nothing(wo
     assert await world.value("SELECT count(*) FROM effects") == 0
 
 
-async def test_a_batch_of_which_one_was_lost_goes_on_with_the_others(world: MailboxWorld) -> None:
+async def test_a_batch_that_lost_one_lease_is_rolled_back_and_its_other_mailboxes_handled_again(
+    world: MailboxWorld,
+) -> None:
     """Its effects were written together: all are undone, and those that are still ours are handled again."""
     handler = Ledger()
     await handler.prepare(world)
@@ -438,7 +444,7 @@ async def test_a_batch_of_which_one_was_lost_goes_on_with_the_others(world: Mail
     assert await world.status("b") == "processing"
 
 
-async def test_a_stopping_worker_finishes_what_is_in_hand(world: MailboxWorld) -> None:
+async def test_a_stopping_worker_finishes_mailboxes_in_processing(world: MailboxWorld) -> None:
     handler = Recorder()
     let_go = handler.hold("a")
     await world.append(event())
@@ -451,7 +457,7 @@ async def test_a_stopping_worker_finishes_what_is_in_hand(world: MailboxWorld) -
     assert await idle(world)
 
 
-async def test_what_a_stopping_worker_cannot_finish_is_given_back_and_counts_as_no_failure(
+async def test_a_stopping_worker_gives_unfinished_mailboxes_back_without_a_failure(
     world: MailboxWorld,
 ) -> None:
     handler = Recorder()
@@ -464,7 +470,7 @@ async def test_what_a_stopping_worker_cannot_finish_is_given_back_and_counts_as_
     assert claim.claim.failures == 0
 
 
-async def test_a_cancelled_worker_gives_back_at_once(world: MailboxWorld) -> None:
+async def test_a_cancelled_worker_gives_its_mailboxes_back_at_once(world: MailboxWorld) -> None:
     handler = Recorder()
     handler.hold("a")
     await world.append(event())
@@ -502,7 +508,7 @@ async def test_a_write_that_fails_undoes_the_completion(world: MailboxWorld) -> 
     assert await world.value("SELECT to_regclass('half')") is None
 
 
-async def test_what_fails_after_the_commit_is_not_done_again(world: MailboxWorld) -> None:
+async def test_a_failure_after_the_commit_does_not_repeat_the_turn(world: MailboxWorld) -> None:
     async def after() -> None:
         raise RuntimeError("valkey is away")
 
@@ -593,7 +599,7 @@ async def test_a_commit_whose_reply_is_lost_takes_effect_once(world: MailboxWorl
     assert await idle(world)
 
 
-async def test_issues_are_counted_under_the_names_that_their_dashboards_know(world: MailboxWorld) -> None:
+async def test_issue_metrics_have_the_names_of_the_source_documents(world: MailboxWorld) -> None:
     def sample(name: str) -> float:
         return metrics.REGISTRY.get_sample_value(name) or 0.0
 

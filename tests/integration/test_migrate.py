@@ -19,18 +19,18 @@ from trunkline.store.sql import query
 from trunkline.telephony.simulator import Simulator, SimulatorConfig
 
 
-async def test_running_twice_applies_once(empty_database_url: str) -> None:
+async def test_migrations_run_twice_are_applied_once(empty_database_url: str) -> None:
     applied = await migrate.migrate(empty_database_url)
     assert applied == [m.name for m in migrate.known()]
     assert await migrate.migrate(empty_database_url) == []
 
 
-async def test_two_that_run_at_once_share_the_work(empty_database_url: str) -> None:
+async def test_concurrent_migrations_apply_each_file_once(empty_database_url: str) -> None:
     results = await asyncio.gather(*(migrate.migrate(empty_database_url) for _ in range(4)))
     assert sorted(name for applied in results for name in applied) == [m.name for m in migrate.known()]
 
 
-async def test_what_is_missing_is_known_before_and_after(empty_database_url: str) -> None:
+async def test_pending_lists_the_migrations_not_yet_applied(empty_database_url: str) -> None:
     connection = await asyncpg.connect(empty_database_url)
     try:
         assert await migrate.pending(connection) == [m.name for m in migrate.known()]
@@ -60,7 +60,7 @@ async def test_a_migration_that_was_changed_afterwards_is_refused(empty_database
         await migrate.migrate(empty_database_url)
 
 
-async def test_outcomes_that_were_called_otherwise_have_their_new_words(empty_database_url: str) -> None:
+async def test_migration_0038_renames_outcomes_and_fills_answered_at(empty_database_url: str) -> None:
     """And calls that must have been answered, were."""
     before = [m.name for m in migrate.known() if m.name < "0038"]
     await migrate.migrate(empty_database_url, only=before)
@@ -121,12 +121,12 @@ FROM told WHERE (SELECT count(*) FROM made) = 5;
 """
 
 
-async def test_a_database_that_is_away_is_one_clear_line() -> None:
+async def test_migrating_an_unreachable_database_is_reported_in_one_line() -> None:
     with pytest.raises(StoreUnavailable, match="Check DATABASE_URL"):
         await migrate.migrate("postgresql://nobody@127.0.0.1:1/nothing")
 
 
-async def test_the_indexes_that_guard_the_promise_name_the_live_states(database_url: str) -> None:
+async def test_the_unique_indexes_on_attempts_cover_the_live_states(database_url: str) -> None:
     connection = await asyncpg.connect(database_url)
     try:
         for index in ("attempts_one_live_per_lead", "attempts_one_live_per_pair"):
@@ -146,7 +146,7 @@ def migrate_states() -> set[str]:
     return {state.value for state in AttemptState}
 
 
-async def test_an_application_of_mailboxes_has_all_that_mailboxes_ask_for(empty_database_url: str) -> None:
+async def test_the_mailbox_migrations_alone_support_every_mailbox_query(empty_database_url: str) -> None:
     """It makes their part of the schema alone."""
     await migrate.migrate(empty_database_url, only=application.MIGRATIONS)
     asked = set(re.findall(r"\b_SQL\.(\w+)", inspect.getsource(mailboxes)))
@@ -159,7 +159,7 @@ async def test_an_application_of_mailboxes_has_all_that_mailboxes_ask_for(empty_
         await connection.close()
 
 
-def test_what_is_about_jobs_or_mailboxes_is_made_for_applications_too() -> None:
+def test_every_migration_of_jobs_or_mailboxes_is_applied_for_applications() -> None:
     """A migration that changes their tables belongs to a library, or is stated here to be the platform's alone."""
     of_the_platform = {"0016_mailbox_kinds", "0026_console"}
     changes = r"\b(?:TABLE|VIEW|FUNCTION|ON)\s+(?:IF (?:NOT )?EXISTS\s+)?"
@@ -192,7 +192,7 @@ async def test_a_library_has_a_schema_of_its_own_beside_a_platform(database_url:
         await connection.close()
 
 
-async def test_mailboxes_of_before_there_was_a_schema_are_not_left_behind(empty_database_url: str) -> None:
+async def test_mailboxes_in_the_public_schema_refuse_another_schema(empty_database_url: str) -> None:
     await migrate.migrate(empty_database_url, only=application.MIGRATIONS)
     with pytest.raises(MigrationError, match='Open them with schema="public"'):
         await migrate.migrate(empty_database_url, only=application.MIGRATIONS, schema="trunkline")

@@ -116,7 +116,7 @@ async def given(
         (["stream_began"], {"heard_ago_s": 10}, "joined", "ANSWERED"),
     ],
 )
-async def test_an_answered_call_had_an_agent_or_none_or_nobody_can_say(
+async def test_an_answered_calls_agent_is_joined_none_or_unknown_by_its_evidence(
     stage: Stage, events: list[str], allocation: dict[str, Any] | None, agent: str, outcome: str | None
 ) -> None:
     lead, attempt = await dialled(stage)
@@ -130,7 +130,7 @@ async def test_an_answered_call_had_an_agent_or_none_or_nobody_can_say(
     assert (row["status"], row["outcome"]) == ("FINISHED" if outcome else "BACKLOG", outcome)
 
 
-async def test_where_the_carrier_runs_the_agent_or_agents_are_elsewhere_our_document_is_the_witness(
+async def test_a_call_of_external_agents_counts_as_answered_by_an_external_agent(
     stage: Stage,
 ) -> None:
     lead, attempt = await dialled(stage)
@@ -148,7 +148,7 @@ async def test_where_the_carrier_runs_the_agent_or_agents_are_elsewhere_our_docu
     )
 
 
-async def test_how_calls_ended_tells_an_engaged_line_from_a_call_without_an_agent(stage: Stage) -> None:
+async def test_recent_endings_count_busy_and_no_agent_separately(stage: Stage) -> None:
     await called(stage)
     for reason in ("busy", "busy", "completed"):
         _, attempt = await dialled(stage)
@@ -158,7 +158,7 @@ async def test_how_calls_ended_tells_an_engaged_line_from_a_call_without_an_agen
     assert found.endings == {"no_agent": 1, "busy": 2, "completed": 1}
 
 
-async def test_who_took_answered_calls_is_counted_for_graphs_and_alarms(stage: Stage) -> None:
+async def test_answered_calls_are_counted_by_whether_an_agent_joined(stage: Stage) -> None:
     names = [("answered", "twilio"), ("agent_unknown", "twilio")]
     without = metrics.ANSWERED_WITHOUT_AGENT.labels("twilio")
     before, missed = [counted().get(name, 0.0) for name in names], value(without)
@@ -170,7 +170,7 @@ async def test_who_took_answered_calls_is_counted_for_graphs_and_alarms(stage: S
     assert value(without) == missed + 1
 
 
-async def test_a_call_that_nobody_answered_has_no_agent_to_speak_of(stage: Stage) -> None:
+async def test_an_unanswered_call_has_no_agent_state(stage: Stage) -> None:
     lead, attempt = await dialled(stage)
     await stage.told(attempt, "ended", reason="busy")
     assert (await stage.attempt(lead))["agent"] is None
@@ -179,7 +179,7 @@ async def test_a_call_that_nobody_answered_has_no_agent_to_speak_of(stage: Stage
 # The lead
 
 
-async def test_who_found_no_agent_is_called_after_five_minutes_and_an_hour_at_no_cost_and_then_ends(
+async def test_a_lead_without_an_agent_is_retried_after_5_and_60_minutes_and_then_ends(
     stage: Stage,
 ) -> None:
     lead = await called(stage, max_attempts=1)
@@ -198,7 +198,7 @@ async def test_who_found_no_agent_is_called_after_five_minutes_and_an_hour_at_no
     assert len(await stage.attempts(lead)) == 3
 
 
-async def test_after_a_call_without_an_agent_all_attempts_are_left(stage: Stage) -> None:
+async def test_a_call_without_an_agent_costs_no_attempt(stage: Stage) -> None:
     lead = await called(stage, max_attempts=2)
     for _ in range(2):
         await stage.due_now(lead)
@@ -208,7 +208,7 @@ async def test_after_a_call_without_an_agent_all_attempts_are_left(stage: Stage)
     assert (row["outcome"], row["attempt_count"], row["no_agent_count"]) == ("NO_ANSWER", 2, 1)
 
 
-async def test_the_persons_own_limits_count_a_call_without_an_agent(stage: Stage) -> None:
+async def test_a_call_without_an_agent_counts_towards_the_persons_limits(stage: Stage) -> None:
     limit = PersonLimit(max_calls=1, window_h=24, then="defer")
     await stage.dialing.policy(CallingPolicy(person_limits=(limit,)))
     lead = await called(stage)
@@ -220,8 +220,8 @@ async def test_the_persons_own_limits_count_a_call_without_an_agent(stage: Stage
     assert refusal.subject == "person_limits"
 
 
-async def test_a_call_without_an_agent_is_no_contact(stage: Stage) -> None:
-    """Or a policy that ends leads of people with whom somebody talked lately would end it by our failing."""
+async def test_a_call_without_an_agent_is_no_recent_contact(stage: Stage) -> None:
+    """Or a policy that ends leads of people contacted recently would end it by our fault."""
     await stage.dialing.policy(
         CallingPolicy(recent_contact=RecentContact.model_validate({"cooldown_h": 24, "then": "abort"}))
     )
@@ -242,7 +242,7 @@ async def reported(stage: Stage, attempt: UUID, disposition: str | None = None, 
     await stage.folder.drain()
 
 
-async def test_an_agent_that_reports_late_was_there_and_nobody_is_called_again(stage: Stage) -> None:
+async def test_a_late_agent_report_finishes_the_lead_without_another_call(stage: Stage) -> None:
     lead, attempt = await dialled(stage, max_attempts=1)
     await stage.told(attempt, "answered", "stream_failed", "ended", duration_s=60)
     assert (await stage.lead(lead))["status"] == "BACKLOG"
@@ -255,7 +255,7 @@ async def test_an_agent_that_reports_late_was_there_and_nobody_is_called_again(s
     assert await stage.dial() == 0
 
 
-async def test_a_callback_that_such_an_agent_was_asked_for_takes_place(stage: Stage) -> None:
+async def test_a_callback_in_a_late_agent_report_sets_the_due_time(stage: Stage) -> None:
     lead, attempt = await dialled(stage)
     await stage.told(attempt, "answered", "stream_failed", "ended", duration_s=60)
     await reported(stage, attempt, "later", callback_at=await stage.dialing.now() + timedelta(hours=5))
@@ -264,7 +264,7 @@ async def test_a_callback_that_such_an_agent_was_asked_for_takes_place(stage: St
     assert (row["attempt_count"], row["no_agent_count"]) == (1, 0)
 
 
-async def test_a_lead_that_ended_without_an_agent_ends_as_a_late_report_says(stage: Stage) -> None:
+async def test_a_late_agent_report_replaces_the_outcome_no_agent(stage: Stage) -> None:
     lead, attempt = await dialled(stage)
     await stage.dialing.run("UPDATE leads SET no_agent_count = 2 WHERE id = $1", lead)
     await stage.told(attempt, "answered", "stream_failed", "ended", duration_s=60)
@@ -274,10 +274,8 @@ async def test_a_lead_that_ended_without_an_agent_ends_as_a_late_report_says(sta
 
 
 @pytest.mark.parametrize("no_agent_count", [0, 2])
-async def test_that_no_agent_was_given_is_believed_when_it_is_written_down_after_the_end(
-    stage: Stage, no_agent_count: int
-) -> None:
-    """While Postgres was away, what the carrier was told waited for it; the carrier's own webhooks came first."""
+async def test_a_no_agent_event_written_after_the_end_is_honoured(stage: Stage, no_agent_count: int) -> None:
+    """While Postgres was away, the record of our document waited for it; the carrier's own webhooks came first."""
     lead, attempt = await dialled(stage, max_attempts=1)
     await stage.dialing.run("UPDATE leads SET no_agent_count = $2 WHERE id = $1", lead, no_agent_count)
     await stage.told(attempt, "ended", duration_s=3)
@@ -306,7 +304,7 @@ async def test_that_no_agent_was_given_is_believed_when_it_is_written_down_after
         ("names_calls = false, interval_s = 5", "BACKLOG"),
     ],
 )
-async def test_a_call_that_was_given_to_a_dead_pod_had_no_agent(
+async def test_a_call_allocated_to_a_dead_pod_had_no_agent(
     stage: Stage, pod_says: str, status: str, is_over: bool
 ) -> None:
     """A carrier that cannot ask again ends such a call, and nobody says that its stream was refused."""
@@ -340,7 +338,7 @@ async def test_a_call_that_was_given_to_a_dead_pod_had_no_agent(
     ids=["heard since", "not heard since", "it never names a call"],
 )
 @pytest.mark.parametrize("is_released", [False, True])
-async def test_a_short_call_that_its_pod_never_named_had_no_agent(
+async def test_a_short_call_that_its_pod_never_reported_had_no_agent(
     stage: Stage, then: str, status: str, is_released: bool
 ) -> None:
     """The pod is alive and took no stream. One that releases the call, even after its end, had it."""
@@ -364,7 +362,7 @@ async def test_a_short_call_that_its_pod_never_named_had_no_agent(
     assert (await stage.lead(lead))["status"] == ("FINISHED" if is_released else status)
 
 
-async def test_who_took_a_call_is_never_taken_back(stage: Stage) -> None:
+async def test_an_attempts_agent_state_is_never_taken_back(stage: Stage) -> None:
     lead, attempt = await dialled(stage)
     await given(stage, attempt, joined=True)
     await stage.told(attempt, "answered", "ended", duration_s=60)
@@ -381,7 +379,7 @@ async def test_who_took_a_call_is_never_taken_back(stage: Stage) -> None:
 # Answered, whatever webhooks were lost
 
 
-async def test_a_call_with_talk_time_was_answered_for_its_outcome_its_cost_and_its_limits(
+async def test_a_call_with_talk_time_counts_as_answered_for_outcome_cost_and_limits(
     stage: Stage,
 ) -> None:
     price = Price(per_call_micros=1_000, per_minute_micros=10_000, reserve_minutes=2)
@@ -397,7 +395,7 @@ async def test_a_call_with_talk_time_was_answered_for_its_outcome_its_cost_and_i
     assert refusal.subject == "recent_contact"
 
 
-async def test_of_a_call_that_completed_after_0_s_without_an_answer_the_agent_is_unknown(
+async def test_a_call_completed_after_0_s_without_an_answer_has_an_unknown_agent(
     stage: Stage,
 ) -> None:
     """Its carrier hung up while it rang, or somebody answered for less than a second: in doubt nobody is rung again."""
@@ -409,7 +407,7 @@ async def test_of_a_call_that_completed_after_0_s_without_an_answer_the_agent_is
     assert (ended["status"], ended["outcome"]) == ("FINISHED", "ANSWERED")
 
 
-async def test_a_call_that_was_cut_short_while_it_rang_is_aborted_though_its_carrier_says_completed(
+async def test_a_call_hung_up_while_ringing_is_aborted_though_its_carrier_says_completed(
     stage: Stage,
 ) -> None:
     lead, attempt = await dialled(stage)
@@ -471,7 +469,7 @@ async def stops_until(stage: Stage, merchant: str = "m") -> datetime | None:
         (50, 0, 301, False),
     ],
 )
-async def test_more_than_five_and_more_than_a_tenth_without_an_agent_stop_a_merchant(
+async def test_more_than_five_and_10_percent_of_calls_without_an_agent_trip_the_merchants_brake(
     stage: Stage, without: int, others: int, ago_s: float, is_tripped: bool
 ) -> None:
     await past_calls(stage, "none", without, ago_s=ago_s)
@@ -483,7 +481,7 @@ async def test_more_than_five_and_more_than_a_tenth_without_an_agent_stop_a_merc
     assert await stops_until(stage, "n") is None, "another merchant's calls are its own"
 
 
-async def test_calls_that_were_abandoned_by_overdialling_stop_nobody(stage: Stage) -> None:
+async def test_calls_abandoned_by_overdialling_do_not_trip_the_brake(stage: Stage) -> None:
     """They have an end of their own, and say nothing about whether agents work."""
     await past_calls(stage, "none", 20, overdialled=True, agent_joined=False)
     await past_calls(stage, "none", 4, agent_joined=False)
@@ -493,7 +491,7 @@ async def test_calls_that_were_abandoned_by_overdialling_stop_nobody(stage: Stag
     assert await stops_until(stage) is not None, "six"
 
 
-async def test_overdialled_calls_whose_agents_were_not_there_count_as_any_other(stage: Stage) -> None:
+async def test_overdialled_calls_with_missing_agents_trip_the_brake(stage: Stage) -> None:
     await past_calls(stage, "none", 5, overdialled=True)
     await called(stage)
     assert await stops_until(stage) is not None
@@ -505,7 +503,7 @@ async def stopped(stage: Stage) -> None:
     assert await stops_until(stage) is not None
 
 
-async def test_nobody_of_a_stopped_merchant_is_dialled_and_why_says_so(stage: Stage) -> None:
+async def test_a_braked_merchants_leads_are_refused_and_why_names_the_brake(stage: Stage) -> None:
     await stopped(stage)
     until = await stops_until(stage)
     lead, other = await stage.dialing.lead(), await stage.dialing.lead(merchant="n")
@@ -529,7 +527,7 @@ async def test_nobody_of_a_stopped_merchant_is_dialled_and_why_says_so(stage: St
     assert found.next_at == until
 
 
-async def test_leads_of_a_stopped_merchant_are_no_halted_dispatch(stage: Stage) -> None:
+async def test_leads_of_a_braked_merchant_are_no_halted_dispatch(stage: Stage) -> None:
     await stage.dialing.lead(due_in_s=-60)
     async with stage.database.connection() as conn:
         assert [cause(flow) for flow in await waiting.flows(conn)] == [Cause.NONE]
@@ -543,7 +541,7 @@ async def probing(stage: Stage) -> None:
     await stage.dialing.run("UPDATE no_agent_brakes SET stops_until = now()")
 
 
-async def test_then_its_calls_go_one_at_a_time(stage: Stage) -> None:
+async def test_after_the_brake_a_merchant_may_have_one_probe_call_at_a_time(stage: Stage) -> None:
     """Beside those that were going on when it stopped."""
     await probing(stage)
     await stage.dialing.attempt("+16465559999", state="answered", ago_s=900)
@@ -556,7 +554,7 @@ async def test_then_its_calls_go_one_at_a_time(stage: Stage) -> None:
     assert [refusal.subject for refusal in second.refused] == ["no_agent_brake"]
 
 
-async def test_of_two_dialers_at_once_one_may_probe(stage: Stage) -> None:
+async def test_one_of_two_concurrent_dialers_may_probe_a_braked_merchant(stage: Stage) -> None:
     await probing(stage)
     one, other = await stage.dialing.leads(2)
     first, _ = await stage.dialing.half_an_intent(stage.dialing.grant(one))
@@ -566,7 +564,7 @@ async def test_of_two_dialers_at_once_one_may_probe(stage: Stage) -> None:
     assert refusal.subject == "merchant_concurrency"
 
 
-async def test_a_probe_without_an_agent_lets_the_next_one_go_and_no_more(stage: Stage) -> None:
+async def test_a_probe_without_an_agent_is_followed_by_one_more_probe(stage: Stage) -> None:
     await probing(stage)
     until = await stops_until(stage)
     await called(stage)
@@ -575,7 +573,7 @@ async def test_a_probe_without_an_agent_lets_the_next_one_go_and_no_more(stage: 
     assert len(first.committed) == 1
 
 
-async def test_a_call_that_has_its_agent_ends_the_stop_while_it_goes_on(stage: Stage) -> None:
+async def test_a_probe_with_an_agent_releases_the_brake(stage: Stage) -> None:
     await probing(stage)
     _, attempt = await dialled(stage)
     await given(stage, attempt, joined=True)
@@ -586,7 +584,7 @@ async def test_a_call_that_has_its_agent_ends_the_stop_while_it_goes_on(stage: S
     assert ("no_agent_brake", "m") not in await alarms(stage)
 
 
-async def test_a_call_of_which_nobody_can_say_ends_the_stop_too(stage: Stage) -> None:
+async def test_a_probe_with_an_unknown_agent_releases_the_brake(stage: Stage) -> None:
     """Or a merchant whose agents never show themselves would be called one at a time for ever."""
     await probing(stage)
     _, attempt = await dialled(stage)
@@ -597,7 +595,7 @@ async def test_a_call_of_which_nobody_can_say_ends_the_stop_too(stage: Stage) ->
     assert await stops_until(stage) is None
 
 
-async def test_calls_before_the_release_do_not_stop_it_again(stage: Stage) -> None:
+async def test_calls_before_the_release_do_not_trip_the_brake_again(stage: Stage) -> None:
     await probing(stage)
     _, attempt = await dialled(stage)
     await given(stage, attempt, joined=True)
@@ -606,7 +604,7 @@ async def test_calls_before_the_release_do_not_stop_it_again(stage: Stage) -> No
     assert await stops_until(stage) is None
 
 
-async def test_a_call_that_began_before_the_stop_does_not_end_it(stage: Stage) -> None:
+async def test_a_call_that_began_before_the_brake_does_not_release_it(stage: Stage) -> None:
     _, attempt = await dialled(stage)
     await given(stage, attempt, joined=True)
     await probing(stage)
@@ -614,7 +612,7 @@ async def test_a_call_that_began_before_the_stop_does_not_end_it(stage: Stage) -
     assert await stops_until(stage) is not None
 
 
-async def test_two_ends_at_once_count_each_other(stage: Stage) -> None:
+async def test_two_concurrent_ends_without_an_agent_trip_the_brake(stage: Stage) -> None:
     """Each transaction alone has seen too few."""
     await stage.dialing.run("INSERT INTO no_agent_brakes (merchant_id) VALUES ('m')")
     await past_calls(stage, "none", 4)

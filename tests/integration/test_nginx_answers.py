@@ -1,5 +1,5 @@
-"""A real nginx in front of several processes: where one dies or hangs, another is asked, and the same call gets the
-same pod. Nobody is told 502 because of the one that is ill."""
+"""A real nginx in front of several processes: where one dies or hangs, nginx asks another, and the same call gets
+the same pod. No request is answered 502 because of one failed process."""
 
 import asyncio
 import time
@@ -96,7 +96,7 @@ async def posts(url: str, count: int = 4) -> list[tuple[int, str]]:
 @pytest.mark.parametrize("template", ["self-registered", "kubernetes"])
 @pytest.mark.parametrize("ill", [hang, die, broken], ids=lambda one: one.__name__)
 @pytest.mark.parametrize("path", [ANSWER, ALLOCATE], ids=["answer", "allocate"])
-async def test_where_a_process_dies_or_hangs_another_is_asked(
+async def test_nginx_passes_a_request_to_another_process_when_one_dies_or_hangs(
     tmp_path: Path, template: str, ill: Handler, path: str
 ) -> None:
     well = Well()
@@ -109,14 +109,14 @@ async def test_where_a_process_dies_or_hangs_another_is_asked(
     assert well.asked == [b"CallSid=CA1"] * 4, "with the body that the carrier sent"
 
 
-async def test_a_process_that_is_gone_is_passed_over(tmp_path: Path) -> None:
+async def test_nginx_passes_over_a_process_that_is_gone(tmp_path: Path) -> None:
     well = Well()
     async with process(well.answer) as second, front(tmp_path, "http://127.0.0.1:1", second) as url:
         assert [status for status, _ in await posts(url + ANSWER)] == [200] * 4
         assert [status for status, _ in await posts(url + "/webhooks/twilio/status")] == [200] * 4
 
 
-async def test_one_that_was_ill_is_asked_again_where_there_is_no_other(tmp_path: Path) -> None:
+async def test_nginx_asks_a_failed_process_again_when_it_is_the_only_one(tmp_path: Path) -> None:
     """Passed over by all, nobody would be left to answer: 502, and a person is hung up on."""
     well, is_ill = Well(), True
 
@@ -131,7 +131,7 @@ async def test_one_that_was_ill_is_asked_again_where_there_is_no_other(tmp_path:
         assert [status for status, _ in await posts(url + ANSWER)] == [200] * 4
 
 
-async def test_exotels_503_is_an_answer(tmp_path: Path) -> None:
+async def test_nginx_passes_exotels_503_through_without_a_retry(tmp_path: Path) -> None:
     busy, other = Well(503), Well(503)
     async with (
         process(busy.answer) as first,
@@ -145,7 +145,7 @@ async def test_exotels_503_is_an_answer(tmp_path: Path) -> None:
         assert other.asked
 
 
-async def test_a_slow_status_is_not_given_to_another(tmp_path: Path) -> None:
+async def test_nginx_does_not_retry_a_slow_status_webhook(tmp_path: Path) -> None:
     """Postgres may take seconds, and the carrier waits for 15."""
     began, go, other = asyncio.Event(), asyncio.Event(), Well()
 
@@ -161,7 +161,7 @@ async def test_a_slow_status_is_not_given_to_another(tmp_path: Path) -> None:
         assert [status for status, _ in await asked] == [204]
 
 
-async def test_the_same_call_gets_the_same_pod_of_whoever_is_asked_next(
+async def test_a_retried_allocate_gets_the_same_pod_from_another_process(
     tmp_path: Path, database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     """The first process allocates, and hangs before its answer has left."""
@@ -188,7 +188,7 @@ async def test_the_same_call_gets_the_same_pod_of_whoever_is_asked_next(
     await bus.close()
 
 
-async def test_a_stream_finds_its_pod_while_no_process_can_say_where_it_is(
+async def test_nginx_routes_a_stream_to_its_pod_while_no_process_answers(
     tmp_path: Path, database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     bus = connect(redis_url, Keys(prefix=key_prefix))

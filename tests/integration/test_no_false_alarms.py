@@ -75,7 +75,7 @@ async def two_channels(stage: Stage) -> None:
     await stage.reconciler.run_once()
 
 
-async def test_a_healthy_campaign_over_two_channels_raises_nothing(stage: Stage) -> None:
+async def test_a_healthy_campaign_over_two_channels_raises_no_alarm(stage: Stage) -> None:
     """Forty leads, all due at once, half a minute each: the last one waits for ten minutes."""
     watch = await watching(stage)
     await two_channels(stage)
@@ -97,7 +97,7 @@ async def test_a_healthy_campaign_over_two_channels_raises_nothing(stage: Stage)
     assert watch.raised == set()
 
 
-async def test_leads_that_another_system_calls_raise_nothing(stage: Stage) -> None:
+async def test_leads_outside_the_rollout_raise_no_alarm(stage: Stage) -> None:
     watch = await watching(stage, includes=lambda reseller, merchant: merchant != "m")
     await stage.dialing.leads(20, due_in_s=-60)
     for _ in range(20):
@@ -105,7 +105,7 @@ async def test_leads_that_another_system_calls_raise_nothing(stage: Stage) -> No
     assert watch.raised == set()
 
 
-async def test_a_planned_restart_of_every_role_raises_nothing(stage: Stage) -> None:
+async def test_a_planned_restart_of_every_role_raises_no_alarm(stage: Stage) -> None:
     watch = await watching(stage)
     running = [Presence(stage.database, role, [role]) for role in ROLES for _ in range(2)]
     for each in running:
@@ -130,7 +130,7 @@ async def test_a_planned_restart_of_every_role_raises_nothing(stage: Stage) -> N
     assert watch.raised == set()
 
 
-async def test_a_scale_down_to_one_process_of_every_role_raises_nothing(stage: Stage) -> None:
+async def test_a_scale_down_to_one_process_of_every_role_raises_no_alarm(stage: Stage) -> None:
     watch = await watching(stage)
     running = [[Presence(stage.database, f"{role}-{n}", [role]) for n in range(3)] for role in ROLES]
     for one, *others in running:
@@ -147,7 +147,7 @@ async def test_a_scale_down_to_one_process_of_every_role_raises_nothing(stage: S
     assert watch.raised == set()
 
 
-async def test_agents_that_are_all_busy_for_ten_minutes_raise_nothing(stage: Stage) -> None:
+async def test_agents_that_are_all_busy_for_ten_minutes_raise_no_alarm(stage: Stage) -> None:
     slots = SlotRule(callers_of=lambda tier: 0)
     watch = await watching(stage, slots=slots)
     for number in range(2):

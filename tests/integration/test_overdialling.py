@@ -89,7 +89,9 @@ async def answer(dialing: Dialing, attempt: UUID) -> bool:
     return isinstance(found, Allocation)
 
 
-async def test_without_a_history_as_many_ring_as_agents_are_free_and_none_is_kept(dialing: Dialing) -> None:
+async def test_without_a_history_as_many_calls_ring_as_agents_are_free_without_reservations(
+    dialing: Dialing,
+) -> None:
     await pods(dialing, 3)
     intents = await intend(dialing, *await dialing.leads(5))
     assert [intent.slot for intent in intents.committed] == [None] * 3
@@ -99,13 +101,13 @@ async def test_without_a_history_as_many_ring_as_agents_are_free_and_none_is_kep
     assert row == {"overdial_group": "common", "answer_rate": 1.0, "abandon_max": pytest.approx(ABANDON_MAX)}
 
 
-async def test_a_handler_that_hangs_is_no_free_agent(dialing: Dialing) -> None:
+async def test_a_hanging_handler_does_not_count_as_a_free_agent(dialing: Dialing) -> None:
     await dialing.pod("va-0", calls_max=4)
     await dialing.run("UPDATE pods SET hanging = '{CA-over}'")
     assert len((await intend(dialing, *await dialing.leads(5))).committed) == 3
 
 
-async def test_one_agent_and_ten_channels_never_have_two_ringing_at_a_quarter(dialing: Dialing) -> None:
+async def test_one_free_agent_allows_one_ringing_call_at_a_25_percent_answer_rate(dialing: Dialing) -> None:
     await pods(dialing, 1)
     await history(dialing, ended=400, answered=100, by_person=100)
     for _ in range(5):
@@ -117,7 +119,9 @@ async def test_one_agent_and_ten_channels_never_have_two_ringing_at_a_quarter(di
 
 
 @pytest.mark.parametrize(("agents", "answered"), [(5, 40), (20, 100), (20, 200)])
-async def test_as_many_ring_as_the_bound_allows(dialing: Dialing, agents: int, answered: int) -> None:
+async def test_as_many_overdialled_calls_ring_as_abandon_max_allows(
+    dialing: Dialing, agents: int, answered: int
+) -> None:
     await pods(dialing, agents)
     campaign = uuid4()
     await history(dialing, campaign, ended=400, answered=answered, by_person=answered)
@@ -130,7 +134,7 @@ async def test_as_many_ring_as_the_bound_allows(dialing: Dialing, agents: int, a
     assert committed == most, "the tenth for callers is not counted on"
 
 
-async def test_the_strictest_of_those_that_ring_holds_for_all(dialing: Dialing) -> None:
+async def test_the_strictest_abandon_max_of_the_ringing_calls_holds_for_all(dialing: Dialing) -> None:
     """A merchant that allows a tenth does not spoil it for one that allows a hundredth."""
     await pods(dialing, 9)
     await dialing.policy(CallingPolicy(abandon_max=0.1), subject="n")
@@ -144,7 +148,7 @@ async def test_the_strictest_of_those_that_ring_holds_for_all(dialing: Dialing) 
     assert admitted == dials_max(rate, 9, 0.001) - 1 < dials_max(rate, 9, 0.1) - 1
 
 
-async def test_a_call_that_was_answered_has_its_agent_and_rings_no_more(dialing: Dialing) -> None:
+async def test_an_answered_overdialled_call_no_longer_counts_as_ringing(dialing: Dialing) -> None:
     await pods(dialing, 2)
     intents = await intend(dialing, *await dialing.leads(2))
     assert await answer(dialing, intents.committed[0].attempt_id)
@@ -153,7 +157,7 @@ async def test_a_call_that_was_answered_has_its_agent_and_rings_no_more(dialing:
     assert len((await intend(dialing, *await dialing.leads(2))).committed) == 1
 
 
-async def test_under_the_brake_agents_are_kept_and_somebody_is_told(dialing: Dialing) -> None:
+async def test_past_the_abandonment_rate_slots_are_reserved_and_the_end_is_reported(dialing: Dialing) -> None:
     await pods(dialing, 2)
     await history(dialing, ended=400, answered=100, by_person=100, abandoned=3)
     overdialling = Overdialling(fresh_s=0)
@@ -165,14 +169,14 @@ async def test_under_the_brake_agents_are_kept_and_somebody_is_told(dialing: Dia
     assert not overdialling.is_unkept(Grant(new_id(), new_id(), 1, new_id(), 1, 0, merchant_id="m"))
 
 
-async def test_a_merchant_that_abandoned_too_many_brakes_its_campaigns(dialing: Dialing) -> None:
+async def test_a_merchants_abandonment_rate_ends_overdialling_of_its_campaigns(dialing: Dialing) -> None:
     (slot,) = await pods(dialing, 1)
     await history(dialing, uuid4(), ended=400, answered=100, by_person=100, abandoned=3)
     lead = await dialing.lead(campaign_id=uuid4())
     assert [intent.slot for intent in (await intend(dialing, lead)).committed] == [slot]
 
 
-async def test_a_slot_is_not_proposed_in_vain(dialing: Dialing) -> None:
+async def test_no_slot_is_proposed_for_a_merchant_known_to_overdial(dialing: Dialing) -> None:
     await pods(dialing, 2)
     overdialling = Overdialling()
     grant = Grant(new_id(), new_id(), 1, new_id(), 1, 0, merchant_id="m")
@@ -183,7 +187,9 @@ async def test_a_slot_is_not_proposed_in_vain(dialing: Dialing) -> None:
 
 
 @pytest.mark.parametrize("how", ["abandoned_calls", "no_agent_count"])
-async def test_whoever_found_nobody_before_is_called_on_a_kept_slot_only(dialing: Dialing, how: str) -> None:
+async def test_a_lead_that_was_abandoned_before_is_dialled_with_a_reserved_slot(
+    dialing: Dialing, how: str
+) -> None:
     slots = await pods(dialing, 2)
     lead = await dialing.lead("+12125559999")
     if how == "no_agent_count":
@@ -200,7 +206,7 @@ async def test_whoever_found_nobody_before_is_called_on_a_kept_slot_only(dialing
     assert unkept.slot is None
 
 
-async def test_nobody_keeps_a_slot_that_the_ringing_calls_count_on(dialing: Dialing) -> None:
+async def test_no_slot_is_reserved_that_ringing_overdialled_calls_need(dialing: Dialing) -> None:
     """Neither a lead of the campaign that must have one, nor another merchant's; and who waits for one gets one."""
     (slot,) = await pods(dialing, 1)
     overdialling = Overdialling(fresh_s=0)
@@ -219,7 +225,7 @@ async def test_nobody_keeps_a_slot_that_the_ringing_calls_count_on(dialing: Dial
     assert [intent.slot for intent in kept.committed] == [slot]
 
 
-async def test_what_nobody_rings_for_is_kept_without_asking(dialing: Dialing) -> None:
+async def test_a_slot_of_a_tier_without_ringing_calls_can_be_reserved(dialing: Dialing) -> None:
     gold, standard = *await pods(dialing, 1, "gold"), *await pods(dialing, 1)
     await intend(dialing, await dialing.lead())
     lead = await dialing.lead(merchant="n")
@@ -228,7 +234,7 @@ async def test_what_nobody_rings_for_is_kept_without_asking(dialing: Dialing) ->
     assert subjects(refused) == {"agents_for_ringing_calls"}
 
 
-async def test_a_merchants_own_tier_is_counted_on_first_and_then_the_common_ones(dialing: Dialing) -> None:
+async def test_a_merchants_own_tier_is_overdialled_before_the_common_ones(dialing: Dialing) -> None:
     await pods(dialing, 2, "gold")
     await pods(dialing, 1)
     await dialing.run(
@@ -253,20 +259,20 @@ async def test_a_merchants_own_tier_is_counted_on_first_and_then_the_common_ones
     ],
     ids=["silent", "leaving", "somebody waits", "a pod was lost", "taken"],
 )
-async def test_an_agent_that_is_not_there_is_not_counted_on(dialing: Dialing, change: str) -> None:
+async def test_an_unavailable_agent_does_not_count_for_overdialling(dialing: Dialing, change: str) -> None:
     one, _ = await pods(dialing, 2)
     await dialing.run("UPDATE pod_hearing SET since = since - interval '1 day'")
     await dialing.run(change, one.pod)
     assert len((await intend(dialing, *await dialing.leads(3))).committed) == 1
 
 
-async def test_a_pod_that_calls_did_not_reach_is_counted_on_for_one(dialing: Dialing) -> None:
+async def test_a_pod_that_missed_calls_counts_as_one_agent_for_overdialling(dialing: Dialing) -> None:
     await dialing.pod("va-0", tier="basic", calls_max=5)
     await dialing.run("UPDATE pods SET missed = 2, missed_at = now() - interval '1 minute'")
     assert len((await intend(dialing, *await dialing.leads(3))).committed) == 1
 
 
-async def test_a_policy_without_a_share_and_agents_elsewhere_are_not_overdialled(dialing: Dialing) -> None:
+async def test_without_abandon_max_or_with_external_agents_nothing_is_overdialled(dialing: Dialing) -> None:
     await pods(dialing, 2)
     assert subjects(await intend(dialing, await dialing.lead(merchant="n"))) == {"no_agent_free"}
     await dialing.run("UPDATE merchants SET agents = 'elsewhere'")
@@ -274,7 +280,7 @@ async def test_a_policy_without_a_share_and_agents_elsewhere_are_not_overdialled
     assert await dialing.value("SELECT count(*) FROM attempts WHERE overdial_group IS NOT NULL") == 0
 
 
-async def test_a_country_without_a_share_is_never_overdialled(dialing: Dialing) -> None:
+async def test_a_country_whose_pack_allows_no_abandoned_calls_is_never_overdialled(dialing: Dialing) -> None:
     """The pack's hours may be over while this runs: then nobody is called at all."""
     (slot,) = await pods(dialing, 1)
     await dialing.policy(CallingPolicy(abandon_max=ABANDON_MAX, packs=["gb-dma"]))
@@ -283,7 +289,7 @@ async def test_a_country_without_a_share_is_never_overdialled(dialing: Dialing) 
     assert await dialing.value("SELECT count(*) FROM attempts WHERE overdial_group IS NOT NULL") == 0
 
 
-async def test_the_match_knows_who_may_be_overdialled(dialing: Dialing) -> None:
+async def test_overdialled_lists_the_merchants_and_campaigns_with_an_abandon_max(dialing: Dialing) -> None:
     async def found() -> list[str]:
         async with dialing.database.connection() as conn:
             return sorted(await schedule.overdialled(conn))
@@ -297,7 +303,7 @@ async def test_the_match_knows_who_may_be_overdialled(dialing: Dialing) -> None:
     assert await found() == []
 
 
-async def test_race_two_dialers_cannot_both_count_on_the_last_agent(dialing: Dialing) -> None:
+async def test_race_two_dialers_cannot_both_overdial_for_the_last_agent(dialing: Dialing) -> None:
     await pods(dialing, 1)
     number = await dialing.add_number(account="another")
     one, two = dialing.grant(await dialing.lead()), dialing.grant(await dialing.lead(), number=number)
@@ -308,7 +314,9 @@ async def test_race_two_dialers_cannot_both_count_on_the_last_agent(dialing: Dia
     assert subjects(await second) == {"abandon_max"}
 
 
-async def test_race_dials_of_others_do_not_wait_for_the_bound(dialing: Dialing) -> None:
+async def test_race_a_dial_with_a_reservation_does_not_wait_for_the_overdialling_lock(
+    dialing: Dialing,
+) -> None:
     """A dial that is kept takes no lock: a stopped dialer holds up the overdialled campaigns alone."""
     _, slot = await pods(dialing, 2)
     number = await dialing.add_number(account="another")
@@ -319,7 +327,9 @@ async def test_race_dials_of_others_do_not_wait_for_the_bound(dialing: Dialing) 
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_race_the_bound_holds_at_every_dial_that_is_not_kept(dialing: Dialing, seed: int) -> None:
+async def test_race_the_abandonment_bound_holds_at_every_overdialled_call(
+    dialing: Dialing, seed: int
+) -> None:
     """Two dialers, calls that end or are answered, agents that come and go, people who must have one."""
     chance = random.Random(seed)
     campaigns = [uuid4() for _ in range(3)]
@@ -429,7 +439,7 @@ def share(calls: int, rate: float, free: int) -> float:
     return missed / (calls * rate)
 
 
-async def test_whoever_runs_it_is_told_when_overdialling_ends(
+async def test_an_alarm_is_raised_when_overdialling_ends(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     async with open_stage(database_url, redis_url, key_prefix) as stage:

@@ -1,4 +1,4 @@
-"""The overview tells of each queue for what it waits, apart from how late calls are."""
+"""The overview shows for what each queue waits, apart from how late calls are."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -25,7 +25,7 @@ async def queue(world: ApiWorld) -> dict[str, Any]:
     return {"waits_for": found["waits_for"], "waits_until": found["waits_until"]}
 
 
-async def test_a_queue_says_for_what_it_waits_and_until_when(world: ApiWorld) -> None:
+async def test_the_overview_shows_for_what_a_queue_waits_and_until_when(world: ApiWorld) -> None:
     await world.make_lead("a1")
 
     async def run(sql: str, *args: object) -> None:
@@ -79,7 +79,7 @@ async def cool(world: ApiWorld, subject: Subject, wait_s: float) -> datetime:
     return opens_at
 
 
-async def test_a_queue_that_waits_for_a_cooldown_says_when_the_next_call_is_tried(world: ApiWorld) -> None:
+async def test_a_queue_that_waits_for_a_cooldown_shows_its_next_probe(world: ApiWorld) -> None:
     await due(world)
     number = world.numbers["a1-pool"]
     later = await cool(world, Subject("number", str(number)), 300)
@@ -128,7 +128,7 @@ async def shown_queue(world: ApiWorld) -> dict[str, Any]:
     return dict(found)
 
 
-async def test_a_queue_that_waits_for_channels_says_when_it_is_served_at_its_pace(world: ApiWorld) -> None:
+async def test_a_queue_that_waits_for_channels_shows_an_estimate_by_its_pace(world: ApiWorld) -> None:
     leads = await due(world, 12)
     await run(world, "UPDATE numbers SET max_channels = 1")
     busy = [UUID(lead) for lead in leads[:2]]
@@ -149,7 +149,7 @@ async def test_a_queue_that_waits_for_channels_says_when_it_is_served_at_its_pac
     assert [each["waits_until"] for each in page if each["merchant_id"] == "a1"] == [shown["waits_until"]]
 
 
-async def test_a_queue_that_has_just_begun_is_judged_from_its_first_call(world: ApiWorld) -> None:
+async def test_the_pace_of_a_new_queue_counts_from_its_first_call(world: ApiWorld) -> None:
     leads = await due(world, 2)
     for nth, ago_s in ((1, 60.0), (2, 30.0)):
         await call(world, leads[0], nth, ago_s=ago_s)
@@ -162,7 +162,7 @@ async def test_a_queue_that_has_just_begun_is_judged_from_its_first_call(world: 
         assert await live.paces(conn, [("a2-pool", "a1", None), ("a1-pool", "a2", None)]) == {}
 
 
-async def test_more_than_are_counted_have_no_estimate(
+async def test_a_queue_longer_than_the_count_limit_has_no_estimate(
     world: ApiWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leads = await due(world, 3)

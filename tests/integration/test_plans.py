@@ -67,7 +67,7 @@ STEPS: list[tuple[Step, str]] = [
 
 
 @pytest.mark.parametrize(("step", "table"), STEPS)
-async def test_a_plan_of_the_first_day_reads_a_few_rows_of_many(
+async def test_a_query_planned_on_empty_tables_reads_few_rows_of_full_ones(
     dialing: Dialing, step: Step, table: str
 ) -> None:
     lead = await dialing.lead()

@@ -1,4 +1,4 @@
-"""Pods in Postgres: which process of a name is the newest, what becomes of calls of the one before, who is heard."""
+"""Pods in Postgres: which incarnation is the newest, what becomes of calls of earlier ones, which heartbeats count."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -65,7 +65,7 @@ async def incarnation(database: Database) -> int:
     return pod.incarnation
 
 
-async def test_each_new_boot_is_a_new_number_and_an_old_one_is_late(managed: Managed) -> None:
+async def test_each_boot_gets_a_new_incarnation_and_an_older_boot_is_superseded(managed: Managed) -> None:
     first = await number_of(managed.database, beat("boot-1"))
     assert await number_of(managed.database, beat("boot-1", 2)) == first
     second = await number_of(managed.database, beat("boot-2"))
@@ -75,7 +75,7 @@ async def test_each_new_boot_is_a_new_number_and_an_old_one_is_late(managed: Man
     assert await incarnation(managed.database) == second
 
 
-async def test_the_last_eight_boots_are_remembered(managed: Managed) -> None:
+async def test_a_registration_returns_the_last_eight_boots(managed: Managed) -> None:
     for number in range(9):
         await register(managed.database, beat(f"boot-{number}"))
     last = await register(managed.database, beat("boot-9"))
@@ -83,7 +83,7 @@ async def test_the_last_eight_boots_are_remembered(managed: Managed) -> None:
     assert last.past_boots == [f"boot-{number}" for number in range(1, 9)]
 
 
-async def test_pods_that_register_at_the_same_time_get_one_tier_each(managed: Managed) -> None:
+async def test_concurrent_registrations_fill_the_tiers_to_their_targets(managed: Managed) -> None:
     tiers = [TierTarget("gold", 2, 1), TierTarget("standard", 1, 1)]
 
     async def one(name: str) -> str:
@@ -98,7 +98,7 @@ async def test_pods_that_register_at_the_same_time_get_one_tier_each(managed: Ma
     assert (found.count("gold"), found.count("standard")) == (2, 6)
 
 
-async def test_a_new_process_loses_the_calls_of_the_one_before_and_keeps_those_that_it_names(
+async def test_a_new_boot_keeps_only_the_calls_that_its_heartbeat_names(
     managed: Managed,
 ) -> None:
     world = managed.world
@@ -117,7 +117,7 @@ async def test_a_new_process_loses_the_calls_of_the_one_before_and_keeps_those_t
     assert row.incarnation == await incarnation(managed.database)
 
 
-async def test_what_an_older_process_says_is_not_written(managed: Managed) -> None:
+async def test_a_heartbeat_of_an_older_incarnation_is_not_written(managed: Managed) -> None:
     first = await number_of(managed.database, beat("boot-1"))
     await number_of(managed.database, beat("boot-2"))
     async with managed.database.transaction() as tx:
@@ -127,7 +127,7 @@ async def test_what_an_older_process_says_is_not_written(managed: Managed) -> No
     assert (pod.boot_id, pod.sequence, pod.named) == ("boot-2", 1, [])
 
 
-async def test_the_first_heartbeat_of_a_pod_that_the_cluster_told_of_adopts_its_number(
+async def test_the_first_heartbeat_of_a_pod_seen_in_the_cluster_takes_its_incarnation(
     managed: Managed,
 ) -> None:
     await see(managed.database, "uid-1")
@@ -138,7 +138,7 @@ async def test_the_first_heartbeat_of_a_pod_that_the_cluster_told_of_adopts_its_
     assert await incarnation(managed.database) == made
 
 
-async def test_another_uid_is_another_pod_and_its_first_heartbeat_adopts_it(managed: Managed) -> None:
+async def test_a_new_uid_is_a_new_incarnation_that_its_first_heartbeat_takes(managed: Managed) -> None:
     await see(managed.database, "uid-1")
     first = await number_of(managed.database, beat("boot-1"))
     await managed.world.keep("dial", "agent-0")
@@ -152,7 +152,9 @@ async def test_another_uid_is_another_pod_and_its_first_heartbeat_adopts_it(mana
     assert await number_of(managed.database, beat("boot-2")) == second
 
 
-async def test_a_successor_that_spoke_before_the_cluster_showed_it_keeps_its_number(managed: Managed) -> None:
+async def test_a_successor_that_beat_before_the_cluster_showed_it_keeps_its_incarnation(
+    managed: Managed,
+) -> None:
     await see(managed.database, "uid-1")
     await number_of(managed.database, beat("boot-1"))
     second = await number_of(managed.database, beat("boot-2"))
@@ -166,7 +168,7 @@ async def test_a_successor_that_spoke_before_the_cluster_showed_it_keeps_its_num
     assert len(await see(managed.database, "uid-3")) == 1
 
 
-async def test_a_heartbeat_makes_no_pod_where_the_cluster_says_which_there_are(managed: Managed) -> None:
+async def test_with_a_cluster_source_a_heartbeat_creates_no_pod(managed: Managed) -> None:
     async with managed.database.transaction() as tx:
         assert await store.register(tx, beat("boot-1"), STANDARD, may_insert=False) is None
     assert await managed.world.tiers() == {}
@@ -185,7 +187,7 @@ class Seen:
         return Sighting(self.pods, total=len(self.pods))
 
 
-async def test_a_new_leader_orphans_no_call_of_a_successor_that_it_sees_late(
+async def test_a_new_leader_takes_no_call_from_a_successor_pod_that_it_sees_late(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     """Router and agents are rolled together: while nobody leads a pod is replaced, and its successor gets a call."""
@@ -227,7 +229,7 @@ async def test_a_new_leader_orphans_no_call_of_a_successor_that_it_sees_late(
         assert await world.status_of("va-0") == "allocated"
 
 
-async def test_a_pod_that_the_cluster_knows_and_that_fell_silent_loses_its_calls_and_stays(
+async def test_a_silent_pod_of_the_cluster_loses_its_calls_and_stays_registered(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     async with open_managed(database_url, redis_url, key_prefix, ALL_STANDARD) as managed:
@@ -257,7 +259,7 @@ def face_of(managed: Managed, database: Database | None = None, alarms: list[str
     )
 
 
-async def test_two_clusters_under_one_name_are_refused_loudly(managed: Managed) -> None:
+async def test_pods_of_two_clusters_under_one_name_are_superseded_with_an_alarm(managed: Managed) -> None:
     alarms: list[str] = []
     face = face_of(managed, alarms=alarms)
     refused = 0
@@ -310,7 +312,7 @@ async def test_a_pod_that_stays_in_ending_raises_an_alarm(managed: Managed) -> N
     assert await raised(managed.database) == [("pod_hangs", "agent-0", {"calls": ["call-1"]})]
 
 
-async def test_a_heartbeat_without_a_boot_makes_a_pod_that_takes_calls_at_once(managed: Managed) -> None:
+async def test_a_heartbeat_without_a_boot_id_makes_a_pod_that_takes_calls_at_once(managed: Managed) -> None:
     """No boot id, and the router's clock in the place of a sequence number; the store is as new as the pod."""
     heard = await face_of(managed).heartbeat(
         PodHeartbeat("agent-0", "", 1_900_000_000_000, "10.0.0.7", 8081, "1.4.0")
@@ -321,7 +323,7 @@ async def test_a_heartbeat_without_a_boot_makes_a_pod_that_takes_calls_at_once(m
     assert await managed.allocate("call-1") == "agent-0"
 
 
-async def test_a_pod_that_nobody_knew_is_believed_in_a_memory_that_is_not_rebuilt_yet(
+async def test_a_new_pod_is_available_before_the_projection_is_rebuilt(
     managed: Managed,
 ) -> None:
     managed.leading.term = None
@@ -330,7 +332,7 @@ async def test_a_pod_that_nobody_knew_is_believed_in_a_memory_that_is_not_rebuil
     assert await managed.world.status_of("agent-0") == "available"
 
 
-async def test_without_valkey_a_pod_stays_known_in_postgres(
+async def test_without_valkey_heartbeats_are_written_to_postgres(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     async with (
@@ -352,7 +354,7 @@ async def test_without_valkey_a_pod_stays_known_in_postgres(
         await way.heal()
 
 
-async def test_heartbeats_are_in_postgres_within_a_second_and_calls_that_are_named_have_joined(
+async def test_heartbeats_are_written_to_postgres_and_named_calls_have_joined(
     managed: Managed,
 ) -> None:
     await managed.world.beat("agent-0")
@@ -373,7 +375,7 @@ async def test_heartbeats_are_in_postgres_within_a_second_and_calls_that_are_nam
     await running
 
 
-async def test_a_pod_that_leaves_takes_no_dial_from_its_heartbeat_on(managed: Managed) -> None:
+async def test_a_draining_heartbeat_ends_reservations_on_its_pod_at_once(managed: Managed) -> None:
     await managed.world.beat("agent-0")
     await face_of(managed).heartbeat(
         PodHeartbeat("agent-0", "boot-1", 1_000, "10.0.0.1", 8080, draining=True)
@@ -382,7 +384,7 @@ async def test_a_pod_that_leaves_takes_no_dial_from_its_heartbeat_on(managed: Ma
         assert not await conn.fetchval("SELECT pod_takes(p, true) FROM pods AS p")
 
 
-async def test_a_silent_pod_is_for_those_who_answered_only(managed: Managed) -> None:
+async def test_a_silent_pod_takes_answered_calls_and_no_reservation(managed: Managed) -> None:
     await managed.world.beat("agent-0")
     await managed.world.fall_silent("agent-0")
     async with managed.database.connection() as conn:
@@ -393,7 +395,7 @@ async def test_a_silent_pod_is_for_those_who_answered_only(managed: Managed) -> 
     assert (takes["dial"], takes["call"]) == (False, True)
 
 
-async def test_a_pod_that_says_it_had_a_call_had_it_before_it_counts_as_heard(managed: Managed) -> None:
+async def test_an_ended_call_in_a_heartbeat_is_joined_before_the_heartbeat_counts(managed: Managed) -> None:
     """A short call is over before a heartbeat names it, and its release may be undone by a crash of Postgres."""
     world, database = managed.world, managed.database
     first = beat("b")
@@ -417,7 +419,7 @@ async def test_a_pod_that_says_it_had_a_call_had_it_before_it_counts_as_heard(ma
         assert await conn.fetchval("SELECT joined_at FROM allocations") is not None
 
 
-async def test_a_router_that_is_stopped_while_it_hears_holds_nothing_that_others_wait_for(
+async def test_a_router_stopped_while_it_writes_heartbeats_blocks_no_other_router(
     managed: Managed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between its two statements, and it stays there: another router writes all the same."""
@@ -443,7 +445,7 @@ async def test_a_router_that_is_stopped_while_it_hears_holds_nothing_that_others
     await stopped
 
 
-async def test_what_a_pod_says_of_an_ended_call_is_written_again_after_postgres_was_away(
+async def test_an_ended_call_in_a_heartbeat_is_written_again_after_an_outage_of_postgres(
     managed: Managed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A crash may undo what was written; the pod says it again, and within 4 s nothing is written twice otherwise."""

@@ -29,7 +29,7 @@ async def put(world: ApiWorld, path: str, body: object, status: int = 200, who: 
     return expect(await world.tenant(who).request("PUT", path, json=body), status)
 
 
-async def test_a_layer_that_nobody_has_set_says_nothing(world: ApiWorld) -> None:
+async def test_an_unset_policy_layer_is_empty_with_version_0(world: ApiWorld) -> None:
     found = expect(await world.tenant("a1").get(merchant()), 200)
     assert (found["policy"], found["version"], found["updated_at"]) == ({}, 0, None)
 
@@ -89,7 +89,7 @@ async def test_a_campaign_has_a_layer_with_its_pace(world: ApiWorld) -> None:
     assert found["subject"] == "a1/01999999-0000-7000-8000-000000000000"
 
 
-async def test_the_platforms_layer_is_the_platforms(world: ApiWorld) -> None:
+async def test_the_platforms_policy_layer_is_written_by_the_platform_only(world: ApiWorld) -> None:
     body = {"calls_per_person": {"max_calls": 3, "window_s": 600}}
     assert (await put(world, "/api/v1/policy", body, 403))["code"] == "platform_only"
     whole = {**body, "prechecks": [CHECK], "price": {"per_call_micros": 5}}
@@ -99,7 +99,7 @@ async def test_the_platforms_layer_is_the_platforms(world: ApiWorld) -> None:
     assert seen_by_tenant["policy"] == body, "what restricts it, and nothing else"
 
 
-async def test_secrets_of_prechecks_are_shown_to_those_who_may_change_them(world: ApiWorld) -> None:
+async def test_secrets_of_pre_checks_are_shown_to_admin_keys_only(world: ApiWorld) -> None:
     await put(world, merchant(), {"prechecks": [CHECK]})
     read = expect(await world.tenant("a1", "read").get(merchant()), 200)
     admin = expect(await world.tenant("a1").get(merchant()), 200)
@@ -112,7 +112,7 @@ async def test_packs_can_be_read_by_everybody(world: ApiWorld) -> None:
     assert {"us-tcpa", "in-trai"} <= {pack["name"] for pack in packs}
 
 
-async def test_a_changed_window_wakes_the_leads_that_wait_for_it(world: ApiWorld) -> None:
+async def test_a_changed_window_makes_waiting_leads_due_anew(world: ApiWorld) -> None:
     await put(world, merchant(), NIGHT)
     lead = await world.make_lead("a1")
     due = datetime.now(UTC) + timedelta(hours=9)
@@ -135,7 +135,7 @@ async def test_a_changed_window_wakes_the_leads_that_wait_for_it(world: ApiWorld
 # Do-not-call
 
 
-async def test_a_phone_is_put_on_a_list_once(world: ApiWorld) -> None:
+async def test_a_phone_is_put_on_a_do_not_call_list_once(world: ApiWorld) -> None:
     body = {"phone": "+1 415 555 0123", "reason": "asked us"}
     first = expect(await world.tenant("a1").post("/api/v1/do-not-call", body), 201)
     again = expect(await world.tenant("a1").post("/api/v1/do-not-call", body | {"reason": "again"}), 200)
@@ -143,7 +143,7 @@ async def test_a_phone_is_put_on_a_list_once(world: ApiWorld) -> None:
     assert (again["id"], again["reason"]) == (first["id"], "again")
 
 
-async def test_the_same_phone_can_be_on_the_lists_of_several(world: ApiWorld) -> None:
+async def test_the_same_phone_can_be_on_the_do_not_call_lists_of_several_tenants(world: ApiWorld) -> None:
     body = {"phone": "+14155550123"}
     ids = {
         expect(await client.post("/api/v1/do-not-call", body), 201)["id"]
@@ -174,7 +174,7 @@ async def test_ten_thousand_phones_go_in_at_once(world: ApiWorld) -> None:
     expect(more, 422)
 
 
-async def test_a_phone_can_be_taken_off_its_list_by_an_admin_key(world: ApiWorld) -> None:
+async def test_a_do_not_call_entry_is_removed_by_an_admin_key_only(world: ApiWorld) -> None:
     entry = expect(await world.tenant("a1").post("/api/v1/do-not-call", {"phone": "+14155550123"}), 201)
     path = f"/api/v1/do-not-call/{entry['id']}"
     expect(await world.tenant("a1", "leads").delete(path), 403)
@@ -193,13 +193,13 @@ def closed(found: dict[str, Any]) -> list[str]:
     return [check["gate"] for check in found["checks"] if not check["open"]]
 
 
-async def test_why_nothing_stands_in_the_way(world: ApiWorld) -> None:
+async def test_why_reports_that_nothing_stands_in_the_way(world: ApiWorld) -> None:
     found = await ask_why(world, await world.make_lead("a1"))
     assert closed(found) == []
     assert found["answer"].startswith("Nothing stands in its way")
 
 
-async def test_why_says_everything_that_stands_in_the_way(world: ApiWorld) -> None:
+async def test_why_names_every_closed_gate(world: ApiWorld) -> None:
     day_after = (datetime.now(UTC) + timedelta(days=2)).isoformat()
     lead = await world.make_lead("a1", scheduled_at=day_after)
     body = {**NIGHT, "destinations": {"allow": ["+91"]}, "attempts_per_day": 0, "prechecks": [CHECK]}
@@ -222,7 +222,7 @@ async def test_why_says_everything_that_stands_in_the_way(world: ApiWorld) -> No
     assert found["next_at"] is not None
 
 
-async def test_why_says_who_stopped_it_and_not_what_somebody_above_wrote(world: ApiWorld) -> None:
+async def test_why_names_who_stopped_a_lead_without_the_reasons_of_levels_above(world: ApiWorld) -> None:
     lead = await world.make_lead("a1")
     async with world.database.connection() as conn:
         await conn.execute(
@@ -242,7 +242,7 @@ async def test_why_says_who_stopped_it_and_not_what_somebody_above_wrote(world: 
     assert "kill_switch: secret of the platform" in seen["platform"]
 
 
-async def test_why_a_lead_whose_merchant_another_system_still_calls(world: ApiWorld) -> None:
+async def test_why_names_the_rollout_flag_of_a_merchant_left_out(world: ApiWorld) -> None:
     lead = await world.make_lead("a1")
     switch = {"enabled": True, "percentage": 100, "merchants": {"a1": False}, "reason": "not yet"}
     expect(await world.admin.request("PUT", "/api/v1/flags/event_dispatch", json=switch), 200)
@@ -253,7 +253,7 @@ async def test_why_a_lead_whose_merchant_another_system_still_calls(world: ApiWo
     )
 
 
-async def test_why_a_pool_without_a_free_channel(world: ApiWorld) -> None:
+async def test_why_names_a_pool_without_an_active_number(world: ApiWorld) -> None:
     lead = await world.make_lead("a1")
     async with world.database.connection() as conn:
         await conn.execute("UPDATE numbers SET status = 'draining' WHERE pool_id = 'a1-pool'")
@@ -264,7 +264,7 @@ async def test_why_a_pool_without_a_free_channel(world: ApiWorld) -> None:
     )
 
 
-async def test_why_a_lead_that_has_ended(world: ApiWorld) -> None:
+async def test_why_shows_the_outcome_of_an_ended_lead(world: ApiWorld) -> None:
     lead = await world.make_lead("a1")
     async with world.database.connection() as conn:
         await conn.execute(
@@ -275,7 +275,7 @@ async def test_why_a_lead_that_has_ended(world: ApiWorld) -> None:
     assert (found["answer"], found["checks"]) == ("It has ended as NO_ANSWER (TIMEOUT).", [])
 
 
-async def test_why_shows_what_was_decided_before(world: ApiWorld) -> None:
+async def test_why_shows_earlier_decisions(world: ApiWorld) -> None:
     lead = await world.make_lead("a1")
     async with world.database.connection() as conn:
         await conn.execute(
@@ -306,7 +306,7 @@ async def test_a_pack_is_edited_for_everybody_and_taken_back(world: ApiWorld) ->
     assert not any(pack["is_edited"] for pack in packs)
 
 
-async def test_a_pack_of_ones_own_is_named_like_the_others(world: ApiWorld) -> None:
+async def test_a_policy_can_name_a_rule_pack_that_the_platform_added(world: ApiWorld) -> None:
     pack = {
         "as_of": "2026-11-15",
         "note": "ours",

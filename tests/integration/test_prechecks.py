@@ -1,4 +1,4 @@
-"""Pre-checks over a real socket: conditions, retries, patience with limits, and leads that hold up nobody else."""
+"""Pre-checks over a real socket: conditions, retries, bounded waits, and leads that delay no other."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -96,7 +96,7 @@ async def check(dialing: Dialing, url: str, *, merchant: str = "m", **more: obje
     await dialing.policy(CallingPolicy(prechecks=(HttpCheck.model_validate(document),)), subject=merchant)
 
 
-async def test_a_lead_that_passes_is_dialled(
+async def test_a_lead_that_passes_its_pre_check_is_dialled(
     dialing: Dialing, prechecks: Prechecks, tenant: Tenant, url: str
 ) -> None:
     await check(dialing, url, headers={"X-Token": "secret"})
@@ -111,7 +111,7 @@ async def test_a_lead_that_passes_is_dialled(
     assert tenant.headers[0]["X-Token"] == "secret"
 
 
-async def test_fault_15_a_pass_holds_for_a_minute_however_often_the_lead_comes_by(
+async def test_fault_15_a_pass_holds_for_a_minute_without_another_request(
     dialing: Dialing, prechecks: Prechecks, tenant: Tenant, url: str
 ) -> None:
     await check(dialing, url)
@@ -126,7 +126,7 @@ async def test_fault_15_a_pass_holds_for_a_minute_however_often_the_lead_comes_b
     assert (await dialing.intend(dialing.grant(lead))).refused[0].reason is RefusalReason.PRECHECK
 
 
-async def test_a_pass_that_runs_out_before_the_call_could_leave_is_asked_for_anew(
+async def test_a_pass_that_ends_before_the_call_could_be_sent_is_renewed(
     dialing: Dialing, prechecks: Prechecks, tenant: Tenant, url: str
 ) -> None:
     """The intent is committed ahead of the lead's time, and wants a pass that holds until then."""
@@ -138,7 +138,7 @@ async def test_a_pass_that_runs_out_before_the_call_could_leave_is_asked_for_ane
     assert len(tenant.asked) == 2
 
 
-async def test_a_pass_is_good_for_the_checks_that_were_asked(
+async def test_a_pass_does_not_hold_for_changed_pre_checks(
     dialing: Dialing, prechecks: Prechecks, tenant: Tenant, url: str
 ) -> None:
     await check(dialing, url)
@@ -148,14 +148,16 @@ async def test_a_pass_is_good_for_the_checks_that_were_asked(
     assert (await dialing.intend(dialing.grant(lead))).refused[0].reason is RefusalReason.PRECHECK
 
 
-async def test_without_checks_nobody_is_asked(dialing: Dialing, prechecks: Prechecks, tenant: Tenant) -> None:
+async def test_without_pre_checks_no_request_is_made(
+    dialing: Dialing, prechecks: Prechecks, tenant: Tenant
+) -> None:
     lead = await dialing.lead()
     assert await prechecks.run_ahead([lead]) == [Skipped(lead, "not_needed")]
     assert await prechecks.ask(uuid4()) is not None
     assert tenant.asked == []
 
 
-async def test_a_lead_that_does_not_pass_ends(
+async def test_a_lead_that_fails_its_pre_check_ends(
     dialing: Dialing, prechecks: Prechecks, tenant: Tenant, url: str
 ) -> None:
     tenant.answers = [(200, {"ok": False})]
@@ -167,7 +169,7 @@ async def test_a_lead_that_does_not_pass_ends(
     assert await dialing.value("SELECT reason FROM decisions") == "precheck"
 
 
-async def test_a_lead_may_be_deferred_so_many_times_and_then_ends(
+async def test_a_lead_deferred_by_its_pre_check_too_often_ends(
     dialing: Dialing, prechecks: Prechecks, tenant: Tenant, url: str
 ) -> None:
     tenant.answers = [(200, {"ok": False})]
@@ -196,7 +198,7 @@ async def test_a_lead_may_be_deferred_so_many_times_and_then_ends(
         ([(302, {"ok": True})], 1, False),
     ],
 )
-async def test_a_failing_server_is_asked_again_and_an_answer_is_taken_as_it_is(
+async def test_a_failing_pre_check_is_retried_and_an_answer_is_not(
     dialing: Dialing,
     prechecks: Prechecks,
     tenant: Tenant,
@@ -214,14 +216,16 @@ async def test_a_failing_server_is_asked_again_and_an_answer_is_taken_as_it_is(
 
 
 @pytest.mark.parametrize(("on_failure", "verdict"), [("proceed", PrecheckPassed), ("skip", PrecheckEnded)])
-async def test_when_nobody_answers_the_policy_says_what_then(
+async def test_an_unreachable_pre_check_proceeds_or_ends_by_the_policy(
     dialing: Dialing, prechecks: Prechecks, on_failure: str, verdict: type
 ) -> None:
     await check(dialing, "http://127.0.0.1:1/ask", on_failure=on_failure, retries=1)
     assert isinstance(await prechecks.ask(await dialing.lead()), verdict)
 
 
-async def test_a_private_address_is_never_asked(dialing: Dialing, tenant: Tenant, url: str) -> None:
+async def test_a_pre_check_never_connects_to_a_private_address(
+    dialing: Dialing, tenant: Tenant, url: str
+) -> None:
     outgoing = Outgoing()
     strict = Prechecks(dialing.database, outgoing, dialing.rules())
     await check(dialing, url.replace("http:", "https:"), on_failure="skip")
@@ -234,7 +238,7 @@ async def test_a_private_address_is_never_asked(dialing: Dialing, tenant: Tenant
     await outgoing.close()
 
 
-async def test_a_get_carries_the_question_in_its_query(
+async def test_a_get_pre_check_carries_the_lead_in_its_query(
     dialing: Dialing, prechecks: Prechecks, tenant: Tenant, url: str
 ) -> None:
     await check(dialing, f"{url}?key=a", method="GET")
@@ -243,7 +247,7 @@ async def test_a_get_carries_the_question_in_its_query(
     assert tenant.asked[0] | {"key": "a", "phone": "+12125550001"} == tenant.asked[0]
 
 
-async def test_a_lead_that_changed_meanwhile_is_left_alone(
+async def test_a_pre_checks_answer_does_not_change_a_lead_edited_meanwhile(
     dialing: Dialing, prechecks: Prechecks, tenant: Tenant, url: str
 ) -> None:
     tenant.answers = [(200, {"ok": False})]
@@ -258,7 +262,7 @@ async def test_a_lead_that_changed_meanwhile_is_left_alone(
     assert (await dialing.lead_row(lead))["status"] == "BACKLOG"
 
 
-async def test_one_lead_is_asked_about_once_at_a_time_in_all_processes(
+async def test_a_lead_is_pre_checked_by_one_process_at_a_time(
     dialing: Dialing, prechecks: Prechecks, tenant: Tenant, url: str
 ) -> None:
     tenant.may_answer.clear()
@@ -276,7 +280,7 @@ async def test_one_lead_is_asked_about_once_at_a_time_in_all_processes(
 
 
 @pytest.mark.parametrize("welcome", [True, False])
-async def test_whoever_looked_before_the_answer_came_does_not_ask_again(
+async def test_a_process_that_read_the_lead_before_the_answer_does_not_request_again(
     dialing: Dialing,
     prechecks: Prechecks,
     tenant: Tenant,
@@ -284,7 +288,7 @@ async def test_whoever_looked_before_the_answer_came_does_not_ask_again(
     monkeypatch: pytest.MonkeyPatch,
     welcome: bool,
 ) -> None:
-    """It saw a lead that waits; until it is about to ask, another one has asked, and has written the answer."""
+    """It read a waiting lead; before it sends its request, another process has sent one and written the answer."""
     tenant.answers = [(200, {"ok": welcome})]
     await check(dialing, url)
     lead = await dialing.lead()
@@ -304,7 +308,7 @@ async def test_whoever_looked_before_the_answer_came_does_not_ask_again(
     await outgoing.close()
 
 
-async def test_a_claim_of_a_process_that_died_ends_by_itself(
+async def test_a_dead_processs_claim_on_a_pre_check_expires(
     dialing: Dialing, prechecks: Prechecks, tenant: Tenant, url: str
 ) -> None:
     await check(dialing, url)
@@ -315,7 +319,7 @@ async def test_a_claim_of_a_process_that_died_ends_by_itself(
     assert await prechecks.ask(lead) == PrecheckPassed(lead)
 
 
-async def test_race_20_one_slow_answer_holds_up_no_other_lead(
+async def test_race_20_a_slow_pre_check_delays_no_other_lead(
     dialing: Dialing, prechecks: Prechecks, tenant: Tenant, url: str
 ) -> None:
     tenant.may_answer.clear()
@@ -371,7 +375,7 @@ async def asking(
 Asking = tuple[Dialer, PrecheckWalk]
 
 
-async def test_race_2_12_a_lead_that_was_asked_about_ahead_is_dialled_at_its_first_turn(
+async def test_race_2_12_a_lead_pre_checked_ahead_is_dialled_at_its_first_turn(
     stage: Stage, asking: Asking, tenant: Tenant
 ) -> None:
     dialer, walk = asking
@@ -385,7 +389,7 @@ async def test_race_2_12_a_lead_that_was_asked_about_ahead_is_dialled_at_its_fir
     assert {(await stage.attempt(each))["state"] for each in (lead, other)} == {"accepted"}
 
 
-async def test_race_2_12_without_a_pass_a_lead_keeps_its_channel_while_it_is_asked_about(
+async def test_race_2_12_without_a_pass_a_lead_holds_its_channel_during_the_pre_check(
     stage: Stage, asking: Asking, tenant: Tenant
 ) -> None:
     dialer, _ = asking
@@ -401,7 +405,7 @@ async def test_race_2_12_without_a_pass_a_lead_keeps_its_channel_while_it_is_ask
     assert len(tenant.asked) == 1
 
 
-async def test_race_2_12_an_answer_that_is_slow_costs_the_channel_and_not_the_leads_place(
+async def test_race_2_12_a_slow_pre_check_releases_the_channel_and_keeps_its_pass(
     stage: Stage, asking: Asking, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batches, "CHANNEL_KEPT_S", 0.0)
@@ -428,7 +432,7 @@ async def test_race_2_12_an_answer_that_is_slow_costs_the_channel_and_not_the_le
     assert (await stage.attempt(lead))["state"] == "accepted"
 
 
-async def test_race_20_a_merchant_whose_system_is_silent_stops_nobody_else(
+async def test_race_20_a_merchant_with_a_silent_pre_check_delays_no_other_merchant(
     stage: Stage, asking: Asking, tenant: Tenant, prechecks_of: Prechecks
 ) -> None:
     tenant.may_answer.clear()
@@ -464,7 +468,7 @@ async def test_race_20_a_merchant_whose_system_is_silent_stops_nobody_else(
     assert {question["lead_id"] for question in tenant.asked} <= set(map(str, silent))
 
 
-async def test_a_merchant_that_shares_a_host_with_a_slow_one_has_room_there(
+async def test_a_slow_merchant_does_not_use_up_the_requests_to_a_shared_host(
     stage: Stage, tenant: Tenant, url: str, prechecks_of: Prechecks
 ) -> None:
     await check(stage.dialing, url)
@@ -487,9 +491,7 @@ async def test_a_merchant_that_shares_a_host_with_a_slow_one_has_room_there(
     )
 
 
-async def test_a_question_that_cannot_be_asked_gives_the_channel_back_at_once(
-    stage: Stage, asking: Asking
-) -> None:
+async def test_a_pre_check_that_raises_releases_the_channel_at_once(stage: Stage, asking: Asking) -> None:
     async def broken(_: UUID) -> PrecheckVerdict:
         raise RuntimeError("no")
 
@@ -499,7 +501,7 @@ async def test_a_question_that_cannot_be_asked_gives_the_channel_back_at_once(
     assert (await stage.known_leads())[str(lead)].startswith("1|s|"), "and the lead is looked at again"
 
 
-async def test_a_lead_that_is_refused_with_its_channel_waiting_frees_it(
+async def test_a_lead_refused_by_its_pre_check_releases_its_channel(
     stage: Stage, asking: Asking, tenant: Tenant, url: str
 ) -> None:
     dialer, _ = asking
@@ -516,7 +518,7 @@ async def test_a_lead_that_is_refused_with_its_channel_waiting_frees_it(
     assert stage.carrier.orders == []
 
 
-async def test_nobody_is_asked_about_what_is_stopped(stage: Stage, asking: Asking, tenant: Tenant) -> None:
+async def test_no_pre_check_is_made_for_stopped_leads(stage: Stage, asking: Asking, tenant: Tenant) -> None:
     _, walk = asking
     await stage.dialing.lead()
     stage.controls.close("for the test")
@@ -524,7 +526,7 @@ async def test_nobody_is_asked_about_what_is_stopped(stage: Stage, asking: Askin
     assert tenant.asked == []
 
 
-async def test_a_deferral_that_was_found_ahead_moves_the_lead_in_valkey_too(
+async def test_a_deferral_found_ahead_moves_the_lead_in_valkey(
     stage: Stage, asking: Asking, tenant: Tenant, url: str
 ) -> None:
     dialer, walk = asking

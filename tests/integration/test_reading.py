@@ -35,7 +35,7 @@ async def test_a_connection_for_reading_refuses_to_write(db: Database) -> None:
     assert not await is_written(db)
 
 
-async def test_others_may_write_after_it(db: Database) -> None:
+async def test_a_reading_connection_may_write_when_it_is_used_again(db: Database) -> None:
     async with db.reading() as conn:
         assert await conn.fetchval("SHOW transaction_read_only") == "on"
     async with db.connection() as conn:
@@ -45,7 +45,7 @@ async def test_others_may_write_after_it(db: Database) -> None:
     assert await is_written(db)
 
 
-async def test_a_route_that_reads_cannot_write(db: Database) -> None:
+async def test_a_store_opened_for_reading_cannot_write(db: Database) -> None:
     store = Store(db, timeout_s=5.0)
     with pytest.raises(StoreUnavailable, match="read-only"):
         async with store.reading() as conn:
@@ -55,7 +55,7 @@ async def test_a_route_that_reads_cannot_write(db: Database) -> None:
     assert await is_written(db)
 
 
-async def test_a_reader_waits_for_nobody_who_writes(empty_database_url: str) -> None:
+async def test_reading_does_not_wait_for_an_open_write_transaction(empty_database_url: str) -> None:
     opened = await database.connect(empty_database_url, pool_size=1)
     async with opened.transaction(), opened.reading() as conn:
         assert await conn.fetchval("SELECT 1") == 1

@@ -94,7 +94,7 @@ async def stage(database_url: str, redis_url: str, key_prefix: str) -> AsyncIter
     await database.close()
 
 
-async def test_the_loader_brings_a_lead_that_ingest_could_not_tell(stage: Stage) -> None:
+async def test_the_loader_adds_a_lead_that_valkey_missed(stage: Stage) -> None:
     lead = await stage.lead()
     assert await stage.match() == ()
     assert await Loader(stage.database, stage.bus).run_once() == 1
@@ -106,7 +106,7 @@ async def test_the_loader_leaves_a_lead_beyond_the_horizon_in_postgres(stage: St
     assert await Loader(stage.database, stage.bus).run_once() == 0
 
 
-async def test_no_upcoming_leads_hide_a_lost_one_that_is_due(
+async def test_the_loader_adds_a_due_lead_behind_upcoming_ones(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trunkline.dispatch.loader.REFILL_BELOW", 3)
@@ -119,7 +119,7 @@ async def test_no_upcoming_leads_hide_a_lost_one_that_is_due(
     assert [grant.lead_id for grant in await stage.match()] == [lost]
 
 
-async def test_leads_that_were_put_off_for_long_take_no_room_from_a_refill(
+async def test_deferred_leads_do_not_count_against_a_refill(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trunkline.dispatch.loader.REFILL_BELOW", 2)
@@ -137,7 +137,7 @@ async def test_leads_that_were_put_off_for_long_take_no_room_from_a_refill(
     assert [grant.lead_id for grant in await stage.match()] == [rest]
 
 
-async def test_two_thousand_flows_are_walked_over_page_by_page_without_a_long_wait(
+async def test_the_loader_pauses_briefly_between_pages_of_flows(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trunkline.dispatch.loader.FLOWS_PER_RUN", 1)
@@ -157,7 +157,7 @@ async def test_two_thousand_flows_are_walked_over_page_by_page_without_a_long_wa
     assert len(await stage.match()) == 2
 
 
-async def test_no_pile_hides_a_lost_lead_of_another_flow(stage: Stage) -> None:
+async def test_the_loader_adds_a_lost_lead_beside_a_large_flow(stage: Stage) -> None:
     for _ in range(30):
         await stage.lead()
     lost = await stage.lead(merchant="n")
@@ -174,7 +174,7 @@ async def test_the_loader_does_not_add_a_granted_lead_again(stage: Stage) -> Non
     assert await stage.match() == ()
 
 
-async def test_the_refiller_brings_the_rest_of_a_flow_in_order(
+async def test_the_refiller_adds_a_flows_remaining_leads_in_order(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schedule, "FLOW_CAP", 2)
@@ -198,7 +198,7 @@ async def test_the_refiller_brings_the_rest_of_a_flow_in_order(
     assert [grant.lead_id for grant in await stage.match()] == [late]
 
 
-async def test_a_flow_of_which_more_is_in_postgres_stays_marked_for_a_refill(
+async def test_a_flow_with_more_leads_in_postgres_stays_marked_for_a_refill(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schedule, "FLOW_CAP", 2)
@@ -213,7 +213,7 @@ async def test_a_flow_of_which_more_is_in_postgres_stays_marked_for_a_refill(
     assert await schedule.partial_flows(stage.bus) == {flow}, "one of three is still there alone"
 
 
-async def test_a_dead_dialers_grant_returns_after_its_time(stage: Stage) -> None:
+async def test_a_dead_dialers_grant_is_returned_after_its_ttl(stage: Stage) -> None:
     lead = await stage.lead()
     await Loader(stage.database, stage.bus).run_once()
     assert len(await stage.match()) == 1
@@ -237,7 +237,7 @@ async def test_a_call_that_ended_while_valkey_was_away_frees_its_channel(stage: 
     assert await channels.holders(stage.bus) == []
 
 
-async def test_a_live_call_that_valkey_forgot_gets_its_channel_back(stage: Stage) -> None:
+async def test_a_live_call_missing_in_valkey_gets_its_channel_back(stage: Stage) -> None:
     await stage.lead()
     await Loader(stage.database, stage.bus).run_once()
     (grant,) = await stage.match()
@@ -247,10 +247,10 @@ async def test_a_live_call_that_valkey_forgot_gets_its_channel_back(stage: Stage
     assert [holder.attempt_id for holder in await channels.holders(stage.bus)] == [grant.attempt_id]
 
 
-async def test_race_2_15_an_owner_that_was_written_into_a_holder_after_its_end_is_freed_at_the_next_look(
+async def test_race_2_15_a_holder_written_after_its_calls_end_is_freed_by_the_next_reconcile(
     stage: Stage,
 ) -> None:
-    """A dial was refused because of it, and by the time that Valkey heard of the owner its call was over."""
+    """A dial was refused because of it, and by the time that Valkey was given the owner its call was over."""
     await stage.lead()
     await Loader(stage.database, stage.bus).run_once()
     (grant,) = await stage.match()
@@ -263,7 +263,7 @@ async def test_race_2_15_an_owner_that_was_written_into_a_holder_after_its_end_i
     assert await channels.holders(stage.bus) == []
 
 
-async def test_a_call_that_ended_while_the_reconciler_looked_does_not_get_its_channel_back(
+async def test_a_call_that_ended_during_a_reconcile_does_not_get_its_channel_back(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await stage.lead()
@@ -296,7 +296,7 @@ async def test_a_number_that_is_stopped_itself_or_with_its_carrier_grants_nothin
     assert len(await stage.match()) == 1
 
 
-async def test_healing_that_would_free_very_much_stops(stage: Stage) -> None:
+async def test_the_reconciler_stops_before_it_would_free_60_channels(stage: Stage) -> None:
     many = [Holder(uuid4(), NUMBER, channel + 1) for channel in range(60)]
     await channels.hold(stage.bus, many)
     await ChannelReconciler(stage.database, stage.bus, open_controls(), grant_ttl_s=-1).run_once()
@@ -320,7 +320,7 @@ async def reconciler(stage: Stage) -> ChannelReconciler:
     return reconciler
 
 
-async def test_grants_that_were_never_dialled_return_however_many_they_are(
+async def test_the_reconciler_returns_undialled_grants_however_many_they_are(
     stage: Stage, reconciler: ChannelReconciler
 ) -> None:
     """Postgres was away: every grant of the meantime came to nothing."""
@@ -329,7 +329,7 @@ async def test_grants_that_were_never_dialled_return_however_many_they_are(
     assert len(await stage.match(60)) == 60
 
 
-async def test_calls_that_postgres_has_forgotten_keep_their_channels_until_a_person_frees_them(
+async def test_channels_of_calls_missing_in_postgres_stay_held_until_an_operator_frees_them(
     stage: Stage, reconciler: ChannelReconciler
 ) -> None:
     for grant in await sixty_granted(stage):
@@ -372,7 +372,7 @@ async def test_a_changed_number_takes_effect_and_live_channels_stay(stage: Stage
     assert [grant.channel_no for grant in await stage.match()] == [3]
 
 
-async def test_a_campaigns_limit_is_known_to_the_match(stage: Stage) -> None:
+async def test_a_campaigns_max_concurrent_is_a_cap_of_the_match(stage: Stage) -> None:
     """Else every grant over it would be refused by the intent, a second at a time."""
     campaign = uuid4()
     async with stage.database.connection() as conn:
@@ -385,7 +385,7 @@ async def test_a_campaigns_limit_is_known_to_the_match(stage: Stage) -> None:
     assert caps == {f"c/m/{campaign}": 1}
 
 
-async def test_lost_memory_is_rebuilt_with_channels_and_schedule(stage: Stage) -> None:
+async def test_a_lost_projection_is_rebuilt_with_channels_and_schedule(stage: Stage) -> None:
     await stage.lead()
     await Loader(stage.database, stage.bus).run_once()
     (live,) = await stage.match()
@@ -400,11 +400,11 @@ async def test_lost_memory_is_rebuilt_with_channels_and_schedule(stage: Stage) -
     assert grants[0].channel_no != live.channel_no
 
 
-async def test_a_memory_that_is_there_is_not_rebuilt(stage: Stage) -> None:
+async def test_an_intact_projection_is_not_rebuilt(stage: Stage) -> None:
     assert await Rebuilder(stage.database, stage.bus, open_controls()).run_once() == 0
 
 
-async def test_a_starting_process_wipes_nothing(stage: Stage) -> None:
+async def test_a_starting_process_leaves_the_projection_as_it_is(stage: Stage) -> None:
     await stage.lead()
     await Loader(stage.database, stage.bus).run_once()
     (live,) = await stage.match()

@@ -25,11 +25,11 @@ async def dialing(database_url: str) -> AsyncIterator[Dialing]:
         ("+4930123456", "+49"),
     ],
 )
-async def test_a_phone_tells_its_region(dialing: Dialing, phone: str, region: str) -> None:
+async def test_phone_region_returns_the_region_of_a_phone(dialing: Dialing, phone: str, region: str) -> None:
     assert await dialing.value("SELECT phone_region($1)", phone) == region
 
 
-async def test_only_in_a_pool_that_prefers_it_do_leads_and_numbers_have_a_region(dialing: Dialing) -> None:
+async def test_leads_and_numbers_have_a_region_only_in_a_pool_with_region_affinity(dialing: Dialing) -> None:
     lead = await dialing.lead("+14155550123")
     for prefers, region in ((False, None), (True, "+1415")):
         await dialing.run("UPDATE pools SET region_affinity = $1", prefers)

@@ -112,7 +112,7 @@ async def world(database_url: str) -> AsyncIterator[World]:
     await database.close()
 
 
-async def test_what_is_due_becomes_a_lead_once(world: World) -> None:
+async def test_a_due_occurrence_becomes_a_lead_once(world: World) -> None:
     reminder = await world.reminder()
     assert await world.scheduler().run_once() == 1
     assert await world.scheduler().run_once() == 0
@@ -122,7 +122,7 @@ async def test_what_is_due_becomes_a_lead_once(world: World) -> None:
     assert await world.sql("SELECT next_wall FROM reminders") == occurrence["wall_at"] + timedelta(days=1)
 
 
-async def test_an_occurrence_is_a_lead_before_its_time_comes(world: World) -> None:
+async def test_an_occurrence_becomes_a_lead_ahead_of_its_due_time(world: World) -> None:
     reminder = await world.reminder(due_in_s=100)
     await world.reminder(due_in_s=200)
     assert await world.scheduler().run_once() == 1
@@ -131,7 +131,7 @@ async def test_an_occurrence_is_a_lead_before_its_time_comes(world: World) -> No
     assert due == occurrence["scheduled_at"]
 
 
-async def test_a_full_batch_is_followed_by_the_next_at_once(world: World) -> None:
+async def test_a_full_batch_of_occurrences_is_followed_by_the_next_at_once(world: World) -> None:
     made = [await world.reminder() for _ in range(7)]
     assert await world.scheduler(batch_max=2).run_once() == 7
     await world.is_whole(made)
@@ -146,7 +146,7 @@ async def test_many_schedulers_make_each_occurrence_once(world: World) -> None:
     await world.is_whole(made)
 
 
-async def test_one_that_another_process_holds_is_passed_over_and_said_so(
+async def test_a_reminder_locked_by_another_process_is_skipped_and_logged(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reminder = await world.reminder()
@@ -168,7 +168,7 @@ async def test_a_crash_between_any_two_steps_makes_each_occurrence_once(world: W
     await world.is_whole(made)
 
 
-async def test_after_an_outage_what_is_not_too_old_is_rung_late_and_the_rest_is_skipped(world: World) -> None:
+async def test_after_an_outage_recent_occurrences_ring_late_and_older_ones_are_skipped(world: World) -> None:
     reminder = await world.reminder(due_in_s=-3 * 3600 - 60, rrule="FREQ=HOURLY")
     await world.scheduler().run_once()
     found = [(each["state"], each["skip_reason"]) for each in await world.occurrences(reminder)]
@@ -185,7 +185,7 @@ async def restored(world: World, found_s_ago: float) -> None:
         )
 
 
-async def test_what_was_due_before_a_restore_that_is_settled_does_not_ring_again(world: World) -> None:
+async def test_an_occurrence_due_before_a_settled_restore_is_skipped(world: World) -> None:
     """It rang after the backup, and everything stood still until the restore was settled."""
     await restored(world, found_s_ago=60)
     rung = await world.reminder(due_in_s=-120)
@@ -202,14 +202,14 @@ async def test_what_was_due_before_a_restore_that_is_settled_does_not_ring_again
     assert await world.sql("SELECT bool_and(next_at > now()) FROM reminders")
 
 
-async def test_what_was_due_before_a_restore_is_a_lead_for_the_check_to_find(world: World) -> None:
+async def test_an_occurrence_due_before_an_unsettled_restore_becomes_a_lead(world: World) -> None:
     await restored(world, found_s_ago=60)
     reminder = await world.reminder(due_in_s=-120)
     await world.scheduler().run_once()
     assert [o["state"] for o in await world.occurrences(reminder)] == ["SCHEDULED"]
 
 
-async def test_whoever_makes_a_reminder_while_a_restore_is_being_settled_waits_for_that(world: World) -> None:
+async def test_the_scheduler_waits_while_a_restore_is_being_settled(world: World) -> None:
     await restored(world, found_s_ago=60)
     reminder = await world.reminder(due_in_s=-120)
     async with world.database.transaction() as tx:
@@ -223,14 +223,14 @@ async def test_whoever_makes_a_reminder_while_a_restore_is_being_settled_waits_f
     assert [o["skip_reason"] for o in await world.occurrences(reminder)] == ["restored"]
 
 
-async def test_a_very_long_outage_is_worked_off_piece_by_piece(world: World) -> None:
+async def test_the_scheduler_skips_500_missed_occurrences_in_one_run(world: World) -> None:
     await world.reminder(due_in_s=-500 * 3600, rrule="FREQ=HOURLY", late_s=60)
     await world.scheduler(batch_max=1).run_once()
     assert await world.sql("SELECT count(*) FROM reminder_occurrences WHERE skip_reason = 'missed'") >= 499
     assert await world.sql("SELECT next_at > now() FROM reminders")
 
 
-async def test_one_that_cannot_be_made_holds_up_nobody(world: World) -> None:
+async def test_a_reminder_with_a_broken_rule_is_paused_and_delays_no_other(world: World) -> None:
     broken = await world.reminder(due_in_s=-60, rrule="FREQ=SOMETIMES")
     fine = await world.reminder()
     await world.scheduler(batch_max=1).run_once()
@@ -239,7 +239,7 @@ async def test_one_that_cannot_be_made_holds_up_nobody(world: World) -> None:
     assert await world.sql("SELECT status FROM reminders WHERE id = $1", broken) == "PAUSED"
 
 
-async def test_a_one_off_ends_with_its_occurrence(world: World) -> None:
+async def test_a_one_off_reminder_ends_with_its_occurrence(world: World) -> None:
     _, _, story = await _begun(world)
     series = "SELECT status, ended_reason, next_at FROM reminders"
     follower = ReminderFollower(world.database)
@@ -253,7 +253,7 @@ async def test_a_one_off_ends_with_its_occurrence(world: World) -> None:
     assert await world.rows(series) == [{"status": "ENDED", "ended_reason": "finished", "next_at": None}]
 
 
-async def test_a_one_off_that_was_missed_has_ended(world: World) -> None:
+async def test_a_missed_one_off_reminder_ends(world: World) -> None:
     await world.reminder(due_in_s=-3600, rrule=None)
     await world.scheduler().run_once()
     assert await world.sql("SELECT status FROM reminders") == "ENDED"
@@ -348,7 +348,7 @@ async def _followed(world: World, reminder: UUID) -> tuple[dict[str, Any], list[
     return occurrence, [(line["log_level"], line["event"]) for line in logs]
 
 
-async def test_the_state_follows_the_lead_to_an_answer(world: World) -> None:
+async def test_an_occurrences_state_follows_its_lead_to_an_answer(world: World) -> None:
     reminder, id_, story = await _begun(world)
     await story.dialled()
     found, lines = await _followed(world, reminder)
@@ -365,7 +365,7 @@ async def test_the_state_follows_the_lead_to_an_answer(world: World) -> None:
     assert (await _followed(world, reminder))[1] == [], "nothing is left to follow"
 
 
-async def test_the_state_follows_the_lead_through_retries_to_its_failure(world: World) -> None:
+async def test_an_occurrences_state_follows_its_lead_through_retries_to_its_failure(world: World) -> None:
     reminder, id_, story = await _begun(world)
     failed, retried = value(metrics.REMINDERS_FAILED), value(metrics.REMINDERS_RETRIED)
     keys = set()
@@ -395,7 +395,7 @@ async def test_the_state_follows_the_lead_through_retries_to_its_failure(world: 
     assert value(metrics.REMINDERS_RETRIED) == retried + 2
 
 
-async def test_attempts_that_the_carrier_refuses_are_told_in_order_and_counted(world: World) -> None:
+async def test_attempts_refused_by_the_carrier_are_logged_in_order_and_counted(world: World) -> None:
     reminder, id_, story = await _begun(world)
     retried = value(metrics.REMINDERS_RETRIED)
     tried = ("info", f"Processing reminder {id_} (attempt 1/3)")
@@ -438,7 +438,7 @@ async def test_a_machine_that_answers_is_no_completion(world: World) -> None:
     assert (await _followed(world, reminder))[0]["state"] == "FAILED"
 
 
-async def test_many_followers_write_each_change_once(world: World) -> None:
+async def test_concurrent_followers_write_each_change_once(world: World) -> None:
     made = [await _begun(world) for _ in range(3)]
     for _, _, story in made:
         await story.dialled(None)
@@ -447,7 +447,7 @@ async def test_many_followers_write_each_change_once(world: World) -> None:
     assert sum(await asyncio.gather(*(each.run_once() for each in followers))) == 3
 
 
-async def test_what_to_say_and_who_says_it_reach_the_carrier_whose_assistant_talks(database_url: str) -> None:
+async def test_message_and_assistant_id_reach_a_carrier_with_its_own_assistant(database_url: str) -> None:
     async with open_dialing(database_url) as dialing:
         lead, other = await dialing.leads(2)
         await dialing.run(
@@ -462,7 +462,7 @@ async def test_what_to_say_and_who_says_it_reach_the_carrier_whose_assistant_tal
         assert told == {"vapi": said, "twilio": None}
 
 
-async def test_the_key_that_the_api_shows_reaches_the_carrier(
+async def test_the_occurrences_idempotency_key_reaches_the_carrier(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     async with open_stage(database_url, redis_url, key_prefix) as stage:
@@ -493,7 +493,9 @@ async def test_the_key_that_the_api_shows_reaches_the_carrier(
         await carrier.aclose()
 
 
-async def test_a_lead_of_no_reminder_has_no_key(database_url: str, redis_url: str, key_prefix: str) -> None:
+async def test_a_lead_without_a_reminder_has_no_idempotency_key(
+    database_url: str, redis_url: str, key_prefix: str
+) -> None:
     async with open_stage(database_url, redis_url, key_prefix) as stage:
         await stage.dialing.run("UPDATE numbers SET carrier = 'vapi'")
         lead = await stage.dialing.lead()

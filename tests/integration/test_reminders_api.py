@@ -54,7 +54,7 @@ async def lead_of(world: ApiWorld, occurrence: dict[str, Any]) -> dict[str, Any]
     return expect(await world.tenant("a1").get(f"/api/v1/leads/{occurrence['lead_id']}"), 200)
 
 
-async def test_a_reminder_waits_for_its_time(world: ApiWorld) -> None:
+async def test_a_reminder_in_the_future_has_no_occurrence_yet(world: ApiWorld) -> None:
     reminder = await make(world, rrule="FREQ=DAILY;COUNT=5", message="Hello")
     assert reminder["status"] == "ACTIVE"
     assert (reminder["max_attempts"], reminder["late_s"], reminder["pool"]) == (3, 900, "a1-pool")
@@ -62,7 +62,7 @@ async def test_a_reminder_waits_for_its_time(world: ApiWorld) -> None:
     assert len(await upcoming(world, reminder, 10)) == 5
 
 
-async def test_one_that_is_due_at_once_is_a_lead_when_the_answer_comes(world: ApiWorld) -> None:
+async def test_a_reminder_due_at_once_is_a_lead_when_its_request_returns(world: ApiWorld) -> None:
     reminder = await make(
         world, starts_at=wall(5), message="Hello", assistant_id="nurse", payload={"order": 1}
     )
@@ -83,7 +83,7 @@ async def test_one_that_is_due_at_once_is_a_lead_when_the_answer_comes(world: Ap
     assert [str(lead_id) for lead_id in world.accepted] == [occurrence["lead_id"]]
 
 
-async def test_a_request_id_makes_it_safe_to_repeat(world: ApiWorld) -> None:
+async def test_a_reminder_request_with_the_same_request_id_is_made_once(world: ApiWorld) -> None:
     at = wall()
     first = await make(world, request_id="r", starts_at=at)
     again = await make(world, 200, request_id="r", starts_at=at, phone="+1 (415) 555-0123")
@@ -122,7 +122,7 @@ async def test_vapi_is_the_carrier_unless_another_is_named(world: ApiWorld) -> N
         ({"unknown": 1}, "unknown"),
     ],
 )
-async def test_what_is_wrong_is_named_and_nothing_is_made(
+async def test_a_reminder_with_a_wrong_field_is_refused_by_that_field(
     world: ApiWorld, more: dict[str, Any], field: str
 ) -> None:
     refused = await make(world, 422, **more)
@@ -130,14 +130,14 @@ async def test_what_is_wrong_is_named_and_nothing_is_made(
     assert expect(await world.admin.get(ROOT), 200)["items"] == []
 
 
-async def test_one_off_in_the_past_is_refused_and_a_rule_goes_on_from_now(world: ApiWorld) -> None:
+async def test_a_one_off_in_the_past_is_refused_and_a_recurring_reminder_starts_now(world: ApiWorld) -> None:
     refused = await make(world, 422, starts_at=wall(-60))
     assert "passed" in refused["fields"][0]["error"]
     reminder = await make(world, starts_at=wall(-36 * 3600), rrule="FREQ=DAILY;COUNT=3")
     assert len(await upcoming(world, reminder)) == 1, "two of three have gone by"
 
 
-async def test_skipping_the_next_one_moves_on(world: ApiWorld) -> None:
+async def test_skip_without_a_time_skips_the_next_occurrence(world: ApiWorld) -> None:
     reminder = await make(world, rrule="FREQ=DAILY")
     one, two, three = await upcoming(world, reminder)
     assert (await act(world, reminder, "skip"))["next_wall"] == two["wall_at"]
@@ -153,7 +153,7 @@ async def test_skipping_the_next_one_moves_on(world: ApiWorld) -> None:
     assert states == {one["wall_at"]: ("SKIPPED", "asked"), three["wall_at"]: ("SKIPPED", "asked")}
 
 
-async def test_skipping_one_that_waits_ends_its_lead(world: ApiWorld) -> None:
+async def test_skipping_a_scheduled_occurrence_aborts_its_lead(world: ApiWorld) -> None:
     reminder = await make(world, starts_at=wall(30), rrule="FREQ=DAILY")
     [waiting] = await occurrences(world, reminder)
     await act(world, reminder, "skip", wall_at=waiting["wall_at"])
@@ -181,7 +181,7 @@ async def made_for_today(world: ApiWorld, **more: Any) -> tuple[dict[str, Any], 
     return reminder, today
 
 
-async def test_upcoming_shows_what_is_about_to_ring(world: ApiWorld) -> None:
+async def test_upcoming_begins_with_the_scheduled_occurrence(world: ApiWorld) -> None:
     reminder, today = await made_for_today(world, rrule="FREQ=DAILY")
     shown = await upcoming(world, reminder)
     assert [each["lead_id"] for each in shown] == [today["lead_id"], None, None]
@@ -196,7 +196,7 @@ async def test_upcoming_shows_what_is_about_to_ring(world: ApiWorld) -> None:
     assert [each["lead_id"] for each in await upcoming(world, reminder)] == [None, None, None]
 
 
-async def test_skip_ends_the_one_that_is_about_to_ring(world: ApiWorld) -> None:
+async def test_skip_aborts_the_occurrence_that_is_about_to_ring(world: ApiWorld) -> None:
     reminder, today = await made_for_today(world, rrule="FREQ=DAILY")
     _, tomorrow, _ = await upcoming(world, reminder)
     assert (await act(world, reminder, "skip"))["next_wall"] == tomorrow["wall_at"]
@@ -209,7 +209,7 @@ async def test_skip_ends_the_one_that_is_about_to_ring(world: ApiWorld) -> None:
     assert (await lead_of(world, skipped))["outcome"] == "ABORTED"
 
 
-async def test_one_that_is_being_called_is_not_the_next(world: ApiWorld) -> None:
+async def test_skip_leaves_an_occurrence_that_is_being_called(world: ApiWorld) -> None:
     reminder, today = await made_for_today(world, rrule="FREQ=DAILY")
     _, tomorrow, _ = await upcoming(world, reminder)
     await be_called(world, today)
@@ -218,7 +218,7 @@ async def test_one_that_is_being_called_is_not_the_next(world: ApiWorld) -> None
     assert states == {today["wall_at"]: "SCHEDULED", tomorrow["wall_at"]: "SKIPPED"}
 
 
-async def test_next_rings_the_one_that_is_about_to_ring_and_no_other(world: ApiWorld) -> None:
+async def test_next_makes_the_scheduled_occurrence_due_now_and_adds_none(world: ApiWorld) -> None:
     reminder, today = await made_for_today(world, rrule="FREQ=DAILY")
     for _ in range(2):
         await act(world, reminder, "next")
@@ -231,7 +231,7 @@ async def test_next_rings_the_one_that_is_about_to_ring_and_no_other(world: ApiW
     assert len(await occurrences(world, reminder)) == 2, "tomorrow's, in the place of its own time"
 
 
-async def test_one_for_the_next_minutes_can_be_paused_skipped_and_cancelled(world: ApiWorld) -> None:
+async def test_a_one_off_with_a_scheduled_lead_can_be_paused_skipped_and_cancelled(world: ApiWorld) -> None:
     paused, _ = await made_for_today(world)
     assert (await act(world, paused, "pause"))["status"] == "PAUSED"
     [occurrence] = await occurrences(world, paused)
@@ -245,7 +245,7 @@ async def test_one_for_the_next_minutes_can_be_paused_skipped_and_cancelled(worl
     assert (await act(world, cancelled, "pause", 409))["code"] == "not_active"
 
 
-async def test_the_next_one_can_be_rung_now(world: ApiWorld) -> None:
+async def test_next_rings_the_next_occurrence_now(world: ApiWorld) -> None:
     reminder = await make(world, rrule="FREQ=DAILY")
     one, two, _ = await upcoming(world, reminder)
     assert (await act(world, reminder, "next"))["next_wall"] == one["wall_at"]
@@ -259,7 +259,7 @@ async def test_the_next_one_can_be_rung_now(world: ApiWorld) -> None:
     assert occurrence["lead_id"] in map(str, world.accepted)
 
 
-async def test_a_pause_ends_what_waits_and_a_resume_makes_nothing_up(world: ApiWorld) -> None:
+async def test_a_pause_skips_scheduled_occurrences_and_a_resume_makes_up_none(world: ApiWorld) -> None:
     reminder = await make(world, starts_at=wall(30), rrule="FREQ=DAILY")
     paused = await act(world, reminder, "pause")
     assert (paused["status"], paused["next_at"]) == ("PAUSED", None)
@@ -278,7 +278,7 @@ async def test_a_pause_ends_what_waits_and_a_resume_makes_nothing_up(world: ApiW
     await act(world, reminder, "resume")
 
 
-async def test_cancelling_ends_it_for_good(world: ApiWorld) -> None:
+async def test_a_cancelled_reminder_stays_ended(world: ApiWorld) -> None:
     reminder = await make(world, starts_at=wall(30), rrule="FREQ=DAILY")
     path = f"{ROOT}/{reminder['id']}"
     for _ in range(2):
@@ -290,7 +290,7 @@ async def test_cancelling_ends_it_for_good(world: ApiWorld) -> None:
         assert (await act(world, reminder, what, 409))["code"] == "not_active"
 
 
-async def test_a_change_holds_from_the_next_occurrence_on(world: ApiWorld) -> None:
+async def test_a_changed_reminder_applies_from_its_next_occurrence(world: ApiWorld) -> None:
     reminder = await make(world, rrule="FREQ=DAILY", message="old")
     path = f"{ROOT}/{reminder['id']}"
     changed = expect(await world.tenant("a1").patch(path, {"message": "new", "late_minutes": 1}), 200)
@@ -300,7 +300,7 @@ async def test_a_change_holds_from_the_next_occurrence_on(world: ApiWorld) -> No
     assert (await lead_of(world, occurrence))["payload"]["message"] == "new"
 
 
-async def test_windows_of_its_own_put_the_call_off_until_they_open(world: ApiWorld) -> None:
+async def test_a_reminders_own_windows_defer_its_call_until_they_open(world: ApiWorld) -> None:
     hour = (datetime.now(UTC) + timedelta(hours=2)).strftime("%H:00")
     later = (datetime.now(UTC) + timedelta(hours=3)).strftime("%H:00")
     reminder = await make(world, starts_at=wall(30), windows=[{"spans": [{"start": hour, "end": later}]}])
@@ -310,7 +310,7 @@ async def test_windows_of_its_own_put_the_call_off_until_they_open(world: ApiWor
     assert lead["campaign_id"] == reminder["id"], "the dial finds the windows under it"
 
 
-async def test_somebody_who_is_not_to_be_called_is_a_failed_occurrence(world: ApiWorld) -> None:
+async def test_an_occurrence_for_a_phone_on_a_do_not_call_list_fails(world: ApiWorld) -> None:
     expect(await world.admin.post("/api/v1/do-not-call", {"phone": "+14155550123", "merchant_id": "a1"}), 201)
     reminder = await make(world, starts_at=wall(30))
     [failed] = await occurrences(world, reminder)
@@ -318,7 +318,7 @@ async def test_somebody_who_is_not_to_be_called_is_a_failed_occurrence(world: Ap
     assert "not to be called" in failed["last_error"]
 
 
-async def test_lists_are_paged_and_filtered(world: ApiWorld) -> None:
+async def test_reminders_are_listed_in_pages_and_filtered(world: ApiWorld) -> None:
     made = [await make(world, rrule="FREQ=DAILY") for _ in range(3)]
     await act(world, made[0], "pause")
     page = expect(await world.tenant("a").get(ROOT, {"limit": 2}), 200)

@@ -1,4 +1,4 @@
-"""What reopening a lead means for its calls: earlier ones change nothing any more, limits hold, doubt is asked."""
+"""A reopened lead: earlier calls change nothing, limits hold, the carrier is asked about attempts in doubt."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -62,7 +62,7 @@ async def test_a_reopened_lead_is_called_and_ends_like_any_other(stage: Stage) -
     assert numbers == sorted(numbers)
 
 
-async def test_what_is_told_late_of_an_earlier_call_changes_nothing(stage: Stage) -> None:
+async def test_late_events_of_an_earlier_call_do_not_change_a_reopened_lead(stage: Stage) -> None:
     lead = await stage.dialing.lead()
     earlier = await end_without_agent(stage, lead)
     before = await reopen(stage, lead)
@@ -78,7 +78,7 @@ async def test_what_is_told_late_of_an_earlier_call_changes_nothing(stage: Stage
     await called(stage, lead)
 
 
-async def test_a_refused_carrier_has_its_errors_again(stage: Stage) -> None:
+async def test_a_reopening_resets_the_carrier_error_count(stage: Stage) -> None:
     """Carrier errors of an earlier order are forgiven: the first refusal does not end the lead."""
     lead = await stage.dialing.lead()
     await stage.dialing.run(
@@ -120,7 +120,9 @@ async def unknown(stage: Stage) -> tuple[UUID, UUID]:
     return lead, attempt
 
 
-async def test_a_carrier_that_has_no_such_call_settles_it_and_frees_its_channel(stage: Stage) -> None:
+async def test_an_unknown_attempt_that_the_carrier_does_not_list_is_settled_and_frees_its_channel(
+    stage: Stage,
+) -> None:
     lead, attempt = await unknown(stage)
     assert await stage.checker.resolve_unknown(attempt) == "unknown"
     assert attempt in await stage.truly_held()
@@ -136,7 +138,7 @@ async def test_a_carrier_that_has_no_such_call_settles_it_and_frees_its_channel(
     await called(stage, lead)
 
 
-async def test_a_call_that_the_carrier_knows_is_told_and_the_lead_is_not_called_again(stage: Stage) -> None:
+async def test_an_unknown_attempt_that_the_carrier_lists_is_found_and_reattached(stage: Stage) -> None:
     lead, attempt = await unknown(stage)
     row = await stage.attempt(lead)
     stage.carrier.calls = [
@@ -148,7 +150,7 @@ async def test_a_call_that_the_carrier_knows_is_told_and_the_lead_is_not_called_
     assert (await stage.attempt(lead))["carrier_call_id"] == "CA-late"
 
 
-async def test_a_call_that_appears_after_all_is_the_one_that_was_ordered(stage: Stage) -> None:
+async def test_a_call_that_reappears_for_a_reopened_lead_replaces_its_next_dial(stage: Stage) -> None:
     """The carrier had denied it. It rings while its lead waits to be called again: nobody is rung twice."""
     lead, attempt = await unknown(stage)
     stage.carrier.calls = []

@@ -76,7 +76,7 @@ async def settled(stage: Stage, **more: bool) -> object:
     return await RestoreCheck(stage.database, stage.directory).settle(await compared(stage), **more)
 
 
-async def test_a_call_that_is_over_gives_its_lead_the_outcome(stage: Stage) -> None:
+async def test_an_ended_call_missing_in_the_backup_settles_its_lead(stage: Stage) -> None:
     lead = await waiting(stage)
     call = await placed(stage, lead)
     assert await settled(stage) == Settled(restored=1, unknown=0)
@@ -94,7 +94,7 @@ async def test_a_call_that_is_over_gives_its_lead_the_outcome(stage: Stage) -> N
         assert await restores.unsettled(conn) is None
 
 
-async def test_a_lead_that_nobody_answered_is_retried_by_its_rules(stage: Stage) -> None:
+async def test_an_unanswered_call_missing_in_the_backup_is_retried_by_its_rules(stage: Stage) -> None:
     lead = await waiting(stage, max_attempts=2)
     await placed(stage, lead, reason="no_answer", duration_s=None)
     await settled(stage)
@@ -104,7 +104,7 @@ async def test_a_lead_that_nobody_answered_is_retried_by_its_rules(stage: Stage)
     assert row["due_at"] > await stage.dialing.now()
 
 
-async def test_two_calls_of_a_lead_are_two_attempts_and_the_last_decides(stage: Stage) -> None:
+async def test_two_restored_calls_of_a_lead_are_two_attempts_and_the_last_settles_it(stage: Stage) -> None:
     lead = await waiting(stage, max_attempts=2)
     first = await placed(stage, lead, reason="no_answer", duration_s=None)
     later = (first.started_at or datetime.now(UTC)) + timedelta(minutes=1)
@@ -132,7 +132,7 @@ async def test_a_call_that_is_still_live_holds_its_lead_until_it_ends(stage: Sta
     assert (await stage.lead(lead))["outcome"] == "ANSWERED"
 
 
-async def test_of_two_leads_that_one_number_called_one_ends_as_unknown(stage: Stage) -> None:
+async def test_of_two_leads_of_one_phone_called_by_one_number_one_ends_as_unknown(stage: Stage) -> None:
     """One live call per pair of numbers is an index. What it refuses is not called again."""
     one = await waiting(stage)
     two = await waiting(stage, phone=(await stage.lead(one))["phone"])
@@ -153,7 +153,7 @@ async def test_a_call_of_an_attempt_in_doubt_is_left_to_the_checker(stage: Stage
     assert await settled(stage) == "calls_live", "its lead may be due again when it is known"
 
 
-async def test_nothing_is_settled_while_calls_may_be_placed(stage: Stage) -> None:
+async def test_a_restore_is_not_settled_while_the_kill_switch_is_off(stage: Stage) -> None:
     async with stage.database.transaction() as tx:
         await controls.resume(tx, Scope.KILL_SWITCH, "", Level.PLATFORM, reason="x", by="x", ramp_s=0)
     assert await settled(stage) == "kill_switch_off"
@@ -170,7 +170,7 @@ async def test_an_incomplete_list_settles_nothing_unless_that_is_accepted(stage:
     assert (await stage.lead(later))["status"] == "BACKLOG"
 
 
-async def test_settling_twice_changes_nothing(stage: Stage) -> None:
+async def test_settling_a_restore_twice_adds_no_attempt(stage: Stage) -> None:
     lead = await waiting(stage)
     await placed(stage, lead)
     found = await compared(stage)
@@ -181,7 +181,7 @@ async def test_settling_twice_changes_nothing(stage: Stage) -> None:
     assert len(await stage.attempts(lead)) == 1
 
 
-async def test_a_reminder_that_was_made_after_the_comparison_is_not_called_again(stage: Stage) -> None:
+async def test_a_reminders_lead_made_after_the_comparison_ends_as_unknown(stage: Stage) -> None:
     """Its person was called in the time that was lost, and the comparison has not seen its lead."""
     other, unrelated = await waiting(stage), await waiting(stage)
     call = await placed(stage, other)
@@ -209,7 +209,7 @@ async def _is_reminder(stage: Stage, lead: UUID) -> None:
     )
 
 
-async def test_a_restore_that_somebody_names_by_its_time_is_noted_when_it_is_settled(stage: Stage) -> None:
+async def test_a_restore_given_by_its_time_is_recorded_when_it_is_settled(stage: Stage) -> None:
     """So that reminders which may have rung in the time that was lost are not made."""
     await stage.dialing.run("DELETE FROM restores")
     check, found_at = RestoreCheck(stage.database, stage.directory), datetime.now(UTC)

@@ -1,6 +1,6 @@
-"""A call whose stream closed, on real engines: who gets another agent, which one, and who has said goodbye.
+"""A call whose stream closed, on real engines: whether it is resumed or over, and at which pod.
 
-Each test runs twice: with a Valkey that knows the pods and proposes them, and with one that has lost its memory.
+Each test runs twice: with a Valkey that knows the pods and proposes them, and with one that has lost its projection.
 """
 
 import asyncio
@@ -162,14 +162,14 @@ async def test_a_pod_that_died_before_it_named_the_call_does_not_get_it_again(de
         )
 
 
-async def test_every_goodbye_ends_the_call(desk: Desk) -> None:
+async def test_a_released_call_is_hung_up_instead_of_resumed(desk: Desk) -> None:
     await desk.talk("pod-1")
     await desk.pod("pod-2")
     assert isinstance(await desk.allocator.release(CALL, "pod-1", 0), Released)
     assert isinstance(await desk.resume(), MustHangUp)
 
 
-async def test_the_goodbye_of_the_second_agent_too(desk: Desk) -> None:
+async def test_a_call_released_by_its_second_agent_is_hung_up(desk: Desk) -> None:
     await desk.talk("pod-1")
     await desk.pod("pod-2")
     await desk.resumed()
@@ -177,7 +177,7 @@ async def test_the_goodbye_of_the_second_agent_too(desk: Desk) -> None:
     assert isinstance(await desk.resume(1), MustHangUp)
 
 
-async def test_a_late_release_of_the_lost_agent_ends_nothing(desk: Desk) -> None:
+async def test_a_late_release_by_the_lost_agent_changes_nothing(desk: Desk) -> None:
     await desk.talk("pod-1")
     await desk.name("pod-1", CALL)
     assert isinstance(await desk.resume(), PodWait)
@@ -191,7 +191,7 @@ async def test_a_late_release_of_the_lost_agent_ends_nothing(desk: Desk) -> None
     assert (await desk.resumed()).pod == "pod-2"
 
 
-async def test_a_pod_that_stops_naming_its_lost_call_ends_nothing(desk: Desk) -> None:
+async def test_a_tombstone_in_valkey_does_not_keep_a_lost_call_from_resuming(desk: Desk) -> None:
     await desk.talk("pod-1")
     assert isinstance(await desk.resume(), PodWait)
     await desk.router.client.set(desk.router.keys.ended(CALL), "1")
@@ -211,7 +211,7 @@ async def test_two_requests_at_once_get_the_same_pod(desk: Desk) -> None:
     assert turn_of(one) == 1
 
 
-async def test_a_call_gets_two_further_agents_and_no_more(desk: Desk) -> None:
+async def test_a_call_is_resumed_twice_at_most(desk: Desk) -> None:
     await desk.talk("pod-1")
     for turn in (0, 1):
         await desk.pod(f"pod-{turn + 2}")
@@ -225,14 +225,14 @@ async def test_a_call_gets_two_further_agents_and_no_more(desk: Desk) -> None:
     assert await desk.why() == "agents_lost"
 
 
-async def test_a_call_that_ended_meanwhile_gets_nobody(desk: Desk) -> None:
+async def test_an_ended_call_is_not_resumed(desk: Desk) -> None:
     await desk.talk("pod-1")
     await desk.pod("pod-2")
     await desk.dialing.run("UPDATE attempts SET state = 'ended' WHERE id = $1", desk.attempt)
     assert isinstance(await desk.resume(), MustHangUp)
 
 
-async def test_a_call_that_somebody_wants_ended_gets_nobody(desk: Desk) -> None:
+async def test_a_call_with_a_hang_up_order_is_not_resumed(desk: Desk) -> None:
     await desk.talk("pod-1")
     await desk.pod("pod-2")
     await desk.dialing.run("UPDATE attempts SET hang_up_at = clock_timestamp() WHERE id = $1", desk.attempt)
@@ -240,7 +240,9 @@ async def test_a_call_that_somebody_wants_ended_gets_nobody(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("desk", ["valkey proposes"], indirect=True)
-async def test_while_postgres_is_away_valkey_alone_finds_another_pod(desk: Desk, monkeypatch: Any) -> None:
+async def test_without_postgres_valkey_alone_resumes_a_call_at_another_pod(
+    desk: Desk, monkeypatch: Any
+) -> None:
     await desk.talk("pod-1")
     await desk.pod("pod-2")
     away = cast(Database, NoDatabase())
@@ -255,7 +257,7 @@ async def test_while_postgres_is_away_valkey_alone_finds_another_pod(desk: Desk,
 
 
 @pytest.mark.parametrize("desk", ["valkey proposes"], indirect=True)
-async def test_while_postgres_is_away_a_goodbye_still_ends_the_call(desk: Desk, monkeypatch: Any) -> None:
+async def test_without_postgres_a_release_still_ends_the_call(desk: Desk, monkeypatch: Any) -> None:
     await desk.talk("pod-1")
     await desk.pod("pod-2")
     away = cast(Database, NoDatabase())

@@ -1,4 +1,4 @@
-"""A call that lost its agent goes into its next turn: once, whoever else changes its allocation at the same moment."""
+"""A call that lost its agent goes into its next turn once, whatever changes its allocation at the same moment."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ async def agents(database_url: str) -> AsyncIterator[Agents]:
         yield Agents(dialing, await dialing.attempt("+12125550199", state="answered"))
 
 
-async def test_a_call_that_nobody_released_has_lost_its_agent(agents: Agents) -> None:
+async def test_a_resumption_of_an_unreleased_call_clears_its_pod_and_raises_its_turn(agents: Agents) -> None:
     await agents.give()
     assert await agents.resume() == LostAgent("pod-1", "m")
     row = await agents.row()
@@ -58,14 +58,14 @@ async def test_a_call_that_nobody_released_has_lost_its_agent(agents: Agents) ->
     assert row["ended_at"] is None
 
 
-async def test_asked_again_the_call_is_moved_once(agents: Agents) -> None:
+async def test_a_repeated_resumption_raises_the_turn_once(agents: Agents) -> None:
     await agents.give()
     await agents.resume()
     assert await agents.resume() == LostAgent(None, "m")
     assert (await agents.row())["turn"] == 1
 
 
-async def test_asked_late_the_call_keeps_the_pod_that_it_has_by_now(agents: Agents) -> None:
+async def test_a_late_resumption_leaves_the_calls_new_pod(agents: Agents) -> None:
     await agents.give()
     await agents.resume()
     await agents.dialing.run("UPDATE allocations SET pod = 'pod-2', slot = 1, incarnation = 2")
@@ -74,7 +74,7 @@ async def test_asked_late_the_call_keeps_the_pod_that_it_has_by_now(agents: Agen
     assert (row["turn"], row["pod"]) == (1, "pod-2")
 
 
-async def test_two_requests_at_once_move_the_call_once(agents: Agents) -> None:
+async def test_concurrent_resumptions_raise_the_turn_once(agents: Agents) -> None:
     await agents.give()
     tx = await agents.dialing.open_transaction()
     assert await agents.resume(tx=tx) == LostAgent("pod-1", "m")
@@ -84,14 +84,14 @@ async def test_two_requests_at_once_move_the_call_once(agents: Agents) -> None:
     assert (await agents.row())["turn"] == 1
 
 
-async def test_a_call_that_was_released_is_over(agents: Agents) -> None:
+async def test_a_released_call_is_over_for_a_resumption(agents: Agents) -> None:
     await agents.give()
     await agents.dialing.run("UPDATE allocations SET ended_at = clock_timestamp(), why = 'released'")
     assert await agents.resume() == "over"
     assert (await agents.row())["turn"] == 0
 
 
-async def test_a_release_that_is_first_wins(agents: Agents) -> None:
+async def test_a_release_committed_first_wins_over_a_resumption(agents: Agents) -> None:
     await agents.give()
     tx = await agents.dialing.open_transaction()
     await tx.execute("UPDATE allocations SET ended_at = clock_timestamp() WHERE turn = 0")
@@ -100,7 +100,7 @@ async def test_a_release_that_is_first_wins(agents: Agents) -> None:
     assert await resumed == "over"
 
 
-async def test_a_release_of_the_lost_agent_that_comes_second_ends_nothing(agents: Agents) -> None:
+async def test_a_release_by_the_lost_agent_after_a_resumption_ends_nothing(agents: Agents) -> None:
     await agents.give()
     tx = await agents.dialing.open_transaction()
     await agents.resume(tx=tx)
@@ -136,38 +136,38 @@ async def test_the_end_of_the_attempt_ends_a_call_that_was_resumed_just_before(a
     assert await agents.resume(1) == "over"
 
 
-async def test_a_call_has_three_agents_at_most(agents: Agents) -> None:
+async def test_a_third_lost_agent_exhausts_the_resumptions(agents: Agents) -> None:
     await agents.give(turn=2)
     assert await agents.resume(2) == "exhausted"
     assert (await agents.row())["why"] == "agents_lost"
     assert await agents.resume(2) == "over"
 
 
-async def test_the_goodbye_of_the_last_agent_is_one_too(agents: Agents) -> None:
+async def test_a_release_by_the_third_agent_is_over_not_exhausted(agents: Agents) -> None:
     await agents.give(turn=2)
     await agents.dialing.run("UPDATE allocations SET ended_at = clock_timestamp()")
     assert await agents.resume(2) == "over"
 
 
-async def test_another_call_under_the_attempt_gets_nothing(agents: Agents) -> None:
+async def test_another_call_under_the_attempt_is_not_resumed(agents: Agents) -> None:
     await agents.give()
     assert await agents.resume(call="CA2") == "over"
     assert (await agents.row())["pod"] == "pod-1"
 
 
-async def test_a_row_that_is_behind_its_stream_catches_up(agents: Agents) -> None:
+async def test_a_resumption_of_a_later_turn_advances_the_allocation_to_it(agents: Agents) -> None:
     await agents.give(turn=0)
     assert await agents.resume(1) == LostAgent("pod-1", "m")
     assert (await agents.row())["turn"] == 2
 
 
-async def test_a_call_that_was_never_written_down_gets_its_row(agents: Agents) -> None:
+async def test_a_resumption_of_a_call_without_an_allocation_writes_one(agents: Agents) -> None:
     assert await agents.resume() == LostAgent(None, "m")
     row = await agents.row()
     assert (row["call"], row["turn"], row["has_attempt"]) == (CALL, 1, True)
 
 
-async def test_a_call_that_was_never_written_down_and_has_ended_gets_none(agents: Agents) -> None:
+async def test_a_resumption_of_an_ended_call_without_an_allocation_writes_none(agents: Agents) -> None:
     await agents.dialing.run("UPDATE attempts SET state = 'ended' WHERE id = $1", agents.attempt)
     assert await agents.resume() == "over"
     assert (await agents.dialing.row("SELECT count(*) AS n FROM allocations"))["n"] == 0

@@ -43,7 +43,7 @@ def switch(board: FlagBoard, **more: Any) -> None:
     board.read([Flag(EVENT_DISPATCH.name, **values, reason="", changed_by="", changed_at=datetime.now(UTC))])
 
 
-async def test_what_another_system_calls_is_not_matched_and_nothing_of_it_is_popped(
+async def test_leads_outside_the_rollout_are_not_granted_and_stay_scheduled(
     stage: Stage, board: FlagBoard, rollout: Rollout
 ) -> None:
     reconciler = ChannelReconciler(stage.database, stage.bus, stage.controls, rollout)
@@ -59,15 +59,17 @@ async def test_what_another_system_calls_is_not_matched_and_nothing_of_it_is_pop
     assert await dialled(stage, theirs)
 
 
-async def test_a_whole_reseller_may_be_left_out(stage: Stage, board: FlagBoard, rollout: Rollout) -> None:
+async def test_a_reseller_left_out_of_the_rollout_is_not_dialled(
+    stage: Stage, board: FlagBoard, rollout: Rollout
+) -> None:
     await stage.dialing.lead()
     switch(board, resellers={"r": False})
     await ChannelReconciler(stage.database, stage.bus, stage.controls, rollout).run_once()
     assert await stage.dial() == 0
 
 
-async def test_the_intent_asks_once_more(stage: Stage, board: FlagBoard, rollout: Rollout) -> None:
-    """Somebody switched it off between the match and the intent."""
+async def test_the_intent_checks_the_rollout_again(stage: Stage, board: FlagBoard, rollout: Rollout) -> None:
+    """The flag was switched off between the match and the intent."""
     switch(board, enabled=False)
     lead = await stage.dialing.lead()
     stopped = DialStops(stage.controls, rollout)
@@ -75,7 +77,7 @@ async def test_the_intent_asks_once_more(stage: Stage, board: FlagBoard, rollout
     assert (refusal.reason, refusal.subject) == (RefusalReason.PAUSED, LEFT_OUT)
 
 
-async def test_while_nobody_has_set_it_nobody_is_asked(stage: Stage, rollout: Rollout) -> None:
+async def test_without_a_stored_flag_no_merchant_is_left_out(stage: Stage, rollout: Rollout) -> None:
     await stage.dialing.lead()
     async with stage.database.connection() as conn:
         assert await rollout.left_out(conn) == ()

@@ -111,7 +111,7 @@ async def shell(database_url: str, redis_url: str, key_prefix: str) -> AsyncIter
         yield shell
 
 
-async def test_what_is_asked_and_told(shell: Shell) -> None:
+async def test_every_api_command_of_the_card_answers_as_shown(shell: Shell) -> None:
     said = {line: await shell.type(line) for line in commands("Ask and tell")}
     answers = list(said.values())
     assert len(said) == 18
@@ -125,7 +125,7 @@ async def test_what_is_asked_and_told(shell: Shell) -> None:
     assert "9shines" in tiers
 
 
-async def test_what_is_looked_at_and_changed_in_valkey(shell: Shell) -> None:
+async def test_every_valkey_command_of_the_card_answers_as_shown(shell: Shell) -> None:
     platform = shell.platform
     await platform.router.allocator.allocate("test-call-002", "")
     said = {line: await shell.type(line) for line in commands("Look into Valkey")}
@@ -147,7 +147,7 @@ def test_every_key_of_the_card_is_one_of_the_routers() -> None:
     assert [key for key in named if f"| `{key}` |" not in page] == []
 
 
-async def test_the_commands_of_an_emergency(shell: Shell) -> None:
+async def test_the_emergency_commands_of_the_card_reset_the_router_and_its_pods_return(shell: Shell) -> None:
     lines = commands("Emergencies")
     assert len(lines) == 5
     for line in lines[:-1]:
@@ -161,7 +161,7 @@ async def test_the_commands_of_an_emergency(shell: Shell) -> None:
     await eventually(are_back, timeout_s=30, what="the pods are back in their tier")
 
 
-def test_the_commands_for_the_cluster_name_what_the_manifests_have() -> None:
+def test_the_kubernetes_commands_of_the_card_name_what_the_manifests_have() -> None:
     files = (ROOT / "deploy" / "kubernetes").glob("*.yaml")
     documents = [doc for path in files for doc in yaml.safe_load_all(path.read_text(encoding="utf-8"))]
     there = {f"{doc['kind'].lower()}/{doc['metadata']['name']}" for doc in documents}
@@ -175,6 +175,6 @@ def test_the_commands_for_the_cluster_name_what_the_manifests_have() -> None:
     assert "namespace/voice-system" in there
 
 
-def test_the_card_is_found_from_the_pages_about_it() -> None:
+def test_readme_and_router_page_link_to_the_card() -> None:
     for page in ("README.md", "docs/router.md"):
         assert "router-card.md" in (ROOT / page).read_text(encoding="utf-8"), page

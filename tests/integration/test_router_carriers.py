@@ -183,7 +183,7 @@ async def test_exotel_is_answered_with_the_pods_url(phones: Phones) -> None:
     assert await phones.world.client.hget(phones.world.keys.call("exo-sid-123"), "merchant_id") == "acme-corp"
 
 
-async def test_when_no_pod_is_free_each_hears_it_in_its_language(
+async def test_without_a_free_pod_each_carrier_gets_its_hold_or_busy_document(
     phones: Phones, request: pytest.FixtureRequest
 ) -> None:
     waits = "wait queue" in request.node.callspec.id
@@ -209,7 +209,7 @@ async def test_a_call_that_is_over_is_hung_up(phones: Phones) -> None:
     assert "<Response><Hangup /></Response>" in (await phones.twilio("CA123"))[1]
 
 
-async def test_whoever_forges_gets_nothing(phones: Phones) -> None:
+async def test_a_forged_allocate_request_is_refused(phones: Phones) -> None:
     await phones.pod("voice-agent-0")
     assert (await phones.twilio("CA1", token="another token"))[0] == 403
     assert (await phones.plivo("P1", token="another token"))[0] == 403
@@ -220,7 +220,7 @@ async def test_whoever_forges_gets_nothing(phones: Phones) -> None:
     assert set(await phones.world.available("standard")) == {"voice-agent-0"}
 
 
-async def test_a_call_without_a_name_is_refused(phones: Phones) -> None:
+async def test_an_allocate_request_without_a_call_id_is_refused(phones: Phones) -> None:
     status, answer = await phones.twilio("")
     assert (status, "CallSid is required" in answer) == (400, True)
     assert (await phones.exotel("{}"))[0] == 400
@@ -228,7 +228,7 @@ async def test_a_call_without_a_name_is_refused(phones: Phones) -> None:
     assert (await phones.twilio("x" * 10_000))[0] == 400
 
 
-async def test_whatever_hangs_the_carrier_is_answered_in_its_language(
+async def test_a_hanging_allocator_still_gives_each_carrier_its_document(
     phones: Phones, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(router_routes, "ALLOCATE_S", 0.05)
@@ -238,7 +238,7 @@ async def test_whatever_hangs_the_carrier_is_answered_in_its_language(
     assert phones.unknown in twilio[1]
 
 
-async def test_whatever_breaks_the_carrier_is_answered_in_its_language(
+async def test_a_failing_allocator_still_gives_each_carrier_its_document(
     phones: Phones, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def explode(*_: object, **__: object) -> None:
@@ -252,7 +252,7 @@ FALLBACK = AnswerFallback("tel:+12125550199", "Nobody is there.")
 
 
 @pytest.mark.parametrize("fallback", [FALLBACK, AnswerFallback(message="Nobody is there.")])
-async def test_who_finds_no_pod_gets_the_operators_fallback(
+async def test_a_call_without_a_pod_gets_the_operators_fallback(
     database_url: str, redis_url: str, key_prefix: str, fallback: AnswerFallback
 ) -> None:
     async with open_phones(database_url, redis_url, key_prefix, hold_max_s=0, fallback=fallback) as phones:
@@ -285,7 +285,7 @@ async def test_while_both_engines_are_silent_a_call_holds_for_a_while_and_then_g
     assert exotel == (503, '{"error":"Nobody is there."}'), "it cannot hold"
 
 
-async def test_an_account_that_was_just_added_is_looked_for(
+async def test_a_request_of_an_unknown_account_makes_the_router_read_the_accounts(
     phones: Phones, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = "/api/v1/twilio/allocate?account=second"

@@ -70,7 +70,7 @@ async def face(
         yield face
 
 
-async def test_two_hundred_requests_for_a_hundred_calls_on_fifty_pods(
+async def test_two_hundred_requests_for_a_hundred_calls_share_fifty_pods_over_http(
     face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nobody is on the line here: all of them at once may take longer than a person waits.
@@ -115,7 +115,7 @@ async def test_a_drain_and_its_end_answer_as_documented(face: Face) -> None:
     assert (await face.post("/allocate", call_sid="call-2"))[0] == 200
 
 
-async def test_an_unknown_pod_is_not_found_and_nothing_is_made_of_it(face: Face) -> None:
+async def test_requests_about_an_unknown_pod_are_404_and_create_none(face: Face) -> None:
     asked = [
         await face.ask("POST", "/drain", {"pod_name": "voice-agent-9"}),
         await face.ask("DELETE", "/drain/voice-agent-9"),
@@ -162,7 +162,7 @@ async def test_a_setting_opens_the_endpoints_as_in_the_source(face: Face) -> Non
 
 
 @pytest.mark.parametrize("face", [{"ROUTER_HOLD_MAX": "60s"}], indirect=True)
-async def test_who_may_wait_is_told_when_to_ask_again_and_gets_what_becomes_free(face: Face) -> None:
+async def test_a_waiting_call_gets_retry_after_and_then_the_freed_pod(face: Face) -> None:
     await face.pods(1)
     await face.post("/allocate", call_sid="call-1")
     body = {"call_sid": "call-2", "wait": True}
@@ -205,6 +205,6 @@ async def test_without_valkey_a_router_is_ready_and_gives_pods(
 
 
 @pytest.mark.parametrize("face", [{"CALL_TIME_LIMIT": "20m"}], indirect=True)
-async def test_a_heartbeat_is_told_how_long_the_longest_call_is(face: Face) -> None:
+async def test_the_heartbeat_reply_carries_the_longest_call(face: Face) -> None:
     _, answer = await face.post("/pods/voice-agent-0/heartbeat", ip="10.0.0.1", port=80)
     assert answer["call_time_limit_s"] == 1200

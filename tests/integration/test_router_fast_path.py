@@ -15,7 +15,7 @@ async def world(database_url: str, redis_url: str, key_prefix: str) -> AsyncIter
         yield world
 
 
-async def test_requests_are_answered_the_same_on_the_lane_and_beside_it(world: World) -> None:
+async def test_the_fast_path_answers_like_the_full_route(world: World) -> None:
     base = f"{world.platform.base_url}/api/v1"
 
     async def ask(path: str, body: bytes, key: str = ADMIN_KEY) -> tuple[int, str, str]:

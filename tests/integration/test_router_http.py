@@ -150,7 +150,7 @@ async def test_allocate_answers_as_documented(face: Face) -> None:
     assert (again["was_existing"], again["token"]) == (True, token)
 
 
-async def test_heartbeats_as_they_are_printed_make_a_pod_that_takes_a_call_and_then_has_it(
+async def test_the_documented_heartbeats_register_a_pod_and_report_its_call(
     face: Face,
 ) -> None:
     """Bodies and answers of docs/api.md, on a store that is as new as the pod."""
@@ -168,7 +168,7 @@ async def said_by_the_page(face: Face, example: api_page.Example) -> dict[str, A
     return answer | {"stream_secrets": ["…" for _ in answer["stream_secrets"]]}
 
 
-async def test_whatever_hangs_allocate_answers(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hanging_allocate_is_answered_503(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
     async def hang(*_: object, **__: object) -> None:
         await asyncio.Event().wait()
 
@@ -246,7 +246,7 @@ async def test_status_and_pod_answer_as_documented(face: Face) -> None:
     assert (await face.get("/pod/voice-agent-9"))[0] == 404
 
 
-async def test_what_a_pod_says_of_its_handlers_is_shown_and_a_reset_does_not_hide_it(face: Face) -> None:
+async def test_a_pods_hanging_handlers_are_shown_and_survive_a_reset(face: Face) -> None:
     await face.heartbeat("voice-agent-0", ("call-3",), hanging=["call-2", "call-1"], handing_over=["call-3"])
 
     _, pod = await face.get("/pod/voice-agent-0")
@@ -328,7 +328,7 @@ async def test_without_valkey_postgres_gives_calls_their_pods(database_url: str,
     await bus.close()
 
 
-async def test_heartbeats_in_an_outage_are_one_line_in_the_log(database_url: str, key_prefix: str) -> None:
+async def test_an_outage_logs_one_line_for_all_heartbeats(database_url: str, key_prefix: str) -> None:
     bus = connect("redis://127.0.0.1:1", Keys(prefix=key_prefix))
     async with TcpProxy.before(database_url) as way, served(bus, key_prefix, way.url) as face:
         way.refuse()
@@ -371,7 +371,7 @@ async def hold_a_call(face: Face, call_sid: str, talk: asyncio.Event) -> str:
     return str(allocation["pod_name"])
 
 
-async def test_simulated_pods_take_calls_one_at_a_time_and_are_free_afterwards(face: Face) -> None:
+async def test_simulated_pods_take_one_call_at_a_time_and_are_free_afterwards(face: Face) -> None:
     async with SimulatedPods(3, face.url, KEY) as pods:
         talk = asyncio.Event()
         talk.set()
@@ -452,7 +452,7 @@ async def test_a_release_by_the_platform_keeps_a_talking_pod_out_of_the_pool(fac
         assert pods.records().overlaps == []
 
 
-async def test_pods_that_stopped_are_not_handed_out(face: Face) -> None:
+async def test_stopped_pods_are_not_allocated(face: Face) -> None:
     async with SimulatedPods(2, face.url, KEY):
         await _all_free(face, 2)
     assert (await face.post("/allocate", {"call_sid": "call-1"}))[0] == 503
@@ -480,8 +480,8 @@ async def _named(face: Face, pod: str, call_sid: str) -> None:
     await eventually(named)
 
 
-async def test_a_proxy_finds_a_pod_while_valkey_is_away(database_url: str, key_prefix: str) -> None:
-    """A stream waits for the address, and the pod that was kept for the call lives."""
+async def test_the_pod_address_is_answered_without_valkey(database_url: str, key_prefix: str) -> None:
+    """A stream waits for the address, and the pod reserved for the call is alive."""
     bus = connect("redis://127.0.0.1:1", Keys(prefix=key_prefix))
     async with served(bus, key_prefix, database_url) as face:
         async with open_dialing(database_url) as dialing:
@@ -495,7 +495,7 @@ async def test_a_proxy_finds_a_pod_while_valkey_is_away(database_url: str, key_p
     await bus.close()
 
 
-async def test_a_proxy_finds_a_pod_that_came_back_elsewhere_under_its_name(face: Face) -> None:
+async def test_the_pod_address_follows_a_pod_that_returned_at_another_address(face: Face) -> None:
     """At once: the call that lost its agent there is given to the new process before this one has looked again."""
     headers = {"Authorization": f"Bearer {KEY}"}
     url = f"{face.url}/api/v1/pod/voice-agent-0/address"
@@ -508,7 +508,7 @@ async def test_a_proxy_finds_a_pod_that_came_back_elsewhere_under_its_name(face:
             await face.addresses.run_once()
 
 
-async def test_what_postgres_knows_of_a_later_process_counts_more(face: Face) -> None:
+async def test_the_pod_address_is_that_of_the_later_incarnation_in_postgres(face: Face) -> None:
     body = {"ip": "10.0.0.7", "port": 8081, "boot_id": "first", "sequence": 1, "calls": []}
     await face.post("/pods/voice-agent-0/heartbeat", body)
     await face.database.pool.execute("UPDATE pods SET incarnation = nextval('pod_incarnations'), port = 8082")

@@ -14,7 +14,7 @@ async def managed(database_url: str, redis_url: str, key_prefix: str) -> AsyncIt
         yield managed
 
 
-async def test_every_change_of_the_lead_is_logged_once(managed: Managed) -> None:
+async def test_every_change_of_leadership_is_logged_once(managed: Managed) -> None:
     with capture_logs() as logs:
         for term in (None, None, 2, 2, None, 1, 3):
             managed.leading.term = term
@@ -33,7 +33,7 @@ async def test_every_change_of_the_lead_is_logged_once(managed: Managed) -> None
     ]
 
 
-async def test_the_leader_is_found_among_the_last_lines_of_its_log(managed: Managed) -> None:
+async def test_the_leader_logs_is_leader_with_every_reconcile(managed: Managed) -> None:
     """It took over long ago: every reconcile says it again."""
     with capture_logs() as logs:
         for _ in range(3):
@@ -41,7 +41,7 @@ async def test_the_leader_is_found_among_the_last_lines_of_its_log(managed: Mana
     assert [line["is_leader"] for line in logs if "is_leader" in line] == [True] * 3
 
 
-async def test_who_does_not_lead_says_so(managed: Managed) -> None:
+async def test_a_follower_logs_is_leader_false_once(managed: Managed) -> None:
     managed.leading.term = None
     with capture_logs() as logs:
         for _ in range(3):

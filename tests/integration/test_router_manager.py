@@ -31,7 +31,7 @@ async def plain(database_url: str, redis_url: str, key_prefix: str) -> AsyncIter
         yield managed
 
 
-async def test_after_a_loss_pools_are_rebuilt_at_once_and_nobody_has_to_speak(managed: Managed) -> None:
+async def test_a_lost_projection_is_rebuilt_from_postgres_without_heartbeats(managed: Managed) -> None:
     pods = await managed.pods(5)
     calls = {call: await managed.allocate(call) for call in ("call-1", "call-2")}
     tiers = [await managed.world.tier_of(pod) for pod in pods]
@@ -46,7 +46,7 @@ async def test_after_a_loss_pools_are_rebuilt_at_once_and_nobody_has_to_speak(ma
     assert free - {"none"} == set(pods) - {"agent-0", *calls.values()}
 
 
-async def test_a_slot_that_is_kept_for_a_dial_comes_back_kept(plain: Managed) -> None:
+async def test_a_reserved_slot_is_rebuilt_as_reserved(plain: Managed) -> None:
     await plain.pods(2)
     dial = await plain.world.keep("dial", "agent-0")
 
@@ -58,7 +58,7 @@ async def test_a_slot_that_is_kept_for_a_dial_comes_back_kept(plain: Managed) ->
     assert set(await plain.world.available("standard")) == {"agent-1"}
 
 
-async def test_after_postgres_restarted_too_a_pod_that_looks_free_is_heard_first(
+async def test_after_a_restart_of_postgres_an_idle_pod_needs_a_heartbeat_first(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     """What was given in the last moment before a crash may be missing in Postgres."""
@@ -77,7 +77,7 @@ async def test_after_postgres_restarted_too_a_pod_that_looks_free_is_heard_first
         assert await young.allocate("call-2") == idle
 
 
-async def test_a_promoted_replica_that_lacks_the_last_writes_is_put_right_at_once(plain: Managed) -> None:
+async def test_a_promoted_replica_that_lacks_writes_is_rebuilt_at_once(plain: Managed) -> None:
     """It shows the first call as live, which has ended, and not the second one."""
     await plain.pods(3)
     first = await plain.allocate("call-1")
@@ -100,7 +100,7 @@ async def test_a_promoted_replica_that_lacks_the_last_writes_is_put_right_at_onc
     assert await plain.allocate("call-2") == second
 
 
-async def test_a_tombstone_survives_a_loss(managed: Managed) -> None:
+async def test_a_tombstone_survives_the_loss_of_the_projection(managed: Managed) -> None:
     await managed.pods(3)
     await managed.allocate("call-1")
     await managed.world.release("call-1")
@@ -111,7 +111,7 @@ async def test_a_tombstone_survives_a_loss(managed: Managed) -> None:
     assert await managed.allocate("call-1") == "ended"
 
 
-async def test_without_postgres_memory_is_rebuilt_from_heartbeats_alone(managed: Managed) -> None:
+async def test_without_postgres_the_projection_is_rebuilt_from_heartbeats(managed: Managed) -> None:
     await managed.pods(3)
     await managed.world.flush()
     await managed.database.close()
@@ -127,7 +127,7 @@ async def test_without_postgres_memory_is_rebuilt_from_heartbeats_alone(managed:
     assert await world.allocate("call-2") != "agent-2"
 
 
-async def test_without_postgres_an_idle_pod_is_believed_only_when_it_was_heard_long_enough_after_a_loss(
+async def test_without_postgres_an_idle_pod_is_allocated_only_after_the_settle_time(
     managed: Managed,
 ) -> None:
     """A call that was given a pod, not written yet, and not connected yet."""
@@ -144,7 +144,7 @@ async def test_without_postgres_an_idle_pod_is_believed_only_when_it_was_heard_l
     assert await world.allocate("call-2") == "agent-2"
 
 
-async def test_when_postgres_is_back_a_memory_that_heartbeats_made_is_rebuilt(plain: Managed) -> None:
+async def test_a_projection_made_by_heartbeats_is_rebuilt_when_postgres_returns(plain: Managed) -> None:
     await plain.pods(2)
     lend = plain.database.checkout
     await plain.world.flush()
@@ -158,7 +158,7 @@ async def test_when_postgres_is_back_a_memory_that_heartbeats_made_is_rebuilt(pl
     assert set(await plain.world.available("standard")) == {"agent-0", "agent-1"}
 
 
-async def test_a_proposal_without_a_row_is_taken_back_and_one_with_a_row_is_not_asked_about_again(
+async def test_an_unproven_proposal_without_a_row_is_freed_and_one_with_a_row_is_proven(
     plain: Managed,
 ) -> None:
     await plain.pods(2)
@@ -180,7 +180,9 @@ async def test_a_proposal_without_a_row_is_taken_back_and_one_with_a_row_is_not_
     assert await world.client.hgetall(world.keys.pod_slots("agent-1")) == {"1": ids[1]}
 
 
-async def test_a_slot_that_postgres_gave_to_another_is_looked_at_again(plain: Managed) -> None:
+async def test_an_occupied_slot_without_a_row_is_freed_and_one_with_a_row_stays_reserved(
+    plain: Managed,
+) -> None:
     await plain.pods(2)
     world = plain.world
     row = await world.keep("dial", "agent-0")
@@ -196,7 +198,7 @@ async def test_a_slot_that_postgres_gave_to_another_is_looked_at_again(plain: Ma
     assert await world.client.zscore(world.keys.kept, str(row)) is not None, "as a slot that is kept"
 
 
-async def test_what_postgres_has_and_valkey_lacks_is_put_back(plain: Managed) -> None:
+async def test_a_call_missing_in_valkey_is_restored_from_postgres(plain: Managed) -> None:
     await plain.pods(2)
     pod = await plain.allocate("call-1")
     client, keys = plain.world.client, plain.world.keys
@@ -209,7 +211,7 @@ async def test_what_postgres_has_and_valkey_lacks_is_put_back(plain: Managed) ->
     assert await plain.world.status_of(pod) == "allocated"
 
 
-async def test_what_valkey_has_and_postgres_lacks_is_freed(plain: Managed) -> None:
+async def test_a_call_missing_in_postgres_is_freed_in_valkey(plain: Managed) -> None:
     await plain.pods(1)
     pod = await plain.allocate("call-1")
     await plain.world.end("call-1")
@@ -221,7 +223,7 @@ async def test_what_valkey_has_and_postgres_lacks_is_freed(plain: Managed) -> No
     assert await plain.world.client.exists(plain.world.keys.call("call-1")) == 0
 
 
-async def test_a_call_that_was_given_a_pod_in_this_moment_is_left_alone(plain: Managed) -> None:
+async def test_a_call_allocated_during_a_reconcile_is_left_alone(plain: Managed) -> None:
     """Postgres was read before the row was in."""
     await plain.pods(1)
     answer = await RouterWorld(plain.world.bus, plain.world.keys).ask("call-1")
@@ -232,7 +234,7 @@ async def test_a_call_that_was_given_a_pod_in_this_moment_is_left_alone(plain: M
     assert await plain.world.available("standard") == {}
 
 
-async def test_a_pod_that_postgres_does_not_have_is_removed_unless_it_registered_without_it(
+async def test_a_pod_missing_in_postgres_is_removed_unless_it_registered_without_postgres(
     plain: Managed,
 ) -> None:
     await plain.pods(2)
@@ -246,7 +248,7 @@ async def test_a_pod_that_postgres_does_not_have_is_removed_unless_it_registered
     assert await plain.world.tier_of("agent-9") == "standard"
 
 
-async def test_a_pod_that_registered_without_postgres_has_its_number_with_its_next_heartbeat(
+async def test_a_pod_registered_without_postgres_gets_its_incarnation_at_its_next_heartbeat(
     plain: Managed,
 ) -> None:
     alone = RouterWorld(plain.world.bus, plain.world.keys)
@@ -260,7 +262,7 @@ async def test_a_pod_that_registered_without_postgres_has_its_number_with_its_ne
     assert int(number) > 0
 
 
-async def test_a_leader_says_once_that_everything_is_in_order(managed: Managed) -> None:
+async def test_a_leader_logs_its_takeover_once_per_term(managed: Managed) -> None:
     with capture_logs() as logs:
         for term in (None, 2, 2, None, 3):
             managed.leading.term = term
@@ -270,7 +272,7 @@ async def test_a_leader_says_once_that_everything_is_in_order(managed: Managed) 
     assert all(line["is_leader"] for line in told)
 
 
-async def test_a_paused_leader_that_goes_on_changes_nothing(managed: Managed) -> None:
+async def test_every_write_of_an_older_term_is_refused(managed: Managed) -> None:
     await managed.pods(3)
     old = router_manager.Term(managed.world.bus, managed.world.keys, *await _term(managed, 1))
     await managed.world.begin(term=2)
@@ -293,7 +295,7 @@ async def test_a_paused_leader_that_goes_on_changes_nothing(managed: Managed) ->
     assert await _dump(managed.world) == before
 
 
-async def test_a_leader_that_has_not_noticed_a_loss_is_refused_until_it_rebuilds(managed: Managed) -> None:
+async def test_a_leader_is_refused_after_the_projection_was_lost_until_it_rebuilds(managed: Managed) -> None:
     term = router_manager.Term(managed.world.bus, managed.world.keys, *await _term(managed, 1))
     await managed.world.flush()
     with pytest.raises(TermLost):
@@ -302,7 +304,7 @@ async def test_a_leader_that_has_not_noticed_a_loss_is_refused_until_it_rebuilds
     assert await managed.world.client.hexists(managed.world.keys.tiers, "gold") == 1
 
 
-async def test_a_config_changed_by_hand_is_adopted_and_survives_a_loss(managed: Managed) -> None:
+async def test_a_merchant_config_changed_in_valkey_is_written_to_postgres(managed: Managed) -> None:
     await managed.pods(5)
     await managed.world.configure("acme", tier="gold")
     await managed.pass_by(61)
@@ -318,7 +320,7 @@ async def test_a_config_changed_by_hand_is_adopted_and_survives_a_loss(managed: 
     assert await managed.world.client.hexists(managed.world.keys.merchant_config, "acme") == 0
 
 
-async def test_what_postgres_says_of_a_merchant_becomes_live(managed: Managed) -> None:
+async def test_a_merchant_config_changed_in_postgres_becomes_live(managed: Managed) -> None:
     async with managed.database.connection() as conn:
         await store.set_merchant(conn, "acme", '{"tier":"gold"}')
     await managed.pass_by(61)
@@ -329,7 +331,9 @@ async def test_what_postgres_says_of_a_merchant_becomes_live(managed: Managed) -
     assert await managed.world.client.hexists(managed.world.keys.merchant_config, "acme") == 0
 
 
-async def test_a_call_that_its_pod_never_names_is_asked_about_and_released(managed: Managed) -> None:
+async def test_a_call_that_its_pod_never_names_is_released_when_its_carrier_ended_it(
+    managed: Managed,
+) -> None:
     await managed.pods(3)
     pod = await managed.allocate("call-1")
     await _given_long_ago(managed, pod)
@@ -344,7 +348,7 @@ async def test_a_call_that_its_pod_never_names_is_asked_about_and_released(manag
     assert await managed.open_calls() == []
 
 
-async def test_a_call_that_never_came_and_that_nobody_can_be_asked_about_may_have_another_pod(
+async def test_a_call_that_its_pod_never_names_and_no_carrier_knows_loses_its_pod(
     plain: Managed,
 ) -> None:
     await plain.pods(1)
@@ -357,7 +361,7 @@ async def test_a_call_that_never_came_and_that_nobody_can_be_asked_about_may_hav
     assert await plain.world.available("standard") == {pod: 0}
 
 
-async def test_only_the_allocation_that_was_asked_about_is_taken_from_a_call(plain: Managed) -> None:
+async def test_a_call_that_moved_while_its_carrier_was_asked_keeps_its_new_pod(plain: Managed) -> None:
     """While the carrier was asked the call lost its pod, and got another one."""
     await plain.pods(2)
     first = await plain.allocate("call-1")
@@ -377,7 +381,7 @@ async def test_only_the_allocation_that_was_asked_about_is_taken_from_a_call(pla
     assert await plain.world.live() == {"call-1": other}
 
 
-async def test_a_call_that_came_while_the_leader_asked_about_it_keeps_its_pod(plain: Managed) -> None:
+async def test_a_call_named_while_its_carrier_was_asked_keeps_its_pod(plain: Managed) -> None:
     await plain.pods(1)
     pod = await plain.allocate("call-1")
     await _given_long_ago(plain, pod)
@@ -412,7 +416,7 @@ async def test_a_call_whose_release_was_lost_ends_when_its_pod_has_not_named_it_
     assert await plain.allocate("call-1") == "ended"
 
 
-async def test_one_heartbeat_without_a_connecting_call_takes_nothing_away(managed: Managed) -> None:
+async def test_heartbeats_without_a_connecting_call_do_not_take_its_pod(managed: Managed) -> None:
     await managed.pods(3)
     pod = await managed.allocate("call-1")
     await managed.world.beat(pod)
@@ -422,7 +426,7 @@ async def test_one_heartbeat_without_a_connecting_call_takes_nothing_away(manage
     assert await managed.allocate("call-1") == pod
 
 
-async def test_a_call_that_its_pod_named_and_names_no_more_is_over(plain: Managed) -> None:
+async def test_a_call_without_an_attempt_ends_when_its_pod_names_it_no_more(plain: Managed) -> None:
     """Its release was lost. Of a call with an attempt the carrier says when it is over."""
     await plain.pods(2)
     pod = await plain.allocate("call-1")
@@ -437,7 +441,7 @@ async def test_a_call_that_its_pod_named_and_names_no_more_is_over(plain: Manage
     assert set(await plain.world.available("standard")) == {pod}
 
 
-async def test_a_pod_that_names_a_call_which_is_not_its_own_is_found_and_told_of(plain: Managed) -> None:
+async def test_a_pod_that_names_a_released_call_is_ending_and_reported(plain: Managed) -> None:
     await plain.pods(2)
     pod = await plain.allocate("call-1")
     await plain.world.beat(pod, ["call-1"])
@@ -471,7 +475,7 @@ async def test_an_ended_call_is_not_revived_by_a_pod_that_still_names_it(plain: 
     assert await plain.world.available("standard") == {pod: 0}
 
 
-async def test_an_operator_frees_a_pod_whose_agent_hangs_and_is_told_that_it_still_names_a_call(
+async def test_a_reset_frees_a_pod_and_returns_the_call_that_it_still_names(
     plain: Managed,
 ) -> None:
     await plain.pods(1)
@@ -494,7 +498,7 @@ async def test_an_operator_frees_a_pod_whose_agent_hangs_and_is_told_that_it_sti
     assert await plain.world.status_of(pod) == "ending", "named anew"
 
 
-async def test_a_force_reset_by_hand_frees_the_pod_and_ends_its_row(managed: Managed) -> None:
+async def test_a_force_reset_in_valkey_frees_the_pod_and_ends_its_allocation(managed: Managed) -> None:
     await managed.pods(3)
     pod = await managed.allocate("call-1")
     client, keys = managed.world.client, managed.world.keys
@@ -512,7 +516,7 @@ async def test_a_force_reset_by_hand_frees_the_pod_and_ends_its_row(managed: Man
         assert await conn.fetchval("SELECT why FROM allocations") == "reset"
 
 
-async def test_a_force_reset_is_adopted_by_a_heartbeat_too(plain: Managed) -> None:
+async def test_a_heartbeat_keeps_a_force_reset_made_in_valkey(plain: Managed) -> None:
     """It would otherwise write its own status over that of the operator."""
     await plain.pods(1)
     pod = await plain.allocate("call-1")
@@ -528,7 +532,7 @@ async def test_a_force_reset_is_adopted_by_a_heartbeat_too(plain: Managed) -> No
     assert await plain.world.available("standard") == {pod: 0}
 
 
-async def test_a_force_reset_of_a_shared_pod_leaks_no_place(managed: Managed) -> None:
+async def test_a_force_reset_of_a_shared_pod_leaks_no_slot(managed: Managed) -> None:
     await managed.pods(2)
     client, keys = managed.world.client, managed.world.keys
     assert await managed.allocate("call-1") == "agent-1"
@@ -542,7 +546,7 @@ async def test_a_force_reset_of_a_shared_pod_leaks_no_place(managed: Managed) ->
     assert await client.get(keys.lease("agent-1")) == "call-2"
 
 
-async def test_a_full_reset_by_hand_is_rebuilt(managed: Managed) -> None:
+async def test_a_deleted_projection_is_rebuilt_with_pools_and_calls(managed: Managed) -> None:
     await managed.pods(5)
     await managed.allocate("call-1")
     sizes = await managed.world.sizes()
@@ -553,7 +557,7 @@ async def test_a_full_reset_by_hand_is_rebuilt(managed: Managed) -> None:
     assert counts.calls == 1
 
 
-async def test_a_drain_survives_a_loss_and_ends_when_its_key_is_deleted(managed: Managed) -> None:
+async def test_a_drain_survives_the_loss_of_the_projection_and_ends_with_its_key(managed: Managed) -> None:
     await managed.pods(3)
     assert await managed.world.face.drain("agent-2") is not None
     await managed.world.flush()
@@ -568,7 +572,7 @@ async def test_a_drain_survives_a_loss_and_ends_when_its_key_is_deleted(managed:
         assert await conn.fetchval("SELECT draining_until FROM pods WHERE name = 'agent-2'") is None
 
 
-async def test_a_drain_that_an_operator_wrote_by_hand_is_adopted(plain: Managed) -> None:
+async def test_a_drain_written_in_valkey_is_written_to_postgres(plain: Managed) -> None:
     await plain.pods(1)
     await plain.world.client.set(plain.world.keys.draining("agent-0"), "true", ex=360)
 
@@ -579,7 +583,7 @@ async def test_a_drain_that_an_operator_wrote_by_hand_is_adopted(plain: Managed)
         assert await conn.fetchval("SELECT draining_until > now() FROM pods")
 
 
-async def test_a_hand_that_takes_a_pod_out_or_puts_one_in_is_put_right(managed: Managed) -> None:
+async def test_a_pod_removed_from_or_added_to_a_pool_set_by_hand_is_repaired(managed: Managed) -> None:
     await managed.pods(4)
     client, keys = managed.world.client, managed.world.keys
     await client.srem(keys.available("standard"), "agent-2")
@@ -594,7 +598,7 @@ async def test_a_hand_that_takes_a_pod_out_or_puts_one_in_is_put_right(managed: 
     assert free <= {"agent-1", "agent-2", "agent-3", "none"}
 
 
-async def test_a_memory_that_is_being_deleted_is_not_taken_for_the_end_of_every_call(plain: Managed) -> None:
+async def test_a_projection_being_deleted_key_by_key_ends_no_call(plain: Managed) -> None:
     """As the full reset of the operations sheet: key by key, the epoch's own among the last."""
     await plain.pods(12)
     calls = {f"call-{number}": await plain.allocate(f"call-{number}") for number in range(12)}
@@ -612,7 +616,7 @@ async def test_a_memory_that_is_being_deleted_is_not_taken_for_the_end_of_every_
     assert {call: await plain.allocate(call) for call in calls} == calls
 
 
-async def test_pods_move_when_targets_change_two_seconds_after_they_take_nothing(plain: Managed) -> None:
+async def test_pods_move_to_a_new_tier_two_seconds_after_they_stopped_taking_calls(plain: Managed) -> None:
     await plain.pods(3)
     busy = await plain.allocate("call-1")
     _retarget(plain, '{"gold": {"target": 1}, "standard": {"target": 1}}')
@@ -632,7 +636,7 @@ async def test_pods_move_when_targets_change_two_seconds_after_they_take_nothing
     assert (await plain.world.tiers())[moving] == "gold"
 
 
-async def test_a_pod_that_got_a_call_after_all_moves_when_that_is_over(plain: Managed) -> None:
+async def test_a_pod_that_is_to_move_waits_for_its_reservation_to_end(plain: Managed) -> None:
     await plain.pods(1)
     _retarget(plain, '{"gold": {"target": 1}, "standard": {"target": 0}}')
     await plain.pass_by(61)
@@ -662,7 +666,7 @@ async def test_a_leaving_pod_fills_no_target_and_is_not_moved(plain: Managed) ->
     assert "merchant:9shines" in (tiers["agent-1"], tiers["agent-2"])
 
 
-async def test_a_pod_that_leaves_makes_room_for_the_next_one_in_its_tier(managed: Managed) -> None:
+async def test_a_leaving_pods_place_in_its_tier_goes_to_the_next_pod(managed: Managed) -> None:
     await managed.pods(3)
     assert await managed.world.tier_of("agent-0") == "gold"
     await managed.world.beat("agent-0", leaving=True)
@@ -672,7 +676,7 @@ async def test_a_pod_that_leaves_makes_room_for_the_next_one_in_its_tier(managed
     assert await managed.world.tier_of("agent-3") == "gold"
 
 
-async def test_a_lower_maximum_counts_when_no_call_lies_above_it(
+async def test_a_lowered_max_concurrent_applies_when_no_call_is_above_it(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     config = '{"standard": {"type": "shared", "target": 1, "max_concurrent": %d}}'
@@ -707,7 +711,7 @@ async def test_an_old_pod_that_restarts_does_not_make_its_version_the_newest(pla
     assert await plain.world.client.get(plain.world.keys.version) == "2.0"
 
 
-async def test_a_pod_that_is_silent_too_long_is_removed_and_its_calls_may_have_others(plain: Managed) -> None:
+async def test_a_pod_silent_for_too_long_is_removed_and_its_calls_get_other_pods(plain: Managed) -> None:
     await plain.pods(2)
     pod = await plain.allocate("call-1")
     await plain.world.fall_silent(pod)
@@ -720,7 +724,7 @@ async def test_a_pod_that_is_silent_too_long_is_removed_and_its_calls_may_have_o
     assert await plain.allocate("call-1") != pod
 
 
-async def test_a_pod_that_spoke_while_it_was_to_be_removed_keeps_its_call(
+async def test_a_pod_that_beats_while_it_is_being_removed_keeps_its_call(
     plain: Managed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the look that found it silent and the removal: in Postgres, and in Valkey after Postgres."""
@@ -740,7 +744,7 @@ async def test_a_pod_that_spoke_while_it_was_to_be_removed_keeps_its_call(
     assert await plain.allocate("call-1") == pod
 
 
-async def test_a_removed_pod_that_speaks_again_of_its_call_gets_it_back(plain: Managed) -> None:
+async def test_a_removed_pod_whose_heartbeat_names_its_call_gets_it_back(plain: Managed) -> None:
     await plain.pods(1)
     pod = await plain.allocate("call-1")
     await plain.world.fall_silent(pod)
@@ -782,7 +786,7 @@ async def test_silent_pods_are_found_though_the_clock_of_postgres_was_set_back(p
         assert await conn.fetchval("SELECT since <= clock_timestamp() FROM pod_hearing")
 
 
-async def test_after_a_gap_silence_counts_from_anew(plain: Managed) -> None:
+async def test_after_a_gap_in_receiving_heartbeats_silence_counts_anew(plain: Managed) -> None:
     await plain.pods(1)
     await plain.execute("UPDATE pods SET heard_at = heard_at - interval '1 hour'")
     await plain.execute(
@@ -795,7 +799,7 @@ async def test_after_a_gap_silence_counts_from_anew(plain: Managed) -> None:
         assert not await conn.fetchval(is_silent)
 
 
-async def test_two_hundred_requests_for_a_hundred_calls_on_fifty_pods_leave_exact_refusals(
+async def test_two_hundred_requests_for_a_hundred_calls_on_fifty_pods_refuse_exactly_fifty_calls(
     managed: Managed,
 ) -> None:
     world = RouterWorld(managed.world.bus, managed.world.keys)
@@ -809,7 +813,7 @@ async def test_two_hundred_requests_for_a_hundred_calls_on_fifty_pods_leave_exac
     assert all(answer in (pods.get(call), "none") for call, answer in zip(calls, answers, strict=True))
 
 
-async def test_a_merchant_that_is_edited_while_the_manager_reads_keeps_the_edit(
+async def test_a_merchant_config_edited_during_the_managers_read_is_kept(
     managed: Managed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Postgres was read before the edit, and Valkey would be written after it."""
@@ -832,7 +836,7 @@ async def test_a_merchant_that_is_edited_while_the_manager_reads_keeps_the_edit(
     assert reads == 2
 
 
-async def test_who_waited_and_hung_up_is_not_counted_for_ever(managed: Managed) -> None:
+async def test_a_waiting_call_that_stopped_polling_is_removed_from_the_queue(managed: Managed) -> None:
     rule = WaitRule(most_ms=60_000, silence_ms=7000)
     assert await managed.world.allocate("call-1", wait=rule) == "hold 0"
     await managed.world.client.zadd(managed.world.keys.waiting, {"call-1": 1})
@@ -842,7 +846,9 @@ async def test_who_waited_and_hung_up_is_not_counted_for_ever(managed: Managed) 
     assert await managed.world.client.exists(keys.waiting_merchants("standard")) == 0
 
 
-async def test_a_change_by_hand_counts_as_written_only_when_postgres_has_it(managed: Managed) -> None:
+async def test_a_merchant_config_changed_in_valkey_is_returned_until_postgres_has_it(
+    managed: Managed,
+) -> None:
     await managed.world.configure("acme", tier="gold")
     await managed.world.begin(term=2)
     told = await managed.world.term.merchants({}, "0")
@@ -854,7 +860,7 @@ async def test_a_change_by_hand_counts_as_written_only_when_postgres_has_it(mana
     assert await managed.world.term.merchants({}, "0") == {}
 
 
-async def test_all_merchants_gone_at_once_is_a_loss_and_no_change_by_hand(managed: Managed) -> None:
+async def test_losing_all_merchant_configs_at_once_restores_them_from_postgres(managed: Managed) -> None:
     await managed.world.configure("acme", tier="gold")
     await managed.world.configure("other", tier="standard")
     await managed.pass_by(61)
@@ -863,7 +869,7 @@ async def test_all_merchants_gone_at_once_is_a_loss_and_no_change_by_hand(manage
     assert await managed.world.client.hlen(managed.world.keys.merchant_config) == 2
 
 
-async def test_a_merchants_tier_that_changed_meanwhile_is_not_overwritten_by_a_leader_that_was_paused(
+async def test_a_stale_adoption_does_not_overwrite_a_merchants_newer_config(
     managed: Managed,
 ) -> None:
     async with managed.database.connection() as conn:

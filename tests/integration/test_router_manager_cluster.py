@@ -58,7 +58,7 @@ async def test_every_script_of_the_manager_runs(world: RouterWorld) -> None:
     assert await router_views.calls(world.bus, world.keys, 0, 10) == []
 
 
-async def test_a_leaving_pod_takes_no_new_calls_and_those_that_rang_before(world: RouterWorld) -> None:
+async def test_a_leaving_pod_takes_only_calls_reserved_before(world: RouterWorld) -> None:
     await world.begin('{"standard": {"target": 1}}')
     await world.term.put([pod_of_postgres("agent-0", "standard")], lease_ttl_s=60)
     kept = await router.keep(world.bus, world.keys, [("a-1", "acme")])
@@ -78,7 +78,7 @@ async def test_a_leaving_pod_takes_no_new_calls_and_those_that_rang_before(world
     assert await world.allocate("call-2") == "none"
 
 
-async def test_all_calls_of_a_shared_pod_that_died_are_cleaned_and_may_have_another(
+async def test_all_calls_of_a_removed_shared_pod_get_another_pod(
     world: RouterWorld,
 ) -> None:
     await world.begin(SHARED)

@@ -183,7 +183,7 @@ def test_generated_requests_get_documented_answers(
     assert len(tried) >= len(STATUSES) - 1
 
 
-def test_what_the_document_does_not_allow_is_refused(url: str) -> None:
+def test_values_outside_of_the_openapi_document_are_refused_by_their_field(url: str) -> None:
     session = requests.Session()
     session.headers["Authorization"] = f"Bearer {ADMIN_KEY}"
     for query in ("limit=0", "limit=1001", "cursor=x", "cursor=-1"):

@@ -35,7 +35,7 @@ async def sheet(database_url: str, redis_url: str, key_prefix: str) -> AsyncIter
         yield Sheet(managed)
 
 
-async def test_the_reading_commands_show_what_is_so(sheet: Sheet) -> None:
+async def test_the_reading_commands_show_pools_pods_and_calls(sheet: Sheet) -> None:
     managed = sheet.managed
     await sheet.type("HSET voice:merchant:config acme-corp", '{"tier":"gold"}')
     assert await managed.allocate("call-abc123", "acme-corp") == "agent-0"
@@ -72,7 +72,7 @@ async def test_the_reading_commands_show_what_is_so(sheet: Sheet) -> None:
     assert 300 < await sheet.type("TTL voice:pod:draining:agent-3") <= 360
 
 
-async def test_merchants_are_given_tiers_and_lose_them(sheet: Sheet) -> None:
+async def test_merchants_are_given_tiers_and_lose_them_by_hset_and_hdel(sheet: Sheet) -> None:
     managed = sheet.managed
     await sheet.type("HSET voice:merchant:config acme-corp", '{"tier":"gold"}')
     await sheet.type("HSET voice:merchant:config 9shines", '{"tier":"dedicated","pool":"9shines"}')
@@ -110,7 +110,7 @@ async def test_a_stuck_pod_is_force_reset(sheet: Sheet) -> None:
 
 
 @pytest.mark.parametrize("first", ["voice:pod", "voice:pool", ""])
-async def test_everything_is_deleted_key_by_key_and_comes_back(sheet: Sheet, first: str) -> None:
+async def test_everything_deleted_key_by_key_is_rebuilt(sheet: Sheet, first: str) -> None:
     """As `KEYS voice:* | xargs -n1 DEL` does it: the manager may look in the middle of it."""
     managed = sheet.managed
     for merchant in ("acme", "other"):

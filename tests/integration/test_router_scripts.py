@@ -221,7 +221,7 @@ async def test_the_same_call_gets_the_same_pod_and_the_same_allocation(routing: 
     assert len(await routing.available()) == 1
 
 
-async def test_without_a_free_pod_there_is_none(routing: Router) -> None:
+async def test_an_allocation_without_a_free_pod_writes_no_call(routing: Router) -> None:
     await routing.beat("agent-0")
     await routing.allocate("call-1")
 
@@ -245,7 +245,7 @@ async def test_a_release_that_comes_before_the_allocation_wins(routing: Router) 
     assert await routing.allocate("call-1") == "ended"
 
 
-async def test_only_the_allocation_that_was_asked_about_is_ended(routing: Router) -> None:
+async def test_a_release_of_an_earlier_allocation_changes_nothing(routing: Router) -> None:
     """A call that lost its pod and has another by now keeps it: whoever asked meant the one before."""
     await routing.beat("agent-0")
     await routing.allocate("call-1")
@@ -292,7 +292,7 @@ async def test_two_hundred_requests_for_a_hundred_calls_share_fifty_pods(routing
     assert sum(answer == "none" for answer in answers) == 100
 
 
-async def test_the_pod_that_was_free_longest_is_taken(routing: Router) -> None:
+async def test_the_pod_that_was_free_longest_is_allocated(routing: Router) -> None:
     order = routing.keys.order("standard")
     for pod in ("agent-0", "agent-1", "agent-2"):
         await routing.beat(pod)
@@ -301,7 +301,7 @@ async def test_the_pod_that_was_free_longest_is_taken(routing: Router) -> None:
     assert [await routing.pod_of(f"call-{n}") for n in range(3)] == ["agent-1", "agent-2", "agent-0"]
 
 
-async def test_a_pod_that_was_put_into_the_set_by_hand_is_found(routing: Router) -> None:
+async def test_a_pod_in_the_available_set_without_an_order_entry_is_allocated(routing: Router) -> None:
     await routing.beat("agent-0")
     await routing.client.delete(routing.keys.order("standard"))
     assert await routing.pod_of("call-1") == "agent-0"
@@ -354,7 +354,7 @@ async def test_a_leaving_pod_is_not_free_and_its_next_boot_is(routing: Router) -
     assert await routing.pod_of("call-1") == "agent-0"
 
 
-async def test_a_pod_that_still_names_a_released_call_is_not_handed_out_until_a_heartbeat_omits_it(
+async def test_a_pod_is_not_allocated_while_its_heartbeats_name_a_released_call(
     routing: Router,
 ) -> None:
     await routing.beat("agent-0")
@@ -372,7 +372,7 @@ async def test_a_pod_that_still_names_a_released_call_is_not_handed_out_until_a_
     assert await routing.pod_of("call-2") == "agent-0"
 
 
-async def test_a_pod_that_lets_go_after_the_platform_did_is_free(routing: Router) -> None:
+async def test_a_release_by_the_pod_after_the_platforms_frees_it(routing: Router) -> None:
     await routing.beat("agent-0")
     await routing.allocate("call-1")
     await routing.beat("agent-0", ["call-1"])
@@ -384,7 +384,7 @@ async def test_a_pod_that_lets_go_after_the_platform_did_is_free(routing: Router
     assert await routing.pod_of("call-2") == "agent-0"
 
 
-async def test_a_pod_that_lets_go_first_is_free_at_once(routing: Router) -> None:
+async def test_a_release_by_the_pod_frees_it_at_once(routing: Router) -> None:
     await routing.beat("agent-0")
     await routing.allocate("call-1")
     await routing.beat("agent-0", ["call-1"])
@@ -438,7 +438,7 @@ async def test_a_late_heartbeat_of_a_dead_process_changes_nothing(routing: Route
     assert await routing.available() == set()
 
 
-async def test_without_postgres_a_process_that_was_replaced_is_known_too(routing: Router) -> None:
+async def test_without_postgres_a_heartbeat_of_an_earlier_boot_is_superseded(routing: Router) -> None:
     async def beat(boot: str, sequence: int, *calls: str) -> object:
         said = Beat("agent-0", boot, sequence, calls, False, {})
         return await router.heartbeat(routing.bus, routing.keys, said, RULE, KnownPod())
@@ -462,7 +462,7 @@ async def test_a_new_process_keeps_the_calls_that_it_names(routing: Router) -> N
     assert await routing.client.hget(routing.keys.call("call-1"), "incarnation") == "2"
 
 
-async def test_a_number_that_is_older_than_the_known_one_changes_nothing(routing: Router) -> None:
+async def test_a_heartbeat_with_an_older_incarnation_changes_nothing(routing: Router) -> None:
     """Two registrations of a pod reach Valkey in the wrong order."""
     await routing.beat("agent-0", boot_id="boot-1")
     await routing.beat("agent-0", boot_id="boot-2", sequence=1)
@@ -475,7 +475,7 @@ async def test_a_number_that_is_older_than_the_known_one_changes_nothing(routing
     assert await routing.client.hget(routing.keys.pod("agent-0"), "boot_id") == "boot-2"
 
 
-async def test_a_pod_that_spoke_after_it_was_found_silent_is_not_removed(routing: Router) -> None:
+async def test_a_pod_that_beat_after_it_was_found_silent_is_not_removed(routing: Router) -> None:
     await routing.beat("agent-0")
     await routing.allocate("call-1")
     await routing.fall_silent("agent-0")
@@ -487,7 +487,7 @@ async def test_a_pod_that_spoke_after_it_was_found_silent_is_not_removed(routing
     assert await routing.pod_of("call-1") == "agent-0"
 
 
-async def test_a_later_process_is_not_removed_for_the_one_before_it(routing: Router) -> None:
+async def test_a_removal_of_an_older_incarnation_changes_nothing(routing: Router) -> None:
     await routing.beat("agent-0")
     await routing.beat("agent-0", boot_id="boot-2", sequence=1)
 
@@ -495,7 +495,7 @@ async def test_a_later_process_is_not_removed_for_the_one_before_it(routing: Rou
     assert await routing.available() == {"agent-0"}
 
 
-async def test_a_heartbeat_that_began_before_the_allocation_does_not_free_the_pod(routing: Router) -> None:
+async def test_a_heartbeat_without_the_call_does_not_free_a_newly_allocated_pod(routing: Router) -> None:
     await routing.beat("agent-0")
     await routing.allocate("call-1")
 
@@ -516,7 +516,7 @@ async def test_an_overtaken_heartbeat_is_ignored(routing: Router) -> None:
     assert await routing.pod_of("call-1") == "agent-0"
 
 
-async def test_another_boot_ends_the_allocation_but_not_the_call(routing: Router) -> None:
+async def test_a_new_boot_ends_the_allocation_but_not_the_call(routing: Router) -> None:
     await routing.beat("agent-0")
     await routing.allocate("call-1")
     await routing.beat("agent-0", ["call-1"])
@@ -528,7 +528,7 @@ async def test_another_boot_ends_the_allocation_but_not_the_call(routing: Router
     assert (again.allocation_id, again.was_existing) == ("second allocation", False)
 
 
-async def test_a_busy_pod_comes_back_busy_after_the_memory_was_lost(routing: Router) -> None:
+async def test_a_busy_pods_heartbeat_restores_its_call_after_the_projection_was_lost(routing: Router) -> None:
     await routing.beat("agent-0")
     await routing.allocate("call-1")
     keys = await routing.client.keys(f"{routing.keys.prefix}:*")
@@ -557,7 +557,7 @@ async def test_a_force_reset_frees_the_pod_with_its_next_heartbeat(routing: Rout
     assert await routing.count() == (0, [("standard", 1, 1)])
 
 
-async def test_a_silent_pod_is_forgotten_and_its_call_may_have_another(routing: Router) -> None:
+async def test_a_silent_pod_is_removed_and_its_call_gets_another(routing: Router) -> None:
     await routing.beat("agent-0")
     await routing.allocate("call-1")
     await routing.beat("agent-1")
@@ -570,7 +570,7 @@ async def test_a_silent_pod_is_forgotten_and_its_call_may_have_another(routing: 
     assert await routing.count() == (1, [("standard", 0, 1)])
 
 
-async def test_a_removed_pod_that_speaks_again_of_its_call_is_not_handed_out(routing: Router) -> None:
+async def test_a_removed_pod_whose_heartbeat_names_its_call_is_not_allocated(routing: Router) -> None:
     await routing.beat("agent-0")
     await routing.allocate("call-1")
     await routing.fall_silent("agent-0")
@@ -582,7 +582,7 @@ async def test_a_removed_pod_that_speaks_again_of_its_call_is_not_handed_out(rou
     assert await routing.status_of("agent-0") == "ending"
 
 
-async def test_silence_does_not_count_while_nobody_listened(routing: Router) -> None:
+async def test_silence_does_not_count_while_no_router_received_heartbeats(routing: Router) -> None:
     await routing.beat("agent-0")
     await routing.fall_silent("agent-0")
     long_ago = await routing.client.hget(routing.keys.hearing, "since")
@@ -593,7 +593,7 @@ async def test_silence_does_not_count_while_nobody_listened(routing: Router) -> 
     assert await routing.available() == {"agent-0"}
 
 
-async def test_a_release_of_a_forgotten_pod_does_not_bring_it_back(routing: Router) -> None:
+async def test_a_release_of_a_removed_pod_does_not_make_it_available(routing: Router) -> None:
     await routing.beat("agent-0")
     await routing.allocate("call-1")
     await routing.client.srem(routing.keys.assigned("standard"), "agent-0")

@@ -1,4 +1,4 @@
-"""What the router tells those who watch it: the alarm of vanished pods, and the gauges an autoscaler follows."""
+"""The router's alarm of vanished pods, and the gauges an autoscaler follows."""
 
 from tests.support.router.world import RouterWorld
 from trunkline.bus.connection import connect
@@ -15,7 +15,7 @@ from trunkline.store.database import connect as connect_database
 from trunkline.telemetry import metrics
 
 
-async def test_pods_that_vanish_in_masses_raise_their_alarm_once(database_url: str) -> None:
+async def test_a_mass_vanishing_raises_pods_vanished_once(database_url: str) -> None:
     database = await connect_database(database_url, pool_size=1)
     for vanished in (4, 5):
         await PodAlarms(database).vanished(vanished, 6)
@@ -25,13 +25,13 @@ async def test_pods_that_vanish_in_masses_raise_their_alarm_once(database_url: s
     await database.close()
 
 
-async def test_without_postgres_the_freeze_goes_on(database_url: str) -> None:
+async def test_without_postgres_reporting_a_mass_vanishing_does_not_fail(database_url: str) -> None:
     database = await connect_database(database_url, pool_size=1)
     await database.close()
     await PodAlarms(database).vanished(4, 6)
 
 
-async def test_free_capacity_and_the_queue_are_gauges(
+async def test_free_capacity_and_the_wait_queue_are_gauges(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     database = await connect_database(database_url, pool_size=1)

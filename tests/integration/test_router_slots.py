@@ -67,7 +67,7 @@ async def world(request: pytest.FixtureRequest, key_prefix: str, redis_url: str)
     await bus.close()
 
 
-async def test_each_dial_gets_a_slot_of_its_own_and_is_told_what_is_left(world: Slots) -> None:
+async def test_each_dial_reserves_its_own_slot_and_the_reply_counts_free_ones(world: Slots) -> None:
     await world.begin(ALL_STANDARD)
     await world.pods(3)
 
@@ -86,7 +86,7 @@ async def test_each_dial_gets_a_slot_of_its_own_and_is_told_what_is_left(world: 
     assert (counts.kept, counts.pools[0].kept, counts.calls) == (3, 3, 0)
 
 
-async def test_the_same_dial_again_gets_what_is_kept_for_it(world: Slots) -> None:
+async def test_the_same_dial_again_gets_the_slot_reserved_for_it(world: Slots) -> None:
     await world.begin(ALL_STANDARD)
     await world.pods(2)
 
@@ -96,7 +96,7 @@ async def test_the_same_dial_again_gets_what_is_kept_for_it(world: Slots) -> Non
     assert await world.free_slots() == {"standard": 1}
 
 
-async def test_a_kept_pod_stays_kept_through_its_own_heartbeats(world: Slots) -> None:
+async def test_a_reserved_pod_stays_reserved_through_its_heartbeats(world: Slots) -> None:
     await world.begin(ALL_STANDARD)
     (pod,) = await world.pods(1)
     await world.keep("a")
@@ -127,7 +127,7 @@ async def test_an_answered_call_begins_on_its_slot_and_leaves_the_documented_key
     assert (counts.kept, counts.calls) == (0, 1)
 
 
-async def test_what_postgres_picked_gives_up_what_was_kept_elsewhere(world: Slots) -> None:
+async def test_a_call_that_begins_at_another_pod_frees_its_reservation(world: Slots) -> None:
     await world.begin(ALL_STANDARD)
     await world.pods(2)
     assert await world.keep("a") == ["agent-0"]
@@ -138,7 +138,7 @@ async def test_what_postgres_picked_gives_up_what_was_kept_elsewhere(world: Slot
     assert (await world.slots_of("agent-0"), await world.slots_of("agent-1")) == ({}, {"1": "a"})
 
 
-async def test_a_call_that_is_given_another_pod_leaves_the_first(world: Slots) -> None:
+async def test_a_call_that_begins_at_another_pod_frees_the_first(world: Slots) -> None:
     await world.begin(ALL_STANDARD)
     await world.pods(2)
     await world.begin_call("a", "call-1", "agent-0")
@@ -149,7 +149,7 @@ async def test_a_call_that_is_given_another_pod_leaves_the_first(world: Slots) -
     assert await world.allocate("call-1") == "agent-1"
 
 
-async def test_what_is_freed_twice_is_freed_once(world: Slots) -> None:
+async def test_freeing_a_slot_twice_frees_it_once(world: Slots) -> None:
     await world.begin(ALL_STANDARD)
     await world.pods(2)
     await world.keep("a", "b")
@@ -175,7 +175,7 @@ async def test_a_begin_that_comes_after_the_end_changes_nothing(world: Slots) ->
     assert await world.available("standard") == {pod: 0}
 
 
-async def test_a_begin_of_an_older_process_of_the_pod_changes_nothing(world: Slots) -> None:
+async def test_a_begin_of_an_older_incarnation_changes_nothing(world: Slots) -> None:
     await world.begin(ALL_STANDARD)
     (pod,) = await world.pods(1)
     await world.client.hset(world.keys.pod(pod), "incarnation", 9)
@@ -185,7 +185,7 @@ async def test_a_begin_of_an_older_process_of_the_pod_changes_nothing(world: Slo
     assert await world.available("standard") == {pod: 0}
 
 
-async def test_a_slot_that_postgres_gave_to_another_is_not_proposed_again(world: Slots) -> None:
+async def test_a_slot_occupied_by_another_attempt_is_not_proposed_again(world: Slots) -> None:
     await world.begin(ALL_STANDARD)
     await world.pods(2)
     assert await world.keep("a") == ["agent-0"]
@@ -199,7 +199,7 @@ async def test_a_slot_that_postgres_gave_to_another_is_not_proposed_again(world:
     assert await world.keep("b") == ["agent-0"]
 
 
-async def test_a_slot_whose_row_is_known_is_not_taken_by_a_conflict(world: Slots) -> None:
+async def test_a_proven_slot_is_not_taken_by_a_conflict(world: Slots) -> None:
     await world.begin(ALL_STANDARD)
     await world.pods(1)
     await world.keep("a")
@@ -210,7 +210,7 @@ async def test_a_slot_whose_row_is_known_is_not_taken_by_a_conflict(world: Slots
     assert await world.slots_of("agent-0") == {"1": "a"}
 
 
-async def test_a_dial_walks_its_own_tier_then_the_common_ones(world: Slots) -> None:
+async def test_a_dial_reserves_in_its_own_tier_and_then_in_the_common_ones(world: Slots) -> None:
     await world.begin(TWO_TIERS)
     await world.pods(4)
     await world.configure("rich", tier="gold")
@@ -231,7 +231,7 @@ async def test_slots_of_a_shared_pod_have_numbers_and_the_lowest_free_is_taken(w
     assert await world.available("basic") == {pod: 3}
 
 
-async def test_a_tenth_of_a_tier_is_left_for_those_who_call_us(world: Slots) -> None:
+async def test_ten_percent_of_a_tier_are_left_to_inbound_calls(world: Slots) -> None:
     await world.begin(ALL_STANDARD)
     await world.pods(20)
 
@@ -241,14 +241,14 @@ async def test_a_tenth_of_a_tier_is_left_for_those_who_call_us(world: Slots) -> 
     assert {await world.allocate("caller-1"), await world.allocate("caller-2")} == {"agent-18", "agent-19"}
 
 
-async def test_a_tier_says_itself_how_much_is_for_callers(world: Slots) -> None:
+async def test_a_tiers_config_sets_its_inbound_reserve(world: Slots) -> None:
     await world.begin('{"standard": {"type": "exclusive", "target": 3, "callers": 2}}')
     await world.pods(3)
 
     assert await world.keep("a", "b") == ["agent-0", "-"]
 
 
-async def test_while_a_caller_waits_what_comes_free_is_not_kept_for_dials(world: Slots) -> None:
+async def test_a_freed_slot_is_not_reserved_for_a_dial_while_a_caller_waits(world: Slots) -> None:
     await world.begin(ALL_STANDARD)
     await world.pods(8)
     await world.keep(*(f"dial-{n}" for n in range(8)), merchant="other")
@@ -280,7 +280,7 @@ async def test_other_merchants_dials_yield_at_most_a_quarter_of_the_tier(world: 
     assert await world.keep("last", merchant="other") == ["agent-3"], "a quarter has been yielded"
 
 
-async def test_a_silent_pod_is_kept_for_no_dial_and_tried_for_those_who_answered(world: Slots) -> None:
+async def test_a_silent_pod_is_not_reserved_and_takes_answered_calls(world: Slots) -> None:
     await world.begin(ALL_STANDARD)
     await world.pods(2)
     await world.fall_silent("agent-0")
@@ -310,7 +310,7 @@ async def test_a_pod_that_beats_slowly_is_silent_after_three_of_its_intervals(wo
     assert await world.keep("a") == ["-"]
 
 
-async def test_leaving_draining_and_unready_pods_are_kept_for_no_dial(world: Slots) -> None:
+async def test_leaving_draining_and_unready_pods_are_not_reserved(world: Slots) -> None:
     await world.begin(ALL_STANDARD)
     await world.pods(4)
     await world.beat("agent-0", leaving=True)
@@ -320,7 +320,7 @@ async def test_leaving_draining_and_unready_pods_are_kept_for_no_dial(world: Slo
     assert await world.keep("a", "b") == ["agent-3", "-"]
 
 
-async def test_a_pod_that_postgres_does_not_know_is_kept_for_no_dial(world: Slots) -> None:
+async def test_a_pod_without_an_incarnation_is_not_reserved(world: Slots) -> None:
     await world.begin(ALL_STANDARD)
     await world.pods(1)
     await world.client.hdel(world.keys.pod("agent-0"), "incarnation")
@@ -329,7 +329,7 @@ async def test_a_pod_that_postgres_does_not_know_is_kept_for_no_dial(world: Slot
     assert await world.allocate("answered") == "agent-0"
 
 
-async def test_memory_that_was_lost_is_stale_until_it_is_rebuilt(world: Slots) -> None:
+async def test_a_lost_projection_is_stale_until_it_is_rebuilt(world: Slots) -> None:
     await world.begin(ALL_STANDARD)
     await world.pods(1)
     await world.flush()

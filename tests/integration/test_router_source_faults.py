@@ -28,7 +28,7 @@ async def world(redis_url: str, key_prefix: str) -> AsyncIterator[RouterWorld]:
     await bus.close()
 
 
-async def test_bug_1_the_manager_is_complete_enough_to_run(world: RouterWorld) -> None:
+async def test_bug_1_the_pool_manager_runs(world: RouterWorld) -> None:
     await world.pods(3)
     assert await world.recover() == 0
 
@@ -101,7 +101,7 @@ async def test_caveat_1_without_a_leader_allocation_and_registration_go_on(world
     assert await world.release("call-0") is not None
 
 
-async def test_caveat_2_tiers_do_not_shuffle_after_a_loss(world: RouterWorld) -> None:
+async def test_caveat_2_tiers_stay_the_same_after_the_projection_is_lost(world: RouterWorld) -> None:
     pods = await world.pods(5)
     tiers = {pod: await world.tier_of(pod) for pod in pods}
     await world.flush()

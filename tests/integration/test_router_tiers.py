@@ -108,7 +108,7 @@ async def test_a_config_that_names_no_tier_is_standard_and_is_reported(
     assert (answer.pod, answer.is_misconfigured) == ("agent-3", True)
 
 
-async def test_a_merchants_config_is_live(world: RouterWorld) -> None:
+async def test_a_merchants_config_applies_to_its_next_call(world: RouterWorld) -> None:
     await world.begin(GOLD_AND_MORE)
     await world.pods(5)
     assert await world.allocate("call-1", "acme") == "agent-3"
@@ -120,7 +120,7 @@ async def test_a_merchants_config_is_live(world: RouterWorld) -> None:
     assert await world.allocate("call-3", "acme") == "agent-4"
 
 
-async def test_a_tier_of_ones_own_naming_is_reached_by_its_merchants(world: RouterWorld) -> None:
+async def test_a_tier_of_any_name_serves_its_merchants(world: RouterWorld) -> None:
     await world.begin('{"silver": {"target": 1}, "standard": {"target": 1}}')
     await world.pods(2)
     await world.configure("acme", tier="silver")
@@ -211,7 +211,7 @@ async def test_calls_wait_in_order_and_a_freed_pod_is_the_oldest_waiters(world: 
     assert await world.allocate("call-3", wait=rule) == "agent-0"
 
 
-async def test_a_waiter_that_hangs_up_or_falls_silent_gives_up_its_place(world: RouterWorld) -> None:
+async def test_a_waiting_call_that_is_released_or_stops_polling_loses_its_place(world: RouterWorld) -> None:
     rule = WaitRule(most_ms=60_000, silence_ms=7000)
     await world.begin('{"standard": {"target": 9}}')
     await world.pods(1)
@@ -227,7 +227,7 @@ async def test_a_waiter_that_hangs_up_or_falls_silent_gives_up_its_place(world: 
     assert await world.client.exists(world.keys.waiting, world.keys.waiters) == 0
 
 
-async def test_nobody_waits_longer_than_the_policy_says(world: RouterWorld) -> None:
+async def test_a_waiting_call_is_refused_after_the_maximum_wait(world: RouterWorld) -> None:
     rule = WaitRule(most_ms=60_000, silence_ms=7000)
     await world.begin('{"standard": {"target": 9}}')
     assert await world.allocate("call-1", wait=rule) == "hold 0"
@@ -237,7 +237,7 @@ async def test_nobody_waits_longer_than_the_policy_says(world: RouterWorld) -> N
     assert await world.client.exists(world.keys.waiting, world.keys.waiters) == 0
 
 
-async def test_the_queue_has_an_end(world: RouterWorld) -> None:
+async def test_the_wait_queue_is_bounded(world: RouterWorld) -> None:
     rule = WaitRule(most_ms=60_000, silence_ms=7000, waiters_max=2)
     await world.begin('{"standard": {"target": 9}}')
 
@@ -278,7 +278,9 @@ async def test_a_tier_of_busy_pods_that_becomes_a_shared_one_takes_more_calls_at
     assert [await world.allocate(f"more-{n}") for n in range(2)] == ["agent-0", "none"]
 
 
-async def test_while_a_key_has_the_old_type_nothing_breaks(world: RouterWorld) -> None:
+async def test_while_a_pool_key_has_the_old_type_allocation_and_heartbeat_do_not_fail(
+    world: RouterWorld,
+) -> None:
     await world.begin(ONE_SHARED)
     await world.pods(1)
     await world.client.hset(world.keys.tiers, "basic", "e|9|1")
@@ -303,7 +305,7 @@ async def test_a_pod_that_moves_leaves_its_tier_and_is_free_in_the_other(world: 
     assert await world.client.hexists(world.keys.tiers, "gold") == 0
 
 
-async def test_of_two_processes_with_other_tiers_the_leaders_count(world: RouterWorld) -> None:
+async def test_a_heartbeat_uses_the_leaders_tiers_not_those_of_its_process(world: RouterWorld) -> None:
     await world.begin('{"standard": {"target": 9}}')
 
     from trunkline.bus.router import BeatRule
@@ -313,7 +315,7 @@ async def test_of_two_processes_with_other_tiers_the_leaders_count(world: Router
     assert await world.tier_of("agent-0") == "standard"
 
 
-async def test_a_durable_tier_is_given_back_whatever_the_targets_say(world: RouterWorld) -> None:
+async def test_a_pods_stored_tier_is_restored_above_the_target(world: RouterWorld) -> None:
     await world.begin()
 
     for pod in ("agent-0", "agent-1"):

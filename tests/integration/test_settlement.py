@@ -42,7 +42,7 @@ async def waits_s(stage: Stage, lead: UUID) -> float:
 # Retry rules
 
 
-async def test_without_rules_the_waits_double(stage: Stage) -> None:
+async def test_without_retry_rules_the_backoff_doubles(stage: Stage) -> None:
     lead = await called(stage, "ended", reason="busy")
     assert await waits_s(stage, lead) == 60
     await stage.due_now(lead)
@@ -79,7 +79,7 @@ async def test_carrier_errors_have_a_budget_of_their_own_and_the_policy_says_how
     assert (await stage.lead(lead))["outcome"] == "CARRIER_ERROR"
 
 
-async def test_a_call_that_was_never_made_is_retried_by_the_same_rules(stage: Stage) -> None:
+async def test_an_absent_attempt_is_retried_by_the_retry_rules(stage: Stage) -> None:
     await stage.dialing.policy(CallingPolicy(retries=Retries(base_s=5)))
     stage.carrier.says(InDoubt("timeout"))
     lead = await stage.dialing.lead()
@@ -108,7 +108,7 @@ async def test_a_retry_that_would_fall_outside_the_window_is_due_when_it_opens(s
 # The session's facts
 
 
-async def test_a_machine_is_no_conversation(stage: Stage) -> None:
+async def test_a_call_answered_by_a_machine_settles_as_voicemail(stage: Stage) -> None:
     await stage.dialing.policy(
         CallingPolicy(retries=Retries(by_outcome={"VOICEMAIL": RetryRule(retry=False)}))
     )
@@ -139,7 +139,7 @@ async def spent(stage: Stage) -> int:
         (("ended",), {"reason": "busy"}, 0),
     ],
 )
-async def test_what_a_call_cost_takes_the_place_of_what_was_set_aside(
+async def test_a_calls_cost_replaces_the_spend_reserved_for_it(
     stage: Stage, kinds: tuple[str, ...], more: dict[str, Any], cost: int
 ) -> None:
     await stage.dialing.policy(CallingPolicy(price=PRICE))

@@ -63,7 +63,7 @@ async def rig(config: SimulatorConfig = QUICK) -> AsyncIterator[Rig]:
         yield Rig(simulator, receiver, http)
 
 
-async def test_what_it_signs_the_official_validator_accepts() -> None:
+async def test_the_official_validator_accepts_the_simulators_signatures() -> None:
     async with rig() as r:
         await r.create("+15005551001")
         await r.simulator.idle()
@@ -89,7 +89,7 @@ async def test_webhooks_are_numbered_and_the_last_has_the_duration() -> None:
         assert "CallDuration" not in hooks[2]
 
 
-async def test_a_duration_is_that_of_the_call_and_not_of_its_story() -> None:
+async def test_the_reported_duration_is_that_of_the_scaled_call() -> None:
     """People would talk for minutes; in this time scale the call is over in less than a second or two."""
     async with rig() as r:
         await r.create("+15005551501")
@@ -113,7 +113,7 @@ async def test_events_joined_by_spaces_subscribe_to_nothing() -> None:
         assert r.webhooks() == []
 
 
-async def test_without_named_events_only_the_end_is_told() -> None:
+async def test_without_subscribed_events_only_the_end_webhook_is_sent() -> None:
     async with rig() as r:
         status = f"{r.receiver.base_url}/webhooks/twilio/status"
         form = {"To": "+15005551101", "From": FROM, "Url": status, "StatusCallback": status}
@@ -146,7 +146,7 @@ async def test_a_patient_person_talks_from_when_they_are_connected() -> None:
         await r.receiver.until(lambda one: any(said["event"] == "start" for said in one.stream_messages))
 
 
-async def test_patience_comes_to_an_end() -> None:
+async def test_a_person_on_hold_hangs_up_after_patience_s() -> None:
     async with rig(replace(HASTY, patience_s=0.01)) as r:
         r.receiver.document = lambda _: twiml.hold(10**12, "http://127.0.0.1:9")
         await r.create("+15005551001")
@@ -272,7 +272,7 @@ async def test_a_document_without_orders_ends_the_call(body: str) -> None:
         assert r.simulator.ledger.dials[0].status == "completed"
 
 
-async def test_inline_twiml_is_followed_without_asking() -> None:
+async def test_inline_twiml_is_followed_without_a_request() -> None:
     async with rig() as r:
         await r.create("+15005551601", Url="", Twiml="<Response><Hangup/></Response>")
         await r.simulator.idle()
@@ -318,7 +318,7 @@ async def test_a_refused_webhook_is_sent_again_as_its_url_asks(fragment: str, tr
         assert [hook["CallStatus"] for hook in r.webhooks()].count("failed") == tries
 
 
-async def test_who_is_silent_is_given_up_as_ordered_and_the_fallback_is_asked() -> None:
+async def test_a_silent_answer_url_is_retried_as_ordered_and_then_the_fallback_is_requested() -> None:
     async def silent(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers.append(writer)
 
@@ -360,7 +360,7 @@ async def test_the_orders_in_a_urls_fragment_are_neither_sent_nor_signed() -> No
             assert verified_fields(request, [ACCOUNT.auth_token]) is not None
 
 
-async def test_a_late_webhook_dies_with_the_simulator() -> None:
+async def test_stopping_the_simulator_drops_late_webhooks() -> None:
     faults = Faults(webhook_late_s=(3600, 3600))
     async with rig(replace(QUICK, faults=faults)) as r:
         await r.create("+15005554301")
@@ -374,7 +374,7 @@ async def test_a_webhook_that_should_come_first_but_is_lost_does_not_hold_the_re
         assert (await r.create("+12025550100"))["sid"]
 
 
-async def test_webhooks_to_nobody_do_not_hold_up_the_call() -> None:
+async def test_webhooks_to_an_unreachable_url_do_not_delay_the_call() -> None:
     async with rig() as r:
         await r.create("+15005551301", StatusCallback="http://127.0.0.1:9/webhooks/twilio/status")
         await r.simulator.idle()

@@ -27,7 +27,7 @@ def changed(**changes: Any) -> Faults:
     return replace(Faults(), **changes)
 
 
-def test_a_roll_is_fair_and_belongs_to_its_seed_and_key() -> None:
+def test_a_roll_is_uniform_and_depends_on_its_seed_and_key() -> None:
     rolls = [roll(1, "x", n) for n in range(MANY)]
     assert all(0 <= one < 1 for one in rolls)
     assert 0.48 < sum(rolls) / MANY < 0.52
@@ -51,7 +51,7 @@ def test_times_stay_in_their_ranges() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"answer": -1}, {"machine": 2}, {"ring_s": (3, 2)}, {"talk_s": (-1, 2)}])
-def test_a_behaviour_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+def test_an_invalid_behaviour_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"shares|ranges"):
         replace(Behaviour(), **wrong)
 
@@ -72,7 +72,7 @@ def test_each_webhook_fault_comes_as_often_as_asked(kind: WebhookFault) -> None:
     assert drawn.count(kind) / MANY == pytest.approx(0.25, abs=0.03)
 
 
-def test_without_faults_nothing_goes_wrong() -> None:
+def test_without_faults_no_reply_fails() -> None:
     assert all(reply_fault(Faults(), seed, "+1", 0) is None for seed in range(500))
 
 
@@ -84,13 +84,13 @@ def test_chances_above_one_are_refused(wrong: dict[str, float]) -> None:
         changed(**wrong)
 
 
-def test_every_fault_has_a_number_that_shows_it() -> None:
+def test_every_fault_has_a_magic_number() -> None:
     assert {one.reply for one in MAGIC.values()} == {None, *ReplyFault}
     assert {one.webhook for one in MAGIC.values()} == {None, *WebhookFault}
     assert {one.fate.reaction for one in MAGIC.values()} == {"answer", "busy", "no_answer", "failed"}
 
 
-def test_only_undialled_faults_are_called_so() -> None:
+def test_only_faults_without_a_dial_are_named_undialled() -> None:
     assert {kind for kind in ReplyFault if "undialled" in kind.value} == UNDIALLED - {ReplyFault.THROTTLED}
 
 

@@ -36,7 +36,7 @@ def covers(one: Dial, instant: float) -> bool:
 
 
 @given(dial_lists())
-def test_the_peak_is_the_most_lines_in_use_at_any_instant(dials: list[Dial]) -> None:
+def test_the_peak_is_the_most_channels_in_use_at_any_instant(dials: list[Dial]) -> None:
     """Compared with counting at a grid finer than any interval."""
     for number, (peak, _) in peaks(dials).items():
         own = [one for one in dials if one.from_ == number]
@@ -54,17 +54,17 @@ def test_a_double_dial_is_found_if_and_only_if_there_is_one(dials: list[Dial]) -
     assert any(one.rule == "pair" for one in found) == meet
 
 
-def test_an_end_frees_its_line_for_a_start_at_the_same_instant() -> None:
+def test_an_end_frees_its_channel_for_a_start_at_the_same_instant() -> None:
     dials = [dial(0, 1.0, 2.0), dial(1, 2.0, 3.0)]
     assert over_capacity(dials, {"N": 1}) == []
 
 
-def test_a_live_call_keeps_its_line() -> None:
+def test_a_live_call_holds_its_channel() -> None:
     (over,) = over_capacity([dial(0, 1.0, None), dial(1, 5.0, None)], {"N": 1})
     assert (over.number, over.limit, over.peak, over.at) == ("N", 1, 2, 5.0)
 
 
-def test_a_number_without_limit_is_not_judged() -> None:
+def test_a_number_without_a_limit_is_never_over_capacity() -> None:
     assert over_capacity([dial(0, 1.0, None), dial(1, 1.0, None)], {"M": 1}) == []
 
 

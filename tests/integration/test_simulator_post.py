@@ -93,22 +93,22 @@ async def test_a_body_may_end_with_its_connection() -> None:
 
 
 @pytest.mark.parametrize("reply", [b"", b"HTTP/1.1 200", b"not HTTP\r\n\r\n"])
-async def test_a_broken_answer_is_none(reply: bytes) -> None:
+async def test_a_broken_reply_is_lost(reply: bytes) -> None:
     async with peer(reply, closes=True) as (_, poster, request):
         assert isinstance(await poster.send(request, USUAL), ReplyLost)
 
 
-async def test_silence_is_no_answer() -> None:
+async def test_a_silent_receiver_is_a_lost_reply() -> None:
     async with peer(b"") as (_, poster, request):
         assert isinstance(await poster.send(request, IMPATIENT), ReplyLost)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/", "http://127.0.0.1:x/", "http://[", "http:///a", "a"])
-async def test_nobody_there_is_no_connection(url: str) -> None:
+async def test_an_unreachable_receiver_is_not_sent(url: str) -> None:
     assert isinstance(await Poster().send(Outgoing("POST", url, (), b""), USUAL), NotSent)
 
 
-async def test_a_header_that_cannot_be_sent_takes_nobodys_place(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_header_that_cannot_be_sent_uses_up_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(post, "CONNECTIONS_MAX", 1)
     async with peer(*[b"HTTP/1.1 204 No Content\r\n\r\n"] * 2) as (_, poster, request):
         await poster.send(request, USUAL)
@@ -120,21 +120,21 @@ async def test_a_header_that_cannot_be_sent_takes_nobodys_place(monkeypatch: pyt
 @pytest.mark.parametrize(
     ("rest", "asked"), [("", "/"), ("#rc=5", "/"), ("?b=/c", "/?b=/c"), ("/a?#b?c", "/a?")]
 )
-async def test_what_is_asked_for_is_the_url_behind_the_host(rest: str, asked: str) -> None:
+async def test_the_request_target_is_the_urls_path_and_query(rest: str, asked: str) -> None:
     async with peer(b"HTTP/1.1 204 No Content\r\n\r\n") as (one, poster, request):
         url = request.url.partition("/a")[0] + rest
         await poster.send(replace(request, url=url), USUAL)
         assert one.heads[0].startswith(f"POST {asked} HTTP/1.1\r\n".encode())
 
 
-async def test_a_connection_that_says_more_than_was_asked_is_not_used_again() -> None:
+async def test_a_connection_with_bytes_past_its_reply_is_not_used_again() -> None:
     reply = b"HTTP/1.1 204 No Content\r\n\r\n"
     async with peer(reply + b"HTTP/1.1 500", reply) as (one, poster, request):
         assert [shown(await poster.send(request, USUAL)) for _ in range(2)] == [(204, b"")] * 2
         assert one.connections == 2
 
 
-async def test_at_once_means_over_a_connection_that_is_free() -> None:
+async def test_send_at_once_uses_an_idle_connection_only() -> None:
     reply = b"HTTP/1.1 204 No Content\r\n\r\n"
     async with peer(reply, reply) as (one, poster, request):
         assert poster.send_at_once(request, USUAL) is None
@@ -146,7 +146,7 @@ async def test_at_once_means_over_a_connection_that_is_free() -> None:
         assert one.connections == 1
 
 
-async def test_a_request_that_is_given_up_takes_its_connection_along() -> None:
+async def test_a_cancelled_request_closes_its_connection() -> None:
     reply = b"HTTP/1.1 204 No Content\r\n\r\n"
     async with peer(reply, reply, reply) as (one, poster, request):
         await poster.send(request, USUAL)
@@ -159,7 +159,7 @@ async def test_a_request_that_is_given_up_takes_its_connection_along() -> None:
         assert one.connections == 2
 
 
-async def test_a_request_that_is_given_up_while_it_connects_makes_room(
+async def test_a_request_cancelled_while_connecting_uses_up_no_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(post, "CONNECTIONS_MAX", 1)
@@ -174,7 +174,7 @@ async def test_a_request_that_is_given_up_while_it_connects_makes_room(
         assert shown(await asyncio.wait_for(poster.send(request, USUAL), 10)) == (204, b"")
 
 
-async def test_only_so_many_requests_are_under_way_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_poster_bounds_its_concurrent_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(post, "CONNECTIONS_MAX", 3)
     async with peer(*[b"HTTP/1.1 204 No Content\r\n\r\n"] * 20) as (one, poster, request):
         answers = await asyncio.gather(*(poster.send(request, USUAL) for _ in range(20)))
@@ -182,7 +182,7 @@ async def test_only_so_many_requests_are_under_way_at_once(monkeypatch: pytest.M
         assert one.connections <= 3
 
 
-async def test_a_webhook_that_nobody_answers_ends_with_the_simulator() -> None:
+async def test_stopping_the_simulator_ends_an_unanswered_webhook() -> None:
     async with peer(b"HTTP/1.1 204 No Content\r\n\r\n", b"") as (one, poster, request):
         activity = Activity()
         webhooks, letter = Webhooks(poster, activity), Letter(request, retries.TWILIO)

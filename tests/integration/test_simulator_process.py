@@ -1,4 +1,4 @@
-"""The simulator as a process: starts, says where it is, stops when told, and fails with one line."""
+"""The simulator as a process: it starts, prints its URL, stops on a signal, and fails with one line."""
 
 import asyncio
 import signal
@@ -23,7 +23,7 @@ async def start(*arguments: str) -> asyncio.subprocess.Process:
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
-async def test_it_says_where_it_is_and_stops_when_told(stop: signal.Signals) -> None:
+async def test_the_simulator_prints_its_url_and_stops_on_a_signal(stop: signal.Signals) -> None:
     process = await start("--port", "0")
     assert process.stdout is not None
     line = (await process.stdout.readline()).decode()
@@ -36,7 +36,7 @@ async def test_it_says_where_it_is_and_stops_when_told(stop: signal.Signals) -> 
     assert (process.returncode, errors) == (0, b"")
 
 
-async def test_a_taken_port_is_one_clear_line() -> None:
+async def test_the_simulator_reports_a_taken_port_in_one_line() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -47,7 +47,7 @@ async def test_a_taken_port_is_one_clear_line() -> None:
     assert errors.decode().splitlines() == [f"cannot listen on 127.0.0.1:{port}: Address already in use"]
 
 
-def test_it_listens_on_loopback_unless_told_otherwise() -> None:
+def test_the_simulator_listens_on_loopback_by_default() -> None:
     assert config_from([]).host == "127.0.0.1"
     assert config_from(["--host", "0.0.0.0"]).host == "0.0.0.0"
 
@@ -56,7 +56,7 @@ def test_it_listens_on_loopback_unless_told_otherwise() -> None:
     ("option", "word"),
     [("--answer", "shares"), ("--time-scale", "time_scale"), ("--calls-per-s", "calls_per_s")],
 )
-def test_settings_that_make_no_sense_are_refused(
+def test_the_simulator_refuses_invalid_options(
     option: str, word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:

@@ -66,7 +66,7 @@ async def sdk() -> AsyncIterator[Sdk]:
         sdk.http.session.close()
 
 
-async def test_it_creates_and_fetches(sdk: Sdk) -> None:
+async def test_twilios_sdk_creates_and_fetches_a_call(sdk: Sdk) -> None:
     created = await sdk.create()
     assert (created.status, created.to, created._from) == ("queued", TO, FROM)
     await sdk.receiver.until(lambda receiver: any(b"in-progress" in r.body for r in receiver.requests))
@@ -76,14 +76,14 @@ async def test_it_creates_and_fetches(sdk: Sdk) -> None:
     assert fetched.end_time is None
 
 
-async def test_its_subscriptions_reach_the_receiver(sdk: Sdk) -> None:
+async def test_events_subscribed_by_twilios_sdk_reach_the_receiver(sdk: Sdk) -> None:
     await sdk.create("+15005551101")
     await sdk.simulator.idle()
     bodies = [request.body for request in sdk.receiver.requests]
     assert all(any(word in body for body in bodies) for word in (b"initiated", b"ringing", b"busy"))
 
 
-async def test_it_hangs_up(sdk: Sdk) -> None:
+async def test_twilios_sdk_hangs_up_a_call(sdk: Sdk) -> None:
     created = await sdk.create()
     await sdk.receiver.until(lambda receiver: any(b"in-progress" in r.body for r in receiver.requests))
     updated = await sdk.use(lambda client: client.calls(created.sid).update(status="completed"))
@@ -93,7 +93,7 @@ async def test_it_hangs_up(sdk: Sdk) -> None:
     assert refused.value.code == 21220
 
 
-async def test_it_lists_by_number_status_and_time_over_several_pages(sdk: Sdk) -> None:
+async def test_twilios_sdk_lists_calls_by_number_status_and_time_over_several_pages(sdk: Sdk) -> None:
     busy = [(await sdk.create("+15005551101")).sid for _ in range(5)]
     other = await sdk.create("+15005551601")
     await sdk.receiver.until(lambda receiver: sum(b"busy" in r.body for r in receiver.requests) == 5)
@@ -112,7 +112,7 @@ async def test_it_lists_by_number_status_and_time_over_several_pages(sdk: Sdk) -
     assert await listed(to="+15005551101", start_time_before=now - hour) == []
 
 
-async def test_it_reads_our_refusals(sdk: Sdk) -> None:
+async def test_twilios_sdk_reads_the_simulators_refusals(sdk: Sdk) -> None:
     with pytest.raises(TwilioRestException) as refused:
         await sdk.create("+15005550001")
     assert (refused.value.status, refused.value.code) == (400, 21211)

@@ -76,7 +76,7 @@ def says(*words: bytes) -> Callable[[Receiver], bool]:
     return lambda receiver: any(all(word in request.body for word in words) for request in receiver.requests)
 
 
-async def test_it_creates_and_shows_a_live_call(sdk: Sdk) -> None:
+async def test_plivos_sdk_creates_and_shows_a_live_call(sdk: Sdk) -> None:
     created = await sdk.create()
     assert created.message == "call fired"
     await sdk.receiver.until(says(b"StartApp"))
@@ -86,7 +86,7 @@ async def test_it_creates_and_shows_a_live_call(sdk: Sdk) -> None:
     assert ids == [created.request_uuid]
 
 
-async def test_its_validator_accepts_every_webhook(sdk: Sdk) -> None:
+async def test_plivos_validator_accepts_every_webhook(sdk: Sdk) -> None:
     await sdk.create("15005551001")
     await sdk.simulator.idle()
     assert {dict(read_form(request.body) or ())["Event"] for request in sdk.receiver.requests} == {
@@ -105,7 +105,7 @@ async def test_its_validator_accepts_every_webhook(sdk: Sdk) -> None:
         )
 
 
-async def test_it_hangs_up_and_reads_the_record(sdk: Sdk) -> None:
+async def test_plivos_sdk_hangs_up_and_reads_the_record(sdk: Sdk) -> None:
     created = await sdk.create()
     await sdk.receiver.until(says(b"StartApp"))
     await sdk.use(lambda client: client.calls.delete(created.request_uuid))
@@ -116,7 +116,7 @@ async def test_it_hangs_up_and_reads_the_record(sdk: Sdk) -> None:
         await sdk.use(lambda client: client.live_calls.get(created.request_uuid))
 
 
-async def test_it_cancels_a_request_that_rings(sdk: Sdk) -> None:
+async def test_plivos_sdk_cancels_a_ringing_request(sdk: Sdk) -> None:
     created = await sdk.create("15005551701")
     await sdk.receiver.until(says(b"ringing"))
     await sdk.use(lambda client: client.calls.cancel(created.request_uuid))
@@ -124,7 +124,7 @@ async def test_it_cancels_a_request_that_rings(sdk: Sdk) -> None:
     assert says(b"Hangup", b"cancel")(sdk.receiver)
 
 
-async def test_it_lists_by_number_and_time_over_several_pages(sdk: Sdk) -> None:
+async def test_plivos_sdk_lists_calls_by_number_and_time_over_several_pages(sdk: Sdk) -> None:
     wanted = {(await sdk.create("15005551101")).request_uuid for _ in range(25)}
     await sdk.simulator.idle()
 
@@ -140,7 +140,7 @@ async def test_it_lists_by_number_and_time_over_several_pages(sdk: Sdk) -> None:
     assert await sdk.use(lambda client: listed(client, end_time__gte=later)) == []
 
 
-async def test_it_reads_our_refusals(sdk: Sdk) -> None:
+async def test_plivos_sdk_reads_the_simulators_refusals(sdk: Sdk) -> None:
     with pytest.raises(ValidationError, match="to parameter is invalid"):
         await sdk.create("15005550001")
     with pytest.raises(ResourceNotFoundError):

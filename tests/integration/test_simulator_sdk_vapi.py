@@ -55,7 +55,7 @@ def messages(receiver: Receiver) -> list[Any]:
     return [json.loads(request.body)["message"] for request in receiver.requests]
 
 
-async def test_it_creates_and_gets(sdk: Sdk) -> None:
+async def test_vapis_sdk_creates_and_gets_a_call(sdk: Sdk) -> None:
     created = await sdk.create()
     assert (created.status, created.type, created.customer.number) == ("queued", "outboundPhoneCall", TO)
     await sdk.receiver.until(lambda receiver: "in-progress" in [m.get("status") for m in messages(receiver)])
@@ -66,7 +66,7 @@ async def test_it_creates_and_gets(sdk: Sdk) -> None:
     assert abs(call.created_at - datetime.now(UTC)) < timedelta(minutes=1)
 
 
-async def test_its_types_read_every_message(sdk: Sdk) -> None:
+async def test_vapis_sdk_types_read_every_message(sdk: Sdk) -> None:
     created = await sdk.create("+15005551501")
     await sdk.simulator.idle()
     read = [
@@ -81,7 +81,7 @@ async def test_its_types_read_every_message(sdk: Sdk) -> None:
     assert {request.headers["x-vapi-secret"] for request in sdk.receiver.requests} == {"s"}
 
 
-async def test_it_lists_by_number_and_time(sdk: Sdk) -> None:
+async def test_vapis_sdk_lists_calls_by_number_and_time(sdk: Sdk) -> None:
     calls = [(await sdk.create("+15005551101")).id for _ in range(3)]
     hour = timedelta(hours=1)
     now = datetime.now(UTC)
@@ -96,13 +96,13 @@ async def test_it_lists_by_number_and_time(sdk: Sdk) -> None:
     assert await listed(created_at_le=now - hour) == []
 
 
-async def test_it_finds_the_numbers_of_the_organisation(sdk: Sdk) -> None:
+async def test_vapis_sdk_lists_the_numbers_of_the_organisation(sdk: Sdk) -> None:
     numbers = await sdk.client.phone_numbers.list()
     assert {number.number: number.id for number in numbers}[FROM] == number_id(FROM)
 
 
 @pytest.mark.parametrize("to", ["+15005550001", "nobody"])
-async def test_it_reads_our_refusals(sdk: Sdk, to: str) -> None:
+async def test_vapis_sdk_reads_the_simulators_refusals(sdk: Sdk, to: str) -> None:
     with pytest.raises(ApiError) as refused:
         await sdk.create(to)
     assert refused.value.status_code == 400

@@ -1,4 +1,4 @@
-"""Slots that nothing needs any more are ended, told of where nothing should have left them, and freed in Valkey."""
+"""Slots that nothing needs any more are ended, freed in Valkey, and alarmed about where a fault left them."""
 
 from collections.abc import AsyncIterator, Sequence
 from uuid import UUID
@@ -30,7 +30,7 @@ async def alarms(dialing: Dialing) -> list[str]:
     return [row["name"] for row in rows]
 
 
-async def test_a_doubt_that_cannot_ring_any_more_frees_its_slot_and_alarms_nobody(dialing: Dialing) -> None:
+async def test_an_in_doubt_attempt_that_cannot_ring_frees_its_slot_without_an_alarm(dialing: Dialing) -> None:
     freed = Freed()
     check = SlotCheck(dialing.database, freed.free, doubt_s=60, tombstone_s=600)
     attempt = await dialing.kept("+12125550001", await dialing.pod("va-0"), state="in_doubt")
@@ -40,7 +40,7 @@ async def test_a_doubt_that_cannot_ring_any_more_frees_its_slot_and_alarms_nobod
     assert (freed, await alarms(dialing)) == ([attempt], [])
 
 
-async def test_a_slot_without_an_attempt_is_a_fault_that_is_told(dialing: Dialing) -> None:
+async def test_a_slot_without_an_attempt_is_freed_with_an_alarm(dialing: Dialing) -> None:
     freed = Freed()
     check = SlotCheck(dialing.database, freed.free, doubt_s=60, tombstone_s=600)
     attempt = await dialing.kept("+12125550001", await dialing.pod("va-0"))
@@ -50,7 +50,7 @@ async def test_a_slot_without_an_attempt_is_a_fault_that_is_told(dialing: Dialin
     assert (freed, await alarms(dialing)) == ([attempt], ["stray_slots"])
 
 
-async def test_addresses_of_pods_are_learnt_by_difference(dialing: Dialing) -> None:
+async def test_pod_addresses_are_read_incrementally(dialing: Dialing) -> None:
     addresses = PodAddresses(dialing.database)
     first = await dialing.pod("va-0")
     assert (await addresses.run_once(), await addresses.run_once()) == (1, 0)
@@ -67,7 +67,7 @@ async def test_addresses_of_pods_are_learnt_by_difference(dialing: Dialing) -> N
     assert (addresses.of_pod("va-0"), addresses.of_pod("va-9")) == (new, None)
 
 
-async def test_an_address_is_learnt_that_was_committed_after_a_later_one(dialing: Dialing) -> None:
+async def test_a_pod_address_committed_after_a_later_one_is_read(dialing: Dialing) -> None:
     addresses = PodAddresses(dialing.database)
     await dialing.pod("va-0")
     await dialing.pod("va-1")
@@ -86,7 +86,7 @@ async def test_an_address_is_learnt_that_was_committed_after_a_later_one(dialing
     assert addresses.find(number) == addresses.of_pod("va-0") == Address(number, "va-0", "ws://new")
 
 
-async def test_an_address_that_a_known_process_says_later_is_learnt(dialing: Dialing) -> None:
+async def test_a_pod_address_reported_by_a_later_heartbeat_is_read(dialing: Dialing) -> None:
     """As of a pod that the cluster shows before its first heartbeat."""
     addresses = PodAddresses(dialing.database)
     async with dialing.database.transaction() as tx:
@@ -107,7 +107,7 @@ async def test_an_address_that_a_known_process_says_later_is_learnt(dialing: Dia
     assert (await addresses.run_once(), await addresses.run_once()) == (1, 0)
 
 
-async def test_all_addresses_are_read_again_once_a_minute(dialing: Dialing) -> None:
+async def test_all_pod_addresses_are_read_again_once_a_minute(dialing: Dialing) -> None:
     """A server that counts its transactions from an earlier one hides what changes until then."""
     addresses = PodAddresses(dialing.database)
     await dialing.pod("va-0")
@@ -120,7 +120,7 @@ async def test_all_addresses_are_read_again_once_a_minute(dialing: Dialing) -> N
     assert await addresses.run_once() == 0
 
 
-async def test_a_row_of_another_servers_future_is_not_read_each_second(dialing: Dialing) -> None:
+async def test_a_row_with_a_future_transaction_id_is_read_once(dialing: Dialing) -> None:
     await dialing.pod("va-0")
     await dialing.run("UPDATE pods SET addressed_xid = '9223372036854775807'")
     async with dialing.database.connection() as conn:
@@ -129,7 +129,7 @@ async def test_a_row_of_another_servers_future_is_not_read_each_second(dialing: 
     assert (len(first.found), list(again.found)) == (1, [])
 
 
-async def test_a_pod_that_takes_no_stream_alarms_by_its_name(dialing: Dialing) -> None:
+async def test_a_pod_that_takes_no_stream_raises_an_alarm_with_its_name(dialing: Dialing) -> None:
     await dialing.pod("broken-0")
     await dialing.run("UPDATE pods SET missed = 2, missed_at = clock_timestamp()")
     await dialing.pod("va-0")

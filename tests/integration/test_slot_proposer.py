@@ -56,11 +56,13 @@ async def test_without_valkey_postgres_picks_different_slots_for_a_batch(
     assert found[3] is None
 
 
-async def test_without_valkey_nobody_is_held_back_by_the_match(proposer: SlotProposer) -> None:
+async def test_without_valkey_the_agent_room_is_unknown(proposer: SlotProposer) -> None:
     assert await proposer.room() is None
 
 
-async def test_a_merchants_own_tier_comes_first(dialing: Dialing, proposer: SlotProposer) -> None:
+async def test_slots_of_a_merchants_own_tier_are_proposed_first(
+    dialing: Dialing, proposer: SlotProposer
+) -> None:
     await dialing.pod("gold-0", tier="gold")
     await dialing.pod("va-0")
     await dialing.run(
@@ -70,7 +72,7 @@ async def test_a_merchants_own_tier_comes_first(dialing: Dialing, proposer: Slot
     assert await pods(proposer, "rich", "rich") == ["gold-0", "va-0"]
 
 
-async def test_a_memory_that_is_not_rebuilt_is_not_believed(
+async def test_a_projection_that_is_not_rebuilt_is_not_used(
     dialing: Dialing, redis_url: str, key_prefix: str
 ) -> None:
     bus = connect(redis_url, Keys(prefix=key_prefix))
@@ -99,7 +101,7 @@ def slots(*names: str) -> list[Slot]:
         ([("a", ["standard"])], {}, [None]),
     ],
 )  # fmt: skip
-def test_each_gets_a_slot_of_the_first_of_its_tiers_that_has_one(
+def test_each_dial_is_proposed_a_slot_of_its_first_tier_with_one(
     wants: list[tuple[str, list[str]]], free: dict[str, list[str]], given: list[str | None]
 ) -> None:
     ids: list[UUID] = [new_id() for _ in wants]
@@ -110,7 +112,7 @@ def test_each_gets_a_slot_of_the_first_of_its_tiers_that_has_one(
     assert [found[each].pod if each in found else None for each in ids] == given
 
 
-def test_no_agent_anywhere_is_no_room() -> None:
+def test_agent_room_is_none_when_no_tier_has_a_free_agent() -> None:
     assert AgentRoom(0, {"gold": 0}).is_none
     assert not AgentRoom(0, {"gold": 1}).is_none
     assert not AgentRoom(1, {}).is_none

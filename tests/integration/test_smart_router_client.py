@@ -119,7 +119,7 @@ async def test_the_documented_methods_ask_the_documented_endpoints(
     assert {key for *_, key in router.seen} == {"Bearer tl_key"}
 
 
-async def test_that_no_pod_is_free_is_not_asked_twice_and_not_a_failure(
+async def test_a_reply_without_a_free_pod_is_not_retried_and_not_a_failure(
     router: Router, client: SmartRouterClient
 ) -> None:
     router.answers = [NONE_FREE] * 6
@@ -129,7 +129,7 @@ async def test_that_no_pod_is_free_is_not_asked_twice_and_not_a_failure(
     assert client.breaker.state == "closed"
 
 
-async def test_a_router_in_trouble_is_asked_three_times(router: Router, client: SmartRouterClient) -> None:
+async def test_a_failing_router_is_requested_three_times(router: Router, client: SmartRouterClient) -> None:
     router.answers = [IN_TROUBLE, (500, {}), (200, OK)]
     assert await client.allocate_pod("CA1") is not None
     router.answers = [IN_TROUBLE] * 3
@@ -137,7 +137,7 @@ async def test_a_router_in_trouble_is_asked_three_times(router: Router, client: 
     assert len(router.seen) == 6
 
 
-async def test_already_released_counts_as_released(router: Router, client: SmartRouterClient) -> None:
+async def test_a_release_answered_404_counts_as_released(router: Router, client: SmartRouterClient) -> None:
     router.answers = [(404, {"success": False, "error": "call not found"})]
     assert await client.release_pod("CA1")
 
@@ -166,7 +166,7 @@ async def test_a_router_that_does_not_answer_costs_its_time_limit_and_no_more(
     assert caplog.messages[:-1] == ["POST /api/v1/allocate: TimeoutError"] * 2
 
 
-async def test_without_the_router_a_call_gets_the_fallback_or_hears_that_all_are_busy(
+async def test_without_a_pod_a_call_gets_the_fallback_url_or_busy(
     router: Router, client: SmartRouterClient
 ) -> None:
     router.answers = [NONE_FREE]
@@ -185,7 +185,7 @@ async def test_a_call_that_is_over_is_hung_up(router: Router, client: SmartRoute
     assert await client.route("CA1", "acme") == CallEnded()
 
 
-async def test_the_sync_face_answers_the_same(router: Router) -> None:
+async def test_the_sync_client_answers_like_the_async_one(router: Router) -> None:
     def work() -> tuple[Any, ...]:
         with SyncSmartRouterClient(settings_of(router), flags=everybody, breaker=CircuitBreaker()) as client:
             return (
@@ -205,7 +205,7 @@ async def test_the_sync_face_answers_the_same(router: Router) -> None:
     assert (released, healthy, uses, drained) == (True, True, True, [True, True, True])
 
 
-async def test_closing_the_sync_face_leaves_no_thread_waiting(router: Router) -> None:
+async def test_closing_the_sync_client_ends_waiting_threads(router: Router) -> None:
     router.stalled = True
     client = SyncSmartRouterClient(settings_of(router), flags=everybody, breaker=CircuitBreaker())
     ended: list[BaseException] = []
@@ -276,7 +276,7 @@ async def test_without_a_pod_the_agent_answers_with_the_fallback(router: Router,
     assert answer == '{"url": "wss://voice.example.com/agent/voice/exotel/callback/CA1?template=sales"}'
 
 
-async def test_without_a_fallback_all_are_busy(router: Router) -> None:
+async def test_without_a_fallback_url_the_answer_routes_say_busy(router: Router) -> None:
     router.answers = [NONE_FREE] * 3
     client = SmartRouterClient(settings_of(router), flags=everybody, breaker=CircuitBreaker())
     routes = AnswerRoutes(client)
@@ -299,13 +299,13 @@ async def test_without_a_fallback_all_are_busy(router: Router) -> None:
     await client.close()
 
 
-async def test_whoever_does_not_know_the_secret_is_refused(router: Router, agent_url: str) -> None:
+async def test_an_answer_request_without_the_secret_is_refused(router: Router, agent_url: str) -> None:
     assert (await ask("POST", f"{agent_url}/twilio/allocate", {"CallSid": "CA1"}))[0] == 403
     assert (await ask("GET", f"{agent_url}/voicebot-url?CallSid=CA1&secret=no"))[0] == 403
     assert router.seen == []
 
 
-def test_the_flags_say_whether_a_carrier_asks_the_router_itself() -> None:
+def test_the_rollout_flags_decide_whether_a_carriers_answer_url_is_the_routers() -> None:
     settings = AnswerSettings(secret="s", own_url="https://agent.example.com")
 
     def url(provider: str, **flags: bool) -> str:

@@ -77,7 +77,7 @@ def client_of(url: str, breaker: CircuitBreaker | None = None, **more: Any) -> S
 
 
 @pytest.mark.parametrize("made", [SmartRouterClient, SyncSmartRouterClient])
-def test_a_client_without_a_fallback_url_is_not_built_and_says_which_variable_to_set(
+def test_a_client_without_a_fallback_url_is_refused_with_the_variable_to_set(
     made: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The defaults of the environment: isolation off, no URL. Every caller would be hung up on."""
@@ -106,7 +106,7 @@ async def test_with_isolation_off_by_the_environments_defaults_calls_get_the_fal
     assert UNISOLATED.total == before + 1
 
 
-async def test_with_the_router_away_calls_get_the_fallback_and_are_counted_by_reason(
+async def test_without_the_router_calls_get_the_fallback_and_are_counted_by_reason(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with client_of(NOBODY, retry_attempts=1) as client:
@@ -122,7 +122,7 @@ async def test_with_the_router_away_calls_get_the_fallback_and_are_counted_by_re
     assert sum("is not isolated" in message for message in caplog.messages) == 7
 
 
-async def test_where_the_fallback_is_switched_off_callers_hear_the_busy_message_and_are_counted_too(
+async def test_with_the_fallback_disabled_calls_get_busy_and_are_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with client_of(NOBODY, retry_attempts=1, fallback_url="", fallback_enabled=False) as client:
@@ -161,7 +161,7 @@ async def test_a_refused_key_is_no_success_to_the_circuit_breaker(router: Router
     assert client.breaker.state == "closed"
 
 
-async def test_an_exception_that_nobody_expected_leaks_no_try_of_a_half_open_circuit(
+async def test_an_unexpected_exception_leaks_no_probe_of_a_half_open_circuit(
     router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
@@ -184,7 +184,7 @@ async def test_an_exception_that_nobody_expected_leaks_no_try_of_a_half_open_cir
         assert (breaker.state, router.asked) == ("closed", 3)
 
 
-async def test_a_caller_who_goes_away_leaks_no_try_of_a_half_open_circuit(
+async def test_a_cancelled_request_leaks_no_probe_of_a_half_open_circuit(
     router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
@@ -207,7 +207,7 @@ async def test_a_caller_who_goes_away_leaks_no_try_of_a_half_open_circuit(
     assert breaker.allows()
 
 
-async def test_flags_that_cannot_be_read_are_no_reason_to_drop_a_call(
+async def test_with_unreadable_flags_a_call_gets_the_fallback(
     router: Router, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("SMART_ROUTER_PERCENTAGE", "ten")

@@ -86,7 +86,7 @@ ANALYZE leads;
 """
 
 
-async def test_a_list_of_those_that_wait_does_not_wade_through_those_that_are_finished(
+async def test_a_list_of_waiting_leads_reads_no_finished_ones(
     database: Database, subtests: pytest.Subtests
 ) -> None:
     async with database.connection() as connection:
@@ -111,7 +111,7 @@ async def analyzed(tx: Connection, tenant: Tenant, wanted: LeadFilter) -> str:
     return "\n".join(row[0] for row in rows)
 
 
-async def test_a_list_of_all_is_newest_first_whatever_their_status(
+async def test_a_list_of_all_leads_is_newest_first_whatever_their_status(
     database: Database, subtests: pytest.Subtests
 ) -> None:
     async with database.connection() as connection:

@@ -22,7 +22,7 @@ async def tables(url: str) -> set[str]:
 
 
 @pytest.mark.parametrize("run", [1, 2])
-async def test_what_one_test_writes_is_unknown_to_the_next(empty_database_url: str, run: int) -> None:
+async def test_a_tests_writes_are_not_seen_by_the_next_test(empty_database_url: str, run: int) -> None:
     assert await tables(empty_database_url) == set()
     connection = await asyncpg.connect(empty_database_url)
     await connection.execute("CREATE TABLE mine (id int)")

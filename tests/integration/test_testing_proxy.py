@@ -38,7 +38,7 @@ async def direct(redis_url: str) -> AsyncIterator["Redis"]:
         yield client
 
 
-async def test_without_a_fault_it_is_not_there(client: "Redis", key_prefix: str) -> None:
+async def test_without_a_fault_the_proxy_passes_everything_through(client: "Redis", key_prefix: str) -> None:
     big = b"x" * 1_000_000
     assert await client.set(f"{key_prefix}:a", big)
     assert await client.get(f"{key_prefix}:a") == big

@@ -16,7 +16,7 @@ sys.exit(subprocess.Popen(child, preexec_fn=lambda: signal.pthread_sigmask(
 """
 
 
-def test_a_child_is_stopped_and_goes_on_and_the_exit_code_is_the_commands() -> None:
+def test_stutter_stops_and_continues_children_and_returns_the_commands_exit_code() -> None:
     code, count = run([sys.executable, "-c", PROGRAM], pattern=Pattern(still_s=(0.0, 0.01), between_s=0.01))
     assert code == 7
     assert count >= 1

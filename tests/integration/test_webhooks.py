@@ -46,13 +46,13 @@ async def post(
 # --- kept, once
 
 
-async def test_a_true_webhook_is_kept_before_it_is_answered(door: Door) -> None:
+async def test_a_genuine_webhook_is_stored_before_it_is_answered(door: Door) -> None:
     status, body = await post(door, door.callback("twilio", "status", uuid4()), ENDED)
     assert (status, body) == (204, b"")
     assert await door.events() == ["ended"]
 
 
-async def test_a_webhook_that_comes_again_is_known_and_kept_once(door: Door) -> None:
+async def test_a_repeated_webhook_is_stored_once(door: Door) -> None:
     url = door.callback("twilio", "status", uuid4())
     before = count(metrics.WEBHOOKS_REPEATED, carrier="twilio")
     statuses = [(await post(door, url, ENDED))[0] for _ in range(3)]
@@ -61,7 +61,7 @@ async def test_a_webhook_that_comes_again_is_known_and_kept_once(door: Door) -> 
     assert count(metrics.WEBHOOKS_REPEATED, carrier="twilio") == before + 2
 
 
-async def test_many_at_once_are_all_kept(door: Door) -> None:
+async def test_concurrent_webhooks_are_all_stored(door: Door) -> None:
     urls = [door.callback("twilio", "status", uuid4()) for _ in range(60)]
     answers = await asyncio.gather(*(post(door, url, ENDED) for url in urls))
     assert {status for status, _ in answers} == {204}
@@ -75,19 +75,21 @@ async def test_many_at_once_are_all_kept(door: Door) -> None:
         ("machine", {"CallSid": "CA1", "AnsweredBy": "machine_end_beep"}),
     ],
 )
-async def test_recordings_and_machines_are_kept_too(door: Door, kind: str, fields: dict[str, str]) -> None:
+async def test_recording_and_machine_webhooks_are_stored(
+    door: Door, kind: str, fields: dict[str, str]
+) -> None:
     url = door.callback("twilio", kind, uuid4())  # type: ignore[arg-type]
     assert (await post(door, url, fields))[0] == 204
     assert await door.events() == [kind]
 
 
-async def test_a_true_webhook_that_is_not_understood_is_answered_and_not_kept(door: Door) -> None:
+async def test_a_genuine_webhook_that_cannot_be_parsed_is_answered_and_not_stored(door: Door) -> None:
     odd = {"CallSid": "CA1", "CallStatus": "hovering"}
     assert (await post(door, door.callback("twilio", "status", uuid4()), odd))[0] == 202
     assert await door.events() == []
 
 
-async def test_exotel_gets_the_200_it_wants_and_is_asked_for_its_password(door: Door) -> None:
+async def test_exotels_webhook_is_answered_200_and_needs_its_password(door: Door) -> None:
     url = door.here(door.callback("exotel", "status", uuid4()))
     body = {"CallSid": "1", "Status": "completed", "EventType": "terminal"}
     async with door.http.post(url, json=body) as asked:
@@ -99,7 +101,7 @@ async def test_exotel_gets_the_200_it_wants_and_is_asked_for_its_password(door: 
     assert await door.events() == ["ended"]
 
 
-async def test_vapis_messages_are_kept(door: Door) -> None:
+async def test_vapis_messages_are_stored(door: Door) -> None:
     url = door.here(door.callback("vapi", "status", uuid4()))
     message = {"message": {"type": "status-update", "status": "in-progress", "call": {"id": "1"}}}
     secret = {"X-Vapi-Secret": EXAMPLES["vapi"]["webhook_secret"]}
@@ -147,7 +149,7 @@ async def test_a_wrong_signature_on_a_right_url_is_refused(door: Door) -> None:
     assert await rows(door) == known
 
 
-async def test_names_that_strangers_make_up_do_not_become_labels(door: Door) -> None:
+async def test_unknown_carrier_names_do_not_become_metric_labels(door: Door) -> None:
     async with door.http.post(f"{door.url}/webhooks/made-up-{uuid4()}/status", data=b"x") as answer:
         assert answer.status == 403
     labels = {s.labels["carrier"] for family in metrics.WEBHOOKS_REJECTED.collect() for s in family.samples}
@@ -183,7 +185,7 @@ async def test_a_body_larger_than_any_webhook_is_refused(door: Door) -> None:
         assert answer.status == 413
 
 
-async def test_each_account_is_believed_by_its_own_token_alone(
+async def test_an_accounts_webhook_verifies_by_its_own_token_only(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     second = CarrierAccount({"account_sid": "AC2", "auth_token": "second-token"}, KEYS, name="second")
@@ -205,7 +207,7 @@ HTTPS = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": "calls.example.com"}
 LOOPBACK = ip_network("127.0.0.0/8")
 
 
-async def test_behind_a_proxy_the_public_base_url_is_what_was_signed(
+async def test_behind_a_proxy_signatures_verify_against_the_public_base_url(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     """TLS ends at the proxy, the host is another one: neither is what the carrier signed."""
@@ -221,7 +223,7 @@ async def test_behind_a_proxy_the_public_base_url_is_what_was_signed(
             assert answer.status == 204
 
 
-async def test_a_prefix_that_the_proxy_takes_off_is_part_of_what_was_signed(
+async def test_a_path_prefix_stripped_by_the_proxy_is_part_of_the_signed_url(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     public = f"{PUBLIC}/voice"
@@ -250,7 +252,7 @@ async def test_a_prefix_that_the_proxy_takes_off_is_part_of_what_was_signed(
         ([ip_network("10.0.0.0/8")], HTTPS, 403),
     ],
 )
-async def test_forwarded_host_and_scheme_are_believed_from_trusted_addresses_alone(
+async def test_forwarded_host_and_scheme_are_used_from_trusted_addresses_only(
     database_url: str,
     redis_url: str,
     key_prefix: str,
@@ -268,7 +270,7 @@ async def test_forwarded_host_and_scheme_are_believed_from_trusted_addresses_alo
             assert answer.status == status
 
 
-async def test_the_public_base_url_wins_over_what_a_trusted_proxy_says(
+async def test_the_public_base_url_takes_precedence_over_forwarded_headers(
     database_url: str, redis_url: str, key_prefix: str
 ) -> None:
     async with open_door(
@@ -289,7 +291,7 @@ def stream_url(body: bytes) -> str:
 ANSWERED = {"CallSid": "CA1", "CallStatus": "in-progress", "Direction": "outbound-api"}
 
 
-async def test_an_answered_call_whose_attempt_nobody_knows_is_connected(door: Door) -> None:
+async def test_an_answered_call_of_an_unknown_attempt_is_connected(door: Door) -> None:
     attempt = uuid4()
     status, body = await post(door, door.callback("twilio", "answer", attempt), ANSWERED)
     assert (status, stream_url(body)) == (200, "wss://pods.example.com/ws/1")
@@ -301,7 +303,7 @@ async def test_an_answered_call_whose_attempt_nobody_knows_is_connected(door: Do
 @pytest.mark.parametrize(
     ("answer", "says"), [("busy", b"<Say>"), ("ended", b"<Response><Hangup"), ("hold", b"<Redirect")]
 )
-async def test_without_a_pod_the_carrier_is_told_what_to_do(door: Door, answer: str, says: bytes) -> None:
+async def test_without_a_pod_the_carrier_gets_a_document(door: Door, answer: str, says: bytes) -> None:
     door.stream = NoStream(answer)
     status, body = await post(door, door.callback("twilio", "answer", uuid4()), ANSWERED)
     assert status == 200
@@ -312,7 +314,7 @@ async def test_without_a_pod_the_carrier_is_told_what_to_do(door: Door, answer: 
     assert told is (answer == "busy"), "that there was no agent decides what becomes of the lead"
 
 
-async def test_a_call_on_hold_asks_again_at_a_url_that_proves_itself(door: Door) -> None:
+async def test_the_hold_document_redirects_to_a_signed_url(door: Door) -> None:
     door.stream = NoStream("hold")
     attempt = uuid4()
     _, body = await post(door, door.callback("twilio", "answer", attempt), ANSWERED)
@@ -367,7 +369,7 @@ async def test_a_status_that_postgres_could_not_take_is_written_when_it_is_back(
         await eventually(is_written, what="the webhook is in the call's mailbox")
 
 
-async def test_exotel_asks_with_get_and_is_told_in_json(door: Door) -> None:
+async def test_exotel_requests_by_get_and_is_answered_in_json(door: Door) -> None:
     from trunkline.telephony.callbacks import signed_attempt
 
     attempt = uuid4()
@@ -387,7 +389,7 @@ async def test_exotel_asks_with_get_and_is_told_in_json(door: Door) -> None:
         assert answer.status == 503
 
 
-async def test_a_call_that_comes_in_at_a_number_that_is_not_ours_is_rejected(door: Door) -> None:
+async def test_an_inbound_call_at_an_unknown_number_is_rejected(door: Door) -> None:
     ringing = {
         "CallSid": "CA9",
         "CallStatus": "ringing",
@@ -401,7 +403,7 @@ async def test_a_call_that_comes_in_at_a_number_that_is_not_ours_is_rejected(doo
     assert door.streams == []
 
 
-async def test_the_end_of_a_call_that_came_in_finds_its_attempt_by_the_calls_own_id(door: Door) -> None:
+async def test_an_inbound_calls_end_finds_its_attempt_by_the_call_id(door: Door) -> None:
     from trunkline.dispatch.inbound import inbound_attempt_id
 
     over = {"CallSid": "CA9", "CallStatus": "completed", "Direction": "inbound", "CallDuration": "5"}

@@ -1,4 +1,4 @@
-"""What the carrier is told when a stream has closed: another stream, a wait, a goodbye, or the end of trying."""
+"""The carrier's document after a stream closed: another stream, a hold, a hang-up, or the busy message."""
 
 from collections.abc import AsyncIterator
 from urllib.parse import urlencode
@@ -37,7 +37,7 @@ def resume_url(door: Door, attempt: UUID, turn: int = 0) -> str:
     return callback_url(door.public_url, "twilio", "resume", attempt, KEYS, turn=turn)
 
 
-async def test_a_call_that_lost_its_agent_gets_the_stream_of_another(door: Door) -> None:
+async def test_the_resume_url_answers_with_the_stream_of_another_pod(door: Door) -> None:
     attempt = uuid4()
     door.stream = Stream("wss://pods.example.com/ws/2", {"token": "t", "resumed": "1"}, 1)
 
@@ -53,27 +53,27 @@ async def test_a_call_that_lost_its_agent_gets_the_stream_of_another(door: Door)
     assert verify_callback(then_url, KEYS) == CallbackTag("twilio", "resume", attempt, turn=1)
 
 
-async def test_every_answer_says_whom_to_ask_when_its_stream_closes(door: Door) -> None:
+async def test_every_answer_document_redirects_to_its_resume_url(door: Door) -> None:
     attempt = uuid4()
     _, body = await ask(door, door.callback("twilio", "answer", attempt))
     then_url = ElementTree.fromstring(body).findtext("Redirect") or ""
     assert verify_callback(then_url, KEYS) == CallbackTag("twilio", "resume", attempt, turn=0)
 
 
-async def test_a_call_that_is_over_gets_no_pod(door: Door) -> None:
+async def test_an_ended_call_gets_the_hang_up_document_at_its_resume_url(door: Door) -> None:
     status, body = await ask(door, resume_url(door, uuid4()), OVER)
     assert (status, b"<Hangup" in body, b"<Stream" in body) == (200, True, False)
     assert door.streams == []
 
 
-async def test_a_goodbye_is_hung_up(door: Door) -> None:
+async def test_a_released_call_gets_the_hang_up_document_without_a_message(door: Door) -> None:
     door.stream = NoStream("ended")
     _, body = await ask(door, resume_url(door, uuid4()))
     assert b"<Hangup" in body
     assert b"<Say" not in body
 
 
-async def test_a_call_that_waits_asks_about_the_same_stream_again(door: Door) -> None:
+async def test_a_call_held_at_its_resume_url_keeps_its_turn_and_ends_after_the_last_hold(door: Door) -> None:
     attempt = uuid4()
     door.stream = NoStream("hold")
     url = resume_url(door, attempt, turn=1)
@@ -86,14 +86,14 @@ async def test_a_call_that_waits_asks_about_the_same_stream_again(door: Door) ->
     assert b"<Say" in body
 
 
-async def test_a_call_that_nobody_is_left_for_hears_so(door: Door) -> None:
+async def test_a_call_without_another_agent_gets_the_busy_message(door: Door) -> None:
     door.stream = NoStream("busy")
     _, body = await ask(door, resume_url(door, uuid4(), turn=2))
     assert b"<Say" in body
     assert b"<Stream" not in body
 
 
-async def test_a_turn_of_somebodys_own_making_is_refused(door: Door) -> None:
+async def test_a_resume_url_with_a_changed_turn_is_refused(door: Door) -> None:
     url = resume_url(door, uuid4(), turn=1)
     status, _ = await ask(door, url.replace("turn=1", "turn=0"))
     assert status == 403

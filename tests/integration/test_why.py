@@ -366,7 +366,7 @@ def names_it(refusal: Refusal, found: Why, obstacles: tuple[str, ...]) -> bool:
 
 
 @pytest.mark.parametrize("first", OBSTACLES)
-async def test_what_an_intent_refused_for_is_what_why_names(dialing: Dialing, first: str) -> None:
+async def test_why_names_what_the_intent_refused_for(dialing: Dialing, first: str) -> None:
     """Each obstacle alone, and beside each other one."""
     others = [name for name in OBSTACLES if name > first]
     for names in [(first,), *((first, other) for other in others)]:
@@ -380,7 +380,7 @@ _KNOWN_TO_INTENTS = {"too_many_abandoned"}
 
 
 @pytest.mark.parametrize("name", OBSTACLES)
-async def test_what_no_intent_was_asked_about_is_named_too(dialing: Dialing, name: str) -> None:
+async def test_why_names_an_obstacle_before_any_intent(dialing: Dialing, name: str) -> None:
     """The match may know of it, so nothing is granted and no decision is written."""
     scene, lead = await set_up(dialing, (name,))
     found = await ask(dialing, lead, **scene.view)
@@ -408,7 +408,7 @@ async def test_what_no_intent_was_asked_about_is_named_too(dialing: Dialing, nam
         ("too_many_abandoned", RefusalReason.AGENTS, "abandon_max"),
     ],
 )
-async def test_an_obstacle_is_what_its_name_says(
+async def test_each_obstacle_of_these_tests_is_refused_for_its_reason(
     dialing: Dialing, name: str, reason: RefusalReason, subject: str
 ) -> None:
     refusal = await intended(*await set_up(dialing, (name,)), is_left_out=False)
@@ -418,7 +418,7 @@ async def test_an_obstacle_is_what_its_name_says(
 # Who set it, and when it ends
 
 
-async def test_a_stop_is_told_with_who_set_it_and_when_it_ends(dialing: Dialing) -> None:
+async def test_why_shows_who_set_a_stop_and_when_it_ends(dialing: Dialing) -> None:
     ends_at = datetime(2031, 5, 1, 9, 30, tzinfo=UTC)
     await stop(dialing, Scope.MERCHANT, "m", ends_at=ends_at)
     lead = await dialing.lead()
@@ -431,7 +431,7 @@ async def test_a_stop_is_told_with_who_set_it_and_when_it_ends(dialing: Dialing)
     )
 
 
-async def test_a_limit_that_put_a_lead_off_is_named_with_its_end(dialing: Dialing) -> None:
+async def test_why_names_the_limit_that_deferred_a_lead_and_its_end(dialing: Dialing) -> None:
     refusal, found = await refused(dialing, ("person_limit",))
     assert (refusal.reason, found.refused_by) == (RefusalReason.LIMIT, "due")
     assert found.answer.startswith(
@@ -439,19 +439,19 @@ async def test_a_limit_that_put_a_lead_off_is_named_with_its_end(dialing: Dialin
     )
 
 
-async def test_a_limit_says_whose_policy_states_it(dialing: Dialing) -> None:
+async def test_why_names_whose_policy_sets_a_limit(dialing: Dialing) -> None:
     _, found = await refused(dialing, ("attempts_of_the_day",))
     assert found.answer.startswith(
         "A limit has been reached: attempts per day, set by the merchant's policy (test), until "
     )
 
 
-async def test_a_pace_says_what_sets_it(dialing: Dialing) -> None:
+async def test_why_names_what_sets_a_pace(dialing: Dialing) -> None:
     _, found = await refused(dialing, ("pace_of_the_account",))
     assert "the pace of the carrier account, set by the account's `starts_per_s`" in found.answer
 
 
-async def test_a_cooldown_is_told_with_its_cause_and_the_next_try(dialing: Dialing) -> None:
+async def test_why_shows_a_cooldowns_cause_and_next_probe(dialing: Dialing) -> None:
     _, found = await refused(dialing, ("cooling_account",))
     assert found.answer.startswith(
         "Its carrier refuses our calls: the account cools down, and is tried with one call at a time: twilio/default"
@@ -462,7 +462,7 @@ async def test_a_cooldown_is_told_with_its_cause_and_the_next_try(dialing: Diali
     assert (asked_by_tenant.refused_by, "20003" in asked_by_tenant.answer) == ("cooldown", False)
 
 
-async def test_another_account_that_takes_calls_stands_for_the_pool(dialing: Dialing) -> None:
+async def test_why_names_no_cooldown_while_another_account_takes_calls(dialing: Dialing) -> None:
     await cooling_account(Scene(dialing))
     lead = await dialing.lead()
     assert (await ask(dialing, lead)).refused_by == "cooldown"
@@ -470,13 +470,13 @@ async def test_another_account_that_takes_calls_stands_for_the_pool(dialing: Dia
     assert (await ask(dialing, lead)).refused_by is None
 
 
-async def test_a_list_says_who_put_the_person_there(dialing: Dialing) -> None:
+async def test_why_names_who_put_the_phone_on_a_do_not_call_list(dialing: Dialing) -> None:
     await on_a_list(Scene(dialing))
     found = await ask(dialing, await dialing.lead(PHONE))
     assert found.answer == "The person must not be called: on the list of the platform (asked), set by ada."
 
 
-async def test_what_was_due_before_the_cutover_is_told_so(dialing: Dialing) -> None:
+async def test_why_names_the_cutover_for_a_lead_due_before_it(dialing: Dialing) -> None:
     words = (
         "This platform does not call it: it was due before event_dispatch was turned on for its merchant, so another"
         " system has called it; it ends as ABORTED."
@@ -488,7 +488,7 @@ async def test_what_was_due_before_the_cutover_is_told_so(dialing: Dialing) -> N
     assert (await ask(dialing, await dialing.lead())).refused_by is None, "it came after it"
 
 
-async def test_a_policy_that_cannot_be_read_is_told_as_such_before_an_intent_and_after(
+async def test_why_names_an_unreadable_policy_before_and_after_an_intent(
     dialing: Dialing,
 ) -> None:
     scene, lead = await set_up(dialing, ("unreadable_policy",))
@@ -498,7 +498,7 @@ async def test_a_policy_that_cannot_be_read_is_told_as_such_before_an_intent_and
     assert (await ask(dialing, lead)).answer == words
 
 
-async def test_another_number_may_call_a_person_who_is_being_called(dialing: Dialing) -> None:
+async def test_why_names_a_person_being_called_unless_another_number_is_free(dialing: Dialing) -> None:
     _, lead = await set_up(dialing, ("being_called",))
     found = await ask(dialing, lead)
     assert (found.refused_by, found.answer) == ("person", "The person is being called already.")
@@ -509,7 +509,7 @@ async def test_another_number_may_call_a_person_who_is_being_called(dialing: Dia
 # What no intent sees, because nothing is granted
 
 
-async def test_a_pool_without_numbers_and_one_whose_channels_are_in_use(dialing: Dialing) -> None:
+async def test_why_tells_a_pool_without_numbers_from_one_without_free_channels(dialing: Dialing) -> None:
     lead = await dialing.lead()
     await dialing.run("UPDATE numbers SET max_channels = 1")
     await dialing.attempt("+12125550001", state="answered")
@@ -522,7 +522,7 @@ async def test_a_pool_without_numbers_and_one_whose_channels_are_in_use(dialing:
     assert (await ask(dialing, lead)).refused_by == "number"
 
 
-async def test_a_free_number_of_the_pool_that_it_may_move_to_counts(dialing: Dialing) -> None:
+async def test_why_counts_a_free_number_of_the_overflow_pool(dialing: Dialing) -> None:
     await dialing.run("UPDATE numbers SET status = 'disabled'")
     await dialing.run("INSERT INTO pools (id, reseller_id, name) VALUES ('q', 'r', 'q')")
     await dialing.run("UPDATE pools SET overflow_pool_id = 'q', overflow_after_s = 5 WHERE id = 'p'")
@@ -531,7 +531,7 @@ async def test_a_free_number_of_the_pool_that_it_may_move_to_counts(dialing: Dia
     assert (await ask(dialing, await dialing.lead())).refused_by is None
 
 
-async def test_numbers_that_are_all_stopped_are_told_with_who_stopped_them(dialing: Dialing) -> None:
+async def test_why_names_who_stopped_all_numbers(dialing: Dialing) -> None:
     await dialing.add_number()
     lead = await dialing.lead()
     await stop(dialing, Scope.NUMBER, str(dialing.number))
@@ -541,7 +541,7 @@ async def test_numbers_that_are_all_stopped_are_told_with_who_stopped_them(diali
     assert (found.refused_by, "set by ada" in found.answer) == ("number", True)
 
 
-async def test_a_flag_service_is_named_where_it_decides(dialing: Dialing) -> None:
+async def test_why_names_the_flag_service_where_it_decides(dialing: Dialing) -> None:
     lead = await dialing.lead()
     found = await ask(dialing, lead, includes=lambda r, m: False, has_flag_service=True)
     assert found.answer == (
@@ -550,14 +550,16 @@ async def test_a_flag_service_is_named_where_it_decides(dialing: Dialing) -> Non
     )
 
 
-async def test_a_missing_dialer_is_named(dialing: Dialing) -> None:
+async def test_why_names_a_missing_dialer(dialing: Dialing) -> None:
     lead = await dialing.lead()
     assert (await ask(dialing, lead, looks_for_dialers=True)).refused_by == "dialers"
     await dialing.run("INSERT INTO processes (id, roles) VALUES ('p/1', '{dispatcher}')")
     assert (await ask(dialing, lead, looks_for_dialers=True)).refused_by is None
 
 
-async def test_a_lost_memory_is_named_and_that_nobody_rebuilds_it(dialing: Dialing, bus: Bus) -> None:
+async def test_why_names_a_lost_projection_and_whether_it_is_being_rebuilt(
+    dialing: Dialing, bus: Bus
+) -> None:
     lead = await dialing.lead()
     look_at = partial(match_explanation.projection, bus)
     found = await ask(dialing, lead, projection=look_at)
@@ -576,7 +578,7 @@ async def test_a_lost_memory_is_named_and_that_nobody_rebuilds_it(dialing: Diali
     assert "knows why" not in (await ask(dialing, lead, Tenant("r", "m"), projection=look_at)).answer
 
 
-async def test_valkey_that_is_away_is_named(dialing: Dialing) -> None:
+async def test_why_names_an_unreachable_valkey(dialing: Dialing) -> None:
     away = bus_connection.connect("redis://127.0.0.1:1", Keys())
     found = await ask(dialing, await dialing.lead(), projection=partial(match_explanation.projection, away))
     await away.close()
@@ -586,7 +588,7 @@ async def test_valkey_that_is_away_is_named(dialing: Dialing) -> None:
 # What an intent said, where the same gate looks open a moment later
 
 
-async def test_a_refusal_of_this_moment_is_named_though_its_gate_is_open_by_now(dialing: Dialing) -> None:
+async def test_why_names_a_recent_refusal_whose_gate_is_open_again(dialing: Dialing) -> None:
     lead = await dialing.lead()
     await dialing.run(
         "INSERT INTO decisions (lead_id, reason, merchant_id, subject, times, until)"
@@ -600,7 +602,7 @@ async def test_a_refusal_of_this_moment_is_named_though_its_gate_is_open_by_now(
     assert (await ask(dialing, lead)).refused_by is None, "that was an hour ago, and nothing refuses it now"
 
 
-async def test_a_lead_that_broke_its_own_intent_is_told_with_the_error(dialing: Dialing) -> None:
+async def test_why_names_the_error_of_a_lead_whose_intent_raised(dialing: Dialing) -> None:
     lead = await dialing.lead(due_in_s=60)
     await dialing.run(
         "INSERT INTO decisions (lead_id, reason, merchant_id, subject) VALUES ($1, 'error', 'm', 'value out of range')",

@@ -25,14 +25,14 @@ RATES = st.floats(0.01, 1.0)
         (0.25, 40, 124, 0.002, 150),
     ],
 )
-def test_a_bound_on_the_share_is_another_one_than_on_the_probability(
+def test_dials_max_bounds_the_expected_share_not_the_probability(
     rate: float, free: int, by_probability: int, share_then: float, by_share: int
 ) -> None:
     assert round(expected_share(Ringing().plus(rate, by_probability), free), 3) == share_then
     assert dials_max(rate, free, 0.03) == by_share
 
 
-def test_two_calls_for_one_agent_risk_an_eighth() -> None:
+def test_two_calls_for_one_agent_at_25_percent_have_an_expected_share_of_an_eighth() -> None:
     assert expected_share(Ringing().plus(0.25, 2), free=1) == pytest.approx(0.125)
     assert not may_dial(Ringing(1, 0.25), 0.25, free=1, abandon_max=0.03)
 
@@ -64,7 +64,9 @@ def test_the_expectation_is_the_sum_over_the_distribution(calls: int, rate: floa
 
 
 @given(rates=st.lists(RATES, min_size=1, max_size=25), free=st.integers(0, 20))
-def test_calls_of_different_rates_are_never_judged_too_kindly(rates: list[float], free: int) -> None:
+def test_the_expected_share_of_mixed_rates_is_never_below_the_exact_one(
+    rates: list[float], free: int
+) -> None:
     """The exact expectation of a sum of unequal trials, against the mean that is put in for them."""
     distribution = [1.0]
     for rate in rates:
@@ -100,26 +102,26 @@ def test_large_numbers_neither_vanish_nor_overflow(rate: float, free: int, calls
 
 
 @given(answered=st.integers(0, 500), more=st.integers(0, 500))
-def test_the_bound_lies_above_what_was_seen(answered: int, more: int) -> None:
+def test_the_answer_rate_bound_lies_above_the_observed_rate(answered: int, more: int) -> None:
     ended = answered + more
     rate = answer_rate(answered, ended)
     assert rate == 1.0 or rate > answered / ended
 
 
-def test_the_newest_500_calls_of_an_hour_count() -> None:
+def test_recent_counts_the_newest_500_calls_within_an_hour() -> None:
     minutes = [(NOW - timedelta(minutes=each), Counted(ended=200, answered=each)) for each in range(90)]
     assert abandonment.recent(minutes, NOW) == Counted(ended=600, answered=3)
     slow = [(NOW - timedelta(minutes=each), Counted(ended=1)) for each in range(90)]
     assert abandonment.recent(slow, NOW) == Counted(ended=61)
 
 
-def test_overdialling_ends_at_four_fifths_of_the_maximum() -> None:
+def test_overdialling_ends_at_80_percent_of_abandon_max() -> None:
     assert not abandonment.is_braked(Counted(), 0.03)
     assert not abandonment.is_braked(Counted(by_person=1000, abandoned=23), 0.03)
     assert abandonment.is_braked(Counted(by_person=1000, abandoned=24), 0.03)
     assert abandonment.is_braked(Counted(by_person=10, abandoned=1), 0.03)
 
 
-def test_a_share_of_nobody_is_unknown() -> None:
+def test_the_abandoned_share_without_answered_calls_is_unknown() -> None:
     assert Counted().abandoned_share is None
     assert (Counted(by_person=3) + Counted(by_person=1, abandoned=1)).abandoned_share == 0.25

@@ -21,14 +21,14 @@ class Accounts:
         await self.go.wait()
 
 
-async def test_all_who_wait_share_one_reading() -> None:
+async def test_concurrent_waiters_share_one_reading_of_the_accounts() -> None:
     accounts = Accounts()
     look = AccountLook(accounts.refresh, wait_max_s=60.0)
     assert await asyncio.gather(*(look.again() for _ in range(50))) == ["looked"] * 50
     assert accounts.read == 1
 
 
-async def test_who_comes_while_accounts_are_read_waits_for_the_next_reading() -> None:
+async def test_a_waiter_that_comes_during_a_reading_waits_for_the_next_one() -> None:
     """The one under way may have begun before the account was there."""
     accounts = Accounts()
     accounts.go.clear()
@@ -42,7 +42,7 @@ async def test_who_comes_while_accounts_are_read_waits_for_the_next_reading() ->
     assert accounts.read == 2
 
 
-async def test_a_reading_that_hangs_is_waited_for_no_longer_than_an_answer_can_wait() -> None:
+async def test_a_hanging_reading_is_unavailable_after_wait_max_s() -> None:
     accounts = Accounts()
     accounts.go.clear()
     look = AccountLook(accounts.refresh, wait_max_s=0.01)
@@ -52,7 +52,7 @@ async def test_a_reading_that_hangs_is_waited_for_no_longer_than_an_answer_can_w
     accounts.go.set()
 
 
-async def test_a_reading_that_fails_is_told_and_the_next_is_tried() -> None:
+async def test_a_failed_reading_is_unavailable_and_the_next_one_is_tried() -> None:
     fails = True
 
     async def refresh() -> None:
@@ -65,7 +65,7 @@ async def test_a_reading_that_fails_is_told_and_the_next_is_tried() -> None:
     assert await look.again() == "looked"
 
 
-async def test_readings_keep_their_distance() -> None:
+async def test_readings_of_the_accounts_are_interval_s_apart() -> None:
     accounts = Accounts()
     look = AccountLook(accounts.refresh, interval_s=3600.0, wait_max_s=0.01)
     asked = [asyncio.create_task(look.again()), accounts.began.wait()]

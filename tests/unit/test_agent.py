@@ -156,7 +156,9 @@ async def serve(settings: AgentSettings) -> AsyncIterator[Serve]:
         await carrier.agent.stop()
 
 
-async def test_the_first_heartbeat_says_who_the_pod_is(serve: Serve, router: RouterStandIn) -> None:
+async def test_the_first_heartbeat_carries_the_pods_name_address_and_boot(
+    serve: Serve, router: RouterStandIn
+) -> None:
     carrier = await serve()
     body = await router.heard(lambda body: True)
     assert body.pop("boot_id")
@@ -177,7 +179,7 @@ async def test_the_first_heartbeat_says_who_the_pod_is(serve: Serve, router: Rou
     assert router.keys == ["Bearer tl_key"]
 
 
-async def test_a_call_is_heard_and_answered(serve: Serve) -> None:
+async def test_a_handler_receives_the_calls_audio_and_sends_its_own(serve: Serve) -> None:
     seen: list[Call] = []
 
     async def handler(call: Call) -> None:
@@ -195,7 +197,7 @@ async def test_a_call_is_heard_and_answered(serve: Serve) -> None:
     await socket.close()
 
 
-async def test_the_router_is_told_at_once_when_a_call_starts_and_when_it_ends(
+async def test_the_agent_reports_a_calls_start_and_end_to_the_router_at_once(
     serve: Serve, router: RouterStandIn
 ) -> None:
     socket = await (await serve()).open("call-1")
@@ -211,7 +213,7 @@ async def test_the_router_is_told_at_once_when_a_call_starts_and_when_it_ends(
     await socket.close()
 
 
-async def test_a_socket_that_just_vanishes_is_released_too(serve: Serve, router: RouterStandIn) -> None:
+async def test_a_call_whose_socket_vanishes_is_released(serve: Serve, router: RouterStandIn) -> None:
     carrier = await serve()
     socket = await carrier.open("call-1")
     await router.heard(lambda body: body["calls"] == ["call-1"])
@@ -222,7 +224,7 @@ async def test_a_socket_that_just_vanishes_is_released_too(serve: Serve, router:
     assert carrier.agent.live_calls == []
 
 
-async def test_a_second_call_is_refused_politely_and_the_first_goes_on(serve: Serve) -> None:
+async def test_a_second_call_is_refused_and_the_first_goes_on(serve: Serve) -> None:
     carrier = await serve()
     first = await carrier.open("call-1")
     await first.send_json({"event": "media", "media": {"payload": "fn5+"}})
@@ -243,14 +245,14 @@ async def test_a_token_of_another_call_does_not_open_this_one(serve: Serve) -> N
     assert await closed(socket) == (1008, "no start of the call that the address names")
 
 
-async def test_another_pods_address_is_not_here(serve: Serve) -> None:
+async def test_a_stream_for_another_pod_is_404(serve: Serve) -> None:
     carrier = await serve()
     with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
         await carrier.session.ws_connect(f"ws://127.0.0.1:{carrier.agent.port}/ws/pod/agent-9/call-1")
     assert caught.value.status == 404
 
 
-async def test_a_stranger_that_never_says_whose_call_it_is_is_closed(
+async def test_a_socket_without_a_start_frame_is_closed(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_module, "START_TIMEOUT_S", 0.05)
@@ -260,7 +262,9 @@ async def test_a_stranger_that_never_says_whose_call_it_is_is_closed(
     assert (await closed(socket))[0] == 1008
 
 
-async def test_too_many_strangers_are_turned_away(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sockets_without_a_start_frame_are_bounded(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(agent_module, "STRANGERS_MAX", 1)
     carrier = await serve()
     url = f"ws://127.0.0.1:{carrier.agent.port}/ws/pod/agent-0/call-1"
@@ -351,7 +355,7 @@ async def test_a_handler_that_does_not_listen_loses_the_oldest_audio(
     assert await asyncio.wait_for(heard.get(), 10) == (["two", "three"], 1)
 
 
-async def test_a_router_that_is_away_is_tried_again_until_it_hears(
+async def test_a_failing_router_is_retried_and_logged_once(
     settings: AgentSettings, router: RouterStandIn, caplog: pytest.LogCaptureFixture
 ) -> None:
     router.broken = True
@@ -367,7 +371,7 @@ async def test_a_router_that_is_away_is_tried_again_until_it_hears(
     await agent.stop()
 
 
-async def test_draining_waits_for_the_live_call_and_takes_no_new_one(
+async def test_a_draining_agent_waits_for_its_live_call_and_takes_no_new_one(
     serve: Serve, router: RouterStandIn
 ) -> None:
     carrier = await serve()
@@ -386,7 +390,7 @@ async def test_draining_waits_for_the_live_call_and_takes_no_new_one(
     assert carrier.agent.live_calls == []
 
 
-async def test_draining_still_takes_the_call_that_was_given_the_pod_just_before(
+async def test_a_draining_agent_takes_the_call_allocated_just_before(
     serve: Serve, router: RouterStandIn
 ) -> None:
     carrier = await serve()
@@ -430,7 +434,7 @@ async def test_sigterm_drains_and_the_last_heartbeat_says_that_the_pod_is_free_a
     assert (last["draining"], last["calls"]) == (True, [])
 
 
-async def test_the_agent_tells_that_it_is_healthy(serve: Serve) -> None:
+async def test_the_agents_health_route_answers_ok(serve: Serve) -> None:
     carrier = await serve()
     async with carrier.session.get(f"http://127.0.0.1:{carrier.agent.port}/health") as response:
         assert json.loads(await response.text()) == {"status": "ok"}

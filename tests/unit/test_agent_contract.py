@@ -1,4 +1,4 @@
-"""The agent's line to the platform: what it sends, what it repeats, and when it gives up."""
+"""The agent's requests to the platform: what it sends, what it retries, and when it fails."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -56,7 +56,7 @@ def line(platform: Platform) -> Contract:
     return Contract(platform.url, "CA/1", {"attempt": "a1", "key": "k", "other": "x"})
 
 
-async def test_the_call_is_asked_about_with_its_own_token(platform: Platform) -> None:
+async def test_context_requests_the_call_with_its_own_token(platform: Platform) -> None:
     about = await line(platform).context()
     assert (about.lead_id, about.payload, about.direction) == ("l1", {"name": "Ada"}, "outbound")
     assert platform.asked == [("/api/v1/calls/CA%2F1", "Bearer a1.k", None)] or platform.asked == [
@@ -65,7 +65,9 @@ async def test_the_call_is_asked_about_with_its_own_token(platform: Platform) ->
     assert "+14155550123" not in repr(about)
 
 
-async def test_a_resumed_call_asks_with_its_turn_and_learns_what_was_stored(platform: Platform) -> None:
+async def test_context_of_a_resumed_call_uses_its_turn_and_returns_the_stored_state(
+    platform: Platform,
+) -> None:
     platform.context = CONTEXT | {"resumed": True, "state": {"step": 2}}
     resumed = Contract(platform.url, "CA1", {"attempt": "a1", "key": "k", "resumed": "1"})
     about = await resumed.context()
@@ -74,7 +76,7 @@ async def test_a_resumed_call_asks_with_its_turn_and_learns_what_was_stored(plat
     assert "step" not in repr(about)
 
 
-async def test_a_state_is_stored_and_one_that_comes_too_late_is_told(platform: Platform) -> None:
+async def test_save_state_sends_the_state_and_raises_when_it_is_too_late(platform: Platform) -> None:
     await line(platform).save_state({"step": 1})
     assert platform.asked[0][0].endswith("/state")
     assert platform.asked[0][2] == {"step": 1}
@@ -83,7 +85,7 @@ async def test_a_state_is_stored_and_one_that_comes_too_late_is_told(platform: P
         await line(platform).save_state({"step": 2})
 
 
-async def test_a_report_is_sent_again_until_it_is_kept(platform: Platform) -> None:
+async def test_a_report_is_retried_until_the_platform_stores_it(platform: Platform) -> None:
     platform.statuses = [503, 500, 201]
     wanted = datetime(2030, 5, 1, tzinfo=UTC)
     await line(platform).report(Outcome("sold", callback_at=wanted, data={"n": 1}))
@@ -98,14 +100,14 @@ async def test_a_report_is_sent_again_until_it_is_kept(platform: Platform) -> No
     }
 
 
-async def test_a_refusal_is_not_repeated(platform: Platform) -> None:
+async def test_a_refused_report_is_not_retried(platform: Platform) -> None:
     platform.statuses = [409]
     with pytest.raises(ReportRefused, match="409: because"):
         await line(platform).report(Outcome("sold"))
     assert len(platform.asked) == 1
 
 
-async def test_a_platform_that_stays_away_is_given_up(platform: Platform) -> None:
+async def test_a_report_to_an_unreachable_platform_fails_after_its_tries(platform: Platform) -> None:
     platform.statuses = [503]
     with pytest.raises(PlatformUnavailable, match="because"):
         await line(platform).report(Outcome("sold"))

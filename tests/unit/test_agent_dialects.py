@@ -54,7 +54,9 @@ def test_exotels_start_names_the_call_and_its_parameters() -> None:
         ({"event": "connected"}, None),
     ],
 )
-def test_what_follows_is_read_alike(message: dict[str, object], frame: object) -> None:
+def test_frames_after_the_start_are_read_alike_in_every_dialect(
+    message: dict[str, object], frame: object
+) -> None:
     assert frames.parse(json.dumps(message)) == frame
 
 
@@ -78,7 +80,7 @@ def test_what_follows_is_read_alike(message: dict[str, object], frame: object) -
         ),
     ],
 )
-def test_what_we_say_is_said_in_the_streams_own_words(
+def test_sent_frames_are_written_in_the_streams_dialect(
     dialect: Dialect, media: object, mark: object, clear: object
 ) -> None:
     assert json.loads(frames.media("s", b"\xff" * 160, dialect)) == media

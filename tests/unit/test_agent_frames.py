@@ -6,7 +6,7 @@ from trunkline.agent import frames
 from trunkline.agent.frames import Dtmf, Mark, Media, Start, Stop
 
 
-def test_a_start_frame_says_whose_call_it_is_and_what_it_was_given_along() -> None:
+def test_a_start_frame_is_parsed_with_call_id_and_parameters() -> None:
     text = json.dumps(
         {
             "event": "start",
@@ -66,11 +66,11 @@ def test_frames_of_a_live_stream_are_read(frame: object, message: object) -> Non
         '{"event": "media", "media": {"payload": "AAAA", "timestamp": "soon"}}',
     ],
 )
-def test_what_is_not_understood_is_nothing(text: str) -> None:
+def test_an_unknown_frame_is_ignored(text: str) -> None:
     assert frames.parse(text) is None
 
 
-def test_what_is_sent_is_in_the_carriers_words() -> None:
+def test_sent_frames_have_twilios_format() -> None:
     assert json.loads(frames.media("MZ1", b"\x00\x01\xff")) == {
         "event": "media",
         "streamSid": "MZ1",

@@ -18,7 +18,7 @@ def one() -> Guard:
     return one
 
 
-def test_a_stream_with_its_token_is_let_in(one: Guard) -> None:
+def test_a_stream_with_its_token_is_admitted(one: Guard) -> None:
     assert one.admit("call-1", token_of("call-1")) == StreamAdmitted("allocation-of-call-1")
     assert one.live == ["call-1"]
 
@@ -43,12 +43,12 @@ def test_a_stream_without_a_token_for_this_pod_call_and_allocation_is_refused(
     assert one.live == []
 
 
-def test_before_the_router_was_heard_nobody_is_let_in() -> None:
+def test_without_a_secret_of_the_router_no_stream_is_admitted() -> None:
     verdict = Guard(max_concurrent=1).admit("call-1", token.sign(b"", "call-1", "a"))
     assert isinstance(verdict, StreamRefused)
 
 
-def test_a_pod_at_its_maximum_refuses_the_next(one: Guard) -> None:
+def test_a_pod_at_max_concurrent_refuses_the_next_stream(one: Guard) -> None:
     one.admit("call-1", token_of("call-1"))
 
     assert one.admit("call-2", token_of("call-2")) == StreamRefused("the pod has its maximum of calls", BUSY)
@@ -57,7 +57,7 @@ def test_a_pod_at_its_maximum_refuses_the_next(one: Guard) -> None:
     assert one.admit("call-2", token_of("call-2")) == StreamAdmitted("allocation-of-call-2")
 
 
-def test_a_shared_pod_takes_as_many_as_it_may() -> None:
+def test_a_shared_pod_admits_streams_up_to_max_concurrent() -> None:
     shared = Guard(max_concurrent=3)
     shared.trust([SECRET])
     verdicts = [shared.admit(f"call-{n}", token_of(f"call-{n}")) for n in range(4)]
@@ -86,7 +86,7 @@ def test_a_later_turn_of_an_allocation_is_taken_once(one: Guard) -> None:
     assert one.admit("call-1", token_of("call-1", turn=2)) == StreamAdmitted("allocation-of-call-1", turn=2)
 
 
-def test_a_later_turn_takes_the_place_of_the_stream_that_is_still_here(one: Guard) -> None:
+def test_a_later_turn_replaces_the_stream_that_is_still_open(one: Guard) -> None:
     one.admit("call-1", token_of("call-1"))
 
     assert one.admit("call-1", token_of("call-1", turn=1)) == StreamAdmitted("allocation-of-call-1", turn=1)
@@ -107,7 +107,7 @@ def test_a_call_that_the_agent_has_finished_is_not_resumed(one: Guard) -> None:
     assert one.live == []
 
 
-def test_a_call_that_is_over_is_named_for_a_while(one: Guard) -> None:
+def test_an_ended_call_is_listed_for_a_while(one: Guard) -> None:
     one.admit("call-1", token_of("call-1"))
     assert one.ended(60) == []
     one.let_go("call-1")
@@ -118,7 +118,7 @@ def test_a_call_that_is_over_is_named_for_a_while(one: Guard) -> None:
     assert one.ended(0) == []
 
 
-def test_a_handler_that_does_not_end_takes_up_the_pod(one: Guard) -> None:
+def test_a_hanging_handler_uses_up_a_slot_of_the_pod(one: Guard) -> None:
     one.admit("call-1", token_of("call-1"))
     one.hang("call-1")
 
@@ -149,14 +149,14 @@ def test_one_call_has_one_stream_even_at_a_shared_pod() -> None:
     assert isinstance(shared.admit("call-1", token_of("call-1", "a new one")), StreamRefused)
 
 
-def test_both_secrets_open_while_the_key_is_rotated(one: Guard) -> None:
+def test_tokens_of_both_secrets_are_admitted_while_the_key_is_rotated(one: Guard) -> None:
     one.trust([b"new", SECRET])
     assert isinstance(one.admit("call-1", token_of("call-1", secret=SECRET)), StreamAdmitted)
     one.let_go("call-1")
     assert isinstance(one.admit("call-2", token_of("call-2", secret=b"new")), StreamAdmitted)
 
 
-def test_a_leaving_pod_takes_only_the_call_that_it_was_given_before(one: Guard) -> None:
+def test_a_leaving_pod_admits_only_the_call_allocated_before(one: Guard) -> None:
     one.leave(["call-1"])
 
     assert one.admit("call-2", token_of("call-2")) == StreamRefused("the pod is leaving", BUSY)
@@ -165,14 +165,14 @@ def test_a_leaving_pod_takes_only_the_call_that_it_was_given_before(one: Guard) 
     assert one.expected == frozenset()
 
 
-def test_a_leaving_pod_does_not_wait_for_a_call_that_it_has_had(one: Guard) -> None:
+def test_a_leaving_pod_does_not_wait_for_a_call_that_has_ended(one: Guard) -> None:
     one.admit("call-1", token_of("call-1"))
     one.let_go("call-1")
     one.leave(["call-1"])
     assert one.expected == frozenset()
 
 
-def test_what_was_used_is_remembered_within_a_bound(one: Guard) -> None:
+def test_used_allocations_are_remembered_up_to_a_bound(one: Guard) -> None:
     for number in range(guard.USED_MAX + 1):
         one.admit(f"call-{number}", token_of(f"call-{number}"))
         one.let_go(f"call-{number}")
@@ -180,6 +180,6 @@ def test_what_was_used_is_remembered_within_a_bound(one: Guard) -> None:
     assert isinstance(one.admit("call-2", token_of("call-2")), StreamRefused)
 
 
-def test_a_maximum_of_zero_is_a_mistake() -> None:
+def test_a_maximum_of_zero_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         Guard(max_concurrent=0)

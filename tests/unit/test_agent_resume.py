@@ -46,7 +46,7 @@ async def hangs_up(call: Call) -> None:
 
 
 @pytest.mark.parametrize("goodbye", [returns, hangs_up])
-async def test_a_goodbye_is_released_before_its_stream_closes(
+async def test_a_call_ended_by_its_handler_is_released_before_its_stream_closes(
     serve: Serve, router: RouterStandIn, goodbye: Any
 ) -> None:
     router.may_release = asyncio.Event()
@@ -67,7 +67,7 @@ async def test_a_goodbye_is_released_before_its_stream_closes(
     assert router.releases.empty(), "once"
 
 
-async def test_who_is_given_a_pod_before_its_last_stream_has_closed_waits_for_that(
+async def test_a_call_allocated_before_the_last_stream_closed_waits_for_it(
     serve: Serve, router: RouterStandIn
 ) -> None:
     """The router gives a released pod away at once, and its answer to the release is still under way."""
@@ -92,7 +92,7 @@ async def test_who_is_given_a_pod_before_its_last_stream_has_closed_waits_for_th
     await second.close()
 
 
-async def test_a_stream_that_breaks_is_not_released_and_the_pod_lets_go_when_the_call_is_elsewhere(
+async def test_a_broken_stream_is_not_released_and_its_call_is_dropped_once_it_moved(
     serve: Serve, router: RouterStandIn
 ) -> None:
     carrier = await serve()
@@ -109,7 +109,7 @@ async def test_a_stream_that_breaks_is_not_released_and_the_pod_lets_go_when_the
     assert router.releases.empty()
 
 
-async def test_a_stream_that_breaks_for_good_is_released_in_the_end(
+async def test_a_broken_stream_without_a_resumption_is_released_after_a_wait(
     serve: Serve, router: RouterStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_module, "RESUME_WAIT_S", 0.1)
@@ -134,7 +134,7 @@ async def test_a_stream_that_breaks_for_good_is_released_in_the_end(
     await again.close()
 
 
-async def test_a_handler_that_fails_leaves_its_call_to_another_agent(
+async def test_a_failed_handler_closes_its_stream_without_a_release(
     serve: Serve, router: RouterStandIn, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fails(call: Call) -> None:
@@ -149,9 +149,7 @@ async def test_a_handler_that_fails_leaves_its_call_to_another_agent(
     assert "no idea what to say" in caplog.text
 
 
-async def test_the_carrier_comes_back_to_the_pod_that_lost_its_stream(
-    serve: Serve, router: RouterStandIn
-) -> None:
+async def test_a_call_can_resume_at_the_pod_that_lost_its_stream(serve: Serve, router: RouterStandIn) -> None:
     seen: asyncio.Queue[Call] = asyncio.Queue()
     ended: asyncio.Queue[int] = asyncio.Queue()
     is_over = asyncio.Event()
@@ -238,7 +236,7 @@ async def test_a_handler_that_swallows_its_cancellation_is_reported_as_hanging(
     assert said["draining"] is False
 
 
-async def test_a_pod_ends_without_a_handler_that_does_not(
+async def test_a_stopping_pod_does_not_wait_for_a_handler_that_ignores_cancellation(
     settings: AgentSettings,
     router: RouterStandIn,
     monkeypatch: pytest.MonkeyPatch,
@@ -274,7 +272,7 @@ async def test_a_pod_ends_without_a_handler_that_does_not(
         may_end.set()
 
 
-async def test_who_blocks_the_event_loop_is_named_while_it_does(
+async def test_a_call_handler_that_blocks_the_event_loop_is_logged_while_it_does(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_module, "BLOCKED_S", 0.2)
@@ -328,7 +326,7 @@ async def test_calls_that_outlast_a_drain_are_handed_over_with_their_state(
     await agent.stop()
 
 
-async def test_a_state_that_cannot_be_stored_keeps_no_call_from_being_handed_over(
+async def test_a_failing_on_hand_over_does_not_keep_a_call_from_being_handed_over(
     settings: AgentSettings, router: RouterStandIn, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fails(call: Call) -> None:
@@ -347,7 +345,7 @@ async def test_a_state_that_cannot_be_stored_keeps_no_call_from_being_handed_ove
     await agent.stop()
 
 
-async def test_a_pod_that_was_superseded_says_so_loudly_every_time(
+async def test_a_superseded_pod_logs_an_error_at_every_heartbeat(
     serve: Serve, router: RouterStandIn, caplog: pytest.LogCaptureFixture
 ) -> None:
     carrier = await serve()

@@ -72,7 +72,7 @@ async def started(router: RouterStandIn, **more: Any) -> Agent:
     [(7200.0, 7260.0), (3600.0, 3660.0), (30.0, 300.0), (None, 3660.0)],
     ids=["two hours", "an hour", "shorter than the least", "an older router"],
 )
-async def test_a_leaving_pod_waits_for_the_longest_call_and_a_minute(
+async def test_a_leaving_pod_waits_for_the_routers_longest_call_and_a_minute(
     router: RouterStandIn, told_s: float | None, waits_s: float
 ) -> None:
     router.call_time_limit_s = told_s
@@ -81,14 +81,14 @@ async def test_a_leaving_pod_waits_for_the_longest_call_and_a_minute(
     await agent.stop()
 
 
-async def test_a_time_that_was_set_counts_whatever_the_router_says(router: RouterStandIn) -> None:
+async def test_a_set_shutdown_timeout_takes_precedence_over_the_routers(router: RouterStandIn) -> None:
     router.call_time_limit_s = 7200.0
     agent = await started(router, shutdown_timeout_s=12.0)
     assert agent.shutdown_timeout_s == 12.0
     await agent.stop()
 
 
-async def test_the_drain_goes_by_what_the_router_said(
+async def test_the_drain_ends_after_the_routers_call_time_limit(
     router: RouterStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_module, "SHUTDOWN_LEAST_S", 0.0)

@@ -28,7 +28,7 @@ def counted(name: str, value: float, subject: str = "", minutes_ago: int = 0) ->
     return MeasuredValue(name, subject, minutes_ago, value)
 
 
-def test_a_quiet_platform_is_over_no_threshold() -> None:
+def test_an_idle_platform_is_over_no_threshold() -> None:
     for (name, _), value in values(QUIET).items():
         rule = DEFINITIONS[name].rule
         assert isinstance(rule, MeasuredRule)
@@ -79,7 +79,7 @@ BUSY, GONE = AgentRoom(4, 2, 2, False), AgentRoom(4, 2, 0, False)
         ),
     ],
 )
-def test_who_waits_for_a_known_cause_is_no_halt(
+def test_a_flow_that_waits_for_a_known_cause_is_no_halt(
     why: str, more: dict[str, Any], expected: dict[tuple[str, str], float]
 ) -> None:
     assert over(waits(flow(**more))) == expected, why
@@ -89,7 +89,7 @@ def test_leads_that_another_system_calls_are_no_halt() -> None:
     assert over(waits(flow(), includes=lambda reseller, merchant: merchant != "m")) == {}
 
 
-def test_agents_that_are_busy_and_agents_that_are_not_there_are_told_apart() -> None:
+def test_busy_agents_and_missing_agents_are_separate_alarms() -> None:
     needy = flow(needs_agents=True)
     assert over(waits(needy, agents=BUSY)) == {("agents_busy", ""): 50}
     assert over(waits(needy, agents=GONE)) == {("merchant_without_agents", "m"): 50}
@@ -133,7 +133,7 @@ def test_the_rate_of_unknown_is_per_carrier() -> None:
     assert found["unknown_rate", "plivo"] == 0
 
 
-def test_calls_of_which_nobody_knows_the_agent_are_a_share_of_those_answered() -> None:
+def test_agent_unknown_rate_is_a_share_of_answered_calls() -> None:
     measured = [
         counted("answered", 60, "twilio"),
         counted("answered", 40, "twilio", 14),
@@ -173,13 +173,13 @@ def test_half_of_the_workers_gone_is_over_the_threshold_and_less_is_not() -> Non
         ("reconciler_fixes", "warning", 10),
     ],
 )
-def test_the_thresholds_that_operators_know_are_kept(name: str, severity: str, above: float) -> None:
+def test_the_documented_thresholds_are_unchanged(name: str, severity: str, above: float) -> None:
     rule = DEFINITIONS[name].rule
     assert isinstance(rule, MeasuredRule)
     assert (DEFINITIONS[name].severity, rule.above) == (severity, above)
 
 
-def test_no_alarm_looks_further_back_than_values_are_kept() -> None:
+def test_no_alarm_rule_is_longer_than_samples_are_kept() -> None:
     from trunkline.control.alarm_loop import KEEP_S
 
     rules = [each.rule for each in DEFINITIONS.values() if isinstance(each.rule, MeasuredRule)]
@@ -221,7 +221,7 @@ def alarm(**more: Any) -> Alarm:
     return Alarm(**fields | more)
 
 
-def test_each_end_of_an_alarm_is_told_once_and_in_order() -> None:
+def test_raised_and_cleared_of_an_alarm_are_announced_once_and_in_order() -> None:
     at = datetime(2030, 5, 2, tzinfo=UTC)
     cases = [
         (alarm(), ["alarm.raised"]),
@@ -235,6 +235,6 @@ def test_each_end_of_an_alarm_is_told_once_and_in_order() -> None:
         assert said[-1].body["data"]["subject"] == "export"
 
 
-def test_an_alarm_of_another_version_is_told_too() -> None:
+def test_an_alarm_name_of_another_version_is_announced() -> None:
     [said] = announcements([alarm(name="not_of_this_version")])
     assert said.body["data"]["name"] == "not_of_this_version"

@@ -1,4 +1,4 @@
-"""The time limits between a person who is on the line and an answer, each with those that have to fit into it."""
+"""The timeouts between an answered call and its document, each with those that have to fit into it."""
 
 import re
 from collections.abc import Coroutine
@@ -39,7 +39,7 @@ DOCUMENT_S = 1.2
 POD_S = 2.0
 
 
-def test_the_engines_have_answered_or_count_as_silent_before_a_document_is_due() -> None:
+def test_the_engine_timeouts_end_before_a_document_is_due() -> None:
     assert allocator.VALKEY_S <= 0.15
     assert allocator.VALKEY_S < allocator.ENGINES_S <= 0.6
     # Valkey alone is asked once more where Postgres was silent.
@@ -51,7 +51,7 @@ def test_the_engines_have_answered_or_count_as_silent_before_a_document_is_due()
     assert (deps["answer_s"], deps["connect_s"]) == (webhook_routes.ANSWER_S, answers.CONNECT_S)
 
 
-def test_whoever_asks_the_router_is_answered_within_two_seconds_of_asking() -> None:
+def test_the_routers_timeouts_add_up_to_less_than_two_seconds() -> None:
     assert allocator.ENGINES_S + allocator.VALKEY_S < routes.ALLOCATE_S
     assert max(REFRESH_WAIT_S, account_check.WAIT_MAX_S) + routes.ALLOCATE_S <= routes.ANSWER_S < POD_S
     assert ASK_WAIT_S + 2 * allocator.VALKEY_S < routes.ANSWER_S, "a key's first use leaves time for a pod"
@@ -59,7 +59,7 @@ def test_whoever_asks_the_router_is_answered_within_two_seconds_of_asking() -> N
 
 
 @pytest.mark.parametrize("path", NGINX, ids=lambda path: path.name)
-def test_nginx_gives_up_after_we_have_answered_and_before_a_carrier_does(path: Path) -> None:
+def test_nginx_times_out_after_our_answer_and_before_the_carriers(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     orders = {name: int(ms) / 1000 for name, ms in parse_qsl(ASK_AGAIN.lstrip("#")) if ms.isdigit()}
     answer = location(text, "(?:answer|resume|inbound)$")
@@ -106,7 +106,7 @@ class SilentAllocator:
 @pytest.mark.parametrize(
     ("lookup_s", "left_s"), [(0.0, 1.4), (0.4, 1.4), (1.2, 0.7), (1.5, 0.4), (9.0, 0.05)]
 )
-async def test_what_a_key_took_on_its_first_use_is_taken_from_the_time_for_a_pod(
+async def test_the_time_of_a_keys_first_lookup_is_subtracted_from_the_allocate_timeout(
     monkeypatch: pytest.MonkeyPatch, lookup_s: float, left_s: float
 ) -> None:
     clock, given = ManualClock(), list[float]()

@@ -1,4 +1,4 @@
-"""What a carrier is told when there is no agent, where it asks again, and what is known by a carrier's name alone."""
+"""The document of a call without an agent, where the carrier requests again, and what a carrier's name alone gives."""
 
 from urllib.parse import urlencode
 from uuid import uuid4
@@ -67,7 +67,7 @@ def test_every_carrier_has_documents_by_its_name_and_a_last_resort() -> None:
 
 
 @pytest.mark.parametrize("carrier", ["twilio", "plivo"])
-def test_what_follows_the_stream_is_asked_for_at_the_url_given(carrier: str) -> None:
+def test_the_answer_document_redirects_to_the_given_url_after_the_stream(carrier: str) -> None:
     documents = documents_for(carrier)
     assert documents is not None
     alone = documents.answer_document("wss://pod/ws", {"token": "t"}).body
@@ -101,7 +101,7 @@ def asked(carrier: str, fields: dict[str, str], tag: CallbackTag) -> WebhookRequ
     return WebhookRequest("POST", url, {"content-type": FORM}, urlencode(fields).encode(), tag)
 
 
-def test_an_answer_is_read_by_our_own_signature_where_its_account_is_not_known() -> None:
+def test_an_answer_request_of_an_unknown_account_is_read_by_our_own_signature() -> None:
     attempt = uuid4()
     said = {
         "twilio": {"CallSid": "CA1", "CallStatus": "in-progress", "To": "+1", "From": "+2"},

@@ -53,7 +53,7 @@ def client(read_timeout_s: float = 5) -> AsgiClient:
     return AsgiClient(FastPath(Starlette(), verifier, routes, body=BodyRule(1000, read_timeout_s)))
 
 
-async def test_the_id_is_in_the_header_and_on_what_is_logged_meanwhile() -> None:
+async def test_the_request_id_is_in_the_response_header_and_the_log_context() -> None:
     # As the server has it: each request is a task of its own.
     asked = client().post("/api/v1/allocate", {}, headers={"X-Request-ID": "trace-1"})
     answer = await asyncio.create_task(asked)
@@ -62,12 +62,12 @@ async def test_the_id_is_in_the_header_and_on_what_is_logged_meanwhile() -> None
     assert "request_id" not in structlog.contextvars.get_contextvars()
 
 
-async def test_a_request_without_an_id_gets_one() -> None:
+async def test_a_request_without_a_request_id_gets_one() -> None:
     answer = await client().post("/api/v1/allocate", {})
     assert answer.body.decode() == answer.headers["x-request-id"] != ""
 
 
-async def test_a_failure_names_the_id_and_is_logged_with_it() -> None:
+async def test_a_failure_carries_the_request_id_in_its_body_and_log_line() -> None:
     with structlog.testing.capture_logs([structlog.contextvars.merge_contextvars]) as lines:
         answer = await client().post("/api/v1/release", {}, headers={"X-Request-ID": "trace-2"})
     assert (answer.status, answer.json()["request_id"]) == (500, "trace-2")
@@ -76,7 +76,7 @@ async def test_a_failure_names_the_id_and_is_logged_with_it() -> None:
     assert str(line["exc_info"]) == "logged with trace-2"
 
 
-async def test_the_time_of_a_body_is_that_of_the_whole_of_it() -> None:
+async def test_the_body_timeout_counts_for_the_whole_body() -> None:
     async with asyncio.timeout(30):
         answer = await client(0.01).request("POST", "/webhooks/twilio/status", body=drops())
     assert (answer.status, answer.json()["code"]) == (408, "body_too_slow")

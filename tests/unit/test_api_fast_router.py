@@ -63,7 +63,7 @@ def test_a_hot_route_is_found_with_the_name_in_its_path(
         ("POST", ""),
     ],
 )
-def test_everything_else_goes_the_long_way(method: str, path: str) -> None:
+def test_other_methods_and_paths_are_not_found_by_the_fast_router(method: str, path: str) -> None:
     asked = scope(method, path)
     assert FastRouter(HOT).find(asked) is None
     assert "path_params" not in asked

@@ -70,7 +70,7 @@ def verifier(keys: Keys, clock: ManualClock) -> KeyVerifier:
     return KeyVerifier(keys.look_up, clock, fresh_s=FRESH_S, stale_s=STALE_S)
 
 
-async def test_a_known_key_is_asked_for_once_while_it_is_fresh(
+async def test_a_known_key_is_read_from_the_store_once_while_it_is_fresh(
     verifier: KeyVerifier, keys: Keys, clock: ManualClock
 ) -> None:
     secret = keys.add(clock)
@@ -84,20 +84,20 @@ async def test_a_known_key_is_asked_for_once_while_it_is_fresh(
     assert keys.questions == 2
 
 
-async def test_a_bad_checksum_is_refused_without_a_question(verifier: KeyVerifier, keys: Keys) -> None:
+async def test_a_bad_checksum_is_refused_without_reading_the_store(verifier: KeyVerifier, keys: Keys) -> None:
     assert await verifier.verify(key_format.mint()[:-1] + "!") is None
     assert await verifier.verify("short") is None
     assert keys.questions == 0
 
 
-async def test_an_unknown_key_is_remembered_too(verifier: KeyVerifier, keys: Keys) -> None:
+async def test_an_unknown_key_is_read_from_the_store_once(verifier: KeyVerifier, keys: Keys) -> None:
     stranger = key_format.mint()
     for _ in range(10):
         assert await verifier.verify(stranger) is None
     assert keys.questions == 1
 
 
-async def test_unknown_keys_never_push_out_a_known_one(
+async def test_unknown_keys_never_evict_a_known_one(
     verifier: KeyVerifier, keys: Keys, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(key_verifier, "UNKNOWN_MAX", 5)
@@ -111,7 +111,7 @@ async def test_unknown_keys_never_push_out_a_known_one(
     assert len(verifier._unknown) == 5
 
 
-async def test_the_longest_unused_key_is_forgotten_when_there_are_too_many(
+async def test_the_least_recently_used_key_is_evicted(
     verifier: KeyVerifier, keys: Keys, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(key_verifier, "KNOWN_MAX", 2)
@@ -121,7 +121,7 @@ async def test_the_longest_unused_key_is_forgotten_when_there_are_too_many(
     assert set(verifier._known) == {key_format.digest(first), key_format.digest(third)}
 
 
-async def test_a_revocation_is_effective_when_the_answer_is_no_longer_fresh(
+async def test_a_revoked_key_is_refused_after_fresh_s(
     verifier: KeyVerifier, keys: Keys, clock: ManualClock
 ) -> None:
     secret = keys.add(clock)
@@ -131,7 +131,7 @@ async def test_a_revocation_is_effective_when_the_answer_is_no_longer_fresh(
     assert await verifier.verify(secret) is None
 
 
-async def test_the_process_that_revokes_forgets_at_once(
+async def test_forget_refuses_a_revoked_key_at_once(
     verifier: KeyVerifier, keys: Keys, clock: ManualClock
 ) -> None:
     secret = keys.add(clock)
@@ -142,7 +142,9 @@ async def test_the_process_that_revokes_forgets_at_once(
     assert await verifier.verify(secret) is None
 
 
-async def test_expiry_is_judged_at_every_use(verifier: KeyVerifier, keys: Keys, clock: ManualClock) -> None:
+async def test_a_cached_keys_expiry_is_checked_at_every_use(
+    verifier: KeyVerifier, keys: Keys, clock: ManualClock
+) -> None:
     secret = keys.add(clock, expires_in_s=5)
     assert await verifier.verify(secret) is not None
     clock.advance(5)
@@ -150,7 +152,7 @@ async def test_expiry_is_judged_at_every_use(verifier: KeyVerifier, keys: Keys, 
     assert keys.questions == 1
 
 
-async def test_a_good_key_stays_good_while_the_store_is_away(
+async def test_a_known_key_is_accepted_for_stale_s_without_the_store(
     verifier: KeyVerifier, keys: Keys, clock: ManualClock
 ) -> None:
     secret = keys.add(clock)
@@ -166,7 +168,7 @@ async def test_a_good_key_stays_good_while_the_store_is_away(
         await verifier.verify(secret)
 
 
-async def test_an_unseen_key_is_not_refused_but_postponed_while_the_store_is_away(
+async def test_an_unseen_key_raises_store_unavailable_without_the_store(
     verifier: KeyVerifier, keys: Keys, clock: ManualClock
 ) -> None:
     secret = keys.add(clock)
@@ -177,7 +179,7 @@ async def test_an_unseen_key_is_not_refused_but_postponed_while_the_store_is_awa
     assert await verifier.verify(secret) is not None
 
 
-async def test_a_slow_store_does_not_hold_up_a_good_key(
+async def test_a_slow_store_does_not_delay_a_known_key(
     verifier: KeyVerifier, keys: Keys, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(key_verifier, "REFRESH_WAIT_S", 0)
@@ -189,7 +191,9 @@ async def test_a_slow_store_does_not_hold_up_a_good_key(
     keys.gate.set()
 
 
-async def test_many_requests_at_once_ask_once(verifier: KeyVerifier, keys: Keys, clock: ManualClock) -> None:
+async def test_concurrent_requests_with_a_key_read_the_store_once(
+    verifier: KeyVerifier, keys: Keys, clock: ManualClock
+) -> None:
     secret = keys.add(clock)
     keys.gate = asyncio.Event()
     waiting = [asyncio.create_task(verifier.verify(secret)) for _ in range(20)]
@@ -202,7 +206,7 @@ async def test_many_requests_at_once_ask_once(verifier: KeyVerifier, keys: Keys,
     assert all(answer is not None and not isinstance(answer, BaseException) for answer in answers[1:])
 
 
-async def test_a_key_never_seen_is_not_waited_for_longer_than_a_call_can_wait(
+async def test_an_unseen_key_waits_for_a_hanging_store_no_longer_than_ask_wait_s(
     verifier: KeyVerifier, keys: Keys, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(key_verifier, "ASK_WAIT_S", 0.01)

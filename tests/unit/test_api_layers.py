@@ -92,7 +92,7 @@ async def test_any_other_request_id_is_replaced(client: AsgiClient, insane: str)
     assert answer.body.decode() == answer.headers["x-request-id"]
 
 
-async def test_our_own_failure_says_nothing_of_its_cause(client: AsgiClient) -> None:
+async def test_a_500_does_not_reveal_its_cause(client: AsgiClient) -> None:
     answer = await client.get("/fail")
     assert answer.status == 500
     body = answer.json()
@@ -103,7 +103,7 @@ async def test_our_own_failure_says_nothing_of_its_cause(client: AsgiClient) -> 
     assert b"RuntimeError" not in answer.body
 
 
-async def test_a_store_that_is_away_is_503_with_a_time_to_come_back(client: AsgiClient) -> None:
+async def test_an_unavailable_store_is_503_with_retry_after(client: AsgiClient) -> None:
     answer = await client.get("/lose-store")
     assert answer.status == 503
     assert int(answer.headers["retry-after"]) > 0
@@ -111,7 +111,7 @@ async def test_a_store_that_is_away_is_503_with_a_time_to_come_back(client: Asgi
     assert b"10.0.0.7" not in answer.body
 
 
-async def test_half_an_answer_is_never_completed_as_if_it_were_whole(client: AsgiClient) -> None:
+async def test_a_response_that_fails_halfway_is_aborted_not_completed(client: AsgiClient) -> None:
     with pytest.raises(RuntimeError, match="broken"):
         await client.get("/fail-halfway")
 
@@ -154,7 +154,7 @@ async def test_a_path_may_have_a_limit_of_its_own_and_the_longest_prefix_counts(
     assert (await client.request("POST", "/upload/slow", body=b"x" * 11)).status == 413
 
 
-async def test_a_body_that_does_not_come_to_an_end_is_given_up(client: AsgiClient) -> None:
+async def test_a_body_without_an_end_is_answered_408(client: AsgiClient) -> None:
     answer = await client.request("POST", "/upload/slow", body=never())
     assert (answer.status, answer.json()["code"]) == (408, "body_too_slow")
     assert answer.headers["connection"] == "close"

@@ -7,7 +7,7 @@ import pytest
 from trunkline.api.timeouts import timeout_if_blocking
 
 
-async def test_what_is_there_comes_at_once_and_without_a_limit() -> None:
+async def test_timeout_if_blocking_returns_a_ready_result_without_a_timeout() -> None:
     async def ready() -> str:
         return "here"
 
@@ -15,7 +15,7 @@ async def test_what_is_there_comes_at_once_and_without_a_limit() -> None:
     assert await timeout_if_blocking(0, ready) == "here"
 
 
-async def test_what_comes_later_is_waited_for() -> None:
+async def test_timeout_if_blocking_waits_for_a_late_result() -> None:
     first, second = asyncio.Event(), asyncio.Event()
 
     async def late() -> str:
@@ -29,7 +29,7 @@ async def test_what_comes_later_is_waited_for() -> None:
     assert second.is_set()
 
 
-async def test_what_never_comes_ends_at_the_limit() -> None:
+async def test_timeout_if_blocking_cancels_blocked_work_at_the_timeout() -> None:
     left = asyncio.Event()
 
     async def never() -> None:
@@ -43,7 +43,7 @@ async def test_what_never_comes_ends_at_the_limit() -> None:
     assert left.is_set()
 
 
-async def test_who_leaves_takes_the_work_along() -> None:
+async def test_cancelling_timeout_if_blocking_cancels_its_work() -> None:
     begun, left = asyncio.Event(), asyncio.Event()
 
     async def never() -> None:
@@ -62,7 +62,7 @@ async def test_who_leaves_takes_the_work_along() -> None:
 
 
 @pytest.mark.parametrize("waits_first", [False, True])
-async def test_what_fails_fails_as_it_is(waits_first: bool) -> None:
+async def test_timeout_if_blocking_raises_the_works_exception(waits_first: bool) -> None:
     async def broken() -> None:
         if waits_first:
             await asyncio.sleep(0)
@@ -72,7 +72,7 @@ async def test_what_fails_fails_as_it_is(waits_first: bool) -> None:
         await timeout_if_blocking(60, broken)
 
 
-async def test_a_plain_awaitable_is_waited_for_too() -> None:
+async def test_timeout_if_blocking_takes_a_future() -> None:
     done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_soon(done.set_result, 7)
     assert await timeout_if_blocking(60, lambda: done) == 7

@@ -18,7 +18,7 @@ async def piece_by_piece(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-async def test_an_answer_that_is_taken_is_written_whole() -> None:
+async def test_the_write_guard_passes_a_whole_response() -> None:
     sent: list[Message] = []
 
     async def send(message: Message) -> None:
@@ -28,7 +28,7 @@ async def test_an_answer_that_is_taken_is_written_whole() -> None:
     assert [message.get("body") for message in sent] == [None, b"piece", b"piece", b""]
 
 
-async def test_a_client_that_takes_nothing_does_not_keep_the_request_open() -> None:
+async def test_the_write_guard_ends_a_response_that_the_client_does_not_read() -> None:
     sent: list[Message] = []
 
     async def send(message: Message) -> None:

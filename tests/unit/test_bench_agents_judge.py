@@ -85,7 +85,7 @@ def test_a_call_with_its_agent_meets_every_goal() -> None:
     assert (verdict.met, verdict.answered, verdict.without_agent) == (True, 1, 0)
 
 
-def test_a_person_without_an_agent_counts_against_us_while_a_pod_is_free() -> None:
+def test_a_call_without_an_agent_misses_the_goal_while_a_pod_is_free() -> None:
     dial = a_dial()
     dial.ended_at = 102.1
     verdict = a_verdict([dial], [an_answer(dial, ended="failed")], [a_pod()], outcome=None)
@@ -93,7 +93,7 @@ def test_a_person_without_an_agent_counts_against_us_while_a_pod_is_free() -> No
     assert not verdict.met
 
 
-def test_with_every_pod_busy_nobody_was_free_and_fewer_pods_than_channels_forgive_nothing() -> None:
+def test_a_call_without_an_agent_is_excused_only_if_all_pods_were_busy_and_as_many_as_channels() -> None:
     dial = a_dial()
     busy = a_pod(calls=[served("other", span=Span(0.0, 500.0))])
     many = a_verdict([dial], [an_answer(dial)], [busy], outcome=None)
@@ -109,7 +109,7 @@ def test_a_lead_recorded_as_answered_without_an_agent_is_recorded_wrongly() -> N
     assert verdict.leads_recorded_wrongly == 1
 
 
-def test_an_agent_that_was_there_and_no_outcome_is_recorded_wrongly() -> None:
+def test_a_call_with_an_agent_and_no_outcome_is_recorded_wrongly() -> None:
     dial = a_dial()
     verdict = a_verdict([dial], [an_answer(dial)], [a_pod(calls=[served()])], outcome=None)
     assert verdict.leads_recorded_wrongly == 1
@@ -131,14 +131,14 @@ def test_an_answer_that_is_no_document_counts_although_another_try_gave_one() ->
     assert (verdict.answers_not_documents, verdict.met) == (1, False)
 
 
-def test_a_person_whose_pod_died_and_whom_nobody_took_is_dropped() -> None:
+def test_a_call_whose_pod_died_without_a_successor_is_dropped() -> None:
     dial = a_dial()
     died = a_pod(calls=[served(span=Span(102.0, 106.0), killed=True)], died_s=106.0)
     verdict = a_verdict([dial], [an_answer(dial, ended="lost")], [died])
     assert (verdict.people_at_killed_pods, verdict.people_dropped) == (1, 1)
 
 
-def test_a_person_whose_pod_died_and_whom_another_took_is_not() -> None:
+def test_a_call_whose_pod_died_with_a_successor_is_not_dropped() -> None:
     dial = a_dial()
     answer = an_answer(dial, ended="lost")
     answer.streams.append(StreamAsked("ws://x/ws/pod/pod-2/c1", 106.2, 106.2, ended="by_person"))
@@ -161,7 +161,7 @@ def test_exotel_is_excused_where_an_engine_was_away_or_its_pod_was_gone_and_not_
     assert found == [1, 0, 0]
 
 
-def test_dials_that_go_on_late_after_healing_miss_the_goal() -> None:
+def test_dials_that_resume_late_after_a_fault_miss_the_goal() -> None:
     dial = a_dial(at_s=120.0)
     strike = Strike(Span(100.0, 110.0), frozenset({"valkey"}))
     pod = a_pod(calls=[served(span=Span(122.0, 132.0))])
@@ -173,7 +173,7 @@ def test_dials_that_go_on_late_after_healing_miss_the_goal() -> None:
 
 
 @pytest.mark.parametrize(("away_min", "missed"), [(0, []), (1, []), (2, ["too_few_away"])])
-def test_a_run_in_which_too_few_answered_while_the_engine_was_away_shows_nothing(
+def test_a_run_with_too_few_answers_while_the_engine_was_down_misses_the_goal(
     away_min: int, missed: list[str]
 ) -> None:
     early, late = a_dial(), a_dial("c2", to="+12122000002", at_s=113.0)
@@ -204,20 +204,20 @@ def answered_after(took_s: float, statuses: list[int], fault: str) -> Verdict:
         ("api_killed", 1.52, ["answers_slow"]),
     ],
 )
-def test_every_answer_comes_in_time(fault: str, took_s: float, missed: list[str]) -> None:
+def test_an_answer_past_its_deadline_misses_the_goal(fault: str, took_s: float, missed: list[str]) -> None:
     verdict = answered_after(took_s, [200], fault)
     assert verdict.examples.get("missed", []) == missed
     assert verdict.met is not bool(missed)
 
 
-def test_a_try_that_nobody_answered_counts_unless_the_next_one_was() -> None:
+def test_an_unanswered_try_misses_the_goal_unless_a_retry_was_answered() -> None:
     retried = answered_after(0.1, [0, 200], "api_stopped")
     assert (retried.tries_unanswered, retried.answers_never, retried.met) == (1, 0, True)
     never = answered_after(0.1, [0, 0, 0], "api_stopped")
     assert (never.answers_never, never.examples["missed"]) == (1, ["answers_never"])
 
 
-def test_each_fault_that_takes_an_engine_away_needs_answers_of_its_own() -> None:
+def test_each_fault_of_an_engine_needs_enough_answers_by_itself() -> None:
     def runs(away: int, poor: str = "") -> list[Verdict]:
         return [
             Verdict(
@@ -233,20 +233,20 @@ def test_each_fault_that_takes_an_engine_away_needs_answers_of_its_own() -> None
     assert not is_enough(runs(AWAY_MIN)[1:]), "a fault was not run"
 
 
-def test_phones_ring_until_they_are_answered_or_over() -> None:
+def test_a_dial_rings_until_it_is_answered_or_ended() -> None:
     ringing, answered, busy = a_dial(), a_dial(), a_dial()
     ringing.answered_at = ringing.ended_at = answered.ended_at = busy.answered_at = None
     assert [rings(dial) for dial in (ringing, answered, busy)] == [True, False, False]
 
 
-def test_faults_that_take_an_engine_away_are_repeated_until_enough_answered_meanwhile() -> None:
+def test_faults_of_an_engine_are_repeated_until_enough_calls_answered_meanwhile() -> None:
     asked = scenario.Extent(300, 60, 870.0)
     assert asked.of(takes_engine_away=True, patience=2.0) == scenario.Extent(300, 60, 1740.0)
     assert asked.of(takes_engine_away=False, patience=1.0) == scenario.Extent(300, 0, 870.0)
     assert [name for name, case in FAULTS.items() if case.patience > 1] == ["postgres_killed", "both_killed"]
 
 
-def test_a_run_that_was_kept_is_judged_by_the_goals_of_today() -> None:
+def test_a_stored_run_is_judged_by_the_current_goals() -> None:
     kept = {
         "fault": "postgres_killed",
         "pods": 40,

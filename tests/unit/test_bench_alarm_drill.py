@@ -17,7 +17,7 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
     return found
 
 
-def test_a_drill_that_goes_well_is_met(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_successful_drill_is_met_with_status_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert conclude(WELL, HEARD) == 0
     assert last_line(capsys)["met"] is True
 
@@ -31,7 +31,7 @@ def test_a_drill_that_goes_well_is_met(capsys: pytest.CaptureFixture[str]) -> No
         (WELL, {**HEARD, "no_leader": HEARD_WITHIN_S + 1}, ""),
     ],
 )
-def test_what_went_wrong_is_told_before_the_json_and_by_the_status(
+def test_a_failed_drill_prints_its_cause_before_the_json_and_has_status_1(
     everyday: list[Everyday],
     heard: dict[str, float | None],
     said: str,

@@ -27,14 +27,14 @@ WELL = Evidence(
 )
 
 
-def test_a_burst_before_the_first_refusal_is_known_and_a_probe_now_and_then_are_well() -> None:
+def test_a_burst_before_the_first_refusal_and_single_probes_meet_the_goal() -> None:
     verdict = judge("credentials", RESTS, WELL)
     assert verdict.met
     assert (verdict.requests_at_first, verdict.requests_while_refused) == (3, 3)
     assert verdict.requests_per_minute_max == 2
 
 
-def test_what_goes_wrong_is_named() -> None:
+def test_the_judge_names_every_missed_goal() -> None:
     worse = {
         "5 requests in a minute": replace(WELL, asked=asked(0.0, 10, 20, 30, 40, 50)),
         "2 probes at a time": replace(WELL, asked=asked(0.0, 20.0, 20.5, took_s=5)),
@@ -48,21 +48,21 @@ def test_what_goes_wrong_is_named() -> None:
         assert judge("credentials", RESTS, seen).missed == [missed]
 
 
-def test_the_same_person_twice_in_a_row_is_seen() -> None:
+def test_probing_the_same_person_twice_in_a_row_misses_the_goal() -> None:
     twice = [Asked(BEGAN_S + at_s, "+1", BEGAN_S + at_s) for at_s in (0.0, 20.0, 60.0)]
     assert judge("credentials", RESTS, replace(WELL, asked=twice)).missed == [
         "the same person twice in a row"
     ]
 
 
-def test_nobody_else_waits_for_one_destination() -> None:
+def test_delayed_leads_of_other_destinations_miss_the_goal() -> None:
     goal = Goal(per_minute_max=None, ended_max=1, others_within_s=25.0)
     seen = replace(WELL, ended=1, last_dialled_s=BEGAN_S + 24)
     assert judge("unknown_code", goal, seen).met
     assert judge("unknown_code", goal, replace(seen, last_dialled_s=BEGAN_S + 26)).missed == ["others waited"]
 
 
-def test_another_number_of_the_account_goes_on() -> None:
+def test_a_paused_other_number_of_the_account_misses_the_goal() -> None:
     goal = Goal(per_minute_max=3, other_number_pause_max_s=10.0)
     goes_on = asked(*(n / 4 for n in range(180 * 4)))
     verdict = judge("caller_id", goal, replace(WELL, through_other_number=goes_on))
@@ -75,7 +75,7 @@ def test_another_number_of_the_account_goes_on() -> None:
     assert not judge("caller_id", goal, replace(WELL, through_other_number=ended_early)).met
 
 
-def test_the_faults_of_the_benchmark_ask_for_what_they_are_there_for() -> None:
+def test_the_benchmarks_faults_have_their_goals() -> None:
     assert FAULTS["caller_id"].has_other_number
     assert FAULTS["caller_id"].goal.other_number_pause_max_s is not None
     assert FAULTS["unknown_code"].goal.others_within_s == 25.0

@@ -31,7 +31,7 @@ def test_the_figures_fit_a_screen_and_none_is_missing(capsys: pytest.CaptureFixt
     assert plain.count("990") == 7
 
 
-def test_the_summary_of_all_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summary_of_all_benchmarks_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
     results = {f"bench_{n}": json.loads(REPORT.line()) for n in range(14)} | {"broken": None}
     Console(width=WIDTH).print(summary(results))
     lines = capsys.readouterr().out.splitlines()
@@ -39,6 +39,6 @@ def test_the_summary_of_all_fits_a_screen(capsys: pytest.CaptureFixture[str]) ->
     assert len(lines) <= 50
 
 
-def test_the_last_line_is_the_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_last_line_of_a_report_is_its_json(capsys: pytest.CaptureFixture[str]) -> None:
     finish(REPORT)
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["goal"] == GOAL

@@ -16,5 +16,7 @@ from trunkline.dispatch.channel_reconciler import is_mass_free
         (200, 1000, False),
     ],
 )
-def test_healing_stops_over_fifty_channels_and_a_fifth(unconfirmed: int, held: int, stops: bool) -> None:
+def test_freeing_over_50_channels_and_20_percent_is_a_mass_free(
+    unconfirmed: int, held: int, stops: bool
+) -> None:
     assert is_mass_free(unconfirmed, held) is stops

@@ -15,7 +15,7 @@ def token(keys: CallKeys = KEYS, attempt: UUID = ATTEMPT, call_id: str = "CA1") 
     return f"{attempt}.{keys.sign(attempt, call_id)}"
 
 
-def test_a_token_names_its_attempt() -> None:
+def test_a_call_token_verifies_with_its_attempt() -> None:
     assert KEYS.verify(token(), "CA1") == PROOF
 
 
@@ -34,7 +34,7 @@ def test_a_token_names_its_attempt() -> None:
         f"{ATTEMPT}.\u00e9",
     ],
 )
-def test_what_was_not_made_for_this_call_opens_nothing(forged: str) -> None:
+def test_a_token_of_another_call_or_key_does_not_verify(forged: str) -> None:
     assert KEYS.verify(forged, "CA1") is None
 
 
@@ -51,6 +51,6 @@ def test_the_parameters_of_a_stream_fit_into_what_exotel_takes() -> None:
     assert len(query) <= 256
 
 
-def test_there_is_no_key_without_a_secret() -> None:
+def test_call_keys_need_a_secret() -> None:
     with pytest.raises(ValueError, match="none of them empty"):
         CallKeys.from_secrets([""])

@@ -72,7 +72,9 @@ async def peak_of(rows: int) -> tuple[int, Nowhere]:
     return peak, place
 
 
-async def test_three_times_the_rows_take_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_upload_of_three_times_the_rows_takes_no_more_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def admissions(
         _tx: Any, _tenant: Tenant, keys: Sequence[AdmissionKey]
     ) -> dict[AdmissionKey, Admission]:

@@ -41,7 +41,7 @@ def hours(report: Any) -> list[tuple[str, int]]:
     return [(each["hour"][5:13], each["calls"]) for each in report["calls_per_hour"]]
 
 
-def test_calls_wait_for_the_window_and_go_at_the_pace() -> None:
+def test_planned_calls_wait_for_the_window_and_keep_the_pace() -> None:
     report = made(people(100), {**OFFICE, "starts_per_s": 1 / 60}, channels=100)
     assert hours(report) == [("03-02T14", 60), ("03-02T15", 40)], "nine o'clock in New York is two in UTC"
     assert report["held_back_by"] == {"pace": 99}
@@ -67,7 +67,7 @@ def test_each_callee_is_called_in_the_hours_of_their_own_place() -> None:
     assert hours(report) == [("03-02T14", 10), ("03-02T17", 10)]
 
 
-def test_the_clock_is_put_forward_between_two_days() -> None:
+def test_the_plan_follows_a_change_to_summer_time() -> None:
     """On 8 March 2026: nine o'clock in New York is 14:00 UTC on Friday and 13:00 on Monday."""
     report = made(people(2000), {**OFFICE, "attempts_per_day": 400}, channels=1000)
     firsts = [hour for hour, _ in hours(report)]
@@ -88,7 +88,7 @@ def test_whoever_does_not_answer_is_called_again_as_often_as_allowed() -> None:
     assert (report["calls"], report["answered"], report["not_reached"]) == (8 + 4 + 2, 7, 1)
 
 
-def test_a_rule_may_end_it_after_the_first_attempt() -> None:
+def test_a_retry_rule_can_end_a_planned_lead_after_its_first_attempt() -> None:
     report = made(people(8), {"retries": {"by_outcome": {"NO_ANSWER": {"retry": False}}}}, answer_rate=0.5)
     assert (report["calls"], report["answered"], report["not_reached"]) == (8, 4, 4)
 
@@ -99,13 +99,13 @@ def test_limits_by_person_space_the_attempts() -> None:
     assert [hour for hour, _ in hours(report)] == ["03-02T13", "03-03T13", "03-04T13"]
 
 
-def test_priorities_come_first() -> None:
+def test_the_plan_calls_higher_priorities_first() -> None:
     rows = people(5) + people(5, 646, priority=1)
     report = made(rows, {"starts_per_s": 1 / 60}, ends_at="2026-03-02T08:05:00-05:00", channels=99)
     assert (report["calls"], report["not_called"]) == (5, {"past_the_end": 5})
 
 
-def test_who_will_not_be_called_and_why() -> None:
+def test_the_plan_counts_rows_that_are_not_called_by_reason() -> None:
     rows = [
         {"phone": "12"},
         {"phone": "+12125550001"},
@@ -131,7 +131,7 @@ def test_who_will_not_be_called_and_why() -> None:
     assert report["people"] == 1
 
 
-def test_a_window_that_never_opens_and_one_beyond_the_horizon() -> None:
+def test_the_plan_reports_windows_that_never_open_or_open_beyond_the_horizon() -> None:
     late = {"windows": [{"spans": [{"start": "09:00", "end": "10:00"}], "closed_on": ["2026-03-02"]}]}
     assert made(people(3), late, horizon_days=1)["not_called"] == {"beyond_the_horizon": 3}
     two = {"windows": [{"spans": [{"start": "09:00", "end": "10:00"}], "timezone": "UTC"},
@@ -148,7 +148,7 @@ def test_a_window_that_never_opens_and_one_beyond_the_horizon() -> None:
     st.floats(0, 1),
     st.integers(1, 4),
 )
-def test_nobody_is_called_outside_the_window_and_everybody_is_accounted_for(
+def test_the_plan_calls_within_the_window_only_and_counts_every_person(
     zone: str, start: datetime, count: int, rate: float, attempts: int
 ) -> None:
     rows = people(count, timezone=zone)
@@ -173,7 +173,7 @@ def test_the_same_file_gives_the_same_plan() -> None:
     assert made(rows, OFFICE, answer_rate=0.3) == made(rows, OFFICE, answer_rate=0.3)
 
 
-def test_a_broken_file_is_refused() -> None:
+def test_the_plan_refuses_a_broken_file() -> None:
     with pytest.raises(BrokenUpload, match="twice"):
         list(rows_of([b"phone,phone\n1,2\n"], reader("text/csv", Columns())))
 
@@ -182,7 +182,7 @@ def invoke(*arguments: str) -> Any:
     return CliRunner().invoke(app, ["plan", *arguments])
 
 
-def test_the_command_needs_no_database(tmp_path: Path) -> None:
+def test_the_plan_command_needs_no_database(tmp_path: Path) -> None:
     file, policy, listed = tmp_path / "people.csv", tmp_path / "policy.json", tmp_path / "listed.txt"
     file.write_text("Mobile,Name\n2125550001,Ada\n2125550002,Bob\n2125550003,Cleo\n")
     policy.write_text(json.dumps(OFFICE))
@@ -205,7 +205,7 @@ def test_the_command_needs_no_database(tmp_path: Path) -> None:
         (["--start", "tomorrow"], "starts_at"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, more: list[str], words: str) -> None:
+def test_the_plan_command_names_a_wrong_option(tmp_path: Path, more: list[str], words: str) -> None:
     file = tmp_path / "people.csv"
     file.write_text("phone\n+12125550001\n")
     result = invoke(str(file), "--start", MONDAY, *more)

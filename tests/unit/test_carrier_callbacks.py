@@ -14,21 +14,21 @@ kinds = st.sampled_from(["status", "answer", "inbound", "recording", "machine"])
 
 
 @given(kinds, st.uuids())
-def test_a_url_we_built_says_what_it_was_built_from(kind: CallbackKind, attempt: UUID) -> None:
+def test_a_signed_callback_url_verifies_to_its_tag(kind: CallbackKind, attempt: UUID) -> None:
     url = callback_url(BASE, "twilio", kind, attempt, KEYS)
     assert url.startswith(f"https://calls.example.com/base/webhooks/twilio/{kind}?attempt={attempt}&sig=")
     assert verify_callback(url, KEYS) == CallbackTag("twilio", kind, attempt)
     assert attempt_in(url) == str(attempt)
 
 
-def test_a_url_without_attempt_proves_itself_too() -> None:
+def test_a_signed_callback_url_without_an_attempt_verifies() -> None:
     url = callback_url(BASE, "exotel", "inbound", None, KEYS)
     assert verify_callback(url, KEYS) == CallbackTag("exotel", "inbound", None)
     assert attempt_in(url) is None
 
 
 @pytest.mark.parametrize("turn", [0, 1, 2])
-def test_the_url_that_follows_a_stream_says_which_one(turn: int) -> None:
+def test_a_resume_url_verifies_with_its_turn(turn: int) -> None:
     attempt = uuid4()
     url = callback_url(BASE, "twilio", "resume", attempt, KEYS, turn=turn)
     assert f"attempt={attempt}&turn={turn}&sig=" in url
@@ -51,7 +51,7 @@ def test_a_changed_turn_is_forged(change: "type[str]") -> None:
     assert isinstance(verify_callback(change(url), KEYS), Forged)
 
 
-def test_an_old_url_is_honoured_until_its_secret_is_gone() -> None:
+def test_a_url_of_an_old_secret_verifies_until_that_is_removed() -> None:
     url = callback_url(BASE, "twilio", "status", uuid4(), CallbackKeys.from_secrets(["old"]))
     assert isinstance(verify_callback(url, CallbackKeys.from_secrets(["new", "old"])), CallbackTag)
     assert isinstance(verify_callback(url, CallbackKeys.from_secrets(["new"])), Forged)
@@ -95,6 +95,6 @@ def test_the_secret_itself_is_not_the_key_and_is_not_shown() -> None:
 
 
 @pytest.mark.parametrize("secrets", [[], [""], ["good", ""]])
-def test_no_secret_is_no_key(secrets: list[str]) -> None:
+def test_callback_keys_need_a_secret(secrets: list[str]) -> None:
     with pytest.raises(ValueError, match="secret"):
         CallbackKeys.from_secrets(secrets)

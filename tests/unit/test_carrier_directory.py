@@ -11,7 +11,7 @@ def account(token: str = "token", **more: object) -> CarrierAccount:
     return CarrierAccount({"account_sid": "AC1", "auth_token": token}, KEYS, **more)  # type: ignore[arg-type]
 
 
-def test_a_carrier_is_built_once() -> None:
+def test_the_directory_builds_a_carrier_once() -> None:
     directory = CarrierDirectory({("twilio", "default"): account()})
     assert directory.get("twilio") is directory.get("twilio", "default")
 
@@ -37,7 +37,7 @@ def test_a_changed_account_is_used_from_the_next_call_on_and_an_equal_one_change
     assert directory.get("twilio", "a") is not old
 
 
-def test_an_account_that_is_gone_or_was_never_there_is_named() -> None:
+def test_the_directory_names_a_missing_account() -> None:
     directory = CarrierDirectory({})
     directory.replace_stored({("twilio", "a"): account()})
     directory.get("twilio", "a")
@@ -46,7 +46,7 @@ def test_an_account_that_is_gone_or_was_never_there_is_named() -> None:
         directory.get("twilio", "a")
 
 
-async def test_a_replaced_carrier_is_closed_later_and_not_while_somebody_may_use_it() -> None:
+async def test_a_replaced_carrier_is_closed_after_it_was_unused_for_a_while() -> None:
     directory = CarrierDirectory({})
     directory.replace_stored({("twilio", "a"): account("old")})
     old = directory.get("twilio", "a")
@@ -67,7 +67,7 @@ async def test_a_replaced_carrier_is_closed_later_and_not_while_somebody_may_use
     assert closed == [old]
 
 
-def test_an_account_has_its_own_pace() -> None:
+def test_the_directory_returns_an_accounts_own_starts_per_s() -> None:
     directory = CarrierDirectory({("twilio", "default"): account(starts_per_s=7.5)})
     assert directory.starts_per_s("twilio", "default") == 7.5
     assert directory.starts_per_s("twilio", "unknown") is None

@@ -70,12 +70,12 @@ TABLE: list[tuple[str, Exchange, PlaceResult]] = [
 
 
 @pytest.mark.parametrize(("exchange", "result"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_an_exchange_means(exchange: Exchange, result: PlaceResult) -> None:
+def test_an_http_exchange_is_classified_as_its_place_result(exchange: Exchange, result: PlaceResult) -> None:
     assert classify(exchange, DIALECT) == result
 
 
 @pytest.mark.parametrize("status", [*range(300, 429), *range(430, 600)])
-def test_no_status_without_the_carriers_words_frees_the_attempt(status: int) -> None:
+def test_an_error_status_without_the_carriers_error_body_is_in_doubt(status: int) -> None:
     assert isinstance(classify(reply(status, "not theirs"), DIALECT), InDoubt)
 
 

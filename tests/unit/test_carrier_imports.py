@@ -7,6 +7,6 @@ PURE = ("carrier", "callbacks", "http_exchange", "twiml", "twilio_signature", "t
 
 
 @pytest.mark.parametrize("module", PURE)
-def test_a_pure_part_needs_no_http_library(module: str) -> None:
+def test_a_pure_telephony_module_imports_no_http_library(module: str) -> None:
     code = f"import sys, trunkline.telephony.{module}; sys.exit('aiohttp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -32,7 +32,9 @@ CARRIERS: dict[str, Carrier] = {
         ("exotel", "https://recordings.exotel.com/exotelrecordings/exo/1.mp3", basic("key", "token")),
     ],
 )
-def test_the_carrier_is_shown_them(carrier: str, url: str, proof: str) -> None:
+def test_media_of_the_carriers_own_hosts_is_fetched_with_credentials(
+    carrier: str, url: str, proof: str
+) -> None:
     assert CARRIERS[carrier].media_authorization(url) == proof
 
 
@@ -51,5 +53,5 @@ def test_the_carrier_is_shown_them(carrier: str, url: str, proof: str) -> None:
         "",
     ],
 )
-def test_nobody_else_is(carrier: str, url: str) -> None:
+def test_media_of_other_hosts_is_fetched_without_credentials(carrier: str, url: str) -> None:
     assert CARRIERS[carrier].media_authorization(url) is None

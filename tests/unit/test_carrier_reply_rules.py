@@ -1,4 +1,4 @@
-"""The table of `doubt`, row by row and carrier by carrier: what an answer proves, in that carrier's own words."""
+"""The reply rules, row by row and carrier by carrier: what a reply proves, in that carrier's own format."""
 
 import json
 from collections.abc import Callable
@@ -56,7 +56,7 @@ def reply(status: int, body: object) -> HttpReply:
     return HttpReply(status, {}, body if isinstance(body, bytes) else json.dumps(body).encode())
 
 
-def test_every_carrier_has_its_rows() -> None:
+def test_every_carrier_has_reply_rules() -> None:
     assert set(ROWS) == set(DIALECTS) == set(CARRIERS)
 
 
@@ -65,7 +65,7 @@ def test_every_carrier_has_its_rows() -> None:
     [(carrier, row) for carrier, rows in ROWS.items() for row in rows],
     ids=lambda value: value if isinstance(value, str) else f"{value.status} {value.code} {value.word}",
 )
-def test_a_row_means_what_it_says(carrier: str, row: ReplyRule) -> None:
+def test_each_reply_rule_yields_its_verdict(carrier: str, row: ReplyRule) -> None:
     status = row.status or 400
     code = row.code or ("99999" if carrier == "twilio" else str(status))
     result: PlaceResult | None = classify(
@@ -108,7 +108,7 @@ def test_a_row_means_what_it_says(carrier: str, row: ReplyRule) -> None:
         ("vapi", 400, "", "something new", "unknown"),
     ],
 )
-def test_what_is_refused_for_our_sake_ends_nobodys_lead(
+def test_a_refusal_by_our_fault_is_retryable_and_blames_account_or_number(
     carrier: str, status: int, code: str, message: str, blames: str
 ) -> None:
     """Said once more, apart from the table: a row that was changed to blame the destination would end every lead."""
@@ -129,9 +129,7 @@ def test_what_is_refused_for_our_sake_ends_nobodys_lead(
         ("vapi", "call.start.error-vapi-number-outbound-daily-limit", "number"),
     ],
 )
-def test_a_call_that_was_taken_and_failed_for_our_sake_blames_us(
-    carrier: str, code: str, blames: str
-) -> None:
+def test_an_end_code_of_our_fault_blames_account_or_number(carrier: str, code: str, blames: str) -> None:
     judged = judge_end(carrier, code)
     assert isinstance(judged, Rejected)
     assert judged.blames == blames
@@ -148,12 +146,12 @@ def test_a_call_that_was_taken_and_failed_for_our_sake_blames_us(
         ("exotel", ""),
     ],
 )
-def test_a_call_that_failed_at_the_person_called_blames_nobody_of_us(carrier: str, code: str) -> None:
+def test_an_end_code_of_the_callee_blames_neither_account_nor_number(carrier: str, code: str) -> None:
     assert judge_end(carrier, code) is None
 
 
 @pytest.mark.parametrize("carrier", DIALECTS)
-def test_a_refusal_that_costs_us_something_says_what_to_do(carrier: str) -> None:
+def test_every_verdict_that_cools_something_down_has_a_remedy(carrier: str) -> None:
     for row in ROWS[carrier]:
         if row.verdict in ("account", "country", "number", "unknown"):
             assert REMEDIES[row.verdict]
@@ -186,14 +184,14 @@ OTHERS: dict[str, tuple[Exchange, type[PlaceResult]]] = {
 
 @pytest.mark.parametrize("carrier", DIALECTS)
 @pytest.mark.parametrize("what", OTHERS)
-def test_what_no_row_names_is_in_doubt_unless_nothing_was_sent(carrier: str, what: str) -> None:
+def test_a_reply_without_a_rule_is_in_doubt_unless_nothing_was_sent(carrier: str, what: str) -> None:
     exchange, kind = OTHERS[what]
     assert isinstance(classify(exchange, DIALECTS[carrier]), kind)
 
 
 @pytest.mark.parametrize("carrier", DIALECTS)
 @pytest.mark.parametrize("status", [409, 410, 418, 451])
-def test_a_refusal_of_a_status_that_no_row_names_proves_nothing(carrier: str, status: int) -> None:
+def test_a_refusal_with_a_status_without_a_rule_is_in_doubt(carrier: str, status: int) -> None:
     said = ERRORS[carrier](status, "99999", "something new")
     assert isinstance(classify(reply(status, said), DIALECTS[carrier]), InDoubt)
 
@@ -205,12 +203,12 @@ def test_a_5xx_in_the_carriers_own_words_is_still_in_doubt(carrier: str) -> None
 
 
 @pytest.mark.parametrize("carrier", DIALECTS)
-def test_an_id_makes_it_certain(carrier: str) -> None:
+def test_a_reply_with_a_call_id_is_accepted(carrier: str) -> None:
     assert classify(reply(201, CREATED[carrier]), DIALECTS[carrier]) == Accepted("1")
 
 
 @pytest.mark.parametrize("carrier", DIALECTS)
-def test_the_words_of_one_carrier_are_not_anothers(carrier: str) -> None:
+def test_the_error_format_of_one_carrier_is_not_read_as_anothers(carrier: str) -> None:
     for other, say in ERRORS.items():
         if other != carrier:
             result = classify(reply(400, say(400, "21211", "no")), DIALECTS[carrier])

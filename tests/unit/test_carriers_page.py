@@ -1,4 +1,4 @@
-"""docs/carriers.md knows every carrier, every credential, every variable, and every row of doubt."""
+"""docs/carriers.md lists every carrier, every credential, every variable, and every reply rule."""
 
 import re
 from pathlib import Path

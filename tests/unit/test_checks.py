@@ -1,4 +1,4 @@
-"""What is done about an attempt of which nothing was heard."""
+"""The checker's next step for an attempt without an event."""
 
 import pytest
 
@@ -37,7 +37,9 @@ LIMITS = CheckLimits(request_timeout_s=5.0, ring_timeout_s=30.0, time_limit_s=36
         (AttemptState.UNKNOWN, 5000.0, 0, FreeChannel()),
     ],
 )
-def test_every_state_has_its_next_step(state: AttemptState, age_s: float, checks: int, step: Step) -> None:
+def test_every_attempt_state_has_its_next_check(
+    state: AttemptState, age_s: float, checks: int, step: Step
+) -> None:
     assert next_step(state, age_s, checks, LIMITS) == step
 
 

@@ -1,4 +1,4 @@
-"""The circuit breaker, by a clock that moves when told to."""
+"""The circuit breaker, by a clock that the test moves."""
 
 from trunkline.client.breaker import BreakerRule, CircuitBreaker, shared_breaker
 
@@ -17,7 +17,7 @@ def opened(time: Time) -> CircuitBreaker:
     return breaker
 
 
-def test_five_failures_in_a_row_open_it_and_a_success_in_between_does_not_let_them_add_up() -> None:
+def test_five_consecutive_failures_open_the_breaker_and_a_success_resets_the_count() -> None:
     breaker = CircuitBreaker()
     for _ in range(4):
         breaker.failed()
@@ -29,7 +29,7 @@ def test_five_failures_in_a_row_open_it_and_a_success_in_between_does_not_let_th
     assert (breaker.state, breaker.allows()) == ("open", False)
 
 
-def test_after_thirty_seconds_three_may_try_and_three_successes_close_it() -> None:
+def test_an_open_breaker_admits_three_probes_after_30_s_and_closes_after_their_success() -> None:
     time = Time()
     breaker = opened(time)
     time.now_s = 29.9
@@ -44,7 +44,7 @@ def test_after_thirty_seconds_three_may_try_and_three_successes_close_it() -> No
     assert [breaker.allows() for _ in range(4)] == [True] * 4
 
 
-def test_one_failure_while_half_open_opens_it_for_another_thirty_seconds() -> None:
+def test_a_failed_probe_opens_the_breaker_for_another_30_s() -> None:
     time = Time()
     breaker = opened(time)
     time.now_s = 30
@@ -57,7 +57,7 @@ def test_one_failure_while_half_open_opens_it_for_another_thirty_seconds() -> No
     assert [breaker.allows() for _ in range(4)] == [True, True, True, False]
 
 
-def test_a_try_whose_caller_went_away_leaves_its_place_to_another() -> None:
+def test_a_cancelled_probe_leaves_its_place_to_another() -> None:
     time = Time()
     breaker = opened(time)
     time.now_s = 30
@@ -66,7 +66,7 @@ def test_a_try_whose_caller_went_away_leaves_its_place_to_another() -> None:
     assert [breaker.allows() for _ in range(2)] == [True, False]
 
 
-def test_tries_that_nobody_told_the_end_of_do_not_keep_it_shut_for_good() -> None:
+def test_probes_without_a_result_are_replaced_after_another_30_s() -> None:
     time = Time()
     breaker = opened(time)
     time.now_s = 30

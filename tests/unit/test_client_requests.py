@@ -146,9 +146,7 @@ async def client(api: Api, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Tru
         yield client
 
 
-async def test_a_lead_is_created_from_what_was_given_and_nothing_else(
-    api: Api, client: TrunklineClient
-) -> None:
+async def test_create_lead_sends_only_the_given_fields(api: Api, client: TrunklineClient) -> None:
     api.answers_with(ok(LEAD, 201))
 
     lead = await client.create_lead(
@@ -199,7 +197,7 @@ async def test_two_leads_have_two_request_ids(api: Api, client: TrunklineClient)
     assert len({asked.body["request_id"] for asked in api.asked}) == 2
 
 
-async def test_the_client_gives_up_after_a_while(api: Api, client: TrunklineClient) -> None:
+async def test_create_lead_fails_after_its_tries(api: Api, client: TrunklineClient) -> None:
     api.answers_with(hang_up)
     with pytest.raises(Unreachable):
         await client.create_lead(phone="+14155550123")
@@ -226,7 +224,7 @@ async def test_a_lead_that_was_refused_is_not_sent_again(
     ],
 )
 @pytest.mark.parametrize("failure", [hang_up, ok({}, 503)])
-async def test_other_writes_are_sent_once(
+async def test_writes_other_than_create_lead_are_sent_once(
     api: Api, client: TrunklineClient, write: Callable[[TrunklineClient], Any], failure: Answer
 ) -> None:
     api.answers_with(failure)
@@ -279,7 +277,7 @@ async def test_a_redirect_is_not_followed_with_the_key(api: Api, client: Trunkli
 
 
 @pytest.mark.parametrize("body", [None, [], {}, LEAD | {"id": "not a uuid"}, LEAD | {"priority": "high"}])
-async def test_an_answer_that_is_not_understood_is_not_taken_for_a_lead(
+async def test_a_malformed_response_is_not_taken_for_a_lead(
     api: Api, client: TrunklineClient, body: Any
 ) -> None:
     api.answers_with(ok(body))
@@ -322,7 +320,7 @@ async def test_a_list_is_read_page_by_page_as_it_is_needed(api: Api, client: Tru
     assert [asked.query for asked in api.asked] == [filters, filters | {"cursor": "c1"}]
 
 
-async def test_me_and_health(api: Api, client: TrunklineClient) -> None:
+async def test_me_and_health_are_read_into_their_types(api: Api, client: TrunklineClient) -> None:
     api.answers_with(
         ok(
             {
@@ -357,17 +355,17 @@ async def test_an_api_that_does_not_answer_in_time_is_unreachable() -> None:
     server.close()
 
 
-async def test_nobody_there_is_unreachable() -> None:
+async def test_a_refused_connection_raises_unreachable() -> None:
     async with TrunklineClient("http://127.0.0.1:1", "tl_key") as client:
         with pytest.raises(Unreachable):
             await client.health()
 
 
-async def test_a_moment_without_a_time_zone_is_a_mistake(client: TrunklineClient) -> None:
+async def test_a_datetime_without_a_time_zone_is_refused(client: TrunklineClient) -> None:
     with pytest.raises(ValueError, match="time zone"):
         await client.create_lead(phone="+14155550123", scheduled_at=datetime(2030, 5, 1))  # noqa: DTZ001
 
 
-def test_an_address_without_a_scheme_is_a_mistake() -> None:
+def test_a_url_without_a_scheme_is_refused() -> None:
     with pytest.raises(ValueError, match="http"):
         TrunklineClient("calls.example.com", "tl_key")

@@ -12,7 +12,7 @@ from trunkline.client.rollout import RolloutDecision, bucket, decide
 ALL = RolloutFlags(percentage=100)
 
 
-def test_gates_are_asked_in_the_documented_order() -> None:
+def test_the_rollout_gates_are_checked_in_the_documented_order() -> None:
     closed = RolloutFlags(percentage=0, merchants=frozenset({"other"}))
     assert decide("m", closed, is_enabled=False, is_circuit_open=True).reason == "isolation_disabled"
     assert decide("m", closed, is_enabled=True, is_circuit_open=True).reason == "circuit_open"
@@ -25,21 +25,21 @@ def test_gates_are_asked_in_the_documented_order() -> None:
     assert decide("m", ALL, is_enabled=True, is_circuit_open=False) == RolloutDecision(True)
 
 
-def test_the_list_alone_means_all_of_the_list_and_nobody_else() -> None:
+def test_a_merchant_list_at_100_percent_routes_exactly_its_merchants() -> None:
     flags = RolloutFlags(percentage=100, merchants=frozenset({"acme"}))
     assert decide("acme", flags, is_enabled=True, is_circuit_open=False).use_router
     assert not decide("other", flags, is_enabled=True, is_circuit_open=False).use_router
 
 
 @pytest.mark.parametrize("merchant", ["acme-corp", "9shines", "", "ünïcode"])
-def test_a_merchant_is_always_in_the_same_hundredth(merchant: str) -> None:
+def test_a_merchants_bucket_is_its_md5_modulo_100(merchant: str) -> None:
     assert bucket(merchant) == int(hashlib.md5(merchant.encode()).hexdigest(), 16) % 100
     for percentage in (1, 50, 99):
         decision = decide(merchant, RolloutFlags(percentage), is_enabled=True, is_circuit_open=False)
         assert decision.use_router == (bucket(merchant) < percentage)
 
 
-def test_the_share_of_merchants_is_about_the_percentage() -> None:
+def test_the_share_of_routed_merchants_is_about_the_percentage() -> None:
     inside = sum(bucket(f"merchant-{number}") < 30 for number in range(2000))
     assert 500 < inside < 700
 

@@ -20,14 +20,14 @@ def test_system_clocks_do_not_go_back() -> None:
     assert before <= after
 
 
-def test_time_passes_on_all_three_clocks() -> None:
+def test_advance_moves_all_three_clocks() -> None:
     clock = ManualClock(datetime(2025, 3, 30, tzinfo=UTC))
     clock.advance(90)
     assert clock.now() == datetime(2025, 3, 30, 0, 1, 30, tzinfo=UTC)
     assert (clock.monotonic_s(), clock.boottime_s()) == (90, 90)
 
 
-def test_a_sleeping_machine_loses_only_monotonic_time() -> None:
+def test_suspend_advances_wall_and_boot_time_but_not_monotonic_time() -> None:
     clock = ManualClock()
     start = clock.now()
     clock.suspend(3600)
@@ -35,7 +35,7 @@ def test_a_sleeping_machine_loses_only_monotonic_time() -> None:
     assert (clock.monotonic_s(), clock.boottime_s()) == (0, 3600)
 
 
-def test_a_wall_clock_that_jumps_moves_no_deadline() -> None:
+def test_set_wall_moves_neither_monotonic_nor_boot_time() -> None:
     clock = ManualClock()
     clock.set_wall(datetime(2020, 1, 1, tzinfo=UTC))
     assert clock.now().year == 2020

@@ -25,20 +25,20 @@ def rows(*words: str, **environ: str) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in json.loads(printed("--json", *words, **environ))}
 
 
-def test_the_settings_that_an_operator_meets_are_printed() -> None:
+def test_config_prints_the_operator_settings() -> None:
     shown = rows()
     assert list(shown) == OPERATOR
     assert {row["rank"] for row in shown.values()} == {"operator"}
 
 
-def test_what_is_set_is_printed_whatever_its_rank() -> None:
+def test_config_prints_a_set_variable_of_any_rank() -> None:
     shown = rows(TRUNKLINE_LEASE_TTL="2h", TWILIO_ACCOUNT_SID="AC1", TWILIO_AUTH_TOKEN="planted")
     assert sorted(shown) == sorted([*OPERATOR, "LEASE_TTL", "TWILIO_ACCOUNT_SID", "TWILIO_AUTH_TOKEN"])
     assert shown["LEASE_TTL"]["given_as"] == "TRUNKLINE_LEASE_TTL"
     assert shown["TWILIO_AUTH_TOKEN"]["value"] == "***"
 
 
-def test_all_prints_every_setting_with_its_rank() -> None:
+def test_config_all_prints_every_setting_with_its_rank() -> None:
     shown = rows("--all")
     assert list(shown) == list(VARIABLES)
     ranks = Counter(variable.rank for variable in VARIABLES.values())

@@ -64,7 +64,7 @@ def test_the_page_draws_each_label_where_it_belongs() -> None:
     assert [float(share) for share, _ in labels] == pytest.approx([share for _, share in wanted], abs=0.01)
 
 
-def test_a_silence_is_not_drawn_as_a_ramp() -> None:
+def test_slices_without_a_value_are_a_gap_in_the_line() -> None:
     starts = [NOW + timedelta(seconds=5 * i) for i in range(6)]
     values = [1.0, 2.0, None, None, 3.0, None]
     [line] = charts.time_chart("Title", starts, [ChartSeries("p50", "one", values)], unit="s").lines
@@ -72,13 +72,13 @@ def test_a_silence_is_not_drawn_as_a_ramp() -> None:
     assert line.area.count("Z") == 1, "a single value is a dot"
 
 
-def test_what_the_slices_do_not_reach_is_not_zero() -> None:
+def test_slices_before_the_first_measurement_have_no_rate() -> None:
     overview = {"at": NOW.isoformat(), "since": "2030-01-07T11:59:50+00:00", "slice_s": 5, "window_s": 20}
     starts, slices = charts.slices(overview | {"slices": [{"at": "2030-01-07T11:59:50+00:00", "dials": 10}]})
     assert charts.rates(overview, starts, slices) == [None, None, 2.0, 0.0]
 
 
-def test_slices_without_a_dial_are_there_and_the_present_one_is_not() -> None:
+def test_empty_slices_are_shown_and_the_current_one_is_not() -> None:
     overview = {
         "at": NOW.isoformat(),
         "slice_s": 5,
@@ -93,7 +93,7 @@ def test_slices_without_a_dial_are_there_and_the_present_one_is_not() -> None:
     assert [each and each["dials"] for each in slices] == [None, None, 3, None]
 
 
-def test_bars_are_measured_by_the_greatest() -> None:
+def test_bars_are_scaled_to_the_greatest_value() -> None:
     bars = charts.bars({"busy": 5, "completed": 20}, {"busy": "warn"})
     assert [(bar.label, bar.value, bar.width, bar.css) for bar in bars] == [
         ("completed", "20", 100, ""),
@@ -106,17 +106,17 @@ def test_bars_are_measured_by_the_greatest() -> None:
     ("seconds", "text"),
     [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3600, "1 h"), (3660, "1 h 1 min"), (90_000, "1 d 1 h")],
 )
-def test_a_span_has_two_units_at_most(seconds: float, text: str) -> None:
+def test_a_duration_label_has_two_units_at_most(seconds: float, text: str) -> None:
     assert labels.span(seconds) == text
 
 
-def test_moments_are_told_from_now() -> None:
+def test_moments_are_labelled_relative_to_now() -> None:
     assert labels.distance(NOW - timedelta(seconds=5), NOW) == "5 s ago"
     assert labels.distance((NOW + timedelta(minutes=3)).isoformat(), NOW) == "in 3 min"
     assert labels.distance(NOW, NOW) == "now"
     assert labels.distance(None, NOW) == "–"
 
 
-def test_a_count_that_stopped_says_so() -> None:
+def test_a_count_at_its_limit_is_shown_with_a_plus() -> None:
     assert labels.count(999, 1000) == "999"
     assert labels.count(1000, 1000) == "1,000+"

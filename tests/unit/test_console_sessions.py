@@ -8,7 +8,7 @@ NOW = datetime(2030, 1, 7, 12, tzinfo=UTC)
 HASH = bytes(range(32))
 
 
-def test_a_session_opens_until_it_ends() -> None:
+def test_a_sealed_session_opens_until_it_expires() -> None:
     seals = Seals(["one secret"])
     session = seals.session(HASH, NOW)
     sealed = seals.seal(session)
@@ -23,7 +23,7 @@ def test_a_link_is_no_session_and_a_session_no_link() -> None:
     assert seals.open("link", seals.seal(seals.link(HASH, NOW)), NOW + timedelta(seconds=LINK_S)) is None
 
 
-def test_what_others_sealed_or_changed_does_not_open() -> None:
+def test_a_session_sealed_by_others_or_changed_does_not_open() -> None:
     sealed = Seals(["their secret"]).seal(Seals(["their secret"]).session(HASH, NOW))
     ours = Seals(["our secret"])
     mine = ours.seal(ours.session(HASH, NOW))
@@ -33,7 +33,7 @@ def test_what_others_sealed_or_changed_does_not_open() -> None:
         assert ours.open("session", nonsense, NOW) is None
 
 
-def test_a_session_outlives_the_change_of_the_secret() -> None:
+def test_a_session_of_the_old_secret_opens_while_secrets_are_rotated() -> None:
     old = Seals(["old"])
     session = old.session(HASH, NOW)
     assert Seals(["new", "old"]).open("session", old.seal(session), NOW) == session
@@ -48,6 +48,6 @@ def test_the_token_of_a_form_is_of_one_session_alone() -> None:
     assert not seals.is_form_token(first, "")
 
 
-def test_no_secret_is_no_seal() -> None:
+def test_session_seals_need_a_secret() -> None:
     with pytest.raises(ValueError, match="at least one secret"):
         Seals([])

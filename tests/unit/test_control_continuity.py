@@ -25,12 +25,12 @@ def poll(beat: int, silent_s: float = 1.0, installation: UUID | None = HERE) -> 
     return Poll(1, 1, installation, beat, NOW - timedelta(seconds=silent_s), NOW)
 
 
-def test_a_database_that_nobody_has_used_has_no_past() -> None:
+def test_an_unused_database_does_not_count_as_restored() -> None:
     assert judge(poll(0, 1e6, None), None, ContinuityMark(ELSEWHERE, 900), "strict") == Unnamed()
 
 
 @pytest.mark.parametrize(("own", "said"), [(None, 100), (100, None), (90, 100), (100, 90)])
-def test_it_went_back_if_any_witness_has_seen_more(own: int | None, said: int | None) -> None:
+def test_a_database_went_back_if_a_witness_has_seen_a_later_beat(own: int | None, said: int | None) -> None:
     marks = [ContinuityMark(HERE, beat) if beat is not None else None for beat in (own, said)]
     verdict = judge(poll(99), marks[0], marks[1], "witness")
     assert isinstance(verdict, WentBack)
@@ -38,28 +38,30 @@ def test_it_went_back_if_any_witness_has_seen_more(own: int | None, said: int | 
     assert judge(poll(100), marks[0], marks[1], "strict") == Steady(ContinuityMark(HERE, 100))
 
 
-def test_another_installations_memory_says_nothing_of_this_one() -> None:
+def test_the_mark_of_another_installation_is_ignored() -> None:
     assert judge(poll(5), None, ContinuityMark(ELSEWHERE, 900), "strict") == Steady(ContinuityMark(HERE, 5))
 
 
-def test_another_database_under_a_running_process_is_a_loss() -> None:
+def test_a_changed_installation_under_a_running_process_went_back() -> None:
     verdict = judge(poll(500, installation=ELSEWHERE), ContinuityMark(HERE, 5), None, "witness")
     assert isinstance(verdict, WentBack)
 
 
 @pytest.mark.parametrize("said", [None, ContinuityMark(ELSEWHERE, 900)])
-def test_without_a_witness_a_long_silence_counts_as_a_loss(said: ContinuityMark | None) -> None:
+def test_without_a_witness_a_strict_guard_takes_a_long_silence_for_a_restore(
+    said: ContinuityMark | None,
+) -> None:
     silent = poll(5, UNWITNESSED_AFTER_S + 1)
     assert isinstance(judge(silent, None, said, "strict"), WentBack)
     assert isinstance(judge(silent, None, said, "witness"), Steady)
     assert isinstance(judge(poll(5, UNWITNESSED_AFTER_S), None, said, "strict"), Steady)
 
 
-def test_with_a_witness_a_long_silence_is_a_platform_that_was_stopped() -> None:
+def test_with_a_witness_a_long_silence_is_no_restore() -> None:
     assert isinstance(judge(poll(5, 1e7), None, ContinuityMark(HERE, 5), "strict"), Steady)
 
 
-def test_the_reason_says_to_which_moment_and_fits_its_column() -> None:
+def test_the_reason_of_a_restore_names_its_moment_and_fits_its_column() -> None:
     verdict = judge(poll(40, 61), None, ContinuityMark(HERE, 100), "strict")
     assert isinstance(verdict, WentBack)
     assert "2030-05-01 09:28:59" in verdict.reason
@@ -70,6 +72,8 @@ def test_the_reason_says_to_which_moment_and_fits_its_column() -> None:
 
 
 @given(beat=st.integers(1, 1000), own=st.integers(1, 1000), said=st.integers(1, 1000))
-def test_it_is_steady_only_if_nobody_has_seen_more(beat: int, own: int, said: int) -> None:
+def test_a_database_is_steady_exactly_if_no_witness_has_seen_a_later_beat(
+    beat: int, own: int, said: int
+) -> None:
     verdict = judge(poll(beat), ContinuityMark(HERE, own), ContinuityMark(HERE, said), "strict")
     assert isinstance(verdict, Steady) == (beat >= max(own, said))

@@ -68,11 +68,11 @@ def test_every_scope_stops_what_it_names(scope: Scope, subject: str) -> None:
         (Scope.CARRIER, "plivo"),
     ],
 )
-def test_what_is_anothers_stops_nothing_here(scope: Scope, subject: str) -> None:
+def test_a_stop_of_another_subject_does_not_hold(scope: Scope, subject: str) -> None:
     assert Stops([control(scope, subject)]).stopped(CALL, NOW) is None
 
 
-def test_only_the_kill_switch_keeps_from_sending() -> None:
+def test_only_the_kill_switch_stops_sending() -> None:
     for scope in Scope:
         killed = Stops([control(scope, "" if scope in (Scope.KILL_SWITCH, Scope.PROMOTER) else "x")]).killed(
             NOW
@@ -88,7 +88,7 @@ def test_a_stop_ends_at_its_moment_and_not_before() -> None:
     assert stops.stopped(CALL, after(60)) is None
 
 
-def test_of_two_stops_the_longer_is_named() -> None:
+def test_of_two_stops_the_longer_one_is_returned() -> None:
     short = control(Scope.RESELLER, "acme", ends_at=after(10))
     long = control(Scope.MERCHANT, "shop", ends_at=after(100))
     endless = control(Scope.CARRIER, "twilio")
@@ -102,7 +102,7 @@ def test_of_two_stops_the_longer_is_named() -> None:
         assert stop.until == until
 
 
-def test_a_stop_of_one_level_outlives_that_of_another() -> None:
+def test_a_stop_of_one_level_holds_after_that_of_another_ended() -> None:
     platforms = control(Scope.MERCHANT, "shop", ends_at=after(10))
     own = control(Scope.MERCHANT, "shop", set_by=Level.MERCHANT, reason="own")
     stop = Stops([platforms, own]).stopped(CALL, after(20))
@@ -110,14 +110,14 @@ def test_a_stop_of_one_level_outlives_that_of_another() -> None:
     assert stop.reason == "own"
 
 
-def test_the_share_grows_from_nothing_to_all_of_it() -> None:
+def test_the_share_after_a_stop_grows_over_its_ramp() -> None:
     stops = Stops([control(Scope.MERCHANT, "shop", ends_at=after(10), ramp_s=100)])
     shares = [stops.share(CALL, after(s)) for s in (0, 9.9, 10, 35, 60, 109, 110, 1000)]
     assert shares == [0, 0, 0, 0.25, 0.5, 0.99, 1, 1]
     assert stops.stopped(CALL, after(10)) is None
 
 
-def test_the_smallest_share_counts() -> None:
+def test_the_smallest_share_of_several_ramps_counts() -> None:
     stops = Stops(
         [
             control(Scope.KILL_SWITCH, ends_at=NOW, ramp_s=100),
@@ -138,7 +138,7 @@ def opened(clock: ManualClock, *controls: Control) -> Controls:
     return view
 
 
-def test_everything_is_stopped_until_the_controls_were_read() -> None:
+def test_everything_is_stopped_until_the_controls_are_read() -> None:
     view = Controls(ManualClock())
     assert view.stopped(merchant_id="shop") == view.killed() == UNREAD
     assert view.share(merchant_id="shop") == 0.0
@@ -158,7 +158,7 @@ def test_a_stop_ends_by_postgres_clock_while_the_wall_clock_jumps() -> None:
     assert view.killed() is None
 
 
-def test_a_view_that_hears_nothing_keeps_what_it_knows_and_says_that_it_is_old() -> None:
+def test_a_view_that_is_not_refreshed_keeps_its_stops_and_is_stale() -> None:
     clock = ManualClock()
     view = opened(clock, control(Scope.MERCHANT, "shop"))
     clock.advance(STALE_AFTER_S)
@@ -172,7 +172,7 @@ def test_a_view_that_hears_nothing_keeps_what_it_knows_and_says_that_it_is_old()
     assert not view.is_stale
 
 
-def test_a_closed_view_stops_everything_and_says_why() -> None:
+def test_a_closed_view_stops_everything_with_its_reason() -> None:
     view = opened(ManualClock())
     view.close("Nobody knows.")
     stop = view.stopped(merchant_id="shop")
@@ -180,7 +180,7 @@ def test_a_closed_view_stops_everything_and_says_why() -> None:
     assert stop.reason == "Nobody knows."
 
 
-async def test_whoever_waits_for_a_change_hears_of_it() -> None:
+async def test_waiters_for_a_change_are_woken() -> None:
     view = Controls(ManualClock())
     waiting = [asyncio.create_task(view.changed(view.generation)) for _ in range(2)]
     await asyncio.sleep(0)
@@ -191,7 +191,7 @@ async def test_whoever_waits_for_a_change_hears_of_it() -> None:
     assert await view.changed(view.generation - 1) == view.generation
 
 
-def test_a_look_that_finds_nothing_new_is_no_change() -> None:
+def test_a_read_without_news_is_no_change() -> None:
     view = opened(ManualClock(), control(Scope.KILL_SWITCH))
     before = view.generation
     view.read(after(0.5))
@@ -207,14 +207,14 @@ def test_a_look_that_finds_nothing_new_is_no_change() -> None:
         {"set_by": Level.RESELLER},
     ],
 )
-def test_another_end_another_reason_and_another_level_are_changes(changed: dict[str, Any]) -> None:
+def test_a_changed_end_reason_or_level_of_a_stop_is_a_change(changed: dict[str, Any]) -> None:
     view = opened(ManualClock(), control(Scope.MERCHANT, "shop"))
     before = view.generation
     view.read(NOW, Stops([control(Scope.MERCHANT, "shop", **changed)]))
     assert view.generation == before + 1
 
 
-def test_a_stop_that_ends_by_itself_and_a_ramp_that_is_over_are_changes() -> None:
+def test_the_end_of_a_stop_and_of_its_ramp_are_changes() -> None:
     view = opened(ManualClock(), control(Scope.MERCHANT, "shop", ends_at=after(10), ramp_s=10))
     before = view.generation
     for at, changes in ((after(9), 0), (after(10), 1), (after(15), 1), (after(20), 2), (after(30), 2)):

@@ -26,7 +26,7 @@ def known_tests() -> set[str]:
     return {name for text in texts for name in re.findall(r"def (test_\w+)", text)}
 
 
-def test_no_fault_and_no_race_is_missing() -> None:
+def test_the_page_lists_every_fault_and_race() -> None:
     races = {f"{which}-{n}" for group in (MATCHING, DIALLING) for which, ns in group.items() for n in ns}
     facts = {f"L{n}" for n in range(1, 11)}
     assert set(rows()) == {f"F{n}" for n in range(1, 28)} | races | facts
@@ -40,5 +40,5 @@ def test_a_row_names_tests_that_exist(name: str) -> None:
 
 
 @pytest.mark.parametrize("n", range(1, 28))
-def test_a_fault_has_a_test_that_is_named_after_it(n: int) -> None:
+def test_every_fault_has_a_test_named_after_it(n: int) -> None:
     assert re.search(rf"test_fault_0?{n}_", rows()[f"F{n}"])

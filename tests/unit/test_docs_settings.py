@@ -63,7 +63,7 @@ def test_the_accounts_of_carriers_are_a_rank_of_their_own() -> None:
     assert {variable.rank for variable in VARIABLES.values() if variable.group in groups} == {"carrier"}
 
 
-def test_a_variable_is_ignored_if_nothing_reads_it_and_only_then() -> None:
+def test_a_variable_has_the_rank_ignored_exactly_if_no_code_reads_it() -> None:
     """By the field's name: `settings.redis.min_idle` is read nowhere."""
     code = "".join(path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py"))
     for group, inner in Settings.model_fields.items():
@@ -73,7 +73,7 @@ def test_a_variable_is_ignored_if_nothing_reads_it_and_only_then() -> None:
             assert is_read is (variable.rank != "ignored"), f"{group}.{field}"
 
 
-def test_what_the_empty_tier_config_means_is_what_the_code_makes_of_it() -> None:
+def test_the_documented_meaning_of_an_empty_tier_config_is_true() -> None:
     (said,) = re.findall(r"`\{\}`: (.+)", VARIABLES["TIER_CONFIG"].meaning)
     tiers = parse_tiers(VARIABLES["TIER_CONFIG"].default)
     assert re.findall(r"`(\w+)`", said) == list(tiers)

@@ -11,16 +11,16 @@ from trunkline.settings.tiers import DEFAULT, assignment_order, parse_tiers
 SAMPLE = parse_tiers(SAMPLE_TEXT)
 
 
-def test_the_documented_order_gives_the_first_pod_to_gold_and_it_is_kept() -> None:
+def test_the_first_pod_is_assigned_to_gold_as_documented() -> None:
     assert assignment_order(SAMPLE) == ("gold", "basic", "standard")
 
 
-def test_without_a_config_the_first_agent_serves_everybody() -> None:
+def test_without_a_tier_config_doctor_accepts_one_agent() -> None:
     assert assignment_order(parse_tiers("{}")) == ("standard",)
     assert judge({"standard": 1}, DEFAULT).state == "ok"
 
 
-def test_one_agent_in_gold_is_a_warning_that_says_what_to_set() -> None:
+def test_doctor_warns_of_one_agent_in_gold_and_says_what_to_set() -> None:
     finding = judge({"gold": 1, "standard": 0, "basic": 0}, SAMPLE)
     assert finding.state == "warning"
     assert "one there, in gold" in finding.detail
@@ -28,7 +28,7 @@ def test_one_agent_in_gold_is_a_warning_that_says_what_to_set() -> None:
 
 
 @pytest.mark.parametrize("pods", [{"standard": 1}, {"gold": 1, "basic": 1}, {"gold": 1, "overflow": 2}])
-def test_a_pod_that_everybody_reaches_is_enough(pods: dict[str, int]) -> None:
+def test_doctor_accepts_a_pod_that_every_merchant_reaches(pods: dict[str, int]) -> None:
     assert judge(pods, SAMPLE).state == "ok"
 
 
@@ -41,12 +41,12 @@ def test_a_pod_that_everybody_reaches_is_enough(pods: dict[str, int]) -> None:
         ('{"silver": {"target": 2}, "basic": {"type": "shared", "target": 1}}', 1),
     ],
 )
-def test_without_pods_it_says_which_will_be_the_first_for_everybody(config: str, number: int) -> None:
+def test_without_pods_doctor_says_which_pod_will_serve_every_merchant(config: str, number: int) -> None:
     detail = judge({}, parse_tiers(config)).detail
     assert ("start an agent" in detail) if number == 1 else (f"number {number} is the first" in detail)
 
 
-def test_what_it_says_to_set_gives_the_first_pod_to_everybody() -> None:
+def test_the_tier_config_that_doctor_suggests_gives_the_first_pod_to_every_merchant() -> None:
     text = FOR_EVERYBODY.partition("=")[2].strip("'")
     assert json.loads(text)
     assert "start an agent" in judge({}, parse_tiers(text)).detail

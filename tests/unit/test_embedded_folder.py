@@ -29,7 +29,7 @@ def test_a_new_folder_is_closed_to_others(folder: DataFolder) -> None:
     assert {mode(folder.path / name) for name in ("lock", "password", "engines.json")} == {0o600}
 
 
-def test_the_mode_of_a_folder_that_was_there_is_left_alone(tmp_path: Path) -> None:
+def test_the_mode_of_an_existing_folder_is_unchanged(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     folder = DataFolder(tmp_path)
     folder.take()
@@ -37,7 +37,7 @@ def test_the_mode_of_a_folder_that_was_there_is_left_alone(tmp_path: Path) -> No
     assert mode(tmp_path) == 0o755
 
 
-def test_a_second_start_is_refused_and_told_who_holds_it(folder: DataFolder) -> None:
+def test_a_second_start_is_refused_with_the_process_that_holds_the_folder(folder: DataFolder) -> None:
     with pytest.raises(EmbeddedError) as caught:
         DataFolder(folder.path).take()
     assert str(caught.value) == (
@@ -45,7 +45,7 @@ def test_a_second_start_is_refused_and_told_who_holds_it(folder: DataFolder) -> 
     )
 
 
-def test_a_folder_that_was_left_can_be_taken_again(folder: DataFolder) -> None:
+def test_a_released_folder_can_be_taken_again(folder: DataFolder) -> None:
     folder.leave()
     again = DataFolder(folder.path)
     again.take()
@@ -72,7 +72,7 @@ def test_a_folder_of_another_user_is_refused(folder: DataFolder) -> None:
         DataFolder(folder.path).take()
 
 
-def test_the_password_is_made_once(folder: DataFolder) -> None:
+def test_the_folders_password_is_made_once(folder: DataFolder) -> None:
     password = folder.password()
     assert len(password) >= 32
     assert DataFolder(folder.path).password() == password
@@ -86,12 +86,12 @@ def test_a_lost_password_is_an_error_once_postgres_has_it(folder: DataFolder) ->
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"valkey": 5}', '{"valkey": {"port": "x"}}'])
-def test_a_damaged_announcement_is_no_obstacle(folder: DataFolder, text: str) -> None:
+def test_a_damaged_engines_json_is_ignored(folder: DataFolder, text: str) -> None:
     (folder.path / "engines.json").write_text(text)
     assert folder.last_port("valkey") is None
 
 
-def test_the_last_port_is_remembered(folder: DataFolder) -> None:
+def test_the_last_port_is_read_from_engines_json(folder: DataFolder) -> None:
     folder.announce({"valkey": {"port": 7001}})
     assert DataFolder(folder.path).last_port("valkey") == 7001
     assert json.loads((folder.path / "engines.json").read_text()) == {"valkey": {"port": 7001}}

@@ -6,7 +6,7 @@ from trunkline.embedded import process
 from trunkline.embedded.process import rotate
 
 
-def test_a_large_log_is_set_aside_and_one_older_one_kept(
+def test_a_large_log_is_rotated_and_one_older_one_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "LOG_BYTES_MAX", 10)
@@ -18,7 +18,7 @@ def test_a_large_log_is_set_aside_and_one_older_one_kept(
         assert older.read_text() == text
 
 
-def test_a_small_or_missing_log_is_left_alone(tmp_path: Path) -> None:
+def test_a_small_or_missing_log_is_not_rotated(tmp_path: Path) -> None:
     log = tmp_path / "postgres.log"
     rotate(log)
     log.write_text("short")

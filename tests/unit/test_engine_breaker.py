@@ -25,7 +25,7 @@ def opened(breaker: EngineBreaker) -> bool:
     return breaker.is_open
 
 
-def test_three_silent_answers_open_it_for_a_second(clock: Clock) -> None:
+def test_three_silent_answers_open_the_engine_breaker_for_a_second(clock: Clock) -> None:
     breaker = EngineBreaker()
     seen = []
     for _ in range(3):
@@ -38,7 +38,7 @@ def test_three_silent_answers_open_it_for_a_second(clock: Clock) -> None:
     assert opened(breaker), "and one more silence is enough"
 
 
-def test_an_answer_in_between_closes_it(clock: Clock) -> None:
+def test_an_answer_resets_the_engine_breaker(clock: Clock) -> None:
     breaker = EngineBreaker()
     for _ in range(5):
         breaker.silent()

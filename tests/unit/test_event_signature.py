@@ -4,13 +4,13 @@ NOW_S = 1_893_490_200
 BODY = b'{"type":"opened"}'
 
 
-def test_a_signature_fits_its_own_request() -> None:
+def test_a_signature_verifies_for_its_own_request() -> None:
     header = sign("secret", NOW_S, "issue", "acme/site#12", BODY)
     assert is_good(header, ["secret"], NOW_S, "issue", "acme/site#12", BODY)
     assert is_good(header, ["new", "secret"], NOW_S + TOLERANCE_S, "issue", "acme/site#12", BODY)
 
 
-def test_a_signature_fits_no_other_mailbox_body_secret_or_moment() -> None:
+def test_a_signature_does_not_verify_for_another_mailbox_body_secret_or_moment() -> None:
     header = sign("secret", NOW_S, "issue", "12", BODY)
     assert not is_good(header, ["secret"], NOW_S, "issue", "13", BODY)
     assert not is_good(header, ["secret"], NOW_S, "order", "12", BODY)
@@ -27,7 +27,7 @@ def test_the_moment_of_a_signature_cannot_be_moved() -> None:
     assert not is_good(later, ["secret"], NOW_S + 900, "issue", "12", BODY)
 
 
-def test_what_has_not_the_form_of_a_signature_is_none() -> None:
+def test_a_malformed_signature_header_does_not_verify() -> None:
     for header in (
         "",
         "t=1",

@@ -100,7 +100,7 @@ def test_the_default_payload_is_read_in_every_type_it_comes_in(
     assert (event.call_id, event.kind, event.reason) == ("1", "ended", "busy")
 
 
-def test_an_answered_event_is_no_end_though_its_status_may_be_any(exotel: Exotel) -> None:
+def test_an_answered_event_is_no_end_whatever_its_status(exotel: Exotel) -> None:
     event = event_of(
         exotel.parse_webhook(webhook(TERMINAL | {"EventType": "answered", "Status": "in-progress"}))
     )
@@ -123,13 +123,13 @@ def test_every_terminal_status_has_its_reason(exotel: Exotel, status: str, reaso
     assert status in exotel.terminal_statuses
 
 
-def test_what_is_kept_raw_names_no_person(exotel: Exotel) -> None:
+def test_the_stored_raw_payload_contains_no_personal_data(exotel: Exotel) -> None:
     kept = repr(event_of(exotel.parse_webhook(webhook(TERMINAL))))
     for personal in ("9876543210", "8047491899", "order_12345"):
         assert personal not in kept
 
 
-def test_without_the_password_a_webhook_is_asked_for_it(exotel: Exotel) -> None:
+def test_a_webhook_without_the_password_is_answered_401(exotel: Exotel) -> None:
     good = webhook(TERMINAL)
     for wrong in ("", "Basic", basic(BASIC_USER, "guess"), basic("other", "x"), "Bearer x", "é"):
         headers = {**good.headers, "authorization": wrong}
@@ -149,7 +149,7 @@ def test_the_password_survives_a_rotation_of_the_secret() -> None:
     assert isinstance(rotated.parse_webhook(webhook(TERMINAL)), CallEvent)
 
 
-def test_a_flow_that_cannot_send_a_password_is_believed_by_its_url_alone() -> None:
+def test_with_asks_password_off_a_webhook_is_verified_by_its_url_alone() -> None:
     lax = Exotel("sid", "key", "token", KEYS, asks_password=False, clock=ManualClock(NOW))
     good = webhook(TERMINAL)
     assert isinstance(lax.parse_webhook(replace(good, headers={"content-type": JSON})), CallEvent)
@@ -163,7 +163,7 @@ def applet(query: dict[str, str], kind: CallbackKind = "answer") -> WebhookReque
     return replace(known, method="GET", url=f"{known.url}&{urlencode(query)}", body=b"")
 
 
-def test_an_applet_names_the_attempt_in_the_field_that_travels_with_the_call(exotel: Exotel) -> None:
+def test_an_applet_request_carries_the_signed_attempt_in_custom_field(exotel: Exotel) -> None:
     kept = signed_attempt(ATTEMPT, "exotel", KEYS)
     assert len(kept) <= 128
     asked = {"CallSid": "1", "CallFrom": "09876543210", "CallTo": "08047491899", "CustomField": kept}
@@ -172,18 +172,18 @@ def test_an_applet_names_the_attempt_in_the_field_that_travels_with_the_call(exo
 
 
 @pytest.mark.parametrize("kept", ["", str(ATTEMPT), f"{ATTEMPT}.x", signed_attempt(ATTEMPT, "plivo", KEYS)])
-def test_an_attempt_that_is_not_signed_is_not_believed(exotel: Exotel, kept: str) -> None:
+def test_an_unsigned_attempt_is_not_accepted(exotel: Exotel, kept: str) -> None:
     request = applet({"CallSid": "1", "CustomField": kept, "Direction": "outbound-api"})
     assert isinstance(exotel.parse_webhook(request), Forged)
 
 
-def test_the_proof_of_a_kept_attempt_opens_no_url(exotel: Exotel) -> None:
+def test_the_signature_of_custom_field_does_not_verify_a_url(exotel: Exotel) -> None:
     proof = signed_attempt(ATTEMPT, "exotel", KEYS).partition(".")[2]
     url = f"{BASE}/webhooks/exotel/status?attempt={ATTEMPT}&sig={proof}"
     assert isinstance(exotel.parse_webhook(replace(webhook(TERMINAL), url=url)), Forged)
 
 
-def test_a_call_that_comes_in_has_numbers_and_no_attempt(exotel: Exotel) -> None:
+def test_an_inbound_call_has_numbers_and_no_attempt(exotel: Exotel) -> None:
     asked = {"CallSid": "1", "CallFrom": "09876543210", "CallTo": "08047491899", "Direction": "incoming"}
     event = event_of(exotel.parse_webhook(applet(asked, "inbound")))
     assert (event.direction, event.attempt_id, event.kind) == ("inbound", None, "ringing")
@@ -191,7 +191,7 @@ def test_a_call_that_comes_in_has_numbers_and_no_attempt(exotel: Exotel) -> None
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b"\xff", b'{"CallSid": "1"}', b'{"Status": "busy"}'])
-def test_a_true_webhook_that_is_not_understood_is_unreadable(exotel: Exotel, body: bytes) -> None:
+def test_a_genuine_webhook_that_cannot_be_parsed_is_unreadable(exotel: Exotel, body: bytes) -> None:
     assert isinstance(exotel.parse_webhook(webhook(body)), Unreadable)
 
 
@@ -200,7 +200,7 @@ def test_a_webhook_older_than_a_day_is_stale() -> None:
     assert later.parse_webhook(webhook(TERMINAL)) == Forged("stale")
 
 
-def test_a_time_that_has_not_come_yet_is_of_another_zone_and_not_believed() -> None:
+def test_an_event_time_in_the_future_is_ignored() -> None:
     early = Exotel("sid", "key", "token", KEYS, clock=ManualClock(NOW - timedelta(hours=2)))
     assert event_of(early.parse_webhook(webhook(TERMINAL))).at is None
 
@@ -219,7 +219,7 @@ def test_numbers_are_read_however_they_are_written(written: str, e164: str) -> N
     assert Locale().e164(written) == e164
 
 
-def test_another_attempt_of_the_same_url_is_forged(exotel: Exotel) -> None:
+def test_a_url_with_another_attempt_is_forged(exotel: Exotel) -> None:
     good = webhook(TERMINAL)
     assert isinstance(
         exotel.parse_webhook(replace(good, url=good.url.replace(str(ATTEMPT), str(uuid4())))), Forged

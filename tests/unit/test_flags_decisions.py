@@ -30,38 +30,38 @@ def on(it: Flag, reseller_id: str | None = "acme", merchant_id: str | None = "sh
     return decide(it, reseller_id=reseller_id, merchant_id=merchant_id, key=merchant_id)
 
 
-def test_disabled_is_off_for_everybody_also_for_those_it_names() -> None:
+def test_a_disabled_flag_is_off_even_for_those_it_names() -> None:
     it = flag(enabled=False, percentage=100, resellers={"acme": True}, merchants={"shop": True})
     assert on(it) == (False, Because.DISABLED)
 
 
 @pytest.mark.parametrize(("reseller", "merchant"), [(True, False), (False, True)])
-def test_the_merchants_word_counts_before_its_resellers(reseller: bool, merchant: bool) -> None:
+def test_a_merchants_entry_takes_precedence_over_its_resellers(reseller: bool, merchant: bool) -> None:
     it = flag(resellers={"acme": reseller}, merchants={"shop": merchant})
     assert on(it) == (merchant, Because.MERCHANT)
     assert on(it, merchant_id="another") == (reseller, Because.RESELLER)
 
 
-def test_a_list_of_those_who_have_it_works_beside_a_percentage_of_nobody() -> None:
+def test_a_merchant_list_works_beside_0_percent() -> None:
     it = flag(percentage=0, merchants={"shop": True})
     assert on(it)[0] is True
     assert on(it, merchant_id="another")[0] is False
 
 
-def test_a_reseller_can_be_left_out_of_everybody() -> None:
+def test_a_reseller_can_be_left_out_of_100_percent() -> None:
     it = flag(percentage=100, resellers={"acme": False})
     assert on(it) == (False, Because.RESELLER)
     assert on(it, reseller_id="another") == (True, Because.PERCENTAGE)
 
 
 @given(key=st.text(min_size=1, max_size=20))
-def test_nought_per_cent_is_nobody_and_a_hundred_is_everybody(key: str) -> None:
+def test_zero_percent_is_off_and_100_percent_is_on_for_every_key(key: str) -> None:
     assert decide(flag(percentage=0), reseller_id=None, merchant_id=None, key=key)[0] is False
     assert decide(flag(percentage=100), reseller_id=None, merchant_id=None, key=key)[0] is True
 
 
 @given(key=st.text(max_size=20), small=st.integers(0, 100), large=st.integers(0, 100))
-def test_a_larger_percentage_takes_it_from_nobody(key: str, small: int, large: int) -> None:
+def test_a_larger_percentage_turns_the_flag_off_for_no_key(key: str, small: int, large: int) -> None:
     small, large = sorted((small, large))
     answers = [
         decide(flag(percentage=p), reseller_id=None, merchant_id=None, key=key)[0] for p in (small, large)
@@ -69,7 +69,7 @@ def test_a_larger_percentage_takes_it_from_nobody(key: str, small: int, large: i
     assert answers != [True, False]
 
 
-def test_the_bucket_is_the_md5_modulo_a_hundred() -> None:
+def test_the_bucket_is_the_md5_modulo_100() -> None:
     assert bucket("trial", "shop") == int(hashlib.md5(b"trial/shop").hexdigest(), 16) % 100
 
 
@@ -89,7 +89,7 @@ def test_buckets_are_spread_evenly_and_differ_from_flag_to_flag() -> None:
         ("something_else", ("something_else", None)),
     ],
 )
-def test_old_names_are_ours(old: str, ours: tuple[str, str | None]) -> None:
+def test_old_flag_names_are_translated(old: str, ours: tuple[str, str | None]) -> None:
     assert translate(old) == ours
 
 

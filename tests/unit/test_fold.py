@@ -61,7 +61,7 @@ def event(kind: str, seconds: int = 0, **more: Any) -> dict[str, Any]:
     return {"kind": kind, "at": (NOW + timedelta(seconds=seconds)).isoformat(), "call_id": "CA1", **more}
 
 
-def test_the_events_of_a_call_add_up() -> None:
+def test_the_fold_of_a_calls_events_yields_its_facts() -> None:
     facts = fold(
         CallFacts(S.DIALING),
         told(
@@ -102,7 +102,7 @@ def test_the_same_events_again_change_nothing(events: list[dict[str, Any]]) -> N
 
 
 @given(st.sampled_from(list(AttemptState)), st.lists(sane, max_size=5), st.lists(sane, max_size=5))
-def test_nothing_known_is_taken_back(
+def test_the_fold_takes_no_known_fact_back(
     state: AttemptState, earlier: list[dict[str, Any]], later: list[dict[str, Any]]
 ) -> None:
     known = fold(CallFacts(state), told(*earlier))
@@ -115,7 +115,7 @@ def test_nothing_known_is_taken_back(
 
 
 @given(json_values | payloads)
-def test_whatever_comes_is_read_or_said_to_be_unreadable(payload: object) -> None:
+def test_every_payload_is_read_or_unreadable(payload: object) -> None:
     match read(payload, NOW):
         case Fact() as fact:
             assert fact.at.tzinfo is not None
@@ -130,7 +130,7 @@ def test_whatever_comes_is_read_or_said_to_be_unreadable(payload: object) -> Non
 
 
 @given(st.lists(payloads, max_size=5))
-def test_whatever_ended_a_call_something_becomes_of_its_lead(events: list[dict[str, Any]]) -> None:
+def test_every_end_of_a_call_settles_its_lead(events: list[dict[str, Any]]) -> None:
     facts = fold(CallFacts(S.DIALING), told(*events))
     assert after_call(facts.answered_at, facts.end_reason, Budget(1, 3, 0)) is not None
 
@@ -138,7 +138,7 @@ def test_whatever_ended_a_call_something_becomes_of_its_lead(events: list[dict[s
 @pytest.mark.parametrize(
     "payload", [None, [], "ended", 7, {}, {"kind": "exploded"}, {"kind": ["ended"]}, {"kind": None}]
 )
-def test_what_is_of_no_known_kind_is_unreadable(payload: object) -> None:
+def test_an_event_of_an_unknown_kind_is_unreadable(payload: object) -> None:
     assert isinstance(read(payload, NOW), UnreadableEvent)
 
 
@@ -155,21 +155,21 @@ def test_what_is_of_no_known_kind_is_unreadable(payload: object) -> None:
         (NOW + LATER_MAX * 2).isoformat(),
     ],
 )
-def test_an_end_whose_time_cannot_be_ended_when_it_arrived(at: object) -> None:
-    """Not heard of, it would keep its channel."""
+def test_an_end_with_an_impossible_time_ended_when_it_arrived(at: object) -> None:
+    """Ignored, it would keep its channel."""
     fact = read({"kind": "ended", "at": at}, NOW)
     assert isinstance(fact, Fact)
     assert fact.at == NOW
 
 
-def test_what_postgres_could_not_keep_is_left_out_and_the_end_stays() -> None:
+def test_details_that_postgres_cannot_store_are_dropped_and_the_end_stays() -> None:
     payload = event("ended", call_id="C" * 3000, reason={"a": 1}, duration_s=2**40)
     fact = read(payload, NOW)
     assert fact == Fact(S.ENDED, NOW)
     assert read(event("ended", call_id="a\x00b", duration_s=True), NOW) == Fact(S.ENDED, NOW)
 
 
-def test_what_is_told_beside_the_call_changes_nothing() -> None:
+def test_machine_and_recording_events_do_not_change_the_calls_state() -> None:
     before = CallFacts(S.RINGING, call_id="CA1")
     assert fold(before, told(event("machine"), event("recording"))) == before
 
@@ -186,7 +186,7 @@ def test_what_is_told_beside_the_call_changes_nothing() -> None:
         (["machine_start", "human"], True),
     ],
 )
-def test_whether_a_machine_answered_is_known_if_anybody_heard_one(
+def test_a_call_was_answered_by_a_machine_if_any_event_says_so(
     said: list[Any], is_machine: bool | None
 ) -> None:
     events = [event("machine", answered_by=each) for each in said]
@@ -196,7 +196,7 @@ def test_whether_a_machine_answered_is_known_if_anybody_heard_one(
 LOST = [event("ringing", 1), event("ended", 35, reason="completed", duration_s=30)]
 
 
-def test_a_call_that_ended_after_talk_was_answered_even_if_nobody_told_us() -> None:
+def test_a_call_that_ended_with_talk_time_was_answered_without_an_answered_event() -> None:
     facts = fold(CallFacts(S.DIALING), told(*LOST))
     assert facts.answered_at == NOW + timedelta(seconds=5)
     assert fold(facts, told(event("answered", 6))).answered_at == facts.answered_at, "a time once known stays"
@@ -206,7 +206,7 @@ def test_a_call_that_ended_after_talk_was_answered_even_if_nobody_told_us() -> N
     ("reason", "duration_s", "is_answered"),
     [("completed", None, True), ("completed", 0, False), ("busy", 30, False), ("no_answer", None, False)],
 )
-def test_only_a_completed_call_can_have_been_answered_unheard(
+def test_only_a_completed_call_is_answered_without_an_answered_event(
     reason: str, duration_s: int | None, is_answered: bool
 ) -> None:
     facts = fold(CallFacts(S.RINGING), told(event("ended", 35, reason=reason, duration_s=duration_s)))
@@ -223,24 +223,24 @@ def test_only_a_completed_call_can_have_been_answered_unheard(
         (["answered"], None),
     ],
 )
-def test_a_stream_that_began_has_begun_whatever_broke_later(kinds: list[str], began: bool | None) -> None:
+def test_a_stream_that_began_stays_begun_after_a_failure(kinds: list[str], began: bool | None) -> None:
     assert fold(CallFacts(S.ANSWERED), told(*map(event, kinds))).stream_began is began
 
 
 @pytest.mark.parametrize("agent_joined", [True, False])
-def test_what_the_carrier_was_told_to_do_with_a_call_is_known(agent_joined: bool) -> None:
+def test_a_document_event_sets_agent_joined(agent_joined: bool) -> None:
     facts = fold(CallFacts(S.RINGING), told(event("document", agent_joined=agent_joined)))
     assert facts == CallFacts(S.RINGING, agent_joined=agent_joined)
 
 
-def test_a_pod_that_refused_a_call_is_no_agent() -> None:
+def test_a_refused_event_means_that_no_agent_joined() -> None:
     assert fold(CallFacts(S.ANSWERED), told(event("refused"))).agent_joined is False
 
 
-def test_a_call_that_was_sent_to_agents_elsewhere_is_known() -> None:
+def test_an_answered_event_of_external_agents_sets_agent_joined() -> None:
     assert fold(CallFacts(S.RINGING), told(event("answered", agent_joined=True))).agent_joined is True
 
 
-def test_a_call_for_which_there_was_no_agent_is_known() -> None:
+def test_an_answered_event_without_an_agent_clears_agent_joined() -> None:
     assert fold(CallFacts(S.RINGING), told(event("answered", agent_joined=False))).agent_joined is False
     assert fold(CallFacts(S.RINGING), told(event("answered"))).agent_joined is None

@@ -1,4 +1,4 @@
-"""What several ask at once is one transaction, and nobody fails for what another asked."""
+"""Concurrent requests are one transaction, and none fails for another's error."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -48,7 +48,7 @@ def commits(written: Written, timeout_s: float = 60.0) -> GroupCommit[str, str]:
     return GroupCommit(cast(Database, NoDatabase()), written, timeout_s)
 
 
-async def test_whoever_asks_while_a_group_is_written_goes_with_the_next_one(written: Written) -> None:
+async def test_a_request_during_a_groups_write_goes_with_the_next_group(written: Written) -> None:
     group = commits(written)
     written.gate.clear()
     first = asyncio.create_task(group.ask("a"))
@@ -67,7 +67,7 @@ async def test_a_group_is_bounded(written: Written) -> None:
     assert [len(one) for one in written.groups] == [GROUP_MAX, 1]
 
 
-async def test_only_the_one_that_is_refused_fails(written: Written) -> None:
+async def test_a_refused_request_of_a_group_fails_alone(written: Written) -> None:
     group = commits(written)
     written.refused = {"b"}
     answers = await asyncio.gather(*(group.ask(item) for item in "abc"), return_exceptions=True)
@@ -76,7 +76,7 @@ async def test_only_the_one_that_is_refused_fails(written: Written) -> None:
     assert answers[2] == "C"
 
 
-async def test_a_server_that_hangs_is_waited_for_once(written: Written) -> None:
+async def test_requests_behind_a_hanging_group_time_out_with_it(written: Written) -> None:
     """Those behind the group have waited as long as it."""
     group = commits(written, timeout_s=0.5)
     written.gate.clear()
@@ -88,7 +88,7 @@ async def test_a_server_that_hangs_is_waited_for_once(written: Written) -> None:
     assert written.groups == [["a"]]
 
 
-async def test_a_connection_that_breaks_is_told_to_all_and_the_next_one_tries_again(written: Written) -> None:
+async def test_a_broken_connection_fails_the_whole_group_and_the_next_one_is_tried(written: Written) -> None:
     group = commits(written)
     written.error = ConnectionResetError("gone")
     answers = await asyncio.gather(*(group.ask(item) for item in "ab"), return_exceptions=True)
@@ -97,7 +97,7 @@ async def test_a_connection_that_breaks_is_told_to_all_and_the_next_one_tries_ag
     assert await group.ask("c") == "C"
 
 
-async def test_who_stops_waiting_takes_nobody_with_him(written: Written) -> None:
+async def test_a_cancelled_request_does_not_fail_the_others_of_its_group(written: Written) -> None:
     group = commits(written)
     written.gate.clear()
     left, stays = (asyncio.create_task(group.ask(item)) for item in "ab")

@@ -1,4 +1,4 @@
-"""What is left behind keeps nobody."""
+"""A task that is left behind does not keep its process from exiting."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ async def main():
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_a_process_ends_although_a_task_that_swallows_everything_was_left_behind(loop: str) -> None:
+def test_a_process_exits_beside_a_task_that_swallows_cancellation(loop: str) -> None:
     """The interpreter closes the coroutines that it finds at its end: this one would catch that too, for ever."""
     ended = subprocess.run([sys.executable, "-c", STUBBORN, loop], timeout=60, check=False)
     assert ended.returncode == 0

@@ -1,4 +1,4 @@
-"""What blocks is called in a thread: bounded, named if it outlives its cancellation, and waited for by nobody."""
+"""What blocks is called in a thread: bounded, reported if it outlives its cancellation, and never waited for."""
 
 import asyncio
 import contextvars
@@ -57,7 +57,7 @@ async def cancelled(task: "asyncio.Task[str]") -> None:
         await task
 
 
-async def test_it_gives_what_the_function_returns_and_raises_what_it_raises() -> None:
+async def test_in_thread_returns_the_functions_result_or_raises_its_exception() -> None:
     def divide(dividend: int, *, by: int) -> float:
         assert threading.current_thread().daemon
         return dividend / by
@@ -69,13 +69,13 @@ async def test_it_gives_what_the_function_returns_and_raises_what_it_raises() ->
         await in_thread(next, iter(()))
 
 
-async def test_the_function_sees_the_context_of_its_caller() -> None:
+async def test_in_thread_runs_the_function_in_its_callers_context() -> None:
     variable = contextvars.ContextVar[str]("variable")
     variable.set("of the caller")
     assert await in_thread(variable.get) == "of the caller"
 
 
-async def test_a_type_waits_for_threads_of_its_own_and_for_nobody_elses(blocking: Blocking) -> None:
+async def test_handler_types_have_separate_threads(blocking: Blocking) -> None:
     told = Told()
     hung = [asyncio.create_task(told.run("bad", blocking)) for _ in range(2)]
     await eventually(lambda: blocking.began == 2)
@@ -91,7 +91,7 @@ async def test_a_type_waits_for_threads_of_its_own_and_for_nobody_elses(blocking
     assert await asyncio.wait_for(third, 20) == "ended"
 
 
-async def test_one_that_waits_for_a_thread_can_be_cancelled(blocking: Blocking) -> None:
+async def test_waiting_for_a_thread_can_be_cancelled(blocking: Blocking) -> None:
     told = Told()
     tasks = [asyncio.create_task(told.run("bad", blocking)) for _ in range(3)]
     await eventually(lambda: blocking.began == 2)
@@ -102,7 +102,7 @@ async def test_one_that_waits_for_a_thread_can_be_cancelled(blocking: Blocking) 
     assert told.stuck == []
 
 
-async def test_a_thread_that_outlives_its_cancellation_is_named_once(blocking: Blocking) -> None:
+async def test_a_thread_that_outlives_its_cancellation_is_reported_once(blocking: Blocking) -> None:
     told = Told()
     task = asyncio.create_task(told.run("bad", blocking))
     await eventually(lambda: blocking.began)
@@ -115,7 +115,7 @@ async def test_a_thread_that_outlives_its_cancellation_is_named_once(blocking: B
     assert len(told.stuck) == 1
 
 
-async def test_a_thread_that_ends_within_its_grace_is_not_named(blocking: Blocking) -> None:
+async def test_a_thread_that_ends_within_its_grace_is_not_reported(blocking: Blocking) -> None:
     told = Told()
     with told.scope("slow", grace_s=600):
         task = asyncio.create_task(in_thread(blocking))
@@ -126,7 +126,7 @@ async def test_a_thread_that_ends_within_its_grace_is_not_named(blocking: Blocki
     assert told.stuck == []
 
 
-def test_what_is_back_already_keeps_nothing_else_from_going_back() -> None:
+def test_a_failing_release_does_not_keep_the_others_from_being_released() -> None:
     given_back: list[str] = []
 
     def broken() -> None:

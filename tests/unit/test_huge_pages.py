@@ -1,4 +1,4 @@
-"""Memory is gathered into large pages, and nobody notices."""
+"""Memory is gathered into huge pages without a change of its content."""
 
 import mmap
 import platform
@@ -24,7 +24,7 @@ def kernel() -> tuple[int, ...]:
 
 
 @pytest.mark.skipif(sys.platform != "linux" or kernel() < (6, 1), reason="the kernel cannot be asked")
-def test_what_is_gathered_lies_in_large_pages_and_is_unchanged() -> None:
+def test_gather_moves_memory_into_huge_pages_unchanged() -> None:
     words = bytes(range(256)) * (4 * PAGE_BYTES // 256)
     memory = mmap.mmap(-1, len(words), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.write(words)
@@ -34,6 +34,8 @@ def test_what_is_gathered_lies_in_large_pages_and_is_unchanged() -> None:
     assert memory[:] == words
 
 
-def test_where_memory_cannot_be_seen_nothing_is_done(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_gather_does_nothing_without_a_readable_memory_map(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(huge_pages, "_MAPS", tmp_path / "maps")
     assert huge_pages.gather() == 0

@@ -7,7 +7,7 @@ import pytest
 from trunkline.in_time import in_time
 
 
-async def test_what_is_done_in_time_is_handed_on_with_its_errors() -> None:
+async def test_in_time_returns_the_works_result_or_raises_its_exception() -> None:
     async def work() -> int:
         return 7
 
@@ -19,7 +19,7 @@ async def test_what_is_done_in_time_is_handed_on_with_its_errors() -> None:
         await in_time(60.0, fail())
 
 
-async def test_work_that_does_not_notice_its_end_is_not_waited_for() -> None:
+async def test_in_time_does_not_wait_for_work_that_ignores_cancellation() -> None:
     released = asyncio.Event()
 
     async def deaf() -> None:
@@ -34,7 +34,7 @@ async def test_work_that_does_not_notice_its_end_is_not_waited_for() -> None:
     released.set()
 
 
-async def test_whoever_leaves_takes_the_work_along() -> None:
+async def test_cancelling_in_time_cancels_its_work() -> None:
     began, ended = asyncio.Event(), asyncio.Event()
 
     async def work() -> None:

@@ -159,7 +159,7 @@ def test_other_content_has_another_fingerprint(other: dict[str, Any]) -> None:
     assert prepared().request_hash != prepared(**other).request_hash
 
 
-def test_without_a_policy_a_lead_is_due_when_it_is_wanted() -> None:
+def test_without_a_policy_a_lead_is_due_when_it_is_scheduled() -> None:
     assert (prepared().due_at, prepared().closes_at, prepared().is_deferred) == (None, None, False)
 
 
@@ -176,7 +176,7 @@ def test_a_lead_whose_window_is_closed_is_due_when_it_opens_and_says_why() -> No
     assert new.is_deferred
 
 
-def test_the_window_counts_at_the_moment_the_lead_is_wanted() -> None:
+def test_the_window_is_checked_at_the_leads_scheduled_time() -> None:
     wanted_at = NOON + timedelta(days=1, hours=8)
     new = prepare(request(scheduled_at=wanted_at), under(windows=[hours("09:00", "18:00")]))
     assert isinstance(new, NewLead)
@@ -184,7 +184,7 @@ def test_the_window_counts_at_the_moment_the_lead_is_wanted() -> None:
     assert not new.is_deferred, "it is not wanted yet"
 
 
-def test_the_window_is_read_on_the_clock_where_the_callee_is() -> None:
+def test_a_window_is_read_in_the_callees_time_zone() -> None:
     policy = under(windows=[hours("09:00", "18:00", zone=None)])
     by_number = prepare(request(), policy)
     given = prepare(request(timezone="Asia/Tokyo"), policy)

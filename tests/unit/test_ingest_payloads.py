@@ -18,7 +18,7 @@ def nested(levels: int) -> dict[str, Any]:
     "payload",
     [{}, {"a": [1, 2.5, None, True, "ü", "😀", {"b": []}]}, {"n": 2**63 - 1}, nested(payloads.DEPTH_MAX)],
 )
-def test_what_jsonb_can_hold_is_taken(payload: dict[str, Any]) -> None:
+def test_a_payload_that_jsonb_can_hold_is_accepted(payload: dict[str, Any]) -> None:
     assert payloads.problem(payload, bytes_max=10_000) is None
 
 
@@ -36,7 +36,9 @@ def test_what_jsonb_can_hold_is_taken(payload: dict[str, Any]) -> None:
         ({"a": "x" * 10_000}, "10008 bytes"),
     ],
 )
-def test_what_postgres_would_choke_on_is_refused_with_its_reason(payload: dict[str, Any], says: str) -> None:
+def test_a_payload_that_postgres_cannot_store_is_refused_with_its_reason(
+    payload: dict[str, Any], says: str
+) -> None:
     reason = payloads.problem(payload, bytes_max=10_000)
     assert reason is not None
     assert says in reason
@@ -52,6 +54,6 @@ TEXTS = st.text(st.characters(codec="utf-8") | st.sampled_from("\x00\ud800a"), m
 
 
 @given(st.dictionaries(TEXTS, TEXTS | st.integers(-(2**65), 2**65) | st.booleans() | st.floats(), max_size=4))
-def test_what_is_not_looked_at_closely_has_nothing_to_be_found(payload: dict[str, Any]) -> None:
+def test_a_payload_that_passes_the_short_cut_has_no_problem(payload: dict[str, Any]) -> None:
     if payloads._is_plain(payload):
         assert payloads._value_problem(payload, payloads.DEPTH_MAX) is None

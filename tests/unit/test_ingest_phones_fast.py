@@ -35,7 +35,7 @@ def numbers_of(calling_code: int) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("calling_code", CODES)
-def test_what_is_taken_as_it_is_the_library_takes_too(calling_code: int) -> None:
+def test_a_number_that_the_short_cut_accepts_is_valid_for_the_library(calling_code: int) -> None:
     taken = [text for text in numbers_of(calling_code) if _is_plain(text)]
     assert [_read(text, None) for text in taken] == taken
 
@@ -62,5 +62,5 @@ def test_the_short_cut_changes_no_answer(text: str, region: str | None) -> None:
 @pytest.mark.parametrize(
     "text", ["+1415555012３", "+14155550123\n", " +14155550123", "+1415555012a", "14155550123", ""]
 )
-def test_anything_else_goes_to_the_library(text: str) -> None:
+def test_other_spellings_do_not_take_the_short_cut(text: str) -> None:
     assert not _is_plain(text)

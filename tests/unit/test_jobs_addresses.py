@@ -49,7 +49,7 @@ def test_public_addresses_are_allowed(address: str) -> None:
         "100::1",
     ],
 )
-def test_addresses_that_only_we_can_reach_are_refused(address: str) -> None:
+def test_private_addresses_are_refused(address: str) -> None:
     assert not is_public(address)
 
 
@@ -77,7 +77,7 @@ def test_a_good_url_has_no_problem(url: str) -> None:
         ("https://example.com/" + "x" * 2000, "more than 2000"),
     ],
 )
-def test_a_bad_url_is_told_why(url: str, said: str) -> None:
+def test_a_bad_url_is_refused_with_its_reason(url: str, said: str) -> None:
     problem = check_url(url)
     assert problem is not None
     assert said in problem
@@ -103,7 +103,7 @@ async def test_a_name_of_public_addresses_resolves_to_them() -> None:
     assert [result["host"] for result in found] == ["8.8.8.8", "1.1.1.1"]
 
 
-async def test_one_private_address_condemns_the_name() -> None:
+async def test_a_host_name_with_one_private_address_is_refused() -> None:
     with pytest.raises(AddressRefused, match=r"evil.example resolves to an address that is not public"):
         await PublicResolver(Answers("8.8.8.8", "10.0.0.7")).resolve("evil.example", 443)
 

@@ -40,20 +40,20 @@ def ticks(rule: str, start: str, count: int, zone: str = "UTC") -> list[str]:
         ("every 900", "2025-01-01T00:07:30", ["01-01 00:15", "01-01 00:30"]),
     ],
 )
-def test_ticks_come_as_the_rule_says(rule: str, start: str, expected: list[str]) -> None:
+def test_a_schedule_rule_yields_its_ticks(rule: str, start: str, expected: list[str]) -> None:
     assert ticks(rule, start, len(expected)) == expected
 
 
-def test_a_time_that_the_clock_leaves_out_comes_when_it_would_have_been() -> None:
+def test_a_tick_in_the_hour_skipped_by_summer_time_comes_after_the_change() -> None:
     assert ticks("cron 30 2 * * *", "2025-03-08T12:00", 2, NEW_YORK) == ["03-09 03:30", "03-10 02:30"]
 
 
-def test_a_time_that_the_clock_repeats_comes_once() -> None:
+def test_a_tick_in_the_hour_repeated_by_winter_time_comes_once() -> None:
     assert ticks("cron 30 1 * * *", "2025-11-01T12:00", 2, NEW_YORK) == ["11-02 01:30", "11-03 01:30"]
 
 
 @pytest.mark.parametrize("start", ["2025-03-09T05:00", "2025-11-02T03:00"])
-def test_an_hourly_rule_comes_every_hour_whatever_the_clock_does(start: str) -> None:
+def test_an_hourly_rule_ticks_every_hour_through_clock_changes(start: str) -> None:
     at = moment(start)
     for _ in range(8):
         following = parse_rule("cron 0 * * * *", NEW_YORK).after(at)
@@ -76,12 +76,12 @@ def test_an_hourly_rule_comes_every_hour_whatever_the_clock_does(start: str) -> 
         "cron , * * * *",
     ],
 )
-def test_a_rule_that_is_none_is_refused(rule: str) -> None:
+def test_an_invalid_schedule_rule_is_refused(rule: str) -> None:
     with pytest.raises(InvalidJob, match="no rule"):
         parse_rule(rule)
 
 
-def test_a_rule_that_never_comes_true_is_refused() -> None:
+def test_a_cron_rule_that_never_ticks_is_refused() -> None:
     with pytest.raises(InvalidJob, match="never"):
         parse_rule("cron 0 0 30 2 *").after(moment("2025-01-01"))
 
@@ -98,7 +98,7 @@ def test_an_unknown_time_zone_is_refused() -> None:
     weekday=st.sampled_from(["*", "1-5", "0,6"]),
     start=st.datetimes(datetime(2024, 1, 1), datetime(2026, 1, 1)),  # noqa: DTZ001
 )
-def test_in_utc_it_agrees_with_trying_every_minute(
+def test_in_utc_the_ticks_equal_those_found_minute_by_minute(
     minute: int, hour: int, weekday: str, start: datetime
 ) -> None:
     at = start.replace(tzinfo=UTC)

@@ -43,7 +43,7 @@ def names_in(path: Path) -> set[str]:
     return {function.name for function in functions if function.name.startswith("test_")}
 
 
-def test_every_known_case_has_a_row() -> None:
+def test_every_required_case_has_a_row_with_a_test() -> None:
     assert {row[0] for row in ROWS} >= REQUIRED
     assert all("test_" in row[2] for row in ROWS)
 
@@ -89,7 +89,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     declared_schedules[:] = before
 
 
-async def test_the_example_declares_a_job_that_does_as_it_says(example: dict[str, Any]) -> None:
+async def test_the_example_declares_a_job_that_runs_as_described(example: dict[str, Any]) -> None:
     kind: JobType[Any] = example["send_report"]
     assert kind.handler is not None
     run = _SilentRun()

@@ -79,7 +79,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_jobs_run_in_order_and_end() -> None:
+async def test_the_executor_runs_jobs_in_order_and_ends_them() -> None:
     deck = Deck(running_max=1)
     deck.take("a", "b", "c")
     await deck.executor.idle()
@@ -88,7 +88,7 @@ async def test_jobs_run_in_order_and_end() -> None:
     assert len(deck.claimed_jobs) == 0
 
 
-async def test_a_job_taken_while_the_last_runner_ends_is_begun() -> None:
+async def test_a_job_taken_while_the_last_runner_ends_is_started() -> None:
     """Between a runner's last look at the queue and its end stands one turn of the event loop."""
 
     async def handle(name: str, _: Run) -> Outcome | None:
@@ -105,7 +105,7 @@ async def test_a_job_taken_while_the_last_runner_ends_is_begun() -> None:
     assert ran == ["a", "b"]
 
 
-async def test_what_waited_past_its_lease_is_not_begun() -> None:
+async def test_a_job_that_waited_past_its_lease_is_not_started() -> None:
     """The process was stopped and continued: by now the job may be running elsewhere."""
     deck = Deck(running_max=1, is_open=False)
     deck.take("a", "b")
@@ -117,7 +117,7 @@ async def test_what_waited_past_its_lease_is_not_begun() -> None:
     assert len(deck.claimed_jobs) == 0
 
 
-async def test_what_was_claimed_anew_meanwhile_is_begun_once() -> None:
+async def test_a_job_claimed_again_while_it_waited_is_started_once() -> None:
     deck = Deck(running_max=1, is_open=False)
     [_, waiting] = deck.take("a", "b")
     await settle()
@@ -144,7 +144,7 @@ async def test_a_stopped_job_does_not_stop_its_runner() -> None:
     assert isinstance(done, End)
 
 
-async def test_a_job_cancelled_before_it_began_is_not_begun() -> None:
+async def test_a_job_cancelled_before_its_start_is_not_started() -> None:
     deck = Deck(running_max=1, is_open=False)
     [_, waiting] = deck.take("a", "b")
     await settle()
@@ -157,7 +157,7 @@ async def test_a_job_cancelled_before_it_began_is_not_begun() -> None:
     assert cancelled.outcome == "cancelled"
 
 
-async def test_a_cancellation_that_nobody_asked_for_is_a_failure_and_not_the_end_of_the_runner() -> None:
+async def test_an_unrequested_cancellation_is_a_failure_and_does_not_end_the_runner() -> None:
     """The handler waited for a task, and that one was cancelled."""
 
     async def handle(_name: str, _run: Run) -> None:
@@ -174,7 +174,7 @@ async def test_a_cancellation_that_nobody_asked_for_is_a_failure_and_not_the_end
     assert len(deck.claimed_jobs) == 0
 
 
-async def test_a_handler_that_overhears_its_stop_leaves_its_runner_well() -> None:
+async def test_a_handler_that_swallows_its_stop_does_not_cancel_the_next_job() -> None:
     async def handle(name: str, _run: Run) -> None:
         if name == "deaf":
             with suppress(asyncio.CancelledError):
@@ -190,7 +190,7 @@ async def test_a_handler_that_overhears_its_stop_leaves_its_runner_well() -> Non
     assert [type(verdict) for verdict in deck.verdicts] == [End, End]
 
 
-async def test_what_is_no_outcome_is_a_dead_letter_that_says_so() -> None:
+async def test_a_handler_result_that_is_no_outcome_is_a_dead_letter() -> None:
     async def handle(_name: str, _run: Run) -> Any:
         return {"rows": 3}
 
@@ -203,7 +203,7 @@ async def test_what_is_no_outcome_is_a_dead_letter_that_says_so() -> None:
     assert "returned dict" in dead.error_message
 
 
-async def test_who_lost_the_lease_writes_nothing() -> None:
+async def test_a_job_that_lost_its_lease_writes_no_verdict() -> None:
     deck = Deck(is_open=False)
     [held] = deck.take("a")
     await settle()
@@ -213,7 +213,7 @@ async def test_who_lost_the_lease_writes_nothing() -> None:
     assert len(deck.claimed_jobs) == 0
 
 
-async def test_room_is_for_what_can_run_until_the_queue_runs_dry() -> None:
+async def test_the_executors_room_grows_beyond_running_max_when_its_queue_runs_dry() -> None:
     deck = Deck(running_max=2, is_open=False)
     assert deck.executor.room() == 2
     deck.take("a", "b", was_full=True)
@@ -223,7 +223,7 @@ async def test_room_is_for_what_can_run_until_the_queue_runs_dry() -> None:
     assert deck.executor.room() == QUEUE_FIRST
 
 
-async def test_slow_jobs_are_not_hoarded() -> None:
+async def test_queued_jobs_behind_slow_ones_are_given_back() -> None:
     deck = Deck(running_max=1, is_open=False)
     deck.take("a", was_full=True)
     await settle()
@@ -241,7 +241,7 @@ async def test_slow_jobs_are_not_hoarded() -> None:
     await deck.executor.idle()
 
 
-async def test_what_was_claimed_early_begins_at_its_moment() -> None:
+async def test_a_job_claimed_early_starts_at_its_time() -> None:
     deck = Deck()
     loop = asyncio.get_running_loop()
     [held] = deck.held("a")
@@ -254,7 +254,7 @@ async def test_what_was_claimed_early_begins_at_its_moment() -> None:
     await deck.executor.idle()
 
 
-async def test_what_was_claimed_early_is_given_back_too() -> None:
+async def test_a_job_claimed_early_can_be_given_back() -> None:
     deck = Deck()
     [held] = deck.held("a")
     held.begin_s = deck.clock.boottime_s() + 600
@@ -264,7 +264,7 @@ async def test_what_was_claimed_early_is_given_back_too() -> None:
     assert isinstance(deck.verdicts[0], ReturnedClaim)
 
 
-async def test_no_more_is_held_than_allowed() -> None:
+async def test_the_executor_has_no_room_beyond_its_maximum() -> None:
     deck = Deck(running_max=2, queue_max=1000, is_open=False)
     deck.take(*map(str, range(100)))
     assert deck.executor.room() == 0
@@ -272,7 +272,7 @@ async def test_no_more_is_held_than_allowed() -> None:
     await deck.executor.idle()
 
 
-async def test_a_runner_of_jobs_that_never_wait_lets_others_have_the_loop() -> None:
+async def test_a_runner_of_jobs_that_never_wait_yields_the_event_loop() -> None:
     deck = Deck(running_max=1, queue_max=100_000)
     turns = 0
 

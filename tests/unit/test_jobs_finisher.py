@@ -90,7 +90,7 @@ def refusing(result: str, error: Exception) -> Refuse:
 @pytest.mark.parametrize(
     "error", [asyncpg.DataError("no text"), asyncpg.CheckViolationError("too long"), ZeroDivisionError()]
 )
-async def test_a_verdict_that_cannot_be_written_is_let_go_and_its_neighbours_are_written(
+async def test_a_verdict_that_cannot_be_written_is_dropped_and_the_others_are_written(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     desk = Desk(monkeypatch, refusing("bad", error))
@@ -110,7 +110,7 @@ async def test_a_verdict_that_cannot_be_written_is_let_go_and_its_neighbours_are
         ConnectionRefusedError(),
     ],
 )
-async def test_what_may_pass_is_tried_again(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+async def test_a_transient_error_is_retried(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     errors = [error, error]
 
     def refuse(_ends: Sequence[End]) -> None:
@@ -124,7 +124,7 @@ async def test_what_may_pass_is_tried_again(monkeypatch: pytest.MonkeyPatch, err
     assert len(desk.claimed_jobs) == 0
 
 
-async def test_what_cannot_be_written_before_its_lease_ends_is_let_go(
+async def test_a_verdict_not_written_before_its_lease_ends_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(_ends: Sequence[End]) -> None:
@@ -138,7 +138,7 @@ async def test_what_cannot_be_written_before_its_lease_ends_is_let_go(
     assert len(desk.claimed_jobs) == 0
 
 
-async def test_one_that_somebody_holds_up_is_found_by_halves_and_waits_alone(
+async def test_a_verdict_blocked_by_a_lock_is_isolated_by_halving_the_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     alone: list[str] = []
@@ -159,7 +159,7 @@ async def test_one_that_somebody_holds_up_is_found_by_halves_and_waits_alone(
     assert len(desk.claimed_jobs) == 0
 
 
-async def test_one_that_goes_back_under_a_key_that_is_held_is_tried_once_in_a_turn(
+async def test_a_returned_claim_under_a_locked_key_is_tried_once_per_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A second try at once would put it off twice, and end it twice later."""
@@ -179,7 +179,7 @@ async def test_one_that_goes_back_under_a_key_that_is_held_is_tried_once_in_a_tu
     assert len(desk.claimed_jobs) == 0
 
 
-async def test_many_that_are_held_up_keep_no_new_one_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_blocked_verdicts_do_not_delay_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each waits for its key for a moment. After a few of them what is new has its turn."""
     desk = Desk(monkeypatch, lambda _: None)
     tries: list[str] = []

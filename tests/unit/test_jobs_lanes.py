@@ -1,4 +1,4 @@
-"""A worker's memory of lanes: where to look, from where on, and when next."""
+"""A worker's book of lanes: which to claim from, from which position on, and when next."""
 
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -11,7 +11,7 @@ NOON = datetime(2025, 1, 1, 12, tzinfo=UTC)
 A, B, KEYED = Lane("a", 50), Lane("b", 50), Lane("a", 50, True)
 
 
-def test_one_slow_survey_is_no_reason_to_look_less_often() -> None:
+def test_one_slow_survey_does_not_lengthen_the_poll_interval() -> None:
     limits = PollLimits(probe_s=1.0, poll_s=30.0, share_max=0.05)
     assert wait_s([9.0], limits) == 1.0
     assert wait_s([9.0, 0.001, 9.0], limits) == 1.0
@@ -49,7 +49,7 @@ def test_a_lane_becomes_hot_when_its_next_job_is_due() -> None:
     assert book.hot(109, keyed=False) == {B: at(9)}
 
 
-def test_a_lane_with_a_busy_key_is_looked_at_again_from_the_same_place() -> None:
+def test_a_lane_with_a_busy_key_is_hot_again_at_the_same_place_after_a_pause() -> None:
     book = LaneBook()
     book.surveyed([Survey(KEYED, at(-5), -5)], now_s=100)
     lanes = book.hot(100, keyed=True)
@@ -60,7 +60,7 @@ def test_a_lane_with_a_busy_key_is_looked_at_again_from_the_same_place() -> None
     assert book.hot(100 + BUSY_KEY_S, keyed=True) == {KEYED: at(-5)}
 
 
-def test_a_worker_without_room_can_sleep_although_something_is_due() -> None:
+def test_a_hot_lane_leaves_no_timer_for_a_worker_without_room() -> None:
     book = LaneBook()
     book.surveyed([Survey(A, at(-5), -5)], now_s=100)
     assert book.hot(100, keyed=False)
@@ -68,7 +68,7 @@ def test_a_worker_without_room_can_sleep_although_something_is_due() -> None:
     assert book.next_due_s == float("inf")
 
 
-def test_a_lane_is_looked_at_ahead_of_its_moment_unless_it_has_keys() -> None:
+def test_a_lane_without_keys_becomes_hot_ahead_s_before_its_time() -> None:
     book = LaneBook(ahead_s=0.5)
     book.surveyed([Survey(A, at(9), 9), Survey(KEYED, at(9), 9)], now_s=100)
     assert book.hot(108.5, keyed=False) == {A: at(9)}
@@ -76,7 +76,7 @@ def test_a_lane_is_looked_at_ahead_of_its_moment_unless_it_has_keys() -> None:
     assert book.hot(109, keyed=True) == {KEYED: at(9)}
 
 
-def test_a_look_at_one_kind_of_lane_leaves_the_timers_of_the_other() -> None:
+def test_reading_hot_lanes_of_one_kind_leaves_the_timers_of_the_other() -> None:
     """Else the worker would go to sleep with nothing to wake it."""
     book = LaneBook()
     book.surveyed([Survey(A, at(9), 9)], now_s=100)
@@ -84,7 +84,7 @@ def test_a_look_at_one_kind_of_lane_leaves_the_timers_of_the_other() -> None:
     assert book.next_due_s == 109
 
 
-def test_a_poke_makes_a_lane_hot_and_lowers_its_floor() -> None:
+def test_a_wakeup_makes_a_lane_hot_and_lowers_its_floor() -> None:
     book = LaneBook()
     book.surveyed([Survey(A, at(5), -1)], now_s=0)
     book.woken({A: NOON, B: NOON})
@@ -101,14 +101,14 @@ def test_a_wakeup_during_a_claim_is_not_lost() -> None:
     assert book.hot(0, keyed=False) == {A: LanePosition(NOON - MARGIN)}
 
 
-def test_a_poke_during_a_survey_outlives_it() -> None:
+def test_a_wakeup_during_a_survey_is_not_lost() -> None:
     book = LaneBook()
     book.woken({A: NOON})
     book.surveyed([], now_s=0)
     assert book.hot(0, keyed=False) == {A: at(0)}
 
 
-def test_what_a_survey_found_during_a_look_outlives_it() -> None:
+def test_a_survey_during_a_claim_is_not_lost() -> None:
     """It lies below the floor to which the look moves on: a transaction that committed late."""
     book = LaneBook()
     book.woken({A: NOON})
@@ -119,14 +119,14 @@ def test_what_a_survey_found_during_a_look_outlives_it() -> None:
     assert book.hot(0, keyed=False) == {A: at(-60)}
 
 
-def test_a_survey_that_began_before_does_not_lift_the_floor() -> None:
+def test_a_survey_does_not_raise_a_floor_that_a_wakeup_lowered() -> None:
     book = LaneBook()
     book.woken({A: NOON})
     book.surveyed([Survey(A, at(5), -1)], now_s=0)
     assert book.hot(0, keyed=False) == {A: at(0)}
 
 
-def test_the_floor_follows_what_was_claimed() -> None:
+def test_the_floor_moves_to_the_last_claimed_job() -> None:
     book = LaneBook()
     book.surveyed([Survey(A, at(0), -1)], now_s=0)
     assert book.hot(0, keyed=False) == {A: at(0)}
@@ -143,7 +143,7 @@ def test_an_emptied_lane_is_quiet_until_its_next_job() -> None:
     assert book.hot(13, keyed=False) == {A: LanePosition(NOON - MARGIN)}
 
 
-def test_the_floor_counts_from_the_look_and_never_from_the_future() -> None:
+def test_an_emptied_lanes_floor_is_the_time_of_the_claim_at_most_the_next_job() -> None:
     book = LaneBook()
     book.emptied([NextDue(A, NOON, 0.5)], NOON - timedelta(seconds=2), now_s=10)
     assert book.hot(11, keyed=False) == {A: LanePosition(NOON - timedelta(seconds=2) - MARGIN)}
@@ -151,7 +151,7 @@ def test_the_floor_counts_from_the_look_and_never_from_the_future() -> None:
     assert book.hot(11, keyed=False) == {A: LanePosition(NOON - MARGIN)}
 
 
-def test_types_take_turns_and_priorities_count_within_a_type() -> None:
+def test_job_types_take_turns_and_priorities_count_within_a_type() -> None:
     book = LaneBook()
     urgent, later = Lane("z", 1), Lane("z", 50)
     book.woken({A: NOON, B: NOON, later: NOON, urgent: NOON})
@@ -161,7 +161,7 @@ def test_types_take_turns_and_priorities_count_within_a_type() -> None:
     assert sum(look.index(urgent) < look.index(later) for look in looks) >= 6
 
 
-def test_one_look_in_ten_begins_with_what_has_waited_longest() -> None:
+def test_one_claim_in_ten_begins_with_the_lane_that_waited_longest() -> None:
     book = LaneBook()
     urgent, old = Lane("z", 1), Lane("z", 99)
     book.woken({old: NOON, urgent: NOON + timedelta(hours=1)})

@@ -34,7 +34,7 @@ def returned(outcome: object, **claim: int) -> ReturnedClaim:
 
 
 @pytest.mark.parametrize(("attempt", "wait_s"), [(1, 0.0), (2, 30.0), (3, 300.0)])
-def test_failures_wait_as_the_table_says(attempt: int, wait_s: float) -> None:
+def test_failures_wait_as_the_backoff_table_says(attempt: int, wait_s: float) -> None:
     decided = returned(Failed("x"), attempt=attempt)
     assert (decided.delay_s, decided.counted) == (wait_s, True)
 
@@ -75,7 +75,7 @@ def test_a_snooze_does_not_count_as_a_run() -> None:
     assert (decided.delay_s, decided.counted, decided.error_code) == (60, False, None)
 
 
-def test_what_is_given_back_keeps_its_place() -> None:
+def test_a_job_given_back_keeps_its_due_time() -> None:
     assert returned(GivenBack(counted=False)).delay_s is None
 
 
@@ -98,7 +98,7 @@ def test_a_result_that_cannot_be_kept_is_a_failure_that_no_retry_would_mend(resu
     assert decided.error_code == "bad_result"
 
 
-def test_errors_are_known_by_their_code_or_their_class() -> None:
+def test_a_failures_code_is_the_errors_code_or_its_class() -> None:
     error = RuntimeError("broken")
     assert from_exception(error) == Failed("RuntimeError", "broken")
     error.code = "E42"  # type: ignore[attr-defined]
@@ -116,6 +116,6 @@ def test_words_that_postgres_would_refuse_are_made_harmless() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"backoff_s": ()}, {"priority": 0}, {"per_key": 0}, {"max_attempts": 1001}]
 )
-def test_a_policy_that_cannot_be_is_refused(wrong: dict[str, int]) -> None:
+def test_an_invalid_policy_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(AssertionError):
         Policy(**wrong)  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ def run() -> Run:
         (Session(), r"takes a connection of asyncpg and not sqlalchemy\.orm\.session\.Session: "),
     ],
 )
-async def test_it_finishes_only_in_a_transaction_that_it_knows(run: Run, tx: Any, words: str) -> None:
+async def test_run_finish_needs_an_open_asyncpg_transaction(run: Run, tx: Any, words: str) -> None:
     with pytest.raises(NotInTransaction, match=words):
         await run.finish(tx)
     assert not run.is_finished

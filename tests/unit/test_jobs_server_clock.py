@@ -17,7 +17,7 @@ def answered(clock: ServerClock, at_s: float, took_s: float, *, shift_s: float =
     clock.note(NOON + timedelta(seconds=at_s + shift_s), OURS_S + at_s + took_s)
 
 
-def test_the_quickest_answer_counts() -> None:
+def test_the_server_clock_uses_the_quickest_answer() -> None:
     clock = ServerClock()
     for took_s in (0.5, 0.01, 0.2):
         answered(clock, 0, took_s)
@@ -25,14 +25,14 @@ def test_the_quickest_answer_counts() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 200), st.floats(0, 5)), min_size=1))
-def test_it_is_never_early(answers: list[tuple[float, float]]) -> None:
+def test_the_server_clock_is_never_early(answers: list[tuple[float, float]]) -> None:
     clock = ServerClock()
     for at_s, took_s in sorted(answers):
         answered(clock, at_s, took_s)
         assert clock.ours_s(NOON) >= OURS_S - 1e-6
 
 
-def test_a_clock_that_was_set_back_is_noticed() -> None:
+def test_the_server_clock_follows_a_clock_that_was_set_back() -> None:
     clock = ServerClock()
     answered(clock, 0, 0.01)
     for n in range(1, 4):
@@ -40,7 +40,7 @@ def test_a_clock_that_was_set_back_is_noticed() -> None:
     assert abs(clock.ours_s(NOON) - OURS_S - 10.01) < 1e-6
 
 
-def test_it_is_unknown_until_somebody_answers() -> None:
+def test_the_server_clock_is_unknown_until_the_first_answer() -> None:
     clock = ServerClock()
     assert not clock.is_known
     answered(clock, 0, 0.1)

@@ -18,25 +18,25 @@ def headers(*keys: str, body: bytes = BODY) -> dict[str, str]:
     return signing.signed_headers("msg_1", int(datetime.now(UTC).timestamp()), body, keys)
 
 
-def test_the_judge_accepts_our_signature() -> None:
+def test_the_standardwebhooks_library_verifies_our_signature() -> None:
     key = signing.new_secret()
     assert Judge(key).verify(BODY, headers(key)) == {"type": "lead.finished", "name": "Zoë"}
 
 
-def test_the_judge_makes_the_same_signature() -> None:
+def test_the_standardwebhooks_library_makes_the_same_signature() -> None:
     key = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
     at = datetime(2022, 11, 3, 20, 26, 10, tzinfo=UTC)
     ours = signing.signed_headers("msg_p5jXN8AQM9LWM0D4loKWxJek", int(at.timestamp()), BODY, [key])
     assert ours["webhook-signature"] == Judge(key).sign("msg_p5jXN8AQM9LWM0D4loKWxJek", at, BODY.decode())
 
 
-def test_while_a_secret_changes_either_is_enough() -> None:
+def test_while_a_secret_is_rotated_either_one_verifies() -> None:
     new, old = signing.new_secret(), signing.new_secret()
     for key in (new, old):
         Judge(key).verify(BODY, headers(new, old))
 
 
-def test_the_judge_refuses_another_body_and_another_secret() -> None:
+def test_the_standardwebhooks_library_refuses_another_body_and_another_secret() -> None:
     key = signing.new_secret()
     with pytest.raises(WebhookVerificationError):
         Judge(key).verify(BODY + b" ", headers(key))
@@ -53,7 +53,7 @@ def test_a_sealed_secret_opens_under_its_key_also_while_keys_rotate() -> None:
         Sealer.from_secrets([new]).open(sealed)
 
 
-def test_retries_go_on_for_days() -> None:
+def test_webhook_retries_go_on_for_three_days() -> None:
     assert timedelta(days=3) < timedelta(seconds=sum(RETRIES_S)) < timedelta(days=4)
 
 

@@ -16,14 +16,14 @@ lanes = st.builds(
 moments = st.datetimes(datetime(2000, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
 
 
-def test_the_payload_is_a_line_of_lanes() -> None:
+def test_a_wakeups_payload_lists_its_lanes() -> None:
     assert list(wakeups.encode({Lane("export", 50): MOMENT, Lane("keyed", 1, True): MOMENT})) == [
         "export 50 0 1740830400123455,keyed 1 1 1740830400123455"
     ]
 
 
 @given(st.dictionaries(lanes, moments, min_size=1, max_size=20))
-def test_what_is_said_is_heard_and_never_later_than_the_job(places: dict[Lane, datetime]) -> None:
+def test_a_decoded_wakeup_has_every_lane_and_no_time_later_than_the_job(places: dict[Lane, datetime]) -> None:
     heard: wakeups.Places = {}
     for payload in wakeups.encode(places):
         assert len(payload.encode()) < 8000
@@ -35,7 +35,7 @@ def test_what_is_said_is_heard_and_never_later_than_the_job(places: dict[Lane, d
         assert timedelta(0) < run_at - heard[lane] < timedelta(milliseconds=1)
 
 
-def test_many_lanes_are_several_payloads_that_postgres_takes() -> None:
+def test_many_lanes_are_split_into_payloads_below_postgres_limit() -> None:
     places = {Lane(f"a_rather_long_name_of_a_job_type_{n}", 50): MOMENT for n in range(400)}
     payloads = list(wakeups.encode(places))
     assert len(payloads) > 1
@@ -46,11 +46,11 @@ def test_many_lanes_are_several_payloads_that_postgres_takes() -> None:
 @pytest.mark.parametrize(
     "payload", ["", "{}", "export", "export 50 0", "export x 0 1", "export 50 0 " + "9" * 40]
 )
-def test_what_cannot_be_read_means_look_everywhere(payload: str) -> None:
+def test_an_unreadable_wakeup_decodes_to_none(payload: str) -> None:
     assert wakeups.decode(payload) is None
 
 
-def test_the_earliest_place_counts() -> None:
+def test_merging_wakeups_keeps_the_earliest_time() -> None:
     places: wakeups.Places = {}
     lane = Lane("export", 50)
     for seconds in (5, 3, 9):

@@ -62,7 +62,7 @@ async def stop(task: "asyncio.Task[None]") -> None:
     await asyncio.wait([task])
 
 
-async def test_a_list_that_the_watch_overtook_brings_nobody_back(server: Server) -> None:
+async def test_a_list_older_than_the_watch_brings_no_deleted_pod_back(server: Server) -> None:
     server.listing(100, "agent-0", "agent-1")
     reflector, task = await watching(server)
     await server.events.put({"type": "MODIFIED", "object": pod("agent-0", 101)})
@@ -102,7 +102,7 @@ async def test_events_from_before_the_last_list_change_nothing(server: Server) -
     await stop(task)
 
 
-async def test_a_server_that_only_knows_the_past_is_believed_when_it_insists(server: Server) -> None:
+async def test_a_server_that_repeatedly_lists_an_older_version_is_accepted_in_the_end(server: Server) -> None:
     server.listing(100, "agent-0")
     reflector, task = await watching(server)
     await server.events.put({"type": "ADDED", "object": pod("agent-1", 120)})

@@ -39,7 +39,7 @@ def dropped() -> float:
     return count(metrics.ANSWER_EVENTS_DROPPED, carrier="twilio")
 
 
-async def test_what_comes_together_is_written_together_and_in_order() -> None:
+async def test_late_events_put_together_are_written_together_in_order() -> None:
     inbox = Inbox()
     late = LateEvents(inbox.append_all)
     for n in range(5):
@@ -49,7 +49,7 @@ async def test_what_comes_together_is_written_together_and_in_order() -> None:
     assert (inbox.kept, inbox.tried) == (["0", "1", "2", "3", "4"], 1)
 
 
-async def test_it_is_tried_until_the_store_is_back() -> None:
+async def test_a_late_event_is_retried_until_the_store_is_back() -> None:
     inbox = Inbox()
     inbox.fails = 7
     late = LateEvents(inbox.append_all, retry_s=FAST)
@@ -58,7 +58,7 @@ async def test_it_is_tried_until_the_store_is_back() -> None:
     assert (inbox.kept, len(late)) == (["a"], 0)
 
 
-async def test_memory_is_bounded_and_what_is_dropped_is_counted() -> None:
+async def test_late_events_are_bounded_and_dropped_ones_are_counted() -> None:
     inbox, before = Inbox(), dropped()
     late = LateEvents(inbox.append_all, waiting_max=2)
     for n in range(5):
@@ -67,7 +67,7 @@ async def test_memory_is_bounded_and_what_is_dropped_is_counted() -> None:
     assert (inbox.kept, dropped() - before) == (["0", "1"], 3)
 
 
-async def test_an_event_that_nobody_takes_does_not_hold_up_the_others() -> None:
+async def test_a_late_event_that_cannot_be_written_is_dropped_alone() -> None:
     inbox, before = Inbox(), dropped()
     inbox.bad = {"1"}
     late = LateEvents(inbox.append_all)
@@ -77,7 +77,7 @@ async def test_an_event_that_nobody_takes_does_not_hold_up_the_others() -> None:
     assert (inbox.kept, dropped() - before) == (["0", "2"], 1)
 
 
-async def test_a_process_that_ends_writes_what_it_can_and_counts_the_rest() -> None:
+async def test_closing_writes_late_events_once_and_counts_the_others_as_dropped() -> None:
     inbox, before = Inbox(), dropped()
     late = LateEvents(inbox.append_all)
     late.put("twilio", event("a"))

@@ -33,8 +33,8 @@ def told(happenings: list[Happening]) -> list[str]:
     return [each.what for each in in_order(happenings)]
 
 
-def test_a_carrier_with_whole_seconds_does_not_answer_before_it_was_asked() -> None:
-    """Its events are forgotten, and what is left of them is its own clock: earlier than ours."""
+def test_the_timeline_puts_steps_by_the_carriers_clock_after_the_request() -> None:
+    """Its events are deleted, and what is left of them is the carrier's clock: earlier than ours."""
     seen = [
         happening("created", 0.1),
         step("intended", 0.9),
@@ -46,23 +46,23 @@ def test_a_carrier_with_whole_seconds_does_not_answer_before_it_was_asked() -> N
 
 
 @given(st.permutations(range(5)), st.permutations(range(5)))
-def test_webhooks_that_overtake_each_other_are_told_in_the_order_of_the_call(
+def test_the_timeline_orders_reordered_webhooks_by_the_steps_of_a_call(
     heard: list[int], listed: list[int]
 ) -> None:
-    """Each is heard at another moment, yet an attempt has one life."""
+    """Each arrives at another moment, yet an attempt has one order of steps."""
     steps = [step(what, 0 if what == "intended" else 1 + heard[n]) for n, what in enumerate(LIFE)]
     seen = [happening("created", -1), *(steps[n] for n in listed), happening("finished", 9)]
     assert told(seen) == ["created", *LIFE, "finished"]
 
 
 @given(st.floats(-100, 100))
-def test_attempts_are_in_their_order_even_when_the_clock_goes_back(jump: float) -> None:
+def test_the_timeline_keeps_the_order_of_attempts_when_the_clock_goes_back(jump: float) -> None:
     seen = [step(what, n) for n, what in enumerate(LIFE)]
     seen += [step(what, 10 + jump + n, SECOND) for n, what in enumerate(LIFE)]
     assert [each.attempt_id for each in in_order(seen)] == [FIRST] * 5 + [SECOND] * 5
 
 
-def test_what_comes_long_after_a_call_does_not_hold_up_the_next_one() -> None:
+def test_a_late_step_of_a_call_does_not_delay_the_next_call_in_the_timeline() -> None:
     seen = [
         *(step(what, n) for n, what in enumerate(LIFE)),
         step("recording", 500),
@@ -72,7 +72,7 @@ def test_what_comes_long_after_a_call_does_not_hold_up_the_next_one() -> None:
     assert told(seen) == [*LIFE, *LIFE, "finished", "recording"]
 
 
-def test_what_happens_during_a_call_stands_in_it() -> None:
+def test_an_event_during_a_call_stands_within_it_in_the_timeline() -> None:
     seen = [
         happening("created", -1),
         *(step(what, 10 * n) for n, what in enumerate(LIFE)),

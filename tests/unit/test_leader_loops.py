@@ -25,12 +25,12 @@ class Duty(LeaderLoop):
         return term
 
 
-async def test_the_duty_runs_in_the_term_of_the_leader_and_nowhere_else() -> None:
+async def test_a_leader_loop_runs_only_in_a_process_with_a_term() -> None:
     assert await Duty(Election(7), 1.0).run_once() == 7
     assert await Duty(Election(None), 1.0).run_once() == 0
 
 
-async def test_a_leader_loop_without_its_duty_cannot_be_made() -> None:
+async def test_a_leader_loop_without_run_as_leader_cannot_be_made() -> None:
     class Unwritten(LeaderLoop):
         name = "unwritten"
 
@@ -38,7 +38,7 @@ async def test_a_leader_loop_without_its_duty_cannot_be_made() -> None:
         Unwritten(Election(1), 1.0)  # type: ignore[abstract]
 
 
-def test_a_leader_loop_that_replaces_the_check_is_refused_when_its_class_is_made() -> None:
+def test_a_leader_loop_that_overrides_run_once_is_refused_at_class_creation() -> None:
     with pytest.raises(TypeError, match="write run_as_leader instead"):
 
         class Replaced(LeaderLoop):
@@ -48,7 +48,7 @@ def test_a_leader_loop_that_replaces_the_check_is_refused_when_its_class_is_made
                 return 1
 
 
-def test_a_mixin_cannot_replace_the_check_either() -> None:
+def test_a_mixin_cannot_override_run_once_of_a_leader_loop() -> None:
     class Mixin(Loop):
         async def run_once(self) -> int:
             return 1
@@ -70,7 +70,7 @@ class ToTheLetter(LeaderLoop):
 """
 
 
-def test_mypy_refuses_a_leader_loop_that_replaces_the_check(tmp_path: Path) -> None:
+def test_mypy_refuses_a_leader_loop_that_overrides_run_once(tmp_path: Path) -> None:
     path = tmp_path / "letter.py"
     path.write_text(LETTER, encoding="utf-8")
     found = subprocess.run(

@@ -34,7 +34,7 @@ def started(paces: list[Pace], earliest_at: datetime, within_s: float) -> dateti
     return start_at
 
 
-def test_below_the_limit_a_person_may_be_called_now() -> None:
+def test_below_the_limit_a_person_is_free_now() -> None:
     assert person_free_at(HOURLY, PersonCalls(6, later(-3000), all_own=True), NOW) is None
 
 
@@ -42,7 +42,7 @@ def test_at_the_limit_a_person_is_free_when_the_oldest_of_those_calls_leaves_the
     assert person_free_at(HOURLY, PersonCalls(7, later(-3000), all_own=True), NOW) == later(600)
 
 
-def test_the_moment_is_rounded_when_an_exact_one_would_tell_of_another_tenants_call() -> None:
+def test_a_limit_by_another_tenants_call_ends_at_a_rounded_time() -> None:
     """10:17 is when another tenant's call leaves the window; a quarter past is the next that may be told."""
     found = person_free_at(HOURLY, PersonCalls(7, later(-3000), all_own=False), NOW)
     assert found == datetime(2025, 6, 3, 10, 30, tzinfo=UTC)
@@ -77,14 +77,14 @@ def test_a_day_with_a_change_of_the_clock_is_longer_or_shorter() -> None:
     assert day.after_at - day.first_at == timedelta(hours=23)
 
 
-def test_starts_are_spaced_and_what_cannot_start_soon_names_what_stands_in_its_way() -> None:
+def test_starts_are_spaced_by_the_pace_and_a_start_too_late_returns_that_pace() -> None:
     pace = Pace("account", "twilio/default", 0.5, later(-100))
     starts = [started([pace], NOW, within_s=1.0) for _ in range(4)]
     assert starts == [NOW, later(0.5), later(1.0), pace]
     assert pace.next_start_at == later(1.5)
 
 
-def test_the_slowest_pace_decides_and_all_are_advanced_from_the_same_start() -> None:
+def test_the_slowest_pace_sets_the_start_from_which_all_advance() -> None:
     account, number = Pace("account", "a", 0.1, later(0.3)), Pace("number", "n", 1.0, NOW)
     assert started([account, number], NOW, within_s=1.0) == later(0.3)
     assert (account.next_start_at, number.next_start_at) == (later(0.4), later(1.3))
@@ -92,7 +92,7 @@ def test_the_slowest_pace_decides_and_all_are_advanced_from_the_same_start() -> 
     assert account.next_start_at == later(0.4)
 
 
-def test_a_set_back_holds_without_a_pace() -> None:
+def test_a_slowed_account_without_a_pace_starts_nothing_until_its_time() -> None:
     slowed = Pace("account", "a", None, later(30))
     assert started([slowed], NOW, within_s=1.0) is slowed
     assert started([slowed], later(31), within_s=1.0) == later(31)

@@ -6,11 +6,11 @@ from trunkline.dispatch.loader import PILE, jitter_s
 
 
 @pytest.mark.parametrize(("pile", "widest_s"), [(0, 0.0), (PILE // 10, 0.5), (PILE, 5.0), (PILE * 50, 5.0)])
-def test_the_more_leads_wait_the_wider_walks_are_spread(pile: int, widest_s: float) -> None:
+def test_the_loaders_jitter_grows_with_the_waiting_leads(pile: int, widest_s: float) -> None:
     drawn = [jitter_s(pile, 5.0) for _ in range(500)]
     assert min(drawn) >= 0.0
     assert widest_s * 0.8 <= max(drawn) <= widest_s
 
 
-def test_it_can_be_switched_off() -> None:
+def test_the_loaders_jitter_can_be_switched_off() -> None:
     assert jitter_s(PILE, 0.0) == 0.0

@@ -1,4 +1,4 @@
-"""Loops: they go on after a failure, say it once, and end when told to."""
+"""Loops: they go on after a failure, log it once, and end when they are stopped."""
 
 import asyncio
 
@@ -42,7 +42,7 @@ async def test_a_loop_goes_on_after_a_failure_and_reports_it_once() -> None:
     assert [entry["event"] for entry in logs] == ["loop.failed", "loop.recovered"]
 
 
-async def test_a_loop_that_waits_ends_at_once_when_told_to() -> None:
+async def test_stop_ends_a_waiting_loop_at_once() -> None:
     loop = Scripted(interval_s=3600.0)
     task = asyncio.create_task(loop.run())
     await loop.until(1)
@@ -52,7 +52,7 @@ async def test_a_loop_that_waits_ends_at_once_when_told_to() -> None:
     assert loop.ran == 1
 
 
-async def test_a_loop_that_was_told_to_end_does_not_take_itself_for_cancelled() -> None:
+async def test_a_stopped_loops_task_is_not_cancelling() -> None:
     """Whoever cleans up after it asks: only what was cancelled is in a hurry."""
     loop = Scripted(interval_s=3600.0)
 

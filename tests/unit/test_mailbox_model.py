@@ -19,12 +19,12 @@ def test_no_interleaving_loses_an_event_or_lets_it_take_effect_twice(model: Mode
 
 
 @pytest.mark.parametrize("flaw", [flaw for flaw in Flaw if flaw is not Flaw.NONE])
-def test_an_interleaving_is_found_that_breaks_the_protocol_without_one_of_its_sentences(flaw: Flaw) -> None:
+def test_the_exploration_finds_a_broken_interleaving_for_every_flaw(flaw: Flaw) -> None:
     model = Model(flaw=flaw)
     assert next(complaints(model, explore(model)), None) is not None
 
 
-def test_the_exploration_passes_through_everything_that_can_happen() -> None:
+def test_the_exploration_takes_every_action_of_the_model() -> None:
     model = SOUND[0]
     explored: Explored = explore(model)
     actions = {step.action for steps in explored.edges.values() for step, _ in steps}

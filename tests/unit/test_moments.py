@@ -16,13 +16,13 @@ OUTSIDE = ["0001-01-01T00:00:00+05:30", "9999-12-31T23:59:59-05:00", "0001-01-01
 
 
 @pytest.mark.parametrize("text", [*OUTSIDE, "", "yesterday", None, 7])
-def test_what_is_no_moment_of_a_call_is_none(text: object) -> None:
+def test_a_text_that_is_no_moment_of_a_call_is_none(text: object) -> None:
     assert read_moment(text, UTC) is None
     assert Locale().moment(text) is None
     assert vapi_moment(text) is None
 
 
-def test_a_moment_is_told_in_utc() -> None:
+def test_a_moment_is_returned_in_utc() -> None:
     assert read_moment("2030-05-01T09:30:00+02:00") == datetime(2030, 5, 1, 7, 30, tzinfo=UTC)
     assert read_moment("2030-05-01T09:30:00") is None
     india = read_moment("2030-05-01 09:30:00", ZoneInfo("Asia/Kolkata"))
@@ -30,7 +30,7 @@ def test_a_moment_is_told_in_utc() -> None:
 
 
 @pytest.mark.parametrize("text", OUTSIDE)
-def test_an_assistant_that_writes_a_date_of_no_call_wants_no_callback(text: str) -> None:
+def test_an_impossible_callback_date_of_an_assistant_is_dropped(text: str) -> None:
     told = {"analysis": {"structuredData": {"callback_at": text, "disposition": "later"}}}
     report = read_report(told, "c", "https://api.vapi.ai")
     assert report is not None

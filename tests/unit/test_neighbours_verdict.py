@@ -1,4 +1,4 @@
-"""The proof of bad neighbours is met only if they were bad, and if nobody else was harmed."""
+"""The proof of isolation is met only if every fault happened and no other work was harmed."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -34,13 +34,13 @@ MET = Verdict(
 )
 
 
-def test_the_goal_is_met_if_every_neighbour_was_bad_and_nobody_was_harmed() -> None:
+def test_the_isolation_goal_is_met_if_every_fault_happened_without_harm_to_others() -> None:
     assert MET.is_met
     assert "The goal was met." in MET.page()
 
 
 @pytest.mark.parametrize("neighbour", NEIGHBOURS)
-def test_a_neighbour_that_was_never_bad_proves_nothing(neighbour: str) -> None:
+def test_a_fault_that_never_happened_misses_the_goal(neighbour: str) -> None:
     found = replace(MET, neighbours={**MET.neighbours, neighbour: 0})
     assert not found.is_whole
     assert "The goal was not met." in found.page()
@@ -60,7 +60,7 @@ def test_a_neighbour_that_was_never_bad_proves_nothing(neighbour: str) -> None:
     ],
     ids=str,
 )
-def test_what_is_lost_or_done_twice_counts_however_slow_the_machine_is(harm: dict[str, object]) -> None:
+def test_lost_or_repeated_work_makes_the_verdict_not_whole(harm: dict[str, object]) -> None:
     assert not replace(MET, **harm).is_whole  # type: ignore[arg-type]
 
 
@@ -77,7 +77,7 @@ def test_what_is_lost_or_done_twice_counts_however_slow_the_machine_is(harm: dic
     ],
     ids=str,
 )
-def test_what_is_late_misses_the_goal(harm: dict[str, object]) -> None:
+def test_late_work_misses_the_goal(harm: dict[str, object]) -> None:
     found = replace(MET, **harm)  # type: ignore[arg-type]
     assert found.is_whole
     assert not found.is_met

@@ -23,7 +23,7 @@ MOMENTS = st.integers(0, 14 * 24 * 60).map(lambda minutes: MONDAY + timedelta(mi
 
 
 @given(st.lists(st.tuples(RULES, MOMENTS), max_size=30))
-def test_what_is_remembered_is_what_would_be_found(
+def test_a_cached_opening_equals_the_computed_one(
     asked: list[tuple[tuple[WindowRule, ...], datetime]],
 ) -> None:
     openings = OpeningCache()
@@ -32,7 +32,7 @@ def test_what_is_remembered_is_what_would_be_found(
         assert openings.find(rules, moment) == windows.next_opening(rules, moment)
 
 
-def test_memory_is_bounded() -> None:
+def test_the_opening_cache_is_bounded() -> None:
     openings, rules = OpeningCache(), (WindowRule(WORKDAYS, ("UTC",)),)
     for day in range(KNOWN_MAX + 50):
         openings.find(rules, MONDAY + timedelta(days=day))

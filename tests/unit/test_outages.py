@@ -1,4 +1,4 @@
-"""An outage is told when it begins and when it is over, however often it is met meanwhile."""
+"""An outage is logged when it begins and when it is over, however many requests fail meanwhile."""
 
 from structlog.testing import capture_logs
 
@@ -13,7 +13,7 @@ class Clock:
         return self.now_s
 
 
-def test_an_outage_is_told_once_and_its_end_with_its_length() -> None:
+def test_an_outage_is_logged_once_and_its_end_with_its_length() -> None:
     clock = Clock()
     outage = Outage("router.unavailable", clock, what="heartbeat")
     with capture_logs() as logs:
@@ -28,7 +28,7 @@ def test_an_outage_is_told_once_and_its_end_with_its_length() -> None:
     assert (logs[0]["error"], logs[1]["down_s"], logs[1]["failures"]) == ("away", 8.0, 208)
 
 
-def test_what_was_begun_before_the_last_failure_ends_no_outage() -> None:
+def test_work_begun_before_the_last_failure_ends_no_outage() -> None:
     clock = Clock()
     outage = Outage("router.unavailable", clock)
     with capture_logs() as logs:
@@ -40,7 +40,7 @@ def test_what_was_begun_before_the_last_failure_ends_no_outage() -> None:
     assert len(logs) == 1
 
 
-def test_the_next_outage_is_told_again() -> None:
+def test_the_next_outage_is_logged_again() -> None:
     clock = Clock()
     outage = Outage("x", clock)
     with capture_logs() as logs:
@@ -51,7 +51,7 @@ def test_the_next_outage_is_told_again() -> None:
     assert [line["event"] for line in logs] == ["x", "x_over"] * 2
 
 
-def test_what_works_says_nothing() -> None:
+def test_success_without_an_outage_is_not_logged() -> None:
     with capture_logs() as logs:
         Outage("x").worked(0.0)
     assert logs == []

@@ -34,7 +34,7 @@ class NobodyWasCalled(dict):  # type: ignore[type-arg]  # for every question the
         return PersonCalls(0, None, all_own=True)
 
 
-def test_a_policys_window_is_judged_at_the_moment_of_the_start() -> None:
+def test_a_policys_window_is_checked_at_the_paced_start() -> None:
     counts = LimitCounts(BEFORE, persons=NobodyWasCalled(), taken={("twilio", "default"): BEFORE})
     tally = CountedLimits(counts, lambda carrier, account: 2.0)
     in_time, too_late = tally.admit(case(1)), tally.admit(case(2))

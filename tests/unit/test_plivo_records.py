@@ -8,7 +8,7 @@ from trunkline.telephony.plivo_records import ended_view
 @pytest.mark.parametrize(
     ("code", "fault"), [(1010, "1010"), ("3030", "3030"), (3010, ""), (4000, ""), (None, "")]
 )
-def test_the_code_of_an_end_for_our_sake_is_kept(code: object, fault: str) -> None:
+def test_plivos_record_keeps_the_end_code_of_our_fault(code: object, fault: str) -> None:
     """Out of credit and a number that is not ours; a busy line and a hang-up say nothing of us."""
     view = ended_view({"call_uuid": "c", "hangup_cause_code": code, "hangup_cause_name": "Error"})
     assert view is not None

@@ -46,18 +46,18 @@ def judged(url: str, form: list[tuple[str, str]], proof: str) -> bool:
 
 
 @given(urls, fields)
-def test_what_we_sign_the_official_validator_accepts(url: str, form: list[tuple[str, str]]) -> None:
+def test_the_official_validator_accepts_our_plivo_signatures(url: str, form: list[tuple[str, str]]) -> None:
     assert judged(url, form, signature_v3(TOKEN, "POST", url, form, NONCE))
 
 
 @given(urls, fields)
-def test_what_the_official_sdk_signs_we_accept(url: str, form: list[tuple[str, str]]) -> None:
+def test_signatures_of_the_official_plivo_sdk_verify(url: str, form: list[tuple[str, str]]) -> None:
     proof = get_signature_v3(TOKEN, construct_post_url(url, dict(form)).decode(), NONCE).decode()
     assert verified_fields(post(url, form, v3=proof, v3_nonce=NONCE), [TOKEN]) is not None
 
 
 @given(urls, fields, st.data())
-def test_we_and_the_official_validator_agree_on_changed_requests(
+def test_changed_requests_verify_exactly_if_plivos_official_validator_accepts_them(
     url: str, form: list[tuple[str, str]], data: st.DataObject
 ) -> None:
     proof = signature_v3(TOKEN, "POST", url, form, NONCE)
@@ -77,14 +77,14 @@ def test_a_get_is_signed_by_its_sorted_query(url: str) -> None:
 
 
 @given(urls)
-def test_the_second_version_agrees_with_the_official_validator(url: str) -> None:
+def test_signature_v2_agrees_with_the_official_validator(url: str) -> None:
     proof = signature_v2(TOKEN, url, NONCE)
     assert validate_signature(url, NONCE, proof, TOKEN)
     assert verified_fields(post(url, FIELDS, v2=proof, v2_nonce=NONCE), [TOKEN]) == FIELDS
     assert verified_fields(post(url, FIELDS, v2=proof, v2_nonce="1"), [TOKEN]) is None
 
 
-def test_the_second_version_does_not_stand_in_for_a_third_that_is_wrong() -> None:
+def test_a_valid_signature_v2_does_not_replace_a_wrong_v3() -> None:
     good = signature_v2(TOKEN, URL, NONCE)
     both = post(URL, FIELDS, v2=good, v2_nonce=NONCE, v3="wrong", v3_nonce=NONCE)
     assert verified_fields(both, [TOKEN]) is None
@@ -95,7 +95,7 @@ def test_a_header_may_hold_several_signatures() -> None:
     assert verified_fields(post(URL, FIELDS, v3=f"old, {good}", v3_nonce=NONCE), [TOKEN]) == FIELDS
 
 
-def test_a_subaccounts_webhook_is_believed_by_the_main_accounts_token() -> None:
+def test_a_subaccounts_webhook_verifies_by_the_main_accounts_token() -> None:
     good = signature_v3("main", "POST", URL, FIELDS, NONCE)
     request = post(URL, FIELDS, v3="by the subaccount", ma_v3=good, v3_nonce=NONCE)
     assert verified_fields(request, [TOKEN, "main"]) == FIELDS
@@ -109,7 +109,7 @@ def test_a_missing_or_broken_signature_is_refused(headers: dict[str, str]) -> No
     assert verified_fields(post(URL, FIELDS, **headers), [TOKEN]) is None
 
 
-def test_a_signature_without_its_nonce_is_of_an_empty_nonce_and_refused() -> None:
+def test_a_signature_without_a_nonce_is_refused() -> None:
     good = signature_v3(TOKEN, "POST", URL, FIELDS, NONCE)
     assert verified_fields(post(URL, FIELDS, v3=good), [TOKEN]) is None
 

@@ -63,7 +63,7 @@ def test_a_hangup_becomes_an_end(plivo: Plivo) -> None:
     assert (event.to, event.from_, event.direction) == ("+15005551001", "+15005559901", "outbound")
 
 
-def test_a_call_is_named_by_its_request_and_keeps_its_other_name(plivo: Plivo) -> None:
+def test_a_calls_id_is_its_request_uuid_and_call_uuid_is_an_alias(plivo: Plivo) -> None:
     event = event_of(plivo.parse_webhook(webhook(HANGUP | {"CallUUID": "another"})))
     assert (event.call_id, event.alias_ids) == (CALL, ("another",))
 
@@ -87,7 +87,7 @@ def test_every_status_has_its_kind(plivo: Plivo, status: str, kind: str, reason:
     assert (status in plivo.terminal_statuses) == (kind == "ended")
 
 
-def test_what_is_kept_raw_names_no_person(plivo: Plivo) -> None:
+def test_the_stored_raw_payload_contains_no_personal_data(plivo: Plivo) -> None:
     event = event_of(plivo.parse_webhook(webhook(HANGUP | {"CallerName": "A. Person"})))
     kept = repr(event)
     for personal in ("15005551001", "15005559901", "A. Person"):
@@ -102,7 +102,7 @@ def test_the_same_webhook_twice_has_one_key_and_another_has_another(plivo: Plivo
     assert first.dedupe_key != earlier.dedupe_key
 
 
-def test_a_call_that_comes_in_has_numbers_and_no_attempt(plivo: Plivo) -> None:
+def test_an_inbound_call_has_numbers_and_no_attempt(plivo: Plivo) -> None:
     ringing = {
         "CallUUID": CALL,
         "CallStatus": "ringing",
@@ -149,7 +149,7 @@ MACHINE = {
         (MACHINE, "machine", "machine"),
     ],
 )
-def test_whole_payloads_are_read(
+def test_complete_payloads_are_read(
     plivo: Plivo, fields: dict[str, str], callback: CallbackKind, kind: str
 ) -> None:
     event = event_of(plivo.parse_webhook(webhook(fields, callback)))
@@ -157,7 +157,7 @@ def test_whole_payloads_are_read(
     assert not {"From", "To", "ParentAuthID"} & set(event.raw)
 
 
-def test_a_machine_is_heard_and_a_recording_told_with_its_address(plivo: Plivo) -> None:
+def test_machine_and_recording_webhooks_carry_answered_by_and_url(plivo: Plivo) -> None:
     assert event_of(plivo.parse_webhook(webhook(MACHINE, "machine"))).answered_by == "machine"
     kept = event_of(plivo.parse_webhook(webhook(RECORDING, "recording")))
     assert kept.raw["RecordUrl"] == "https://media.plivo.com/r1.mp3"
@@ -166,7 +166,7 @@ def test_a_machine_is_heard_and_a_recording_told_with_its_address(plivo: Plivo) 
 @pytest.mark.parametrize(
     "fields", [{"CallStatus": "ringing"}, {"CallUUID": "1"}, {"CallUUID": "1", "CallStatus": "?"}]
 )
-def test_a_true_webhook_that_is_not_understood_is_unreadable(plivo: Plivo, fields: dict[str, str]) -> None:
+def test_a_genuine_webhook_that_cannot_be_parsed_is_unreadable(plivo: Plivo, fields: dict[str, str]) -> None:
     assert isinstance(plivo.parse_webhook(webhook(fields)), Unreadable)
 
 
@@ -179,5 +179,5 @@ def test_a_true_webhook_that_is_not_understood_is_unreadable(plivo: Plivo, field
         callback_url(BASE, "plivo", "status", ATTEMPT, KEYS).replace("?", "?account=other&"),
     ],
 )
-def test_plivos_own_signature_does_not_make_a_foreign_url_ours(plivo: Plivo, url: str) -> None:
+def test_a_foreign_url_signed_by_plivo_is_forged(plivo: Plivo, url: str) -> None:
     assert isinstance(plivo.parse_webhook(webhook(HANGUP, url=url)), Forged)

@@ -11,7 +11,7 @@ def canonical(text: str) -> str:
     return ElementTree.canonicalize(text, strip_text=True)
 
 
-def test_a_stream_is_the_sdks_stream() -> None:
+def test_the_stream_document_equals_that_of_the_sdk() -> None:
     url = "wss://voice.example.com/ws/pod/a/1"
     wanted = plivoxml.ResponseElement().add(
         plivoxml.StreamElement(
@@ -24,21 +24,21 @@ def test_a_stream_is_the_sdks_stream() -> None:
     assert canonical(plivo_xml.stream(url, {"token": "a&b"}).body) == canonical(wanted.to_string())
 
 
-def test_busy_is_said_before_the_call_ends() -> None:
+def test_the_busy_document_speaks_and_hangs_up() -> None:
     wanted = plivoxml.ResponseElement()
     wanted.add_speak("All <agents> & more are busy")
     wanted.add_hangup()
     assert canonical(plivo_xml.busy("All <agents> & more are busy").body) == canonical(wanted.to_string())
 
 
-def test_hold_waits_and_asks_again() -> None:
+def test_the_hold_document_waits_and_redirects() -> None:
     wanted = plivoxml.ResponseElement()
     wanted.add_wait(length=5)
     wanted.add_redirect("https://example.com/a?b=1&c=2", method="POST")
     assert canonical(plivo_xml.hold(5, "https://example.com/a?b=1&c=2").body) == canonical(wanted.to_string())
 
 
-def test_a_call_is_ended_refused_and_sent_on() -> None:
+def test_the_hang_up_reject_and_redirect_documents_equal_those_of_the_sdk() -> None:
     ended, refused, sent_on = (
         plivoxml.ResponseElement(),
         plivoxml.ResponseElement(),

@@ -34,7 +34,7 @@ def at(text: str, zone: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
 
 
-def test_nobody_having_said_anything_seven_calls_an_hour_are_the_only_limit() -> None:
+def test_without_a_policy_seven_calls_an_hour_per_person_are_the_only_limit() -> None:
     policy = resolve()
     assert policy.opening(NOWHERE, None, NOW) == Opening(NOW, None)
     assert policy.permits(SF)
@@ -42,7 +42,7 @@ def test_nobody_having_said_anything_seven_calls_an_hour_are_the_only_limit() ->
     assert policy.limits_of(SF) == ()
 
 
-def test_windows_of_all_layers_hold_so_that_none_can_be_loosened() -> None:
+def test_the_windows_of_all_layers_hold_together() -> None:
     policy = resolve(hours("08:00", "21:00"), hours("10:00", "23:00"), hours("00:00", "24:00"))
     opening = policy.opening(SF, None, NOW)
     assert opening is not None
@@ -50,7 +50,7 @@ def test_windows_of_all_layers_hold_so_that_none_can_be_loosened() -> None:
     assert opening.closes_at == at("2025-06-03T21:00", "America/Los_Angeles")
 
 
-def test_a_window_is_read_where_the_callee_is_unless_lead_or_merchant_say_where() -> None:
+def test_a_window_uses_the_time_zone_of_lead_merchant_or_callee_in_that_order() -> None:
     policy = hours("09:00", "18:00")
     for zone_of_lead, zone_of_merchant, zone in [
         (None, None, "America/Los_Angeles"),
@@ -63,11 +63,11 @@ def test_a_window_is_read_where_the_callee_is_unless_lead_or_merchant_say_where(
         assert opening.opens_at == at("2025-06-03T09:00", zone)
 
 
-def test_where_nobody_knows_the_time_nobody_is_called() -> None:
+def test_a_phone_without_a_known_time_zone_is_not_called() -> None:
     assert resolve(merchant=hours("00:00", "24:00")).opening(NOWHERE, None, NOW) is None
 
 
-def test_a_pack_concerns_the_numbers_of_its_place_and_the_strictest_wins() -> None:
+def test_a_pack_holds_for_numbers_of_its_region_and_the_strictest_wins() -> None:
     policy = resolve(CallingPolicy(packs=("us-tcpa", "us-ok", "in-trai")))
     evening = at("2025-06-03T20:30", "America/Chicago")
     assert policy.opening(SF, None, evening) == Opening(
@@ -83,14 +83,14 @@ def test_a_pack_concerns_the_numbers_of_its_place_and_the_strictest_wins() -> No
     assert policy.limits_of(SF) == ()
 
 
-def test_every_pack_says_how_old_it_is_and_whom_it_concerns() -> None:
+def test_every_pack_has_a_date_and_a_region_or_prefixes() -> None:
     for pack in PACKS.values():
         assert pack.as_of.year >= 2025
         assert pack.note
         assert bool(pack.region) != bool(pack.prefixes)
 
 
-def test_the_least_of_all_limits_holds_and_person_limits_add_up() -> None:
+def test_the_lowest_limit_of_all_layers_holds_and_person_limits_add_up() -> None:
     policy = resolve(
         CallingPolicy(attempts_per_day=100, person_limits=(PersonLimit(max_calls=5, window_h=24),)),
         CallingPolicy(attempts_per_day=500, spend_per_day_micros=7),
@@ -100,7 +100,7 @@ def test_the_least_of_all_limits_holds_and_person_limits_add_up() -> None:
     assert [limit.max_calls for limit in policy.limits_of(SF)] == [5, 2]
 
 
-def test_a_preference_is_the_nearest_layers() -> None:
+def test_a_preference_is_taken_from_the_nearest_layer() -> None:
     policy = resolve(
         CallingPolicy(retries=Retries(base_s=10), price=Price(per_call_micros=1)),
         merchant=CallingPolicy(retries=Retries(base_s=20)),
@@ -119,7 +119,7 @@ def test_a_preference_is_the_nearest_layers() -> None:
         (Destinations(deny=("+91",)), True),
     ],
 )
-def test_destinations_are_known_by_how_they_begin(destinations: Destinations, *, allowed: bool) -> None:
+def test_destinations_are_matched_by_prefix(destinations: Destinations, *, allowed: bool) -> None:
     assert resolve(merchant=CallingPolicy(destinations=destinations)).permits(SF) is allowed
 
 
@@ -131,11 +131,11 @@ def test_all_layers_must_allow_a_destination() -> None:
     assert not policy.permits(OKLAHOMA)
 
 
-def test_money_is_set_aside_for_the_minutes_that_a_call_is_expected_to_last() -> None:
+def test_the_price_reserves_for_the_expected_minutes_of_a_call() -> None:
     assert Price(per_call_micros=5, per_minute_micros=100, reserve_minutes=2.5).reserved_micros == 255
 
 
-def test_what_only_one_layer_may_say_is_refused_elsewhere() -> None:
+def test_a_field_reserved_for_one_layer_is_refused_in_others() -> None:
     policy = CallingPolicy(calls_per_person=CallsPerPerson(), max_concurrent=1, starts_per_s=2)
     assert [p.field for p in problems(policy, "merchant", [], NOW)] == [
         "calls_per_person",
@@ -218,12 +218,14 @@ ANSWER = {
         ("status", "in", 200, False),
     ],
 )
-def test_conditions_on_an_answer(path: str, operator: str, value: object, *, expected: bool) -> None:
+def test_a_condition_holds_by_path_operator_and_value(
+    path: str, operator: str, value: object, *, expected: bool
+) -> None:
     condition = Condition.model_validate({"path": path, "operator": operator, "value": value})
     assert holds(condition, ANSWER) is expected
 
 
-def test_a_pack_that_nobody_knows_is_a_problem_and_one_that_the_platform_added_is_not() -> None:
+def test_an_unknown_pack_is_a_problem_and_one_added_by_the_platform_is_not() -> None:
     (problem,) = problems(CallingPolicy(packs=("us-law",)), "merchant", [], NOW)
     assert (problem.field, "us-tcpa" in problem.error) == ("packs", True)
     platform = CallingPolicy.model_validate({"edited_packs": [GERMANY]})
@@ -236,7 +238,7 @@ GERMANY = {"name": "de-own", "as_of": "2026-01-01", "note": "ours", "region": "D
            "windows": [{"spans": [{"start": "10:00", "end": "11:00"}]}]}  # fmt: skip
 
 
-def test_an_edited_pack_stands_in_the_place_of_the_one_it_edits() -> None:
+def test_an_edited_pack_replaces_the_one_it_edits() -> None:
     shorter = {**GERMANY, "name": "us-tcpa", "region": "US"}
     platform = CallingPolicy.model_validate({"edited_packs": [shorter, GERMANY]})
     policy = resolve(platform, merchant=CallingPolicy(packs=("us-tcpa", "de-own")))
@@ -248,7 +250,7 @@ def test_an_edited_pack_stands_in_the_place_of_the_one_it_edits() -> None:
     assert berlin.opens_at == at("2025-06-03T10:00", "Europe/Berlin")
 
 
-def test_a_pack_that_was_removed_counts_as_all_of_them() -> None:
+def test_a_removed_pack_counts_as_all_packs_together() -> None:
     opening = resolve(merchant=CallingPolicy(packs=("gone",))).opening(
         SF, None, at("2025-06-03T08:00", "America/Los_Angeles")
     )
@@ -269,13 +271,15 @@ def test_a_pack_that_was_removed_counts_as_all_of_them() -> None:
         ("+61290000000", "au-telemarketing", "Australia/Sydney", "2025-06-07T17:00", "2025-06-09T09:00"),
     ],
 )
-def test_packs_of_other_countries(phone: str, pack: str, zone: str, before: str, opens: str) -> None:
+def test_the_packs_of_other_countries_open_at_their_hours(
+    phone: str, pack: str, zone: str, before: str, opens: str
+) -> None:
     opening = resolve(merchant=CallingPolicy(packs=(pack,))).opening(phone, zone, at(before, zone))
     assert opening is not None
     assert opening.opens_at == at(opens, zone)
 
 
-def test_where_a_number_does_not_tell_all_zones_of_its_country_must_be_open() -> None:
+def test_a_number_without_a_zone_needs_all_zones_of_its_country_open() -> None:
     """A window from nine to eighteen in all of Australia: from Perth's morning to Lord Howe's evening."""
     policy = resolve(merchant=hours("09:00", "18:00"))
     opening = policy.opening("+61412345678", None, at("2025-06-03T00:00", "UTC"))
@@ -285,19 +289,19 @@ def test_where_a_number_does_not_tell_all_zones_of_its_country_must_be_open() ->
     assert opening.closes_at <= at("2025-06-03T18:00", "Australia/Lord_Howe")
 
 
-def test_where_no_layer_speaks_of_retries_the_usual_ones_hold() -> None:
+def test_without_retries_in_any_layer_the_default_retries_hold() -> None:
     usual = Retries(base_s=5)
     assert resolve(usual_retries=usual).retries is usual
     own = CallingPolicy(retries=Retries(base_s=7))
     assert resolve(merchant=own, usual_retries=usual).retries.base_s == 7
 
 
-def test_nobody_is_abandoned_unless_a_layer_says_so() -> None:
+def test_abandon_max_is_0_unless_a_layer_sets_it() -> None:
     assert resolve().abandon_max_of(SF) == 0
     assert resolve(campaign=CallingPolicy(abandon_max=0.03)).abandon_max_of(SF) == 0.03
 
 
-def test_the_least_share_of_abandoned_calls_holds() -> None:
+def test_the_lowest_abandon_max_of_all_layers_holds() -> None:
     low, high = CallingPolicy(abandon_max=0.01), CallingPolicy(abandon_max=0.05)
     assert resolve(low, campaign=high).abandon_max_of(SF) == 0.01
     assert resolve(high, campaign=low).abandon_max_of(SF) == 0.01
@@ -306,7 +310,7 @@ def test_the_least_share_of_abandoned_calls_holds() -> None:
     assert resolve(CallingPolicy(abandon_threshold_s=1), campaign=high).abandon_threshold_s == 1
 
 
-def test_a_layer_that_raises_the_share_is_told_what_is_allowed() -> None:
+def test_an_abandon_max_above_a_higher_layers_is_refused_with_the_allowed_one() -> None:
     above = [CallingPolicy(abandon_max=0.02), CallingPolicy(abandon_max=0.03)]
     found = problems(CallingPolicy(abandon_max=0.03), "campaign", above, NOW)
     assert [(problem.field, problem.error) for problem in found] == [
@@ -315,14 +319,14 @@ def test_a_layer_that_raises_the_share_is_told_what_is_allowed() -> None:
     assert problems(CallingPolicy(abandon_max=0.02), "campaign", above, NOW) == []
 
 
-def test_a_share_is_no_percentage() -> None:
+def test_an_abandon_max_given_as_a_percentage_is_refused() -> None:
     with pytest.raises(ValidationError, match=r"a share from 0 to 0.1: 0.03 is 3 %"):
         CallingPolicy(abandon_max=3)
     with pytest.raises(ValidationError):
         CallingPolicy(abandon_max=-0.01)
 
 
-def test_packs_cap_the_share_of_abandoned_calls_by_the_callees_country() -> None:
+def test_packs_cap_abandon_max_by_the_callees_country() -> None:
     policy = resolve(CallingPolicy(packs=("us-tcpa", "gb-dma")), campaign=CallingPolicy(abandon_max=0.05))
     assert policy.abandon_max_of(SF) == 0.03
     assert policy.abandon_max_of(LONDON) == 0
@@ -330,12 +334,12 @@ def test_packs_cap_the_share_of_abandoned_calls_by_the_callees_country() -> None
     assert (policy.ring_min_s(SF), policy.ring_min_s(MUMBAI)) == (15, 0)
 
 
-def test_a_pack_that_nobody_knows_any_more_allows_no_abandoned_call() -> None:
+def test_a_removed_pack_allows_no_abandoned_call() -> None:
     policy = resolve(CallingPolicy(packs=("gone",)), campaign=CallingPolicy(abandon_max=0.03))
     assert policy.abandon_max_of(SF) == 0
 
 
-def test_whoever_is_abandoned_hears_who_called_and_where_to_call_back() -> None:
+def test_the_abandon_message_names_the_caller_and_the_number_to_call_back() -> None:
     pack = resolve(CallingPolicy(packs=("us-tcpa",)))
     heard = pack.message_on_abandonment(SF, caller="Acme Stores", number="+14155550100")
     assert "Acme Stores" in heard
@@ -350,7 +354,7 @@ def test_whoever_is_abandoned_hears_who_called_and_where_to_call_back() -> None:
 @pytest.mark.parametrize(
     "text", ["Call {phone}", "{", "{caller.name}", "{0}", "{caller[0]}", "{caller:>9999999}", "{number!r}"]
 )
-def test_a_message_names_nothing_but_the_caller_and_the_number(text: str) -> None:
+def test_an_abandon_message_with_other_placeholders_is_refused(text: str) -> None:
     with pytest.raises(ValidationError, match="abandon_message"):
         CallingPolicy(abandon_message=text)
 
@@ -364,7 +368,7 @@ def test_a_pack_is_old_after_a_year() -> None:
     assert pack.as_of.isoformat() in told
 
 
-def test_packs_with_rules_on_abandoned_calls_have_the_date_that_the_page_tells() -> None:
+def test_packs_with_rules_on_abandoned_calls_have_the_date_on_the_page() -> None:
     page = (Path(__file__).parents[2] / "docs" / "abandonment.md").read_text(encoding="utf-8")
     told = re.findall(r"Compared on (\d{4}-\d\d-\d\d)", page)
     dated = {pack.name: pack.as_of.isoformat() for pack in PACKS.values() if pack.abandoned_calls is not None}

@@ -185,7 +185,7 @@ def of_others(tree: ast.Module) -> list[str]:
     ]
 
 
-def test_the_product_uses_private_names_of_the_object_itself_alone() -> None:
+def test_the_product_uses_private_names_of_self_only() -> None:
     """In tests the name of a dependency passes if a class of ours has one that is called so too; here it does not."""
     found = {
         (str(path.relative_to(ROOT)), name)

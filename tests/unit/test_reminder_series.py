@@ -44,7 +44,7 @@ def daily(start: datetime, zone: str, text: str = "FREQ=DAILY") -> Series:
 
 
 @pytest.mark.parametrize("zone", ZONES)
-def test_around_every_change_of_a_clock_each_day_rings_once_and_at_its_time(zone: str) -> None:
+def test_around_every_clock_change_a_daily_series_occurs_once_a_day_at_its_time(zone: str) -> None:
     """At every half hour within two hours of the change, on the days around it."""
     for change in changes(zone):
         local = change.astimezone(ZoneInfo(zone)).replace(tzinfo=None)
@@ -67,7 +67,7 @@ def test_around_every_change_of_a_clock_each_day_rings_once_and_at_its_time(zone
     st.sampled_from(["FREQ=HOURLY", "FREQ=DAILY;BYHOUR=0,1,2,3;BYMINUTE=0,30", "FREQ=HOURLY;INTERVAL=3"]),
     st.data(),
 )
-def test_instants_only_grow_and_every_time_that_exists_is_rung(
+def test_a_series_grows_in_time_and_skips_no_existing_wall_time(
     zone: str, text: str, data: st.DataObject
 ) -> None:
     change = data.draw(st.sampled_from(changes(zone)))
@@ -83,23 +83,23 @@ def test_instants_only_grow_and_every_time_that_exists_is_rung(
         wall = recurrence.following(series.rule, wall)
 
 
-def test_a_time_that_does_not_exist_is_rung_as_long_after_the_change() -> None:
+def test_a_wall_time_skipped_by_the_clock_occurs_as_long_after_the_change() -> None:
     assert instant(datetime(2026, 3, 8, 2, 30), "America/New_York") == datetime(2026, 3, 8, 7, 30, tzinfo=UTC)
 
 
-def test_a_time_that_exists_twice_is_rung_the_first_time() -> None:
+def test_a_wall_time_that_exists_twice_occurs_the_first_time() -> None:
     assert instant(datetime(2026, 11, 1, 1, 30), "America/New_York") == datetime(
         2026, 11, 1, 5, 30, tzinfo=UTC
     )
 
 
-def test_two_times_that_become_one_instant_are_rung_once() -> None:
+def test_two_wall_times_of_one_instant_occur_once() -> None:
     series = daily(datetime(2026, 3, 8, 1), "America/New_York", "FREQ=HOURLY")
     walls = [place.wall.hour for place in islice(series.places(), 4)]
     assert walls == [1, 2, 4, 5], "02:00 is rung at 03:00, so 03:00 has rung"
 
 
-def test_a_series_goes_on_at_the_first_occurrence_from_a_moment_on() -> None:
+def test_first_from_returns_the_first_occurrence_at_or_after_a_moment() -> None:
     series = daily(datetime(2026, 1, 1, 9), "Asia/Kolkata", "FREQ=DAILY;COUNT=10")
     place = series.first_from(datetime(2026, 1, 3, 4, tzinfo=UTC))
     assert place is not None

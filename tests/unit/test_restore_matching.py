@@ -31,48 +31,48 @@ def called(calls: list[LostCall], leads: list[WaitingLead]) -> dict[UUID, list[s
     return {each.lead.id: [one.call.call_id for one in each.calls] for each in found.called}
 
 
-def test_a_lead_that_was_due_for_that_phone_was_called() -> None:
+def test_an_unknown_call_is_matched_to_the_due_lead_of_its_phone() -> None:
     one, call = lead(), lost()
     assert called([call], [one]) == {one.id: [call.call.call_id]}
 
 
-def test_a_retry_is_a_second_call_of_the_same_lead_in_its_order() -> None:
+def test_two_unknown_calls_of_a_phone_are_matched_to_one_lead_in_order() -> None:
     one, first, second = lead(), lost(), lost(timedelta(minutes=2))
     assert called([second, first], [one]) == {one.id: [first.call.call_id, second.call.call_id]}
 
 
-def test_each_lead_has_its_first_call_before_any_has_its_second() -> None:
+def test_each_lead_is_matched_to_one_call_before_any_gets_its_second() -> None:
     leads = [lead(), lead(timedelta(seconds=1))]
     calls = [lost(timedelta(minutes=n)) for n in (1, 2, 3)]
     assert [len(each) for each in called(calls, leads).values()] == [2, 1]
 
 
-def test_of_two_leads_and_one_call_the_later_one_is_in_doubt() -> None:
+def test_of_two_leads_and_one_call_the_later_lead_is_doubtful() -> None:
     first, second = lead(), lead(timedelta(seconds=1))
     found = match([lost()], [first, second], OVERFLOWS, FOUND)
     assert [each.lead.id for each in found.called] == [first.id]
     assert found.doubtful == [second]
 
 
-def test_a_lead_that_is_due_later_stays_as_it_is() -> None:
+def test_a_lead_due_later_is_not_matched() -> None:
     tomorrow = lead(timedelta(days=1))
     found = match([lost()], [tomorrow], OVERFLOWS, FOUND)
     assert (found.called, found.doubtful, found.later) == ([], [], [tomorrow])
     assert len(found.orphans) == 1, "the call was for a lead that is lost"
 
 
-def test_a_lost_lead_that_is_sent_again_was_called() -> None:
+def test_a_lead_sent_again_after_the_restore_is_matched() -> None:
     again = lead(timedelta(hours=4), came=FOUND + timedelta(minutes=1))
     assert list(called([lost()], [again])) == [again.id]
 
 
-def test_a_number_that_the_lead_may_not_use_called_somebody_else_s_lead() -> None:
+def test_a_call_from_a_number_outside_the_leads_pool_is_not_matched() -> None:
     assert called([lost()], [lead(pool="x")]) == {}
 
 
-def test_a_lead_may_have_moved_on_to_the_next_pool() -> None:
+def test_a_call_from_a_number_of_the_overflow_pool_is_matched() -> None:
     assert len(called([lost()], [lead(pool="q")])) == 1
 
 
-def test_a_number_that_is_not_known_may_be_anybody_s() -> None:
+def test_a_call_from_an_unknown_number_is_matched_to_any_pool() -> None:
     assert len(called([lost(number=None)], [lead(pool="x")])) == 1

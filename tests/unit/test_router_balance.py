@@ -22,20 +22,20 @@ def moves(pods: list[Pod], config: str, busy: frozenset[str] = frozenset()) -> d
     return {name: target.tier for name, target in found.changing.items()}
 
 
-def test_idle_pods_that_are_too_many_move_first() -> None:
+def test_surplus_idle_pods_move_first() -> None:
     pods = [pod("a"), pod("b"), pod("c")]
     assert moves(pods, GOLD, frozenset({"a"})) == {"b": "gold", "c": "gold"}
 
 
-def test_busy_pods_move_if_the_idle_ones_are_not_enough() -> None:
+def test_busy_pods_move_if_idle_ones_are_not_enough() -> None:
     assert moves([pod("a"), pod("b"), pod("c")], GOLD, frozenset({"a", "b"})) == {"c": "gold", "a": "gold"}
 
 
-def test_a_pod_of_a_tier_that_is_named_no_more_goes_to_standard() -> None:
+def test_a_pod_of_a_removed_tier_moves_to_standard() -> None:
     assert moves([pod("a", "silver")], '{"standard": {"target": 9}}') == {"a": "standard"}
 
 
-def test_what_is_too_much_in_standard_stays_there() -> None:
+def test_surplus_pods_of_standard_stay_there() -> None:
     assert moves([pod("a"), pod("b")], '{"standard": {"target": 1}}') == {}
 
 
@@ -44,17 +44,17 @@ def test_a_leaving_pod_fills_no_target_and_is_not_moved() -> None:
     assert moves(pods, '{"gold": {"target": 1}, "standard": {"target": 1}}') == {"c": "gold"}
 
 
-def test_a_pod_of_no_use_now_moves_last() -> None:
+def test_an_unready_or_draining_pod_moves_last() -> None:
     pods = [pod("a", is_ready=False), pod("b", drain_left_s=60.0), pod("c")]
     assert moves(pods, '{"gold": {"target": 1}, "standard": {"target": 1}}') == {"c": "gold"}
 
 
-def test_whoever_is_about_to_change_goes_on_doing_so() -> None:
+def test_a_pod_that_is_already_changing_its_tier_moves_first() -> None:
     pods = [pod("a"), pod("b"), pod("c", is_changing=True)]
     assert moves(pods, '{"gold": {"target": 1}, "standard": {"target": 1}}') == {"c": "gold"}
 
 
-def test_a_higher_maximum_counts_at_once_and_a_lower_one_when_nothing_is_in_flight() -> None:
+def test_a_raised_maximum_applies_at_once_and_a_lowered_one_by_a_change() -> None:
     config = parse_tiers('{"basic": {"type": "shared", "target": 9, "max_concurrent": 3}}')
     found = changes([pod("a", "basic", calls_max=2), pod("b", "basic", calls_max=5)], frozenset(), config)
     assert found.raised == {"a": 3}

@@ -2,7 +2,7 @@ from trunkline.router.config import RouterConfig
 from trunkline.settings.tiers import parse_tiers
 
 
-def test_a_tier_leaves_to_callers_what_its_config_says_and_else_a_tenth() -> None:
+def test_callers_of_a_tier_is_its_configured_inbound_reserve_or_the_default() -> None:
     config = RouterConfig(
         tiers=parse_tiers('{"gold": {"callers": 3}, "basic": {"callers": 0}, "standard": {}}')
     )

@@ -1,4 +1,4 @@
-"""What the sender asks before a committed call leaves."""
+"""What the sender checks before a committed call leaves."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -54,7 +54,7 @@ class FiresEarly(SystemClock):
         return self.last_s
 
 
-async def test_a_timer_that_fires_early_is_set_again() -> None:
+async def test_a_timer_that_fires_early_does_not_send_early() -> None:
     clock, seen = FiresEarly(), list[float]()
 
     def killed() -> bool:
@@ -70,7 +70,7 @@ async def test_a_timer_that_fires_early_is_set_again() -> None:
 @pytest.mark.parametrize(
     ("send_in_s", "asked"), [(0.0, False), (ASKED_AHEAD_S, False), (2 * ASKED_AHEAD_S, True), (1.0, True)]
 )
-async def test_of_a_call_that_waits_for_its_turn_it_is_asked_once_more_whether_it_is_wanted(
+async def test_a_call_that_waits_for_its_turn_is_checked_for_an_abort_before_it_is_sent(
     send_in_s: float, *, asked: bool
 ) -> None:
     questions: list[UUID] = []
@@ -91,7 +91,7 @@ async def test_of_a_call_that_waits_for_its_turn_it_is_asked_once_more_whether_i
 
 
 @pytest.mark.parametrize(("ring_min_s", "rings_s"), [(0, 30), (15, 30), (45, 45)])
-def test_a_phone_rings_as_long_as_a_rule_asks(ring_min_s: int, rings_s: int) -> None:
+def test_the_ring_timeout_is_at_least_that_of_the_rule_pack(ring_min_s: int, rings_s: int) -> None:
     sender = _sender(SystemClock(), Results())
     order = sender._order(replace(_intent(0.0), ring_min_s=ring_min_s), IntentClock(0.0, 0.0))
     assert order.ring_timeout_s == rings_s
@@ -100,7 +100,9 @@ def test_a_phone_rings_as_long_as_a_rule_asks(ring_min_s: int, rings_s: int) -> 
 @pytest.mark.parametrize(
     ("closes_in_s", "leaves_by_s"), [(None, 10.75), (0.3, 10.3), (60.0, 10.75), (-1.0, 9.0)]
 )
-def test_no_call_leaves_when_its_window_has_closed(closes_in_s: float | None, leaves_by_s: float) -> None:
+def test_an_orders_send_deadline_is_at_most_the_end_of_its_window(
+    closes_in_s: float | None, leaves_by_s: float
+) -> None:
     """Half a second after its turn is the latest, and the end of the window before that."""
     intent = _intent(0.25)
     intended_at = intent.send_at - timedelta(seconds=0.25)

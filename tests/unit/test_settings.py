@@ -213,11 +213,11 @@ def test_describe_masks_secrets_and_passwords_in_urls() -> None:
         ("postgresql://db/calls?user=a&password=6379", "postgresql://db/calls?user=a&password=***"),
     ],
 )
-def test_a_port_is_shown_and_what_may_be_a_password_is_not(url: str, shown: str) -> None:
+def test_a_masked_url_shows_its_port_and_no_password(url: str, shown: str) -> None:
     assert VARIABLES["REDIS_URL"].masked(url) == shown
 
 
-def test_the_text_of_settings_tells_no_secret() -> None:
+def test_the_text_of_settings_contains_no_secret() -> None:
     settings = load_settings(SECRETS)
     assert "planted" not in repr(settings)
     assert "planted" not in str(settings)

@@ -1,4 +1,4 @@
-"""Wrong settings are told all at once, with the variable, its value and what is allowed."""
+"""Wrong settings are reported all at once, with the variable, its value and what is allowed."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ def problems(environ: dict[str, str]) -> dict[str, SettingProblem]:
     return {problem.name: problem for problem in caught.value.problems}
 
 
-def test_every_problem_is_told_at_once() -> None:
+def test_every_problem_is_reported_at_once() -> None:
     found = problems(
         {
             "HTTP_PORT": "80a",
@@ -123,7 +123,7 @@ def test_two_free_ports_do_not_clash() -> None:
     assert load_settings({"HTTP_PORT": "0", "METRICS_PORT": "0"}).http.port == 0
 
 
-def test_a_clash_with_a_wrong_value_is_not_told_twice() -> None:
+def test_a_clash_with_a_wrong_value_is_reported_once() -> None:
     assert problems({"LEADER_ELECTION_DURATION": "soon", "LEADER_ELECTION_RENEW_DEADLINE": "20s"}).keys() == {
         "LEADER_ELECTION_DURATION"
     }
@@ -198,7 +198,7 @@ def test_an_unknown_name_with_our_prefix_is_warned_about() -> None:
         "TRUNKLINE_API_SERVICE_HOST",
     ],
 )
-def test_foreign_names_are_left_alone(name: str) -> None:
+def test_unrelated_variables_raise_no_warning(name: str) -> None:
     assert load_settings({name: "x"}).warnings == ()
 
 
@@ -214,7 +214,7 @@ def test_links_of_a_cluster_to_its_services_are_no_settings(service: str, protoc
     assert (given.http.port, given.http.metrics_port) == (7000, 7001)
 
 
-def test_a_service_cannot_lead_to_another_cluster() -> None:
+def test_service_link_variables_do_not_set_the_cluster_address() -> None:
     """Its link is an address, as the cluster's own is: only the bare name counts."""
     links = service_links("trunkline-kubernetes", "tcp") | service_links(
         "trunkline-kubernetes-service", "tcp"
@@ -242,7 +242,7 @@ def service_links(service: str, protocol: str) -> dict[str, str]:
     }
 
 
-def test_distance_counts_single_edits() -> None:
+def test_the_edit_distance_counts_single_edits() -> None:
     assert distance("kitten", "sitting") == 3
     assert distance("same", "same") == 0
     assert distance("", "abc") == 3

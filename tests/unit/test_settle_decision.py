@@ -45,12 +45,12 @@ def facts(
         ("a word that the carrier learnt lately", "FAILED"),
     ],
 )
-def test_a_call_that_nobody_took_says_why(end_reason: str | None, reason: str) -> None:
+def test_an_unanswered_calls_verdict_has_its_reason(end_reason: str | None, reason: str) -> None:
     found = verdict(facts(CarrierFacts(None, end_reason)))
     assert (found.outcome, found.reason) == (Outcome.NO_ANSWER, reason)
 
 
-def test_an_engaged_line_is_busy() -> None:
+def test_a_busy_callee_is_the_outcome_busy() -> None:
     assert verdict(facts(CarrierFacts(None, "busy"))) == CallVerdict(Outcome.BUSY)
 
 
@@ -78,7 +78,7 @@ EVERYTHING_SEEN = [
 
 
 @pytest.mark.parametrize("seen", EVERYTHING_SEEN)
-def test_who_took_a_call_follows_from_what_was_seen(seen: Witnesses) -> None:
+def test_the_agent_state_follows_from_every_combination_of_evidence(seen: Witnesses) -> None:
     agent = agent_of(seen)
     assert agent is _who_took_it(seen)
     is_ours = seen.has_joined or (seen.stream_began is True and seen.given is not False)
@@ -89,7 +89,7 @@ def test_who_took_a_call_follows_from_what_was_seen(seen: Witnesses) -> None:
     assert outcome is (Outcome.NO_AGENT if agent is Agent.NONE else Outcome.ANSWERED)
 
 
-def test_of_a_call_that_shows_nothing_the_agent_is_unknown_and_nobody_is_rung_again() -> None:
+def test_without_evidence_the_agent_is_unknown_and_the_lead_is_finished() -> None:
     unknown = facts(session=SessionFacts(agent_of(Witnesses())))
     assert after_facts(unknown, Budget(1, 9, 0)) == Finish(Outcome.ANSWERED, None)
 
@@ -114,33 +114,33 @@ def test_of_a_call_that_shows_nothing_the_agent_is_unknown_and_nobody_is_rung_ag
         (facts(session=SessionFacts(is_machine=True), agent=AgentFacts("Transferred")), Outcome.TRANSFERRED),
     ],
 )
-def test_an_answered_call_is_judged_by_whoever_was_nearest(seen: Facts, outcome: Outcome) -> None:
+def test_an_answered_calls_outcome_comes_from_the_best_evidence(seen: Facts, outcome: Outcome) -> None:
     assert verdict(seen).outcome is outcome
 
 
-def test_the_agents_own_word_is_kept() -> None:
+def test_the_agents_own_disposition_is_kept_as_the_word() -> None:
     found = verdict(facts(agent=AgentFacts("promise to pay!")))
     assert (found.outcome, found.word) == (Outcome.ANSWERED, "PROMISE_TO_PAY")
 
 
-def test_an_agent_cannot_have_talked_with_somebody_who_never_answered() -> None:
+def test_an_agents_disposition_does_not_override_an_unanswered_call() -> None:
     assert verdict(facts(CarrierFacts(None, "busy"), agent=AgentFacts("SOLD"))).outcome is Outcome.BUSY
 
 
-def test_an_agent_that_says_that_there_was_none_is_not_believed() -> None:
+def test_a_disposition_no_agent_does_not_change_an_answered_call() -> None:
     assert verdict(facts(agent=AgentFacts("no agent"))) == CallVerdict(Outcome.ANSWERED, "NO_AGENT")
 
 
 @pytest.mark.parametrize(("attempt", "delay_s"), [(1, 60), (2, 120), (3, 240), (10, 60 * 2**9)])
-def test_the_delay_doubles_with_every_failure(attempt: int, delay_s: float) -> None:
+def test_the_retry_delay_doubles_with_every_attempt(attempt: int, delay_s: float) -> None:
     assert after_call(None, "busy", Budget(attempt, 20, 0)) == Retry(delay_s)
 
 
-def test_the_budget_counts_all_attempts() -> None:
+def test_a_lead_at_max_attempts_is_finished() -> None:
     assert after_call(None, "busy", Budget(3, 3, 0)) == Finish(Outcome.BUSY, None)
 
 
-def test_a_rule_may_set_delays_or_end_the_lead_and_a_reason_counts_before_its_outcome() -> None:
+def test_a_retry_rule_sets_delays_or_ends_the_lead_by_reason_before_outcome() -> None:
     rules = Retries(
         by_outcome={
             "NO_ANSWER": RetryRule(delays_s=(10, 20)),
@@ -159,13 +159,13 @@ NO_AGENT = facts(session=SessionFacts(Agent.NONE))
 AGAIN = {"counted": False, "no_agent": True}
 
 
-def test_who_found_no_agent_is_called_twice_more_at_no_cost_and_then_not_again() -> None:
+def test_a_lead_without_an_agent_is_retried_twice_uncounted_and_then_finished() -> None:
     assert after_facts(NO_AGENT, Budget(1, 1, 0, 0)) == Retry(300, **AGAIN)
     assert after_facts(NO_AGENT, Budget(1, 1, 0, 1)) == Retry(3600, **AGAIN)
     assert after_facts(NO_AGENT, Budget(1, 9, 0, 2)) == Finish(Outcome.NO_AGENT, None)
 
 
-def test_a_rule_may_end_such_a_lead_or_set_other_delays_and_never_adds_a_call() -> None:
+def test_a_retry_rule_for_no_agent_changes_delays_but_adds_no_retry() -> None:
     never = Retries(by_outcome={"NO_AGENT": RetryRule(retry=False)})
     assert after_facts(NO_AGENT, Budget(1, 9, 0), never) == Finish(Outcome.NO_AGENT, None)
     sooner = Retries(by_outcome={"NO_AGENT": RetryRule(delays_s=(10, 20, 30))})
@@ -177,21 +177,21 @@ def test_a_rule_may_end_such_a_lead_or_set_other_delays_and_never_adds_a_call() 
 # The words that outcomes had before
 
 
-def test_what_was_called_otherwise_is_told_in_the_old_words_too() -> None:
+def test_legacy_returns_the_old_outcome_and_reason() -> None:
     assert legacy("NO_AGENT", None) == ("BUSY", "NO_AGENT")
     assert legacy("BUSY", None) == ("NO_ANSWER", "BUSY")
     assert legacy("NO_ANSWER", "FAILED") == ("NO_ANSWER", "FAILED")
     assert legacy(None, None) == (None, None)
 
 
-def test_rules_are_found_under_the_new_words_and_then_under_the_old_ones() -> None:
+def test_retry_rules_are_looked_up_by_new_and_then_old_outcome_names() -> None:
     assert rule_words("BUSY", None) == ("BUSY", "NO_ANSWER")
     assert rule_words("NO_AGENT", None) == ("NO_AGENT", "BUSY")
     assert rule_words("NO_ANSWER", "FAILED") == ("FAILED", "NO_ANSWER")
     assert rule_words("NO_ANSWER", "NO_ANSWER") == ("NO_ANSWER",)
 
 
-def test_rules_that_use_the_old_words_mean_what_they_meant() -> None:
+def test_retry_rules_with_old_outcome_names_keep_their_meaning() -> None:
     """NO_ANSWER was the outcome of an engaged line, BUSY its reason, and the outcome of a call without an agent."""
     unanswered = Retries(by_outcome={"NO_ANSWER": RetryRule(delays_s=(7,))})
     assert after_call(None, "busy", Budget(1, 9, 0), unanswered) == Retry(7)
@@ -205,25 +205,25 @@ def test_rules_that_use_the_old_words_mean_what_they_meant() -> None:
     assert after_facts(NO_AGENT, Budget(1, 9, 0), told_apart) == Retry(300, **AGAIN)
 
 
-def test_who_asked_not_to_be_called_is_not_called_again() -> None:
+def test_an_opt_out_finishes_the_lead() -> None:
     refused = facts(agent=AgentFacts("BUSY", opt_out=True, callback_at=NOW + timedelta(hours=1)))
     assert after_facts(refused, Budget(1, 9, 0), now=NOW) == Finish(Outcome.BUSY, None)
 
 
-def test_who_asked_to_be_called_later_is_called_then() -> None:
+def test_a_callback_is_a_retry_at_its_time_within_the_budget() -> None:
     asked = facts(agent=AgentFacts("LATER", callback_at=NOW + timedelta(hours=2)))
     assert after_facts(asked, Budget(1, 2, 0), now=NOW) == Retry(7200)
     assert after_facts(asked, Budget(2, 2, 0), now=NOW) == Finish(Outcome.ANSWERED, None, "LATER")
 
 
 @pytest.mark.parametrize("wrong", [timedelta(seconds=-1), timedelta(days=-365), timedelta(days=367)])
-def test_a_time_that_nobody_can_have_asked_for_is_not_heeded(wrong: timedelta) -> None:
+def test_an_impossible_callback_time_is_ignored(wrong: timedelta) -> None:
     """Neither at once, nor in a hundred years: the usual rule decides."""
     asked = facts(agent=AgentFacts("LATER", callback_at=NOW + wrong))
     assert after_facts(asked, Budget(1, 2, 0), now=NOW) == Finish(Outcome.ANSWERED, None, "LATER")
 
 
-def test_fault_23_a_lead_that_no_carrier_takes_ends_without_using_its_attempts() -> None:
+def test_fault_23_carrier_refusals_end_a_lead_without_using_its_attempts() -> None:
     assert after_refusal("21211", Budget(1, 1, 0)) == Retry(60, carrier_error=True, counted=False)
     assert after_refusal("21211", Budget(1, 1, 1)) == Retry(120, carrier_error=True, counted=False)
     assert after_refusal("21211", Budget(1, 1, 2)) == Finish(Outcome.CARRIER_ERROR, "21211")
@@ -265,7 +265,7 @@ some_rules = st.builds(
 
 
 @given(some_facts, st.integers(1, 25), st.integers(1, 20), st.integers(0, 4), some_rules)
-def test_whatever_the_rules_say_they_never_exceed_the_budget(
+def test_no_retry_rules_exceed_the_attempt_budget(
     seen: Facts, attempt: int, max_attempts: int, no_agents: int, rules: Retries
 ) -> None:
     decision = after_facts(seen, Budget(attempt, max_attempts, 0, no_agents), rules, NOW)
@@ -297,7 +297,7 @@ def test_every_chain_of_failures_ends(rules: Retries, max_attempts: int) -> None
 
 
 @given(some_facts)
-def test_the_verdict_is_a_word_that_can_be_stored(seen: Facts) -> None:
+def test_every_verdict_is_a_printable_upper_case_word(seen: Facts) -> None:
     found = verdict(seen)
     word = found.word or found.outcome.value
     assert 0 < len(word) <= 60
@@ -308,14 +308,14 @@ def test_the_verdict_is_a_word_that_can_be_stored(seen: Facts) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"base_s": 0}, {"factor": 0.5}, {"by_outcome": {"BUSY": {"delays_s": [0]}}}]
 )
-def test_rules_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
+def test_invalid_retry_rules_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Retries.model_validate(wrong)
 
 
 @pytest.mark.parametrize("retries", [Retries(), Retries(base_s=1, factor=1), Retries(base_s=7200, factor=1)])
-def test_no_policy_has_a_carrier_asked_every_minute_for_ever(retries: Retries) -> None:
-    """Nobody knows who is at fault: the lead comes back, at no cost, and less often each time."""
+def test_unexplained_refusals_back_off_to_at_least_an_hour_under_any_policy(retries: Retries) -> None:
+    """The cause is unknown: the lead is retried at no cost, and less often each time."""
     found = [
         after_unexplained("79999", Budget(1, 3, 0), retries, others_are_taken=False, times=n)
         for n in range(1, 20)

@@ -289,7 +289,7 @@ def test_with_a_key_pseudonyms_are_the_same_in_every_process() -> None:
     assert events[0].startswith("phone:")
 
 
-def test_what_nobody_caught_is_logged_and_masked() -> None:
+def test_an_uncaught_exception_is_logged_and_masked() -> None:
     program = (
         "import threading\n"
         "from trunkline.settings import load_settings\n"
@@ -308,7 +308,7 @@ def test_what_nobody_caught_is_logged_and_masked() -> None:
     assert DIGITS not in ended.stderr
 
 
-def test_a_line_that_cannot_be_written_fails_nothing() -> None:
+def test_a_log_line_that_cannot_be_written_raises_nothing() -> None:
     output = configured()
     output.close()
     log.info("into the void")

@@ -68,11 +68,11 @@ def test_a_scraper_that_asks_for_openmetrics_gets_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["trunkline_build_info", "process_resident_memory_bytes"])
-def test_the_page_tells_of_the_process(name: str) -> None:
+def test_the_metrics_include_build_and_process_figures(name: str) -> None:
     assert name in metrics.render()[0].decode()
 
 
-def test_a_gauge_forgets_what_is_gone() -> None:
+def test_set_exactly_drops_labels_that_are_gone() -> None:
     registry = CollectorRegistry()
     gauge = Gauge("leads", "Leads by status.", ["status"], registry=registry)
     metrics.set_exactly(gauge, {"BACKLOG": 2, "PROCESSING": 1})

@@ -56,7 +56,7 @@ def test_a_span_inside_another_is_its_child(exporter: InMemorySpanExporter) -> N
     assert child.parent.span_id == parent.context.span_id
 
 
-def test_an_error_is_told_by_its_type_alone(exporter: InMemorySpanExporter) -> None:
+def test_a_spans_error_shows_the_exceptions_type_only(exporter: InMemorySpanExporter) -> None:
     with pytest.raises(ValueError, match="no"), span("dispatch.send"):
         raise ValueError("no +14155550123")
     finished = only(exporter)

@@ -7,16 +7,16 @@ from trunkline.settings.tiers import DEFAULT, MAX_CONCURRENT_DEFAULT, Tier, assi
 
 
 @pytest.mark.parametrize("text", ["", "{}", " {} "])
-def test_an_empty_config_is_one_tier_for_everybody(text: str) -> None:
+def test_an_empty_tier_config_is_one_tier_for_every_merchant(text: str) -> None:
     assert parse_tiers(text) == DEFAULT == {"standard": Tier(False, 1)}
 
 
-def test_a_tier_may_say_how_many_slots_are_for_callers() -> None:
+def test_a_tiers_config_can_set_its_inbound_reserve() -> None:
     tiers = parse_tiers('{"standard": {"target": 9, "callers": 2}, "gold": {"target": 1}}')
     assert (tiers["standard"].text, tiers["gold"].text) == ("e|9|1|2", "e|1|1")
 
 
-def test_what_is_left_out_has_its_documented_value_and_standard_is_always_there() -> None:
+def test_omitted_tier_fields_have_their_defaults_and_standard_always_exists() -> None:
     tiers = parse_tiers('{"merchant:acme": {"target": 2}, "basic": {"type": "shared", "target": 1}}')
     assert tiers["merchant:acme"] == Tier(False, 2, 1)
     assert tiers["basic"] == Tier(True, 1, MAX_CONCURRENT_DEFAULT)

@@ -23,7 +23,7 @@ AT = "2030-05-01T09:45:00Z"
         ),
     ],
 )
-def test_a_queue_says_for_what_it_waits(wait: dict[str, Any], words: str) -> None:
+def test_top_shows_for_what_a_queue_waits(wait: dict[str, Any], words: str) -> None:
     console = Console(width=200, record=True)
     console.print(_queues([QUEUE | wait]))
     assert f"│ {words} " in console.export_text()

@@ -94,7 +94,7 @@ async def test_a_call_is_ordered_with_one_field_per_event() -> None:
     ]
 
 
-async def test_a_call_that_leaves_the_queue_between_two_views_is_not_missed() -> None:
+async def test_a_call_that_leaves_the_queue_between_two_list_queries_is_not_missed() -> None:
     seen = 0
 
     def answer(_url: str, query: Mapping[str, str]) -> Exchange:
@@ -111,7 +111,7 @@ async def test_a_call_that_leaves_the_queue_between_two_views_is_not_missed() ->
     assert [(call.call_id, call.state) for call in calls] == [("CA1", "ringing")]
 
 
-async def test_both_views_name_the_pair_and_one_the_time() -> None:
+async def test_both_list_queries_filter_by_numbers_and_one_by_time() -> None:
     carrier, session = twilio(lambda *_: page())
     await carrier.list_calls("+1", "+2", SINCE)
     queries = [query for _, query in session.asked]
@@ -161,11 +161,11 @@ BROKEN: dict[str, Callable[[str, Mapping[str, str]], Exchange]] = {
 
 
 @pytest.mark.parametrize("answer", BROKEN.values(), ids=BROKEN.keys())
-async def test_a_list_that_is_not_whole_is_no_list(answer: Callable[..., Exchange]) -> None:
+async def test_an_incomplete_list_is_unavailable(answer: Callable[..., Exchange]) -> None:
     assert isinstance(await listed(answer), ListUnavailable)
 
 
-async def test_pages_without_end_are_left_after_a_while() -> None:
+async def test_a_list_without_an_end_is_read_up_to_a_maximum_of_pages() -> None:
     carrier, session = twilio(lambda *_: page(CALL, following="/again"))
     await carrier.list_calls("+1", "+2", SINCE)
     assert len(session.asked) == LIST_PAGES_MAX + 1

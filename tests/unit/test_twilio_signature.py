@@ -52,12 +52,12 @@ def test_the_documented_example_has_the_documented_signature() -> None:
 
 
 @given(urls, fields)
-def test_what_we_sign_the_official_validator_accepts(url: str, form: list[tuple[str, str]]) -> None:
+def test_the_official_validator_accepts_our_twilio_signatures(url: str, form: list[tuple[str, str]]) -> None:
     assert judged(url, form, signature(TOKEN, url, form))
 
 
 @given(urls, fields)
-def test_what_the_official_validator_signs_we_accept(url: str, form: list[tuple[str, str]]) -> None:
+def test_signatures_of_the_official_twilio_validator_verify(url: str, form: list[tuple[str, str]]) -> None:
     proof = JUDGE.compute_signature(url, MultiDict(form))
     assert verified_fields(post(url, form, proof), [TOKEN]) is not None
 
@@ -75,7 +75,7 @@ def test_a_form_is_read_as_the_standard_library_reads_it(form: str) -> None:
 
 
 @given(urls, fields, st.data())
-def test_we_and_the_official_validator_agree_on_changed_requests(
+def test_changed_requests_verify_exactly_if_twilios_official_validator_accepts_them(
     url: str, form: list[tuple[str, str]], data: st.DataObject
 ) -> None:
     proof = signature(TOKEN, url, form)
@@ -151,7 +151,7 @@ def test_a_missing_or_broken_signature_is_refused(headers: dict[str, str]) -> No
     )
 
 
-def test_while_tokens_change_both_are_honoured_and_no_third() -> None:
+def test_while_tokens_are_rotated_both_verify_and_no_third() -> None:
     request = post(URL, FIELDS, signature("old", URL, FIELDS))
     assert verified_fields(request, ["new", "old"]) == FIELDS
     assert verified_fields(request, ["new", "other"]) is None

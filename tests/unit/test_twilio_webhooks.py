@@ -85,7 +85,7 @@ def test_every_status_has_its_kind(twilio: Twilio, status: str, kind: str, reaso
     assert (status in twilio.terminal_statuses) == (kind == "ended")
 
 
-def test_what_is_kept_raw_names_no_person_and_no_place(twilio: Twilio) -> None:
+def test_the_stored_raw_payload_contains_no_personal_data(twilio: Twilio) -> None:
     event = event_of(twilio.parse_webhook(webhook(COMPLETED)))
     kept = repr(event)
     for personal in ("+15005551001", "+15005559901", "SAN FRANCISCO", "94105", "NEW YORK"):
@@ -137,7 +137,7 @@ def test_a_recording_and_a_machine_are_events_of_their_own(twilio: Twilio) -> No
     assert (heard.kind, heard.answered_by) == ("machine", "machine_end_beep")
 
 
-def test_a_recording_that_is_told_of_in_each_of_its_states_is_one_event_of_each(twilio: Twilio) -> None:
+def test_each_state_of_a_recording_is_an_event_of_its_own(twilio: Twilio) -> None:
     told = [RECORDING | {"RecordingStatus": status} for status in ("in-progress", "completed", "completed")]
     keys = [event_of(twilio.parse_webhook(webhook(fields, "recording"))).dedupe_key for fields in told]
     assert len(set(keys)) == 2
@@ -150,7 +150,7 @@ ARRIVAL = COMPLETED | {
 }
 
 
-def test_a_whole_arrival_and_a_whole_question_are_read(twilio: Twilio) -> None:
+def test_complete_inbound_and_answer_requests_are_read(twilio: Twilio) -> None:
     """As Twilio asks for a document: with places and names, without a number and a time of its own."""
     progress = (
         "CallbackSource",
@@ -172,12 +172,14 @@ def test_a_whole_arrival_and_a_whole_question_are_read(twilio: Twilio) -> None:
 @pytest.mark.parametrize(
     "fields", [{"CallStatus": "ringing"}, {"CallSid": "CA1"}, {"CallSid": "CA1", "CallStatus": "odd"}]
 )
-def test_a_true_webhook_that_is_not_understood_is_unreadable(twilio: Twilio, fields: dict[str, str]) -> None:
+def test_a_genuine_webhook_that_cannot_be_parsed_is_unreadable(
+    twilio: Twilio, fields: dict[str, str]
+) -> None:
     assert isinstance(twilio.parse_webhook(webhook(fields)), Unreadable)
 
 
 @pytest.mark.parametrize("odd", [{"SequenceNumber": "x"}, {"Timestamp": "yesterday"}, {"CallDuration": "-1"}])
-def test_an_odd_detail_does_not_lose_the_event(twilio: Twilio, odd: dict[str, str]) -> None:
+def test_a_malformed_detail_does_not_lose_the_event(twilio: Twilio, odd: dict[str, str]) -> None:
     assert event_of(twilio.parse_webhook(webhook(COMPLETED | odd))).kind == "ended"
 
 
@@ -198,7 +200,7 @@ def test_a_webhook_older_than_a_day_is_stale(twilio: Twilio) -> None:
         f"{BASE}/elsewhere",
     ],
 )
-def test_twilios_own_signature_does_not_make_a_foreign_url_ours(twilio: Twilio, url: str) -> None:
+def test_a_foreign_url_signed_by_twilio_is_forged(twilio: Twilio, url: str) -> None:
     assert isinstance(twilio.parse_webhook(webhook(COMPLETED, url=url)), Forged)
 
 

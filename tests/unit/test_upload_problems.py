@@ -5,7 +5,7 @@ from trunkline.leads.upload_problems import UploadProblem, by_reason
 _NO_PHONE = {"field": "phone", "error": "Give the phone to call."}
 
 
-def test_rows_with_the_same_reason_are_one_line() -> None:
+def test_refused_rows_with_the_same_reason_are_one_problem() -> None:
     rows = [
         {"row": n, "result": "refused", "code": "invalid_request", "fields": [_NO_PHONE]}
         for n in range(1, 33)
@@ -30,7 +30,7 @@ def test_rows_with_the_same_reason_are_one_line() -> None:
     ]
 
 
-def test_another_field_is_another_reason() -> None:
+def test_refused_rows_with_different_fields_are_separate_problems() -> None:
     rows = [
         {"row": 1, "result": "refused", "code": "invalid_request", "fields": [_NO_PHONE]},
         {

@@ -101,7 +101,7 @@ def test_a_broken_line_of_json_is_one_row() -> None:
 
 
 @pytest.mark.parametrize("make", [JsonLines, csv_lines])
-def test_a_line_without_end_is_one_row_and_is_not_kept(make: Callable[[], Rows]) -> None:
+def test_a_line_without_an_end_is_one_bad_row_and_not_buffered(make: Callable[[], Rows]) -> None:
     reader = make()
     rows = list(reader.feed(b"request_id\n")) if make is csv_lines else []
     for _ in range(20):
@@ -124,7 +124,7 @@ def test_a_broken_array_ends_the_upload_after_its_good_rows(body: bytes, rows_be
     assert (len(seen), caught.value.code) == (rows_before, "bad_json")
 
 
-def test_an_array_is_given_up_when_its_row_has_no_end() -> None:
+def test_an_array_with_a_row_without_an_end_is_a_broken_upload() -> None:
     reader = JsonArray()
     with pytest.raises(BrokenUpload, match="Row 1"):
         list(chain.from_iterable(reader.feed(b'[{"a": "' + b"x" * ROW_BYTES_MAX) for _ in range(10)))
@@ -160,7 +160,7 @@ def test_a_broken_line_of_csv_is_one_row(line: bytes, error: str) -> None:
     assert [row.value["phone"] for row in rows if row.value] == ["+1", "+3", "+4", "+\n5"]
 
 
-def test_an_inch_sign_is_no_quote() -> None:
+def test_a_double_quote_inside_a_csv_cell_is_text() -> None:
     rows = read(csv_lines(), b'request_id,payload.size\nr1,5" wide\nr2,6" wide\nr3,7" wide\n')
     assert [row.value["payload"]["size"] for row in rows] == ['5" wide', '6" wide', '7" wide']
 

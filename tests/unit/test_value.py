@@ -20,24 +20,24 @@ class Greeting(Value, frozen=True):
 HELLO = Greeting("hello", "+14155550123", note="at home")
 
 
-def test_a_value_shows_what_is_not_private() -> None:
+def test_the_repr_of_a_value_leaves_private_fields_out() -> None:
     assert repr(HELLO) == "Greeting(text='hello')"
     assert pretty_repr(HELLO) == "Greeting(text='hello')"
 
 
-def test_a_value_is_known_by_its_fields() -> None:
+def test_values_are_equal_by_their_fields() -> None:
     assert Greeting("hello", "+14155550123", "at home") == HELLO
     assert {HELLO: 1}[Greeting("hello", "+14155550123", "at home")] == 1
     assert replace(HELLO, text="bye") == Greeting("bye", "+14155550123", "at home") != HELLO
 
 
-def test_a_value_does_not_change() -> None:
+def test_a_value_is_immutable() -> None:
     changed: Any = HELLO
     with pytest.raises(AttributeError):
         changed.text = "bye"
 
 
-def test_an_order_shows_no_number_and_no_secret() -> None:
+def test_the_repr_of_a_call_order_contains_no_number_and_no_secret() -> None:
     keys = CallbackKeys.from_secrets(["a secret"])
     url = callback_url("https://example.com", "twilio", "status", None, keys)
     order = CallOrder(

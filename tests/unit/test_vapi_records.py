@@ -8,13 +8,13 @@ BASE = "https://api.vapi.ai"
 OUT_OF_CREDIT = "call.start.error-subscription-insufficient-credits"
 
 
-def test_a_control_url_on_a_host_of_the_carriers_is_used() -> None:
+def test_a_control_url_on_vapis_host_is_used() -> None:
     url = "https://phone-call-websocket.vapi.ai/call-1/control"
     assert control_url({"monitor": {"controlUrl": url}}, BASE) == url
 
 
 @pytest.mark.parametrize("url", [None, "", "https://vapi.ai.example.com/control", "https://[", "not a URL"])
-def test_any_other_is_none(url: str | None) -> None:
+def test_a_control_url_on_another_host_is_ignored(url: str | None) -> None:
     assert control_url({"monitor": {"controlUrl": url}}, BASE) is None
 
 
@@ -27,7 +27,7 @@ def test_any_other_is_none(url: str | None) -> None:
         (None, "ended", ""),
     ],
 )
-def test_the_code_of_an_end_for_our_sake_is_kept(reason: str | None, status: str, fault: str) -> None:
+def test_vapis_record_keeps_the_end_reason_of_our_fault(reason: str | None, status: str, fault: str) -> None:
     view = view_of({"id": "c", "status": status, "endedReason": reason}, {})
     assert view is not None
     assert view.fault == fault

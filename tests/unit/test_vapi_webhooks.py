@@ -119,7 +119,7 @@ def reported(**more: Any) -> AgentReport | None:
     return read_report(message, "c-1", "https://api.vapi.ai")
 
 
-def test_the_report_of_an_assistant_is_that_of_an_agent(vapi: Vapi) -> None:
+def test_an_assistants_structured_data_becomes_an_agent_report(vapi: Vapi) -> None:
     told = {
         "disposition": "interested",
         "opt_out": True,
@@ -138,7 +138,7 @@ def test_the_report_of_an_assistant_is_that_of_an_agent(vapi: Vapi) -> None:
     )
 
 
-def test_structured_outputs_report_too() -> None:
+def test_structured_outputs_become_an_agent_report() -> None:
     outputs = {
         "id-1": {"name": "disposition", "result": "sold"},
         "id-2": {"name": "Wishes", "result": {"optOut": "true", "callbackAt": "2030-05-01T09:30:00Z"}},
@@ -149,7 +149,7 @@ def test_structured_outputs_report_too() -> None:
     assert report.callback_at == datetime(2030, 5, 1, 9, 30, tzinfo=UTC)
 
 
-def test_where_nothing_was_found_out_nothing_is_reported(vapi: Vapi) -> None:
+def test_a_message_without_an_analysis_has_no_agent_report(vapi: Vapi) -> None:
     assert reported() is None
     assert event_of(vapi.parse_webhook(webhook(status_update("ended")))).report is None
 
@@ -163,14 +163,14 @@ def test_where_nothing_was_found_out_nothing_is_reported(vapi: Vapi) -> None:
         {"disposition": "a\nb", "opt_out": [], "callback_at": ""},
     ],
 )
-def test_what_is_no_word_no_wish_and_no_moment_is_not_taken_for_one(told: dict[str, Any]) -> None:
+def test_malformed_disposition_opt_out_and_callback_are_ignored(told: dict[str, Any]) -> None:
     report = reported(analysis={"structuredData": told})
     assert report is not None
     assert (report.disposition, report.opt_out, report.callback_at) == (None, False, None)
 
 
 @pytest.mark.parametrize("summary", ["x" * 70_000, "a\x00b"])
-def test_data_that_cannot_be_kept_costs_no_report(summary: str) -> None:
+def test_report_data_that_cannot_be_stored_is_dropped_and_the_report_stays(summary: str) -> None:
     report = reported(analysis={"summary": summary, "structuredData": {"disposition": "sold"}})
     assert report == AgentReport("sold", data={"disposition": "sold"})
     report = reported(analysis={"structuredData": {"disposition": "sold", "more": summary}})
@@ -180,7 +180,7 @@ def test_data_that_cannot_be_kept_costs_no_report(summary: str) -> None:
 @pytest.mark.parametrize(
     "broken", [{"analysis": []}, {"artifact": "x"}, {"artifact": {"structuredOutputs": [1]}}]
 )
-def test_a_report_of_another_shape_is_an_end_all_the_same(vapi: Vapi, broken: dict[str, Any]) -> None:
+def test_a_malformed_end_of_call_report_is_still_an_end(vapi: Vapi, broken: dict[str, Any]) -> None:
     assert event_of(vapi.parse_webhook(webhook(REPORT | broken))).kind == "ended"
 
 
@@ -231,7 +231,7 @@ def test_no_reason_that_the_sdk_knows_is_taken_for_a_busy_or_unanswered_call_by_
     )
 
 
-def test_what_is_kept_raw_names_no_person_and_quotes_nobody(vapi: Vapi) -> None:
+def test_the_stored_raw_payload_contains_no_personal_data_and_no_transcript(vapi: Vapi) -> None:
     kept = repr(event_of(vapi.parse_webhook(webhook(REPORT))))
     for personal in ("+15005551001", "+15005559901", "A. Person", "secret is 42", "told a secret"):
         assert personal not in kept
@@ -242,7 +242,7 @@ def test_voicemail_is_an_answer_by_a_machine(vapi: Vapi) -> None:
     assert (event.reason, event.answered_by) == ("completed", "machine")
 
 
-def test_a_report_and_a_status_of_the_same_end_are_two_facts_and_each_is_one(vapi: Vapi) -> None:
+def test_a_report_and_a_status_of_one_end_have_different_dedupe_keys(vapi: Vapi) -> None:
     ended, again, report = (
         event_of(vapi.parse_webhook(webhook(message)))
         for message in (status_update("ended"), status_update("ended"), REPORT)
@@ -251,7 +251,7 @@ def test_a_report_and_a_status_of_the_same_end_are_two_facts_and_each_is_one(vap
     assert ended.dedupe_key != report.dedupe_key
 
 
-def test_a_request_for_an_assistant_is_a_call_that_comes_in(vapi: Vapi) -> None:
+def test_an_assistant_request_is_an_inbound_call(vapi: Vapi) -> None:
     call = {"id": "1", "type": "inboundPhoneCall", "customer": {"number": "+15005551001"}}
     message = {"type": "assistant-request", "call": call, "phoneNumber": {"number": "+15005559901"}}
     event = event_of(vapi.parse_webhook(webhook(message, "inbound", None)))
@@ -270,21 +270,21 @@ def test_a_request_for_an_assistant_is_a_call_that_comes_in(vapi: Vapi) -> None:
         {"type": "speech-update", "call": CALL},
     ],
 )
-def test_a_true_message_that_is_not_understood_is_unreadable(vapi: Vapi, message: object) -> None:
+def test_a_genuine_message_that_cannot_be_parsed_is_unreadable(vapi: Vapi, message: object) -> None:
     assert isinstance(vapi.parse_webhook(webhook(message)), Unreadable)
 
 
 # --- what proves a message
 
 
-def test_the_shared_secret_is_a_proof(vapi: Vapi) -> None:
+def test_a_message_with_the_shared_secret_verifies(vapi: Vapi) -> None:
     assert isinstance(vapi.parse_webhook(webhook(REPORT, x_vapi_secret=TOKEN)), CallEvent)
     for wrong in ("", "guess", TOKEN[:-1], "é"):
         assert isinstance(vapi.parse_webhook(webhook(REPORT, x_vapi_secret=wrong)), Forged)
 
 
 @pytest.mark.parametrize("timestamp", [str(int(NOW.timestamp())), str(int(NOW.timestamp() * 1000))])
-def test_a_signature_over_time_and_body_is_a_proof(vapi: Vapi, timestamp: str) -> None:
+def test_a_message_with_a_signature_over_time_and_body_verifies(vapi: Vapi, timestamp: str) -> None:
     good = signed(webhook(REPORT), timestamp)
     assert isinstance(vapi.parse_webhook(good), CallEvent)
     assert isinstance(vapi.parse_webhook(replace(good, body=good.body + b" ")), Forged)
@@ -307,13 +307,13 @@ def test_the_secret_does_not_stand_in_for_a_signature_that_is_wrong(vapi: Vapi) 
     assert isinstance(vapi.parse_webhook(both), Forged)
 
 
-def test_with_a_credential_only_a_signature_is_a_proof() -> None:
+def test_with_a_credential_only_a_signature_verifies() -> None:
     strict = Vapi("key", [TOKEN], KEYS, credential_id="cred_1", clock=ManualClock(NOW))
     assert isinstance(strict.parse_webhook(webhook(REPORT)), Forged)
     assert isinstance(strict.parse_webhook(signed(webhook(REPORT), str(int(NOW.timestamp())))), CallEvent)
 
 
-def test_while_secrets_change_both_are_honoured_and_no_third() -> None:
+def test_while_secrets_are_rotated_both_verify_and_no_third() -> None:
     changing = Vapi("key", ["new", TOKEN], KEYS, clock=ManualClock(NOW))
     assert isinstance(changing.parse_webhook(webhook(REPORT)), CallEvent)
     assert isinstance(changing.parse_webhook(webhook(REPORT, x_vapi_secret="new")), CallEvent)

@@ -39,7 +39,7 @@ def opens(window: Window, at: datetime, *zones: str) -> datetime:
     return opening.opens_at
 
 
-def test_inside_its_window_somebody_may_be_called_now_and_until_it_closes() -> None:
+def test_inside_a_window_the_opening_is_now_until_it_closes() -> None:
     now = local("2025-06-03T10:00")
     assert next_opening(rules(OFFICE), now) == Opening(now, local("2025-06-03T18:00"))
 
@@ -54,9 +54,7 @@ def test_inside_its_window_somebody_may_be_called_now_and_until_it_closes() -> N
         ("2025-06-08T12:00", "2025-06-09T09:00"),
     ],
 )
-def test_the_next_opening_comes_by_day_and_by_hour_and_the_end_is_not_included(
-    at: str, opens_at: str
-) -> None:
+def test_the_next_opening_follows_days_and_hours_and_excludes_the_end(at: str, opens_at: str) -> None:
     assert opens(OFFICE, local(at)) == local(opens_at)
 
 
@@ -68,7 +66,7 @@ def test_a_span_that_wraps_midnight_belongs_to_the_day_on_which_it_begins() -> N
     assert opens(night, local("2025-06-07T02:01")) == local("2025-06-13T22:00")
 
 
-def test_nobody_is_called_on_a_holiday_nor_in_the_night_that_runs_into_it_or_out_of_it() -> None:
+def test_a_window_is_closed_on_a_holiday_and_in_the_night_that_begins_on_it() -> None:
     unity = HolidayCalendar(country="DE")  # 3 October
     night = Window(spans=(TimeSpan(start="20:00", end="02:00"),), holidays=(unity,))
     assert is_open(rules(night), local("2025-10-02T23:59"))
@@ -91,18 +89,18 @@ def test_a_day_can_be_closed_by_name() -> None:
     assert opens(closed, local("2025-06-03T10:00")) == local("2025-06-04T09:00")
 
 
-def test_a_start_that_the_clock_skips_is_the_moment_after_the_gap() -> None:
+def test_a_window_start_skipped_by_the_clock_opens_after_the_gap() -> None:
     """In Berlin 02:00 became 03:00 on 30 March 2025."""
     early = Window(spans=(TimeSpan(days=("sun",), start="02:30", end="04:00"),))
     assert opens(early, local("2025-03-30T01:00")) == local("2025-03-30T03:00")
 
 
-def test_a_window_that_lies_in_the_gap_does_not_open_that_day() -> None:
+def test_a_window_within_the_skipped_hour_does_not_open_that_day() -> None:
     gone = Window(spans=(TimeSpan(days=("sun",), start="02:10", end="02:50"),))
     assert opens(gone, local("2025-03-29T12:00")) == local("2025-04-06T02:10")
 
 
-def test_an_hour_that_the_clock_repeats_opens_twice() -> None:
+def test_a_window_in_the_repeated_hour_opens_twice() -> None:
     """In Berlin 03:00 became 02:00 on 26 October 2025."""
     twice = Window(spans=(TimeSpan(days=("sun",), start="02:10", end="02:20"),))
     assert opens(twice, local("2025-10-26T02:00")) == local("2025-10-26T02:10")
@@ -116,7 +114,7 @@ def test_the_same_wall_time_is_another_instant_in_summer(day: str, utc: str) -> 
     )
 
 
-def test_with_several_candidate_zones_it_must_be_open_in_all_of_them() -> None:
+def test_a_window_with_several_zones_must_be_open_in_all_of_them() -> None:
     both = rules(OFFICE, zones=(BERLIN, KOLKATA))
     opening = next_opening(both, local("2025-06-03T00:00"))
     assert opening == Opening(local("2025-06-03T09:00"), local("2025-06-03T18:00", KOLKATA))
@@ -138,7 +136,7 @@ def test_windows_of_several_layers_must_all_be_open() -> None:
     ],
     ids=["other hours", "other days", "opposite sides of the world", "no zone known"],
 )
-def test_a_window_that_never_opens_is_told_from_one_that_opens_late(never: tuple[WindowRule, ...]) -> None:
+def test_a_window_that_never_opens_has_no_next_opening(never: tuple[WindowRule, ...]) -> None:
     assert next_opening(never, local("2025-06-03T00:00")) is None
     assert next_opening(never, local("2025-06-03T12:00")) is None
 
@@ -166,7 +164,7 @@ def test_a_window_that_is_always_open_does_not_close() -> None:
         {"start": "09:00", "end": "18:00", "days": ["Monday"]},
     ],
 )
-def test_a_span_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
+def test_an_invalid_time_span_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         TimeSpan.model_validate(wrong)
 
@@ -181,7 +179,7 @@ def test_a_span_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None
         {"hours": []},
     ],
 )
-def test_a_window_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
+def test_an_invalid_window_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Window.model_validate({"spans": [{"start": "09:00", "end": "18:00"}]} | wrong)
 
@@ -216,7 +214,7 @@ moments = st.one_of(
 
 @settings(max_examples=150, deadline=None)
 @given(some_rules, moments)
-def test_the_next_opening_is_what_trying_every_minute_finds(
+def test_the_next_opening_equals_that_found_minute_by_minute(
     some: tuple[WindowRule, ...], at: datetime
 ) -> None:
     horizon = 9 * 24 * 60
@@ -231,7 +229,7 @@ def test_the_next_opening_is_what_trying_every_minute_finds(
 
 @settings(max_examples=60, deadline=None)
 @given(some_rules, moments, st.integers(0, 3 * 24 * 60))
-def test_what_was_found_earlier_is_still_right_later(
+def test_a_cached_next_opening_is_still_right_later(
     some: tuple[WindowRule, ...], at: datetime, later: int
 ) -> None:
     """OpeningCache are remembered. Asking earlier must not change the answer to a later question."""
@@ -255,7 +253,7 @@ def test_what_was_found_earlier_is_still_right_later(
         ("nonsense", set(), None),
     ],
 )
-def test_a_number_tells_where_it_is_or_that_nobody_knows(
+def test_a_phones_zones_and_region_are_those_of_its_prefix(
     phone: str, zones: set[str], region: str | None
 ) -> None:
     assert set(zones_of(phone)) == zones

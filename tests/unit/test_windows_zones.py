@@ -32,7 +32,7 @@ def changes(zone: str) -> list[datetime]:
 
 
 @pytest.mark.parametrize("zone", ZONES)
-def test_around_every_change_the_opening_is_what_trying_finds(zone: str) -> None:
+def test_around_every_clock_change_the_next_opening_equals_that_found_by_trying(zone: str) -> None:
     for change in changes(zone):
         for start, end in WINDOWS:
             rules = (WindowRule(Window(spans=(TimeSpan(start=start, end=end),)), (zone,)),)

@@ -1,4 +1,4 @@
-"""Agents as the match sees them: what is known to be missing is not granted, and holds nobody else up."""
+"""Agents as the match sees them: a flow without a free agent is not granted, and delays no other flow."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -47,20 +47,22 @@ async def test_a_tier_of_its_own_serves_its_merchant_first_and_nobody_else(bus: 
     assert await merchants_granted(bus, {"*": 1, "gold": 1}) in (["poor", "rich"], ["rich", "rich"])
 
 
-async def test_without_common_agents_only_those_with_their_own_are_called(bus: Bus) -> None:
+async def test_without_common_agents_only_merchants_with_their_own_tier_are_granted(bus: Bus) -> None:
     await configured(bus, tiers={"rich": "gold"})
     await schedule.add(bus, [entry(merchant="poor"), entry(merchant="rich"), entry(merchant="rich")])
     assert await merchants_granted(bus, {"*": 0, "gold": 1}) == ["rich"]
 
 
 @pytest.mark.parametrize("subject", ["m/elsewhere", "p/p"])
-async def test_leads_whose_agents_are_elsewhere_are_not_held_back(bus: Bus, subject: str) -> None:
+async def test_leads_served_by_external_agents_are_granted_without_a_free_agent(
+    bus: Bus, subject: str
+) -> None:
     await configured(bus, ungated=frozenset({subject}))
     await schedule.add(bus, [entry(merchant="elsewhere")])
     assert await merchants_granted(bus, {"*": 0}) == ["elsewhere"]
 
 
-async def test_a_campaign_that_may_overdial_is_not_held_back(bus: Bus) -> None:
+async def test_a_campaign_that_may_overdial_is_granted_without_a_free_agent(bus: Bus) -> None:
     campaign = uuid4()
     await configured(bus, overdialled=frozenset({f"c/m/{campaign}"}))
     lead = entry()
@@ -69,7 +71,7 @@ async def test_a_campaign_that_may_overdial_is_not_held_back(bus: Bus) -> None:
     assert [grant.lead_id for grant in (await match(bus, {"*": 0})).grants] == [lead.lead_id]
 
 
-async def test_a_carrier_that_brings_its_own_agents_needs_none(bus: Bus) -> None:
+async def test_a_lead_of_a_carrier_with_its_own_agents_is_granted_without_a_free_agent(bus: Bus) -> None:
     await configured(bus, account="vapi/default")
     await schedule.add(bus, [entry()])
     assert await merchants_granted(bus, {"*": 0}) == ["m"]
@@ -92,7 +94,7 @@ async def test_a_grant_that_is_given_back_is_granted_again_when_an_agent_is_free
     assert len((await match(bus, {"*": 1})).grants) == 1
 
 
-async def test_many_flows_without_an_agent_are_set_aside_in_bounded_steps_without_a_hot_loop(
+async def test_the_match_sets_aside_flows_without_an_agent_in_bounded_steps(
     bus: Bus,
 ) -> None:
     await configured(bus)
@@ -103,8 +105,8 @@ async def test_many_flows_without_an_agent_are_set_aside_in_bounded_steps_withou
     assert found.next_in_s > 0, "there are more to set aside, and nothing is gained by asking at once"
 
 
-async def test_overdialled_leads_are_granted_a_few_at_a_time_and_asked_for_again(bus: Bus) -> None:
-    """How many more may ring is known to Postgres alone: the rest would be granted in vain."""
+async def test_the_match_grants_overdialled_leads_four_at_a_time(bus: Bus) -> None:
+    """Only Postgres knows how many more may ring: further grants would be refused."""
     await configured(bus, overdialled=frozenset({"m/m"}))
     await schedule.add(bus, [entry() for _ in range(6)])
     first = await match(bus, {"*": 0})

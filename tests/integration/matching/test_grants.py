@@ -104,7 +104,7 @@ async def test_giving_back_a_stale_grant_leaves_the_newer_version_alone(bus: Bus
     assert [(grant.lead_id, grant.version) for grant in found.grants] == [(lead.lead_id, 2)]
 
 
-async def test_a_grant_given_back_without_a_time_is_forgotten(bus: Bus) -> None:
+async def test_a_grant_given_back_to_forget_can_be_added_anew(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 1))
     lead = entry()
     await schedule.add(bus, [lead])
@@ -114,7 +114,7 @@ async def test_a_grant_given_back_without_a_time_is_forgotten(bus: Bus) -> None:
     assert await schedule.add(bus, [lead]) == 1
 
 
-async def test_the_true_holder_takes_the_place_of_a_wrong_one(bus: Bus) -> None:
+async def test_the_true_holder_of_a_channel_replaces_a_wrong_one(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 1))
     await schedule.add(bus, [entry()])
     (grant,) = await match(bus)
@@ -136,7 +136,7 @@ async def test_a_lowered_maximum_grants_nothing_until_calls_have_ended(bus: Bus)
     assert len(await match(bus)) == 1
 
 
-async def test_a_number_that_is_gone_grants_nothing(bus: Bus) -> None:
+async def test_a_removed_number_grants_nothing(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 3))
     await numbers(bus)
     await schedule.add(bus, [entry()])
@@ -165,7 +165,7 @@ async def test_a_number_of_the_callees_region_is_preferred_while_one_is_free(bus
     assert {grant.number_id for grant in await match(bus)} == {far}, "it has moved to another region"
 
 
-async def test_pools_without_a_free_channel_do_not_stand_before_those_that_have_one(bus: Bus) -> None:
+async def test_full_pools_do_not_keep_the_match_from_a_pool_with_a_free_channel(bus: Bus) -> None:
     """A run looks at sixty-four pools; full ones are out of its way until they have a channel."""
     full = [uuid4() for _ in range(70)]
     busy = [(number, f"p{n}", 1) for n, number in enumerate(full)]
@@ -182,7 +182,7 @@ async def test_pools_without_a_free_channel_do_not_stand_before_those_that_have_
     assert [grant.number_id for grant in await match(bus)] == [held[7].number_id], "and it is looked at again"
 
 
-async def test_a_release_never_frees_somebody_elses_channel(bus: Bus) -> None:
+async def test_a_release_never_frees_the_channel_of_another_attempt(bus: Bus) -> None:
     """Whatever went wrong before: the channel names its holder, and only he lets it go."""
     await numbers(bus, (NUMBER, "p", 1))
     await schedule.add(bus, [entry(), entry()])
@@ -207,7 +207,7 @@ async def test_a_person_who_is_being_called_makes_a_lead_wait_for_that_call(bus:
     assert [grant.lead_id for grant in await match(bus)] == [waiting.lead_id]
 
 
-async def test_a_paced_number_rests_until_its_time(bus: Bus) -> None:
+async def test_a_paced_number_is_not_granted_until_its_pause_ends(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 10))
     await schedule.add(bus, [entry(), entry()])
     (grant,) = await match(bus, most=1)
@@ -218,7 +218,7 @@ async def test_a_paced_number_rests_until_its_time(bus: Bus) -> None:
     assert len(found.grants) == 1
 
 
-async def test_a_paced_account_rests_with_all_of_its_numbers(bus: Bus) -> None:
+async def test_a_paced_account_pauses_all_of_its_numbers(bus: Bus) -> None:
     one, other, of_another = uuid4(), uuid4(), uuid4()
     limits = [NumberLimit(each, "p", 10, account="twilio/a") for each in (one, other)]
     limits.append(NumberLimit(of_another, "p", 1, account="twilio/b"))
@@ -232,7 +232,7 @@ async def test_a_paced_account_rests_with_all_of_its_numbers(bus: Bus) -> None:
     assert {grant.number_id for grant in found.grants} == {one, other}
 
 
-async def test_a_number_that_changed_its_account_rests_with_the_new_one(bus: Bus) -> None:
+async def test_a_number_that_changed_its_account_is_paused_with_the_new_one_only(bus: Bus) -> None:
     stays, moves = uuid4(), uuid4()
     for account in ("twilio/a", "twilio/b"):
         limits = (NumberLimit(stays, "p", 9, account="twilio/a"), NumberLimit(moves, "p", 1, account=account))

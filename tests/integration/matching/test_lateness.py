@@ -45,7 +45,7 @@ def due_ms(at: datetime = PAST) -> int:
     return schedule.to_ms(at)
 
 
-async def test_a_lead_that_nobody_matched_though_all_was_there_is_late_since_it_was_due(bus: Bus) -> None:
+async def test_a_lead_unmatched_beside_a_free_channel_is_late_since_it_was_due(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 1))
     await match(bus)
     await now_ms(bus)
@@ -53,7 +53,7 @@ async def test_a_lead_that_nobody_matched_though_all_was_there_is_late_since_it_
     assert (await only(await match(bus))).ready_ms == due_ms()
 
 
-async def test_a_lead_made_ready_ahead_of_its_time_counts_from_it(bus: Bus) -> None:
+async def test_a_lead_granted_ahead_of_its_due_time_is_late_from_the_due_time(bus: Bus) -> None:
     due_at = datetime.now(UTC) + timedelta(seconds=30)
     await numbers(bus, (NUMBER, "p", 1))
     await schedule.add(bus, [entry(due_at=due_at)])
@@ -61,7 +61,7 @@ async def test_a_lead_made_ready_ahead_of_its_time_counts_from_it(bus: Bus) -> N
     assert (await only(found)).ready_ms == due_ms(due_at)
 
 
-async def test_in_a_backlog_a_lead_counts_from_the_channel_that_it_waited_for(bus: Bus) -> None:
+async def test_in_a_backlog_lateness_counts_from_the_release_of_the_channel(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 1))
     await schedule.add(bus, [entry(), entry()])
     first = await only(await match(bus))
@@ -75,7 +75,7 @@ async def test_in_a_backlog_a_lead_counts_from_the_channel_that_it_waited_for(bu
     assert await is_ready_since(bus, second, full_at_ms)
 
 
-async def test_a_free_channel_beside_it_hides_no_lateness(bus: Bus) -> None:
+async def test_lateness_counts_from_the_due_time_while_another_channel_was_free(bus: Bus) -> None:
     """One of a number's channels was freed a moment ago, the other ones were free all the time."""
     await numbers(bus, (NUMBER, "p", 3))
     await schedule.add(bus, [entry()])
@@ -87,7 +87,7 @@ async def test_a_free_channel_beside_it_hides_no_lateness(bus: Bus) -> None:
 
 
 @pytest.mark.parametrize("stop", ["all", "r/r", "m/m"])
-async def test_a_lead_of_a_draft_or_a_stop_counts_from_its_end(bus: Bus, stop: str) -> None:
+async def test_lateness_of_a_stopped_lead_counts_from_the_end_of_the_stop(bus: Bus, stop: str) -> None:
     await numbers(bus, (NUMBER, "p", 1), stops={stop: "a draft"})
     await schedule.add(bus, [entry()])
     assert (await match(bus)).grants == ()
@@ -99,7 +99,7 @@ async def test_a_lead_of_a_draft_or_a_stop_counts_from_its_end(bus: Bus, stop: s
     assert await is_ready_since(bus, await only(await match(bus)), stopped_at_ms)
 
 
-async def test_a_lead_that_waited_for_busy_agents_counts_from_when_one_was_free(bus: Bus) -> None:
+async def test_lateness_of_a_lead_that_waited_for_agents_counts_from_a_free_agent(bus: Bus) -> None:
     limit = NumberLimit(NUMBER, "p", 5, account="twilio/default")
     await channels.configure(bus, Configuration(numbers=(limit,)))
     await schedule.add(bus, [entry()])
@@ -112,9 +112,7 @@ async def test_a_lead_that_waited_for_busy_agents_counts_from_when_one_was_free(
 
 
 @pytest.mark.parametrize("how", [GrantReturn.AGAIN, GrantReturn.PARK, GrantReturn.REST, GrantReturn.REST_ALL])
-async def test_a_wait_that_a_refusal_asks_for_is_no_lateness_and_our_failing_is(
-    bus: Bus, how: GrantReturn
-) -> None:
+async def test_a_refusals_wait_is_no_lateness_and_a_failure_of_ours_is(bus: Bus, how: GrantReturn) -> None:
     await numbers(bus, (NUMBER, "p", 1))
     for is_wait in (False, True):
         lead = entry()
@@ -134,7 +132,7 @@ async def test_a_wait_that_a_refusal_asks_for_is_no_lateness_and_our_failing_is(
         await channels.release(bus, [again.attempt_id])
 
 
-async def test_a_lead_that_moved_to_its_next_pool_counts_from_the_move(bus: Bus) -> None:
+async def test_lateness_of_a_lead_in_its_overflow_pool_counts_from_the_move(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 1), (OTHER, "q", 1))
     await schedule.add(bus, [entry(priority=1), entry(next_pool="q", moves_after_s=0.001)])
     before_ms = await now_ms(bus)
@@ -146,7 +144,7 @@ async def test_a_lead_that_moved_to_its_next_pool_counts_from_the_move(bus: Bus)
     assert await is_ready_since(bus, moved, before_ms)
 
 
-async def test_records_of_an_older_version_are_read(bus: Bus) -> None:
+async def test_lead_records_of_an_older_version_are_read(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 1))
     lead = entry()
     await schedule.add(bus, [lead])

@@ -19,7 +19,7 @@ def later() -> datetime:
 
 
 @pytest.mark.parametrize("key", ["due", "active:p", "pools"])
-async def test_what_follows_from_the_queues_of_a_flow_is_put_right(bus: Bus, key: str) -> None:
+async def test_mend_restores_the_keys_derived_from_a_flows_queues(bus: Bus, key: str) -> None:
     await numbers(bus, (NUMBER, "p", 2))
     await schedule.add(bus, [entry(), entry(due_at=later())])
     assert await schedule.mend(bus, [str(FLOW)]) == 0
@@ -29,7 +29,7 @@ async def test_what_follows_from_the_queues_of_a_flow_is_put_right(bus: Bus, key
 
 
 @pytest.mark.parametrize("place", ["s", "w"])
-async def test_leads_whose_queue_was_lost_are_missing_and_are_put_back(bus: Bus, place: str) -> None:
+async def test_leads_whose_queue_key_was_lost_are_found_missing_and_added_again(bus: Bus, place: str) -> None:
     entries = [entry(due_at=later() if place == "s" else PAST) for _ in range(3)]
     await schedule.add(bus, entries)
     assert (await schedule.look(bus, entries)).missing == []
@@ -39,7 +39,7 @@ async def test_leads_whose_queue_was_lost_are_missing_and_are_put_back(bus: Bus,
     assert (await schedule.look(bus, entries)).missing == []
 
 
-async def test_what_follows_from_numbers_and_holders_is_put_right(bus: Bus) -> None:
+async def test_mend_restores_the_keys_derived_from_numbers_and_holders(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 2))
     await schedule.add(bus, [entry()])
     (grant,) = await match(bus)
@@ -54,7 +54,7 @@ async def test_what_follows_from_numbers_and_holders_is_put_right(bus: Bus) -> N
     assert await channels.holders_and_calls(bus) == ([], {})
 
 
-async def test_who_holds_nothing_any_more_gets_no_channel_back(bus: Bus) -> None:
+async def test_mend_gives_no_channel_to_an_attempt_that_no_longer_holds_one(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 2))
     await channels.mend(bus, [NUMBER], [Holder(uuid4(), NUMBER, 1)])
     assert await bus.client.hlen(f"{bus.projection}channels:{NUMBER}") == 0

@@ -15,7 +15,7 @@ from trunkline.errors import BusUnavailable
 from trunkline.model import Holder
 
 
-async def test_a_lead_is_granted_ahead_of_its_time_and_says_when_that_is(bus: Bus) -> None:
+async def test_a_lead_granted_ahead_of_its_due_time_carries_that_time(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 5))
     due_at = datetime.now(UTC) + timedelta(minutes=5)
     lead, later = entry(due_at=due_at), entry(due_at=due_at + timedelta(minutes=2))
@@ -31,7 +31,7 @@ async def test_a_lead_is_granted_ahead_of_its_time_and_says_when_that_is(bus: Bu
 
 
 @pytest.mark.parametrize("what", ["due", "park"])
-async def test_what_falls_due_soon_after_a_match_gathers_and_what_wakes_does_not(bus: Bus, what: str) -> None:
+async def test_the_match_gathers_leads_soon_due_and_does_not_delay_parked_flows(bus: Bus, what: str) -> None:
     await numbers(bus, (NUMBER, "p", 5))
     in_a_minute = datetime.now(UTC) + timedelta(minutes=1)
     await schedule.add(bus, [entry(), entry(due_at=in_a_minute)])
@@ -45,8 +45,8 @@ async def test_what_falls_due_soon_after_a_match_gathers_and_what_wakes_does_not
     assert found.next_in_s == 300 if what == "due" else 0 < found.next_in_s < 61
 
 
-async def test_what_is_left_over_of_a_moment_gathers_no_longer(bus: Bus) -> None:
-    """More fell due than one match moves: the rest is work for now."""
+async def test_the_match_continues_at_once_when_more_fell_due_than_it_moves(bus: Bus) -> None:
+    """More fell due than one match moves: the others are matched at once."""
     await numbers(bus, (NUMBER, "p", 1))
     soon = datetime.now(UTC) + timedelta(minutes=1)
     await schedule.add(bus, [entry(due_at=soon) for _ in range(schedule.BECOME_DUE_MAX + 1)])
@@ -55,7 +55,7 @@ async def test_what_is_left_over_of_a_moment_gathers_no_longer(bus: Bus) -> None
 
 
 @pytest.mark.parametrize("waiting", [0, 1])
-async def test_the_end_of_a_call_rings_for_whoever_waits_and_for_nobody_else(bus: Bus, waiting: int) -> None:
+async def test_a_release_wakes_a_dialer_only_while_a_lead_waits(bus: Bus, waiting: int) -> None:
     await numbers(bus, (NUMBER, "p", 1))
     await schedule.add(bus, [entry() for _ in range(1 + waiting)])
     (grant,) = await match(bus)
@@ -64,7 +64,7 @@ async def test_the_end_of_a_call_rings_for_whoever_waits_and_for_nobody_else(bus
     assert await bus.client.llen(bus.keys.dialer_wakeups) == waiting
 
 
-async def test_the_end_of_a_call_rings_for_whoever_waits_behind_it(bus: Bus) -> None:
+async def test_a_release_wakes_a_dialer_for_a_lead_that_waits_behind_that_call(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 2))
     await schedule.add(bus, [entry(), entry()])
     first, second = await match(bus)
@@ -77,7 +77,7 @@ async def test_the_end_of_a_call_rings_for_whoever_waits_behind_it(bus: Bus) -> 
     assert await bus.client.llen(bus.keys.dialer_wakeups) == 1
 
 
-async def test_a_lead_whose_channel_was_another_attempts_is_rung_for(bus: Bus) -> None:
+async def test_a_lead_that_lost_its_channel_to_another_holder_wakes_a_dialer(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 2))
     await schedule.add(bus, [entry()])
     (grant,) = await match(bus)
@@ -87,7 +87,7 @@ async def test_a_lead_whose_channel_was_another_attempts_is_rung_for(bus: Bus) -
     assert [again.lead_id for again in await match(bus)] == [grant.lead_id]
 
 
-async def test_the_bell_rings_for_new_work(bus: Bus) -> None:
+async def test_a_new_lead_wakes_a_dialer(bus: Bus) -> None:
     wakeups = DialerWakeups(bus)
     assert await wakeups.wait(5.0) is True, "the new epoch"
     await schedule.add(bus, [entry()])
@@ -96,7 +96,7 @@ async def test_the_bell_rings_for_new_work(bus: Bus) -> None:
     await wakeups.close()
 
 
-async def test_a_ring_between_two_waits_is_heard_by_the_second(bus: Bus) -> None:
+async def test_a_wakeup_between_two_waits_ends_the_second_wait(bus: Bus) -> None:
     wakeups = DialerWakeups(bus)
     assert await wakeups.wait(5.0) is True, "the new epoch"
     assert await wakeups.wait(0.01) is False
@@ -105,7 +105,7 @@ async def test_a_ring_between_two_waits_is_heard_by_the_second(bus: Bus) -> None
     await wakeups.close()
 
 
-async def test_a_bell_that_cannot_be_heard_says_so_and_is_heard_again_later(bus: Bus) -> None:
+async def test_a_broken_wait_for_wakeups_raises_and_the_next_one_works(bus: Bus) -> None:
     wakeups = DialerWakeups(bus)
     assert await wakeups.wait(5.0) is True, "the new epoch"
     waiting = asyncio.create_task(wakeups.wait(60.0))

@@ -1,4 +1,4 @@
-"""How scripts are run, and whose memory is believed. On one server and on a real cluster, as all in this folder."""
+"""How scripts are run, and which projection they accept. On one server and on a real cluster, as all in this folder."""
 
 import asyncio
 import re
@@ -17,29 +17,29 @@ from trunkline.errors import BusUnavailable, ProjectionLost
 from trunkline.model import Flow
 
 
-async def test_the_probe_runs_a_script_and_tells_the_time(bus: Bus) -> None:
+async def test_the_probe_script_returns_the_servers_time(bus: Bus) -> None:
     assert abs(await server_time_s(bus) - datetime.now(UTC).timestamp()) < 60
 
 
-async def test_a_script_that_the_server_forgot_is_sent_again(bus: Bus) -> None:
+async def test_a_script_flushed_from_the_server_is_loaded_again(bus: Bus) -> None:
     await server_time_s(bus)
     await bus.client.script_flush()
     assert await server_time_s(bus) > 0
 
 
-async def test_a_server_that_is_away_is_one_exception(key_prefix: str) -> None:
+async def test_an_unreachable_server_raises_bus_unavailable(key_prefix: str) -> None:
     bus = connection.connect("redis://127.0.0.1:1", Keys(prefix=key_prefix))
     with pytest.raises(BusUnavailable):
         await server_time_s(bus)
     await bus.close()
 
 
-async def test_a_burst_of_callers_shares_the_way(bus: Bus) -> None:
+async def test_five_hundred_concurrent_scripts_all_return(bus: Bus) -> None:
     times = await asyncio.gather(*(server_time_s(bus) for _ in range(500)))
     assert len(times) == 500
 
 
-async def test_one_failing_script_takes_no_other_with_it(bus: Bus) -> None:
+async def test_a_failing_script_fails_no_other(bus: Bus) -> None:
     await bus.client.set(f"{bus.projection}leads", "not a hash")
     ok, broken = await asyncio.gather(
         server_time_s(bus), schedule.add(bus, [entry()]), return_exceptions=True
@@ -48,7 +48,7 @@ async def test_one_failing_script_takes_no_other_with_it(bus: Bus) -> None:
     assert isinstance(broken, BusUnavailable)
 
 
-async def test_whoever_has_not_measured_the_clocks_goes_by_what_the_match_was_told(bus: Bus) -> None:
+async def test_add_without_a_clock_offset_uses_that_of_the_last_match(bus: Bus) -> None:
     in_ten_minutes = entry(due_at=datetime.now(UTC) + timedelta(minutes=10))
     await schedule.match(bus, [uuid4()], clock_offset_ms=-600_000)
     assert await schedule.add(bus, [in_ten_minutes]) == 0, (
@@ -58,7 +58,7 @@ async def test_whoever_has_not_measured_the_clocks_goes_by_what_the_match_was_to
     assert await schedule.add(bus, [in_ten_minutes]) == 1
 
 
-async def test_memory_of_another_life_is_refused(bus: Bus) -> None:
+async def test_a_script_refuses_a_projection_of_another_run_id(bus: Bus) -> None:
     await schedule.add(bus, [entry()])
     await bus.client.hset(bus.keys.epoch, "run_id", "another")
     with pytest.raises(ProjectionLost):
@@ -66,8 +66,10 @@ async def test_memory_of_another_life_is_refused(bus: Bus) -> None:
     assert await epoch.read(bus) == 0
 
 
-async def test_after_a_refusal_the_run_id_is_read_anew(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody between us and the server may have kept our connection while another process took its place."""
+async def test_after_projection_lost_the_run_id_is_read_again(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy may keep our connection open while another process takes the server's place."""
     await match(bus)
     await bus.scripts.close()
     if isinstance(bus.scripts, Server):  # in a cluster scripts read the run id themselves
@@ -79,7 +81,7 @@ async def test_after_a_refusal_the_run_id_is_read_anew(bus: Bus, monkeypatch: py
     await match(bus)
 
 
-async def test_of_two_rebuilds_the_newer_wins(bus: Bus) -> None:
+async def test_of_two_concurrent_rebuilds_the_newer_epoch_wins(bus: Bus) -> None:
     await bus.client.delete(bus.keys.epoch)
     older = await epoch.begin(bus, 7)
     assert await epoch.begin(bus, 8) is None, "the older one is still at it"

@@ -21,7 +21,7 @@ async def test_a_lower_priority_number_goes_first_and_then_the_older_lead(bus: B
     assert [g.lead_id for g in await match(bus)] == [late_urgent.lead_id, older.lead_id, old.lead_id]
 
 
-async def test_a_flow_of_many_does_not_starve_a_flow_of_few(bus: Bus) -> None:
+async def test_a_flow_with_many_leads_does_not_starve_a_flow_with_few(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 10))
     await schedule.add(bus, [entry(merchant="big") for _ in range(100)])
     few = [entry(merchant="small", due_at=PAST + timedelta(seconds=30)) for _ in range(5)]
@@ -30,7 +30,7 @@ async def test_a_flow_of_many_does_not_starve_a_flow_of_few(bus: Bus) -> None:
     assert granted >= {lead.lead_id for lead in few}
 
 
-async def test_weights_share_the_channels(bus: Bus) -> None:
+async def test_merchants_share_the_channels_by_weight(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 12), weights={"heavy": 3})
     heavy = [entry(merchant="heavy") for _ in range(20)]
     await schedule.add(bus, [*heavy, *(entry(merchant="light") for _ in range(20))])
@@ -38,7 +38,7 @@ async def test_weights_share_the_channels(bus: Bus) -> None:
     assert len(granted & {lead.lead_id for lead in heavy}) == 9
 
 
-async def test_a_flow_that_is_refilled_one_by_one_gets_no_more_than_its_share(bus: Bus) -> None:
+async def test_a_flow_refilled_lead_by_lead_gets_no_more_than_its_share(bus: Bus) -> None:
     """Forgetting the finish of an emptied flow would let it begin anew each time and take every grant."""
     await numbers(bus, (NUMBER, "p", 1))
     await schedule.add(bus, [entry(merchant="steady") for _ in range(40)])
@@ -54,7 +54,7 @@ async def test_a_flow_that_is_refilled_one_by_one_gets_no_more_than_its_share(bu
     assert 9 <= dripped <= 11
 
 
-async def test_a_grant_given_back_costs_its_flow_nothing(bus: Bus) -> None:
+async def test_a_grant_given_back_does_not_cost_its_flow_a_turn(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 1))
     await schedule.add(bus, [entry(merchant="a") for _ in range(5)])
     await schedule.add(bus, [entry(merchant="b") for _ in range(5)])
@@ -71,7 +71,7 @@ async def test_a_grant_given_back_costs_its_flow_nothing(bus: Bus) -> None:
 
 @pytest.mark.parametrize("how", [GrantReturn.FORGET, GrantReturn.AGAIN])
 @pytest.mark.parametrize("leads_left", [0, 3])
-async def test_a_refused_grant_costs_its_flow_nothing_whatever_becomes_of_the_lead(
+async def test_a_refused_grant_does_not_cost_its_flow_a_turn(
     bus: Bus, how: GrantReturn, leads_left: int
 ) -> None:
     await numbers(bus, (NUMBER, "p", 1))
@@ -86,7 +86,7 @@ async def test_a_refused_grant_costs_its_flow_nothing_whatever_becomes_of_the_le
     assert holder.flow.merchant_id == "a", "it was charged for nothing"
 
 
-async def test_at_one_moment_the_leads_of_all_flows_become_due_in_turns(bus: Bus) -> None:
+async def test_leads_due_at_the_same_moment_become_due_in_turns_of_their_flows(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 2))
     nine = datetime.now(UTC) + timedelta(minutes=5)
     await schedule.add(bus, [entry(due_at=nine) for _ in range(300)])

@@ -14,8 +14,8 @@ from trunkline.model import Entry, Flow, Holder
 
 
 @pytest.mark.parametrize("what", ["park", "rest", "move"])
-async def test_race_2_14_the_match_says_when_what_was_set_aside_comes_back(bus: Bus, what: str) -> None:
-    """Nobody rings then: whoever waits has to know."""
+async def test_race_2_14_the_match_returns_when_a_set_aside_flow_is_due_again(bus: Bus, what: str) -> None:
+    """No wakeup is sent then: a waiting dialer has to know the time."""
     await numbers(bus, (NUMBER, "p", 1))
     later_ms = schedule.to_ms(datetime.now(UTC) + timedelta(minutes=5))
     await schedule.add(bus, [entry(next_pool="q" if what == "move" else None, moves_after_s=300)])
@@ -30,7 +30,7 @@ async def test_race_2_14_the_match_says_when_what_was_set_aside_comes_back(bus: 
     assert 200 < found.next_in_s < 301
 
 
-async def test_a_hard_limit_holds_and_is_woken_by_a_release(bus: Bus) -> None:
+async def test_a_merchants_hard_limit_holds_until_a_release(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 10), caps={"m/m": 2})
     await schedule.add(bus, [entry() for _ in range(5)])
     held = await match(bus)
@@ -40,7 +40,7 @@ async def test_a_hard_limit_holds_and_is_woken_by_a_release(bus: Bus) -> None:
     assert len(await match(bus)) == 1
 
 
-async def test_a_campaigns_hard_limit_is_its_own_and_holds_up_nobody_else(bus: Bus) -> None:
+async def test_a_campaigns_hard_limit_delays_no_other_campaign(bus: Bus) -> None:
     campaign = uuid4()
     await numbers(bus, (NUMBER, "p", 10), caps={f"c/m/{campaign}": 1})
     flow = Flow("p", "r", "m", campaign)
@@ -52,7 +52,7 @@ async def test_a_campaigns_hard_limit_is_its_own_and_holds_up_nobody_else(bus: B
 
 
 @pytest.mark.parametrize("subject", ["r/r", "m/m", "c/m/{campaign}"])
-async def test_a_stop_holds_for_what_it_names(bus: Bus, subject: str) -> None:
+async def test_a_stop_holds_for_the_subject_it_names_only(bus: Bus, subject: str) -> None:
     campaign = uuid4()
     stops = {subject.format(campaign=campaign): "test"}
     await numbers(bus, (NUMBER, "p", 10), stops=stops)
@@ -62,7 +62,7 @@ async def test_a_stop_holds_for_what_it_names(bus: Bus, subject: str) -> None:
     assert [grant.lead_id for grant in await match(bus)] == [other.lead_id]
 
 
-async def test_a_flow_that_waits_for_a_pod_is_woken_by_the_end_of_any_call(bus: Bus) -> None:
+async def test_a_flow_parked_until_a_release_is_granted_after_any_release(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 10))
     await schedule.add(bus, [entry(merchant="talking")])
     (talking,) = await match(bus)
@@ -91,7 +91,7 @@ async def test_the_kill_switch_stops_every_grant(bus: Bus) -> None:
     assert len(await match(bus)) == 1
 
 
-async def test_a_lead_whose_window_has_closed_is_set_aside(bus: Bus) -> None:
+async def test_the_match_returns_a_lead_whose_window_has_closed_and_grants_the_next(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 10))
     closed, open_ = entry(closes_at=PAST + timedelta(seconds=1)), entry(due_at=PAST + timedelta(seconds=2))
     await schedule.add(bus, [closed, open_])
@@ -116,7 +116,7 @@ async def test_a_lead_moves_to_the_next_pool_after_it_has_waited_for_its_own(bus
     assert (overflown.lead_id, overflown.number_id) == (second.lead_id, shared)
 
 
-async def test_a_pool_that_has_a_channel_loses_no_lead_to_the_next_one(bus: Bus) -> None:
+async def test_a_lead_does_not_move_to_the_overflow_pool_while_its_own_has_a_channel(bus: Bus) -> None:
     """After an outage everything is overdue for longer than the wait."""
     own, shared = uuid4(), uuid4()
     await numbers(bus, (own, "own", 3), (shared, "shared", 3))
@@ -130,7 +130,7 @@ async def test_a_pool_that_has_a_channel_loses_no_lead_to_the_next_one(bus: Bus)
     assert [grant.number_id for each in much_later for grant in each.grants] == [own, shared, shared]
 
 
-async def test_a_lead_moves_once(bus: Bus) -> None:
+async def test_a_lead_moves_to_the_overflow_pool_once(bus: Bus) -> None:
     """However long it waits in the next pool, and though its own has a channel again."""
     own, shared = uuid4(), uuid4()
     await numbers(bus, (own, "own", 0), (shared, "shared", 0))
@@ -148,7 +148,7 @@ async def test_a_lead_moves_once(bus: Bus) -> None:
     assert (granted.lead_id, granted.number_id) == (lead.lead_id, shared)
 
 
-async def test_no_more_leads_move_than_the_loader_can_look_past(bus: Bus) -> None:
+async def test_at_most_100_leads_move_to_an_overflow_pool_without_a_channel(bus: Bus) -> None:
     await numbers(bus, (uuid4(), "shared", 0))
     leads = [entry(pool="own", next_pool="shared", moves_after_s=0) for _ in range(120)]
     await schedule.add(bus, leads)
@@ -157,7 +157,7 @@ async def test_no_more_leads_move_than_the_loader_can_look_past(bus: Bus) -> Non
     assert await schedule.sizes(bus, [leads[0].flow, Flow("shared", "r", "m")]) == [20, 100]
 
 
-async def test_a_full_flow_keeps_what_comes_first_and_is_marked_for_a_refill(bus: Bus) -> None:
+async def test_a_full_flow_keeps_its_first_leads_and_is_marked_for_a_refill(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 10))
     later = [entry(due_at=datetime.now(UTC) + timedelta(minutes=n + 1)) for n in range(3)]
     await schedule.add(bus, later, cap=3)
@@ -169,7 +169,7 @@ async def test_a_full_flow_keeps_what_comes_first_and_is_marked_for_a_refill(bus
     assert [grant.lead_id for grant in await match(bus)] == [urgent.lead_id]
 
 
-async def test_what_is_due_beyond_the_horizon_stays_in_postgres(bus: Bus) -> None:
+async def test_a_lead_due_beyond_the_horizon_stays_in_postgres(bus: Bus) -> None:
     await numbers(bus, (NUMBER, "p", 10))
     far = entry(due_at=datetime.now(UTC) + timedelta(hours=1))
     assert await schedule.add(bus, [far]) == 0

@@ -1,4 +1,4 @@
-"""One connection without a network: what it does to its transport, and what its transport tells it."""
+"""One connection without a network: what it does to its transport, and what its transport reports."""
 
 import asyncio
 from typing import Any, cast
@@ -35,7 +35,7 @@ def asked(
     return connection, transport, connection.exchange(b"", until_s or asyncio.get_running_loop().time() + 60)
 
 
-async def test_the_time_of_an_earlier_request_does_not_end_a_later_one() -> None:
+async def test_the_timeout_of_an_earlier_request_does_not_end_a_later_one() -> None:
     loop, over = asyncio.get_running_loop(), asyncio.Event()
     connection, _, first = asked(until_s=loop.time() + 0.02)
     connection.data_received(OK)
@@ -46,7 +46,7 @@ async def test_the_time_of_an_earlier_request_does_not_end_a_later_one() -> None
     assert [type(reply) for reply in await asyncio.gather(first, second)] == [HttpReply, HttpReply]
 
 
-async def test_what_is_given_up_is_thrown_away_and_not_flushed() -> None:
+async def test_closing_a_connection_in_use_aborts_it_without_flushing() -> None:
     connection, transport, reply = asked()
     connection.close()
     assert transport.calls == ["is_closing", "write", "abort"]
@@ -54,7 +54,7 @@ async def test_what_is_given_up_is_thrown_away_and_not_flushed() -> None:
 
 
 @pytest.mark.parametrize(("error", "kind"), [(None, HttpReply), (ConnectionResetError(), ReplyLost)])
-async def test_a_reply_ends_with_its_connection_only_if_that_ends_well(
+async def test_a_reply_without_a_length_ends_with_a_clean_close_only(
     error: Exception | None, kind: type[Exchange]
 ) -> None:
     connection, _, reply = asked()

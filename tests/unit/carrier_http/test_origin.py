@@ -66,12 +66,12 @@ async def listening(
         ("HTTPS://h", "HTTPS://h", "/"),
     ],
 )
-def test_a_url_is_an_origin_and_what_to_ask_for(url: str, origin: str, target: str) -> None:
+def test_a_url_is_split_into_origin_and_request_target(url: str, origin: str, target: str) -> None:
     assert split(url) == (origin, target)
 
 
 @pytest.mark.parametrize("url", ["", "a", "/a", "ftp://h/", "http://", "http:///a", "https://?a"])
-def test_what_is_no_url_of_an_http_server_is_refused(url: str) -> None:
+def test_a_url_that_is_not_http_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="not the URL"):
         split(url)
 
@@ -81,7 +81,7 @@ async def test_a_url_without_a_host_or_port_is_not_sent(url: str) -> None:
     assert isinstance(await CarrierSession(None).get(url), NotSent)
 
 
-async def test_the_last_used_connection_is_used_first() -> None:
+async def test_the_most_recently_used_connection_is_reused_first() -> None:
     async with listening() as port:
         origin = Origin(f"http://127.0.0.1:{port}", idle_max_s=60)
         first, second = await origin.connected(5), await origin.connected(5)
@@ -94,7 +94,7 @@ async def test_the_last_used_connection_is_used_first() -> None:
         second.close()
 
 
-async def test_a_connection_that_is_idle_for_too_long_is_closed_without_being_asked_for() -> None:
+async def test_an_idle_connection_is_closed_after_idle_max_s() -> None:
     left = asyncio.Semaphore(0)
     async with listening(left=left) as port:
         origin = Origin(f"http://127.0.0.1:{port}", idle_max_s=0.02)
@@ -103,7 +103,7 @@ async def test_a_connection_that_is_idle_for_too_long_is_closed_without_being_as
         assert origin.reused() is None
 
 
-async def test_one_that_grows_old_after_another_is_closed_too() -> None:
+async def test_every_idle_connection_is_closed_after_its_own_idle_max_s() -> None:
     left = asyncio.Semaphore(0)
     async with listening(left=left) as port:
         origin, loop = Origin(f"http://127.0.0.1:{port}", idle_max_s=0.1), asyncio.get_running_loop()
@@ -114,7 +114,7 @@ async def test_one_that_grows_old_after_another_is_closed_too() -> None:
             await asyncio.wait_for(left.acquire(), 10)
 
 
-async def test_one_that_is_too_old_is_not_used_although_nobody_has_closed_it_yet() -> None:
+async def test_a_connection_idle_past_idle_max_s_is_not_reused() -> None:
     async with listening() as port:
         origin = Origin(f"http://127.0.0.1:{port}", idle_max_s=60)
         connection = await origin.connected(5)
@@ -123,7 +123,7 @@ async def test_one_that_is_too_old_is_not_used_although_nobody_has_closed_it_yet
         assert origin.reused() is None
 
 
-async def test_one_that_was_given_up_in_the_middle_is_closed() -> None:
+async def test_a_connection_with_a_cancelled_request_is_closed_not_kept() -> None:
     left = asyncio.Semaphore(0)
     async with listening(left=left) as port:
         origin = Origin(f"http://127.0.0.1:{port}", idle_max_s=60)
@@ -135,7 +135,7 @@ async def test_one_that_was_given_up_in_the_middle_is_closed() -> None:
         assert origin.reused() is None
 
 
-async def test_one_that_is_brought_back_to_a_closed_origin_is_closed() -> None:
+async def test_a_connection_returned_to_a_closed_origin_is_closed() -> None:
     left = asyncio.Semaphore(0)
     async with listening(left=left) as port:
         origin = Origin(f"http://127.0.0.1:{port}", idle_max_s=60)
@@ -164,7 +164,7 @@ class Names:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in self.addresses]
 
 
-async def test_those_who_connect_together_look_a_name_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrent_connects_resolve_a_host_name_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async with listening() as port:
         names = Names(monkeypatch, [("127.0.0.1", port)])
         origin = Origin("http://carrier.test", idle_max_s=60)
@@ -176,7 +176,9 @@ async def test_those_who_connect_together_look_a_name_up_once(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("what", ["another leaves", "the origin is closed"])
-async def test_a_lookup_goes_on_for_those_who_wait(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+async def test_a_shared_lookup_continues_when_one_waiter_leaves_or_the_origin_closes(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     async with listening() as port:
         names = Names(monkeypatch, [("127.0.0.1", port)])
         names.answers.clear()
@@ -191,7 +193,7 @@ async def test_a_lookup_goes_on_for_those_who_wait(monkeypatch: pytest.MonkeyPat
             left.close()
 
 
-async def test_a_lookup_that_fails_for_nobody_fails_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_lookup_without_waiters_logs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
     names = Names(monkeypatch, [])
@@ -208,7 +210,7 @@ async def test_a_lookup_that_fails_for_nobody_fails_quietly(monkeypatch: pytest.
     assert told == []
 
 
-async def test_a_name_is_looked_up_again_after_it_was_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_host_name_is_resolved_again_after_it_was_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async with listening() as port:
         names = Names(monkeypatch, [])
         origin = Origin("http://carrier.test", idle_max_s=60)
@@ -218,7 +220,9 @@ async def test_a_name_is_looked_up_again_after_it_was_not_found(monkeypatch: pyt
         (await origin.connected(5)).close()
 
 
-async def test_a_name_is_looked_up_again_after_nobody_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_host_name_is_resolved_again_after_a_refused_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with listening() as port:
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
@@ -231,7 +235,7 @@ async def test_a_name_is_looked_up_again_after_nobody_was_there(monkeypatch: pyt
         assert names.lookups == 2
 
 
-async def test_a_name_is_looked_up_again_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_host_name_is_resolved_again_after_its_ttl(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(origin_module, "NAMES_KEPT_S", 0.0)
     async with listening() as port:
         names = Names(monkeypatch, [("127.0.0.1", port)])
@@ -241,7 +245,7 @@ async def test_a_name_is_looked_up_again_when_its_time_is_over(monkeypatch: pyte
         assert names.lookups == 2
 
 
-async def test_an_address_at_which_nobody_is_does_not_hide_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refused_address_is_followed_by_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async with listening() as port:
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
@@ -250,7 +254,7 @@ async def test_an_address_at_which_nobody_is_does_not_hide_the_next(monkeypatch:
             (await origin.connected(5)).close()
 
 
-async def test_an_address_that_says_nothing_does_not_hide_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_address_is_followed_by_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(origin_module, "NEXT_ADDRESS_S", 0.01)
     async with listening() as port:
         with silent_address() as silent:
@@ -287,7 +291,7 @@ def certificate(directory: Path) -> Path:
 
 
 @pytest.mark.parametrize("is_trusted", [True, False])
-async def test_https_is_spoken_with_those_whose_certificate_is_good(
+async def test_https_needs_a_trusted_certificate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_trusted: bool
 ) -> None:
     path = certificate(tmp_path)

@@ -126,7 +126,7 @@ async def send(session: CarrierSession, url: str, body: str = "a=1", **options: 
     return await session.post(url, "application/x-www-form-urlencoded", body.encode(), **options)
 
 
-async def test_a_reply_is_read_whole() -> None:
+async def test_a_reply_is_read_with_status_body_and_headers() -> None:
     async with against(answer_ok) as (server, session):
         reply = await send(session, server.url)
     assert isinstance(reply, HttpReply)
@@ -150,7 +150,7 @@ async def test_posts_to_a_server_that_drops_idle_connections_are_sent_at_most_on
 
 
 @pytest.mark.parametrize("method", ["get", "delete"])
-async def test_what_is_no_post_is_sent_again_once(method: str) -> None:
+async def test_a_get_or_delete_on_a_closed_kept_alive_connection_is_sent_again_once(method: str) -> None:
     """What the two tests above would see if a POST were treated the same."""
     async with against(close_at_second) as (server, session):
         for _ in range(2):
@@ -158,7 +158,7 @@ async def test_what_is_no_post_is_sent_again_once(method: str) -> None:
         assert server.bodies == {method.upper(): 3}
 
 
-async def test_what_was_heard_in_part_is_not_sent_again() -> None:
+async def test_a_get_with_a_partial_reply_is_not_sent_again() -> None:
     async def says_a_little(_server: Server, writer: asyncio.StreamWriter, number: int) -> None:
         writer.write(OK if number == 1 else b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-")
         if number == 2:
@@ -170,7 +170,7 @@ async def test_what_was_heard_in_part_is_not_sent_again() -> None:
         assert server.bodies == {"GET": 2}
 
 
-async def test_an_end_that_the_loop_has_not_seen_yet_is_seen_before_a_post() -> None:
+async def test_a_half_closed_connection_is_not_used_for_a_post() -> None:
     async with against(answer_ok) as (server, session):
         await send(session, server.url, "first")
         with beneath(server.writers[0]) as connection:
@@ -179,7 +179,7 @@ async def test_an_end_that_the_loop_has_not_seen_yet_is_seen_before_a_post() -> 
         assert server.connections == 2
 
 
-async def test_a_reply_that_comes_too_late_is_none_to_the_next_request() -> None:
+async def test_a_late_reply_is_not_taken_for_the_next_requests() -> None:
     async with against(answer_ok) as (server, session):
         await send(session, server.url, "first")
         with beneath(server.writers[0]) as connection:
@@ -189,14 +189,14 @@ async def test_a_reply_that_comes_too_late_is_none_to_the_next_request() -> None
         assert reply.body == b'{"sid":"CA1"}'
 
 
-async def test_a_connection_that_says_something_while_it_is_idle_is_closed() -> None:
+async def test_an_idle_connection_with_unsolicited_bytes_is_closed() -> None:
     async with against(answer_ok, keepalive_s=60) as (server, session):
         await send(session, server.url, "first")
         server.writers[0].write(OK)
         await asyncio.wait_for(server.left.acquire(), 10)
 
 
-async def test_no_reply_in_time_is_lost() -> None:
+async def test_a_reply_past_the_total_timeout_is_lost() -> None:
     """On a connection that is there already: the time it takes to connect counts too."""
     async with against(answer_first) as (server, session):
         assert isinstance(await send(session, server.url, "first"), HttpReply)
@@ -230,7 +230,7 @@ async def test_a_broken_reply_is_lost(reply: bytes) -> None:
         assert server.bodies == {"a=1": 1}
 
 
-async def test_what_comes_before_the_reply_is_not_the_reply() -> None:
+async def test_informational_responses_are_skipped_before_the_reply() -> None:
     early = b"HTTP/1.1 100 Continue\r\nX-Early: 1\r\n\r\nHTTP/1.1 103 Early Hints\r\n\r\n"
     async with against(saying(early + OK)) as (server, session):
         reply = await send(session, server.url)
@@ -258,7 +258,7 @@ async def test_headers_without_end_are_lost() -> None:
         assert await send(session, server.url) == ReplyLost("reply too long")
 
 
-async def test_what_nobody_asked_for_is_no_reply_to_the_next() -> None:
+async def test_an_extra_reply_is_not_taken_for_the_next_requests() -> None:
     async def twice(_server: Server, writer: asyncio.StreamWriter, _number: int) -> None:
         writer.write(OK + OK.replace(b"CA1", b"CA9"))
 
@@ -270,7 +270,7 @@ async def test_what_nobody_asked_for_is_no_reply_to_the_next() -> None:
         assert server.connections == 2
 
 
-async def test_what_follows_a_reply_does_not_change_it() -> None:
+async def test_bytes_past_a_reply_do_not_change_it() -> None:
     first, second = (
         f"HTTP/1.1 429 X\r\nRetry-After: {n}\r\nContent-Length: 0\r\n\r\n".encode() for n in (2, 3600)
     )
@@ -280,7 +280,7 @@ async def test_what_follows_a_reply_does_not_change_it() -> None:
         assert reply.headers["retry-after"] == "2"
 
 
-async def test_a_request_that_is_cancelled_takes_its_connection_along() -> None:
+async def test_a_cancelled_request_closes_its_connection() -> None:
     async with against(never_answer) as (server, session):
         sending = asyncio.ensure_future(send(session, server.url, "first"))
         await server.asked.acquire()
@@ -298,7 +298,9 @@ async def test_closing_the_session_closes_its_connections() -> None:
         await asyncio.wait_for(server.left.acquire(), 10)
 
 
-async def test_a_session_with_too_many_origins_forgets_them(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_session_past_its_maximum_of_origins_closes_older_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(session_module, "_ORIGINS_MAX", 2)
     async with against(answer_ok, keepalive_s=60) as (server, session):
         for name in ("http://", "HTTP://", "http://user:password@"):
@@ -309,7 +311,7 @@ async def test_a_session_with_too_many_origins_forgets_them(monkeypatch: pytest.
         assert all("Host: 127.0.0.1:" in head for head in server.heads)
 
 
-async def test_a_request_says_who_asks_and_what_it_brings_and_wants() -> None:
+async def test_a_request_carries_authorization_content_type_and_accept_encoding() -> None:
     async with against(answer_ok) as (server, session):
         await send(session, server.url)
         headers = dict(_headers(server.heads[0].encode()))
@@ -318,7 +320,7 @@ async def test_a_request_says_who_asks_and_what_it_brings_and_wants() -> None:
         assert headers["accept-encoding"] == "identity"  # nothing here unpacks a reply
 
 
-async def test_a_connection_that_is_said_to_close_is_not_used_again() -> None:
+async def test_a_connection_closed_by_its_header_is_not_used_again() -> None:
     async def closing(_server: Server, writer: asyncio.StreamWriter, _number: int) -> None:
         writer.write(OK.replace(b"Content-Length", b"Connection: close\r\nContent-Length"))
 
@@ -329,7 +331,7 @@ async def test_a_connection_that_is_said_to_close_is_not_used_again() -> None:
 
 
 @pytest.mark.parametrize(("rest", "asked"), [("", "/calls?b=2+3"), ("?a=1", "/calls?a=1&b=2+3")])
-async def test_a_query_is_put_behind_the_url(rest: str, asked: str) -> None:
+async def test_query_parameters_are_appended_to_the_url(rest: str, asked: str) -> None:
     async with against(answer_ok) as (server, session):
         await session.get(server.url + rest, {"b": "2 3"})
         assert server.heads[0].startswith(f"GET {asked} HTTP/1.1\r\n")
@@ -380,13 +382,13 @@ async def test_a_handshake_that_never_ends_is_not_sent() -> None:
         assert not server.bodies
 
 
-async def test_connecting_takes_no_longer_than_the_whole_may() -> None:
+async def test_connecting_is_bounded_by_the_total_timeout() -> None:
     async with against(never_answer, connect_timeout_s=60, total_timeout_s=0.2) as (server, session):
         result = await send(session, server.url.replace("http:", "https:"))
         assert result == NotSent("not_connected", "TimeoutError")
 
 
-async def test_whatever_keeps_it_from_connecting_it_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_any_exception_while_connecting_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(*_: Any) -> Connection:
         raise RuntimeError("as uvloop may")
 
@@ -395,7 +397,7 @@ async def test_whatever_keeps_it_from_connecting_it_is_not_sent(monkeypatch: pyt
         assert await send(session, server.url) == NotSent("not_connected", "RuntimeError")
 
 
-async def test_what_is_closed_as_soon_as_it_is_connected_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_closed_at_once_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     connected = Origin.connected
 
     async def closed(origin: Origin, timeout_s: float) -> Connection:
@@ -409,7 +411,7 @@ async def test_what_is_closed_as_soon_as_it_is_connected_is_not_sent(monkeypatch
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64, "\ud800"], ids=["empty part", "long part", "surrogate"])
-async def test_a_name_that_is_none_is_not_sent(host: str) -> None:
+async def test_an_invalid_host_name_is_not_sent(host: str) -> None:
     async with against(answer_ok) as (_, session):
         assert isinstance(await send(session, f"http://{host}/"), NotSent)
         assert isinstance(await session.get("http://127.0.0.1/", {"a": host * 1000}), NotSent)
@@ -424,7 +426,7 @@ async def test_a_handshake_that_fails_is_not_sent() -> None:
     assert isinstance(result, NotSent)
 
 
-async def test_what_connects_after_its_deadline_is_not_sent() -> None:
+async def test_a_request_connected_after_its_deadline_is_not_sent() -> None:
     clock = ManualClock()
     clock.suspend(10)  # the machine slept: only the boot time clock knows
     async with against(answer_ok, clock=clock) as (server, session):
@@ -453,7 +455,7 @@ class Watched(CarrierSession):
         self.sockets.append(sock)
 
 
-async def test_connections_give_up_on_silence_and_forget_unsent_bytes() -> None:
+async def test_connections_set_tcp_user_timeout_and_linger_zero() -> None:
     async with against(answer_ok) as (server, _):
         session = Watched(basic("user", "password"), user_timeout_s=5.0)
         assert isinstance(await send(session, server.url), HttpReply)
