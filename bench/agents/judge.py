@@ -69,6 +69,8 @@ class Verdict:
     exotel_answered: int = 0
     exotel_without_agent: int = 0
     exotel_without_agent_unexcused: int = 0
+    # Of Exotel's calls without an agent, those that are recorded as answered with the agent unknown.
+    exotel_agent_unknown: int = 0
     double_dials: int = 0
     numbers_over: int = 0
     strikes: int = 0
@@ -93,6 +95,7 @@ def judge(fault: str, pods: int, evidence: Evidence, *, away_min: int = 0) -> Ve
     _count_answers(verdict, evidence)
     _count_dials(verdict, evidence)
     wrong = [*_recorded_wrongly(seen)]
+    verdict.exotel_agent_unknown = sum(seen.is_agent_unknown(dial) for dial in seen.outbound)
     verdict.leads_recorded_wrongly = len(wrong) + evidence.unsettled
     _example(verdict, "recorded", wrong)
     verdict.met = not missed_goals(verdict)
@@ -114,10 +117,19 @@ class Seen:
         self.merchant_of = {lead.phone: lead.merchant for lead in evidence.leads}
         self.outbound = [dial for dial in evidence.dials if dial.direction == "outbound"]
         self.answered = {call.call_id: call for call in evidence.answered}
+        self.attempts = {attempt.attempt: attempt for attempt in evidence.attempts}
 
     def has_agent(self, call_id: str) -> bool:
         """A pod says so itself."""
         return call_id in self.served
+
+    def is_agent_unknown(self, dial: Dial) -> bool:
+        """Exotel does not report streams: of one that led to a pod which had just left, nobody tells the platform. It
+        says so, and does not ring the person again."""
+        call, attempt = self.answered.get(dial.call_id), self.attempts.get(dial.attempt or "")
+        if call is None or attempt is None or call.carrier != "exotel" or self.has_agent(dial.call_id):
+            return False
+        return attempt.agent == "unknown" and self.is_excused(call, dial.requested_at)
 
     def was_free(self, merchant: str, span: Span) -> bool:
         """Whether a pod that this merchant reaches stood free for a second while somebody waited."""
@@ -300,11 +312,10 @@ def _first_after(moments: Iterable[float], healed_s: float) -> float:
 
 
 def _recorded_wrongly(seen: Seen) -> Iterator[str]:
-    attempts = {attempt.attempt: attempt for attempt in seen.evidence.attempts}
     dialled: dict[str, list[Dial]] = {}
     for dial in seen.outbound:
         dialled.setdefault(dial.to, []).append(dial)
-        attempt = attempts.get(dial.attempt or "")
+        attempt = seen.attempts.get(dial.attempt or "")
         if attempt is None:
             yield f"{dial.call_id} was dialled and no attempt is recorded"
         elif attempt.state in ("rejected", "absent", "unknown"):
@@ -326,6 +337,8 @@ def _wrong(lead: Lead, last: Dial | None, seen: Seen) -> str | None:
         return None  # still talking when the run was cut off; counted as unsettled
     wanted = _wanted(last, has_agent=seen.has_agent(last.call_id))
     if lead.outcome in wanted or (lead.outcome, lead.reason) in wanted:
+        return None
+    if lead.outcome == "ANSWERED" and seen.is_agent_unknown(last):
         return None
     return f"{last.call_id} {last.status}, agent {seen.has_agent(last.call_id)}: {recorded}"
 

@@ -35,6 +35,7 @@ COLUMNS = {
     "exotel_answered": "Exotel answered",
     "exotel_without_agent": "Exotel without",
     "exotel_without_agent_unexcused": "unexcused",
+    "exotel_agent_unknown": "agent unknown",
     "dials_again_s": "dials again, s",
     "dials_per_s_without_valkey": "dials/s without Valkey",
     "met": "met",
@@ -62,7 +63,8 @@ Exotel can neither hold a call nor ask again, so its calls are counted apart, an
 - somebody rang us (no agent is reserved for callers), and a pod was down, or every pod that takes them was in a call or
   reserved for a phone that rang.
 
-All others are *unexcused*, and none may be.
+All others are *unexcused*, and none may be. Nor does Exotel report what becomes of a stream: an excused call may be recorded
+as ANSWERED with `agent: unknown`, and its person is not rung again. Every other lead has to be recorded as the ledger tells.
 
 {table}
 """

@@ -110,6 +110,8 @@ class Attempt(msgspec.Struct, frozen=True):
     state: str
     was_answered: bool
     end_reason: str | None
+    # Whether an agent took part, as the platform sees it.
+    agent: str | None = None
     # JSON of its row and its allocation's, for who looks for the reason of a wrong record.
     detail: str = ""
 

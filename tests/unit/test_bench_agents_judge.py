@@ -69,8 +69,9 @@ def a_verdict(
     pod_count: int = 40,
     fault: str = "valkey_killed",
     away_min: int = 0,
+    agent: str | None = None,
 ) -> Verdict:
-    attempts = [Attempt(f"attempt-{dial.call_id}", "l", "ended", True, "completed") for dial in dials]
+    attempts = [Attempt(f"attempt-{dial.call_id}", "l", "ended", True, "completed", agent) for dial in dials]
     leads = [
         Lead("l", scenario.STANDARD, dial.to, "FINISHED" if outcome else "BACKLOG", outcome, None)
         for dial in dials
@@ -271,3 +272,14 @@ def test_a_pod_reserved_for_a_ringing_phone_is_not_free_for_exotels_callers(
     pods = [a_pod(calls=[served(span=Span(108.0, 118.0))] if ringing else [])]
     verdict = a_verdict(rung, [*answers, caller], pods)
     assert (verdict.exotel_without_agent, verdict.exotel_without_agent_unexcused) == (1, unexcused)
+
+
+@pytest.mark.parametrize(
+    ("from_", "agent", "wrong"), [(EXOTEL, "unknown", 0), (EXOTEL, "joined", 1), (TWILIO, "unknown", 1)]
+)
+def test_an_unknown_agent_is_right_only_for_an_excused_call_of_exotel(
+    from_: str, agent: str, wrong: int
+) -> None:
+    dial = a_dial(from_=from_)
+    verdict = a_verdict([dial], [an_answer(dial)], [a_pod(died_s=101.0)], agent=agent)
+    assert (verdict.exotel_agent_unknown, verdict.leads_recorded_wrongly) == (1 - wrong, wrong)
