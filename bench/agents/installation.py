@@ -118,7 +118,8 @@ class Installation:
         async with self.database() as conn:
             attempts = await conn.fetch(
                 "SELECT a.id::text, a.lead_id::text, a.state, a.answered_at IS NOT NULL OR a.end_reason = 'completed',"
-                " a.end_reason, a.agent, jsonb_strip_nulls(to_jsonb(a) || jsonb_build_object('allocation', to_jsonb(l)))::text"
+                " a.end_reason, a.agent,"
+                " jsonb_strip_nulls(to_jsonb(a) || jsonb_build_object('allocation', to_jsonb(l)))::text"
                 " FROM attempts AS a LEFT JOIN allocations AS l ON l.id = a.id WHERE a.direction = 'outbound'"
             )
             leads = await conn.fetch(

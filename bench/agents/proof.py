@@ -63,8 +63,9 @@ Exotel can neither hold a call nor ask again, so its calls are counted apart, an
 - somebody rang us (no agent is reserved for callers), and a pod was down, or every pod that takes them was in a call or
   reserved for a phone that rang.
 
-All others are *unexcused*, and none may be. Nor does Exotel report what becomes of a stream: an excused call may be recorded
-as ANSWERED with `agent: unknown`, and its person is not rung again. Every other lead has to be recorded as the ledger tells.
+All others are *unexcused*, and none may be. Nor does Exotel report what becomes of a stream: an excused call may be
+recorded as ANSWERED with `agent: unknown`, and its person is not rung again. Every other lead has to be recorded as the
+ledger tells.
 
 {table}
 """
