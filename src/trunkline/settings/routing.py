@@ -58,7 +58,7 @@ class Router(Group):
         Allowed("a duration up to `1h`; `0` for none"),
     ] = env(
         "ROUTER_HOLD_MAX",
-        "10s",
+        "20s",
         "How long an answered call may wait for a pod. `0`: it hears at once that all are busy.",
     )
     agents: Annotated[Literal["ours", "elsewhere"], BeforeValidator(lower)] = env(
