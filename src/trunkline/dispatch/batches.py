@@ -1,10 +1,10 @@
-"""From grants to calls on their way: the intent of a batch, its sends, and whatever came to nothing.
+"""From grants to calls in flight: the intent of a batch, its sends, and its refusals.
 
     grants ─► slots ─► intent ─► send
-                │ lost: written as not sent        │ refused: given back, and what was refused is blocked
-                └ to be asked about first: keeps its channel, in a task of its own, then intended again
+                │ lost: written as not sent        │ refused: given back, and the cause is blocked
+                └ needs a pre-check: keeps its channel, in a task of its own, then the intent again
 
-A batch whose lead needs a pre-check does not wait for it: the others are on their way by then.
+A batch does not wait for the pre-check of one of its leads: the other calls are in flight by then.
 """
 
 import asyncio
@@ -43,15 +43,15 @@ from trunkline.value import replace
 
 log = get_logger(__name__)
 
-# A grant is good for 3 s. Whoever has not answered by then is still listened to, without the channel.
+# A grant is valid for 3 s. A pre-check that takes longer goes on, without the channel.
 CHANNEL_KEPT_S = 2.0
 
 # The clocks of Postgres and Valkey have drifted apart, or a dialer was stopped between match and intent.
 _OF_CLOCKS = frozenset({RefusalReason.NOT_DUE, RefusalReason.STALE_GRANT})
 
-# Asks a tenant's own system about one lead.
+# Queries a tenant's own system about one lead.
 Ask = Callable[[UUID], Awaitable[PrecheckVerdict]]
-# Told of refusals that Valkey could not be told of.
+# Takes the refusals that did not reach Valkey.
 Untold = Callable[[Sequence[Refusal]], None]
 
 
@@ -80,24 +80,24 @@ class Batches:
         self._untold = untold
         self._slots = slots
         self._asking: set[asyncio.Task[None]] = set()
-        # Attempts whose COMMIT was not answered, until they are written as not sent.
+        # Attempts whose COMMIT got no reply, until they are written as not sent.
         self._lost: list[NewAttempt] = []
 
     @property
     def in_flight(self) -> int:
-        """Calls on their way. Leads that are asked about first are not: whoever answers them slowly would stop
-        everybody, and how many they are is bounded for each merchant."""
+        """Calls in flight. Leads in their pre-check do not count: one slow tenant's system would stop every flow, and
+        their number is bounded per merchant."""
         return self._sender.in_flight
 
     def busiest(self, calls: int) -> list[AccountName]:
-        """Accounts with so many calls on their way, or more."""
+        """Accounts with at least this many calls in flight."""
         return self._sender.busiest(calls)
 
     async def one_is_done(self) -> None:
         await asyncio.wait(self._sender.tasks, return_when=asyncio.FIRST_COMPLETED)
 
     async def dial(self, grants: Sequence[Grant], begun: EarlyTransaction | None = None) -> int:
-        """Commit and send; the number of calls that are on their way."""
+        """Commit and send. Returns the number of calls in flight because of it."""
         try:
             intents = await self._intend(grants, begun)
         finally:
@@ -110,13 +110,13 @@ class Batches:
         return len(intents.committed)
 
     async def drain(self) -> None:
-        """Let what was begun finish: a committed dial is never cancelled."""
+        """Let running work finish: a committed dial is never cancelled."""
         if self._asking:
             await asyncio.wait(self._asking)
         await self._sender.drain()
 
     async def disown_lost(self) -> None:
-        """Never send what may or may not be committed: write it as not sent, and let its lead be due again."""
+        """Never send what may or may not be committed: write it as not sent, and make its lead due again."""
         lost, self._lost = self._lost, []
         if not lost:
             return
@@ -136,7 +136,7 @@ class Batches:
             try:
                 intents = await intend(self._database, grants, self._identity, self._rules, begun, slots)
             except Exception:
-                # Nothing was written. Kept, these channels would be held by nobody, and more with every round.
+                # Nothing was written. Without this, every failed round would leave more channels held for no attempt.
                 await self._return(grants)
                 await self._slots.give_back(slots.keys())
                 raise
@@ -153,7 +153,7 @@ class Batches:
         return intents
 
     async def _return_slots(self, slots: Mapping[UUID, Slot], intents: Intents) -> None:
-        """Those of calls that were not committed. What a lost COMMIT kept ends when its attempts are disowned."""
+        """Those of calls that were not committed. Slots of a lost COMMIT are freed when its attempts are disowned."""
         used = {intent.attempt_id for intent in intents.committed if intent.slot is not None}
         used |= {attempt.grant.attempt_id for attempt in intents.lost}
         if unused := slots.keys() - used:
@@ -162,7 +162,7 @@ class Batches:
             await self._slots.conflicted(intents.lost_slots)
 
     async def _tell_ended(self) -> None:
-        """Campaigns for which agents are kept again, because too many people were abandoned."""
+        """Campaigns whose calls need a reserved agent again, because too many calls were abandoned."""
         for merchant_id, campaign_id in self._rules.overdialling.ended():
             subject = f"{merchant_id}/{campaign_id}" if campaign_id else merchant_id
             try:
@@ -174,8 +174,8 @@ class Batches:
         return self._ask is not None and refusal.reason is RefusalReason.PRECHECK
 
     async def _ask_first(self, refusal: Refusal) -> None:
-        """The channel is kept meanwhile. After a pass the lead is intended once more, and then no more: whatever is
-        said then, the grant is used up."""
+        """The grant keeps its channel meanwhile. After a pass the lead's intent is tried once more, and only once: any
+        further refusal gives the grant back."""
         verdict = await self._verdict(refusal.grant.lead_id)
         match verdict:
             case PrecheckPassed() | Skipped(reason="not_needed"):
@@ -185,13 +185,13 @@ class Batches:
             case Deferred(moved=moved):
                 await self._give_back([replace(refusal, moved=moved)])
             case Skipped(reason=reason) if reason == NO_ROOM:
-                # The others of its flow would find none either.
+                # Other leads of the flow would find no free check either.
                 await self._give_back([replace(refusal, blocks=Blocks.FLOW)])
             case _:
                 await self._give_back([refusal])
 
     async def _verdict(self, lead_id: UUID) -> PrecheckVerdict | None:
-        """None if it did not come in time, or could not be asked for; a pass that comes later is there at the lead's
+        """None if the verdict did not come in time, or the check failed; a pass that comes later is used at the lead's
         next turn."""
         assert self._ask is not None
         question = asyncio.ensure_future(self._ask(lead_id))
@@ -212,11 +212,11 @@ class Batches:
     def _done(self, task: "asyncio.Task[None]") -> None:
         self._asking.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            # The holder without an attempt is found by the reconciler.
+            # The reconciler finds the holder without an attempt.
             log.error("dialer.ask_failed", error=str(error), exc_info=error)
 
     async def _return(self, grants: Sequence[Grant]) -> None:
-        """As if they had not been granted: the leads keep their places."""
+        """As if they had not been granted: the leads keep their positions."""
         unused = [GiveBack(grant.attempt_id, GrantReturn.AGAIN) for grant in grants]
         try:
             await schedule.give_back(self._bus, unused, clock_offset_ms=self._offset.last_ms)
@@ -230,7 +230,7 @@ class Batches:
             return self._offset.last_ms
 
     async def _give_back(self, refused: Sequence[Refusal]) -> None:
-        """Tell Valkey what Postgres refused and why, so that the same is not granted again at once."""
+        """Report to Valkey what Postgres refused and why, so that the match does not grant it again at once."""
         if not refused:
             return
         if any(refusal.reason in _OF_CLOCKS for refusal in refused):

@@ -1,9 +1,8 @@
-"""What follows from all that is known of a call: the carrier's facts, the agent's traces, its report if there is one.
-Pure.
+"""Concludes from all evidence of a call: the carrier's facts, the agent's traces, its report if there is one. Pure.
 
-An agent often reports after the carrier: it writes its summary when the person has hung up. And what we did with a call
-while an engine was away is written down later than its end. The lead has ended by then, as it was known, or waits
-because the call seemed to have no agent. The same rules are asked again, and what they say now is what holds.
+An agent often reports after the carrier: it writes its summary when the person has hung up. And allocations that were
+made while an engine was down are written after the call's end. By then the lead has ended on the earlier evidence, or
+waits because the call seemed to have no agent. The same rules are applied again, and the new result counts.
 """
 
 from datetime import timedelta
@@ -26,15 +25,15 @@ from trunkline.store.attempts import Attempt, CallAllocation
 from trunkline.telephony.carrier_registry import STREAMLESS
 from trunkline.value import replace
 
-# From the moment at which a call was given to a pod: its stream has to be opened, and a heartbeat that was sent before
-# that is on its way for a while.
+# Counted from the call's assignment to a pod: its stream has to be opened, and a heartbeat that was sent before that
+# may still arrive.
 NAMED_WITHIN = timedelta(seconds=10)
-# An agent that was there stays known: allocations and heartbeats are forgotten.
+# Once an agent is proven it stays so: allocations and heartbeats are deleted later.
 _CERTAIN = frozenset({Agent.JOINED, Agent.EXTERNAL})
 
 
 def decide(attempt: Attempt, facts: CallFacts, retries: Retries) -> LeadDecision:
-    """A call has ended: what becomes of its lead. The facts say who took it, see `with_agent`."""
+    """The decision about the lead of an ended call. The facts name who took the call, see `with_agent`."""
     return settle_decision.after_facts(_facts(attempt, facts), attempt.budget, retries, now=attempt.read_at)
 
 
@@ -43,13 +42,13 @@ def verdict_of(attempt: Attempt, facts: CallFacts) -> CallVerdict:
 
 
 def told_by_carrier(attempt: Attempt) -> CallVerdict:
-    """What was made of the call before its agent spoke."""
+    """The verdict on the call before its agent reported."""
     return verdict_of(replace(attempt, report=None), attempt.facts)
 
 
 def with_agent(attempt: Attempt, facts: CallFacts) -> CallFacts:
-    """The facts of a call that we placed, with who took it, once it has ended. What is said later may still show an
-    agent, or that there was none where nobody could say; it takes nothing back."""
+    """The facts of an ended call that we placed, with who took it. Later evidence may still prove an agent, or prove
+    that there was none where it was unknown; it revokes nothing."""
     is_over = facts.state is AttemptState.ENDED and _facts(attempt, facts).was_answered
     if attempt.lead_id is None or not is_over or facts.agent in _CERTAIN:
         return facts
@@ -60,8 +59,8 @@ def with_agent(attempt: Attempt, facts: CallFacts) -> CallFacts:
 
 
 def is_news(attempt: Attempt, facts: CallFacts) -> bool:
-    """Its call was over, and then its agent reported, or it became known who took it. The lead had ended, perhaps as it
-    was known, or waits for want of an agent."""
+    """The call had ended, and then its agent reported, or who took it became clear. Its lead had ended on the earlier
+    evidence, or waits for want of an agent."""
     is_late = attempt.facts.state is AttemptState.ENDED and attempt.is_newest and not attempt.is_cancelled
     is_settled = attempt.lead_status is LeadStatus.FINISHED or waits_for_an_agent(attempt)
     return is_late and is_settled and (attempt.report is not None or facts.agent is not attempt.facts.agent)
@@ -74,8 +73,8 @@ def waits_for_an_agent(attempt: Attempt) -> bool:
 
 
 def revision(attempt: Attempt, facts: CallFacts, retries: Retries) -> LeadDecision | None:
-    """What becomes of such a lead now. None if nothing differs, or if it did not end by what was known then: by
-    somebody's wish, a list or a limit, or as the report says already."""
+    """The new decision about such a lead. None if nothing differs, or if the lead did not end by the earlier evidence:
+    a cancellation, a list or a limit ended it, or the report says the same."""
     if waits_for_an_agent(attempt):
         return decide(_counted_again(attempt), facts, retries) if facts.agent is not Agent.NONE else None
     told = decide(replace(attempt, report=None), attempt.facts, retries)
@@ -118,15 +117,15 @@ def _agent(attempt: Attempt, facts: CallFacts) -> Agent:
 
 
 def _stream_began(given: CallAllocation | None, facts: CallFacts) -> bool | None:
-    """What the carrier says of the stream; that it asked what follows one which no agent had taken says it too."""
+    """What the carrier reports of the stream; its request for the document after a refused stream counts as well."""
     if facts.stream_began is None and given is not None and given.was_refused:
         return False
     return facts.stream_began
 
 
 def _is_unnamed(attempt: Attempt, facts: CallFacts) -> bool:
-    """Its pod sent a heartbeat while the call lived, and did not name it. Of one that sent its last after the end it is
-    not known what it said before."""
+    """The pod sent a heartbeat during the call that did not name it. If its last heartbeat came after the end, the
+    earlier ones are not known."""
     given = attempt.allocation
     if given is None or given.begun_at is None or given.unnamed_at is None or facts.ended_at is None:
         return False

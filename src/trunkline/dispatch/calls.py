@@ -1,11 +1,11 @@
 """Folds the events of calls into facts, through the mailbox `call`: one mailbox per attempt, many in one transaction.
 
-When a call has ended, what becomes of its lead is decided in the same transaction, and its channel is released in
-Valkey after the commit: released earlier, the next grant of that channel would be refused by Postgres.
+When a call has ended, its lead is decided in the same transaction, and its channel is released in Valkey after the
+commit: released earlier, Postgres would refuse the next grant of that channel.
 
-The fold is total: an event that nobody can read is set aside alone with its error, what an index refuses is left out,
-and what comes with a call (a report, recordings, further work) is written in savepoints of its own. A mailbox that
-failed for ever would keep its channel for ever.
+The fold is total: an unreadable event is parked alone with its error, a fact that an index refuses is left out, and
+what comes with a call (a report, recordings, enrichment jobs) is written in savepoints of its own. A mailbox that
+failed for ever would hold its channel for ever.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -37,10 +37,10 @@ from trunkline.value import replace
 log = get_logger(__name__)
 
 KIND = agent_reports.KIND
-# An end frees a channel, and somebody waits for it. Everything else can wait for the sweep.
+# An end frees a channel that a lead may be waiting for. All other events can wait for the sweep.
 URGENT = frozenset({"ended"})
-# 50 ms for others, and half a second for what is not urgent. Measured by `bench/mailboxes.py`: together with the
-# lingering of appends, a call costs 3.9 transactions instead of 9.5 at 80 calls a second.
+# A batch gathers for 50 ms; events that are not urgent wait up to 500 ms. Measured by `bench/mailboxes.py`: together
+# with the gathering of appends, a call costs 3.9 transactions instead of 9.5 at 80 calls a second.
 LIMITS = WorkerLimits(batch_max=200, concurrency=2, linger_s=0.05, sweep_s=0.5, events_max=100)
 
 
@@ -58,9 +58,9 @@ class CallFold:
     ):
         self._bus = bus
         self._settler = settler
-        # Told of calls that failed for our sake.
+        # Notes the calls that failed because of our account, number or rights.
         self._cooldowns = cooldown_book
-        # Who makes more of calls and their recordings, where somebody wants that.
+        # Enriches calls and recordings for tenants that have it configured.
         self._enrichment = enrichment
 
     async def handle(self, batch: Batch) -> Done:
@@ -102,11 +102,11 @@ class CallFold:
     async def _adopt(
         self, tx: Connection, locked: Mapping[UUID, Attempt], facts: Mapping[UUID, list[Fact]]
     ) -> Mapping[UUID, Attempt]:
-        """Leads of calls that surfaced are being called again, unless a newer attempt does that already."""
+        """Leads of calls that reappeared are being called again, unless a newer attempt calls them already."""
         surfaced = [
             attempt
             for attempt in locked.values()
-            # Nothing else can have surfaced, and need not be folded twice.
+            # No other call can have reappeared, so the others need not be folded twice.
             if attempt.facts.state in GIVEN_UP
             and late_facts.may_be_adopted(attempt)
             and late_facts.has_surfaced(attempt, fold(attempt.facts, facts[attempt.id]))
@@ -136,7 +136,7 @@ class CallFold:
 
 
 async def _keep_recordings(tx: Connection, batch: Batch, locked: Mapping[UUID, Attempt]) -> list[Wanted]:
-    """A recording that cannot be kept holds up no call."""
+    """A recording that cannot be stored delays no call."""
     found = recordings.found_in(batch, list(locked))
     if not found:
         return []
@@ -173,7 +173,7 @@ def _readable(events: Sequence[Event], parked: list[Parked]) -> list[Fact]:
 def _told_apart(
     locked: Mapping[UUID, Attempt], facts: Mapping[UUID, list[Fact]]
 ) -> tuple[dict[UUID, list[Fact]], dict[str, str]]:
-    """The facts of the attempts' own calls; and, by attempt, the other calls that speak under it."""
+    """The facts of the attempts' own calls and, by attempt, the ids of other calls that were reported under it."""
     own: dict[UUID, list[Fact]] = {}
     foreign: dict[str, str] = {}
     for attempt in locked.values():
@@ -197,7 +197,7 @@ async def _apply(
     tx: Connection, locked: Mapping[UUID, Attempt], changed: Mapping[UUID, CallFacts]
 ) -> Mapping[UUID, CallFacts]:
     """Write the facts together. If an index refuses one of them (the call's id is another attempt's, or a call that
-    surfaced has a newer rival), each is written by itself, and that one as far as it can be."""
+    reappeared has a newer rival), write each by itself, and that one as far as possible."""
     if await _is_applied(tx, changed):
         return changed
     applied: dict[UUID, CallFacts] = {}
@@ -248,14 +248,14 @@ def _decide(facts: CallFacts, attempt: Attempt, retries: Retries) -> LeadDecisio
 
 
 def _failed_for_us(attempt: Attempt, facts: CallFacts) -> Rejected | Throttled | None:
-    """Nobody was reached, and that is the account's doing, our number's, or that of its rights."""
+    """No person was reached, and the cause is our account, our number or their rights."""
     return None if facts.answered_at is not None else failed_for_us(attempt.carrier, facts.end_reason)
 
 
 def _failures(
     locked: Mapping[UUID, Attempt], applied: Mapping[UUID, CallFacts], decided: Collection[UUID]
 ) -> list[CarrierAnswer]:
-    """Calls that the carrier had taken and failed for our sake, as answers to their requests."""
+    """Calls that the carrier accepted and then failed because of us, as answers to their requests."""
     found = []
     for attempt_id in decided:
         attempt, facts = locked[attempt_id], applied[attempt_id]

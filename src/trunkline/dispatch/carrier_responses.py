@@ -1,8 +1,8 @@
-"""Writes down what the carrier answered, many answers in one transaction.
+"""Writes the carriers' responses, many in one transaction.
 
-An answer waits a moment for others (30 ms): at 200 dials a second that is six times fewer commits, and nobody is
-kept waiting, since the call goes on at the carrier meanwhile. A webhook may have overtaken the answer; the
-compare-and-set then changes nothing but a missing call id.
+A response waits 30 ms for others: at 200 dials a second that is one sixth of the commits, and delays nothing, since the
+call goes on at the carrier meanwhile. A webhook may have overtaken the response; the compare-and-set then changes
+nothing but a missing call id.
 """
 
 import asyncio
@@ -36,14 +36,15 @@ log = get_logger(__name__)
 LINGER_S = 0.03
 BATCH_MAX = 200
 RETRY_AFTER_S = 1.0
-# A code that is in no table is the lead's own if the account has taken others this lately, or since it met one before.
+# A code in no table counts against the lead if the account accepted other calls this recently, or since its first such
+# code.
 TAKEN_LATELY = timedelta(seconds=60)
-# A call that we ourselves did not send costs its lead nothing; it only must not come back in a hot loop.
+# A call that the dialer itself did not send costs its lead nothing; the delay only prevents a hot loop.
 NOT_SENT_DELAY_S = 1.0
 
 
 class CarrierResponse(Value, frozen=True):
-    """What a carrier said to the call of this intent."""
+    """A carrier's response to the call of this intent."""
 
     intent: Intent
     place: PlaceResult
@@ -58,7 +59,7 @@ class CarrierResponse(Value, frozen=True):
 
 
 class ResultWriter:
-    """Collects answers and writes them in batches. One per process."""
+    """Collects responses and writes them in batches. One per process."""
 
     def __init__(self, database: Database, bus: Bus, settler: Settler, cooldown_book: CooldownBook):
         self._database = database
@@ -74,7 +75,7 @@ class ResultWriter:
             self._writer = asyncio.create_task(self._drain(), name="results")
 
     async def flush(self) -> None:
-        """Wait until everything that was added is written, or given up on."""
+        """Wait until every added response is written, or dropped with an error."""
         while self._writer is not None and not self._writer.done():
             await asyncio.wait([self._writer])
 
@@ -87,16 +88,16 @@ class ResultWriter:
                 settlement = await self._write(batch)
             except Exception as error:
                 if isinstance(error, UNAVAILABLE) and not isinstance(error, UNACCEPTABLE):
-                    # The answers stay here. If this process dies, the attempts are `dialing` past their deadline and
-                    # become `in_doubt`: nothing is lost, only slower.
+                    # The responses stay here. If this process dies, the attempts are `dialing` past their deadline and
+                    # become `in_doubt`: resolved later, and not lost.
                     log.warning("results.store_unavailable", waiting=len(self._waiting), error=str(error))
                     await asyncio.sleep(RETRY_AFTER_S)
                     continue
                 if len(batch) > 1:
-                    # One of them cannot be written, and must not keep the others from it: one by one.
+                    # One of them cannot be written: write one by one, so that it does not block the others.
                     apart = len(batch)
                     continue
-                # The checker will ask the carrier what became of the call.
+                # The checker will ask the carrier about the call.
                 log.error("results.not_written", attempt_id=str(batch[0].attempt_id), exc_info=error)
                 settlement = Settlement()
             del self._waiting[: len(batch)]
@@ -147,7 +148,7 @@ class ResultWriter:
             log.warning("results.bus_unavailable", error=str(error))
 
     async def _slow_down(self, batch: Sequence[CarrierResponse]) -> None:
-        """Accounts whose carrier said that we are too fast. The calls themselves are written by now."""
+        """Accounts whose carrier replied 429. The calls themselves are written by now."""
         waits_s: dict[tuple[str, str], float] = {}
         for answer in batch:
             if isinstance(answer.place, Throttled):
@@ -178,7 +179,7 @@ def _is_unexplained(place: PlaceResult) -> bool:
 
 
 class _UnexplainedRefusal(Value, frozen=True):
-    """What follows from a refusal of unknown cause: a `Decide`."""
+    """The `Decide` of a refusal of unknown cause."""
 
     account: AccountName
     code: str
@@ -196,7 +197,7 @@ class _UnexplainedRefusal(Value, frozen=True):
         )
 
     async def report(self, tx: Connection) -> None:
-        """A lead that it costs something ends by itself."""
+        """Only if no attempt was charged: a lead that is charged ends by itself."""
         if not self.others_are_taken:
             await unexplained.report(tx, self.account, self.code, self.lead_id, self.known)
 
@@ -204,7 +205,7 @@ class _UnexplainedRefusal(Value, frozen=True):
 async def _unexplained(
     tx: Connection, refused: Sequence[CarrierResponse], locked: Mapping[UUID, Attempt]
 ) -> dict[UUID, _UnexplainedRefusal]:
-    """By attempt. Times are Postgres' own."""
+    """By attempt. Times are Postgres's own."""
     taken_at = await cooldowns.taken_at(tx, sorted({answer.account for answer in refused}))
     met = await unexplained.met(tx, {answer.attempt_id: locked[answer.attempt_id] for answer in refused})
     found = {}
@@ -236,9 +237,7 @@ def _decide(place: Rejected | Throttled, attempt: Attempt, retries: Retries) -> 
         case Rejected(reason="not_sent_in_time"):
             return Retry(NOT_SENT_DELAY_S, counted=False)
         case Rejected(code=code, retryable=False):
-            return Finish(
-                Outcome.CARRIER_ERROR, code
-            )  # this destination is refused, whenever it is asked for
+            return Finish(Outcome.CARRIER_ERROR, code)  # the carrier refuses this destination at any time
         case Rejected(code=code, blames="destination"):
             return settle_decision.after_refusal(code, attempt.budget, retries)
         case Rejected():

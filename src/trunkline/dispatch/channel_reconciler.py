@@ -1,19 +1,19 @@
-"""Makes Valkey's channels what Postgres says they are: maxima of numbers, and who holds what.
+"""Makes Valkey's channels what Postgres has: the maxima of numbers, and the holder of each channel.
 
 - Numbers and pools as they are configured now.
 - Holders that Postgres has and Valkey lacks are written before anything is granted over them.
-- What follows from both (which channels are free, which calls a merchant has) is compared a page of numbers at a time:
-  one key that was lost is put right without an epoch that tells of it.
-- Holders that Postgres lacks are grants of a dialer that died, once they are older than a grant may be. Their leads go
-  back to the schedule. Younger ones are left alone: their intent is being committed right now.
+- What follows from both (free channels, the calls of a merchant) is compared one page of numbers at a time: a single
+  key that was lost is repaired although the epoch has not changed.
+- Holders that Postgres lacks are grants of a dialer that died, once they are older than a grant's lifetime. Their leads
+  go back to the schedule. Younger ones stay: their intent is being committed right now.
 
-The two are read in this order on purpose: Valkey first, Postgres second. A grant that becomes an attempt in between is
-then seen in both; the other way round it would look like a dead dialer's.
+The order of reading matters: Valkey first, Postgres second. A grant that becomes an attempt in between is then seen in
+both; the other way round it would look like a dead dialer's.
 
-Many dead holders at once are more likely our error than the truth (`is_mass_free`), with one exception: a grant
-made while this process was looking, which no look ever saw with an attempt. The intent refuses grants over 3 s, so an
-older one was not dialled and never will be. What Postgres once had and has no longer is kept until a person says so
-(`free_dead`).
+Many dead holders at once are more likely our error than the truth (`is_mass_free`), with one exception: a grant that
+was made while this process was running and never seen with an attempt. The intent refuses grants over 3 s, so an older
+one was not dialled and never will be. Holders whose attempt Postgres had and has lost are kept until an operator frees
+them (`free_dead`).
 """
 
 import asyncio
@@ -36,11 +36,11 @@ from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
-# Looking at a number takes 8 µs, in which Valkey does nothing else: ten thousand of them are looked at within 100 s.
+# Comparing a number takes 8 µs, in which Valkey does nothing else: 10,000 numbers are compared within 100 s.
 NUMBERS_PER_RUN = 100
-# The mass-free breaker: a reconciler that is about to free very much is more likely wrong than right. Only frees that
-# nothing confirms are counted: neither the carrier, call by call, nor the certainty that nothing was dialled. After an
-# outage in which two hundred calls truly ended, two hundred channels are free, and reconciling must not stop.
+# The mass-free breaker: a reconciler that is about to free very many channels is more likely wrong than right. It
+# counts only frees without confirmation, neither by the carrier, call by call, nor because nothing can have been
+# dialled. After an outage in which 200 calls really ended, 200 channels are freed, and reconciling must not stop.
 MASS_FREE_MIN = 50
 MASS_FREE_SHARE = 0.2
 
@@ -70,13 +70,13 @@ class ChannelReconciler(Loop):
         self._database = database
         self._bus = bus
         self._grant_ttl_s = grant_ttl_s
-        # Since the first look, and the holders that some look saw with an attempt.
+        # The first run, and the holders that any run saw with an attempt.
         self._looking_since_ms = float("inf")
         self._intended: set[UUID] = set()
         self._mended_to = 0
 
     async def run_once(self) -> int:
-        """How many limits and holders had to be changed."""
+        """Returns how many limits and holders had to be changed."""
         self._generation = self._controls.generation
         await epoch.ensure(self._bus)
         believed, calls = await channels.holders_and_calls(self._bus)
@@ -86,7 +86,7 @@ class ChannelReconciler(Loop):
             now_ms = await store_schedule.clock_s(conn) * 1000
         self._remember(believed, truth, now_ms)
         changed = await channels.configure(self._bus, wanted)
-        # Only what is missing here: a call that ended after Postgres was read must not get its channel back.
+        # Only those that Valkey lacks: a call that ended after Postgres was read must not get its channel back.
         known = {holder.attempt_id for holder in believed}
         written = await channels.hold(self._bus, [h for h in truth if h.attempt_id not in known])
         mended = await self._mend(wanted.numbers, truth, recounts=calls != channels.calls_of(believed))
@@ -113,7 +113,7 @@ class ChannelReconciler(Loop):
                 await self._controls.changed(self._generation)
 
     async def free_dead(self) -> int:
-        """Free whatever Postgres does not have, however much it is: a person has found out why."""
+        """Operator override: free every holder that Postgres does not have, however many."""
         await epoch.ensure(self._bus)
         believed = await channels.holders(self._bus)
         async with self._database.connection() as conn:
@@ -154,7 +154,7 @@ class ChannelReconciler(Loop):
         return holder.granted_ms > self._looking_since_ms and holder.attempt_id not in self._intended
 
     async def _give_back(self, dead: Sequence[Holder]) -> int:
-        """Their leads return to the schedule if Postgres still wants them called."""
+        """Their leads return to the schedule if they are still to be called in Postgres."""
         if not dead:
             return 0
         async with self._database.connection() as conn:

@@ -1,7 +1,7 @@
-"""The checker: looks at attempts of which nothing was heard, and asks the carrier what became of them.
+"""The checker: finds attempts without recent events, and queries the carrier about them.
 
-What it learns goes into the mailbox of the call, as if the carrier had sent it: there is one way in which facts are
-folded. `absent` and `unknown` are our own conclusions, and are settled here.
+It appends what it learns to the call's mailbox, as if the carrier had sent it: facts are folded in one way only.
+`absent` and `unknown` are our own conclusions, and are settled here.
 """
 
 import asyncio
@@ -45,13 +45,13 @@ from trunkline.value import replace
 log = get_logger(__name__)
 
 BATCH = 100
-# A carrier that is down lets every question wait for its time-outs: 100 looks of three requests at 10 s, 20 at once,
-# are through within 150 s. So long nobody else takes them up.
+# A carrier that is down makes every query wait for its time-outs: 100 checks of three requests at 10 s, 20 at once, end
+# within 150 s. No other process claims them in that time.
 LEASE_S = 180.0
 AT_ONCE = 20
-# After this the others are looked at, and the slow account finishes beside them.
+# After this the other accounts are checked, and the slow one finishes beside them.
 PATIENCE_S = 5.0
-# The carrier's clock and ours differ, and its dates are whole seconds.
+# The carrier's clock and ours differ, and its times are whole seconds.
 CLOCK_SLACK = timedelta(seconds=60)
 
 
@@ -80,7 +80,7 @@ class Checker(Loop):
         self._looking: dict[AccountName, asyncio.Task[None]] = {}
 
     async def run_once(self) -> int:
-        """Look at what is due; how many attempts that was. One slow account holds up no other."""
+        """Check the attempts that are due. Returns how many. One slow account delays no other."""
         async with self._database.connection() as conn:
             due = await attempts.claim_checks(conn, limit=BATCH, lease_s=LEASE_S, not_of=self._looking)
         for account, checks in _by_account(due).items():
@@ -91,7 +91,7 @@ class Checker(Loop):
         return len(due)
 
     async def drain(self) -> None:
-        """Until no carrier is being asked any more."""
+        """Until no carrier is being queried any more."""
         await asyncio.gather(*self._looking.values(), return_exceptions=True)
 
     def _collect(self) -> None:
@@ -106,7 +106,7 @@ class Checker(Loop):
         )
         for failed in looks:
             if isinstance(failed, BaseException):
-                raise failed  # all the others have been looked at; this one is, when its lease is over
+                raise failed  # all others have been checked; this one is checked again when its lease expires
 
     async def _look_in_turn(self, check: AttemptCheck, room: asyncio.Semaphore) -> None:
         async with room:
@@ -156,7 +156,7 @@ class Checker(Loop):
                 await self._later(check, 0.0, doubted=True)
 
     async def _candidates(self, check: AttemptCheck) -> list[CallView] | None:
-        """Calls of this pair that nobody has claimed; None if the list could not be read to its end."""
+        """Calls of this pair of numbers that no attempt has claimed; None if the list could not be read to its end."""
         try:
             carrier = self._carriers.get(check.carrier, check.account)
         except CarrierConfigError:
@@ -170,7 +170,7 @@ class Checker(Loop):
         return _ours(check, [call for call in listed if call.call_id not in known])
 
     async def _ask_call(self, check: AttemptCheck) -> None:
-        """A call without an end webhook is closed only after asking the carrier."""
+        """A call without an end webhook is closed only after a query to the carrier."""
         if check.carrier_call_id is None:
             await self._ask_list(check, final=False)
             return
@@ -186,7 +186,7 @@ class Checker(Loop):
         view = await carrier.look_up(check.carrier_call_id)
         match view:
             case CallView():
-                # Some carriers tell a call that has ended under another name than the one they gave at first.
+                # Some carriers list an ended call under another id than the one they returned at first.
                 await self._tell(check, replace(view, call_id=check.carrier_call_id))
                 await self._later(check, RETRY_S if view.state == "ended" else self._limits.ring_timeout_s)
             case NoSuchCall():
@@ -199,11 +199,11 @@ class Checker(Loop):
                 await self._later(check, RETRY_S)
 
     async def _tell(self, check: AttemptCheck, call: CallView) -> None:
-        """Put what the carrier says into the call's mailbox, as one more event. An end, or a call in doubt, is news."""
+        """Append the carrier's view to the call's mailbox. An end, or a call in doubt, counts as a fix."""
         if call.state == "ended" or check.state is AttemptState.IN_DOUBT:
             metrics.RECONCILER_FIXES.labels(self.name).inc()
         if call.state == "ended" and check.state is not AttemptState.IN_DOUBT:
-            # Where one webhook was lost, others were.
+            # Where one webhook was lost, others probably were.
             async with self._database.connection() as conn:
                 await live_looks.soon(conn, check.carrier, check.account)
         await queried_calls.tell(self._inbox, check.id, call, self._clock.now())
@@ -228,8 +228,8 @@ class Checker(Loop):
         await settlement.tell(self._bus)
 
     async def resolve_unknown(self, attempt_id: UUID) -> Resolution:
-        """Ask once more about an attempt of unknown fate, for somebody who wants to call its lead again. A call that
-        the carrier knows is told to the call's mailbox; of one that it does not have, the channel is freed."""
+        """Query the carrier once more about an `unknown` attempt, for a person who wants to call its lead again. A call
+        that the carrier has goes to the call's mailbox; if it has none, the channel is freed."""
         async with self._database.connection() as conn:
             check = await attempts.unknown(conn, attempt_id)
         if check is None:
@@ -267,7 +267,7 @@ def _by_account(due: Sequence[AttemptCheck]) -> dict[AccountName, list[AttemptCh
 
 
 def _ours(check: AttemptCheck, unclaimed: Sequence[CallView]) -> list[CallView]:
-    """A call that bears our tag is ours alone, and one that bears another's is not. Most carriers keep no tag."""
+    """A call with our tag is ours alone, and one with another tag is not. Most carriers keep no tag."""
     tagged = [call for call in unclaimed if call.attempt_id == check.id]
     return tagged or [call for call in unclaimed if call.attempt_id is None]
 
@@ -281,7 +281,7 @@ def _decide(
     others_are_taken: bool,
     times: int,
 ) -> LeadDecision:
-    """A call that never came about costs its lead something only if the account took others after it."""
+    """A call that was never placed counts against its lead only if the account accepted others after it."""
     if state is AttemptState.UNKNOWN:
         return Finish(Outcome.UNKNOWN, reason)
     return settle_decision.after_unexplained(

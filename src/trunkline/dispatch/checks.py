@@ -1,8 +1,8 @@
-"""Pure: what to do about an attempt that has not been heard of for a while.
+"""Pure: what to do about an attempt without recent events.
 
-Every attempt that holds a channel is looked at now and then, whatever became of the process that made it. Nothing is
-closed by time alone: the carrier is asked first. Doubt is resolved by the carrier's call list, asked at 5 s, 30 s,
-2 min and 10 min; only a list that was read to its end and lacks the call past the horizon makes it `absent`.
+Every attempt that holds a channel is checked from time to time, whatever happened to the process that made it. Nothing
+is closed by time alone: the checker queries the carrier first. The carrier's call list resolves doubt, read at 5 s,
+30 s, 2 min and 10 min; only a list that was read to its end and lacks the call past the horizon makes it `absent`.
 """
 
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ from typing import Literal
 
 from trunkline.states import AttemptState
 
-# Seconds after the send at which the call list is asked. The last is the horizon: it must be later than the request's
+# Seconds after the send at which the call list is read. The last is the horizon: it must be later than the request's
 # deadline, the ring time and the list's own lag together.
 DOUBT_STEPS_S = (5.0, 30.0, 120.0, 600.0)
-# A call of which nothing was heard since it was answered is asked after this often.
+# How often an answered call without further events is looked up.
 ANSWERED_EVERY_S = 60.0
-# Room for the carrier's own delays beyond the ring time-out.
+# Allowance for the carrier's own delays beyond the ring time-out.
 RING_GRACE_S = 30.0
 RETRY_S = 30.0
 
 
-# What came of asking once more about an attempt of unknown fate: the carrier knows the call; it has no such call, or
-# the fate became known otherwise; it cannot say.
+# The result of one more query about an `unknown` attempt: the carrier has the call; it has no such call, or the attempt
+# was settled otherwise; the carrier cannot tell.
 Resolution = Literal["found", "settled", "unknown"]
 
 
@@ -33,7 +33,7 @@ class CheckLimits:
 
     @property
     def reply_deadline_s(self) -> float:
-        """Past this no dialer is waiting for the reply any more, and none has it still to write down."""
+        """Past this no dialer waits for the reply any more, or has one left to write."""
         return self.request_timeout_s + 10.0
 
     @property
@@ -59,19 +59,19 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class AskList:
-    """Was it dialled? `final`: this is the last time we ask."""
+    """Was it dialled? `final`: this is the last query."""
 
     final: bool
 
 
 @dataclass(frozen=True, slots=True)
 class AskCall:
-    """Is it still going on?"""
+    """Is it still live?"""
 
 
 @dataclass(frozen=True, slots=True)
 class FreeChannel:
-    """Nothing can be live on this channel any more."""
+    """No call can be live on this channel any more."""
 
 
 Step = Wait | Doubt | AskList | AskCall | FreeChannel

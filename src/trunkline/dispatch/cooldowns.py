@@ -1,16 +1,16 @@
-"""Cooldowns: a circuit breaker for whatever a carrier refuses for our sake, as narrow as the refusal.
+"""Cooldowns: a circuit breaker for what a carrier refuses because of us, as narrow as the refusal.
 
-    refused (credentials, credit, our number, a country)   ─► cooldown, kept in Postgres
+    refused (credentials, credit, our number, a country)   ─► cooldown, stored in Postgres
       after 20 s one call goes out as a probe              ─► refused: the next one after twice as long, at most 5 min
-                                                           ─► taken: over
+                                                           ─► accepted: over
 
-Intents name the probe under the account's lock, so there is one at a time over all processes, and each time it is
-another person while there is one: a lead that nobody could ever call does not hold up the others. The lead of a refused
-call has lost nothing. An account that has not taken a call for an hour begins with a probe too, or a burst would leave
-before its first refusal is known.
+Intents name the probe under the account's lock, so there is one at a time over all processes, and each calls another
+person if there is one: a lead that no carrier would ever call does not block the others. A refused call costs its lead
+nothing. An account that has not accepted a call for an hour begins with a probe too, or a burst would leave before its
+first refusal is known.
 
-A process that cannot reach a carrier leaves it alone by itself; the others go on. When two say so, and no call was
-taken since, the account as a whole is left alone.
+A process that cannot reach a carrier leaves it out by itself; the others go on. When two report it, and no call was
+accepted since, every process leaves the account out.
 """
 
 import time
@@ -46,21 +46,21 @@ log = get_logger(__name__)
 
 FIRST_WAIT_S = 20.0
 WAIT_MAX_S = 300.0
-# A request that was not answered by then does not answer any more.
+# A request without a reply by then gets none.
 PROBE_DEADLINE = timedelta(seconds=15)
-# Where a carrier takes calls and fails them later, it does so while nothing rings.
+# Some carriers accept calls and fail them later; they do so before ringing.
 RINGING_DEADLINE = timedelta(seconds=60)
-# A probe that nobody sent, or that was throttled, says nothing. The next one follows, and not in a hot loop.
+# A probe that was not sent, or was throttled, proves nothing. The next one follows after this, not in a hot loop.
 UNDECIDED_WAIT = timedelta(seconds=1)
-# For so long after a probe may go, it is somebody else's than the last one.
+# For this long after a probe is allowed, it calls another person than the last one did.
 ANOTHER_PERSON = timedelta(seconds=2)
-# While a probe is under way it is looked for again: soon at first, less often as it gets older.
+# While a probe is in flight it is checked again: soon at first, less often as it gets older.
 PROBE_LOOK = timedelta(milliseconds=250)
-# An account that has taken no call for so long may have lost its credentials, and nobody would know.
+# An account that has accepted no call for this long may have lost its credentials unnoticed.
 PROVEN_FOR = timedelta(hours=1)
-# A code that is in no table counts for the account when so many people in a row have met it.
+# A code in no table counts against the account when this many leads in a row have met it.
 UNEXPLAINED_MAX = 3
-# A process that cannot reach an account does not ask for its leads; one grant is given back with this.
+# A process that cannot reach an account requests none of its leads; one grant is given back with this.
 OTHER_PROCESS_WAIT = timedelta(milliseconds=100)
 TAKEN_EVERY_S = 1.0
 ALARM = "carrier_refuses"
@@ -74,7 +74,7 @@ _BLOCKS: Mapping[Scope, Blocks] = {
 }
 
 
-# What else than the cause itself leaves a cooldown as it is.
+# Refusals other than the cause itself that leave a cooldown as it is.
 _STILL: Mapping[Scope, tuple[str, ...]] = {
     "account": ("refused_unknown", "not_connected"),
     "process": ("not_connected",),
@@ -82,7 +82,7 @@ _STILL: Mapping[Scope, tuple[str, ...]] = {
 
 
 def end_reason(place: Rejected) -> str:
-    """What is kept with an attempt that was refused. `refused` alone is about the person called."""
+    """Stored with a refused attempt. `refused` alone is about the person called."""
     if place.reason != "refused" or place.blames == "destination":
         return f"{place.reason}:{place.code}"
     return f"refused_{place.blames}:{place.code}"
@@ -93,7 +93,7 @@ def wait_s(probes: int) -> float:
 
 
 def fate(cooldown: Cooldown, subject: Subject, carrier: str, now: datetime) -> Fate:
-    """What became of the last probe, as its attempt tells it."""
+    """The result of the last probe, from its attempt."""
     probe = cooldown.probe
     if probe is None:
         return "none"
@@ -113,7 +113,8 @@ def fate(cooldown: Cooldown, subject: Subject, carrier: str, now: datetime) -> F
 
 
 def _refusal(reason: str, scope: Scope) -> Fate:
-    """A refusal for another reason shows that the account was let pass, and says nothing of a number or a country."""
+    """A refusal for another reason shows that the account was accepted, and says nothing about a number or a
+    country."""
     word = reason.partition(":")[0]
     if word in (f"refused_{scope}", *_STILL.get(scope, ())):
         return "refused"
@@ -127,15 +128,15 @@ def _ended(probe: CooldownProbe, scope: Scope, carrier: str) -> Fate:
 
 
 def failed_for_us(carrier: str, reason: str | None) -> Rejected | Throttled | None:
-    """What the end of a call that was taken says of our account, our number or a country. None: nothing."""
+    """What the end of an accepted call says about our account, our number or a country. None: nothing."""
     if not reason or not reason.startswith(FAILED_FOR_US):
         return None
     return judge_end(carrier, reason.removeprefix(FAILED_FOR_US))
 
 
 class Cooling:
-    """What cooldowns let a batch do, and the probes that it names. Pure; read and written under the account's lock.
-    `process` is who asks: what others cannot reach is nothing to it."""
+    """What cooldowns allow a batch, and the probes that it names. Pure; read and written under the account's lock.
+    `process` is the one that dials: accounts that other processes cannot reach do not concern it."""
 
     def __init__(self, counts: LimitCounts, process: str = ""):
         self._now = counts.now
@@ -144,7 +145,7 @@ class Cooling:
         self._process = process
         self._countries = {subject.name for subject in counts.cooldowns if subject.scope == "country"}
         self._named: set[Subject] = set()
-        # Those whose probe was taken, with it; and until when this process leaves accounts alone.
+        # Cooldowns whose probe was accepted, with the probe; and until when this process leaves accounts out.
         self.over: dict[Subject, UUID] = {}
         self.unreachable: dict[AccountName, datetime] = {}
 
@@ -159,11 +160,11 @@ class Cooling:
         return None
 
     def admit(self, case: Case, send_at: datetime) -> tuple[NewProbe, ...]:
-        """The cooldowns that this call is a probe of."""
+        """The cooldowns that this call probes."""
         return tuple(self._probe(case, subject, cooldown, send_at) for subject, cooldown in self._of(case))
 
     def _of(self, case: Case) -> Iterator[tuple[Subject, Cooldown | None]]:
-        """Those that are not over. None: it has to be proven first."""
+        """Those that are not over. None: the account has to be proven first."""
         for subject in self._subjects(case):
             cooldown = self._cooldowns.get(subject)
             if cooldown is None:
@@ -206,11 +207,11 @@ class Cooling:
         return opens_at if opens_at > self._now else None
 
     def _is_too_soon(self, case: Case, cooldown: Cooldown, probe: CooldownProbe) -> bool:
-        """Its person was the last probe's, and others come first."""
+        """The last probe called the same person, and others come first."""
         return probe.phone == case.lead.phone and self._now < cooldown.opens_at + ANOTHER_PERSON
 
     def _answer(self, case: Case, subject: Subject, until: datetime) -> GateRefusal:
-        # Not which account: it may be the platform's, and the lead's tenant reads this.
+        # Does not name the account: it may be the platform's, and the lead's tenant reads this.
         if subject.scope == "process":
             self.unreachable[_account(case)] = until
             until = self._now + OTHER_PROCESS_WAIT
@@ -230,7 +231,7 @@ def _account(case: Case) -> AccountName:
 
 
 class CarrierUnreachable:
-    """Accounts that this process cannot reach now. A hint for what it asks to be matched with: Postgres decides."""
+    """Accounts that this process cannot reach now. A hint for its matches: Postgres decides."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic):
         self._clock_s = clock_s
@@ -249,7 +250,7 @@ class CarrierUnreachable:
 
 
 class CarrierAnswer(Value, frozen=True):
-    """A carrier's answer to one request, or why a call failed that it had taken."""
+    """A carrier's answer to one request, or the failure of a call that it had accepted."""
 
     attempt_id: UUID
     lead_id: UUID | None
@@ -272,7 +273,7 @@ class CooldownBook:
         self._noted_at_s: dict[AccountName, float] = {}
 
     async def note(self, answers: Sequence[CarrierAnswer]) -> None:
-        """What cannot be written now is met again: by the next refusal, or in the probe's own attempt."""
+        """What cannot be written now comes back: with the next refusal, or in the probe's own attempt."""
         refused = [answer for answer in answers if isinstance(answer.place, Rejected)]
         try:
             if refused:
@@ -305,7 +306,7 @@ class CooldownBook:
         await clear_alarms(self._database, over)
 
     async def _note_refused(self, answers: Sequence[CarrierAnswer]) -> None:
-        """The next call that is taken counts at once, however lately another one was."""
+        """The next accepted call counts at once, however recently another one did."""
         refused: dict[Subject, CarrierRefused] = {}
         for answer in answers:
             assert isinstance(answer.place, Rejected), "the others were not refused"
@@ -341,7 +342,7 @@ class CooldownBook:
         return Subject("process", f"{self._process}:{'/'.join(account)}")
 
     async def _met_by_many(self, answers: Sequence[CarrierAnswer]) -> dict[Subject, CarrierRefused]:
-        """Accounts that a code which is in no table is about, as it seems by now."""
+        """Accounts that seem to be the cause of a code in no table."""
         met: dict[tuple[AccountName, str], set[UUID]] = {}
         for answer in answers:
             if isinstance(answer.place, Rejected) and answer.place.blames == "unknown" and answer.lead_id:

@@ -1,7 +1,7 @@
-"""Counts the calls that end: how many are answered, and how many of the people who answer find no agent.
+"""Counts the calls that end: how many are answered, and how many of these find no agent (abandoned calls).
 
-In the transaction that settles them, so that a share over 30 days misses none. What counts as abandoned is more than
-what overdialling causes: whoever answered and found nobody was abandoned, whatever the reason.
+In the transaction that settles them, so that a rate over 30 days misses none. Every answered call without an agent
+counts as abandoned, whether overdialling caused it or not.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -26,7 +26,7 @@ async def count(
     learnt: Mapping[UUID, CallFacts],
     policies: Mapping[UUID, Effective],
 ) -> None:
-    """Of the attempts that are over, those that a carrier took and ended: what it refused was no call."""
+    """Of the ended attempts, those that a carrier accepted and ended: a refused one was no call."""
     calls = list(_calls(ended, locked, learnt, policies))
     abandoned = await abandonment.count(tx, calls)
     for call in calls:
@@ -38,7 +38,7 @@ async def count(
 async def count_late(
     tx: Connection, locked: Mapping[UUID, Attempt], learnt: Mapping[UUID, CallFacts]
 ) -> None:
-    """Of calls that were over before: it became known that no agent was there, where nobody could say."""
+    """Of calls that had ended before: no agent is proven now where it was unknown."""
     missed = [
         attempt_id
         for attempt_id, facts in learnt.items()
@@ -49,7 +49,7 @@ async def count_late(
 
 
 async def correct(tx: Connection, seen: Iterable[Attempt]) -> None:
-    """Of calls that were over before: their agents spoke after the carrier, so there was one. Safe to repeat."""
+    """Of calls that had ended before: their agents reported after the carrier, so there was one. Safe to repeat."""
     corrections = []
     for attempt in seen:
         if attempt.report is None or attempt.facts.state is not AttemptState.ENDED:
@@ -62,7 +62,7 @@ async def correct(tx: Connection, seen: Iterable[Attempt]) -> None:
 
 
 async def correct_revised(tx: Connection, revised: Iterable[Attempt]) -> None:
-    """Of leads whose outcome changes by such a report, which happens once: a machine had answered, and was taken for a
+    """Of leads whose outcome such a report changes, which happens once: a machine had answered, and was counted as a
     person."""
     machines = [
         Correction(attempt.id, attempt.tenant, attempt.campaign_id, by_machine=True)

@@ -1,18 +1,18 @@
-"""The dialer: asks for grants and has them dialled, batch by batch.
+"""The dialer: takes grants from the match and dials them, batch by batch.
 
     match ─► slots ─► intent ─► send ─► results
-      ▲         │ refused: given back, and what was refused is blocked (`batches`)
-      └── wakeup, next moment, 1 s
+      ▲         │ refused: given back, and the cause is blocked (`batches`)
+      └── wakeup, next due time, 1 s
 
-A lead is matched and its call committed a little ahead of its due time, and the call leaves when that has come: so it
-is on time however long the way was, and what falls due together shares its match and its transaction. What is overdue
-waits for nothing.
+The dialer matches a lead and commits its call a little ahead of the due time, and sends the call at the due time: so
+the call is on time however long match and intent took, and leads that fall due together share a match and a
+transaction. Overdue calls are sent at once.
 
-The transaction of the intent begins while the match is on its way. While there is little to do, a round waits for its
-batch. When a batch was full, the next one is begun beside it.
+The transaction of the intent begins while the match is under way. Under low load a round waits for its batch. When a
+batch was full, the next one begins beside it.
 
 Without Valkey the grants come from Postgres alone, at a reduced, stated rate, through the same intent; one dialer of
-all asks for them (`fallback`). Nothing is sent that is not committed. A dialer that dies between two steps leaves a
+all requests them (`fallback`). Nothing is sent that is not committed. A dialer that dies between two steps leaves a
 trace that a loop finds: a holder without an attempt, or an attempt still `dialing`.
 """
 
@@ -43,14 +43,14 @@ from trunkline.telemetry import get_logger, metrics
 
 log = get_logger(__name__)
 
-# The share of the time ahead that is for gathering what falls due; the rest is for the match and the intent.
+# The share of `ahead_s` in which leads that fall due are gathered; the remainder is for the match and the intent.
 GATHERED = 0.5
-# How often the dialer looks whether accounts are still left out: the end of a call of theirs wakes no dialer.
+# How often the dialer checks whether accounts are still left out: the end of one of their calls wakes no dialer.
 LEFT_OUT_LOOK_S = 0.05
-# While Valkey is away it is tried so often, or less: see `next_try_s`.
+# While Valkey is unavailable, the dialer retries it this often or less: see `next_try_s`.
 VALKEY_AGAIN_S = 1.0
 
-# And the transaction that is begun for them, if one is.
+# The grants, and the transaction that was begun for them.
 Granted: TypeAlias = tuple[Sequence[Grant], EarlyTransaction | None]
 # Gives leads whose calling window closed before their turn (id and version) a new due time, in Postgres first.
 NextOpening = Callable[[Sequence[tuple[UUID, int]]], Awaitable[Sequence[Entry]]]
@@ -58,20 +58,20 @@ NextOpening = Callable[[Sequence[tuple[UUID, int]]], Awaitable[Sequence[Entry]]]
 
 @dataclass(frozen=True, slots=True)
 class DialerLimits:
-    # A match costs 0.1 ms for one grant and under 1 ms for sixteen, and blocks Valkey meanwhile.
+    # A match costs 0.1 ms for one grant and under 1 ms for 16, and blocks Valkey meanwhile.
     batch_max: int = 16
-    # While the match has more than a batch can hold, so many intents are on their way at once.
+    # Intents that run at the same time while the match has more grants than a batch can hold.
     batches_max: int = 3
-    # Those that wait for their moment among them: fifty at 500 calls a second.
+    # Includes calls that wait for their due time: 50 at 500 calls a second.
     in_flight_max: int = 192
-    # Of these, when there is no more room: an account with fewer is still served, so that one whose carrier hangs holds
-    # up nobody else. At most twice the room is used.
+    # Once `in_flight_max` is reached, an account with fewer calls in flight than this is still served, so that one
+    # whose carrier hangs delays no other. At most twice `in_flight_max` calls are in flight.
     account_share: int = 48
     wait_max_s: float = 1.0
-    # So long before its due time a call is made ready, at most: the first part of it is for gathering, the rest for a
-    # match and an intent, which take up to 40 ms on a busy machine.
+    # The dialer prepares a call at most this long before its due time: the first part is for gathering, the remainder
+    # for a match and an intent, which take up to 40 ms on a busy machine.
     ahead_s: float = 0.1
-    # Without Valkey, of all dialers together.
+    # Without Valkey, for all dialers together.
     fallback_starts_per_s: int = 20
 
 
@@ -119,15 +119,15 @@ class Dialer(Loop):
         self._left_out: list[AccountName] = []
         self._running: set[asyncio.Task[int]] = set()
         self._wakeups = DialerWakeups(bus)
-        # When the match is worth asking again, by the event loop's clock.
+        # When the next match is worthwhile, by the event loop's clock.
         self._next_at_s: float | None = None
         self._has_more = False
         self._is_without_valkey = False
         self._valkey_again_at_s = float("-inf")
 
     async def run_once(self) -> int:
-        """One round; the number of calls that were sent on their way. A full batch is left running, and the next round
-        begins: its calls are counted as granted."""
+        """One round. Returns the number of calls that are in flight because of it. A full batch keeps running while
+        the next round begins: its grants are counted."""
         await self._room()
         metrics.CALLS_IN_FLIGHT.set(self._batches.in_flight)
         await self._batches.disown_lost()
@@ -145,7 +145,7 @@ class Dialer(Loop):
         return sent
 
     async def wait(self) -> None:
-        """Until a wakeup comes or the match said that something happens: a lead due, a flow or a number awake."""
+        """Until a wakeup, or until the time that the match named: a lead falls due, a flow or a number is unblocked."""
         timeout_s = self.interval_s
         if self._next_at_s is not None:
             timeout_s = min(timeout_s, self._next_at_s - asyncio.get_running_loop().time())
@@ -165,7 +165,7 @@ class Dialer(Loop):
         await self._batches.drain()
 
     async def _room(self) -> None:
-        """Wait until another batch may begin. What went wrong with an earlier one is this round's failure."""
+        """Wait until another batch may begin. An error of an earlier batch fails this round."""
         while len(self._running) >= self._limits.batches_max:
             await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
             await self._collect()
@@ -185,7 +185,7 @@ class Dialer(Loop):
 
     async def _grants(self) -> Granted:
         self._left_out = self._accounts_left_out()
-        # What was asked about first may have been sent since there was room.
+        # A batch whose pre-checks took long may have sent calls since capacity was checked.
         most = self._limits.in_flight_max * (2 if self._left_out else 1)
         room = max(0, min(self._limits.batch_max, most - self._batches.in_flight))
         now_s = asyncio.get_running_loop().time()
@@ -197,14 +197,14 @@ class Dialer(Loop):
             if not self._is_without_valkey:
                 log.warning("dialer.without_valkey", reason=str(error))
             self._is_without_valkey = True
-            # A projection that is being rebuilt answers at once, and is there again within seconds.
+            # A projection that is being rebuilt answers immediately, and is available again within seconds.
             is_away = not isinstance(error, ProjectionLost)
             failed_s = asyncio.get_running_loop().time()
             self._valkey_again_at_s = next_try_s(now_s, failed_s) if is_away else failed_s
             return await self._fallback(room), None
 
     def _accounts_left_out(self) -> list[AccountName]:
-        """Those that this process cannot reach, and when there is no more room, those that have their share of it."""
+        """Accounts that this process cannot reach and, at full capacity, those that have used their share of it."""
         left_out = self._unreachable.accounts()
         if self._batches.in_flight >= self._limits.in_flight_max:
             left_out += self._batches.busiest(self._limits.account_share)
@@ -235,7 +235,7 @@ class Dialer(Loop):
         _measure(match.grants)
         if match.grants and not match.closed:
             return match.grants, begun
-        # Whoever reopens needs a connection, and must not wait for it with this one in hand.
+        # `_reopen` needs a connection, and must not wait for one while it holds this one.
         await begun.drop()
         if match.closed:
             await self._reopen(match.closed)
@@ -246,7 +246,7 @@ class Dialer(Loop):
         self._next_at_s = None if seconds is None else asyncio.get_running_loop().time() + seconds
 
     async def _reopen(self, closed: Sequence[tuple[UUID, int]]) -> None:
-        """If it fails the loader brings these leads again. What was granted beside them must not be kept for it."""
+        """If this fails, the loader loads these leads again. It must not cost the grants of the same match."""
         try:
             entries = await self._next_opening(closed)
             await schedule.add(self._bus, entries, clock_offset_ms=self._offset.last_ms)
@@ -263,8 +263,8 @@ class Dialer(Loop):
 
 
 def next_try_s(began_s: float, failed_s: float) -> float:
-    """When Valkey is tried again. For a third of the time at most: one that does not even refuse takes two seconds each
-    time, and nobody is dialled meanwhile."""
+    """When the dialer tries Valkey again. At most 33 % of the time is spent on tries: a server that does not even
+    refuse takes 2 s each time, and no call is dialled meanwhile."""
     return failed_s + max(VALKEY_AGAIN_S, 2 * (failed_s - began_s))
 
 

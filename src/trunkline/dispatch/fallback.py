@@ -1,12 +1,12 @@
-"""Without Valkey: Postgres alone pairs due leads with channels, at a reduced rate, asked by one process of them all.
+"""Without Valkey: Postgres alone pairs due leads with channels, at a reduced rate, for one process at a time.
 
-Whoever asks has a lease. Another process takes it within seconds when it is not renewed; two who both believe to have
-it do no harm, since the intent locks, and whoever comes second is refused there.
+That process holds a lease. Another one takes it within seconds when it is not renewed; two that both believe to hold it
+do no harm, since the intent locks, and refuses the second.
 
-Nobody else remembers then what the intent refused, so it is remembered here: what a refusal blocks is set aside for as
-long as Valkey would have, at most a minute, and for longer each time that it is refused again. Otherwise the same few
-would be picked every second, and whoever is behind them never. A flow whose lead was refused lets the others pass too.
-A pace, a cooldown and busy agents are no reason to wait longer: they are met again and again when all is well.
+Without Valkey this class remembers what the intent refused: what a refusal blocks is deferred for as long as Valkey
+would have, at most a minute, and for longer each time it is refused again. Otherwise the walk would pick the same few
+leads every second, and never those behind them. A flow whose lead was refused lets other flows pass too. A pace, a
+cooldown and busy agents do not lengthen the wait: they occur again and again in normal operation.
 """
 
 import math
@@ -24,21 +24,21 @@ from trunkline.store import leaders
 from trunkline.store.cooldowns import AccountName
 from trunkline.store.database import Database
 
-# A refusal without a time of its own, and the longest that anything is set aside: a limit may have been raised.
+# For a refusal without a time of its own, and the longest deferral: a limit may have been raised.
 ASIDE_MIN_S = 1.0
 ASIDE_MAX_S = 60.0
-# The answer about a lead may come so long after its grant.
+# How long after its grant a lead's refusal may come.
 REMEMBERED_S = 120.0
-# Whatever is refused for these is asked for again as soon as they say.
+# Refusals that do not lengthen the wait.
 PASSING = frozenset({RefusalReason.PACE, RefusalReason.AGENTS, RefusalReason.COOLDOWN})
 
 LEASE = "fallback"
-# As long as a grant counts: whoever takes it over finds what the last one was granted committed, or free again.
+# As long as a grant is valid: the next holder finds the last one's grants committed, or free again.
 LEASE_S = 3.0
 STANDBY_S = 1.0
 ASKS_PER_S = 4
 
-# Whether this platform calls the leads of a merchant (reseller, merchant): those of others another system calls.
+# Whether this platform calls the leads of a merchant (reseller, merchant), and not another system.
 Includes = Callable[[str, str], bool]
 Blocked: TypeAlias = tuple[Blocks, UUID | Flow]
 
@@ -49,7 +49,7 @@ def everybody(reseller_id: str, merchant_id: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FallbackClaim:
-    """`grants` is None if another process asks."""
+    """`grants` is None if another process holds the lease."""
 
     grants: Sequence[Grant] | None
     again_in_s: float
@@ -74,7 +74,7 @@ class PostgresFallback:
     async def ask(
         self, database: Database, room: int, starts_per_s: int, left_out: Sequence[AccountName] = ()
     ) -> FallbackClaim:
-        """A part of what may be started in a second, and when to ask for the next. Nothing for `left_out` now."""
+        """A part of one second's starts, and when to request the next. Nothing for accounts in `left_out`."""
         now_s = time.monotonic()
         since_s, self._asked_at_s = now_s - self._asked_at_s, now_s
         limit = portion(room, starts_per_s, since_s)
@@ -86,8 +86,8 @@ class PostgresFallback:
     async def grants(
         self, database: Database, limit: int, left_out: Sequence[AccountName] = ()
     ) -> list[Grant] | None:
-        """None if another process has the lease. It is taken in a transaction of its own: others that want it do not
-        wait for the walk."""
+        """None if another process has the lease. It is taken in a transaction of its own: other processes that want it
+        do not wait for the walk."""
         async with database.connection() as conn:
             if await leaders.acquire(conn, LEASE, self._holder, LEASE_S) is None:
                 return None
@@ -109,14 +109,14 @@ class PostgresFallback:
                 self._let_pass(refusal.grant.lead_id, flow)
 
     def _let_pass(self, lead_id: UUID, flow: Flow) -> None:
-        """A lead waits longer than its flow, or it would be the first of it again, and those behind it never."""
+        """A lead waits longer than its flow, or it would be the flow's first again, and those behind it never."""
         lead, of_flow = self._waits.get((Blocks.LEAD, lead_id)), self._waits.get((Blocks.FLOW, flow))
         if lead is not None and of_flow is not None:
             until_s = max(lead.until_s, of_flow.until_s + ASIDE_MIN_S)
             self._waits[Blocks.LEAD, lead_id] = _Wait(until_s, lead.length_s)
 
     def _forget(self, now_s: float) -> None:
-        """What has been out of the way for as long as it had to wait, and grants of which nothing will be heard."""
+        """Drops deferrals that ended as long ago as they lasted, and grants whose refusal can no longer come."""
         self._waits = {
             blocked: wait for blocked, wait in self._waits.items() if wait.until_s + wait.length_s > now_s
         }
@@ -143,21 +143,21 @@ class PostgresFallback:
 
 
 def portion(room: int, starts_per_s: int, since_s: float) -> int:
-    """How many to ask for: a fourth of a second's, and after a long pause a second's. The next ask is so much later
-    that the rate is kept."""
+    """How many grants to request: 250 ms of the rate, and after a long pause 1 s of it. The next request is delayed so
+    that the rate holds."""
     usual = math.ceil(starts_per_s / ASKS_PER_S)
     return min(room, max(usual, math.floor(starts_per_s * min(since_s, 1.0))))
 
 
 def _next_wait(refusal: Refusal, earlier: _Wait | None, now_s: float) -> _Wait:
-    """Twice as long as the last time, if that was lately."""
+    """Twice as long as the last time, if that was recent."""
     least_s = 2 * earlier.length_s if earlier is not None and refusal.reason not in PASSING else 0.0
     length_s = min(ASIDE_MAX_S, max(_seconds(refusal), least_s))
     return _Wait(now_s + length_s, length_s)
 
 
 def _blocked(refusal: Refusal, flow: Flow | None) -> Iterator[Blocked]:
-    """A lead that moved or ended is not picked again, and Postgres sees who has a channel."""
+    """The walk does not pick a lead that moved or ended, and Postgres knows which channels are held."""
     if refusal.is_gone:
         return
     match refusal.blocks:
@@ -170,7 +170,7 @@ def _blocked(refusal: Refusal, flow: Flow | None) -> Iterator[Blocked]:
 
 
 def _seconds(refusal: Refusal) -> float:
-    """By Postgres' clock, which dated the grant."""
+    """By Postgres's clock, which dated the grant."""
     if refusal.until is None or refusal.grant.granted_ms is None:
         return ASIDE_MIN_S
     granted_at = datetime.fromtimestamp(refusal.grant.granted_ms / 1000, UTC)

@@ -2,11 +2,11 @@
 
     pools, one after the other ─► some numbers with free channels ─► flows, one after the other ─► one lead of each
 
-A flow has one lead before any has its second: the walk goes round, and every ask continues where the last one stopped.
-It leaves a pool when all flows of it had their turn, or when no channel is left there; the flows that did not have
-theirs are the first when it comes again. So no flow waits for ever, however little one ask looks at.
+Every flow gets one lead before any gets its second: the walk goes round, and every request continues where the last one
+stopped. It leaves a pool when all of its flows had their turn, or when no channel is free there; the flows that had no
+turn come first on the next visit. So no flow waits for ever, however little one request reads.
 
-Looks are bounded, and how long an ask takes depends neither on how many leads wait nor on how many numbers there are.
+Reads are bounded, and the time of a request depends neither on how many leads wait nor on how many numbers there are.
 """
 
 from collections import deque
@@ -21,14 +21,15 @@ from trunkline.store.cooldowns import AccountName
 from trunkline.store.database import Connection
 from trunkline.store.fallback import FIRST_NUMBER, DueLead, FlowHead, SomeChannels
 
-# One look: so many pools, fewer at first, and of each so many numbers and so many flows; of a single pool more.
+# One read: the number of pools, fewer at first, and per pool the number of numbers and of flows; more for a single
+# pool.
 POOLS_FIRST = 4
 POOLS_MAX = 16
 EACH_MIN = 16
 EACH_MAX = 64
-# An ask looks again until it has looked at so many pools, numbers and flows.
+# A request reads on until it has seen this many pools, numbers and flows.
 LOOKED_MAX = 400
-# A look takes a few milliseconds. Postgres may be so slow that it takes a second, and then it is not to be asked more.
+# A read takes a few milliseconds. If Postgres is so slow that it takes a second, the walk does not add to its load.
 TIMEOUT_MS = 1000
 
 Channel: TypeAlias = tuple[UUID, int]
@@ -36,8 +37,8 @@ Channel: TypeAlias = tuple[UUID, int]
 
 @dataclass(frozen=True, slots=True)
 class Skips:
-    """What is not picked: flows that are not open, and what was refused lately. `accounts_of` are numbers whose
-    accounts rest, with all of their numbers."""
+    """What the walk leaves out: flows that are not open, and recently refused subjects. `accounts_of` are numbers whose
+    accounts are in a cooldown, with all of their numbers."""
 
     is_open: Callable[[Flow], bool] = lambda flow: True
     leads: Sequence[UUID] = ()
@@ -49,7 +50,7 @@ class Skips:
 
 @dataclass(frozen=True, slots=True)
 class PoolPage:
-    """At one pool. `is_last` says that no flow comes after these, `is_all` that it has no other numbers."""
+    """One pool. `is_last`: no flow comes after these. `is_all`: the pool has no other numbers."""
 
     pool_id: str
     channels: "deque[Channel]"
@@ -60,7 +61,7 @@ class PoolPage:
 
 class PoolWalk:
     def __init__(self) -> None:
-        # The last pool that was left.
+        # The pool that the walk left last.
         self._pool_id = ""
         # The last flow that had its turn, in pools that were left before their last.
         self._flows: dict[str, Flow] = {}
@@ -141,15 +142,15 @@ class PoolWalk:
 
 
 class _Ask:
-    """What one ask has found and looked at so far."""
+    """The grants of one request, and how much it has read."""
 
     def __init__(self, limit: int, skips: Skips):
         self.limit = limit
         self.skips = skips
         self.found: list[tuple[Grant, Flow]] = []
         self.looked = 0
-        # Since the last grant: pools whose flows are looked at from the first, and those that were to the last. When
-        # only such come again there is nothing to be found.
+        # Since the last grant: pools whose flows are read from the first one on, and those that were read to the last.
+        # When only such pools are left, there is nothing to grant.
         self.whole: set[str] = set()
         self.idle: set[str] = set()
         self._channels: set[Channel] = set()

@@ -1,7 +1,7 @@
-"""Gates: every reason not to call somebody now, each a pure function with a typed answer. The first no counts.
+"""Gates: every reason not to call a lead now, each a pure function with a typed result. The first refusal counts.
 
-They judge what the intent has read under its locks, so nothing changes between the question and the dial. What has to
-be counted comes later, in `gates_limits`.
+They judge what the intent has read under its locks, so nothing changes between the judgement and the dial. Limits that
+have to be counted come later, in `gates_limits`.
 """
 
 from collections.abc import Callable
@@ -17,13 +17,13 @@ from trunkline.value import Value
 # reseller, merchant, campaign, number, carrier: why calls of these are stopped, or None.
 Stopped = Callable[[str, str, UUID | None, UUID, str], str | None]
 
-# Whoever stopped something may start it again at any moment; the match knows when.
+# A stop may be lifted at any time, so the match retries after this.
 AGAIN = timedelta(seconds=1)
 UNREADABLE_POLICY = timedelta(seconds=60)
 
 
 class Case(Value, frozen=True):
-    """One grant, and everything that is known of it."""
+    """One grant, and what the intent has read for it."""
 
     grant: Grant
     lead: LockedLead
@@ -38,13 +38,15 @@ def never_stopped(
 
 
 def judge(case: Case, stopped: Stopped) -> GateRefusal | None:
-    """None: nothing speaks against it, as far as it need not be counted."""
+    """None: no gate refuses, apart from those that count."""
     if case.number is None or case.number.status != "active":
         return _channel(case, "number_not_active")
     if (case.number.carrier, case.number.account) != (case.lead.carrier, case.lead.account):
-        return _channel(case, "number_changed")  # the account that is locked is not the one it has now
+        return _channel(
+            case, "number_changed"
+        )  # the intent has locked the account that the number had before
     if case.number.pool_id not in (case.lead.pool_id, case.lead.overflow_pool_id):
-        return _channel(case, "number_changed")  # it may be another tenant's by now
+        return _channel(case, "number_changed")  # the number may belong to another tenant by now
     if case.grant.channel_no > case.number.max_channels:
         return _channel(case, "above_maximum")
     if case.policy is None:
@@ -64,12 +66,12 @@ def judge(case: Case, stopped: Stopped) -> GateRefusal | None:
 
 
 def _channel(case: Case, subject: str) -> GateRefusal:
-    """Nobody owns the channel: the number itself is not what the match believes."""
+    """No attempt owns the channel: the number itself is not what the match assumes."""
     return GateRefusal(RefusalReason.CHANNEL, Blocks.NUMBER, case.lead.now + AGAIN, subject)
 
 
 def _control(lead: LockedLead, number: LockedNumber, stopped: Stopped) -> GateRefusal | None:
-    """What Postgres says comes first: a process's own view may be half a second late."""
+    """Postgres comes first: a process's own view of the stops may be 500 ms late."""
     why = lead.halted or stopped(
         lead.reseller_id, lead.merchant_id, lead.campaign_id, number.id, number.carrier
     )
@@ -77,8 +79,8 @@ def _control(lead: LockedLead, number: LockedNumber, stopped: Stopped) -> GateRe
 
 
 def no_agent_brake(lead: LockedLead) -> GateRefusal | None:
-    """People of this merchant answered and found no agent, again and again: nobody is rung for a while, then one at a
-    time until one has its agent."""
+    """Calls of this merchant were answered and found no agent, again and again: no lead is dialled for a while, then
+    one at a time until a call has its agent."""
     if lead.agents_from is None:
         return None
     return GateRefusal(RefusalReason.AGENTS, Blocks.FLOW, lead.agents_from, "no_agent_brake")
@@ -92,7 +94,8 @@ def _wanted(lead: LockedLead) -> GateRefusal | None:
 
 
 def _expired(lead: LockedLead) -> GateRefusal | None:
-    """Its call would leave too late. A loop ends what waits; this is for what it has not come to yet."""
+    """The call would leave too late. The loop `LapsedLeads` ends waiting leads; this gate catches those before its
+    turn."""
     if lead.expires_at is None or lead.earliest_at < lead.expires_at:
         return None
     return GateRefusal(RefusalReason.EXPIRED, finish=Finish(Outcome.EXPIRED, None))

@@ -1,7 +1,7 @@
-"""Gates that count: persons, merchants' days and money, calls at once, numbers, agents, and at last the pace.
+"""Gates that count: persons, merchants' days and money, concurrent calls, numbers, agents, and at last the pace.
 
-A `CountedLimits` has what was counted under the locks and adds what this batch admits, so that a batch cannot do to
-itself what two dialers cannot do to each other.
+A `CountedLimits` starts from the counts that were taken under the locks and adds what this batch admits, so that the
+calls of one batch cannot exceed a limit together.
 """
 
 from collections import Counter
@@ -23,9 +23,9 @@ from trunkline.store.dispatch import LockedNumber, NewAttempt, NextStart, Overdi
 from trunkline.store.limits import DayQuestion, Doubts, LimitCounts, Questions, TalkQuestion, Used
 from trunkline.value import Value
 
-# What cannot start within this is given back: a channel is not for waiting.
+# A call that cannot start within this is given back: a channel is not held for waiting.
 START_WITHIN_S = 1.0
-# An account that leaves us in doubt gets one call per so many seconds until its doubts are resolved.
+# An account with too many calls in doubt starts one call per this interval until they are resolved.
 PROBE_EVERY_S = 5.0
 DOUBTS_MIN = 3
 DOUBTS_SHARE = 0.05
@@ -34,7 +34,7 @@ _NEVER = 2**62
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 T = TypeVar("T", bound=Hashable)
-# carrier, account: how many calls per second it may start; None is as many as it likes.
+# carrier, account: how many calls per second it may start; None means no limit.
 AccountPace = Callable[[str, str], float | None]
 
 
@@ -45,13 +45,13 @@ def no_account_pace(carrier: str, account: str) -> float | None:
 class Admitted(Value, frozen=True):
     attempt: NewAttempt
     next_starts: tuple[NextStart, ...]
-    # The cooldowns that the call is a probe of.
+    # The cooldowns that this call probes.
     probes: tuple[NewProbe, ...] = ()
 
 
 def questions(cases: Iterable[Case]) -> Questions:
-    """What has to be counted for every case, each question once. They are asked before anybody is judged, and under
-    the account whose lock is taken: a number that has another one by then is refused."""
+    """The counts that every case needs, each question once. They are taken before the gates judge, and for the account
+    whose lock is held: a number that has moved to another account is refused."""
     cases = list(cases)
     accounts = [(case.lead.carrier, case.lead.account) for case in cases]
     return Questions(
@@ -63,7 +63,7 @@ def questions(cases: Iterable[Case]) -> Questions:
 
 
 def more_questions(cases: Iterable[Case]) -> Questions:
-    """What has to be counted for some cases only, and only if nothing else speaks against them."""
+    """The counts that only some cases need, and only if no gate has refused them."""
     cases = list(cases)
     asked = Questions()
     asked.talks = _once(talk for case in cases if (talk := _talk_question(case)))
@@ -80,8 +80,8 @@ def more_questions(cases: Iterable[Case]) -> Questions:
 
 
 class CountedLimits:
-    """`slots`: the agents that were proposed for the calls of this batch, by attempt. `overdialled`: which of these may
-    do without, and what others have to leave free for them."""
+    """`slots`: the agents that were proposed for the calls of this batch, by attempt. `overdialled`: which of the calls
+    need no reserved agent, and how many agents the others have to leave free for them."""
 
     def __init__(
         self,
@@ -112,12 +112,12 @@ class CountedLimits:
         return self._counts.now
 
     def earliest_at(self, case: Case) -> datetime:
-        """When it may start, as far as its lead is concerned. Calls are admitted in this order: a pace goes on from the
-        last start, so one that is due earlier would have to start after it."""
+        """The earliest start as far as the lead is concerned. Calls are admitted in this order: a pace continues from
+        the last start, so a call that is due earlier would have to start after it."""
         return max(self.now, case.lead.due_at)
 
     def admit(self, case: Case) -> Admitted | GateRefusal:
-        """Admit a call and count it, or say why not."""
+        """Admit a call and count it, or return the refusal."""
         refused = next(self._limits(case), None)
         if refused:
             return refused
@@ -136,7 +136,7 @@ class CountedLimits:
         return self._new(case, start_at, opening.closes_at, paces, agent)
 
     def refusals(self, case: Case) -> list[GateRefusal]:
-        """Everything that speaks against it, for somebody who asks why."""
+        """All refusals of a case, for the route that explains why a lead waits."""
         found = list(self._limits(case))
         if not found and isinstance(answer := self.admit(case), GateRefusal):
             found.append(answer)
@@ -223,7 +223,8 @@ class CountedLimits:
         return agent if isinstance(agent, GateRefusal) else None
 
     def _agent(self, case: Case) -> Slot | Overdial | GateRefusal | None:
-        """The agent that is kept for the call, or the terms on which it goes without. None: it needs none of ours."""
+        """The agent that is reserved for the call, or the terms on which it goes without. None: it needs none of
+        ours."""
         if not self._needs_agent(case):
             return None
         attempt_id, overdialled = case.grant.attempt_id, self._overdialled
@@ -305,8 +306,8 @@ class CountedLimits:
         )
 
     def _ready_at(self, case: Case, start_at: datetime) -> datetime:
-        """When everything was there for this call: its lateness counts from then. A pace that lets it start later is
-        the last thing it had to wait for."""
+        """When all that the call needs was available: its lateness counts from then. A pace that delays the start is
+        the last of these."""
         if start_at > self.earliest_at(case):
             return start_at
         ready_ms = case.grant.ready_ms
@@ -337,8 +338,8 @@ class CountedLimits:
 
 
 def _open_at(case: Case, start_at: datetime) -> Opening | GateRefusal:
-    """The window at the moment at which the paces let the call leave, or why that is too late: the gates judged it at
-    the lead's earliest moment. Of two ends, the lead's and the policy's own, the sooner counts."""
+    """The calling window at the time at which the paces let the call leave, or a refusal if that is too late: the gates
+    judged the lead's earliest time. Of the two ends, the lead's and the policy's, the sooner counts."""
     assert case.policy is not None
     lead = case.lead
     opening = case.policy.opening(lead.phone, lead.timezone, start_at)
@@ -353,7 +354,7 @@ def _open_at(case: Case, start_at: datetime) -> Opening | GateRefusal:
 
 def _too_fast(pace: Pace) -> GateRefusal:
     blocks = {"account": Blocks.ACCOUNT, "number": Blocks.NUMBER}.get(pace.kind, Blocks.FLOW)
-    # Not which account: it may be the platform's, and the lead's tenant reads this.
+    # Does not name the account: it may be the platform's, and the lead's tenant reads this.
     return GateRefusal(RefusalReason.PACE, blocks, pace.next_start_at, pace.kind)
 
 
@@ -371,7 +372,7 @@ def _day_of(case: Case) -> Day:
 
 
 def _person_questions(case: Case) -> list[tuple[PersonQuestion, str]]:
-    """With what becomes of a lead that is over: of all tenants together, then the merchant's own limits."""
+    """Each with what happens to a lead over the limit: all tenants together first, then the merchant's own limits."""
     assert case.policy is not None
     phone, merchant_id = case.lead.phone, case.lead.merchant_id
     most = case.policy.calls_per_person
@@ -396,7 +397,7 @@ def _talk_question(case: Case) -> TalkQuestion | None:
 
 
 def _day_question(case: Case, batch: int) -> DayQuestion | None:
-    """From a batch below the limit on, what was not placed is looked up too."""
+    """From one batch below the limit on, attempts that were not placed are looked up too."""
     assert case.policy is not None
     attempts_max, micros_max = case.policy.attempts_per_day, case.policy.spend_per_day_micros
     if attempts_max is None and micros_max is None:
@@ -412,8 +413,8 @@ def _day_question(case: Case, batch: int) -> DayQuestion | None:
 
 
 def _pace_names(case: Case) -> list[tuple[str, str]]:
-    """Whose turn a start is. An account may have been told to slow down even if it has no pace. Whether a number has
-    one is known when it is locked."""
+    """The paces that a start counts for. An account may have been slowed by a 429 even if it has no pace. Whether a
+    number has a pace is read with its lock."""
     number, lead = case.number, case.lead
     names = [("account", f"{lead.carrier}/{lead.account}")]
     if number is None or number.starts_per_s:

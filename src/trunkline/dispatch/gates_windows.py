@@ -1,4 +1,4 @@
-"""Leads whose calling window closed before their turn came. The match sets them aside; here they get a new due time."""
+"""Leads whose calling window closed before their turn. The match parks them; `reopen` gives them a new due time."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -31,7 +31,7 @@ async def reopen(database: Database, rules: Rules, closed: Sequence[tuple[UUID, 
 
 
 def _opening(lead: ClosedLead, policy: Effective | None) -> Opening | None:
-    """Under a policy that cannot be read it is looked at again later; the intent would refuse it as well."""
+    """Under an unreadable policy the lead is judged again later; the intent would refuse it as well."""
     if policy is None:
         return Opening(lead.now + UNREADABLE_POLICY, None)
     return policy.opening(lead.phone, lead.timezone, max(lead.due_at, lead.now))

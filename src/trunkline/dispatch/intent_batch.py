@@ -2,10 +2,9 @@
 Limits that few merchants have are counted in a fourth, refusals are written in a fifth.
 
 The gates judge in between, on what was read under the locks. Counting is a statement of its own, later than the locks,
-because a statement's snapshot is older than what it waits for; a function of Postgres runs one after the other. Lock
+because a statement's snapshot is older than the locks it waits for; a Postgres function runs one after the other. Lock
 order, here and everywhere: leads, limits (persons, merchants, overdialled groups of agents, accounts, then numbers),
-new allocations, attempts,
-allocations that exist, mailboxes, jobs; each sorted.
+new allocations, attempts, existing allocations, mailboxes, jobs; each sorted.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,18 +48,18 @@ from trunkline.telemetry import get_logger
 
 log = get_logger(__name__)
 
-# A dialer that is stopped inside its intent holds everybody up for no longer than this.
+# A dialer that is stopped inside its intent blocks others for no longer than this.
 TRANSACTION_TIMEOUT_MS = 2000
 ERROR_PAUSE = timedelta(seconds=30)
-# Whoever changes a lead has its row for milliseconds. More than the match looks ahead, or the lead would come again at
-# once, and again.
+# A change of a lead locks its row for milliseconds. Longer than the match looks ahead, or the match would grant the
+# lead again at once.
 CHANGE_TIME = timedelta(milliseconds=150)
-# Whose slot was another's gets a new one as soon as somebody has looked.
+# A call that lost its slot to another one gets a new proposal after this.
 SLOT_AGAIN = timedelta(milliseconds=20)
-# Names are locked in this order: what most intents want comes last, and is held for the shortest time.
+# Lock order of the names: the ones that most intents need come last, and are held for the shortest time.
 _RANKS = {"person": 0, "merchant": 1, "overdial": 2, "account": 3}
 
-# Told, in the transaction, of the leads that end without a call.
+# Called in the transaction with the leads that end without a call.
 OnFinished = Callable[[Connection, dict[UUID, Finish]], Awaitable[None]]
 
 
@@ -74,17 +73,17 @@ async def nobody_told(tx: Connection, ends: dict[UUID, Finish]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What an intent asks beside Postgres."""
+    """The inputs of an intent other than Postgres."""
 
     policies: Policies = field(default_factory=Policies)
     stopped: Stopped = never_stopped
-    # The database that this process has seen: an earlier moment of it starts nothing.
+    # The database that this process has seen: on an earlier state of it (a restore) no call starts.
     mark: Callable[[], ContinuityMark | None] = no_mark
     account_pace: AccountPace = no_account_pace
     agents: AgentRule = AGENTS_ELSEWHERE
     overdialling: Overdialling = field(default_factory=Overdialling)
     on_finished: OnFinished = nobody_told
-    # Accounts that this process leaves alone, because it cannot reach them.
+    # Accounts that this process leaves out, because it cannot reach their carrier.
     unreachable: CarrierUnreachable = field(default_factory=CarrierUnreachable)
 
 
@@ -98,14 +97,14 @@ class IntentBatch:
         self._dialer = dialer
         self._rules = rules
         self._slots = slots
-        # Proposed slots that somebody else has, or whose pod is gone.
+        # Proposed slots that another call has, or whose pod is gone.
         self.lost_slots: list[Slot] = []
         self._cases: list[Case] = []
-        # By attempt: the calls that may go without an agent.
+        # By attempt: the calls that may be dialled without a reserved agent.
         self._terms: dict[UUID, Terms] = {}
         self._admitted: list[Admitted] = []
         self._cooling: Cooling | None = None
-        # By attempt id, like everything that is said of a grant.
+        # By attempt id.
         self._answers: dict[UUID, GateRefusal] = {}
         self._moved: dict[UUID, Entry] = {}
         self.attempts: list[NewAttempt] = []
@@ -142,7 +141,7 @@ class IntentBatch:
         )
 
     async def _lock_limits(self, tx: Connection, leads: dict[UUID, LockedLead]) -> LimitCounts:
-        """And count under them. A lead that was granted twice in one batch is taken once."""
+        """And count under the locks. A lead that was granted twice in one batch is taken once."""
         granted = {grant.lead_id: grant for grant in reversed(self._grants) if grant.lead_id in leads}
         grants = [grant for grant in self._grants if granted.get(grant.lead_id) is grant]
         policies = await self._rules.policies.of(tx, map(_owner, leads.values()))
@@ -159,8 +158,8 @@ class IntentBatch:
         return counts
 
     def _names(self, case: Case) -> Iterator[tuple[str, str]]:
-        """What a case is counted under. The account's lock covers the paces of its numbers, the merchant's those of its
-        campaigns."""
+        """The names under which a case is counted. The account's lock covers the paces of its numbers, the merchant's
+        those of its campaigns."""
         lead, policy = case.lead, case.policy
         yield "person", lead.phone
         if lead.merchant_max_concurrent is not None or (policy and policy.counts_by_merchant):
@@ -175,10 +174,10 @@ class IntentBatch:
         return self._rules.agents.needs_agent(lead.carrier or "", are_elsewhere=lead.are_agents_elsewhere)
 
     def _questions(self, cases: Sequence[Case]) -> Questions:
-        """One that cannot even be asked about is refused, and holds nobody up."""
+        """A case whose questions cannot be built is refused, and does not fail the batch."""
         try:
             return questions(cases)
-        except Exception:  # whatever it is: it is met again, and logged, with the case that it is about
+        except Exception:  # any error: `_is_askable` meets it again and logs it with its case
             return questions(filter(self._is_askable, cases))
 
     def _is_askable(self, case: Case) -> bool:
@@ -201,7 +200,7 @@ class IntentBatch:
                 self._answers[case.grant.attempt_id] = answer
 
     async def _admit(self, tx: Connection, counts: LimitCounts) -> None:
-        """Refused cases are counted in vain: they take nothing."""
+        """Refused cases do not reach the counters: they use nothing up."""
         cases = [case for case in self._cases if case.grant.attempt_id not in self._answers]
         if not cases:
             return
@@ -223,8 +222,8 @@ class IntentBatch:
             rules.unreachable.leave_alone(account, (until - counts.now).total_seconds())
 
     async def _count_overdialled(self, tx: Connection, cases: Sequence[Case]) -> Overdialled:
-        """In a later statement than the locks. For those of overdialled campaigns who must have an agent, one is picked
-        here: nobody else knows before that they must."""
+        """In a later statement than the locks. Cases of overdialled campaigns that need an agent after all get one
+        picked here: the need is known only from these counts."""
         ids = {case.grant.attempt_id for case in cases}
         terms = {attempt_id: each for attempt_id, each in self._terms.items() if attempt_id in ids}
         slots = [slot for attempt_id, slot in self._slots.items() if attempt_id in ids]
@@ -252,7 +251,8 @@ class IntentBatch:
         await self._write_probes(tx, written.inserted)
 
     async def _write_probes(self, tx: Connection, inserted: frozenset[UUID]) -> None:
-        """Few intents have any. They come after the attempts: one that did not go in is no probe."""
+        """Few intents have probes. They are written after the attempts: an attempt that was not inserted is no
+        probe."""
         probes = [p for each in self._admitted for p in each.probes if p.attempt_id in inserted]
         over: list[Subject] = []
         if self._cooling is not None and self._cooling.over:
@@ -279,7 +279,7 @@ class IntentBatch:
         return writing
 
     async def _note_unkept(self, tx: Connection, unkept: Sequence[NewAttempt]) -> None:
-        """The lead keeps its place: the next round has other slots."""
+        """The lead keeps its position: the next round proposes other slots."""
         for attempt in unkept:
             answer = GateRefusal(
                 RefusalReason.AGENTS, Blocks.LEAD, attempt.lead.now + SLOT_AGAIN, subject=SLOT_TAKEN
@@ -299,7 +299,7 @@ class IntentBatch:
         await dispatch.write(tx, IntentWrites(decisions=decisions), self._dialer)
 
     def _forget_conflicting_owners(self, conflicts: set[UUID]) -> None:
-        """Whoever was refused because of an attempt of this batch that did not go in is refused for no reason."""
+        """A refusal that names an attempt of this batch which was not inserted has lost its reason."""
         for attempt_id, answer in self._answers.items():
             if answer.reason is RefusalReason.PERSON and answer.owner in conflicts:
                 until = self._cases[0].lead.now + AGAIN
@@ -317,7 +317,7 @@ class IntentBatch:
 
 
 def _lock_keys(names: Iterable[tuple[str, str]]) -> list[int]:
-    """Advisory locks are known by numbers. Two names with one number would only wait for each other needlessly."""
+    """Advisory locks have numbers. Two names with the same number only wait for each other needlessly."""
     ordered = sorted((_RANKS[kind], _lock_key(kind, subject)) for kind, subject in set(names))
     return [key for _, key in ordered]
 
@@ -341,7 +341,7 @@ def _decision(lead: LockedLead, answer: GateRefusal) -> NewDecision:
 
 
 def _conflict(attempt: NewAttempt, owners: Owners) -> GateRefusal:
-    """Without an owner: it was there when the row was refused, and is gone now."""
+    """Without an owner: the conflicting attempt existed when the row was refused, and has ended since."""
     if owners.lead is not None:
         return GateRefusal(RefusalReason.PERSON, Blocks.PERSON, subject="same_lead", owner=owners.lead)
     if owners.channel is not None:
@@ -352,14 +352,14 @@ def _conflict(attempt: NewAttempt, owners: Owners) -> GateRefusal:
 
 
 def _disagreement(grant: Grant, found: Explanation) -> GateRefusal:
-    """Without a time, the lead in this version is nobody's to call any more."""
+    """Without a time, no dialer may call this version of the lead any more."""
     if found.status != LeadStatus.BACKLOG or found.version != grant.version:
         return GateRefusal(RefusalReason.LEAD, subject=found.status or "gone")
     if not found.is_due:
         return GateRefusal(RefusalReason.NOT_DUE, until=found.due_at)
     if found.is_stale:
         return GateRefusal(RefusalReason.STALE_GRANT, until=found.now)
-    # Or it became due in the meantime.
+    # Or the lead became due in the meantime.
     return GateRefusal(RefusalReason.LEAD, until=found.now + CHANGE_TIME, subject="being_changed")
 
 

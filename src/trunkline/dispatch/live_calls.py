@@ -1,12 +1,12 @@
-"""Compares the calls that go on with the carriers' lists: an end whose webhook was lost frees its channel in a minute.
+"""Compares live calls with the carriers' lists: an end whose webhook was lost frees its channel within a minute.
 
-Every half minute each account's list of live calls is read, by the page; a call that it does not show is looked up by
-its id, because to be missing from a list proves nothing. How often an account may be asked is bounded, so that looking
-takes nothing from dialling: what does not fit comes first at the next turn. At once, every account is asked about after
-a time in which no webhook could be taken (`WebhookHearing`), and one account when a look finds an end that nobody told,
-or when calls that should ring are not heard of.
+Every 30 s the loop reads each account's list of live calls, by pages, and looks up a call that the list lacks by its
+id, because absence from a list proves nothing. Requests per account are bounded, so that they take nothing from
+dialling: calls that do not fit come first at the next turn. The loop reads every account at once after a time in which
+no webhook could be received (`WebhookHearing`), and one account when a check finds an unreported end, or when calls
+that should ring have no events.
 
-Beside it the checker looks at single attempts: doubts, and what this loop did not get to.
+Beside it the checker checks single attempts: those in doubt, and those that this loop did not reach.
 """
 
 import asyncio
@@ -35,20 +35,21 @@ from trunkline.value import replace
 
 log = get_logger(__name__)
 
-# Half of the minute within which a channel is free again: the rest is for the request, the fold, and a list that lags.
+# 50 % of the minute within which a channel is free again: the other 50 % are for the request, the fold and a list's
+# lag.
 EVERY_S = 30.0
 LEASE_S = 180.0
-# After this the other accounts are looked at, and the slow one finishes beside them.
+# After this the other accounts are read, and the slow one finishes beside them.
 PATIENCE_S = 5.0
-# A few calls are asked about one by one: that is no more requests than there are lists.
+# Up to this many calls are looked up one by one: that takes no more requests than the list.
 SINGLY_MAX = 5
 AT_ONCE = 10
-# Lists that cannot be asked for live calls alone are read from here on; older calls are looked up.
+# Lists that cannot be filtered by live calls are read from here on; older calls are looked up.
 LISTED_SINCE = timedelta(minutes=15)
 CLOCK_SLACK = timedelta(seconds=60)
-# So long the checker leaves a call alone that this loop has seen.
+# How long the checker leaves out a call that this loop has seen.
 QUIET_S = 90.0
-# An end that is older than this, and news to us, was told to nobody.
+# The webhook of an end that is older than this, and new to us, was lost.
 TOLD_WITHIN = timedelta(seconds=10)
 GAP_S = 5.0
 
@@ -74,7 +75,7 @@ class LiveCalls(Loop):
         self._looking: set[asyncio.Task[None]] = set()
 
     async def run_once(self) -> int:
-        """How many accounts were to be looked through."""
+        """Returns how many accounts were due."""
         async with self._database.connection() as conn:
             accounts = await live_looks.claim(
                 conn, lease_s=LEASE_S, every_s=self._every_s, silent_while_ringing=SILENT_WHILE_RINGING
@@ -100,7 +101,7 @@ class LiveCalls(Loop):
         try:
             carrier = self._carriers.get(*account)
         except CarrierConfigError:
-            return  # its lease ends by itself
+            return  # the lease expires
         look = _Look(carrier, self._every_s)
         seen: dict[LiveCall, CallView] = {}
         async for call, view in look.at(calls):
@@ -124,7 +125,7 @@ class LiveCalls(Loop):
 
 
 class _Look:
-    """One look through the calls of an account, with as many requests as the account allows for."""
+    """Reads the calls of an account, with as many requests as the account allows."""
 
     def __init__(self, carrier: Carrier, every_s: float):
         self._carrier = carrier
@@ -134,18 +135,18 @@ class _Look:
 
     @property
     def next_in_s(self) -> float:
-        """Later, if this one took more requests than the account has in that time: a page cannot be left half read."""
+        """Later, if this run took more requests than the account has in that time: a page cannot be left half read."""
         return max(self._every_s, self._requests * 60 / self._carrier.limits.looks_per_min)
 
     async def at(self, calls: Sequence[LiveCall]) -> AsyncIterator[tuple[LiveCall, CallView]]:
-        """What the carrier tells of them. Some may be missing: they come first the next time."""
+        """The carrier's view of the calls. Some may be missing: they come first the next time."""
         shown: dict[str, CallView] = {}
         lists, carrier = self._carrier.limits.lists, self._carrier
         if len(calls) > SINGLY_MAX and lists != "none":
             await self._read(carrier.live_calls(_since(calls)), calls, shown)
         missing = _missing(calls, shown)
         if len(missing) > SINGLY_MAX and lists == "live":
-            # Many are over, and nobody told: a page tells of a thousand of them.
+            # Many have ended unreported: one page shows a thousand of them.
             await self._read(carrier.account_calls(_since(missing)), missing, shown)
             missing = _missing(calls, shown)
         for call in calls:
@@ -159,12 +160,12 @@ class _Look:
                 yield call, found
 
     async def _read(self, pages: ListPages, wanted: Sequence[LiveCall], shown: dict[str, CallView]) -> None:
-        """Until all that are wanted are shown. What is shown later is newer."""
+        """Until all that are wanted are shown. A later page is newer."""
         async for page in pages:
             self._requests += 1
             if isinstance(page, ListUnavailable):
                 log.warning("live_calls.list_unavailable", carrier=self._carrier.name, reason=page.reason)
-                return  # what was shown is true all the same
+                return  # the pages so far are valid all the same
             shown |= {view.call_id: view for view in page}
             if not _missing(wanted, shown):
                 return
@@ -175,7 +176,7 @@ class _Look:
             found: LookUpResult = await self._carrier.look_up(call.carrier_call_id)
         match found:
             case CallView():
-                # Some carriers tell a call that has ended under another name than the one they gave at first.
+                # Some carriers list an ended call under another id than the one they returned at first.
                 return call, replace(found, call_id=call.carrier_call_id)
             case NoSuchCall() if call.age_s > self._carrier.limits.list_lag_s:
                 gone = CallView(
@@ -196,7 +197,7 @@ def _missing(calls: Sequence[LiveCall], shown: Mapping[str, CallView]) -> list[L
 
 
 class WebhookHearing(Loop):
-    """Says, wherever webhooks are taken, that they can be. After a gap all live calls are asked about."""
+    """Records, in every process that receives webhooks, that it can. After a gap all accounts are read."""
 
     name = "webhook_hearing"
 

@@ -1,12 +1,12 @@
-"""Overdialling: which calls may be dialled without an agent kept for them, and what kept ones leave to those that ring.
+"""Overdialling: which calls may be dialled without a reserved agent, and what reserved ones leave to those that ring.
 
-A campaign whose policy has an `abandon_max` above 0 is dialled without keeping while the expected share of abandoned
-calls stays under it. An agent is kept for its calls only once too many were abandoned (the brake), and for people who
-found nobody before; never when the bound does not hold: a slot that is kept is one that the ringing calls count on.
+A campaign whose policy has an `abandon_max` above 0 is dialled without reservations while the expected share of
+abandoned calls stays under it. An agent is reserved for its calls only once too many were abandoned (the brake), and
+for people whose earlier call was abandoned; never to keep within the bound: the ringing calls count on every slot.
 
-Calls ring for a group of tiers: a merchant's own tier, or the common ones together. What rings and what is free for it
-are counted in the same group, under the group's lock. Kept dials of everybody else take no lock, and leave free what
-the ringing calls need, as they leave the callers' slots.
+Calls ring for a group of tiers: a merchant's own tier, or the common ones together. The ringing calls and the free
+slots are counted in the same group, under the group's lock. Dials of all other campaigns, with a reservation, take no
+lock, and leave the slots free that the ringing calls need, as they leave the inbound reserve.
 """
 
 import time
@@ -29,13 +29,13 @@ from trunkline.store.dispatch import Overdial
 from trunkline.value import Value
 
 COMMON_GROUP = "common"
-# Answer rates and measured shares are believed for so long: they move by a call in hundreds.
+# How long answer rates and measured shares are cached: one call in hundreds hardly changes them.
 FRESH_S = 1.0
-# Whether anything rings unkept at all, for those who keep: they take no lock either.
+# How long "nothing rings without a reservation" is cached, for dials with one: they take no lock either.
 RINGS_FRESH_S = 0.25
-# A dial that found every free slot counted on is let in before more calls ring unkept, within this time.
+# For this long a dial that found no reservable slot goes before further calls without a reservation.
 WANTED_S = 2.0
-# An end of overdialling is told so often while it lasts.
+# How often an end of overdialling is reported while it lasts.
 TELL_EVERY_S = 60.0
 CAMPAIGNS_MAX = 10_000
 
@@ -44,8 +44,7 @@ Campaign = tuple[str, UUID | None]
 
 
 class Terms(Value, frozen=True):
-    """How the calls of a campaign to a person are overdialled. `has_ended`: by the brake, so agents are kept for
-    them."""
+    """How calls of a campaign to a person are overdialled. `has_ended`: the brake ended it, so agents are reserved."""
 
     tiers: tuple[str, ...]
     answer_rate: float
@@ -59,13 +58,13 @@ class Terms(Value, frozen=True):
 
 @dataclass(slots=True)
 class Room:
-    """A group as it was counted: the slots that are free for dials, and the calls that ring for them unkept.
+    """The counts of a group: the slots that are free for dials, and the calls that ring for them without a reservation.
     `abandon_max` is the least that any of these was admitted under."""
 
     free: int
     ringing: Ringing = NOTHING_RINGS
     abandon_max: float = 1.0
-    # Somebody waits to keep a slot here, as was known before; and what came of it in this batch.
+    # A dial waited for a slot here before this batch; and what this batch did.
     is_wanted: bool = False
     was_kept: bool = False
     was_refused: bool = False
@@ -91,8 +90,8 @@ class Room:
 
 @dataclass(slots=True)
 class Overdialled:
-    """What a batch has to know: by attempt, the terms of those that may be overdialled; by group, its room; and the
-    attempts to people who found nobody before."""
+    """The counts for a batch: by attempt, the terms of those that may be overdialled; by group, its room; and the
+    attempts to people whose earlier call was abandoned."""
 
     terms: Mapping[UUID, Terms] = field(default_factory=dict)
     rooms: dict[str, Room] = field(default_factory=dict)
@@ -133,7 +132,7 @@ class _Known(Value, frozen=True):
     # Of the campaign, and of its merchant.
     measured: tuple[AbandonmentCounts, AbandonmentCounts]
     read_at_s: float
-    # By the brake, for somebody whose country allows as much as the policy.
+    # By the brake, for a person whose country allows as much as the policy.
     has_ended: bool
 
     def terms(self, policy: Effective, abandon_max: float) -> Terms:
@@ -148,13 +147,13 @@ class Overdialling:
         self._known: dict[Campaign, _Known] = {}
         self._ringing: frozenset[str] = frozenset()
         self._ringing_until_s = float("-inf")
-        # Groups in which a dial waits to keep a slot, and until when that is believed.
+        # Groups in which a dial waits for a slot, and until when that counts.
         self._wanted: dict[str, float] = {}
         self._told_at_s: dict[Campaign, float] = {}
 
     def is_unkept(self, grant: Grant) -> bool:
-        """Whether a slot would be proposed for it in vain, as far as is known: most of its campaign are dialled
-        without. If not, the intent picks one."""
+        """Whether to propose no slot for it: most calls of its campaign are dialled without. If this one needs a slot
+        after all, the intent picks one."""
         known = self._known.get((grant.merchant_id, grant.campaign_id))
         return known is not None and not known.has_ended
 
@@ -170,8 +169,8 @@ class Overdialling:
     async def count(
         self, tx: Connection, terms: Mapping[UUID, Terms], cases: Sequence[Case], slots: Iterable[Slot]
     ) -> Overdialled:
-        """What rings and what is free, in a statement after the locks; of the groups of these slots too, if anything
-        rings there."""
+        """The ringing calls and the free slots, in a statement after the locks; of the groups of these slots too, if
+        anything rings there."""
         groups = {group for each in terms.values() for group in each.groups}
         others = {group_of_slot(slot) for slot in slots} - groups
         if others:
@@ -204,7 +203,7 @@ class Overdialling:
     async def pick(
         self, tx: Connection, overdialled: Overdialled, without: Sequence[UUID]
     ) -> Mapping[UUID, Slot]:
-        """Slots for those of overdialled campaigns for whom one has to be kept: nobody proposed any."""
+        """Slots for calls of overdialled campaigns that need one: no slot was proposed for them."""
         if not without:
             return {}
         wants = [(attempt_id, overdialled.terms[attempt_id].tiers) for attempt_id in without]
@@ -214,7 +213,8 @@ class Overdialling:
         return allocations.assign(wants, free)
 
     def note(self, overdialled: Overdialled) -> None:
-        """Remember who waits to keep a slot: else calls that ring unkept would always be there first."""
+        """Remember the groups in which a dial waits for a slot: else calls without a reservation would always be
+        first."""
         until_s = time.monotonic() + WANTED_S
         for group, room in overdialled.rooms.items():
             if room.was_refused:
@@ -223,7 +223,7 @@ class Overdialling:
                 self._wanted.pop(group, None)
 
     def ended(self) -> list[Campaign]:
-        """Campaigns that overdial no more, by the brake, each every minute while somebody dials for them."""
+        """Campaigns whose overdialling the brake has ended, each once a minute while it is dialled for."""
         now_s = time.monotonic()
         found = [
             campaign
@@ -280,7 +280,7 @@ class Overdialling:
 
 
 def is_over(policy: Effective, measured: AbandonmentCounts, abandon_max: float) -> bool:
-    """Whether so many were abandoned, over 30 days or the policy's window, that agents are kept again."""
+    """Whether so many calls were abandoned, over 30 days or the policy's window, that agents are reserved again."""
     spans = [measured.last_30d, *([measured.window] if policy.abandon_window_h else [])]
     return any(abandonment.is_braked(span, abandon_max) for span in spans)
 

@@ -1,4 +1,4 @@
-"""Calling policies as the dial needs them: all layers of a lead resolved, read from Postgres at most a second ago."""
+"""Calling policies for the dial: all layers of a lead resolved, read from Postgres at most a second ago."""
 
 import time
 from collections.abc import Iterable
@@ -18,12 +18,12 @@ from trunkline.value import Value
 log = get_logger(__name__)
 
 FRESH_S = 1.0
-# More layers than any process dials for at once; beyond it the memory is begun anew.
+# More layers than any process dials for at a time; beyond it the cache is emptied.
 LAYERS_MAX = 50_000
 
 
 class Owner(Value, frozen=True):
-    """Whose policy is asked for."""
+    """The owner whose policy applies."""
 
     reseller_id: str
     merchant_id: str
@@ -43,14 +43,14 @@ def campaign_key(merchant_id: str, campaign_id: UUID) -> PolicyKey:
 
 
 class Abandonment(Value, frozen=True):
-    """Somebody who was dialled without an agent answers, and none is free: how long they may wait, what they hear."""
+    """For an abandoned call: how long the person may wait for an agent, and the message that is played then."""
 
     message: str
     wait_max_s: float
 
 
 class _Layer(Value, frozen=True):
-    """A layer as it was read. An unreadable one has no policy, and nobody is called under it."""
+    """A layer as it was read. An unreadable one has no policy, and no lead is called under it."""
 
     version: int
     policy: CallingPolicy | None
@@ -65,7 +65,7 @@ class Policies:
         self._resolved: dict[tuple[tuple[PolicyKey, int], ...], Effective] = {}
 
     async def on_abandonment(self, conn: Connection, call: CallOwner) -> Abandonment:
-        """By the policy of the call, or the strictest there is if it cannot be read."""
+        """By the policy of the call, or the strictest defaults if it cannot be read."""
         owner = Owner(call.reseller_id, call.merchant_id, call.campaign_id)
         found = (await self.of(conn, [owner]))[owner] or resolve()
         message = found.message_on_abandonment(
@@ -74,7 +74,7 @@ class Policies:
         return Abandonment(message, found.abandon_threshold_s)
 
     async def of(self, conn: Connection, owners: Iterable[Owner]) -> dict[Owner, Effective | None]:
-        """None for an owner with a layer that cannot be read: better nobody is called than against its rules."""
+        """None for an owner with an unreadable layer: no call is better than one against its rules."""
         wanted = set(owners)
         await self._refresh(conn, {key for owner in wanted for key in owner.layers()})
         return {owner: self._effective(owner.layers()) for owner in wanted}

@@ -1,4 +1,4 @@
-"""One pre-check over HTTP: to public addresses only, in bounded time and size, tried again when nobody answers."""
+"""One pre-check over HTTP: to public addresses only, bounded in time and size, retried when there is no reply."""
 
 import asyncio
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ class PrecheckResponse:
 
     @property
     def is_failure(self) -> bool:
-        """The other side is there and cannot answer now."""
+        """The tenant's system is reachable and cannot answer now."""
         return self.status >= 500 or self.status == 429
 
 
 @dataclass(frozen=True, slots=True)
 class NoReply:
-    """No answer. `is_final`: asking again would be in vain."""
+    """`is_final`: a retry would be in vain."""
 
     reason: str
     is_final: bool = False
@@ -45,7 +45,7 @@ def hosts_of(checks: Sequence[HttpCheck]) -> set[str]:
 async def ask_all(
     outgoing: Outgoing, checks: Sequence[HttpCheck], lead: AskedLead
 ) -> tuple[HttpCheck, PrecheckReply] | None:
-    """None if all checks pass, else the first that does not, and what was said."""
+    """None if all checks pass, else the first that does not, with its reply."""
     for check in checks:
         said = await _ask(outgoing, check, lead)
         if not _passes(check, said):
@@ -88,7 +88,7 @@ async def _ask_once(outgoing: Outgoing, check: HttpCheck, lead: AskedLead) -> Pr
                 total_timeout_s=check.timeout_s,
             ) as response,
         ):
-            # One byte more than may be, so that a longer answer is seen to be longer.
+            # One byte more than allowed, so that a longer body is recognised.
             raw = await response.content.read(ANSWER_BYTES_MAX + 1)
             return PrecheckResponse(response.status, _decoded(raw))
     except FAILURES as error:
@@ -111,7 +111,7 @@ def _request(check: HttpCheck, lead: AskedLead) -> tuple[str, bytes | None]:
 
 
 def _decoded(raw: bytes) -> Any:
-    """What is not JSON, or too long, has no fields: conditions on them do not hold."""
+    """A body that is not JSON, or too long, has no fields: conditions on them do not hold."""
     if len(raw) > ANSWER_BYTES_MAX:
         return None
     try:

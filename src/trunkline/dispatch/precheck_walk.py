@@ -1,8 +1,8 @@
-"""Asks about leads before their turn comes, so that no channel waits for a tenant's answer.
+"""Runs pre-checks before the leads' turn comes, so that no channel waits for a tenant's reply.
 
-It walks over the flows whose policy has pre-checks and asks about the leads at their heads. Answers are waited for in
-the background: a slow tenant holds up neither the walk nor its own other leads. Whoever asks has claimed the lead in
-Postgres, so several processes may walk at once.
+It walks over the flows whose policy has pre-checks and checks the leads at their heads. The replies are awaited in the
+background: a slow tenant delays neither the walk nor its own other leads. Each check claims its lead in Postgres, so
+several processes may walk at once.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ from trunkline.telemetry import get_logger
 log = get_logger(__name__)
 
 FLOWS_PER_RUN = 100
-# What a flow may start within a few seconds. A pass holds for a minute, so heads that wait are asked about again.
+# What a flow may start within a few seconds. A pass is valid for a minute, so heads that still wait are checked again.
 HEADS_PER_FLOW = 20
 AHEAD_S = 20.0
-# Leads of one merchant that are being asked about at a time, or wait for that: a silent one with a hundred campaigns
-# must not pile up questions.
+# Leads of one merchant whose checks run or wait at a time: a silent system with a hundred campaigns must not pile up
+# requests.
 ASKING_MAX = 40
 
 
@@ -53,12 +53,12 @@ class PrecheckWalk(Loop):
         self._policies = policies
         self._prechecks = prechecks
         self._after = BEFORE_ALL
-        # With their merchants.
+        # Leads with a running check, and their merchants.
         self._asking: dict[UUID, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run_once(self) -> int:
-        """Begin to ask; about how many leads."""
+        """Begin checks. Returns of how many leads."""
         async with self._database.connection() as conn:
             if not await store_prechecks.are_wanted(conn):
                 return 0
@@ -68,12 +68,12 @@ class PrecheckWalk(Loop):
         return sum(begun)
 
     async def drain(self) -> None:
-        """Wait for the answers."""
+        """Wait for the running checks."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 
     async def _checked(self, conn: Connection, flows: Sequence[Flow]) -> list[Flow]:
-        """The flows whose leads have to be asked about. Of what is stopped nobody is asked."""
+        """The flows whose leads need a pre-check. Stopped flows are left out."""
         policies = await self._policies.of(conn, map(_owner, flows))
         found = ((flow, policies[_owner(flow)]) for flow in flows if not self._is_stopped(flow))
         return [flow for flow, policy in found if policy is not None and policy.prechecks]
@@ -86,7 +86,7 @@ class PrecheckWalk(Loop):
         )
 
     async def _begin(self, conn: Connection, flow: Flow) -> int:
-        """Have the heads of a flow asked about, in a task of their own; how many."""
+        """Begin the checks of a flow's heads, in a task of their own. Returns how many."""
         of_merchant = sum(merchant_id == flow.merchant_id for merchant_id in self._asking.values())
         room = min(HEADS_PER_FLOW, ASKING_MAX - of_merchant)
         if room <= 0:

@@ -1,10 +1,10 @@
-"""Asks a tenant's own system whether a lead may be called, before a channel is taken for it.
+"""Queries a tenant's own system whether a lead may be called, before a channel is taken for it.
 
 `run_ahead` is for the leads at the heads of flows (`precheck_walk.py` walks over them): no channel waits for them. A
-pass holds for 60 s. A lead that is granted without one is refused as `precheck needed`; the dialer keeps its channel
-(`batches.py`), asks with `ask` in a task of its own, and tries again. Every lead is asked about on its own, so a slow
-answer holds up nobody else, and every merchant has room of its own (`precheck_rooms.py`): a lead is claimed when there
-is room for its question, and a channel does not wait behind many.
+pass is valid for 60 s. The intent refuses a lead without one as `precheck needed`; the dialer keeps its channel
+(`batches.py`), runs `ask` in a task of its own, and tries again. Every lead has a check of its own, so a slow reply
+delays no other lead, and every merchant has a limit of its own (`precheck_concurrency.py`): a lead is claimed when its
+check can run, and a channel does not wait behind many.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ from trunkline.telemetry import get_logger, metrics
 log = get_logger(__name__)
 
 PASS_VALID_S = 60.0
-# Asked again ahead of time, so that a pass does not run out between two rounds.
+# Renewed ahead of time, so that a pass does not expire between two rounds.
 RENEW_BELOW_S = 20.0
-# A call leaves within so much of its intent, and its pass has to hold until then.
+# A call leaves within this time of its intent, and its pass has to be valid until then.
 HOLDS_S = 1.0
-# So many of a merchant may be asked about, or wait for that, before a channel is not kept for one more.
+# With this many checks of a merchant running or waiting, no channel is kept for one more.
 CROWD_MAX = 2 * AT_ONCE_PER_MERCHANT
 NO_ROOM = "no_room"
 REASON = "precheck"
@@ -52,7 +52,7 @@ class PrecheckEnded:
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """To be asked about again; `moved` is its new place in Postgres."""
+    """To be checked again; `moved` is its new entry in Postgres."""
 
     lead_id: UUID
     moved: Entry
@@ -60,7 +60,7 @@ class Deferred:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Nothing to ask, or nobody to ask about: changed meanwhile, somebody else is asking, or too many wait for that."""
+    """No check ran: none is needed, the lead has changed, another process checks it, or too many checks wait."""
 
     lead_id: UUID
     reason: str
@@ -81,7 +81,7 @@ class Prechecks:
         return list(await self._ask(lead_ids, fresh_for_s=RENEW_BELOW_S))
 
     async def ask(self, lead_id: UUID) -> PrecheckVerdict:
-        """For one lead whose channel is waiting."""
+        """For one lead whose channel is held meanwhile."""
         (verdict,) = await self._ask([lead_id], fresh_for_s=HOLDS_S, waiting_max=CROWD_MAX) or [
             Skipped(lead_id, "gone")
         ]

@@ -1,11 +1,11 @@
-"""After Postgres was restored: which calls has it forgotten, who would be called again, and how that is settled.
+"""After a restore of Postgres: finds the calls that it lost and the leads that would be called again, and settles them.
 
-    read every account's list ─► calls without an attempt ─► leads that they called ─► attempts ─► settled
+    read every account's list ─► calls without an attempt ─► the leads they called ─► attempts ─► settled
 
-A forgotten call becomes an attempt of its lead again. From then on everything is as usual: the fold or the checker
-decides by what the carrier says of it, and the lead has no second call meanwhile. A lead of which nobody can say
-whether it was called ends as UNKNOWN, which is never called again by itself. All this is written while the kill switch
-is on, and the switch is not lifted before. Safe to repeat, also after it was broken off.
+A lost call becomes an attempt of its lead again. From then on everything is as usual: the fold or the checker decides
+by what the carrier reports, and the lead has no second call meanwhile. A lead that may or may not have been called ends
+as UNKNOWN, which is never called again automatically. All this is written while the kill switch is on, and the switch
+is not lifted before. Safe to repeat, also after an interruption.
 """
 
 import random
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 ACTOR = "cli:restore-check"
 REASON = "RESTORED"
-# Calls are looked up, and leads are locked, so many at a time.
+# How many calls are looked up, and leads locked, at a time.
 PAGE = 500
 _FIRST_ID = UUID(int=0)
 
@@ -59,7 +59,7 @@ class Comparison(Value, frozen=True):
     found_at: datetime
     accounts: list[ReadAccount]
     matching: Matching
-    # Calls from before the restore of which the carrier has not been heard yet.
+    # Calls from before the restore that are still live or in doubt here.
     live: int
     # Leads that an account whose list could not be read may have called.
     unread: int
@@ -70,7 +70,7 @@ class Comparison(Value, frozen=True):
 
 
 class Settled(Value, frozen=True):
-    # Leads that have their calls back, and leads that ended because nobody can say.
+    # Leads that have their calls back, and leads that ended because their calls are not known.
     restored: int
     unknown: int
 
@@ -124,7 +124,7 @@ class RestoreCheck:
     async def _read_lists(
         self, since: datetime, numbers: dict[str, OurNumber]
     ) -> tuple[list[ReadAccount], list[LostCall]]:
-        """Of every account that is configured, or that a number here belongs to."""
+        """Of every account that is configured, or that has a number here."""
         used = {(number.carrier, number.account) for number in numbers.values()}
         accounts, lost = [], []
         for name in sorted({*used, *self._carriers.names}):
@@ -202,8 +202,8 @@ class RestoreCheck:
             return len(await restores.end_unknown(tx, sorted(locked), REASON))
 
     async def _record(self, comparison: Comparison, restored: int, unknown: int) -> Settled:
-        """From here on `reminders` makes nothing that was due before. What it made after the comparison is ended here:
-        nobody can say of it either."""
+        """From here on `reminders` makes no lead for an earlier due time. Those that it made after the comparison end
+        here: whether they were called is unknown too."""
         async with self._database.transaction() as tx:
             if not await restores.settle(tx, comparison.found_at, ACTOR):
                 await restores.note_settled(tx, comparison.since, comparison.found_at, REASON, ACTOR)
@@ -238,7 +238,7 @@ def _pages(items: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def _far_line(many: int) -> int:
-    """The first of so many lines that no number has. Not a secret: two calls of one number must only not meet."""
+    """The first of `count` channel numbers that no number has. No secret: it only keeps two calls of a number apart."""
     return random.randrange(FAR_LINES.start, FAR_LINES.stop - many - 1)  # noqa: S311  no secret
 
 
@@ -267,7 +267,7 @@ def _adopted(called: CalledLead) -> Iterator[AdoptedCall]:
 
 
 def _end_of(attempt_id: UUID, lost: LostCall) -> NewEvent:
-    """What the list says of a call that is over, as if the carrier had sent it."""
+    """The list's view of an ended call, as if the carrier had sent it."""
     call = lost.call
     ended_at = call.ended_at or lost.at
     return NewEvent(

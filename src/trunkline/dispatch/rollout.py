@@ -1,7 +1,7 @@
-"""Whose leads this platform dispatches: the flag `event_dispatch`, asked merchant by merchant.
+"""Whose leads this platform dispatches: the flag `event_dispatch`, evaluated per merchant.
 
-Leads of the others are taken in and kept: another system still calls them. Nothing of them is matched, and the intent
-asks once more. What was due before a merchant was turned on is not called then either: see `cutover`.
+Leads of the others are ingested and stored: another system still calls them. The match grants none of them, and the
+intent checks again. Leads that were due before a merchant was turned on are not called then either: see `cutover`.
 """
 
 import time
@@ -13,7 +13,7 @@ from trunkline.store import cutovers, schedule
 from trunkline.store.database import Connection
 
 LEFT_OUT = EVENT_DISPATCH.name
-# A flag service takes tens of microseconds for an answer, and a batch asks about the same few merchants.
+# A flag service takes tens of microseconds per evaluation, and a batch asks about the same few merchants.
 FRESH_S = 0.25
 
 
@@ -34,7 +34,7 @@ class Rollout:
         return self._known[key]
 
     async def left_out(self, conn: Connection) -> Sequence[str]:
-        """The merchants with leads to call, and whose leads are not called here."""
+        """The merchants with waiting leads that are not called here."""
         if self._flags.is_unset(EVENT_DISPATCH):
             return ()
         waiting = await schedule.waiting_merchants(conn)
@@ -44,7 +44,7 @@ class Rollout:
         return off
 
     async def _observe(self, conn: Connection, off: Sequence[str]) -> None:
-        """Our own flags write the cutover with the change. A hosted service tells nobody when it changes its mind."""
+        """Our own flags write the cutover with the change. A hosted service does not report its changes."""
         known = await cutovers.left_out(conn)
         on = [merchant for reseller, merchant in known if self.includes(reseller, merchant)]
         new = set(off) - {merchant for _, merchant in known}

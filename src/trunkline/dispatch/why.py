@@ -1,8 +1,8 @@
-"""Why is this lead not called? Asks everything that could refuse it, for a person who wants to know now.
+"""Why is this lead not called? Evaluates everything that could refuse it, for a person who wants to know now.
 
-First what keeps it from being granted at all: stops, the rollout, a missing dialer, its due time, its numbers. Then
-what an intent refused last, which is what really happened; then every gate of the intent, asked as the intent would.
-Nothing is locked and nothing is written: the answer may be out of date when it is read, and never decides anything.
+First what prevents a grant: stops, the rollout, a missing dialer, its due time, its numbers. Then the last refusal of
+an intent, which is what really happened; then every gate of the intent, evaluated as the intent would. Nothing is
+locked and nothing is written: the answer may be out of date when it is read, and never decides anything.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -53,14 +53,14 @@ from trunkline.value import replace
 _NOBODY = UUID(int=0)
 _LEVELS = ("platform", "reseller", "merchant", "campaign")
 _OF_NUMBERS = ("number", "carrier")
-# A process that has not been heard for so long does not dial.
+# A process without a heartbeat for this long does not dial.
 DIALER_SILENT_S = 20.0
 
-# How Valkey's projection is, and why the match grants this lead nothing, as the match itself was told.
+# The state of Valkey's projection, and the stop that the match applies to this lead, as it was configured.
 Projection: TypeAlias = Literal["whole", "lost", "away"]
 ProjectionLook = Callable[[str, str, UUID | None], Awaitable[tuple[Projection, str | None]]]
 
-# The fields of calling policies that a gate or a subject of its refusals stands for.
+# The fields of calling policies that a gate, or a subject of its refusals, depends on.
 _STATED = {
     "window": ("windows", "packs"),
     "destination": ("destinations",),
@@ -83,7 +83,7 @@ _SET_ELSEWHERE = {
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """`refused_by`: the gate that the answer names; None, nothing refuses it, or it does not wait."""
+    """`refused_by`: the gate that the answer names. None: no gate refuses it, or it does not wait."""
 
     lead_id: UUID
     status: str
@@ -102,12 +102,12 @@ async def _whole(
 
 @dataclass(frozen=True, slots=True)
 class DispatchView:
-    """What a dialer would ask beside Postgres, as the process that answers knows it."""
+    """The inputs of a dialer other than Postgres, as far as the answering process has them."""
 
     agents: AgentRule = AGENTS_ELSEWHERE
     # How agents of ours are counted.
     slots: SlotRule = field(default_factory=SlotRule)
-    # Whose leads this platform calls. None: as the flags in Postgres say.
+    # Whose leads this platform calls. None: by the flags in Postgres.
     includes: Includes | None = None
     # Whether a flag service decides whom this platform calls, and not the flags of the API.
     has_flag_service: bool = False
@@ -131,7 +131,7 @@ async def why(
         return Why(lead_id, standing.status, _settled(standing), None, None, (), history)
     checks = tuple(await _Asking(conn, policies, tenant, standing, history, view).checks())
     closed = ranked(checks, refusing(history, standing.lead.now))
-    # What an intent has just refused is told also where the same gate is open by now.
+    # A recent refusal of an intent is listed even if the same gate is open by now.
     checks += tuple(check for check in closed if check not in checks)
     next_at = max((check.until for check in closed if check.until), default=None)
     refused_by = closed[0].gate if closed else None
@@ -193,7 +193,7 @@ class _Asking:
             yield GateCheck("control", True)
 
     def _stopped(self, gate: str, stop: StopOfLead) -> GateCheck:
-        """What somebody above the asking tenant wrote about a stop is not for its eyes; that there is one is."""
+        """The reason that a level above the asking tenant wrote for a stop is hidden; that there is a stop is not."""
         if self._is_above(stop.set_by):
             return GateCheck(gate, False, stop.scope, stop.ends_at, f"the {stop.set_by}")
         return GateCheck(gate, False, f"{stop.scope}: {stop.reason}", stop.ends_at, stop.changed_by)
@@ -202,7 +202,7 @@ class _Asking:
         return _LEVELS.index(level) < _LEVELS.index(self._level)
 
     async def _rollout(self) -> GateCheck:
-        """As whoever decides it says: the flag service, or the flag as it is set."""
+        """By the flag service, or by the flag as it is set."""
         lead = self._lead
         found = [flag for flag in await flags.list_flags(self._conn) if flag.name == EVENT_DISPATCH.name]
         includes = self._view.includes or partial(_as_set, found)
@@ -223,7 +223,8 @@ class _Asking:
         )
 
     def _cut_over(self) -> GateCheck:
-        """What was due before its merchant was turned on was another system's, and no intent takes it."""
+        """Leads that were due before their merchant was turned on belong to another system, and no intent takes
+        them."""
         if not self._standing.is_cut_over:
             return GateCheck("event_dispatch", True)
         detail = (
@@ -241,7 +242,7 @@ class _Asking:
         return [GateCheck("dialers", False, "start one with the role `dispatcher`")]
 
     def _unexplained(self, before: Sequence[GateCheck], told: str | None) -> list[GateCheck]:
-        """The match was told of a stop that nothing here explains, by a process that knows more than this one."""
+        """The match applies a stop that this process cannot explain: another process configured it."""
         if told is None or any(not check.is_open for check in before):
             return []
         return [
@@ -249,7 +250,7 @@ class _Asking:
         ]
 
     def _due(self) -> GateCheck:
-        """With what put it off, if an intent did: a limit, a window, a pre-check."""
+        """With the refusal that deferred it, if an intent did: a limit, a window, a pre-check."""
         lead = self._lead
         if lead.due_at <= lead.now:
             return GateCheck("due", True, until=lead.due_at)
@@ -270,7 +271,7 @@ class _Asking:
             yield GateCheck("number", True)
 
     async def _cooldowns(self) -> list[GateCheck]:
-        """What its carrier refuses for our sake. Which account is not for a tenant: it may be the platform's."""
+        """What its carrier refuses because of us. A tenant does not see which account: it may be the platform's."""
         number = self._standing.number
         if number is None:
             return []
@@ -321,12 +322,12 @@ class _Asking:
         ]
         if number is not None:
             grant = Grant(_NOBODY, lead.id, 0, number.id, 1, 0)
-            # Asked as if it were called now.
+            # Judged as if it were called now.
             case = Case(grant, replace(lead, due_at=min(lead.due_at, lead.now)), number, rules)
             counts = await limits.count(self._conn, questions([case]))
             await limits.count_more(self._conn, more_questions([case]), counts)
             answers = CountedLimits(counts, self._view.account_pace).refusals(case)
-            # Cooldowns are told apart, with their cause.
+            # `_cooldowns` reports cooldowns, with their cause.
             others = [answer for answer in answers if answer.reason is not RefusalReason.COOLDOWN]
             found += [self._of(answer.reason.value, answer, stated) for answer in others]
             found += [] if answers else [GateCheck("limits", True)]
@@ -340,8 +341,7 @@ class _Asking:
         return GateCheck(gate, False, in_words(gate, answer.subject), answer.until, by)
 
     def _who_states(self, subject: str, stated: Sequence[PolicyRow]) -> str | None:
-        """Whose policies say so: all layers that state the field, with the name of who wrote one that is the tenant's
-        own or below."""
+        """The layers that state the field; with the author's name where the layer is the tenant's own or below."""
         names = _STATED.get(subject, ())
         said = [row for row in stated if any(_is_stated(row.policy.get(name)) for name in names)]
         if not said:
@@ -362,7 +362,7 @@ class _Asking:
         tiers = chain(lead.merchant_id, config)
         missing = _missing_agent(await agents.room(self._conn, self._view.slots, tiers), tiers)
         if missing and rules and rules.abandon_max_of(lead.phone) > 0 and lead.no_agent_count == 0:
-            # It may be dialled without one. Whether the bound allows it is known to the intent alone, which says so.
+            # It may be dialled without one. Only the intent counts whether the bound allows it, and records a refusal.
             return GateCheck("agents", True, f"{missing}; `abandon_max` allows some calls without one")
         return GateCheck("agents", missing is None, missing)
 
@@ -372,12 +372,12 @@ class _Asking:
         return GateCheck("person", is_free)
 
     def _channel(self) -> GateCheck:
-        # How many are in use would tell what others do: a pool may be shared.
+        # The number in use would show what other tenants do: a pool may be shared.
         is_free = self._standing.free > 0 or self._standing.usable == 0
         return GateCheck("channel", is_free, None if is_free else "all channels of its pool are in use")
 
     async def _projection(self, found: Projection) -> list[GateCheck]:
-        """Leads are dialled from Postgres meanwhile, so this alone keeps nobody from being called: it is told last."""
+        """Meanwhile leads are dialled from Postgres, so this alone prevents no call: it comes last."""
         match found:
             case "whole":
                 return [GateCheck("projection", True)]
@@ -397,7 +397,7 @@ def _as_set(found: Sequence[Flag], reseller_id: str, merchant_id: str) -> bool:
 
 
 def _missing_agent(room: AgentRoom, tiers: Sequence[str]) -> str | None:
-    """Without numbers: agents are shared, and how many are busy would tell what others do."""
+    """Without numbers: agents are shared, and how many are busy would show what other tenants do."""
     if room.is_free:
         return None
     if not room.known:
