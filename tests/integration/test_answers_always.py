@@ -371,7 +371,7 @@ async def test_a_call_that_surfaces_for_a_lead_that_has_ended_is_told_to_hang_up
             redis_url,
             key_prefix,
             fallback=FALLBACK,
-            adopt=partial(late_facts.adopt, gate.dialing.database),
+            adopt=partial(late_facts.reattach, gate.dialing.database),
         ) as door,
     ):
         finder = StreamFinder(

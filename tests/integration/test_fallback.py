@@ -119,14 +119,14 @@ async def test_a_refused_lead_and_its_flow_wait_longer_each_time(
     fallback, waits = PostgresFallback(), []
     for _ in range(8):
         grants = await picked(dialing, fallback, most=1)
-        fallback.set_aside([refusal(grant, blocks) for grant in grants])
+        fallback.defer([refusal(grant, blocks) for grant in grants])
         began_s = now_s
         while not await picked(dialing, fallback, most=1):
             now_s += 0.5
         waits.append(now_s - began_s)
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
     now_s += 120
-    fallback.set_aside([refusal(grant, blocks) for grant in await picked(dialing, fallback, most=1)])
+    fallback.defer([refusal(grant, blocks) for grant in await picked(dialing, fallback, most=1)])
     now_s += 1
     assert await picked(dialing, fallback, most=1), "long ago counts for nothing"
 
@@ -138,7 +138,7 @@ async def test_leads_that_are_refused_together_make_their_flow_wait_once(
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     await dialing.leads(5)
     fallback = PostgresFallback()
-    fallback.set_aside([refusal(grant, Blocks.FLOW) for grant in await picked(dialing, fallback)])
+    fallback.defer([refusal(grant, Blocks.FLOW) for grant in await picked(dialing, fallback)])
     now_s += 1
     assert len(await picked(dialing, fallback)) == 5
 
@@ -155,7 +155,7 @@ async def test_a_pace_and_busy_agents_are_waited_for_no_longer_each_time(
     await dialing.leads(2)
     fallback = PostgresFallback()
     for _ in range(5):
-        fallback.set_aside([refusal(grant, blocks, reason) for grant in await picked(dialing, fallback)])
+        fallback.defer([refusal(grant, blocks, reason) for grant in await picked(dialing, fallback)])
         now_s += 0.9
         assert await picked(dialing, fallback) == []
         now_s += 0.2
@@ -176,7 +176,7 @@ async def test_a_number_or_account_that_rests_is_not_picked(
     }
     lead = await dialing.lead()
     fallback = PostgresFallback()
-    fallback.set_aside([refusal(Grant(new_id(), lead, 1, dialing.number, 1, 0), blocks)])
+    fallback.defer([refusal(Grant(new_id(), lead, 1, dialing.number, 1, 0), blocks)])
     await dialing.leads(3)
     assert {numbers[grant.number_id] for grant in await picked(dialing, fallback)} == left
 
@@ -189,7 +189,7 @@ async def test_until_is_counted_by_postgres_clock(dialing: Dialing, monkeypatch:
     (grant,) = await picked(dialing, fallback)
     assert grant.granted_ms is not None
     until = await dialing.now() + timedelta(seconds=20)
-    fallback.set_aside([Refusal(grant, RefusalReason.LIMIT, Blocks.FLOW, until, None, None)])
+    fallback.defer([Refusal(grant, RefusalReason.LIMIT, Blocks.FLOW, until, None, None)])
     now_s += 15
     assert await picked(dialing, fallback) == []
     now_s += 10

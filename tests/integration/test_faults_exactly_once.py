@@ -151,7 +151,7 @@ async def test_fault_20_an_abort_while_a_call_waits_for_its_turn_keeps_it_from_b
         return await is_cancelled(stage.database, lead)
 
     # It is asked at once and may take its time.
-    monkeypatch.setattr(sender, "ASKED_AHEAD_S", 30.0)
+    monkeypatch.setattr(sender, "RECHECK_AHEAD_S", 30.0)
     monkeypatch.setattr(stage.dialer._batches._sender, "_unwanted", asked_when_it_was_aborted)
 
     async def first_has_left(order: CallOrder) -> PlaceResult:
@@ -193,7 +193,7 @@ async def test_fault_20_whether_a_call_is_still_wanted_is_asked_just_before_its_
     turns = {lead: (await stage.attempt(lead))["send_at"] for lead in leads}
     waited = max(turns, key=lambda lead: turns[lead])
     assert set(asked) == {waited}
-    assert asked[waited] >= turns[waited] - timedelta(seconds=sender.ASKED_AHEAD_S)
+    assert asked[waited] >= turns[waited] - timedelta(seconds=sender.RECHECK_AHEAD_S)
 
 
 async def test_fault_21_no_call_is_closed_by_time_alone(stage: Stage) -> None:

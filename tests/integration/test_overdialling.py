@@ -162,7 +162,7 @@ async def test_under_the_brake_agents_are_kept_and_somebody_is_told(dialing: Dia
     assert subjects(intents) == {"no_agent_free"}
     assert overdialling.ended() == [("m", None)]
     assert overdialling.ended() == [], "once a minute"
-    assert not overdialling.is_unkept(Grant(new_id(), new_id(), 1, new_id(), 1, 0, merchant_id="m"))
+    assert not overdialling.is_unreserved(Grant(new_id(), new_id(), 1, new_id(), 1, 0, merchant_id="m"))
 
 
 async def test_a_merchant_that_abandoned_too_many_brakes_its_campaigns(dialing: Dialing) -> None:
@@ -176,10 +176,10 @@ async def test_a_slot_is_not_proposed_in_vain(dialing: Dialing) -> None:
     await pods(dialing, 2)
     overdialling = Overdialling()
     grant = Grant(new_id(), new_id(), 1, new_id(), 1, 0, merchant_id="m")
-    assert not overdialling.is_unkept(grant), "nobody knows yet"
+    assert not overdialling.is_unreserved(grant), "nobody knows yet"
     await intend(dialing, await dialing.lead(), overdialling=overdialling)
-    assert overdialling.is_unkept(grant)
-    assert not overdialling.is_unkept(Grant(new_id(), new_id(), 1, new_id(), 1, 0, merchant_id="n"))
+    assert overdialling.is_unreserved(grant)
+    assert not overdialling.is_unreserved(Grant(new_id(), new_id(), 1, new_id(), 1, 0, merchant_id="n"))
 
 
 @pytest.mark.parametrize("how", ["abandoned_calls", "no_agent_count"])
@@ -211,10 +211,10 @@ async def test_nobody_keeps_a_slot_that_the_ringing_calls_count_on(dialing: Dial
     assert subjects(refused) == {"agents_for_ringing_calls"}
     assert subjects(await intend(dialing, own)) == {"agents_for_ringing_calls"}
     await end(dialing, ringing.attempt_id)
-    until_s = dict(overdialling._wanted)
+    until_s = dict(overdialling._waiters_until_s)
     unkept = await intend(dialing, await dialing.lead(), overdialling=overdialling)
     assert subjects(unkept) == {"abandon_max"}, "somebody waits to keep it"
-    assert overdialling._wanted == until_s, "not for longer than that is believed"
+    assert overdialling._waiters_until_s == until_s, "not for longer than that is believed"
     kept = await intend(dialing, other, slots=[slot], overdialling=overdialling)
     assert [intent.slot for intent in kept.committed] == [slot]
 

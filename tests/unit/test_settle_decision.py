@@ -317,7 +317,7 @@ def test_rules_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
 def test_no_policy_has_a_carrier_asked_every_minute_for_ever(retries: Retries) -> None:
     """Nobody knows who is at fault: the lead comes back, at no cost, and less often each time."""
     found = [
-        after_unexplained("79999", Budget(1, 3, 0), retries, others_are_taken=False, times=n)
+        after_unexplained("79999", Budget(1, 3, 0), retries, others_were_accepted=False, times=n)
         for n in range(1, 20)
     ]
     delays_s = [each.delay_s for each in found if isinstance(each, Retry) and not each.counted]

@@ -22,22 +22,22 @@ from trunkline.telephony.carrier import AgentReport
 log = get_logger(__name__)
 
 # superseded: the call has been assigned to another agent since, whose report counts.
-Taken = Literal["new", "known", "contradicted", "superseded", "no_call"]
+ReportResult = Literal["new", "known", "contradicted", "superseded", "no_call"]
 
 # The mailbox of a call, by its attempt.
 KIND = "call"
 _EVENT = "reported"
 
 
-async def take(tx: Connection, attempt_id: UUID, report: CallReport, turn: int = 0) -> Taken:
+async def take(tx: Connection, attempt_id: UUID, report: CallReport, turn: int = 0) -> ReportResult:
     """Store a report, once, and wake the fold. The same report again is known; a different one is refused."""
-    taken = await keep(tx, attempt_id, report, turn)
-    if taken == "new":
+    result = await store(tx, attempt_id, report, turn)
+    if result == "new":
         await mailboxes.append(tx, [_event(attempt_id, turn)])
-    return taken
+    return result
 
 
-async def keep(tx: Connection, attempt_id: UUID, report: CallReport, turn: int = 0) -> Taken:
+async def store(tx: Connection, attempt_id: UUID, report: CallReport, turn: int = 0) -> ReportResult:
     call = await call_reports.context(tx, attempt_id)
     if call is None:
         return "no_call"
@@ -55,7 +55,7 @@ async def keep(tx: Connection, attempt_id: UUID, report: CallReport, turn: int =
     return "new"
 
 
-async def keep_carried(
+async def store_carried(
     tx: Connection,
     batch: Mapping[str, Sequence[Event]],
     locked: Mapping[UUID, Attempt],
@@ -67,28 +67,28 @@ async def keep_carried(
     carried = [
         (each, event, report) for each in locked for event in batch[str(each)] for report in _reports(event)
     ]
-    wanted = []
-    for attempt_id, event, report in sorted(carried, key=lambda one: (locked[one[0]].phone, one[0])):
-        taken = await apart(tx, keep(tx, attempt_id, report))
-        if isinstance(taken, Exception):
-            parked.append(Parked(event.key, event.seq, f"its report cannot be kept: {type(taken).__name__}"))
-            await _keep_opt_out(tx, attempt_id, report)
+    enrichments = []
+    for attempt_id, event, report in sorted(carried, key=lambda item: (locked[item[0]].phone, item[0])):
+        result = await apart(tx, store(tx, attempt_id, report))
+        if isinstance(result, Exception):
+            parked.append(Parked(event.key, event.seq, f"its report cannot be kept: {type(result).__name__}"))
+            await _store_opt_out(tx, attempt_id, report)
             metrics.CALL_REPORTS.labels("unusable").inc()
             continue
-        metrics.CALL_REPORTS.labels(taken).inc()
-        if taken == "new":
+        metrics.CALL_REPORTS.labels(result).inc()
+        if result == "new":
             source = CallSource(data=dict(report.data))  # only the carrier's customer can open its references
-            wanted.append(Wanted(str(attempt_id), source, locked[attempt_id].tenant, attempt_id))
-    return wanted
+            enrichments.append(Wanted(str(attempt_id), source, locked[attempt_id].tenant, attempt_id))
+    return enrichments
 
 
-async def _keep_opt_out(tx: Connection, attempt_id: UUID, report: CallReport) -> None:
+async def _store_opt_out(tx: Connection, attempt_id: UUID, report: CallReport) -> None:
     if report.opt_out and (call := await call_reports.context(tx, attempt_id)):
         await _list_person(tx, call)
 
 
 def as_payload(report: AgentReport) -> dict[str, Any]:
-    """The payload of an event, as `keep_carried` reads it."""
+    """The payload of an event, as `store_carried` reads it."""
     return {
         "disposition": report.disposition,
         "opt_out": report.opt_out,
@@ -101,15 +101,15 @@ def as_payload(report: AgentReport) -> dict[str, Any]:
 
 def _reports(event: Event) -> Iterator[CallReport]:
     payload: Any = event.payload
-    told = payload.get("report") if isinstance(payload, dict) else None
-    if isinstance(told, dict):
+    report = payload.get("report") if isinstance(payload, dict) else None
+    if isinstance(report, dict):
         yield CallReport(
-            _text(told.get("disposition"), 100),
-            told.get("opt_out") is True,
-            read_moment(told.get("callback_at")),
-            _text(told.get("transcript_ref"), 2000),
-            _text(told.get("recording_ref"), 2000),
-            told["data"] if isinstance(told.get("data"), dict) else {},
+            _text(report.get("disposition"), 100),
+            report.get("opt_out") is True,
+            read_moment(report.get("callback_at")),
+            _text(report.get("transcript_ref"), 2000),
+            _text(report.get("recording_ref"), 2000),
+            report["data"] if isinstance(report.get("data"), dict) else {},
         )
 
 

@@ -27,7 +27,7 @@ from trunkline.value import replace
 
 # Counted from the call's assignment to a pod: its stream has to be opened, and a heartbeat that was sent before that
 # may still arrive.
-NAMED_WITHIN = timedelta(seconds=10)
+HEARTBEAT_GRACE = timedelta(seconds=10)
 # Once an agent is proven it stays so: allocations and heartbeats are deleted later.
 _CERTAIN = frozenset({Agent.JOINED, Agent.EXTERNAL})
 
@@ -41,7 +41,7 @@ def verdict_of(attempt: Attempt, facts: CallFacts) -> CallVerdict:
     return verdict(_facts(attempt, facts))
 
 
-def told_by_carrier(attempt: Attempt) -> CallVerdict:
+def verdict_without_report(attempt: Attempt) -> CallVerdict:
     """The verdict on the call before its agent reported."""
     return verdict_of(replace(attempt, report=None), attempt.facts)
 
@@ -52,13 +52,13 @@ def with_agent(attempt: Attempt, facts: CallFacts) -> CallFacts:
     is_over = facts.state is AttemptState.ENDED and _facts(attempt, facts).was_answered
     if attempt.lead_id is None or not is_over or facts.agent in _CERTAIN:
         return facts
-    found = _agent(attempt, facts)
+    agent = _agent(attempt, facts)
     return (
-        replace(facts, agent=facts.agent or found) if found is Agent.UNKNOWN else replace(facts, agent=found)
+        replace(facts, agent=facts.agent or agent) if agent is Agent.UNKNOWN else replace(facts, agent=agent)
     )
 
 
-def is_news(attempt: Attempt, facts: CallFacts) -> bool:
+def needs_revision(attempt: Attempt, facts: CallFacts) -> bool:
     """The call had ended, and then its agent reported, or who took it became clear. Its lead had ended on the earlier
     evidence, or waits for want of an agent."""
     is_late = attempt.facts.state is AttemptState.ENDED and attempt.is_newest and not attempt.is_cancelled
@@ -77,11 +77,11 @@ def revision(attempt: Attempt, facts: CallFacts, retries: Retries) -> LeadDecisi
     a cancellation, a list or a limit ended it, or the report says the same."""
     if waits_for_an_agent(attempt):
         return decide(_counted_again(attempt), facts, retries) if facts.agent is not Agent.NONE else None
-    told = decide(replace(attempt, report=None), attempt.facts, retries)
-    if not isinstance(told, Finish) or attempt.lead_outcome != told.outcome.value:
+    earlier = decide(replace(attempt, report=None), attempt.facts, retries)
+    if not isinstance(earlier, Finish) or attempt.lead_outcome != earlier.outcome.value:
         return None
     decision = decide(attempt, facts, retries)
-    return decision if decision != told else None
+    return decision if decision != earlier else None
 
 
 def _counted_again(attempt: Attempt) -> Attempt:
@@ -96,29 +96,31 @@ def _counted_again(attempt: Attempt) -> Attempt:
 
 def _facts(attempt: Attempt, facts: CallFacts) -> Facts:
     carrier = CarrierFacts(facts.answered_at, facts.end_reason, facts.duration_s)
-    told = attempt.report
-    if told is None:
+    report = attempt.report
+    if report is None:
         return Facts(carrier, SessionFacts(facts.agent, is_machine=facts.is_machine))
-    said = AgentFacts(told.disposition, told.opt_out, told.callback_at)
-    return Facts(carrier, SessionFacts(facts.agent, has_reported=True, is_machine=facts.is_machine), said)
+    agent_facts = AgentFacts(report.disposition, report.opt_out, report.callback_at)
+    return Facts(
+        carrier, SessionFacts(facts.agent, has_reported=True, is_machine=facts.is_machine), agent_facts
+    )
 
 
 def _agent(attempt: Attempt, facts: CallFacts) -> Agent:
-    given = attempt.allocation
+    allocation = attempt.allocation
     return agent_of(
         Witnesses(
             is_external=attempt.carrier in STREAMLESS or facts.agent_joined is True,
-            has_joined=attempt.report is not None or (given is not None and given.has_joined),
+            has_joined=attempt.report is not None or (allocation is not None and allocation.has_joined),
             given=facts.agent_joined,
-            stream_began=_stream_began(given, facts),
+            stream_began=_stream_began(allocation, facts),
             is_unnamed=_is_unnamed(attempt, facts),
         )
     )
 
 
-def _stream_began(given: CallAllocation | None, facts: CallFacts) -> bool | None:
+def _stream_began(allocation: CallAllocation | None, facts: CallFacts) -> bool | None:
     """What the carrier reports of the stream; its request for the document after a refused stream counts as well."""
-    if facts.stream_began is None and given is not None and given.was_refused:
+    if facts.stream_began is None and allocation is not None and allocation.was_refused:
         return False
     return facts.stream_began
 
@@ -126,8 +128,13 @@ def _stream_began(given: CallAllocation | None, facts: CallFacts) -> bool | None
 def _is_unnamed(attempt: Attempt, facts: CallFacts) -> bool:
     """The pod sent a heartbeat during the call that did not name it. If its last heartbeat came after the end, the
     earlier ones are not known."""
-    given = attempt.allocation
-    if given is None or given.begun_at is None or given.unnamed_at is None or facts.ended_at is None:
+    allocation = attempt.allocation
+    if (
+        allocation is None
+        or allocation.begun_at is None
+        or allocation.unnamed_at is None
+        or facts.ended_at is None
+    ):
         return False
-    answered_at = facts.answered_at or given.begun_at
-    return max(given.begun_at, answered_at) + NAMED_WITHIN <= given.unnamed_at < facts.ended_at
+    answered_at = facts.answered_at or allocation.begun_at
+    return max(allocation.begun_at, answered_at) + HEARTBEAT_GRACE <= allocation.unnamed_at < facts.ended_at

@@ -71,40 +71,42 @@ class ChannelReconciler(Loop):
         self._bus = bus
         self._grant_ttl_s = grant_ttl_s
         # The first run, and the holders that any run saw with an attempt.
-        self._looking_since_ms = float("inf")
+        self._running_since_ms = float("inf")
         self._intended: set[UUID] = set()
-        self._mended_to = 0
+        self._mend_cursor = 0
 
     async def run_once(self) -> int:
         """Returns how many limits and holders had to be changed."""
         self._generation = self._controls.generation
         await epoch.ensure(self._bus)
-        believed, calls = await channels.holders_and_calls(self._bus)
+        projected, calls = await channels.holders_and_calls(self._bus)
         async with self._database.connection() as conn:
-            wanted = await configuration.read(conn, self._controls, self._rollout)
-            truth = await store_schedule.holders(conn)
+            config = await configuration.read(conn, self._controls, self._rollout)
+            stored = await store_schedule.holders(conn)
             now_ms = await store_schedule.clock_s(conn) * 1000
-        self._remember(believed, truth, now_ms)
-        changed = await channels.configure(self._bus, wanted)
+        self._remember(projected, stored, now_ms)
+        changed = await channels.configure(self._bus, config)
         # Only those that Valkey lacks: a call that ended after Postgres was read must not get its channel back.
-        known = {holder.attempt_id for holder in believed}
-        written = await channels.hold(self._bus, [h for h in truth if h.attempt_id not in known])
-        mended = await self._mend(wanted.numbers, truth, recounts=calls != channels.calls_of(believed))
-        dead = self._dead(believed, truth, now_ms)
-        given_back = await self._give_back(await self._judged(dead, held=len(believed)))
+        projected_ids = {holder.attempt_id for holder in projected}
+        written = await channels.hold(self._bus, [h for h in stored if h.attempt_id not in projected_ids])
+        mended = await self._mend(config.numbers, stored, recounts=calls != channels.calls_of(projected))
+        dead = self._dead(projected, stored, now_ms)
+        given_back = await self._give_back(await self._freeable(dead, held=len(projected)))
         metrics.SCHEDULE_LEADS.set(await schedule.known(self._bus))
         metrics.CHANNEL_DRIFT.set(written + given_back + mended)
         metrics.RECONCILER_FIXES.labels(self.name).inc(written + given_back + mended)
         if written or given_back or mended:
             log.warning("channels.healed", written=written, given_back=given_back, mended=mended)
-        _report(wanted.numbers, truth)
+        _report(config.numbers, stored)
         return written + given_back + changed + mended
 
-    async def _mend(self, numbers: Sequence[NumberLimit], truth: Sequence[Holder], *, recounts: bool) -> int:
+    async def _mend(self, numbers: Sequence[NumberLimit], stored: Sequence[Holder], *, recounts: bool) -> int:
         """The next page of numbers; after the last one it begins anew."""
-        page = numbers[self._mended_to : self._mended_to + NUMBERS_PER_RUN]
-        self._mended_to = self._mended_to + len(page) if self._mended_to + len(page) < len(numbers) else 0
-        return await channels.mend(self._bus, [n.number_id for n in page], truth, recounts=recounts)
+        page = numbers[self._mend_cursor : self._mend_cursor + NUMBERS_PER_RUN]
+        self._mend_cursor = (
+            self._mend_cursor + len(page) if self._mend_cursor + len(page) < len(numbers) else 0
+        )
+        return await channels.mend(self._bus, [n.number_id for n in page], stored, recounts=recounts)
 
     async def wait(self) -> None:
         """A stop, and its end, reach the match at once."""
@@ -115,25 +117,25 @@ class ChannelReconciler(Loop):
     async def free_dead(self) -> int:
         """Operator override: free every holder that Postgres does not have, however many."""
         await epoch.ensure(self._bus)
-        believed = await channels.holders(self._bus)
+        projected = await channels.holders(self._bus)
         async with self._database.connection() as conn:
-            truth = await store_schedule.holders(conn)
+            stored = await store_schedule.holders(conn)
             now_ms = await store_schedule.clock_s(conn) * 1000
-        freed = await self._give_back(self._dead(believed, truth, now_ms))
+        freed = await self._give_back(self._dead(projected, stored, now_ms))
         log.warning("channels.freed_by_hand", freed=freed)
         return freed
 
-    def _remember(self, believed: Sequence[Holder], truth: Sequence[Holder], now_ms: float) -> None:
-        self._looking_since_ms = min(self._looking_since_ms, now_ms)
-        self._intended |= {holder.attempt_id for holder in truth}
-        self._intended &= {holder.attempt_id for holder in believed}
+    def _remember(self, projected: Sequence[Holder], stored: Sequence[Holder], now_ms: float) -> None:
+        self._running_since_ms = min(self._running_since_ms, now_ms)
+        self._intended |= {holder.attempt_id for holder in stored}
+        self._intended &= {holder.attempt_id for holder in projected}
 
-    def _dead(self, believed: Sequence[Holder], truth: Sequence[Holder], now_ms: float) -> list[Holder]:
-        true_ids = {holder.attempt_id for holder in truth}
+    def _dead(self, projected: Sequence[Holder], stored: Sequence[Holder], now_ms: float) -> list[Holder]:
+        true_ids = {holder.attempt_id for holder in stored}
         oldest_ms = now_ms - self._grant_ttl_s * 1000
-        return [h for h in believed if h.attempt_id not in true_ids and h.granted_ms < oldest_ms]
+        return [h for h in projected if h.attempt_id not in true_ids and h.granted_ms < oldest_ms]
 
-    async def _judged(self, dead: Sequence[Holder], *, held: int) -> Sequence[Holder]:
+    async def _freeable(self, dead: Sequence[Holder], *, held: int) -> Sequence[Holder]:
         """Those that may be freed. A holder whose attempt has ended was confirmed by the carrier; one without an
         attempt, unless it certainly never had one, is only our own conclusion."""
         if not dead:
@@ -151,15 +153,15 @@ class ChannelReconciler(Loop):
         return certain
 
     def _was_never_intended(self, holder: Holder) -> bool:
-        return holder.granted_ms > self._looking_since_ms and holder.attempt_id not in self._intended
+        return holder.granted_ms > self._running_since_ms and holder.attempt_id not in self._intended
 
     async def _give_back(self, dead: Sequence[Holder]) -> int:
         """Their leads return to the schedule if they are still to be called in Postgres."""
         if not dead:
             return 0
         async with self._database.connection() as conn:
-            wanted = await store_schedule.places(conn, [h.lead_id for h in dead if h.lead_id])
-        due = {lead_id: to_ms(entry.due_at) for lead_id, entry in wanted.items()}
+            entries = await store_schedule.places(conn, [h.lead_id for h in dead if h.lead_id])
+        due = {lead_id: to_ms(entry.due_at) for lead_id, entry in entries.items()}
         return await schedule.give_back(
             self._bus,
             [
@@ -171,9 +173,9 @@ class ChannelReconciler(Loop):
         )
 
 
-def _report(limits: Sequence[NumberLimit], truth: Sequence[Holder]) -> None:
+def _report(limits: Sequence[NumberLimit], stored: Sequence[Holder]) -> None:
     in_use = {str(limit.number_id): 0.0 for limit in limits}
-    for holder in truth:
+    for holder in stored:
         in_use[str(holder.number_id)] = in_use.get(str(holder.number_id), 0.0) + 1
     metrics.set_exactly(metrics.CHANNELS_IN_USE, in_use)
     metrics.set_exactly(metrics.CHANNELS_MAX, {str(limit.number_id): limit.max_channels for limit in limits})

@@ -58,14 +58,14 @@ class Doubt:
 
 
 @dataclass(frozen=True, slots=True)
-class AskList:
+class QueryList:
     """Was it dialled? `final`: this is the last query."""
 
     final: bool
 
 
 @dataclass(frozen=True, slots=True)
-class AskCall:
+class QueryCall:
     """Is it still live?"""
 
 
@@ -74,7 +74,7 @@ class FreeChannel:
     """No call can be live on this channel any more."""
 
 
-Step = Wait | Doubt | AskList | AskCall | FreeChannel
+Step = Wait | Doubt | QueryList | QueryCall | FreeChannel
 
 
 def next_step(
@@ -88,9 +88,9 @@ def next_step(
             return _doubt_step(age_s, doubt_checks, limits.ring_over_s + list_lag_s)
         case AttemptState.ACCEPTED | AttemptState.RINGING:
             left_s = limits.ring_timeout_s + RING_GRACE_S - age_s
-            return Wait(left_s) if left_s > 0 else AskCall()
+            return Wait(left_s) if left_s > 0 else QueryCall()
         case AttemptState.ANSWERED:
-            return AskCall() if age_s >= ANSWERED_EVERY_S else Wait(ANSWERED_EVERY_S - age_s)
+            return QueryCall() if age_s >= ANSWERED_EVERY_S else Wait(ANSWERED_EVERY_S - age_s)
         case _:
             return FreeChannel()
 
@@ -99,4 +99,4 @@ def _doubt_step(age_s: float, doubt_checks: int, horizon_s: float) -> Step:
     step = min(doubt_checks, len(DOUBT_STEPS_S) - 1)
     final = step == len(DOUBT_STEPS_S) - 1
     due_s = max(DOUBT_STEPS_S[step], horizon_s if final else 0.0)
-    return AskList(final) if age_s >= due_s else Wait(due_s - age_s)
+    return QueryList(final) if age_s >= due_s else Wait(due_s - age_s)

@@ -42,12 +42,12 @@ def stops(controls: Controls) -> dict[str, str]:
     """By the subjects of the scripts: everything, a reseller, a merchant, a campaign."""
     if everything := controls.stopped():
         return {ALL: everything.reason}
-    found = {}
+    by_subject = {}
     for control in controls.in_force:
         kind = _SUBJECTS.get(control.scope)
         if kind and control.phase(controls.now()) == "stopped":
-            found[f"{kind}/{control.subject}"] = control.reason
-    return found
+            by_subject[f"{kind}/{control.subject}"] = control.reason
+    return by_subject
 
 
 def _allowed(limit: NumberLimit, carrier: str, controls: Controls) -> NumberLimit:

@@ -32,7 +32,7 @@ async def count(
     for call in calls:
         if call.by_person:
             metrics.CALLS_BY_PERSON.inc()
-    _note(abandoned)
+    _count_abandoned(abandoned)
 
 
 async def count_late(
@@ -45,7 +45,7 @@ async def count_late(
         if locked[attempt_id].facts.agent is Agent.UNKNOWN
         and _was_abandoned(call_evidence.verdict_of(locked[attempt_id], facts))
     ]
-    _note(await abandonment.count_late(tx, missed))
+    _count_abandoned(await abandonment.count_late(tx, missed))
 
 
 async def correct(tx: Connection, seen: Iterable[Attempt]) -> None:
@@ -55,7 +55,7 @@ async def correct(tx: Connection, seen: Iterable[Attempt]) -> None:
         if attempt.report is None or attempt.facts.state is not AttemptState.ENDED:
             continue
         now = call_evidence.verdict_of(attempt, call_evidence.with_agent(attempt, attempt.facts))
-        if _was_abandoned(call_evidence.told_by_carrier(attempt)) and not _was_abandoned(now):
+        if _was_abandoned(call_evidence.verdict_without_report(attempt)) and not _was_abandoned(now):
             by_machine = now.outcome is Outcome.VOICEMAIL
             corrections.append(Correction(attempt.id, attempt.tenant, attempt.campaign_id, by_machine))
     await abandonment.correct(tx, corrections)
@@ -68,7 +68,7 @@ async def correct_revised(tx: Connection, revised: Iterable[Attempt]) -> None:
         Correction(attempt.id, attempt.tenant, attempt.campaign_id, by_machine=True)
         for attempt in revised
         if call_evidence.verdict_of(attempt, attempt.facts).outcome is Outcome.VOICEMAIL
-        and _was_served(call_evidence.told_by_carrier(attempt))
+        and _was_served(call_evidence.verdict_without_report(attempt))
     ]
     await abandonment.correct(tx, machines, are_served=True)
 
@@ -98,7 +98,7 @@ def _calls(
         )
 
 
-def _note(abandoned: Iterable[bool]) -> None:
+def _count_abandoned(abandoned: Iterable[bool]) -> None:
     for overdialled in abandoned:
         metrics.CALLS_ABANDONED.labels("overdialled" if overdialled else "no_agent").inc()
 

@@ -28,7 +28,7 @@ from trunkline.bus.dialer_wakeups import DialerWakeups
 from trunkline.clock import Clock
 from trunkline.crashpoint import crash_point
 from trunkline.dispatch.agents import NoAgentsNeeded, SlotSource
-from trunkline.dispatch.batches import Ask, Batches
+from trunkline.dispatch.batches import Batches, RunPrecheck
 from trunkline.dispatch.fallback import PostgresFallback
 from trunkline.dispatch.intent_batch import Rules
 from trunkline.dispatch.offset import ClockOffset
@@ -44,11 +44,11 @@ from trunkline.telemetry import get_logger, metrics
 log = get_logger(__name__)
 
 # The share of `ahead_s` in which leads that fall due are gathered; the remainder is for the match and the intent.
-GATHERED = 0.5
+GATHER_SHARE = 0.5
 # How often the dialer checks whether accounts are still left out: the end of one of their calls wakes no dialer.
-LEFT_OUT_LOOK_S = 0.05
+LEFT_OUT_RECHECK_S = 0.05
 # While Valkey is unavailable, the dialer retries it this often or less: see `next_try_s`.
-VALKEY_AGAIN_S = 1.0
+VALKEY_RETRY_S = 1.0
 
 # The grants, and the transaction that was begun for them.
 Granted: TypeAlias = tuple[Sequence[Grant], EarlyTransaction | None]
@@ -89,7 +89,7 @@ class Dialer(Loop):
         rules: Rules,
         next_opening: NextOpening,
         limits: DialerLimits,
-        ask: Ask | None = None,
+        precheck: RunPrecheck | None = None,
         fallback: PostgresFallback | None = None,
         slots: SlotSource | None = None,
     ):
@@ -100,7 +100,7 @@ class Dialer(Loop):
         self._limits = limits
         self._ahead_ms = round(limits.ahead_s * 1000)
         self._offset = ClockOffset(database, bus, clock)
-        self._without_valkey = fallback or PostgresFallback()
+        self._postgres_fallback = fallback or PostgresFallback()
         self._slots = slots or NoAgentsNeeded()
         self._without_agents = sorted(rules.agents.carriers_without_streams)
         self._batches = Batches(
@@ -111,8 +111,8 @@ class Dialer(Loop):
             identity,
             rules,
             self._offset,
-            ask,
-            self._without_valkey.set_aside,
+            precheck,
+            self._postgres_fallback.defer,
             self._slots,
         )
         self._unreachable = rules.unreachable
@@ -123,19 +123,19 @@ class Dialer(Loop):
         self._next_at_s: float | None = None
         self._has_more = False
         self._is_without_valkey = False
-        self._valkey_again_at_s = float("-inf")
+        self._valkey_retry_at_s = float("-inf")
 
     async def run_once(self) -> int:
         """One round. Returns the number of calls that are in flight because of it. A full batch keeps running while
         the next round begins: its grants are counted."""
-        await self._room()
+        await self._wait_for_capacity()
         metrics.CALLS_IN_FLIGHT.set(self._batches.in_flight)
         await self._batches.disown_lost()
-        grants, begun = await self._grants()
+        grants, early_tx = await self._grants()
         if not grants:
             return 0
         crash_point("dialer.after_match")
-        batch = asyncio.create_task(self._batches.dial(grants, begun), name="batch")
+        batch = asyncio.create_task(self._batches.dial(grants, early_tx), name="batch")
         self._running.add(batch)
         if self._has_more:
             return len(grants)
@@ -150,7 +150,7 @@ class Dialer(Loop):
         if self._next_at_s is not None:
             timeout_s = min(timeout_s, self._next_at_s - asyncio.get_running_loop().time())
         if self._left_out:
-            timeout_s = min(timeout_s, LEFT_OUT_LOOK_S)
+            timeout_s = min(timeout_s, LEFT_OUT_RECHECK_S)
         if timeout_s <= 0:
             return
         try:
@@ -164,14 +164,14 @@ class Dialer(Loop):
             await asyncio.wait(self._running)
         await self._batches.drain()
 
-    async def _room(self) -> None:
+    async def _wait_for_capacity(self) -> None:
         """Wait until another batch may begin. An error of an earlier batch fails this round."""
         while len(self._running) >= self._limits.batches_max:
             await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
             await self._collect()
         await self._collect()
         while self._batches.in_flight >= 2 * self._limits.in_flight_max:
-            await self._batches.one_is_done()
+            await self._batches.wait_for_one_send()
 
     async def _collect(self) -> None:
         for batch in [each for each in self._running if each.done()]:
@@ -186,13 +186,13 @@ class Dialer(Loop):
     async def _grants(self) -> Granted:
         self._left_out = self._accounts_left_out()
         # A batch whose pre-checks took long may have sent calls since capacity was checked.
-        most = self._limits.in_flight_max * (2 if self._left_out else 1)
-        room = max(0, min(self._limits.batch_max, most - self._batches.in_flight))
+        capacity_max = self._limits.in_flight_max * (2 if self._left_out else 1)
+        capacity = max(0, min(self._limits.batch_max, capacity_max - self._batches.in_flight))
         now_s = asyncio.get_running_loop().time()
-        if self._is_without_valkey and now_s < self._valkey_again_at_s:
-            return await self._fallback(room), None
+        if self._is_without_valkey and now_s < self._valkey_retry_at_s:
+            return await self._fallback(capacity), None
         try:
-            return await self._match(room)
+            return await self._match(capacity)
         except BusUnavailable as error:
             if not self._is_without_valkey:
                 log.warning("dialer.without_valkey", reason=str(error))
@@ -200,8 +200,8 @@ class Dialer(Loop):
             # A projection that is being rebuilt answers immediately, and is available again within seconds.
             is_away = not isinstance(error, ProjectionLost)
             failed_s = asyncio.get_running_loop().time()
-            self._valkey_again_at_s = next_try_s(now_s, failed_s) if is_away else failed_s
-            return await self._fallback(room), None
+            self._valkey_retry_at_s = next_try_s(now_s, failed_s) if is_away else failed_s
+            return await self._fallback(capacity), None
 
     def _accounts_left_out(self) -> list[AccountName]:
         """Accounts that this process cannot reach and, at full capacity, those that have used their share of it."""
@@ -210,38 +210,38 @@ class Dialer(Loop):
             left_out += self._batches.busiest(self._limits.account_share)
         return left_out
 
-    async def _match(self, room: int) -> Granted:
+    async def _match(self, capacity: int) -> Granted:
         await epoch.ensure(self._bus)
-        ids = [new_text_id() for _ in range(room)]
+        ids = [new_text_id() for _ in range(capacity)]
         offset_ms = await self._offset.ms()
         agents = await self._slots.room()
-        begun = EarlyTransaction(self._database)
+        early_tx = EarlyTransaction(self._database)
         try:
             match = await schedule.match(
                 self._bus,
                 ids,
                 clock_offset_ms=offset_ms,
                 ahead_ms=self._ahead_ms,
-                gather_ms=round(self._ahead_ms * GATHERED),
+                gather_ms=round(self._ahead_ms * GATHER_SHARE),
                 agents=None if agents is None else {"*": agents.common, **agents.own},
                 without_agents=self._without_agents,
                 without_accounts=self._left_out,
             )
         except BaseException:
-            await begun.drop()
+            await early_tx.drop()
             raise
         self._is_without_valkey = False
-        self._ask_again_in(match.next_in_s)
+        self._set_next_match(match.next_in_s)
         _measure(match.grants)
         if match.grants and not match.closed:
-            return match.grants, begun
+            return match.grants, early_tx
         # `_reopen` needs a connection, and must not wait for one while it holds this one.
-        await begun.drop()
+        await early_tx.drop()
         if match.closed:
             await self._reopen(match.closed)
         return match.grants, None
 
-    def _ask_again_in(self, seconds: float | None) -> None:
+    def _set_next_match(self, seconds: float | None) -> None:
         self._has_more = seconds == 0
         self._next_at_s = None if seconds is None else asyncio.get_running_loop().time() + seconds
 
@@ -253,19 +253,19 @@ class Dialer(Loop):
         except Exception as error:
             log.warning("dialer.reopen_failed", leads=len(closed), error=str(error))
 
-    async def _fallback(self, room: int) -> Sequence[Grant]:
+    async def _fallback(self, capacity: int) -> Sequence[Grant]:
         """Postgres alone pairs leads with channels, a few times a second."""
-        asked = await self._without_valkey.ask(
-            self._database, room, self._limits.fallback_starts_per_s, self._left_out
+        claim = await self._postgres_fallback.claim(
+            self._database, capacity, self._limits.fallback_starts_per_s, self._left_out
         )
-        self._ask_again_in(asked.again_in_s)
-        return asked.grants or ()
+        self._set_next_match(claim.retry_in_s)
+        return claim.grants or ()
 
 
 def next_try_s(began_s: float, failed_s: float) -> float:
     """When the dialer tries Valkey again. At most 33 % of the time is spent on tries: a server that does not even
     refuse takes 2 s each time, and no call is dialled meanwhile."""
-    return failed_s + max(VALKEY_AGAIN_S, 2 * (failed_s - began_s))
+    return failed_s + max(VALKEY_RETRY_S, 2 * (failed_s - began_s))
 
 
 def _measure(grants: Sequence[Grant]) -> None:

@@ -18,7 +18,7 @@ from trunkline.value import Value
 Stopped = Callable[[str, str, UUID | None, UUID, str], str | None]
 
 # A stop may be lifted at any time, so the match retries after this.
-AGAIN = timedelta(seconds=1)
+RETRY_AFTER = timedelta(seconds=1)
 UNREADABLE_POLICY = timedelta(seconds=60)
 
 
@@ -56,9 +56,9 @@ def judge(case: Case, stopped: Stopped) -> GateRefusal | None:
     return (
         _control(case.lead, case.number, stopped)
         or no_agent_brake(case.lead)
-        or _wanted(case.lead)
+        or _attempts_exhausted(case.lead)
         or _expired(case.lead)
-        or _listed(case.lead)
+        or _on_do_not_call_list(case.lead)
         or _destination(case.lead, case.policy)
         or window(case.lead.phone, case.lead.timezone, case.policy, case.lead.earliest_at)
         or _precheck(case.lead, case.policy)
@@ -67,15 +67,19 @@ def judge(case: Case, stopped: Stopped) -> GateRefusal | None:
 
 def _channel(case: Case, subject: str) -> GateRefusal:
     """No attempt owns the channel: the number itself is not what the match assumes."""
-    return GateRefusal(RefusalReason.CHANNEL, Blocks.NUMBER, case.lead.now + AGAIN, subject)
+    return GateRefusal(RefusalReason.CHANNEL, Blocks.NUMBER, case.lead.now + RETRY_AFTER, subject)
 
 
 def _control(lead: LockedLead, number: LockedNumber, stopped: Stopped) -> GateRefusal | None:
     """Postgres comes first: a process's own view of the stops may be 500 ms late."""
-    why = lead.halted or stopped(
+    reason = lead.halted or stopped(
         lead.reseller_id, lead.merchant_id, lead.campaign_id, number.id, number.carrier
     )
-    return GateRefusal(RefusalReason.PAUSED, Blocks.LEAD, lead.now + AGAIN, why) if why is not None else None
+    return (
+        GateRefusal(RefusalReason.PAUSED, Blocks.LEAD, lead.now + RETRY_AFTER, reason)
+        if reason is not None
+        else None
+    )
 
 
 def no_agent_brake(lead: LockedLead) -> GateRefusal | None:
@@ -86,7 +90,7 @@ def no_agent_brake(lead: LockedLead) -> GateRefusal | None:
     return GateRefusal(RefusalReason.AGENTS, Blocks.FLOW, lead.agents_from, "no_agent_brake")
 
 
-def _wanted(lead: LockedLead) -> GateRefusal | None:
+def _attempts_exhausted(lead: LockedLead) -> GateRefusal | None:
     if lead.attempt_count < lead.max_attempts:
         return None
     finish = Finish(Outcome.CALL_LIMIT_REACHED, "ATTEMPTS_EXHAUSTED")
@@ -101,7 +105,7 @@ def _expired(lead: LockedLead) -> GateRefusal | None:
     return GateRefusal(RefusalReason.EXPIRED, finish=Finish(Outcome.EXPIRED, None))
 
 
-def _listed(lead: LockedLead) -> GateRefusal | None:
+def _on_do_not_call_list(lead: LockedLead) -> GateRefusal | None:
     if lead.listed_by is None:
         return None
     finish = Finish(Outcome.BLACKLISTED, f"{lead.listed_by.upper()}_LIST")

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from trunkline.dispatch.agents import AgentRule
 from trunkline.dispatch.cooldowns import Cooling
-from trunkline.dispatch.gates import AGAIN, Case, never_opens
+from trunkline.dispatch.gates import RETRY_AFTER, Case, never_opens
 from trunkline.dispatch.overdialling import Overdialled
 from trunkline.dispatch.refusals import Blocks, GateRefusal, RefusalReason
 from trunkline.leads.limits import Day, Pace, advance, day_of, person_free_at, start_together
@@ -55,28 +55,28 @@ def questions(cases: Iterable[Case]) -> Questions:
     cases = list(cases)
     accounts = [(case.lead.carrier, case.lead.account) for case in cases]
     return Questions(
-        persons=_once(q for case in cases if case.policy for q, _ in _person_questions(case)),
-        paces=_once(name for case in cases for name in _pace_names(case)),
-        accounts=_once((carrier, account) for carrier, account in accounts if carrier and account),
-        numbers=_once(case.grant.number_id for case in cases),
+        persons=_unique(q for case in cases if case.policy for q, _ in _person_questions(case)),
+        paces=_unique(name for case in cases for name in _pace_names(case)),
+        accounts=_unique((carrier, account) for carrier, account in accounts if carrier and account),
+        numbers=_unique(case.grant.number_id for case in cases),
     )
 
 
-def more_questions(cases: Iterable[Case]) -> Questions:
+def conditional_questions(cases: Iterable[Case]) -> Questions:
     """The counts that only some cases need, and only if no gate has refused them."""
     cases = list(cases)
-    asked = Questions()
-    asked.talks = _once(talk for case in cases if (talk := _talk_question(case)))
-    asked.merchants = _once(
+    conditional = Questions()
+    conditional.talks = _unique(talk for case in cases if (talk := _talk_question(case)))
+    conditional.merchants = _unique(
         case.lead.merchant_id for case in cases if case.lead.merchant_max_concurrent is not None
     )
-    asked.campaigns = _once(
+    conditional.campaigns = _unique(
         (case.lead.merchant_id, case.lead.campaign_id)
         for case in cases
         if case.lead.campaign_id and case.policy and case.policy.campaign_max_concurrent is not None
     )
-    asked.days = _once(day for case in cases if (day := _day_question(case, len(cases))))
-    return asked
+    conditional.days = _unique(day for case in cases if (day := _day_question(case, len(cases))))
+    return conditional
 
 
 class CountedLimits:
@@ -100,7 +100,7 @@ class CountedLimits:
         self._account_pace = account_pace
         # Calls of this batch to a person: of all merchants (None), and of each.
         self._persons: Counter[tuple[str, str | None]] = Counter()
-        self._called: dict[tuple[str, str], UUID] = {}
+        self._dialled: dict[tuple[str, str], UUID] = {}
         self._merchants: Counter[str] = Counter()
         self._campaigns: Counter[tuple[str, UUID]] = Counter()
         self._days: dict[tuple[str, date], Used] = dict(counts.days)
@@ -133,14 +133,14 @@ class CountedLimits:
         assert not isinstance(agent, GateRefusal), "it was asked before"
         self._count(case)
         self._overdialled.count(agent)
-        return self._new(case, start_at, opening.closes_at, paces, agent)
+        return self._admitted(case, start_at, opening.closes_at, paces, agent)
 
     def refusals(self, case: Case) -> list[GateRefusal]:
         """All refusals of a case, for the route that explains why a lead waits."""
-        found = list(self._limits(case))
-        if not found and isinstance(answer := self.admit(case), GateRefusal):
-            found.append(answer)
-        return found
+        refusals = list(self._limits(case))
+        if not refusals and isinstance(answer := self.admit(case), GateRefusal):
+            refusals.append(answer)
+        return refusals
 
     def _limits(self, case: Case) -> Iterator[GateRefusal]:
         for limit in (
@@ -148,7 +148,7 @@ class CountedLimits:
             self._person_limits,
             self._recent_contact,
             self._day,
-            self._at_once,
+            self._concurrency,
             self._number_full,
             self._agent_missing,
             self.cooling.refusal,
@@ -157,18 +157,18 @@ class CountedLimits:
                 yield answer
 
     def _same_person(self, case: Case) -> GateRefusal | None:
-        owner = self._called.get((case.lead.phone, _number(case).e164))
+        owner = self._dialled.get((case.lead.phone, _number(case).e164))
         return GateRefusal(RefusalReason.PERSON, Blocks.PERSON, owner=owner) if owner is not None else None
 
     def _person_limits(self, case: Case) -> GateRefusal | None:
         for question, then in _person_questions(case):
-            found = self._counts.persons[question]
-            here = self._persons[question.phone, question.merchant_id]
-            all_own = found.all_own and here == self._persons[question.phone, question.asked_by]
-            seen = PersonCalls(found.calls + here, found.oldest_at or self.now, all_own)
-            if free_at := person_free_at(question, seen, self.earliest_at(case)):
+            counted = self._counts.persons[question]
+            in_batch = self._persons[question.phone, question.merchant_id]
+            all_own = counted.all_own and in_batch == self._persons[question.phone, question.asked_by]
+            total = PersonCalls(counted.calls + in_batch, counted.oldest_at or self.now, all_own)
+            if free_at := person_free_at(question, total, self.earliest_at(case)):
                 subject = "calls_per_person" if question.merchant_id is None else "person_limits"
-                return self._later(case, RefusalReason.LIMIT, subject, free_at, ends=then == "finish")
+                return self._defer(case, RefusalReason.LIMIT, subject, free_at, ends=then == "finish")
         return None
 
     def _recent_contact(self, case: Case) -> GateRefusal | None:
@@ -182,7 +182,7 @@ class CountedLimits:
         if case.policy.recent_contact.then == "abort":
             finish = Finish(Outcome.PRECHECK_FAILED, "RECENT_CONTACT")
             return GateRefusal(RefusalReason.LIMIT, subject="recent_contact", until=free_at, finish=finish)
-        return self._later(case, RefusalReason.LIMIT, "recent_contact", free_at)
+        return self._defer(case, RefusalReason.LIMIT, "recent_contact", free_at)
 
     def _day(self, case: Case) -> GateRefusal | None:
         assert case.policy is not None
@@ -195,7 +195,7 @@ class CountedLimits:
             return GateRefusal(RefusalReason.SPEND, Blocks.FLOW, day.after_at, "spend_per_day")
         return None
 
-    def _at_once(self, case: Case) -> GateRefusal | None:
+    def _concurrency(self, case: Case) -> GateRefusal | None:
         lead, policy = case.lead, case.policy
         if lead.merchant_max_concurrent is not None:
             live = self._counts.merchants[lead.merchant_id] + self._merchants[lead.merchant_id]
@@ -208,7 +208,7 @@ class CountedLimits:
         return None
 
     def _full(self, subject: str) -> GateRefusal:
-        return GateRefusal(RefusalReason.LIMIT, Blocks.FLOW, self.now + AGAIN, subject)
+        return GateRefusal(RefusalReason.LIMIT, Blocks.FLOW, self.now + RETRY_AFTER, subject)
 
     def _number_full(self, case: Case) -> GateRefusal | None:
         """A number with a call above its maximum: its calls are counted, if the lock allows it."""
@@ -216,7 +216,7 @@ class CountedLimits:
         live = self._counts.crowds.get(number.id)
         if live is None or (number.may_count and live + self._numbers[number.id] < number.max_channels):
             return None
-        return GateRefusal(RefusalReason.CHANNEL, Blocks.NUMBER, self.now + AGAIN, "number_full")
+        return GateRefusal(RefusalReason.CHANNEL, Blocks.NUMBER, self.now + RETRY_AFTER, "number_full")
 
     def _agent_missing(self, case: Case) -> GateRefusal | None:
         agent = self._agent(case)
@@ -228,15 +228,15 @@ class CountedLimits:
         if not self._needs_agent(case):
             return None
         attempt_id, overdialled = case.grant.attempt_id, self._overdialled
-        if not overdialled.is_kept(attempt_id):
+        if not overdialled.is_reserved(attempt_id):
             return overdialled.dial(attempt_id) or self._without_agent("abandon_max")
         slot = self._slots.get(attempt_id)
         if slot is None:
             return self._without_agent("no_agent_free")
-        return slot if overdialled.may_keep(slot) else self._without_agent("agents_for_ringing_calls")
+        return slot if overdialled.may_reserve(slot) else self._without_agent("agents_for_ringing_calls")
 
     def _without_agent(self, subject: str) -> GateRefusal:
-        return GateRefusal(RefusalReason.AGENTS, Blocks.FLOW, self.now + AGAIN, subject)
+        return GateRefusal(RefusalReason.AGENTS, Blocks.FLOW, self.now + RETRY_AFTER, subject)
 
     def _needs_agent(self, case: Case) -> bool:
         return self._agents.needs_agent(_number(case).carrier, are_elsewhere=case.lead.are_agents_elsewhere)
@@ -263,7 +263,7 @@ class CountedLimits:
         assert case.policy is not None
         lead, number = case.lead, _number(case)
         self._persons.update([(lead.phone, None), (lead.phone, lead.merchant_id)])
-        self._called[lead.phone, number.e164] = case.grant.attempt_id
+        self._dialled[lead.phone, number.e164] = case.grant.attempt_id
         self._merchants[lead.merchant_id] += 1
         if lead.campaign_id:
             self._campaigns[lead.merchant_id, lead.campaign_id] += 1
@@ -272,7 +272,7 @@ class CountedLimits:
         used = self._days.get(key, Used())
         self._days[key] = Used(used.attempts + 1, used.micros + case.policy.price.reserved_micros)
 
-    def _new(
+    def _admitted(
         self,
         case: Case,
         start_at: datetime,
@@ -314,7 +314,7 @@ class CountedLimits:
         ready_at = datetime.fromtimestamp(ready_ms / 1000, UTC) if ready_ms is not None else case.lead.due_at
         return min(max(ready_at, case.lead.due_at), start_at)
 
-    def _later(
+    def _defer(
         self,
         case: Case,
         reason: RefusalReason,
@@ -375,9 +375,9 @@ def _person_questions(case: Case) -> list[tuple[PersonQuestion, str]]:
     """Each with what happens to a lead over the limit: all tenants together first, then the merchant's own limits."""
     assert case.policy is not None
     phone, merchant_id = case.lead.phone, case.lead.merchant_id
-    most = case.policy.calls_per_person
+    overall = case.policy.calls_per_person
     return [
-        (PersonQuestion(phone, None, most.max_calls, most.window_s, merchant_id), "defer"),
+        (PersonQuestion(phone, None, overall.max_calls, overall.window_s, merchant_id), "defer"),
         *(
             (
                 PersonQuestion(phone, merchant_id, limit.max_calls, limit.window_h * 3600, merchant_id),
@@ -424,5 +424,5 @@ def _pace_names(case: Case) -> list[tuple[str, str]]:
     return names
 
 
-def _once(values: Iterable[T]) -> list[T]:
+def _unique(values: Iterable[T]) -> list[T]:
     return list(dict.fromkeys(values))

@@ -21,11 +21,11 @@ log = get_logger(__name__)
 BATCH = 20
 LEASE_S = 30.0
 # The carrier accepted the request: its end webhook should come long before this.
-ASKED_AGAIN_S = 30.0
+REPEAT_S = 30.0
 # The carrier could not be reached.
 RETRY_S = 2.0
 # The carrier cannot end calls, and a lookup costs a request of the same quota as a dial.
-LOOK_AGAIN_S = 60.0
+RECHECK_S = 60.0
 
 _OVER = frozenset({AttemptState.ENDED, AttemptState.REJECTED})
 
@@ -49,32 +49,32 @@ class HangUps(Loop):
             await hang_ups.ask_again(conn, dict(zip((each.id for each in due), delays_s, strict=True)))
         return len(due)
 
-    async def _end(self, wanted: HangUp) -> float | None:
+    async def _end(self, request: HangUp) -> float | None:
         """Ask once. Returns the delay before the next time; None for never."""
-        if wanted.state in _OVER or wanted.carrier_call_id is None:
+        if request.state in _OVER or request.carrier_call_id is None:
             return None
-        with bind(attempt_id=wanted.id, lead_id=wanted.lead_id):
-            result = await self._ask(wanted, wanted.carrier_call_id)
-            log.info("call.hang_up_asked", call_id=wanted.carrier_call_id, result=type(result).__name__)
+        with bind(attempt_id=request.id, lead_id=request.lead_id):
+            result = await self._hang_up(request, request.carrier_call_id)
+            log.info("call.hang_up_asked", call_id=request.carrier_call_id, result=type(result).__name__)
         match result:
             case HangUpAsked():
-                return ASKED_AGAIN_S
+                return REPEAT_S
             case AlreadyOver() | NoSuchCall():
                 # A live attempt still needs its end. Any other has nothing left to settle.
-                return ASKED_AGAIN_S if wanted.state in LIVE else None
+                return REPEAT_S if request.state in LIVE else None
             case _:
-                return RETRY_S if self._can_hang_up(wanted) else LOOK_AGAIN_S
+                return RETRY_S if self._can_hang_up(request) else RECHECK_S
 
-    def _can_hang_up(self, wanted: HangUp) -> bool:
+    def _can_hang_up(self, request: HangUp) -> bool:
         try:
-            return self._carriers.get(wanted.carrier, wanted.account).limits.can_hang_up
+            return self._carriers.get(request.carrier, request.account).limits.can_hang_up
         except CarrierConfigError:
             return True
 
-    async def _ask(self, wanted: HangUp, call_id: str) -> HangUpResult | None:
+    async def _hang_up(self, request: HangUp, call_id: str) -> HangUpResult | None:
         try:
-            carrier = self._carriers.get(wanted.carrier, wanted.account)
+            carrier = self._carriers.get(request.carrier, request.account)
         except CarrierConfigError as error:
-            log.error("call.no_account", carrier=wanted.carrier, error=str(error))
+            log.error("call.no_account", carrier=request.carrier, error=str(error))
             return None
         return await carrier.hang_up(call_id)

@@ -61,9 +61,9 @@ class Inbound:
         async with self._database.transaction() as tx:
             result, holder = await self._decide(tx, arrival)
         if holder is not None:
-            await self._tell(holder)
-        word = result.reason if isinstance(result, Turned) else "TAKEN"
-        metrics.INBOUND_CALLS.labels(carrier, word).inc()
+            await self._publish(holder)
+        label = result.reason if isinstance(result, Turned) else "TAKEN"
+        metrics.INBOUND_CALLS.labels(carrier, label).inc()
         return result
 
     async def _decide(self, tx: Connection, arrival: Arrival) -> tuple[Taken | Turned, Holder | None]:
@@ -88,7 +88,7 @@ class Inbound:
         taken = Taken(arrival.attempt_id, number.merchant_id)
         return taken, Holder(arrival.attempt_id, number.id, channel_no)
 
-    async def _tell(self, holder: Holder) -> None:
+    async def _publish(self, holder: Holder) -> None:
         try:
             await epoch.ensure(self._bus)
             await channels.hold(self._bus, [holder])

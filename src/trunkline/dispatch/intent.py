@@ -50,26 +50,26 @@ async def intend(
     grants: Sequence[Grant],
     dialer: str,
     rules: Rules | None = None,
-    begun: EarlyTransaction | None = None,
+    early_tx: EarlyTransaction | None = None,
     slots: Mapping[UUID, Slot] = NO_SLOTS,
 ) -> Intents:
-    """One transaction for all, `begun` or not; if a lock or a single lead makes it fail, one for each, so that no other
-    grant is held up."""
+    """One transaction for all, `early_tx` or not; if a lock or a single lead makes it fail, one for each, so that no
+    other grant is held up."""
     rules = rules or Rules()
     if len(grants) == 1:
-        return await _intend_alone(database, grants[0], dialer, rules, LOCK_TIMEOUT_MS, slots, begun)
+        return await _intend_alone(database, grants[0], dialer, rules, LOCK_TIMEOUT_MS, slots, early_tx)
     try:
-        return await _intend(database, grants, dialer, rules, LOCK_TIMEOUT_MS, slots, begun)
+        return await _intend(database, grants, dialer, rules, LOCK_TIMEOUT_MS, slots, early_tx)
     except (*CONTENDED, *UNACCEPTABLE) as error:
         log.warning("intent.batch_failed", grants=len(grants), error=str(error))
     intents = Intents()
-    for place, grant in enumerate(grants):
+    for position, grant in enumerate(grants):
         try:
             intents += await _intend_alone(database, grant, dialer, rules, LOCK_TIMEOUT_ALONE_MS, slots)
         except Exception as error:
             # The grants before it are committed and have to be sent; the others are given back.
-            log.warning("intent.rest_failed", grants=len(grants) - place, error=str(error))
-            return intents + Intents(refused=tuple(map(_contended, grants[place:])))
+            log.warning("intent.rest_failed", grants=len(grants) - position, error=str(error))
+            return intents + Intents(refused=tuple(map(_contended, grants[position:])))
     return intents
 
 
@@ -101,10 +101,10 @@ async def _intend_alone(
     rules: Rules,
     lock_timeout_ms: int,
     slots: Mapping[UUID, Slot],
-    begun: EarlyTransaction | None = None,
+    early_tx: EarlyTransaction | None = None,
 ) -> Intents:
     try:
-        return await _intend(database, [grant], dialer, rules, lock_timeout_ms, slots, begun)
+        return await _intend(database, [grant], dialer, rules, lock_timeout_ms, slots, early_tx)
     except CONTENDED:
         return Intents(refused=(_contended(grant),))
     except UNACCEPTABLE as error:
@@ -120,10 +120,10 @@ async def _poisoned(database: Database, grant: Grant, error: str) -> Refusal:
     """A lead that breaks its own intent is deferred, longer each time, and ends after ten times."""
     async with database.connection() as conn:
         finish, moved = await dispatch.put_off(conn, grant.lead_id, grant.version, error)
-    answer = GateRefusal(
+    refusal = GateRefusal(
         RefusalReason.ERROR, until=moved.due_at if moved else None, subject=error[:200], finish=finish
     )
-    return Refusal.of(grant, answer, moved)
+    return Refusal.of(grant, refusal, moved)
 
 
 async def _intend(
@@ -133,12 +133,12 @@ async def _intend(
     rules: Rules,
     lock_timeout_ms: int,
     slots: Mapping[UUID, Slot],
-    begun: EarlyTransaction | None,
+    early_tx: EarlyTransaction | None,
 ) -> Intents:
     batch = IntentBatch(grants, dialer, rules, slots)
     is_written = False
     try:
-        async with begun or database.transaction() as tx:
+        async with early_tx or database.transaction() as tx:
             await batch.write(tx, lock_timeout_ms)
             is_written = True
     except UNAVAILABLE as error:

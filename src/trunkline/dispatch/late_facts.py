@@ -27,22 +27,22 @@ log = get_logger(__name__)
 LateKind = Literal["adopted", "hung_up"]
 
 # Another call may take the channel that we just saw free.
-LINE_TRIES = 3
+CHANNEL_TRIES = 3
 # Channel numbers that no number has, so no other call takes them. A live call without a channel would never be checked.
-FAR_LINES = range(1_000_000, 2**31 - 1)
+SPARE_CHANNELS = range(1_000_000, 2**31 - 1)
 
 
-def has_surfaced(attempt: Attempt, facts: CallFacts) -> bool:
+def has_reappeared(attempt: Attempt, facts: CallFacts) -> bool:
     return attempt.facts.state in GIVEN_UP and facts.state not in GIVEN_UP
 
 
-def may_be_adopted(attempt: Attempt) -> bool:
+def may_be_reattached(attempt: Attempt) -> bool:
     """Whether the call may be its lead's again: no newer attempt calls the lead, and it has not ended otherwise."""
     has_ended = attempt.lead_status is LeadStatus.FINISHED and attempt.lead_outcome != Outcome.UNKNOWN.value
     return attempt.is_newest and not attempt.is_cancelled and not has_ended
 
 
-def beside(attempt: Attempt, facts: CallFacts) -> CallFacts:
+def without_going_live(attempt: Attempt, facts: CallFacts) -> CallFacts:
     """The facts, without the call becoming live. When and why it was written off stays, until it has ended."""
     before = attempt.facts
     return replace(
@@ -54,17 +54,17 @@ def beside(attempt: Attempt, facts: CallFacts) -> CallFacts:
     )
 
 
-async def adopt(database: Database, attempt_id: UUID, call_id: str) -> bool:
+async def reattach(database: Database, attempt_id: UUID, call_id: str) -> bool:
     """A written-off call was answered: it is its lead's call again. Under the lead's lock, so that no newer attempt
     begins beside it. False: there is one, or the lead has ended otherwise."""
     async with database.transaction() as tx:
         locked = await attempts.lock(tx, [attempt_id])
         attempt = locked.get(attempt_id)
-        if attempt is None or not may_be_adopted(attempt) or attempt.facts.call_id not in (None, call_id):
+        if attempt is None or not may_be_reattached(attempt) or attempt.facts.call_id not in (None, call_id):
             return False
         if attempt.facts.state not in GIVEN_UP:
             return attempt.facts.state in LIVE
-        await take_up(tx, [attempt])
+        await reattach_leads(tx, [attempt])
         facts = replace(
             found(attempt.facts),
             state=AttemptState.ANSWERED,
@@ -82,9 +82,9 @@ async def adopt(database: Database, attempt_id: UUID, call_id: str) -> bool:
     return True
 
 
-async def take_up(tx: Connection, surfaced: Iterable[Attempt]) -> None:
+async def reattach_leads(tx: Connection, reappeared: Iterable[Attempt]) -> None:
     """Set the leads of reattached calls to being called by them."""
-    await attempts.take_up(tx, [attempt for attempt in surfaced if attempt.lead_id])
+    await attempts.reattach_leads(tx, [attempt for attempt in reappeared if attempt.lead_id])
 
 
 async def follow(
@@ -104,19 +104,19 @@ async def follow(
 
 def _kind(attempt: Attempt, facts: CallFacts) -> LateKind:
     """A call that has ended already counts as reattached if its lead has no other call and no other end: it decides."""
-    is_kept = facts.state not in GIVEN_UP and may_be_adopted(attempt)
+    is_kept = facts.state not in GIVEN_UP and may_be_reattached(attempt)
     return "adopted" if is_kept else "hung_up"
 
 
 async def report(tx: Connection, late: Mapping[UUID, LateKind]) -> None:
     """Last in its transaction, as all alarms are. By kind: a reattached call had no other call beside it."""
     for kind in sorted(set(late.values())):
-        told = [str(each) for each, what in late.items() if what == kind]
-        await raise_alarm(tx, "late_fact", kind, {"attempts": told})
+        attempt_ids = [str(each) for each, attempt_kind in late.items() if attempt_kind == kind]
+        await raise_alarm(tx, "late_fact", kind, {"attempts": attempt_ids})
 
 
 async def _hold_again(tx: Connection, attempt_id: UUID) -> None:
-    for _ in range(LINE_TRIES):
+    for _ in range(CHANNEL_TRIES):
         try:
             async with tx.transaction():
                 await attempts.hold_again(tx, attempt_id)
@@ -124,4 +124,4 @@ async def _hold_again(tx: Connection, attempt_id: UUID) -> None:
             continue
         return
     # No secret: it only keeps two calls of one number off the same channel.
-    await attempts.hold_again(tx, attempt_id, random.choice(FAR_LINES))  # noqa: S311  no secret
+    await attempts.hold_again(tx, attempt_id, random.choice(SPARE_CHANNELS))  # noqa: S311  no secret

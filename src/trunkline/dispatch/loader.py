@@ -38,7 +38,7 @@ REFILL_BELOW = schedule.FLOW_CAP // 2
 FIRST_OF_FULL = 200
 
 # The backlog from which on the jitter has its full width.
-PILE = 100_000
+FULL_JITTER_BACKLOG = 100_000
 JITTER_MAX_S = 5.0
 
 
@@ -65,9 +65,9 @@ async def load(
             now = datetime.now(UTC)
             walk.overdue += sum(entry.due_at <= now for entry in entries)
         # Most of them are in Valkey already, and a lookup sends 1/8 of the bytes of an add.
-        found = await schedule.look(bus, entries)
-        added += await schedule.add(bus, found.missing)
-        seen |= found.elsewhere
+        lookup = await schedule.look(bus, entries)
+        added += await schedule.add(bus, lookup.missing)
+        seen |= lookup.elsewhere
         if len(entries) >= schedule.FLOW_CAP:
             await schedule.note_partial(bus, flow)
     mended = await schedule.mend(bus, sorted(seen))
@@ -77,9 +77,9 @@ async def load(
     return added
 
 
-def jitter_s(pile: int, widest_s: float) -> float:
+def jitter_s(backlog: int, widest_s: float) -> float:
     """Never negative: the loader never begins early."""
-    share = min(1.0, pile / PILE)
+    share = min(1.0, backlog / FULL_JITTER_BACKLOG)
     # No secret: it only keeps processes from walking at the same time.
     return random.uniform(0.0, widest_s * share)  # noqa: S311
 
@@ -102,7 +102,7 @@ class Loader(Loop):
         self._jitter_max_s = jitter_max_s
         self._after = BEFORE_ALL
         self._walk = FlowWalk(time.monotonic())
-        self._pile = 0
+        self._backlog = 0
 
     async def run_once(self) -> int:
         await epoch.ensure(self._bus)
@@ -122,8 +122,8 @@ class Loader(Loop):
 
     async def _report(self, conn: Connection) -> None:
         """Runs at the end of a walk."""
-        self._pile, processing = await store_schedule.pile(conn)
-        metrics.set_exactly(metrics.LEADS, {"BACKLOG": self._pile, "PROCESSING": processing})
+        self._backlog, processing = await store_schedule.pile(conn)
+        metrics.set_exactly(metrics.LEADS, {"BACKLOG": self._backlog, "PROCESSING": processing})
         metrics.LEADS_OVERDUE.set(self._walk.overdue)
         metrics.LOADER_LAP_SECONDS.set(time.monotonic() - self._walk.began_s)
 
@@ -131,7 +131,7 @@ class Loader(Loop):
         if self._after != BEFORE_ALL:
             await self.pause(min(self.interval_s, NEXT_PAGE_S))
             return
-        later_s = jitter_s(self._pile, self._jitter_max_s)
+        later_s = jitter_s(self._backlog, self._jitter_max_s)
         metrics.LOADER_JITTER_SECONDS.observe(later_s)
         await self.pause(self.interval_s + later_s)
 

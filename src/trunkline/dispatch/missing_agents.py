@@ -48,7 +48,7 @@ async def follow(
     probes = [(attempt, agent) for attempt, agent in concluded if attempt.is_probe]
     await _release(tx, {_merchant(attempt) for attempt, agent in probes if agent is not Agent.NONE})
     if missed:
-        await _say(tx, missed, ends)
+        await _raise_alarms(tx, missed, ends)
 
 
 async def _release(tx: Connection, merchant_ids: set[str]) -> None:
@@ -59,28 +59,30 @@ async def _release(tx: Connection, merchant_ids: set[str]) -> None:
         await clear_alarm(tx, "no_agent_brake", merchant_id)
 
 
-async def _say(tx: Connection, missed: Sequence[Attempt], ends: Sequence[tuple[Attempt, Finish]]) -> None:
-    given_up = [attempt for attempt, finish in ends if finish.outcome is Outcome.NO_AGENT]
+async def _raise_alarms(
+    tx: Connection, missed: Sequence[Attempt], ends: Sequence[tuple[Attempt, Finish]]
+) -> None:
+    ended = [attempt for attempt, finish in ends if finish.outcome is Outcome.NO_AGENT]
     tripped = await brakes.trip(tx, {_merchant(attempt) for attempt in missed}, RULE)
     for merchant_id, attempts in sorted(_by_merchant(missed).items()):
         detail = {"attempts": [str(attempt.id) for attempt in attempts[:NAMED_MAX]]}
         await raise_alarm(tx, "answered_without_agent", merchant_id, detail, attempts[0].tenant)
-    for merchant_id, attempts in sorted(_by_merchant(given_up).items()):
+    for merchant_id, attempts in sorted(_by_merchant(ended).items()):
         detail = {"leads": [str(attempt.lead_id) for attempt in attempts[:NAMED_MAX]]}
         await raise_alarm(tx, "lead_ended_no_agent", merchant_id, detail, attempts[0].tenant)
     owners = {_merchant(attempt): attempt.tenant for attempt in missed}
     for brake in sorted(tripped, key=lambda each: each.merchant_id):
         log.error("no_agent_brake.tripped", merchant_id=brake.merchant_id, without=brake.without)
         counted = {"answered": brake.answered, "without_agent": brake.without}
-        told = {**counted, "stops_until": brake.stops_until.isoformat()}
-        await raise_alarm(tx, "no_agent_brake", brake.merchant_id, told, owners[brake.merchant_id])
+        brake_detail = {**counted, "stops_until": brake.stops_until.isoformat()}
+        await raise_alarm(tx, "no_agent_brake", brake.merchant_id, brake_detail, owners[brake.merchant_id])
 
 
 def _by_merchant(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
-    found: dict[str, list[Attempt]] = defaultdict(list)
+    groups: dict[str, list[Attempt]] = defaultdict(list)
     for attempt in attempts:
-        found[_merchant(attempt)].append(attempt)
-    return found
+        groups[_merchant(attempt)].append(attempt)
+    return groups
 
 
 def _merchant(attempt: Attempt) -> str:

@@ -31,7 +31,7 @@ HEADS_PER_FLOW = 20
 AHEAD_S = 20.0
 # Leads of one merchant whose checks run or wait at a time: a silent system with a hundred campaigns must not pile up
 # requests.
-ASKING_MAX = 40
+CHECKS_MAX = 40
 
 
 class PrecheckWalk(Loop):
@@ -54,7 +54,7 @@ class PrecheckWalk(Loop):
         self._prechecks = prechecks
         self._after = BEFORE_ALL
         # Leads with a running check, and their merchants.
-        self._asking: dict[UUID, str] = {}
+        self._checking: dict[UUID, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run_once(self) -> int:
@@ -64,7 +64,7 @@ class PrecheckWalk(Loop):
                 return 0
             flows = await store_schedule.flows(conn, after=self._after, limit=FLOWS_PER_RUN)
             self._after = flows[-1] if len(flows) == FLOWS_PER_RUN else BEFORE_ALL
-            begun = [await self._begin(conn, flow) for flow in await self._checked(conn, flows)]
+            begun = [await self._begin(conn, flow) for flow in await self._with_prechecks(conn, flows)]
         return sum(begun)
 
     async def drain(self) -> None:
@@ -72,11 +72,11 @@ class PrecheckWalk(Loop):
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _checked(self, conn: Connection, flows: Sequence[Flow]) -> list[Flow]:
+    async def _with_prechecks(self, conn: Connection, flows: Sequence[Flow]) -> list[Flow]:
         """The flows whose leads need a pre-check. Stopped flows are left out."""
         policies = await self._policies.of(conn, map(_owner, flows))
-        found = ((flow, policies[_owner(flow)]) for flow in flows if not self._is_stopped(flow))
-        return [flow for flow, policy in found if policy is not None and policy.prechecks]
+        candidates = ((flow, policies[_owner(flow)]) for flow in flows if not self._is_stopped(flow))
+        return [flow for flow, policy in candidates if policy is not None and policy.prechecks]
 
     def _is_stopped(self, flow: Flow) -> bool:
         return bool(
@@ -87,20 +87,20 @@ class PrecheckWalk(Loop):
 
     async def _begin(self, conn: Connection, flow: Flow) -> int:
         """Begin the checks of a flow's heads, in a task of their own. Returns how many."""
-        of_merchant = sum(merchant_id == flow.merchant_id for merchant_id in self._asking.values())
-        room = min(HEADS_PER_FLOW, ASKING_MAX - of_merchant)
-        if room <= 0:
+        running = sum(merchant_id == flow.merchant_id for merchant_id in self._checking.values())
+        capacity = min(HEADS_PER_FLOW, CHECKS_MAX - running)
+        if capacity <= 0:
             return 0
-        entries = await store_schedule.heads(conn, flow, horizon_s=AHEAD_S, limit=room)
-        leads = [entry.lead_id for entry in entries if entry.lead_id not in self._asking]
+        entries = await store_schedule.heads(conn, flow, horizon_s=AHEAD_S, limit=capacity)
+        leads = [entry.lead_id for entry in entries if entry.lead_id not in self._checking]
         if leads:
-            self._asking |= dict.fromkeys(leads, flow.merchant_id)
-            task = asyncio.create_task(self._ask(leads), name="prechecks")
+            self._checking |= dict.fromkeys(leads, flow.merchant_id)
+            task = asyncio.create_task(self._check(leads), name="prechecks")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return len(leads)
 
-    async def _ask(self, leads: list[UUID]) -> None:
+    async def _check(self, leads: list[UUID]) -> None:
         try:
             verdicts = await self._prechecks.run_ahead(leads)
             moved = [verdict.moved for verdict in verdicts if isinstance(verdict, Deferred)]
@@ -111,7 +111,7 @@ class PrecheckWalk(Loop):
             log.error("prechecks.failed", leads=len(leads), error=str(error), exc_info=error)
         finally:
             for lead_id in leads:
-                del self._asking[lead_id]
+                del self._checking[lead_id]
 
 
 def _owner(flow: Flow) -> Owner:

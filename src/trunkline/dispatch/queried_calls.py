@@ -22,12 +22,12 @@ _KNOWN = {
 }
 
 
-def is_news(known: AttemptState, call: CallView) -> bool:
+def is_progress(known: AttemptState, call: CallView) -> bool:
     """Whether the carrier's state of the call is later than ours."""
     return _ORDER.index(call.state) > _KNOWN.get(known, -1)
 
 
-async def tell(inbox: Inbox, attempt_id: UUID, call: CallView, now: datetime) -> None:
+async def append(inbox: Inbox, attempt_id: UUID, call: CallView, now: datetime) -> None:
     kind = _KINDS[call.state]
     await inbox.append(
         NewEvent(

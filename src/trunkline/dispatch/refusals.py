@@ -86,16 +86,16 @@ class Refusal(Value, frozen=True):
     finish: Finish | None = None
 
     @classmethod
-    def of(cls, grant: Grant, answer: GateRefusal, moved: Entry | None = None) -> "Refusal":
+    def of(cls, grant: Grant, gate_refusal: GateRefusal, moved: Entry | None = None) -> "Refusal":
         return cls(
             grant,
-            answer.reason,
-            answer.blocks,
-            answer.until,
-            answer.subject,
-            answer.owner,
+            gate_refusal.reason,
+            gate_refusal.blocks,
+            gate_refusal.until,
+            gate_refusal.subject,
+            gate_refusal.owner,
             moved,
-            answer.finish,
+            gate_refusal.finish,
         )
 
     @property

@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from trunkline.dispatch.agent_reports import KIND
-from trunkline.dispatch.late_facts import FAR_LINES
+from trunkline.dispatch.late_facts import SPARE_CHANNELS
 from trunkline.dispatch.restore_matching import CLOCK_SLACK, CalledLead, LostCall, Matching, match
 from trunkline.model import new_id
 from trunkline.store import attempts, audit, controls, lead_edits, mailboxes, restores
@@ -179,16 +179,16 @@ class RestoreCheck:
 
     async def _restore_calls(self, called: Sequence[CalledLead]) -> Settled:
         """One transaction. What an index refuses (two leads, one person, one number) ends as unknown."""
-        calls = [call for each in called for call in _adopted(each)]
+        calls = [call for each in called for call in _restored_calls(each)]
         ids = sorted(each.lead.id for each in called)
         last = {each.lead.id: each.calls[-1] for each in called}
         async with self._database.transaction() as tx:
             locked = await lead_edits.lock(tx, PLATFORM, ids)
-            taken = await restores.adopt(tx, calls, ACTOR, _far_line(len(calls)))
+            taken = await restores.adopt(tx, calls, ACTOR, _first_spare_channel(len(calls)))
             refused = sorted(locked.keys() - taken.keys())
             unknown = await restores.end_unknown(tx, refused, REASON)
             ends = [
-                _end_of(attempt_id, last[lead_id])
+                _end_event(attempt_id, last[lead_id])
                 for lead_id, attempt_id in taken.items()
                 if last[lead_id].call.state == "ended"
             ]
@@ -237,12 +237,12 @@ def _pages(items: Sequence[T]) -> Iterator[Sequence[T]]:
         yield items[first : first + PAGE]
 
 
-def _far_line(many: int) -> int:
+def _first_spare_channel(count: int) -> int:
     """The first of `count` channel numbers that no number has. No secret: it only keeps two calls of a number apart."""
-    return random.randrange(FAR_LINES.start, FAR_LINES.stop - many - 1)  # noqa: S311  no secret
+    return random.randrange(SPARE_CHANNELS.start, SPARE_CHANNELS.stop - count - 1)  # noqa: S311  no secret
 
 
-def _adopted(called: CalledLead) -> Iterator[AdoptedCall]:
+def _restored_calls(called: CalledLead) -> Iterator[AdoptedCall]:
     for lost in called.calls:
         call, is_last = lost.call, lost is called.calls[-1]
         began_at = lost.at or called.lead.due_at
@@ -266,7 +266,7 @@ def _adopted(called: CalledLead) -> Iterator[AdoptedCall]:
         )
 
 
-def _end_of(attempt_id: UUID, lost: LostCall) -> NewEvent:
+def _end_event(attempt_id: UUID, lost: LostCall) -> NewEvent:
     """The list's view of an ended call, as if the carrier had sent it."""
     call = lost.call
     ended_at = call.ended_at or lost.at

@@ -57,8 +57,8 @@ class Matching(Value, frozen=True):
     @property
     def phones(self) -> set[str]:
         """Of all people who were called."""
-        given = [lost for each in self.called for lost in each.calls]
-        return {lost.call.to for lost in (*given, *self.orphans)}
+        assigned = [lost for each in self.called for lost in each.calls]
+        return {lost.call.to for lost in (*assigned, *self.orphans)}
 
 
 def match(
@@ -72,14 +72,14 @@ def match(
     for lead in leads:
         by_phone[lead.phone].append(lead)
     result = Matching([], [], [], [])
-    for phone, rung in _by_phone(calls).items():
-        _match_phone(rung, by_phone[phone], overflows, found_at, result)
+    for phone, phone_calls in _by_phone(calls).items():
+        _match_phone(phone_calls, by_phone[phone], overflows, found_at, result)
     return result
 
 
 def _by_phone(calls: Sequence[LostCall]) -> dict[str, list[LostCall]]:
     groups: dict[str, list[LostCall]] = defaultdict(list)
-    for call in sorted(calls, key=_moment):
+    for call in sorted(calls, key=_call_time):
         groups[call.call.to].append(call)
     return groups
 
@@ -91,34 +91,34 @@ def _match_phone(
     found_at: datetime,
     result: Matching,
 ) -> None:
-    given: dict[int, list[LostCall]] = defaultdict(list)
+    assigned: dict[int, list[LostCall]] = defaultdict(list)
     possible: set[int] = set()
     for call in calls:
-        could = [n for n, lead in enumerate(leads) if _could_be(call, lead, overflows, found_at)]
-        possible.update(could)
-        if could:
+        candidates = [n for n, lead in enumerate(leads) if _may_have_called(call, lead, overflows, found_at)]
+        possible.update(candidates)
+        if candidates:
             # Each lead gets its first call before any gets its second.
-            given[min(could, key=lambda n: (len(given[n]), n))].append(call)
+            assigned[min(candidates, key=lambda n: (len(assigned[n]), n))].append(call)
         else:
             result.orphans.append(call)
     for n, lead in enumerate(leads):
-        if given[n]:
-            result.called.append(CalledLead(lead, tuple(given[n])))
+        if assigned[n]:
+            result.called.append(CalledLead(lead, tuple(assigned[n])))
         elif n in possible:
             result.doubtful.append(lead)
         else:
             result.later.append(lead)
 
 
-def _could_be(
+def _may_have_called(
     lost: LostCall, lead: WaitingLead, overflows: Mapping[str, str | None], found_at: datetime
 ) -> bool:
-    if lost.number is not None and lost.number.pool_id not in _reach(lead.pool_id, overflows):
+    if lost.number is not None and lost.number.pool_id not in _reachable_pools(lead.pool_id, overflows):
         return False
     return lead.created_at >= found_at or lost.at is None or lead.due_at <= lost.at + CLOCK_SLACK
 
 
-def _reach(pool_id: str, overflows: Mapping[str, str | None]) -> set[str]:
+def _reachable_pools(pool_id: str, overflows: Mapping[str, str | None]) -> set[str]:
     reached: set[str] = set()
     following: str | None = pool_id
     while following is not None and following not in reached:
@@ -127,5 +127,5 @@ def _reach(pool_id: str, overflows: Mapping[str, str | None]) -> set[str]:
     return reached
 
 
-def _moment(lost: LostCall) -> tuple[bool, float, str]:
+def _call_time(lost: LostCall) -> tuple[bool, float, str]:
     return lost.at is None, lost.at.timestamp() if lost.at else 0.0, lost.call.call_id

@@ -20,18 +20,18 @@ FRESH_S = 0.25
 class Rollout:
     def __init__(self, flags: Flags):
         self._flags = flags
-        self._known: dict[tuple[str, str], bool] = {}
-        self._known_since_s = float("-inf")
+        self._decisions: dict[tuple[str, str], bool] = {}
+        self._decided_at_s = float("-inf")
 
     def includes(self, reseller_id: str, merchant_id: str) -> bool:
-        if time.monotonic() - self._known_since_s > FRESH_S:
-            self._known, self._known_since_s = {}, time.monotonic()
+        if time.monotonic() - self._decided_at_s > FRESH_S:
+            self._decisions, self._decided_at_s = {}, time.monotonic()
         key = (reseller_id, merchant_id)
-        if key not in self._known:
-            self._known[key] = self._flags.is_on(
+        if key not in self._decisions:
+            self._decisions[key] = self._flags.is_on(
                 EVENT_DISPATCH, reseller_id=reseller_id, merchant_id=merchant_id
             )
-        return self._known[key]
+        return self._decisions[key]
 
     async def left_out(self, conn: Connection) -> Sequence[str]:
         """The merchants with waiting leads that are not called here."""
@@ -45,8 +45,8 @@ class Rollout:
 
     async def _observe(self, conn: Connection, off: Sequence[str]) -> None:
         """Our own flags write the cutover with the change. A hosted service does not report its changes."""
-        known = await cutovers.left_out(conn)
-        on = [merchant for reseller, merchant in known if self.includes(reseller, merchant)]
-        new = set(off) - {merchant for _, merchant in known}
+        recorded = await cutovers.left_out(conn)
+        on = [merchant for reseller, merchant in recorded if self.includes(reseller, merchant)]
+        new = set(off) - {merchant for _, merchant in recorded}
         if on or new:
             await cutovers.observe(conn, sorted(new), sorted(on))

@@ -46,21 +46,21 @@ from trunkline.value import Value
 log = get_logger(__name__)
 
 # The sender checks this long before a call's turn whether its lead was cancelled.
-ASKED_AHEAD_S = 0.1
+RECHECK_AHEAD_S = 0.1
 # From the end of ringing to the carrier's answer webhook: the carrier's queue, and its retries.
 ANSWER_SLACK_S = 30
 # The length of an occurrence's id. A payload is its sender's, and may contain anything.
 UUID_LENGTH = 36
 # The step of the event loop's timers; less than half of one is no wait at all.
 TIMER_STEP_S = 0.001
-_NOBODY_SAYS: tuple[type[BaseException], ...] = (TimeoutError, *UNAVAILABLE)
+_NO_REPLY: tuple[type[BaseException], ...] = (TimeoutError, *UNAVAILABLE)
 _UNWANTED = Rejected("not_sent_in_time", "unwanted", retryable=False, blames="nobody")
 
 
 @dataclass(frozen=True, slots=True)
 class SenderLimits:
     # The lead of a call that waits longer than this for its turn may be cancelled meanwhile.
-    ask_again_after_s: float = ASKED_AHEAD_S
+    recheck_after_s: float = RECHECK_AHEAD_S
     # A call that would leave later than this after its time is not sent: it would burst beside punctual ones.
     late_max_s: float = 0.5
     ring_timeout_s: int = 30
@@ -70,7 +70,7 @@ class SenderLimits:
 
 
 # Whether the lead of a committed attempt was cancelled.
-Unwanted = Callable[[UUID], Awaitable[bool]]
+IsUnwanted = Callable[[UUID], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Sender:
         results: ResultWriter,
         limits: SenderLimits,
         killed: Callable[[], object],
-        unwanted: Unwanted,
+        unwanted: IsUnwanted,
         look: AccountLook | None = None,
     ):
         """`look` reads the accounts anew for a call whose account this process does not have yet."""
@@ -130,9 +130,11 @@ class Sender:
         """Accounts with at least this many calls in flight."""
         return [account for account, count in self._by_account.items() if count >= calls]
 
-    def send_soon(self, intent: Intent, asked: IntentClock, turn_s: float) -> None:
+    def send_soon(self, intent: Intent, clock_reading: IntentClock, turn_s: float) -> None:
         """`turn_s`: what the boot-time clock shows when the call's turn has come."""
-        task = asyncio.create_task(self._send(intent, asked, turn_s), name=f"dial {intent.attempt_id}")
+        task = asyncio.create_task(
+            self._send(intent, clock_reading, turn_s), name=f"dial {intent.attempt_id}"
+        )
         self._sending.add(task)
         account = (intent.carrier, intent.account)
         self._by_account[account] += 1
@@ -154,28 +156,28 @@ class Sender:
             await asyncio.wait(self._sending)
         await self._results.flush()
 
-    async def _send(self, intent: Intent, asked: IntentClock, turn_s: float) -> None:
+    async def _send(self, intent: Intent, clock_reading: IntentClock, turn_s: float) -> None:
         with bind(lead_id=intent.lead_id, attempt_id=intent.attempt_id), span("dispatch.send"):
             is_unwanted = await self._wait_for_its_turn(intent, turn_s)
             lateness_s = (self._clock.now() - intent.late_from).total_seconds()
-            place = _UNWANTED if is_unwanted else await self._place(intent, asked)
+            place = _UNWANTED if is_unwanted else await self._place(intent, clock_reading)
             crash_point("dialer.after_send")
             metrics.DISPATCH_LATENESS_SECONDS.observe(max(0.0, lateness_s))
-            word = _word(place)
-            _placed(intent.carrier, word).inc()
-            log.info("call.placed", carrier=intent.carrier, result=word, lateness_s=round(lateness_s, 3))
+            result = _result_label(place)
+            _placed(intent.carrier, result).inc()
+            log.info("call.placed", carrier=intent.carrier, result=result, lateness_s=round(lateness_s, 3))
             self._results.add(CarrierResponse(intent, place))
 
     async def _wait_for_its_turn(self, intent: Intent, turn_s: float) -> bool:
         """Whether the lead is cancelled by then. If Postgres does not answer, the call is sent: it is committed."""
-        if intent.send_in_s <= self._limits.ask_again_after_s:
+        if intent.send_in_s <= self._limits.recheck_after_s:
             await self._until(turn_s)
             return False
-        await self._until(turn_s - ASKED_AHEAD_S)
+        await self._until(turn_s - RECHECK_AHEAD_S)
         try:
-            async with asyncio.timeout(ASKED_AHEAD_S):
+            async with asyncio.timeout(RECHECK_AHEAD_S):
                 is_unwanted = await self._unwanted(intent.lead_id)
-        except _NOBODY_SAYS:
+        except _NO_REPLY:
             is_unwanted = False
         await self._until(turn_s)
         return is_unwanted
@@ -185,18 +187,18 @@ class Sender:
         while (wait_s := boottime_s - self._clock.boottime_s()) > 0:  # noqa: ASYNC110  a clock sends no signal
             await asyncio.sleep(max(wait_s, TIMER_STEP_S))
 
-    async def _place(self, intent: Intent, asked: IntentClock) -> PlaceResult:
+    async def _place(self, intent: Intent, clock_reading: IntentClock) -> PlaceResult:
         carrier = await self._carrier(intent)
         if isinstance(carrier, Rejected):
             return carrier
         if self._killed():
             return Rejected("not_sent_in_time", "killed", retryable=True, blames="nobody")
-        if asked.is_past(self._clock, self._leaves_within_s(intent)):
+        if clock_reading.is_past(self._clock, self._send_within_s(intent)):
             log.warning("call.not_sent", reason="late")
             return Rejected("not_sent_in_time", "late", retryable=True, blames="nobody")
         crash_point("dialer.before_send")
         try:
-            return await queueing.place(carrier, self._order(intent, asked), self._clock)
+            return await queueing.place(carrier, self._order(intent, clock_reading), self._clock)
         except Exception as error:  # a bug of ours, and the call may have been placed all the same
             log.error("call.broke", carrier=intent.carrier, exc_info=error)
             return InDoubt(type(error).__name__)
@@ -214,10 +216,10 @@ class Sender:
             log.error("call.no_account", carrier=intent.carrier, error=str(error))
             return Rejected("not_connected", "no_account", retryable=True, blames="network")
 
-    def _order(self, intent: Intent, asked: IntentClock) -> CallOrder:
+    def _order(self, intent: Intent, clock_reading: IntentClock) -> CallOrder:
         agent, callbacks = self._agent(intent), self._callbacks
         answer_url = self._callback(intent, "answer", agent)
-        spoken = _spoken(intent)
+        metadata = _metadata(intent)
         return CallOrder(
             attempt_id=intent.attempt_id,
             to=intent.to_phone,
@@ -225,22 +227,22 @@ class Sender:
             answer_url=answer_url,
             fallback_url=fallback_of(answer_url, callbacks.fallback_base_url or callbacks.base_url),
             status_url=self._callback(intent, "status"),
-            ring_timeout_s=self._rings_s(intent),
+            ring_timeout_s=self._ring_timeout_s(intent),
             time_limit_s=self._limits.time_limit_s,
-            send_by_boottime_s=asked.boottime_s + self._leaves_within_s(intent),
+            send_by_boottime_s=clock_reading.boottime_s + self._send_within_s(intent),
             not_after=intent.closes_at,
-            metadata=spoken,
-            idempotency_key=_key(intent, spoken),
+            metadata=metadata,
+            idempotency_key=_idempotency_key(intent, metadata),
             machine_url=self._callback(intent, "machine") if self._limits.detects_machines else "",
             recording_url=self._callback(intent, "recording") if self._limits.records else "",
             agent=agent,
         )
 
-    def _leaves_within_s(self, intent: Intent) -> float:
+    def _send_within_s(self, intent: Intent) -> float:
         """From the reading of the clocks before the intent. No call leaves after its window has closed."""
         return min(intent.send_in_s + self._limits.late_max_s, intent.closes_in_s)
 
-    def _rings_s(self, intent: Intent) -> int:
+    def _ring_timeout_s(self, intent: Intent) -> int:
         return max(self._limits.ring_timeout_s, intent.ring_min_s)
 
     def _agent(self, intent: Intent) -> KeptAgent | None:
@@ -248,7 +250,7 @@ class Sender:
         call."""
         if intent.slot is None:
             return None
-        rings_until_s = self._clock.now().timestamp() + self._rings_s(intent) + ANSWER_SLACK_S
+        rings_until_s = self._clock.now().timestamp() + self._ring_timeout_s(intent) + ANSWER_SLACK_S
         return KeptAgent(intent.slot.incarnation, int(rings_until_s))
 
     def _callback(self, intent: Intent, kind: CallbackKind, agent: KeptAgent | None = None) -> str:
@@ -264,16 +266,16 @@ def _placed(carrier: str, result: str) -> Metric:
     return metrics.CALLS_PLACED.labels(carrier, result)
 
 
-def _spoken(intent: Intent) -> dict[str, str]:
+def _metadata(intent: Intent) -> dict[str, str]:
     """The fields of the payload as text, for the prompts of the carrier's own assistant. Our agents fetch their
     context."""
-    told: dict[str, Any] = msgspec.json.decode(intent.payload) if intent.payload else {}
-    return {name: _text(value) for name, value in told.items() if value not in (None, "")}
+    payload: dict[str, Any] = msgspec.json.decode(intent.payload) if intent.payload else {}
+    return {name: _text(value) for name, value in payload.items() if value not in (None, "")}
 
 
-def _key(intent: Intent, spoken: Mapping[str, str]) -> str:
+def _idempotency_key(intent: Intent, metadata: Mapping[str, str]) -> str:
     """For an occurrence of a reminder: its key as the API shows it."""
-    occurrence_id = spoken.get("occurrence_id", "")
+    occurrence_id = metadata.get("occurrence_id", "")
     if len(occurrence_id) != UUID_LENGTH:
         return ""
     return idempotency_key(occurrence_id, intent.attempt_no, intent.attempt_id)
@@ -283,7 +285,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _word(place: PlaceResult) -> str:
+def _result_label(place: PlaceResult) -> str:
     match place:
         case Accepted():
             return "accepted"

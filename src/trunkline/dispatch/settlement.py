@@ -40,7 +40,7 @@ NEVER_OPENS = Finish(Outcome.NO_CONFIG, "WINDOW_NEVER_OPENS")
 OnOver = Callable[[Sequence[UUID]], Awaitable[None]]
 
 
-async def nobody_told(attempt_ids: Sequence[UUID]) -> None:
+async def ignore_over(attempt_ids: Sequence[UUID]) -> None:
     return None
 
 
@@ -54,9 +54,9 @@ class Settlement:
     # Leads that ended, by the attempts that ended them. Valkey needs no update for these.
     ends: list[tuple[Attempt, Finish]] = field(default_factory=list)
     over: list[UUID] = field(default_factory=list)
-    on_over: OnOver = nobody_told
+    on_over: OnOver = ignore_over
 
-    async def tell(self, bus: Bus) -> None:
+    async def publish(self, bus: Bus) -> None:
         """Agents and channels first: a waiting lead needs them. A projection that was lost meanwhile is rebuilt from
         Postgres, which has all this already."""
         await self.on_over(self.over)
@@ -75,7 +75,7 @@ Decide = Callable[[Attempt, Retries], LeadDecision]
 class Settler:
     """Writes the decisions, under the policies of the leads' owners."""
 
-    def __init__(self, policies: Policies, on_over: OnOver = nobody_told):
+    def __init__(self, policies: Policies, on_over: OnOver = ignore_over):
         self._policies = policies
         self._on_over = on_over
 
@@ -89,7 +89,7 @@ class Settler:
         """Decide about the leads of these attempts, which no longer hold a channel. `learnt` are the new facts of this
         transaction; the other attempts count with the facts that were read with them."""
         settlement = Settlement(freed=list(decisions), over=list(decisions), on_over=self._on_over)
-        policies = await self._of(tx, [locked[each] for each in decisions])
+        policies = await self._policies_by_attempt(tx, [locked[each] for each in decisions])
         await attempts.settle_costs(tx, list(_costs(locked, learnt, policies)))
         await counting.count(tx, decisions, locked, learnt, policies)
         work = _Work()
@@ -119,10 +119,12 @@ class Settler:
         await counting.correct(tx, locked.values())
         await counting.count_late(tx, locked, learnt)
         facts = {each: learnt.get(each, attempt.facts) for each, attempt in locked.items()}
-        late = [attempt for attempt in locked.values() if call_evidence.is_news(attempt, facts[attempt.id])]
+        late = [
+            attempt for attempt in locked.values() if call_evidence.needs_revision(attempt, facts[attempt.id])
+        ]
         if not late:
             return
-        policies, ended, waiting = await self._of(tx, late), _Work(), _Work()
+        policies, ended, waiting = await self._policies_by_attempt(tx, late), _Work(), _Work()
         for attempt in late:
             policy = policies[attempt.id]
             if decision := call_evidence.revision(attempt, facts[attempt.id], policy.retries):
@@ -138,11 +140,11 @@ class Settler:
             tx, ended.by_lead(ended.retries), status=LeadStatus.FINISHED
         )
 
-    async def _of(self, tx: Connection, found: Sequence[Attempt]) -> dict[UUID, Effective]:
+    async def _policies_by_attempt(self, tx: Connection, settled: Sequence[Attempt]) -> dict[UUID, Effective]:
         """By attempt. Under an unreadable policy no lead is called; a call that was placed is settled by the default
         rules."""
-        policies = await self._policies.of(tx, map(_owner, found))
-        return {attempt.id: policies[_owner(attempt)] or USUAL for attempt in found}
+        policies = await self._policies.of(tx, map(_owner, settled))
+        return {attempt.id: policies[_owner(attempt)] or USUAL for attempt in settled}
 
 
 @dataclass(slots=True)

@@ -21,13 +21,13 @@ ALARM_FROM = 3
 ONCE = Unexplained(1)
 
 
-async def met(tx: Connection, refused: Mapping[UUID, Attempt]) -> dict[UUID, Unexplained]:
+async def history(tx: Connection, refused: Mapping[UUID, Attempt]) -> dict[UUID, Unexplained]:
     """By attempt. The attempts are written as refused, under the locks of their leads."""
-    found = await attempts.unexplained(tx, {each.lead_id for each in refused.values() if each.lead_id})
-    return {each.id: found.get(each.lead_id, ONCE) if each.lead_id else ONCE for each in refused.values()}
+    by_lead = await attempts.unexplained(tx, {each.lead_id for each in refused.values() if each.lead_id})
+    return {each.id: by_lead.get(each.lead_id, ONCE) if each.lead_id else ONCE for each in refused.values()}
 
 
-def are_others_taken(taken_at: datetime | None, lately: datetime, known: Unexplained) -> bool:
+def were_others_accepted(taken_at: datetime | None, lately: datetime, known: Unexplained) -> bool:
     """Whether the account accepted a call recently, or since this lead was first refused: on a quiet account, and for
     the last lead of a campaign, that is longer ago."""
     return taken_at is not None and taken_at > min(lately, known.first_at or lately)

@@ -20,7 +20,7 @@ from trunkline.dispatch.gates import Case
 from trunkline.dispatch.gates_limits import (
     AccountPace,
     CountedLimits,
-    more_questions,
+    conditional_questions,
     no_account_pace,
     questions,
 )
@@ -28,10 +28,10 @@ from trunkline.dispatch.policy_cache import Owner, Policies
 from trunkline.dispatch.refusals import GateRefusal, RefusalReason
 from trunkline.dispatch.why_words import (
     GateCheck,
+    check_from_decision,
+    deferred_by,
     gate_of,
     in_words,
-    of_decision,
-    put_off_by,
     ranked,
     refusing,
     sentence,
@@ -50,9 +50,9 @@ from trunkline.store.policy import PolicyRow
 from trunkline.store.tenants import Tenant
 from trunkline.value import replace
 
-_NOBODY = UUID(int=0)
+_NO_ATTEMPT = UUID(int=0)
 _LEVELS = ("platform", "reseller", "merchant", "campaign")
-_OF_NUMBERS = ("number", "carrier")
+_NUMBER_SCOPES = ("number", "carrier")
 # A process without a heartbeat for this long does not dial.
 DIALER_SILENT_S = 20.0
 
@@ -61,7 +61,7 @@ Projection: TypeAlias = Literal["whole", "lost", "away"]
 ProjectionLook = Callable[[str, str, UUID | None], Awaitable[tuple[Projection, str | None]]]
 
 # The fields of calling policies that a gate, or a subject of its refusals, depends on.
-_STATED = {
+_POLICY_FIELDS = {
     "window": ("windows", "packs"),
     "destination": ("destinations",),
     "precheck": ("prechecks",),
@@ -94,7 +94,7 @@ class Why:
     history: tuple[RecordedDecision, ...]
 
 
-async def _whole(
+async def _assume_whole(
     reseller_id: str, merchant_id: str, campaign_id: UUID | None
 ) -> tuple[Projection, str | None]:
     return "whole", None
@@ -112,15 +112,15 @@ class DispatchView:
     # Whether a flag service decides whom this platform calls, and not the flags of the API.
     has_flag_service: bool = False
     account_pace: AccountPace = no_account_pace
-    projection: ProjectionLook = _whole
+    projection: ProjectionLook = _assume_whole
     looks_for_dialers: bool = False
 
 
-ELSEWHERE = DispatchView()
+DEFAULT_VIEW = DispatchView()
 
 
 async def why(
-    conn: Connection, policies: Policies, tenant: Tenant, lead_id: UUID, view: DispatchView = ELSEWHERE
+    conn: Connection, policies: Policies, tenant: Tenant, lead_id: UUID, view: DispatchView = DEFAULT_VIEW
 ) -> Why | None:
     """None if the tenant has no such lead."""
     standing = await decisions.standing(conn, tenant, lead_id)
@@ -129,7 +129,7 @@ async def why(
     history = tuple(await decisions.of_lead(conn, lead_id))
     if standing.status != "BACKLOG":
         return Why(lead_id, standing.status, _settled(standing), None, None, (), history)
-    checks = tuple(await _Asking(conn, policies, tenant, standing, history, view).checks())
+    checks = tuple(await _Explainer(conn, policies, tenant, standing, history, view).checks())
     closed = ranked(checks, refusing(history, standing.lead.now))
     # A recent refusal of an intent is listed even if the same gate is open by now.
     checks += tuple(check for check in closed if check not in checks)
@@ -138,7 +138,7 @@ async def why(
     return Why(lead_id, standing.status, sentence(closed), refused_by, next_at, checks, history)
 
 
-class _Asking:
+class _Explainer:
     """One question about one lead."""
 
     def __init__(
@@ -164,17 +164,19 @@ class _Asking:
         rules = (await self._policies.of(self._conn, [owner]))[owner]
         stated = await policy.read(self._conn, owner.layers())
         stops = await decisions.stops(self._conn, lead)
-        projection, told = await self._view.projection(lead.reseller_id, lead.merchant_id, lead.campaign_id)
+        projection, match_stop = await self._view.projection(
+            lead.reseller_id, lead.merchant_id, lead.campaign_id
+        )
         before = [
-            *self._controls([stop for stop in stops if stop.scope not in _OF_NUMBERS]),
+            *self._controls([stop for stop in stops if stop.scope not in _NUMBER_SCOPES]),
             await self._rollout(),
             *await self._dialers(),
         ]
         return [
             *before,
-            *self._unexplained(before, told),
+            *self._unexplained(before, match_stop),
             self._due(),
-            *self._numbers([stop for stop in stops if stop.scope in _OF_NUMBERS]),
+            *self._numbers([stop for stop in stops if stop.scope in _NUMBER_SCOPES]),
             *await self._cooldowns(),
             GateCheck("attempts", lead.attempt_count < lead.max_attempts, self._attempts_used()),
             self._expired(),
@@ -204,22 +206,22 @@ class _Asking:
     async def _rollout(self) -> GateCheck:
         """By the flag service, or by the flag as it is set."""
         lead = self._lead
-        found = [flag for flag in await flags.list_flags(self._conn) if flag.name == EVENT_DISPATCH.name]
-        includes = self._view.includes or partial(_as_set, found)
+        rows = [flag for flag in await flags.list_flags(self._conn) if flag.name == EVENT_DISPATCH.name]
+        includes = self._view.includes or partial(_by_flags, rows)
         if includes(lead.reseller_id, lead.merchant_id):
             return self._cut_over()
         detail = "another system calls its leads"
         if self._view.has_flag_service:
             detail += ", says the flag service (FEATURE_FLAG_PROVIDER)"
             return GateCheck("event_dispatch", False, detail)
-        if not found or self._level != "platform":
+        if not rows or self._level != "platform":
             return GateCheck("event_dispatch", False, detail, set_by="the platform")
         return GateCheck(
             "event_dispatch",
             False,
-            f"{detail} (flag event_dispatch: {found[0].reason})",
+            f"{detail} (flag event_dispatch: {rows[0].reason})",
             None,
-            found[0].changed_by,
+            rows[0].changed_by,
         )
 
     def _cut_over(self) -> GateCheck:
@@ -241,12 +243,14 @@ class _Asking:
             return [GateCheck("dialers", True)]
         return [GateCheck("dialers", False, "start one with the role `dispatcher`")]
 
-    def _unexplained(self, before: Sequence[GateCheck], told: str | None) -> list[GateCheck]:
+    def _unexplained(self, before: Sequence[GateCheck], match_stop: str | None) -> list[GateCheck]:
         """The match applies a stop that this process cannot explain: another process configured it."""
-        if told is None or any(not check.is_open for check in before):
+        if match_stop is None or any(not check.is_open for check in before):
             return []
         return [
-            GateCheck("control", False, told if self._level == "platform" else None, set_by="the platform")
+            GateCheck(
+                "control", False, match_stop if self._level == "platform" else None, set_by="the platform"
+            )
         ]
 
     def _due(self) -> GateCheck:
@@ -254,9 +258,11 @@ class _Asking:
         lead = self._lead
         if lead.due_at <= lead.now:
             return GateCheck("due", True, until=lead.due_at)
-        by = put_off_by(self._history, lead.due_at)
+        by = deferred_by(self._history, lead.due_at)
         if by is not None:
-            detail = f"put off by the gate {gate_of(by.reason, by.subject)} ({of_decision(by).detail})"
+            detail = (
+                f"put off by the gate {gate_of(by.reason, by.subject)} ({check_from_decision(by).detail})"
+            )
             return GateCheck("due", False, detail, lead.due_at)
         has_been_called = lead.attempt_count > 0 or lead.no_agent_count > 0
         return GateCheck("due", False, "its next attempt is later" if has_been_called else None, lead.due_at)
@@ -275,14 +281,14 @@ class _Asking:
         number = self._standing.number
         if number is None:
             return []
-        found = await cooldowns.holding(
+        active = await cooldowns.holding(
             self._conn, (number.carrier, number.account), number.id, region_of(self._lead.phone) or ""
         )
-        if not found:
+        if not active:
             return [GateCheck("cooldown", True)]
-        return [self._held(each) for each in found]
+        return [self._cooldown_check(each) for each in active]
 
-    def _held(self, held: Holding) -> GateCheck:
+    def _cooldown_check(self, held: Holding) -> GateCheck:
         words = in_words("cooldown", held.subject.scope) or ""
         if self._level == "platform":
             cause = f" ({held.why})" if held.why else ""
@@ -313,42 +319,48 @@ class _Asking:
         lead, number = self._lead, self._standing.number
         may_call = rules.permits(lead.phone)
         passed = not rules.prechecks or lead.passed_checks == rules.checks_hash
-        found = [
+        checks = [
             GateCheck(
-                "destination", may_call, set_by=None if may_call else self._who_states("destination", stated)
+                "destination",
+                may_call,
+                set_by=None if may_call else self._policies_stating("destination", stated),
             ),
-            self._of("window", gates.window(lead.phone, lead.timezone, rules, lead.now), stated),
-            GateCheck("precheck", passed, set_by=None if passed else self._who_states("precheck", stated)),
+            self._gate_check("window", gates.window(lead.phone, lead.timezone, rules, lead.now), stated),
+            GateCheck(
+                "precheck", passed, set_by=None if passed else self._policies_stating("precheck", stated)
+            ),
         ]
         if number is not None:
-            grant = Grant(_NOBODY, lead.id, 0, number.id, 1, 0)
+            grant = Grant(_NO_ATTEMPT, lead.id, 0, number.id, 1, 0)
             # Judged as if it were called now.
             case = Case(grant, replace(lead, due_at=min(lead.due_at, lead.now)), number, rules)
             counts = await limits.count(self._conn, questions([case]))
-            await limits.count_more(self._conn, more_questions([case]), counts)
-            answers = CountedLimits(counts, self._view.account_pace).refusals(case)
+            await limits.count_more(self._conn, conditional_questions([case]), counts)
+            refusals = CountedLimits(counts, self._view.account_pace).refusals(case)
             # `_cooldowns` reports cooldowns, with their cause.
-            others = [answer for answer in answers if answer.reason is not RefusalReason.COOLDOWN]
-            found += [self._of(answer.reason.value, answer, stated) for answer in others]
-            found += [] if answers else [GateCheck("limits", True)]
-        return found
+            others = [refusal for refusal in refusals if refusal.reason is not RefusalReason.COOLDOWN]
+            checks += [self._gate_check(refusal.reason.value, refusal, stated) for refusal in others]
+            checks += [] if refusals else [GateCheck("limits", True)]
+        return checks
 
-    def _of(self, gate: str, answer: GateRefusal | None, stated: Sequence[PolicyRow]) -> GateCheck:
-        if answer is None:
+    def _gate_check(self, gate: str, refusal: GateRefusal | None, stated: Sequence[PolicyRow]) -> GateCheck:
+        if refusal is None:
             return GateCheck(gate, True)
-        who = self._who_states(answer.subject if answer.subject in _STATED else gate, stated)
-        by = _SET_ELSEWHERE.get(answer.subject or "") or who
-        return GateCheck(gate, False, in_words(gate, answer.subject), answer.until, by)
+        policies = self._policies_stating(
+            refusal.subject if refusal.subject in _POLICY_FIELDS else gate, stated
+        )
+        by = _SET_ELSEWHERE.get(refusal.subject or "") or policies
+        return GateCheck(gate, False, in_words(gate, refusal.subject), refusal.until, by)
 
-    def _who_states(self, subject: str, stated: Sequence[PolicyRow]) -> str | None:
+    def _policies_stating(self, subject: str, stated: Sequence[PolicyRow]) -> str | None:
         """The layers that state the field; with the author's name where the layer is the tenant's own or below."""
-        names = _STATED.get(subject, ())
-        said = [row for row in stated if any(_is_stated(row.policy.get(name)) for name in names)]
-        if not said:
-            return "the platform's default" if names else None
+        fields = _POLICY_FIELDS.get(subject, ())
+        stating = [row for row in stated if any(_is_stated(row.policy.get(name)) for name in fields)]
+        if not stating:
+            return "the platform's default" if fields else None
         return " and ".join(
             f"the {row.scope}'s policy" + ("" if self._is_above(row.scope) else f" ({row.updated_by})")
-            for row in sorted(said, key=lambda row: _LEVELS.index(row.scope))
+            for row in sorted(stating, key=lambda row: _LEVELS.index(row.scope))
         )
 
     async def _agents(self, rules: Effective | None) -> GateCheck:
@@ -376,9 +388,9 @@ class _Asking:
         is_free = self._standing.free > 0 or self._standing.usable == 0
         return GateCheck("channel", is_free, None if is_free else "all channels of its pool are in use")
 
-    async def _projection(self, found: Projection) -> list[GateCheck]:
+    async def _projection(self, state: Projection) -> list[GateCheck]:
         """Meanwhile leads are dialled from Postgres, so this alone prevents no call: it comes last."""
-        match found:
+        match state:
             case "whole":
                 return [GateCheck("projection", True)]
             case "away":
@@ -390,9 +402,9 @@ class _Asking:
                 return [GateCheck("projection", False, detail)]
 
 
-def _as_set(found: Sequence[Flag], reseller_id: str, merchant_id: str) -> bool:
+def _by_flags(rows: Sequence[Flag], reseller_id: str, merchant_id: str) -> bool:
     return all(
-        decide(flag, reseller_id=reseller_id, merchant_id=merchant_id, key=merchant_id)[0] for flag in found
+        decide(flag, reseller_id=reseller_id, merchant_id=merchant_id, key=merchant_id)[0] for flag in rows
     )
 
 

@@ -106,7 +106,7 @@ def in_words(gate: str, subject: str | None) -> str | None:
     return _BY_GATE.get((gate, subject)) or _SUBJECTS.get(subject) or subject.replace("_", " ")
 
 
-def of_decision(decision: RecordedDecision, gate: str | None = None) -> GateCheck:
+def check_from_decision(decision: RecordedDecision, gate: str | None = None) -> GateCheck:
     gate = gate or gate_of(decision.reason, decision.subject)
     words = in_words(gate_of(decision.reason, decision.subject), decision.subject)
     times = f"{decision.times} times" if decision.times > 1 else "once"
@@ -115,7 +115,7 @@ def of_decision(decision: RecordedDecision, gate: str | None = None) -> GateChec
     )
 
 
-def put_off_by(history: Iterable[RecordedDecision], due_at: datetime) -> RecordedDecision | None:
+def deferred_by(history: Iterable[RecordedDecision], due_at: datetime) -> RecordedDecision | None:
     """The refusal that gave the lead its due time, if any. One that broke its own intent has no time of its own."""
     decisions = sorted(history, key=lambda each: each.last_at, reverse=True)
     if decisions and decisions[0].reason == RefusalReason.ERROR:
@@ -137,16 +137,16 @@ def ranked(checks: Sequence[GateCheck], refusal: RecordedDecision | None) -> lis
     the others."""
     closed = [check for check in checks if not check.is_open]
     before = [check for check in closed if check.gate in _BEFORE_A_GRANT]
-    rest = [check for check in closed if check.gate not in _BEFORE_A_GRANT]
+    others = [check for check in closed if check.gate not in _BEFORE_A_GRANT]
     if refusal is None:
-        return [*before, *rest]
+        return [*before, *others]
     gate = gate_of(refusal.reason, refusal.subject)
-    said = [check for check in closed if check.gate == gate]
-    first = said or [of_decision(refusal)]
+    by_intent = [check for check in closed if check.gate == gate]
+    first = by_intent or [check_from_decision(refusal)]
     return [
         *before,
         *(each for each in first if each not in before),
-        *(each for each in rest if each not in first),
+        *(each for each in others if each not in first),
     ]
 
 

@@ -86,7 +86,7 @@ def read(payload: object, arrived_at: datetime) -> Fact | UnreadableEvent:
     )
 
 
-def told_apart(call_id: str | None, facts: Iterable[Fact]) -> tuple[list[Fact], list[Fact]]:
+def separate_foreign(call_id: str | None, facts: Iterable[Fact]) -> tuple[list[Fact], list[Fact]]:
     """The facts of the attempt's own call, and those of another: a request that was doubled on its way makes two calls
     under one attempt. Whose id is known is its own; else the first that is named."""
     ordered = sorted(facts, key=_order)

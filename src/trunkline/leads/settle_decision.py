@@ -77,12 +77,12 @@ def after_our_failing() -> LeadDecision:
 
 
 def after_unexplained(
-    code: str, budget: Budget, retries: Retries = DEFAULT, *, others_are_taken: bool, times: int = 1
+    code: str, budget: Budget, retries: Retries = DEFAULT, *, others_were_accepted: bool, times: int = 1
 ) -> LeadDecision:
     """It is not known on whose account a call came to nothing, for the `times`-th time in a row. While the carrier
     takes others, it is the lead's. Otherwise it costs nothing, and the backoff is ours: a policy whose delays do not
     grow would have the carrier asked every minute for ever."""
-    if others_are_taken:
+    if others_were_accepted:
         return after_refusal(code, budget, retries)
     backoff_s = min(DEFAULT.delay_s(times), UNEXPLAINED_DELAY_MAX_S)
     return Retry(max(retries.delay_s(1), backoff_s), counted=False)

@@ -351,10 +351,10 @@ async def is_absent(tx: Connection, attempt_id: UUID) -> bool:
     return await tx.fetchval(_SQL.is_absent, attempt_id) is not None
 
 
-async def take_up(tx: Connection, given_up: Sequence[Attempt]) -> None:
+async def reattach_leads(tx: Connection, given_up: Sequence[Attempt]) -> None:
     """The leads of these attempts are being called by them after all."""
     await tx.execute(
-        _SQL.take_up,
+        _SQL.reattach_leads,
         [attempt.lead_id for attempt in given_up],
         [int(attempt.facts.state is AttemptState.ABSENT) for attempt in given_up],
     )

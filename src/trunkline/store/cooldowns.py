@@ -58,7 +58,7 @@ class CarrierRefused(Value, frozen=True):
     why: str = ""
     # What an operator does about it.
     remedy: str = ""
-    after_taken: bool = False
+    after_acceptance: bool = False
 
 
 class BegunCooldown(Value, frozen=True):
@@ -96,7 +96,7 @@ async def begin(
         [r.account[1] for r in refused],
         [r.code[:200] for r in refused],
         [r.why for r in refused],
-        [r.after_taken for r in refused],
+        [r.after_acceptance for r in refused],
         first_wait_s,
     )
     return [

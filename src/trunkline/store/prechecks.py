@@ -14,7 +14,7 @@ _SQL = Area("prechecks")
 
 
 @dataclass(frozen=True, slots=True)
-class AskedLead:
+class PrecheckLead:
     id: UUID
     version: int
     request_id: str
@@ -34,8 +34,8 @@ async def are_wanted(conn: Connection) -> bool:
     return bool(await conn.fetchval(_SQL.are_wanted))
 
 
-async def waiting(conn: Connection, lead_ids: Sequence[UUID], *, fresh_for_s: float) -> list[AskedLead]:
-    return [pick(AskedLead, row) for row in await conn.fetch(_SQL.waiting, lead_ids, fresh_for_s)]
+async def waiting(conn: Connection, lead_ids: Sequence[UUID], *, fresh_for_s: float) -> list[PrecheckLead]:
+    return [pick(PrecheckLead, row) for row in await conn.fetch(_SQL.waiting, lead_ids, fresh_for_s)]
 
 
 async def claim(

@@ -208,10 +208,11 @@ FROM noted AS n JOIN cost AS c ON c.id = n.id
 GROUP BY 1, 2 ORDER BY 1, 2
 ON CONFLICT (merchant_id, day) DO UPDATE SET spent_micros = d.spent_micros + EXCLUDED.spent_micros
 
--- name: take_up
+-- name: reattach_leads
 -- Leads whose call we had given up on and that was made after all: they are being called. An attempt that was `absent` was not
 -- counted, and cost a carrier error: it counts now, and did not. A lead that ended as UNKNOWN has not ended: the call's end
--- decides. Nothing is changed of a lead that has ended otherwise. The new version makes every entry and grant of its retry stale.
+-- decides. Nothing is changed of a lead that has ended otherwise. The new version makes every entry and grant of its retry
+-- stale.
 -- $1 leads  $2 1 where the attempt was absent, else 0
 UPDATE leads AS l
 SET status = 'PROCESSING', attempt_count = l.attempt_count + t.uncounted,
