@@ -331,7 +331,7 @@ async def test_fault_26_taking_a_lead_in_does_not_wait_for_a_valkey_that_is_away
         await proxy.heal()
 
         async def is_scheduled() -> bool:
-            return bool(await schedule.known(world.platform.bus))
+            return bool(await schedule.lead_count(world.platform.bus))
 
         await eventually(is_scheduled, what="the lead is in the schedule")
 

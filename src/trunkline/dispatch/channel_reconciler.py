@@ -92,7 +92,7 @@ class ChannelReconciler(Loop):
         mended = await self._mend(config.numbers, stored, recounts=calls != channels.calls_of(projected))
         dead = self._dead(projected, stored, now_ms)
         given_back = await self._give_back(await self._freeable(dead, held=len(projected)))
-        metrics.SCHEDULE_LEADS.set(await schedule.known(self._bus))
+        metrics.SCHEDULE_LEADS.set(await schedule.lead_count(self._bus))
         metrics.CHANNEL_DRIFT.set(written + given_back + mended)
         metrics.RECONCILER_FIXES.labels(self.name).inc(written + given_back + mended)
         if written or given_back or mended:

@@ -65,11 +65,11 @@ async def load(
             now = datetime.now(UTC)
             walk.overdue += sum(entry.due_at <= now for entry in entries)
         # Most of them are in Valkey already, and a lookup sends 1/8 of the bytes of an add.
-        lookup = await schedule.look(bus, entries)
+        lookup = await schedule.compare(bus, entries)
         added += await schedule.add(bus, lookup.missing)
         seen |= lookup.elsewhere
         if len(entries) >= schedule.FLOW_CAP:
-            await schedule.note_partial(bus, flow)
+            await schedule.mark_partial(bus, flow)
     mended = await schedule.mend(bus, sorted(seen))
     if mended:
         log.warning("schedule.mended", count=mended)
@@ -169,7 +169,7 @@ class Refiller(Loop):
         async with self._database.connection() as conn:
             with_capacity = await _with_capacity(conn, self._bus, partial)
             # Before Postgres is read: a lead that finds its flow full in the meantime marks the flow again.
-            await schedule.forget_partial(self._bus, with_capacity)
+            await schedule.unmark_partial(self._bus, with_capacity)
             return await load(conn, self._bus, with_capacity)
 
 

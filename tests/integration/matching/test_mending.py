@@ -32,11 +32,11 @@ async def test_what_follows_from_the_queues_of_a_flow_is_put_right(bus: Bus, key
 async def test_leads_whose_queue_was_lost_are_missing_and_are_put_back(bus: Bus, place: str) -> None:
     entries = [entry(due_at=later() if place == "s" else PAST) for _ in range(3)]
     await schedule.add(bus, entries)
-    assert (await schedule.look(bus, entries)).missing == []
+    assert (await schedule.compare(bus, entries)).missing == []
     await bus.client.delete(f"{bus.projection}flow:{FLOW}:{place}")
-    assert (await schedule.look(bus, entries)).missing == entries
+    assert (await schedule.compare(bus, entries)).missing == entries
     assert await schedule.add(bus, entries) == 3
-    assert (await schedule.look(bus, entries)).missing == []
+    assert (await schedule.compare(bus, entries)).missing == []
 
 
 async def test_what_follows_from_numbers_and_holders_is_put_right(bus: Bus) -> None:
