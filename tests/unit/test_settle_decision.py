@@ -11,12 +11,12 @@ from pydantic import ValidationError
 from tests.support.leads.policy import after_call
 from trunkline.leads.legacy_outcomes import legacy, rule_words
 from trunkline.leads.outcomes import (
+    AgentEvidence,
     AgentFacts,
     CallVerdict,
     CarrierFacts,
     Facts,
     SessionFacts,
-    Witnesses,
     agent_of,
     verdict,
 )
@@ -54,31 +54,31 @@ def test_an_engaged_line_is_busy() -> None:
     assert verdict(facts(CarrierFacts(None, "busy"))) == CallVerdict(Outcome.BUSY)
 
 
-def _who_took_it(seen: Witnesses) -> Agent:
+def _who_took_it(seen: AgentEvidence) -> Agent:
     """The table, written down once more, from the strongest witness to the weakest."""
     match seen:
-        case Witnesses(is_external=True):
+        case AgentEvidence(is_external=True):
             return Agent.EXTERNAL
-        case Witnesses(has_joined=True):
+        case AgentEvidence(has_joined=True):
             return Agent.JOINED
-        case Witnesses(given=False):
+        case AgentEvidence(given=False):
             return Agent.NONE
-        case Witnesses(stream_began=True):
+        case AgentEvidence(stream_began=True):
             return Agent.JOINED
-        case Witnesses(stream_began=False) | Witnesses(is_unnamed=True):
+        case AgentEvidence(stream_began=False) | AgentEvidence(is_unnamed=True):
             return Agent.NONE
         case _:
             return Agent.UNKNOWN
 
 
 EVERYTHING_SEEN = [
-    Witnesses(*seen)
+    AgentEvidence(*seen)
     for seen in product((True, False), (True, False), (None, True, False), (None, True, False), (True, False))
 ]
 
 
 @pytest.mark.parametrize("seen", EVERYTHING_SEEN)
-def test_who_took_a_call_follows_from_what_was_seen(seen: Witnesses) -> None:
+def test_who_took_a_call_follows_from_what_was_seen(seen: AgentEvidence) -> None:
     agent = agent_of(seen)
     assert agent is _who_took_it(seen)
     is_ours = seen.has_joined or (seen.stream_began is True and seen.given is not False)
@@ -90,7 +90,7 @@ def test_who_took_a_call_follows_from_what_was_seen(seen: Witnesses) -> None:
 
 
 def test_of_a_call_that_shows_nothing_the_agent_is_unknown_and_nobody_is_rung_again() -> None:
-    unknown = facts(session=SessionFacts(agent_of(Witnesses())))
+    unknown = facts(session=SessionFacts(agent_of(AgentEvidence())))
     assert after_facts(unknown, Budget(1, 9, 0)) == Finish(Outcome.ANSWERED, None)
 
 

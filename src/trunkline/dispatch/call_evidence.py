@@ -9,12 +9,12 @@ from datetime import timedelta
 
 from trunkline.leads import settle_decision
 from trunkline.leads.outcomes import (
+    AgentEvidence,
     AgentFacts,
     CallVerdict,
     CarrierFacts,
     Facts,
     SessionFacts,
-    Witnesses,
     agent_of,
     verdict,
 )
@@ -108,7 +108,7 @@ def _facts(attempt: Attempt, facts: CallFacts) -> Facts:
 def _agent(attempt: Attempt, facts: CallFacts) -> Agent:
     allocation = attempt.allocation
     return agent_of(
-        Witnesses(
+        AgentEvidence(
             is_external=attempt.carrier in STREAMLESS or facts.agent_joined is True,
             has_joined=attempt.report is not None or (allocation is not None and allocation.has_joined),
             given=facts.agent_joined,

@@ -13,7 +13,7 @@ from typing import Literal
 from uuid import UUID
 
 from trunkline.control.raising import raise_alarm
-from trunkline.leads.fold import found
+from trunkline.leads.fold import without_doubt
 from trunkline.model import CallFacts, Outcome
 from trunkline.states import GIVEN_UP, LIVE, AttemptState, LeadStatus
 from trunkline.store import attempts, hang_ups
@@ -66,7 +66,7 @@ async def reattach(database: Database, attempt_id: UUID, call_id: str) -> bool:
             return attempt.facts.state in LIVE
         await reattach_leads(tx, [attempt])
         facts = replace(
-            found(attempt.facts),
+            without_doubt(attempt.facts),
             state=AttemptState.ANSWERED,
             call_id=call_id,
             answered_at=attempt.facts.answered_at or attempt.read_at,
