@@ -442,7 +442,7 @@ async def test_a_carrier_that_two_processes_cannot_reach_is_left_alone_by_all(st
     assert await stage.dial(third) == 0
     assert len(stage.carrier.orders) == asked
     async with stage.database.connection() as conn:
-        held = await cooldowns.holding(conn, ("twilio", "default"))
+        held = await cooldowns.active(conn, ("twilio", "default"))
     assert [each.subject.scope for each in held] == ["process", "process", "account"]
     assert await unfinished(stage) == 3
 
@@ -522,8 +522,8 @@ async def test_who_asks_why_is_told_which_cooldown_why_since_and_until(stage: St
     stage.carrier.says(CALLER_ID)
     await stage.dial()
     async with stage.database.connection() as conn:
-        (held,) = await cooldowns.holding(conn, ("twilio", "default"), stage.dialing.number)
-        others = await cooldowns.holding(conn, ("twilio", "default"), new_id())
+        (held,) = await cooldowns.active(conn, ("twilio", "default"), stage.dialing.number)
+        others = await cooldowns.active(conn, ("twilio", "default"), new_id())
     assert held.subject == Subject("number", str(stage.dialing.number))
     assert (held.code, held.why) == ("21210", "our number is not verified")
     assert held.since <= held.refused_at < held.until

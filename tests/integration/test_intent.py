@@ -293,7 +293,7 @@ async def test_an_empty_reply_of_the_gates_writes_nothing(dialing: Dialing) -> N
     assert await dialing.value("SELECT count(*) FROM decisions") == 0
 
 
-PLANNED = ["count_limits", "count_more", "write_intents", "write_refusals"]
+PLANNED = ["count_limits", "count_conditional", "write_intents", "write_refusals"]
 
 
 @pytest.mark.parametrize("name", PLANNED)

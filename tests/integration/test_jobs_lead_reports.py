@@ -152,7 +152,7 @@ async def test_the_story_of_a_lead_tells_of_the_jobs_that_followed_it(world: Job
 
     async def jobs() -> list[tuple[str, str, str | None]]:
         async with world.database.connection() as conn:
-            story = await lead_timeline.of_lead(conn, lead_id, limit=100)
+            story = await lead_timeline.events(conn, lead_id, limit=100)
         return [(each.source, each.what, each.reason) for each in story if each.source in ("job", "webhook")]
 
     assert await jobs() == [("job", "report_lead", "waits")]

@@ -160,7 +160,7 @@ class ChannelReconciler(Loop):
         if not dead:
             return 0
         async with self._database.connection() as conn:
-            entries = await store_schedule.places(conn, [h.lead_id for h in dead if h.lead_id])
+            entries = await store_schedule.entries(conn, [h.lead_id for h in dead if h.lead_id])
         due = {lead_id: to_ms(entry.due_at) for lead_id, entry in entries.items()}
         return await schedule.give_back(
             self._bus,

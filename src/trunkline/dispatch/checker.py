@@ -138,7 +138,7 @@ class Checker(Loop):
 
     async def _doubt(self, check: AttemptCheck) -> None:
         async with self._database.connection() as conn:
-            if await attempts.doubt(conn, [check.id]):
+            if await attempts.mark_in_doubt(conn, [check.id]):
                 log.error("attempt.in_doubt", reason="no_reply")
 
     async def _search_list(self, check: AttemptCheck, final: bool) -> None:
@@ -207,14 +207,14 @@ class Checker(Loop):
         if call.state == "ended" and check.state is not AttemptState.IN_DOUBT:
             # Where one webhook was lost, others probably were.
             async with self._database.connection() as conn:
-                await live_looks.soon(conn, check.carrier, check.account)
+                await live_looks.check_soon(conn, check.carrier, check.account)
         await queried_calls.append(self._inbox, check.id, call, self._clock.now())
 
     async def _write_off(self, check: AttemptCheck, state: AttemptState, reason: str) -> None:
         log.error("attempt.given_up", state=state.value, reason=reason)
         async with self._database.transaction() as tx:
             locked = await attempts.lock(tx, [check.id])
-            if not await attempts.give_up(tx, check.id, state, reason, self._limits.call_max_s):
+            if not await attempts.write_off(tx, check.id, state, reason, self._limits.call_max_s):
                 return
             account = (check.carrier, check.account)
             taken_at = (await cooldowns.taken_at(tx, [account])).get(account)
@@ -250,7 +250,7 @@ class Checker(Loop):
     async def _settle_absent(self, check: AttemptCheck) -> Resolution:
         async with self._database.transaction() as tx:
             await attempts.lock(tx, [check.id])
-            is_absent = await attempts.is_absent(tx, check.id)
+            is_absent = await attempts.mark_absent(tx, check.id)
         if is_absent:
             log.warning("attempt.absent_when_asked_again", attempt_id=str(check.id))
             await Settlement(freed=[check.id]).publish(self._bus)

@@ -302,7 +302,9 @@ class CooldownWriter:
             return
         self._noted_at_s |= dict.fromkeys(accounts, now_s)
         async with self._database.connection() as conn:
-            over = await cooldowns.note_taken(conn, accounts, probes, [*map(self._process_subject, reached)])
+            over = await cooldowns.note_accepted(
+                conn, accounts, probes, [*map(self._process_subject, reached)]
+            )
         for account in reached:
             self.unreachable.is_over(account)
         await clear_alarms(self._database, over)

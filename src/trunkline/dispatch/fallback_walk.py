@@ -19,7 +19,7 @@ from trunkline.model import Flow, Grant, new_id
 from trunkline.store import fallback as store
 from trunkline.store.cooldowns import AccountName
 from trunkline.store.database import Connection
-from trunkline.store.fallback import FIRST_NUMBER, DueLead, FlowHead, SomeChannels
+from trunkline.store.fallback import FIRST_NUMBER, DueLead, FlowHead, FreeChannels
 
 # One read: the number of pools, fewer at first, and per pool the number of numbers and of flows; more for a single
 # pool.
@@ -163,7 +163,7 @@ class _Claim:
     def leads(self) -> list[UUID]:
         return [grant.lead_id for grant, _ in self.picked]
 
-    def untaken(self, numbers: Sequence[SomeChannels]) -> Iterator[Channel]:
+    def untaken(self, numbers: Sequence[FreeChannels]) -> Iterator[Channel]:
         """One channel of each number before the second of any."""
         for place in range(max((len(number.free) for number in numbers), default=0)):
             for number in numbers:

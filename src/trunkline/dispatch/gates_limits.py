@@ -213,7 +213,7 @@ class CountedLimits:
     def _number_full(self, case: Case) -> GateRefusal | None:
         """A number with a call above its maximum: its calls are counted, if the lock allows it."""
         number = _number(case)
-        live = self._counts.crowds.get(number.id)
+        live = self._counts.overfull.get(number.id)
         if live is None or (number.may_count and live + self._numbers[number.id] < number.max_channels):
             return None
         return GateRefusal(RefusalReason.CHANNEL, Blocks.NUMBER, self.now + RETRY_AFTER, "number_full")

@@ -46,7 +46,7 @@ class HangUps(Loop):
             return 0
         delays_s = await asyncio.gather(*map(self._end, due))
         async with self._database.connection() as conn:
-            await hang_ups.ask_again(conn, dict(zip((each.id for each in due), delays_s, strict=True)))
+            await hang_ups.reschedule(conn, dict(zip((each.id for each in due), delays_s, strict=True)))
         return len(due)
 
     async def _end(self, request: HangUp) -> float | None:

@@ -119,7 +119,7 @@ def _contended(grant: Grant) -> Refusal:
 async def _poisoned(database: Database, grant: Grant, error: str) -> Refusal:
     """A lead that breaks its own intent is deferred, longer each time, and ends after ten times."""
     async with database.connection() as conn:
-        finish, moved = await dispatch.put_off(conn, grant.lead_id, grant.version, error)
+        finish, moved = await dispatch.defer_broken(conn, grant.lead_id, grant.version, error)
     refusal = GateRefusal(
         RefusalReason.ERROR, until=moved.due_at if moved else None, subject=error[:200], finish=finish
     )

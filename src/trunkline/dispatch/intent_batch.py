@@ -204,7 +204,7 @@ class IntentBatch:
         cases = [case for case in self._cases if case.grant.attempt_id not in self._gate_refusals]
         if not cases:
             return
-        await limits.count_more(tx, conditional_questions(cases), counts)
+        await limits.count_conditional(tx, conditional_questions(cases), counts)
         overdialled = await self._count_overdialled(tx, cases)
         rules = self._rules
         counted = CountedLimits(
@@ -241,7 +241,7 @@ class IntentBatch:
             await self._rules.on_finished(tx, writes.ends)
         self.attempts = [a for a in writes.attempts if a.grant.attempt_id in written.inserted]
         refused = [a for a in writes.attempts if a.grant.attempt_id not in written.inserted]
-        unreserved = [a for a in refused if a.slot is not None and a.grant.attempt_id not in written.kept]
+        unreserved = [a for a in refused if a.slot is not None and a.grant.attempt_id not in written.reserved]
         if unreserved:
             await self._refuse_unreserved(tx, unreserved)
         conflicts = [a for a in refused if a not in unreserved]
@@ -256,7 +256,7 @@ class IntentBatch:
         probes = [p for each in self._admitted for p in each.probes if p.attempt_id in inserted]
         over: list[Subject] = []
         if self._cooling is not None and self._cooling.over:
-            over = await cooldowns.end_taken(tx, self._cooling.over.items())
+            over = await cooldowns.end_accepted(tx, self._cooling.over.items())
         if probes:
             await cooldowns.name_probes(tx, probes)
         if over:

@@ -98,7 +98,7 @@ async def follow(
         if state in LIVE:
             await _hold_again(tx, attempt_id)
         elif state in GIVEN_UP:
-            await hang_ups.want(tx, [attempt_id])
+            await hang_ups.request(tx, [attempt_id])
     return {each: _kind(locked[each], applied[each]) for each in late}
 
 

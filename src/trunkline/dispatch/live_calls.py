@@ -109,7 +109,7 @@ class LiveCalls(Loop):
             seen[call] = view
         under_way = {call.id: view.state in ("ringing", "answered") for call, view in seen.items()}
         async with self._database.connection() as conn:
-            await live_looks.looked(conn, under_way, quiet_s=QUIET_S)
+            await live_looks.note_checked(conn, under_way, quiet_s=QUIET_S)
             await live_looks.done(conn, *account, next_in_s=reading.next_in_s)
 
     async def _append(self, call: LiveCall, view: CallView) -> None:
@@ -212,7 +212,7 @@ class WebhookHearing(Loop):
 
     async def run_once(self) -> int:
         async with self._database.connection() as conn:
-            accounts = await live_looks.heard(conn, gap_s=self._gap_s)
+            accounts = await live_looks.note_receiving(conn, gap_s=self._gap_s)
         if accounts:
             log.warning("webhook.gap", accounts=accounts)
         return accounts

@@ -122,7 +122,7 @@ class Loader(Loop):
 
     async def _report(self, conn: Connection) -> None:
         """Runs at the end of a walk."""
-        self._backlog, processing = await store_schedule.pile(conn)
+        self._backlog, processing = await store_schedule.backlog_counts(conn)
         metrics.set_exactly(metrics.LEADS, {"BACKLOG": self._backlog, "PROCESSING": processing})
         metrics.LEADS_OVERDUE.set(self._walk.overdue)
         metrics.LOADER_LAP_SECONDS.set(time.monotonic() - self._walk.began_s)
@@ -144,7 +144,7 @@ async def schedule_best_effort(database: Database, bus: Bus, lead_ids: Sequence[
     try:
         await epoch.ensure(bus)
         async with database.connection() as conn:
-            places = await store_schedule.places(conn, lead_ids)
+            places = await store_schedule.entries(conn, lead_ids)
         await schedule.add(bus, places.values())
         outcome = "ok"
     finally:

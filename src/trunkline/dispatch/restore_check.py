@@ -22,7 +22,7 @@ from trunkline.store import attempts, audit, controls, lead_edits, mailboxes, re
 from trunkline.store.controls import Scope
 from trunkline.store.database import Connection, Database
 from trunkline.store.mailboxes import NewEvent
-from trunkline.store.restores import AdoptedCall, OurNumber
+from trunkline.store.restores import OurNumber, RestoredCall
 from trunkline.store.tenants import PLATFORM
 from trunkline.telemetry import get_logger
 from trunkline.telephony.carrier import ListUnavailable
@@ -184,7 +184,7 @@ class RestoreCheck:
         last = {each.lead.id: each.calls[-1] for each in called}
         async with self._database.transaction() as tx:
             locked = await lead_edits.lock(tx, PLATFORM, ids)
-            taken = await restores.adopt(tx, calls, ACTOR, _first_spare_channel(len(calls)))
+            taken = await restores.restore(tx, calls, ACTOR, _first_spare_channel(len(calls)))
             refused = sorted(locked.keys() - taken.keys())
             unknown = await restores.end_unknown(tx, refused, REASON)
             ends = [
@@ -242,13 +242,13 @@ def _first_spare_channel(count: int) -> int:
     return random.randrange(SPARE_CHANNELS.start, SPARE_CHANNELS.stop - count - 1)  # noqa: S311  no secret
 
 
-def _restored_calls(called: CalledLead) -> Iterator[AdoptedCall]:
+def _restored_calls(called: CalledLead) -> Iterator[RestoredCall]:
     for lost in called.calls:
         call, is_last = lost.call, lost is called.calls[-1]
         began_at = lost.at or called.lead.due_at
         talked = call.reason == "completed" and call.duration_s != 0
         ended_at = call.ended_at or began_at + timedelta(seconds=call.duration_s or 0)
-        yield AdoptedCall(
+        yield RestoredCall(
             id=call.attempt_id or new_id(),
             lead_id=called.lead.id,
             is_last=is_last,

@@ -42,7 +42,7 @@ from trunkline.model import Grant
 from trunkline.settings.tiers import chain
 from trunkline.store import agents, allocations, cooldowns, decisions, flags, limits, policy, presence
 from trunkline.store.agents import AgentRoom, SlotRule
-from trunkline.store.cooldowns import Holding
+from trunkline.store.cooldowns import ActiveCooldown
 from trunkline.store.database import Connection
 from trunkline.store.decisions import RecordedDecision, Standing, StopOfLead
 from trunkline.store.flags import Flag
@@ -126,7 +126,7 @@ async def why(
     standing = await decisions.standing(conn, tenant, lead_id)
     if standing is None:
         return None
-    history = tuple(await decisions.of_lead(conn, lead_id))
+    history = tuple(await decisions.history(conn, lead_id))
     if standing.status != "BACKLOG":
         return Why(lead_id, standing.status, _settled(standing), None, None, (), history)
     checks = tuple(await _Explainer(conn, policies, tenant, standing, history, view).checks())
@@ -281,14 +281,14 @@ class _Explainer:
         number = self._standing.number
         if number is None:
             return []
-        active = await cooldowns.holding(
+        active = await cooldowns.active(
             self._conn, (number.carrier, number.account), number.id, region_of(self._lead.phone) or ""
         )
         if not active:
             return [GateCheck("cooldown", True)]
         return [self._cooldown_check(each) for each in active]
 
-    def _cooldown_check(self, held: Holding) -> GateCheck:
+    def _cooldown_check(self, held: ActiveCooldown) -> GateCheck:
         words = in_words("cooldown", held.subject.scope) or ""
         if self._level == "platform":
             cause = f" ({held.why})" if held.why else ""
@@ -335,7 +335,7 @@ class _Explainer:
             # Judged as if it were called now.
             case = Case(grant, replace(lead, due_at=min(lead.due_at, lead.now)), number, rules)
             counts = await limits.count(self._conn, questions([case]))
-            await limits.count_more(self._conn, conditional_questions([case]), counts)
+            await limits.count_conditional(self._conn, conditional_questions([case]), counts)
             refusals = CountedLimits(counts, self._view.account_pace).refusals(case)
             # `_cooldowns` reports cooldowns, with their cause.
             others = [refusal for refusal in refusals if refusal.reason is not RefusalReason.COOLDOWN]

@@ -15,7 +15,7 @@ from trunkline.leads.bulk import Batch, Turns
 from trunkline.leads.upload_report import RowResult, UploadReport
 from trunkline.store import lead_uploads
 from trunkline.store.database import Connection
-from trunkline.store.lead_uploads import KnownLead, ListedPerson, Rest, StagedLead
+from trunkline.store.lead_uploads import KnownLead, ListedPerson, SkippedRows, StagedLead
 
 BATCH_TIMEOUT_S = 30.0
 # 100,000 leads in one statement take some seconds.
@@ -56,7 +56,7 @@ class PieceByPiece:
             await self.finish()
 
     async def _load(self, batch: Batch) -> None:
-        skipped: Rest = {}
+        skipped: SkippedRows = {}
         if batch.staged:
             async with self._store.writing(timeout_s=BATCH_TIMEOUT_S) as tx:
                 skipped = await _load(tx, [batch.staged], BATCH_TIMEOUT_S)
@@ -98,7 +98,7 @@ class AllOrNothing:
         if first:
             await self._on_loaded(first)
 
-    async def _report_problems(self, skipped: Rest) -> None:
+    async def _report_problems(self, skipped: SkippedRows) -> None:
         for batch in self._parked_rows.batches():
             problems = [each for each in _results(batch, skipped) if each.is_problem]
             await _record(self._report, (), problems)
@@ -132,7 +132,7 @@ class Undone(Exception):
     """A row was refused when all were being loaded, so none was. The report names it."""
 
 
-async def _load(tx: Connection, batches: Iterable[list[StagedLead]], timeout_s: float) -> Rest:
+async def _load(tx: Connection, batches: Iterable[list[StagedLead]], timeout_s: float) -> SkippedRows:
     await lead_uploads.stage(tx)
     staged = 0
     for batch in batches:
@@ -148,7 +148,7 @@ async def _records(staged: list[StagedLead]) -> AsyncIterator[tuple[Any, ...]]:
         yield msgspec.structs.astuple(lead)
 
 
-def _results(staged: Iterable[StagedLead], skipped: Rest) -> Iterator[RowResult]:
+def _results(staged: Iterable[StagedLead], skipped: SkippedRows) -> Iterator[RowResult]:
     for lead in staged:
         match skipped.get(lead.row_no):
             case None:

@@ -62,14 +62,14 @@ class Price(Frozen):
 
 
 class RecentContact(Frozen):
-    """Whoever has talked with this merchant lately is left in peace."""
+    """A person who has recently talked with this merchant is not called."""
 
     cooldown_h: int = Field(24, ge=1, le=168)
     then: Literal["defer", "abort"] = "defer"
 
 
 class CallingPolicy(Frozen):
-    """One layer. What is left out says nothing."""
+    """One layer. A field that is left out states nothing."""
 
     model_config = ConfigDict(
         json_schema_extra={

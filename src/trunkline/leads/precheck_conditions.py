@@ -40,7 +40,7 @@ class Condition(Frozen):
 
 
 class HttpCheck(Frozen):
-    """Asked with the lead as JSON. It passes if the answer is 2xx and every condition holds."""
+    """A request with the lead as JSON. It passes if the reply is 2xx and every condition holds."""
 
     url: WebUrl
     method: Literal["GET", "POST"] = "POST"

@@ -29,7 +29,7 @@ OLD_AFTER = timedelta(days=365)
 
 
 class AbandonedCalls(Frozen):
-    """What is asked of whoever rings more people than it has agents for."""
+    """The rules of a country for abandoned calls."""
 
     max_share: Share | None = Field(
         None, description="Of the calls that a person answered, over 30 days. 0: an agent for every call."
@@ -47,7 +47,7 @@ class AbandonedCalls(Frozen):
 
 
 class Pack(Frozen):
-    """Without a country and without prefixes it concerns everybody."""
+    """Without a country and without prefixes it applies to all numbers."""
 
     name: PackName
     as_of: date = Field(description="When somebody last compared it with the law.")

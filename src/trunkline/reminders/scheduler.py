@@ -52,7 +52,7 @@ class ReminderScheduler(Loop):
         except BROKEN as error:
             log.error("reminders.paused_as_broken", reminder_id=str(reminder_id), exc_info=error)
             async with self._database.transaction() as tx:
-                await reminders.set_aside(tx, reminder_id)
+                await reminders.pause_broken(tx, reminder_id)
             return True
 
     async def _make(self, reminder_id: UUID) -> bool:
